@@ -30,11 +30,6 @@ def available_cores():
     return cores()
 
 
-def available_memory():
-    """Bytes that may still be taken without swapping, or None where the system does not say."""
-    return _meminfo().get("MemAvailable")
-
-
 def blas_name():
     """Name and version of the BLAS in NumPy's build."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]

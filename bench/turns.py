@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench import machine
 from bench.contenders import CONTENDERS, reason_missing
+from gpt2.memory import free_memory
 from gpt2.parallel.cores import thread_variables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -185,7 +186,7 @@ class Contest:
 
     def _require_memory(self):
         """Another one as large as the largest so far must fit, or the machine would swap, and time disks."""
-        free = machine.available_memory()
+        free = free_memory()
         largest = max((facts["peak"] for facts in self.facts.values() if "peak" in facts), default=0)
         if free is not None and free < 1.5 * largest:
             raise Failed(f"not enough memory beside the others ({free / 1e9:.1f} GB left)", memory=True)

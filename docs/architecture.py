@@ -63,6 +63,7 @@ PARTS = {
         "own layers, checked",
         "Whether a user's own layer or block fits into the model: what does not is refused in one line.",
     ),
+    "memory": Room("free memory", "How much memory this process may still take, in a container too."),
     "tensors": Room(
         "where tensors lie", "Views of one flat buffer, or arrays that lie apart, block by block."
     ),
@@ -196,6 +197,7 @@ STAGES = {
     ),
     "same": Room("equal to the bit", "Whether two values are equal to the last bit."),
     "atoms": Room("plain values", "Types of values that are no objects of the user's: numbers, texts, None."),
+    "undo": Room("undoing", "Undoes what was changed, whatever happens."),
     "switches": Room("options", "What may be switched off or chosen: `ad.options`."),
     "errors": Room("what goes wrong", "What may go wrong, with the line of the user's function."),
 }

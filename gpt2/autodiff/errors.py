@@ -114,8 +114,12 @@ def no_attribute(kind: type, name: str, loc: tuple) -> Exception:
     """The error for x.name of a recorded value, which has no such attribute. `kind` is what it stands for."""
     if name in _FROM_ELSEWHERE:
         instead = _FROM_ELSEWHERE[name]
-    elif hasattr(kind, name):
-        instead = "what needs it may run as it is, in a function with a rule of its own, @ad.custom_vjp"
+    elif hasattr(kind, name):  # no AttributeError, for which getattr(x, name, default) has a default
+        return UnsupportedError(
+            f"attribute {name!r}: a recorded {kind.__name__} has none of this name; what needs it may run as "
+            "it is, in a function with a rule of its own, @ad.custom_vjp",
+            loc,
+        )
     else:
         instead = f"and {kind.__name__} itself has none either"
     none = AttributeError(f"a recorded {kind.__name__} has none of this name; {instead}")
@@ -214,6 +218,15 @@ def number_computed_with(function: str, loc: tuple | None) -> ConversionError:
         f"{function}() takes a plain number out of a recorded value, which may only decide (if, while, "
         "range, an index, a format), and is used otherwise here: its derivative would be lost. "
         f"{_INSTEAD[function]}; {function}(ad.stop_gradient(x)) is a constant",
+        loc,
+    )
+
+
+def type_not_told(loc: tuple | None) -> ConversionError:
+    """The error for `type(x) is float`, where x is a recorded value."""
+    return ConversionError(
+        "type(x) of a recorded value is not the type of the value that it stands for. Write isinstance(x, "
+        "float), or x.__class__ is float",
         loc,
     )
 

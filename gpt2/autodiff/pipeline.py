@@ -39,6 +39,7 @@ from .passes import simplify
 from .passes.alike import flat, outline
 from .passes.inline_calls import inline_calls
 from .switches import DEFAULT, STRICT, Options, current_options
+from .undo import undoing
 
 
 @dataclass(frozen=True)
@@ -69,38 +70,43 @@ class _Uncollected:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._alone)
 
-    def __enter__(self) -> None:
+    def run(self, f: Callable, *args: Any, **kwargs: Any) -> Any:
+        """f(*args, **kwargs) as such a stretch of work."""
+        thread = threading.get_ident()
+        leave = functools.partial(self._leave, thread, self._inside[thread])
+        with undoing(leave), undoing(leave):
+            self._enter(thread)
+            return f(*args, **kwargs)
+
+    def _enter(self, thread: int) -> None:
         with self._lock:
-            if not self._inside:
+            if not any(self._inside.values()):
                 self._enabled = gc.isenabled()
                 gc.disable()
-            self._inside[threading.get_ident()] += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._leave(threading.get_ident(), 1)
+            self._inside[thread] += 1
 
     def _leave(self, thread: int, times: int) -> None:
-        self._inside[thread] -= times
-        if not self._inside[thread]:
-            del self._inside[thread]
-        if not self._inside and self._enabled:
-            gc.enable()
+        """The thread is in so many stretches, and no more."""
+        with self._lock:
+            self._inside[thread] = times
+            if not times:
+                del self._inside[thread]
+            if self._enabled and not any(self._inside.values()):
+                gc.enable()
+                self._enabled = False
 
     def _alone(self) -> None:
         """In a new process, which has the thread that made it, and none of the others."""
         self._lock = threading.Lock()
-        for thread, times in list(self._inside.items()):
-            if thread != threading.get_ident():
-                self._leave(thread, times)
+        for thread in [t for t in self._inside if t != threading.get_ident()]:
+            self._leave(thread, 0)
 
     def __call__(self, f: Callable) -> Callable:
         """f as such a stretch of work. contextlib's decorator would stand among the lines of the user's."""
 
         @functools.wraps(f)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return f(*args, **kwargs)
+            return self.run(f, *args, **kwargs)
 
         return inside
 
@@ -170,8 +176,9 @@ class Row:
         price            budget, rate and ample, as partition takes them
         """
         begin = time.perf_counter()
-        with uncollected:
-            forward, backward, saved = partition(joint, n_inputs, n_outputs, tidy=self._simple, **price)
+        forward, backward, saved = uncollected.run(
+            partition, joint, n_inputs, n_outputs, tidy=self._simple, **price
+        )
         origins = [("output", n_outputs + k) for k in range(len(saved))]
         if not hand_on_inputs:
             origins, results = origins_of(saved, joint, forward, n_outputs)
@@ -236,8 +243,7 @@ class Row:
 
     def _stage(self, title: str, make: Callable, *args):
         begin = time.perf_counter()
-        with uncollected:
-            made = make(*args)
+        made = uncollected.run(make, *args)
         return self._came_out(title, made, time.perf_counter() - begin)
 
     def _came_out(self, title: str, made, seconds: float, remark: str = ""):

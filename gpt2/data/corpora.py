@@ -186,14 +186,10 @@ def _record(text, paths):
 
 def _text(corpus, notes):
     """The corpus' name, and a function that gives its text in parts."""
+    if corpus == "auto":
+        corpus = choose(notes)
     if corpus in NAMED:
         return corpus, _parts_of(NAMED[corpus]())
-    if corpus == "auto":
-        try:
-            return "tinyshakespeare", _parts_of(tinyshakespeare.read())
-        except UserError as error:
-            notes.append(f"{_reason(error)}; training on the standard library instead of tinyshakespeare")
-            return "stdlib", _parts_of(stdlib.read())
     if not any(sign in corpus for sign in "/\\.") and not os.path.exists(corpus):
         text = f"--data {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib"
         raise UserError(text + suggestion(corpus, ["auto", *NAMED]))
@@ -203,6 +199,19 @@ def _text(corpus, notes):
     ):  # a pipe can be read once
         return name, _parts_of(textfile.read(path))
     return name, lambda: textfile.pieces(path)
+
+
+def choose(notes: list[str]) -> str:
+    """What `auto` means here: tinyshakespeare, or stdlib with a note that says why not."""
+    try:
+        tinyshakespeare.read()
+        return "tinyshakespeare"
+    except UserError as error:
+        notes.append(
+            f"{_reason(error)}; training on the source of Python's standard library "
+            "instead of tinyshakespeare"
+        )
+        return "stdlib"
 
 
 def _parts_of(text):

@@ -13,18 +13,15 @@ import os
 from collections.abc import Mapping
 from multiprocessing import reduction
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpt2.errors import UserError
+from gpt2.memory import free_memory
 
 FOLDER = "/dev/shm"  # where Linux keeps shared memory that has a name, and limits it
 ALIGN = 4096  # bytes; arrays begin on a page of their own
-
-# What a container may have, and what it has taken, in bytes; "max" is no limit
-CGROUP = Path("/sys/fs/cgroup")
 
 
 class TooLittleMemory(UserError):
@@ -146,33 +143,12 @@ def _offsets(layout):
 def room() -> tuple[str, int | None]:
     """Where shared memory would lie, and how many bytes there are; None where this is not known."""
     if hasattr(os, "memfd_create"):
-        return "memory", free_memory()
+        return "memory", free_memory(swap=True)
     try:
         status = os.statvfs(FOLDER)
     except (AttributeError, OSError):
         return FOLDER, None  # another system, which limits it elsewhere
     return FOLDER, status.f_bavail * status.f_frsize
-
-
-def free_memory() -> int | None:
-    """Bytes that a program could have, on this machine and in its container; None where this is not known."""
-    found = []
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        # what is swapped out makes room as well
-        names = ("MemAvailable:", "SwapFree:")
-        found.append(sum(1024 * int(line.split()[1]) for line in lines if line.startswith(names)))
-    except (OSError, ValueError):
-        pass
-    try:
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        pairs = (line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
-        kinds = {kind: int(count) for kind, count in pairs}
-        # pages of files are given up where memory is wanted, unless they are shared memory themselves
-        found.append(limit - used + kinds.get("file", 0) - kinds.get("shmem", 0))
-    except (OSError, ValueError):
-        pass  # no container, or one without a limit
-    return max(0, min(found)) if found else None
 
 
 def _check_room(size):

@@ -8,6 +8,7 @@ from gpt2 import parallel
 from gpt2.data import corpora
 from gpt2.errors import no_overflow_warnings, printable
 from gpt2.hints import quoted, typed
+from gpt2.memory import free_memory
 from gpt2.output import Output
 from gpt2.storage import runs
 from gpt2.train import cost, fastest, flops
@@ -15,7 +16,7 @@ from gpt2.train.build import errors_as_flags, model_config, model_options
 from gpt2.train.flags import table
 from gpt2.train.kernels import Kernels
 from gpt2.train.loop import Interrupts, loop
-from gpt2.train.recipe import new_settings, weights_config
+from gpt2.train.recipe import new_settings, weights_config, with_corpus
 from gpt2.train.reporters import REPORTERS
 from gpt2.train.run import Run
 from gpt2.train.session import opened, share_out_threads
@@ -34,13 +35,17 @@ def run(asked: Asked, resumed: Settings | None, kernels: Kernels, out: Output) -
     out       standard output: a run that nobody can follow any more is saved and ends
     """
     no_overflow_warnings()
-    settings = dataclasses.replace(resumed or new_settings(asked.given), kernels=kernels.name)
+    settings, notes = resumed, [kernels.note]
+    if settings is None:
+        settings, why = with_corpus(new_settings(asked.given), asked.given)
+        notes = [*why, *notes]
+    settings = dataclasses.replace(settings, kernels=kernels.name)
     if asked.dry_run:
         share_out_threads(settings)
         return dry_run(fastest.unmeasured(settings))
     peak = flops.matmul_peak(settings.dtype)  # with BLAS' own threads, before they are taken away
     with opened(settings, resume=resumed is not None, overwrite=asked.overwrite, spawn=True) as made:
-        made.notes += filter(None, [kernels.note])
+        made.notes += filter(None, notes)
         if resumed is not None:
             print(f"going on with {printable(made.folder)} at step {made.step}")
         return train(made, peak, out)
@@ -53,7 +58,7 @@ def dry_run(s: Settings) -> int:
     print(table(s))
     with errors_as_flags(s):
         what = cost.estimate(config, s.batch_size, s.block_size, s.accumulate, **model_options(s))
-    print("\n".join(cost.lines(what, s.steps, cost.available_memory())))
+    print("\n".join(cost.lines(what, s.steps, free_memory())))
     return 0
 
 

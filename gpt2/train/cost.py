@@ -14,6 +14,7 @@ import numpy as np
 
 from gpt2.description import Description
 from gpt2.errors import UserError
+from gpt2.memory import free_memory
 from gpt2.model import GPT2, GPT2Config, lent_range
 from gpt2.optimizer import AdamW
 from gpt2.train.flops import gflop, training_flops
@@ -54,7 +55,7 @@ def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options:
     start, stop = lent_range(d)
     lends = accumulate == 1 and stop - start >= B * T * config.vocab_size
     one, two = ((dataclasses.replace(config, n_layer=n), _training(d, n, options)) for n in (1, 2))
-    free = available_memory()
+    free = free_memory()
     if free is not None and 4 * Description(two[0]).num_parameters * item + scores > free:
         return _cost(d, B, T, accumulate, scores, None)
     tokens = np.zeros((B, T), np.int64)
@@ -194,7 +195,7 @@ def check_memory(config: GPT2Config, B: int, T: int, trained: int, ranks: int = 
     item = np.dtype(config.dtype).itemsize
     stored = trained * item * (2 * ranks + 2 if ranks > 1 else 4)
     scores = logits(config, B, T)
-    free = available_memory(swap=True)
+    free = free_memory(swap=True)
     if free is not None and stored + scores > free:
         batch = (
             f", the scores of a batch {size(scores)} ({B} x {T} x {config.vocab_size} numbers)" if B else ""
@@ -204,15 +205,3 @@ def check_memory(config: GPT2Config, B: int, T: int, trained: int, ranks: int = 
             f"and {size(free)} are free; "
             "take a smaller model, batch size or block size"
         )
-
-
-def available_memory(swap: bool = False) -> int | None:
-    """Bytes that a new program could have, or None where the system does not say. `swap`: on disk as well."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            found = dict(line.split()[:2] for line in file if line.startswith(("MemAvailable:", "SwapFree:")))
-        if "MemAvailable:" not in found:  # as in the first WSL: the rest says nothing
-            return None
-        return 1024 * (int(found["MemAvailable:"]) + (int(found.get("SwapFree:", 0)) if swap else 0))
-    except (OSError, ValueError):
-        return None

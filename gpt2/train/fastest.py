@@ -21,13 +21,13 @@ import numpy as np
 
 from gpt2.autodiff import Choices, get_threads
 from gpt2.errors import UserError
+from gpt2.memory import free_memory
 from gpt2.model import GPT2, GPT2Config
 from gpt2.optimizer import AdamW
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks
 from gpt2.parallel.shares import BatchShares
 from gpt2.train.build import model_options
-from gpt2.train.cost import available_memory
 from gpt2.train.quiet import watched
 from gpt2.train.settings import FASTEST, Settings
 
@@ -184,7 +184,7 @@ class Trial:
 
     def fits(self, way: Way) -> bool:
         """Whether there is ample memory for it: parameters, moments, and gradients for every worker."""
-        free = available_memory()
+        free = free_memory()
         frozen = self.model.num_parameters - self.model.flat_params.size  # shared by processes, else there
         needed = (3 + way.workers) * self.model.flat_params.size + frozen * (way.parallel == "processes")
         return free is None or needed * self.model.flat_params.itemsize < free / 2

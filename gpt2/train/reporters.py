@@ -111,8 +111,8 @@ class Own(Reporter):
         done = f"done: {run.step} steps, {best}, all in {printable(run.folder)}"
         print(fitted(done))
         print("what to try next:")
-        folder = quoted(run.folder)
-        print("  more text          ", typed(f'gpt2 sample --run {folder} --prompt "O "'))
+        folder, start = quoted(run.folder), "def " if s.data == "stdlib" else "O "
+        print("  more text          ", typed(f'gpt2 sample --run {folder} --prompt "{start}"'))
         print("  train on           ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
         if s.preset == "shakespeare-char-cpu":
             larger = typed("gpt2 train --preset shakespeare-char-cpu --n-embd 192 --n-head 6")

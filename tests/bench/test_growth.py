@@ -167,9 +167,7 @@ def test_a_forked_process_collects_garbage_though_another_thread_compiled():
     inside, done = threading.Event(), threading.Event()
 
     def compiles():
-        with uncollected:
-            inside.set()
-            done.wait()
+        uncollected.run(lambda: (inside.set(), done.wait()))
 
     thread = threading.Thread(target=compiles)
     thread.start()
@@ -177,8 +175,7 @@ def test_a_forked_process_collects_garbage_though_another_thread_compiled():
         assert inside.wait(10)
         child = os.fork()
         if child == 0:
-            with uncollected:
-                waits = not gc.isenabled()
+            waits = uncollected.run(lambda: not gc.isenabled())
             os._exit(0 if waits and gc.isenabled() else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert not gc.isenabled()  # here the other thread is at it still

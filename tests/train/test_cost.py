@@ -1,7 +1,6 @@
 """What a run will take: counted or measured on two blocks, beside the whole model itself."""
 
 import dataclasses
-import io
 
 import numpy as np
 import pytest
@@ -66,13 +65,13 @@ LARGE = [dict(block_size=10**8), dict(n_embd=2**32), dict(vocab_size=10**10)]
 
 @pytest.mark.parametrize("size", LARGE, ids=str)
 def test_what_does_not_fit_is_not_tried(size, monkeypatch):
-    monkeypatch.setattr(cost, "available_memory", lambda: 1 << 34)
+    monkeypatch.setattr(cost, "free_memory", lambda: 1 << 34)
     config = dataclasses.replace(CONFIG, **size)
     estimated = cost.estimate(config, 8, config.block_size)
     assert estimated.seconds is None and estimated.bytes["parameters"] == 4 * config.num_parameters
     scores = 8 * 4 * config.block_size**2 * 4, 8 * config.block_size * config.vocab_size * 4
     assert estimated.bytes["activations"] == max(scores)
-    text = cost.lines(estimated, 100, cost.available_memory())
+    text = cost.lines(estimated, 100, cost.free_memory())
     assert "not measured" in text[-2] and "does not fit" in text[-1]
     assert any(line.startswith("memory in all") and "more than" in line for line in text)
 
@@ -84,34 +83,20 @@ def test_a_step_that_memory_cannot_hold_is_refused(monkeypatch, tmp_path):
         (stored + scores - 1, 0, False),
         (stored, 2, False),
     ):
-        monkeypatch.setattr(cost, "available_memory", lambda swap, free=free: free)
+        monkeypatch.setattr(cost, "free_memory", lambda swap, free=free: free)
         try:
             cost.check_memory(CONFIG, 8, 32, CONFIG.num_parameters, ranks)
         except UserError as error:
             assert not fits and "not enough memory" in str(error) and "(8 x 32 x 300 numbers)" in str(error)
         else:
             assert fits
-    monkeypatch.setattr(cost, "available_memory", lambda swap: None)
+    monkeypatch.setattr(cost, "free_memory", lambda swap: None)
     cost.check_memory(CONFIG, 8, 10**9, CONFIG.num_parameters)
     (tmp_path / "my.txt").write_text("to be or not to be that is the question " * 600, encoding="utf-8")
-    monkeypatch.setattr(cost, "available_memory", lambda swap: 10**7)
+    monkeypatch.setattr(cost, "free_memory", lambda swap: 10**7)
     settings = Settings(data=str(tmp_path / "my.txt"), tokenizer="char", batch_size=500, block_size=5000)
     with pytest.raises(UserError, match="not enough memory"), opened(settings):
         pass
-
-
-def test_memory_that_is_free_counts_swap_when_asked(tmp_path, monkeypatch):
-    text = "MemTotal: 9 kB\nMemAvailable:  5 kB\nSwapTotal: 4 kB\nSwapFree: 3 kB\n"
-    monkeypatch.setattr("builtins.open", lambda *a, **k: io.StringIO(text))
-    assert (cost.available_memory(), cost.available_memory(swap=True)) == (5 * 1024, 8 * 1024)
-
-
-def test_nothing_is_refused_where_free_memory_is_not_told(monkeypatch):
-    """The first WSL says what of the swap is free, and not what of the memory could be had."""
-    text = "MemTotal: 9000000 kB\nMemFree: 5000000 kB\nSwapTotal: 4 kB\nSwapFree: 3 kB\n"
-    for said in (text, "", "MemAvailable:\n", "MemAvailable: many kB\n"):
-        monkeypatch.setattr("builtins.open", lambda *a, said=said, **k: io.StringIO(said))
-        assert cost.available_memory() is cost.available_memory(swap=True) is None
 
 
 @pytest.mark.parametrize(

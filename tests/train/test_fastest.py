@@ -160,7 +160,7 @@ def test_measuring_has_to_pay_for_itself(monkeypatch, count, tried):
 def test_what_would_fill_the_memory_is_not_tried(monkeypatch):
     tried = clock(monkeypatch, {WHOLE: 1.0, SHARES: 0.5, MANUAL: 0.9})
     nbytes = 4 * GPT2Config(31, 8, 1, 2, 16).num_parameters
-    monkeypatch.setattr(fastest, "available_memory", lambda: 9 * nbytes)
+    monkeypatch.setattr(fastest, "free_memory", lambda: 9 * nbytes)
     assert chosen()[0] == MANUAL and SHARES not in tried
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpt2.data import tokenizer
 from gpt2.model import GPT2, GPT2Config
-from gpt2.train import cost, program
+from gpt2.train import cost, program, recipe
 from gpt2.train.flags import read_toml
 from gpt2.train.run import Run
 from gpt2.train.settings import Settings, resumed_settings
@@ -207,3 +207,22 @@ def test_a_dry_run_needs_no_weights(monkeypatch, tmp_path, capsys):
     assert "124,439,808" in capsys.readouterr().out
     assert program.main(["--preset", "finetune", "--block-size", "2048", "--dry-run"]) == 2
     assert "the model reads at most 1024 tokens (gpt2)" in capsys.readouterr().err
+
+
+def test_a_first_run_without_a_network_takes_the_steps_that_it_needs(monkeypatch, tmp_path):
+    for name in ("GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path))
+    for given, steps, told in (
+        ({}, 2500, "2,500 steps, one or two minutes"),
+        ({"steps": 7, "lr": 1e-3}, 7, "standard library instead of tinyshakespeare"),
+        ({"preset": "shakespeare-char-cpu"}, 2000, "standard library"),
+    ):
+        settings, (note,) = recipe.with_corpus(recipe.new_settings(given), given)
+        assert (settings.data, settings.steps) == ("stdlib", steps) and told in note and "\n" not in note
+        assert ("2,500" in note) == (not given)
+    settings = recipe.new_settings({"data": "my.txt"})
+    assert recipe.with_corpus(settings, {}) == (settings, [])
+    monkeypatch.setattr(recipe.corpora.tinyshakespeare, "read", lambda: "text")
+    settings, notes = recipe.with_corpus(recipe.new_settings({}), {})
+    assert (settings.data, settings.steps, notes) == ("tinyshakespeare", 400, [])

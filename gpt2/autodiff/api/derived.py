@@ -36,16 +36,18 @@ from ..graph import Graph, Node, rewrite, type_text
 from ..hidden import compiling
 from ..ops import input_node
 from ..pipeline import Row, uncollected
-from ..record.bytecode import CATCHES, catches
+from ..record.bytecode import CATCHES, catches, reads
 from ..record.draws import Draws, again, seen
 from ..record.record import Recording, record
+from ..record.recording import layout_of
 from ..reuse.cache import Cache
-from ..reuse.conditions import MOST, Path, path_of
+from ..reuse.conditions import MOST, Path, Questions, are_one, path_of, share_memory
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kin import Kin, kin_of, records
-from ..reuse.watch import Watch
+from ..reuse.kinds import cannot_change
+from ..reuse.watch import watch
 from ..switches import overrides
-from ..tree import LEAF, flatten
+from ..tree import LEAF, Tree, flatten
 from .families import ProgramFamily, family_of
 from .fast_path import make_entry
 from .programs import Key, _programs, memory_of, structure
@@ -63,6 +65,7 @@ from .transform import (
 DOUBTS = 63  # calls between two looks at a function that cannot be followed
 FIRST = "this was its first call, and most functions of its kind are called once"
 OF_KIN = "its first call used what was recorded for another function of the same code"
+CHANGING = "it returns an object that can be changed"
 CHANGES = "what it reads is different at almost every call"
 EXCHANGED = "; its program stays, and the numbers are exchanged in it"
 
@@ -80,6 +83,7 @@ class Compiled:
     graph: Graph | None = None  # and the recorded graph that they are of, where there are any
     entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
     asked: list | None = None  # what it was given besides arrays, where the function asks by `is`
+    questions: Questions | None = None
 
     def accepts(self, call: Arguments) -> bool:
         """Whether a call with arguments of these types may have it."""
@@ -87,6 +91,8 @@ class Compiled:
             given = call.as_they_are()
             if len(given) != len(self.asked) or not all(map(operator.is_, given, self.asked)):
                 return False
+        if self.questions is not None and not self.questions.alike(call.leaves, self.outside):
+            return False
         return self.path is None or self.path.taken(call.leaves, self.outside)
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
@@ -122,6 +128,7 @@ class Derived:
         self.why: str | None = None  # why the last recording may not be used again
         self.doubts = 0  # how many calls will be recorded before reuse is considered again
         self.doubt: str | None = None  # and why
+        self.by_is = False  # does it ask by `is` for what may be an argument?
         self.plain_draws = False  # does it need plain random numbers?
         self.entry = self.slow
         self.first = True  # was it never called?
@@ -202,12 +209,14 @@ class Derived:
     @uncollected
     def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Wiring, Any]:
         """The wiring of a recording, and its program: all stages, one after the other."""
-        if self.transform.differentiates:
-            rec = replace(rec, graph=row.simplified(rec.graph, alike=self.transform.reverse and not scalar))
-            wiring = row.differentiated(self.wiring, call, rec)
-        else:
-            wiring = self.wiring(call, rec)
+        wiring = self.derived_wiring(call, rec, row, scalar)
         return wiring, self.transform.compile(wiring, row, scalar)
+
+    def derived_wiring(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> Wiring:
+        if not self.transform.differentiates:
+            return self.wiring(call, rec)
+        rec = replace(rec, graph=row.simplified(rec.graph, alike=self.transform.reverse and not scalar))
+        return row.differentiated(self.wiring, call, rec)
 
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
         """Records the call anew, and compiles it; a Wiring alone where that is not worth it."""
@@ -215,21 +224,20 @@ class Derived:
         row = Row(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, row)
         kinds = tuple(map(result_kind, result_leaves(rec)))
-        graph_key = Key(
-            structure(rec.graph), rec.out_tree, kinds, tuple(rec.written), self.transform.key(), key
-        )
-        found = _programs.find(graph_key)
-        if found is None:
-            found = self.of_family(graph_key, call, rec, row, scalar)
-            if found is not None and self.why is not None:
-                self.why += EXCHANGED
+        changing = is_changing(rec.out_tree.spec)
+        tree = without_objects(rec.out_tree) if changing else rec.out_tree
+        graph_key = Key(structure(rec.graph), tree, kinds, tuple(rec.written), self.transform.key(), key)
+        found = _programs.find(graph_key) or self.of_family(graph_key, call, rec, row, scalar)
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.wiring(call, rec)
             wiring, program = self.built(call, rec, row, scalar)
-            found = wiring.settled(), program, memory_of(program)
+            wiring = wiring.settled()
+            found = None if changing else wiring, program, memory_of(program)
             _programs.add(graph_key, found, found[-1])
-        wiring, program, nbytes = found
+        else:
+            wiring = found[0] or self.derived_wiring(call, rec, row, scalar).settled()
+        _, program, nbytes = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             if kin is not None:
@@ -238,18 +246,24 @@ class Derived:
         graph = rec.graph if rec.draws else None
         compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
         compiled.asked = call.as_they_are() if guard.by_identity else None
+        if rec.asked or guard.by_is:
+            layout = layout_of(call.leaves) if "layout" in rec.asked else None
+            compiled.questions = Questions(layout, "memory" in rec.asked, guard.by_is, guard.met)
         self.cache.add(key, guard, compiled, nbytes)
         if kin is not None and not rec.draws:
             records.add(*kin, guard, compiled, nbytes)
         return compiled
 
     def of_family(self, key: Key, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple | None:
-        """The wiring, the program and its bytes, of recordings that differ from this one only in constants."""
+        """The wiring, the program and its bytes, of recordings that are like this one but for constants."""
         family, nodes = family_of(rec.graph, key)
         if family is None:
             return None
         values = [n.value for n in nodes]
-        return family.find(values) or self.hiding(family, nodes, call, rec, row, scalar)
+        found = family.find(values) or self.hiding(family, nodes, call, rec, row, scalar)
+        if found is not None and self.why is not None:
+            self.why += EXCHANGED
+        return found
 
     def hiding(
         self, family: ProgramFamily, nodes: list, call: Arguments, rec: Recording, row: Row, scalar: bool
@@ -270,7 +284,8 @@ class Derived:
         if program is None:
             family.refusal = "one of them is equal to a constant"
             return None
-        made.wiring, made.nbytes = wiring.settled(), memory_of(made.program)
+        made.wiring = None if is_changing(rec.out_tree.spec) else wiring.settled()
+        made.nbytes = memory_of(made.program)
         family.add(made)
         return made.wiring, program, made.nbytes
 
@@ -301,8 +316,14 @@ class Derived:
             self.transform.check(call, self.f)
             raise
         check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
+        by_is = guard.by_is or self.by_is or self.pure and asks_by_is(self.f)
+        if by_is and are_one(call.leaves, guard.met):
+            raise AutodiffError(
+                f"{self.name}: an array is passed twice, or passed and read from outside, and the function "
+                "asks by `is` whether two things are one: a recording takes it for two. Pass a copy"
+            )
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
-        path, self.why = None, guard.trouble or self._trouble(rec)
+        path, self.why = None, guard.trouble or self._trouble(rec, call)
         if self.why is None and rec.value_dependent:
             path, self.why = self._path(rec, key, scalar)
         if self.why is not None:
@@ -314,7 +335,9 @@ class Derived:
     def watched(self, call: Arguments, key: tuple, args: tuple, kwargs: dict) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""
         if self.pure:
-            return self.drawing(args, kwargs), trust()
+            rec = self.drawing(args, kwargs)
+            changing = is_changing(rec.out_tree.spec)
+            return rec, Guard(CHANGING, never) if changing else trust()
         if self.waits:
             self.waits = False
             return self.drawing(args, kwargs), Guard(FIRST, never)
@@ -323,6 +346,7 @@ class Derived:
             return self.drawing(args, kwargs), Guard(self.doubt, never)
         held = [x for x in static_objects(call.tree.spec) if type(x) is not np.random.Generator]
         rec, guard = self.drawing(args, kwargs, held)
+        self.by_is |= guard.by_is
         self.doubt = guard.trouble or (CHANGES if self.ways[key] > MOST else None)
         self.doubts = DOUBTS if self.doubt else 0
         return rec, guard
@@ -336,24 +360,27 @@ class Derived:
         def recorded(draws: Draws | None) -> tuple:
             if roots is None:
                 return record(function, args, kwargs, draws=draws), None
-            with Watch(self.f, *roots) as world:
-                rec = record(function, args, kwargs, draws=draws)
-            return rec, world
+            return watch(lambda: record(function, args, kwargs, draws=draws), self.f, *roots)
 
         rec, world = recorded(None) if self.plain_draws else self.noting_draws(recorded)
-        return rec if world is None else (rec, world.guard())
+        if world is None:
+            return rec
+        if world.wrong is not None:
+            raise world.wrong
+        world.returns(static_objects(rec.out_tree.spec))
+        return rec, world.guard()
 
     def noting_draws(self, recorded: Callable) -> Any:
         """recorded(draws); or recorded(None), with generators put back, where that fails: the function makes
         more of a random number than can be recorded, or is at fault itself.
         """
-        with seen(self.f) as draws:
-            try:
-                return recorded(draws)
-            except Exception as error:
-                if not draws.made:
-                    raise
-                first = error
+        draws, first = Draws(), None
+        try:
+            return seen(self.f, draws, recorded)
+        except Exception as error:
+            if not draws.made:
+                raise
+            first = error
         draws.rewind()
         try:
             found = recorded(None)
@@ -362,9 +389,13 @@ class Derived:
         self.plain_draws = True
         return found
 
-    def _trouble(self, rec: Recording) -> str | None:
+    def _trouble(self, rec: Recording, call: Arguments) -> str | None:
         if rec.unstable:
             return rec.unstable[0]
+        if "memory" in rec.asked and share_memory(call.leaves, [array for _, array in rec.captures]):
+            return "it asks which arrays share memory, and some do"
+        if any(x.dtype.metadata is not None for x in call.leaves if isinstance(x, np.ndarray)):
+            return "an argument has a dtype with metadata"
         if self.pure:
             code = getattr(self.f, "__code__", None)
             return CATCHES if code is not None and catches(code) else None
@@ -394,6 +425,30 @@ def static_objects(spec: Any) -> list:
     held = getattr(spec[0], "roots", (spec[0],) if hasattr(spec[0], "_fields") else ())
     children = [*(("static", x) for x in held), *spec[2]]
     return [x for child in children for x in static_objects(child)]
+
+
+def asks_by_is(f: Callable) -> bool:
+    """Whether the code of f itself asks by `is` for what is no name of a module's."""
+    code = getattr(f, "__code__", None)
+    return code is not None and () in reads(code).asked_for
+
+
+def is_changing(spec: Any) -> bool:
+    """Whether a result of this structure holds what can be changed, and is not an array or a container."""
+    return not all(map(cannot_change, static_objects(spec)))
+
+
+def without_objects(tree: Tree) -> Tree:
+    """The structure without what it holds besides leaves: equal for results of the same program."""
+
+    def shape(spec):
+        if spec is LEAF:
+            return LEAF
+        if spec[0] == "static":
+            return "static", type(spec[1])
+        return getattr(spec[0], "type", spec[0]), spec[1], tuple(map(shape, spec[2]))
+
+    return Tree(shape(tree.spec), tree.size)
 
 
 def with_constants_as_inputs(rec: Recording) -> Recording:

@@ -28,7 +28,7 @@ from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
 from ..tree import LEAF, Record, depth, flatten, unflatten
-from .transform import Transform, check_apart, check_overlap, matched_buffers
+from .transform import SCALAR, Transform, check_apart, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
     from .derived import Compiled, Derived
@@ -92,6 +92,9 @@ def _made(derived, compiled, call, out):
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, derived, compiled.wiring, out)
     _guard(t, compiled.guard)
+    if compiled.questions is not None:
+        alike = t.value(compiled.questions.alike)
+        t.unless(f"not {alike}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.path is not None:
         taken = t.value(compiled.path.taken)
         t.unless(f"not {taken}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
@@ -305,7 +308,13 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
         ]
         text = "r" if single else "r[{}]"
         _updates(t, wiring, text)
-        t.lines.append("    return " + _result(t, wiring, lambda o: text.format(o.index)))
+
+        def given_back(o) -> str:
+            if o.kind != SCALAR:
+                return text.format(o.index)
+            return f"{t.value(wiring.graph.outputs[o.index].dtype.type)}({text.format(o.index)})"
+
+        t.lines.append("    return " + _result(t, wiring, given_back))
         return
     t.lines.append(
         f"    r = {t.value(program)}({_joined([*given, f'out={buffers}'] if buffers != 'None' else given)})"

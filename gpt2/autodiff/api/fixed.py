@@ -30,9 +30,10 @@ from ..ops.table import VIEWS
 from ..pipeline import Row
 from ..record.record import Recording, input_names, record_pure
 from ..reuse.conditions import MOST, Path, path_of_pure
+from ..reuse.kinds import cannot_change
 from ..switches import Options
 from ..tree import LEAF, flatten, leaf_count, unflatten
-from .derived import name_of
+from .derived import name_of, static_objects
 from .transform import check_apart
 
 
@@ -69,6 +70,12 @@ def of_arrays(f: Callable, args: Sequence, static: dict) -> tuple[Callable, Sequ
 def check_pure(rec: Recording) -> None:
     """Raise WriteError or AutodiffError for a function that does more than compute from its arguments."""
     name = rec.graph.name
+    for held in static_objects(rec.out_tree.spec):
+        if not cannot_change(held):
+            raise AutodiffError(
+                f"{name}: it returns a {type(held).__name__}, which would be one object for all calls. "
+                "Return arrays and numbers, in tuples, lists and dicts, and make other objects outside"
+            )
     if rec.written or rec.lifted:
         raise WriteError(f"{name}: a function that writes to its arguments cannot be compiled like this")
     for read in rec.reads:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..atoms import SCALARS
 from ..errors import AutodiffError
 from ..graph import Graph, Node
 from ..ops.interpret import evaluate_graph
@@ -150,7 +151,7 @@ def plain_array(x: Any) -> Any:
 def leaf_key(x: Any) -> tuple:
     """All that a program depends on in an argument: everything but its numbers."""
     if isinstance(x, np.ndarray):
-        return type(x), x.dtype, x.shape, layout(x)
+        return type(x), x.dtype, x.dtype.metadata is None, x.shape, layout(x)
     return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
 
 
@@ -241,8 +242,8 @@ def as_kind(value: Any, kind: str) -> Any:
         return value
     if type(value) is Recorded:
         return Recorded(value._rec, value.node, np.asarray(value.value).item()) if kind == NUMBER else value
-    if type(value) in (float, bool, complex, int):
-        return value
+    if type(value) in SCALARS:  # from a program of `math` code
+        return np.asarray(value)[()] if kind == SCALAR else value
     return value[()] if kind == SCALAR else value.item()
 
 

@@ -15,7 +15,7 @@ from ..ops.shape import index_slices, index_text
 from ..ops.subgraph import cut_slices
 from ..ops.table import OPS, VIEWS
 from .buffers import UNOWNED, BufferPlan, Kind
-from .layout import chain, is_result_of_call, root
+from .layout import Layout, chain, is_result_of_call, root
 from .regions import Region
 
 # Names in emitted code that no variable may have; those of ArrayTexts.own give way to variables instead
@@ -65,7 +65,7 @@ class ArrayTexts:
     name: str
     where: dict[Node, Region]
     plan: BufferPlan
-    stands: dict[Node, np.ndarray]
+    layouts: dict[Node, Layout]
 
     def __post_init__(self):
         graph = self.graph

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-import numpy as np
-
 from ..graph import Graph, Node, is_scalar_const
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
 from .arena import offsets, rounded
-from .layout import chain, is_result_of_call, root
+from .layout import Layout, chain, is_result_of_call, root
 from .planes import in_planes
 from .regions import Region, blocks_of, flags_of
 from .rowwise import by_rows
@@ -79,9 +77,9 @@ class BufferPlan:
 
 
 def plan(
-    values: Values, stands: dict[Node, np.ndarray] | None = None, work: dict[Node, int] | None = None
+    values: Values, layouts: dict[Node, Layout] | None = None, work: dict[Node, int] | None = None
 ) -> BufferPlan:
-    """Decide where each value lives. `stands` (windows.hosts) where results lend their memory, else None.
+    """Decide where each value lives. `layouts` (windows.hosts) where results lend their memory, else None.
 
     work   for each call of a stretch how many bytes of arena its function needs
     """
@@ -91,8 +89,8 @@ def plan(
         _share(r, storage, values)
     start, end = values.start, values.end
     partials = {n: Storage(n.nbytes * len(blocks_of(r)), start[n], end[n]) for r in regions for n in r.sums}
-    if stands is not None:
-        _lend(kind, storage, values, stands)
+    if layouts is not None:
+        _lend(kind, storage, values, layouts)
     else:
         _begin_in_results(kind, storage, values)
     during = {n: Storage(nbytes, start[n], end[n]) for n, nbytes in (work or {}).items()}
@@ -416,13 +414,13 @@ class Span(NamedTuple):
     end: int
 
 
-def _lend(kind, storage, values: Values, stands) -> None:
+def _lend(kind, storage, values: Values, layouts) -> None:
     """Put values that are kept long into the memory of results that are written after their life is over.
 
     A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
     keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
-    taken = written_spans(kind, values, stands, [o for o in values.outputs if lends(o)])
+    taken = written_spans(kind, values, layouts, [o for o in values.outputs if lends(o)])
     long = LONG * max(values.end.values(), default=0)
     types: dict[int, set] = {}
     for base, s in storage.items():
@@ -468,16 +466,15 @@ def _writes_all(o: Node, values: Values) -> bool:
 
 
 def written_spans(
-    kind: Iterable[Node], values: Values, stands: dict[Node, np.ndarray], results: Iterable[Node]
+    kind: Iterable[Node], values: Values, layouts: dict[Node, Layout], results: Iterable[Node]
 ) -> dict[Node, list[Span]]:
     """For each of these results, the bytes that the program writes of it, from then on: sorted."""
     taken: dict[Node, list[Span]] = {o: [] for o in results}
     for n in kind:
         base = values.base(n)
         if base in taken:
-            lo, hi = np.lib.array_utils.byte_bounds(stands[n])
-            at, _ = np.lib.array_utils.byte_bounds(stands[base])
-            taken[base].append(Span(lo - at, rounded(hi - at), values.start[n], NEVER))
+            lo, hi = layouts[n].span
+            taken[base].append(Span(lo, rounded(hi), values.start[n], NEVER))
     for spans in taken.values():
         spans.sort()
     return taken

@@ -11,7 +11,7 @@ import numpy as np
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from ..run import short
-from .layout import reshape_view, root
+from .layout import Layout, reshape_view, root
 from .regions import Region, blocks_of, fewer_rows, flags_of, prefix, widest_row
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 SHORTEST = 1 << 14  # bytes of a row axis, from which blocks along it pay
 
 
-def reach_rows(r: Region, where: dict[Node, Region], stands: dict[Node, np.ndarray]) -> None:
+def reach_rows(r: Region, where: dict[Node, Region], layouts: dict[Node, Layout]) -> None:
     """Decide how a block reaches its rows: along one axis, or nested, by fewer and wider rows where the ones
     that it has are numbered in different ways; else the ops are plain statements.
     """
-    r.nested = r.N > 1 and not flat(r, where, stands)
+    r.nested = r.N > 1 and not flat(r, where, layouts)
     if not r.nested or _reached(r, where):
         return
     for N in fewer_rows(r, where):
         r.N = N
-        r.nested = not flat(r, where, stands)
+        r.nested = not flat(r, where, layouts)
         if (not r.nested or _reached(r, where)) and len(blocks_of(r)) > 1:
             return
     # no single index reaches them, or it would reach too few at a time
@@ -58,11 +58,11 @@ def ends(r: Region, where: dict[Node, Region]) -> list[Node]:
     return found
 
 
-def flat(r: Region, where: dict[Node, Region], stands: dict[Node, np.ndarray]) -> bool:
+def flat(r: Region, where: dict[Node, Region], layouts: dict[Node, Layout]) -> bool:
     """Whether each array that it reads or writes by rows has a view with its rows along one axis."""
     for a in ends(r, where):
         p = row_axes(a.shape, r.N)
-        if p != 1 and reshape_view(stands[a], (r.N, *a.shape[p:])) is None:
+        if p != 1 and reshape_view(layouts[a], (r.N, *a.shape[p:])) is None:
             return False
     return True
 

@@ -56,7 +56,7 @@ def lanes(made: Planned) -> list[Lane]:
     results = {o: Lane(names[o], o.nbytes) for o in values.outputs if o.op != "input" and o.nbytes}
 
     def hold(lane: Lane, kind: str, words: str, low: int, nbytes: int, start: int, end: int) -> None:
-        high = min(low + nbytes, lane.nbytes)  # of a number's stand-in there is more than its bytes
+        high = min(low + nbytes, lane.nbytes)  # a number's span is rounded up
         lane.holdings.append(Holding(kind, words, low, high, start, min(end, last)))
 
     for s in {id(s): s for s in plan.storage.values()}.values():
@@ -71,7 +71,7 @@ def lanes(made: Planned) -> list[Lane]:
         hold(arena, CALL, n.attrs["body"].name, s.offset, s.nbytes, s.start, s.end)
     for (n, k), s in plan.unread.items():
         hold(arena, CALL, f"result {k} of {n.attrs['body'].name}", s.offset, s.nbytes, s.start, s.end)
-    for o, spans in written_spans(plan.kind, values, made.stands, results).items():
+    for o, spans in written_spans(plan.kind, values, made.layouts, results).items():
         for s in spans:
             hold(results[o], RESULT, f"{names[o]}: {type_text(o)}", s.lo, s.hi - s.lo, s.start, NEVER)
     return [lane for lane in (arena, *results.values()) if lane.nbytes]

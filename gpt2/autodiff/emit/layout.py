@@ -1,15 +1,15 @@
-"""Views, and stand-ins for arrays: which nodes are mere views of memory that another value owns.
+"""Views, and layouts: which nodes are mere views of memory that another value owns.
 
-Everything is static. A stand-in array with the right shape and strides, and no memory of its own, answers the
-one hard question, whether NumPy can reshape without copying, by asking NumPy.
+Everything is static. A Layout says where a value's elements lie in memory, as NumPy will have them there: so
+it is known whether NumPy can reshape without copying, and whether two values are in the same place.
 """
 
 from __future__ import annotations
 
-import math
-import threading
+import itertools
 from collections import Counter
 from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,39 +19,60 @@ from ..ops.shape import index_slices
 from ..ops.table import VIEWS, facts, takes_plain_numbers
 
 
-def stand_in(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """A C-contiguous array of any size without the memory: never read or written.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a value's elements lie: in some memory, from byte `start` on. A description, and no array.
 
-    No two share an address, so that views of different ones are not taken for the same (`same_memory`).
+    memory   an object for the memory; values in the same one share it
     """
-    global _free_address
-    with _addresses:
-        address = _free_address
-        _free_address += math.prod(shape) * dtype.itemsize // _GAP * _GAP + 2 * _GAP
-    return np.asarray(_Nowhere(shape, dtype, address))
+
+    memory: object
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements follow one another in C's order."""
+        rows = _row_strides(self.shape, self.itemsize)
+        return 0 in self.shape or _same_strides(self.shape, self.strides, rows)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first byte of the memory that belongs to it, and the one after the last."""
+        if 0 in self.shape:
+            return self.start, self.start
+        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides)]
+        low, high = (sum(r for r in reach if (r < 0) is below) for below in (True, False))
+        return self.start + low, self.start + high + self.itemsize
 
 
-class _Nowhere:
-    """What NumPy makes an array of: memory at an address, which nobody will visit."""
-
-    def __init__(self, shape, dtype, address):
-        data = (address, False)
-        self.__array_interface__ = {"shape": tuple(shape), "typestr": dtype.str, "data": data, "version": 3}
+def whole(shape: Sequence[int], dtype: np.dtype) -> Layout:
+    """The layout of an array in memory of its own, in C's order."""
+    return Layout(object(), 0, tuple(shape), _row_strides(shape, dtype.itemsize), dtype.itemsize)
 
 
-_GAP = 64  # bytes between two, and what addresses are multiples of
-_free_address = 1 << 40
-_addresses = threading.Lock()
+def _row_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    after = itertools.accumulate(reversed(shape), lambda step, n: step * max(n, 1), initial=itemsize)
+    return tuple(after)[-2::-1]
 
 
-def view(x: np.ndarray, n: Node) -> np.ndarray | None:
-    """`n`, a view op, applied to an array (or stand-in); None where NumPy would have to copy."""
+def _same_strides(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
+    return all(n == 1 or s == t for n, s, t in zip(shape, a, b))
+
+
+def view(x: Layout, n: Node) -> Layout | None:
+    """The layout of `n`, a view op, of a value that lies so; None where NumPy would have to copy."""
     if n.op == "transpose":
-        return x.transpose(n.attrs["perm"])
+        perm = n.attrs["perm"]
+        return replace(x, shape=n.shape, strides=tuple(x.strides[k] for k in perm))
     if n.op == "slice":
         return slice_view(x, n.attrs["index"])
     if n.op == "broadcast":
-        return np.broadcast_to(x, n.shape)
+        new = len(n.shape) - len(x.shape)
+        strides = (0 if a != b else s for a, b, s in zip(x.shape, n.shape[new:], x.strides))
+        return replace(x, shape=n.shape, strides=(0,) * new + tuple(strides))
     if n.op == "reshape":
         return reshape_view(x, n.shape)
     raise GraphError(f"{n.op} is said to be a view, of a kind that the emitter does not know")
@@ -60,17 +81,20 @@ def view(x: np.ndarray, n: Node) -> np.ndarray | None:
 _NEVER_COPIED = ("transpose", "slice", "broadcast")  # views whatever they are views of
 
 
-def slice_view(x: np.ndarray, index: Sequence[tuple]) -> np.ndarray:
-    """x[index], a view. Without the dots NumPy would read the one number of an array of no axes."""
-    return x[(*index_slices(index), ...)]
+def slice_view(x: Layout, index: Sequence[tuple]) -> Layout:
+    """The layout of x[index]."""
+    parts = [range(*s.indices(n)) for s, n in zip(index_slices(index), x.shape)]
+    start = x.start + sum(part.start * s for part, s in zip(parts, x.strides))
+    strides = tuple(part.step * s for part, s in zip(parts, x.strides))
+    return replace(x, start=start, shape=tuple(map(len, parts)), strides=strides)
 
 
-def reshape_view(x: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
-    """x.reshape(shape) where that needs no copy, else None. NumPy would copy first and look afterwards."""
-    if x.flags.c_contiguous:
-        return x.reshape(shape)
+def reshape_view(x: Layout, shape: Sequence[int]) -> Layout | None:
+    """The layout of x.reshape(shape) where that needs no copy, else None."""
+    if x.contiguous:
+        return replace(x, shape=tuple(shape), strides=_row_strides(shape, x.itemsize))
     strides = _reshaped_strides(x.shape, x.strides, tuple(shape))
-    return None if strides is None else np.lib.stride_tricks.as_strided(x, shape, strides)
+    return None if strides is None else replace(x, shape=tuple(shape), strides=strides)
 
 
 def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
@@ -136,7 +160,7 @@ class _Lowering:
 
     def __init__(self, exact: Container[int]):
         self.exact = exact
-        self.stands: dict[Node, np.ndarray] = {}
+        self.layouts: dict[Node, Layout] = {}
         self.known: dict = {}
 
     def rule(self, n: Node, args: tuple) -> Node | None:
@@ -159,17 +183,17 @@ class _Lowering:
         x = args[0]
         if n.op in _NEVER_COPIED or n.op == "reshape" and x.op not in VIEWS:  # of contiguous memory
             return None
-        if view(self.stand(x), with_args(n, args)) is not None:
+        if view(self.layout(x), with_args(n, args)) is not None:
             return None
         x = apply("copy", x)
         x.loc, x.name = n.loc, None
         return with_args(n, (x,))
 
-    def stand(self, n: Node) -> np.ndarray:
-        if n not in self.stands:
-            below = view(self.stand(n.args[0]), n) if n.op in VIEWS else None
-            self.stands[n] = below if below is not None else stand_in(n.shape, n.dtype)
-        return self.stands[n]
+    def layout(self, n: Node) -> Layout:
+        if n not in self.layouts:
+            below = view(self.layout(n.args[0]), n) if n.op in VIEWS else None
+            self.layouts[n] = below if below is not None else whole(n.shape, n.dtype)
+        return self.layouts[n]
 
 
 def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
@@ -254,10 +278,7 @@ def is_result_of_call(n: Node) -> bool:
     return n.op == "item" and n.args[0].op == "stretch"
 
 
-def same_memory(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays, or stand-ins, are the same view of the same memory."""
-    return (
-        a.shape == b.shape
-        and all(n == 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides))
-        and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
-    )
+def same_memory(a: Layout, b: Layout) -> bool:
+    """Whether two values are the same view of the same memory."""
+    same = a.memory is b.memory and a.start == b.start and a.shape == b.shape
+    return same and _same_strides(a.shape, a.strides, b.strides)

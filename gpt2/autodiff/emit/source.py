@@ -27,7 +27,7 @@ from .call_lines import CallLines
 from .calls import Routine, Routines, none, results_of
 from .decisions import folded, reach_rows
 from .expressions import is_written, number_text, written
-from .layout import is_result_of_call, lower, root
+from .layout import Layout, is_result_of_call, lower, root
 from .memory import Needs
 from .regions import Region, schedule
 from .row_blocks import RowBlocks
@@ -65,7 +65,7 @@ class Planned:
     graph: Graph
     values: Values
     plan: BufferPlan
-    stands: dict  # value -> stand-in for its memory (windows.hosts)
+    layouts: dict[Node, Layout]  # of every array (windows.hosts)
     overwrites: Overwrites
     called: dict[Node, Routine]  # the function of each call of a stretch
 
@@ -92,24 +92,24 @@ def planned(
         graph = fusing(graph, regions)
     where = {n: r for r in regions for n in r.members}
     uses = Uses(graph, regions)
-    windows, stands = hosts(graph, uses)
+    windows, layouts = hosts(graph, uses)
     multiplied = folded(graph, uses.users, where, windows)
     for r in regions:
-        reach_rows(r, where, stands)
+        reach_rows(r, where, layouts)
     barred: set[Node] = set()
     overwrites = Overwrites(graph, windows, uses, lambda o: (lend and lends(o)) or o in barred)
     values = Values(graph, regions, where, windows, multiplied, uses)
     called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "stretch"}
-    p = plan(values, stands if lend else None, {n: r.needs.arena_bytes for n, r in called.items()})
+    p = plan(values, layouts if lend else None, {n: r.needs.arena_bytes for n, r in called.items()})
     barred |= p.lenders()
-    return Planned(graph, values, p, stands, overwrites, called)
+    return Planned(graph, values, p, layouts, overwrites, called)
 
 
 def emit(made: Planned, name: str) -> Emitted:
     """The source of a planned graph, as a function of this name."""
     graph, regions, where, p = made.graph, made.values.regions, made.values.where, made.plan
-    stands, called = made.stands, made.called
-    emitter = Emitter(graph, name, where, p, stands, called)
+    layouts, called = made.layouts, made.called
+    emitter = Emitter(graph, name, where, p, layouts, called)
     for r in regions:
         emitter.region(r)
     results = [None if o.op == "input" else (o.shape, o.dtype) for o in graph.outputs]

@@ -164,10 +164,10 @@ class Statement:
 
     def is_part(self, x: Node, index: tuple) -> bool:
         """Whether x is already where this part of the result is."""
-        n, stands, windows = self.n, self.emitter.stands, self.emitter.plan.windows
+        n, layouts, windows = self.n, self.emitter.layouts, self.emitter.plan.windows
         if self.leads_there(x, (("slice", index, n.shape),)):
             return True
-        return root(x) in windows and same_memory(stands[x], slice_view(stands[n], index))
+        return root(x) in windows and same_memory(layouts[x], slice_view(layouts[n], index))
 
     def leads_there(self, x: Node, steps: tuple = ()) -> bool:
         """Whether the steps from the owner of x's memory are those to the result, and then these."""
@@ -182,7 +182,7 @@ class Statement:
         p, n, x = self.emitter.plan, self.n, self.n.args[k]
         r = root(x)
         if r in p.windows:
-            return self.leads_there(x) or same_memory(self.emitter.stands[x], self.emitter.stands[n])
+            return self.leads_there(x) or same_memory(self.emitter.layouts[x], self.emitter.layouts[n])
         if n in p.windows:
             return False
         if n in p.storage and r in p.storage:
@@ -311,7 +311,7 @@ class Statement:
                 and r not in e.plan.planes
                 and all(v.op == "reshape" for v in chain(x))
             )
-        return e.stands[x].flags.c_contiguous
+        return e.layouts[x].contiguous
 
     def op_einsum(self) -> Lines:
         at = yield from self.begin()

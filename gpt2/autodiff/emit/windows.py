@@ -6,16 +6,15 @@ import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ..graph import Graph, Node
 from ..ops.boxes import FEW_BOXES, alone, disjoint, ranges
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_text
 from ..ops.table import VIEWS, facts
-from .layout import chain, is_result_of_call, reshape_view, root, slice_view, stand_in, view
+from .layout import Layout, chain, is_result_of_call, reshape_view, root, slice_view, view, whole
 
 if TYPE_CHECKING:
     from .buffers import Uses
@@ -27,17 +26,17 @@ class Window:
     A step is ("transpose", perm), ("reshape", shape) or ("slice", index, shape before).
     """
 
-    __slots__ = ("base", "steps", "_stand")
+    __slots__ = ("base", "steps", "_layout")
 
-    def __init__(self, base: Node, steps: tuple, stand: np.ndarray | None = None):
-        self.base, self.steps, self._stand = base, steps, stand
+    def __init__(self, base: Node, steps: tuple, layout: Layout | None = None):
+        self.base, self.steps, self._layout = base, steps, layout
 
     @property
-    def stand(self) -> np.ndarray:
-        """The stand-in for the value, made when it is first looked at."""
-        if self._stand is None:
-            self._stand = stand_in(self.base.shape, self.base.dtype)
-        return self._stand
+    def layout(self) -> Layout:
+        """The value's, made when it is first looked at."""
+        if self._layout is None:
+            self._layout = whole(self.base.shape, self.base.dtype)
+        return self._layout
 
     def text(self) -> str:
         """The view of the base's whole array."""
@@ -68,21 +67,23 @@ def _step_text(step) -> str:
 
 def inverse(window: Window, views: list[Node]) -> Window | None:
     """The memory that a root must write so that `views` of it fill `window`; None where there is none."""
-    steps, stand = window.steps, window.stand
+    steps, layout = window.steps, window.layout
     for n in reversed(views):
         source = n.args[0]
         if n.op == "transpose":
             perm = n.attrs["perm"]
             back = tuple(sorted(range(len(perm)), key=perm.__getitem__))
-            steps, stand = (*steps, ("transpose", back)), stand.transpose(back)
+            strides = tuple(layout.strides[k] for k in back)
+            steps = (*steps, ("transpose", back))
+            layout = replace(layout, shape=source.shape, strides=strides)
         elif n.op == "reshape":
-            got = reshape_view(stand, source.shape)
+            got = reshape_view(layout, source.shape)
             if got is None:
                 return None
-            steps, stand = (*steps, ("reshape", source.shape)), got
+            steps, layout = (*steps, ("reshape", source.shape)), got
         else:
             return None
-    return Window(window.base, steps, stand)
+    return Window(window.base, steps, layout)
 
 
 def covers(n: Node) -> bool:
@@ -140,8 +141,8 @@ def _span(s, m) -> tuple[int, int]:
     return (min(r[0], r[-1]), max(r[0], r[-1]) + 1) if len(r) else (0, 0)
 
 
-def hosts(graph: Graph, uses: Uses) -> tuple[dict[Node, Window], Stands]:
-    """The windows of values that are computed in the memory of a later one, and stand-ins.
+def hosts(graph: Graph, uses: Uses) -> tuple[dict[Node, Window], Layouts]:
+    """The windows of values that are computed in the memory of a later one, and the layouts of all.
 
     `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing reads that
     later.
@@ -149,7 +150,7 @@ def hosts(graph: Graph, uses: Uses) -> tuple[dict[Node, Window], Stands]:
     found = _Hosts(graph, uses)
     for n in reversed(graph.nodes):
         found.visit(n)
-    return found.windows, Stands(found)
+    return found.windows, Layouts(found)
 
 
 class _Hosts:
@@ -192,7 +193,7 @@ class _Hosts:
         for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
             if k in first and often[x] == 1:
                 steps = (*at.steps, ("slice", index, n.shape))
-                self.settle(x, Window(at.base, steps, slice_view(at.stand, index)), n, added)
+                self.settle(x, Window(at.base, steps, slice_view(at.layout, index)), n, added)
 
     def of(self, n: Node) -> Window:
         """The memory of n, its own or another's."""
@@ -212,7 +213,7 @@ class _Hosts:
         if not self.may_move(r, window) or (spoiler is not None and not self.may_spoil(r, spoiler, n)):
             return
         inner = inverse(window, chain(source))
-        if inner is not None and is_result_of_call(r) and not inner.stand.flags.c_contiguous:
+        if inner is not None and is_result_of_call(r) and not inner.layout.contiguous:
             return  # a function of the program's own writes its results as whole arrays
         if inner is not None and self.keeps_views(r, inner):
             self.windows[r] = inner
@@ -234,7 +235,7 @@ class _Hosts:
 
     def keeps_views(self, r: Node, window: Window) -> bool:
         """Whether everything that is a view of r can be one of r in that memory."""
-        seen = {r: window.stand}
+        seen = {r: window.layout}
         for n in self.views[r]:
             found = view(seen[n.args[0]], n)
             if found is None:
@@ -243,16 +244,16 @@ class _Hosts:
         return True
 
 
-class Stands(dict[Node, np.ndarray]):
-    """A stand-in for every value that holds an array, made when it is asked for: few are."""
+class Layouts(dict[Node, Layout]):
+    """The layout of every value that is an array, made when it is asked for: few are."""
 
     def __init__(self, found: _Hosts):
         super().__init__()
         self.found = found
 
-    def __missing__(self, n: Node) -> np.ndarray:
+    def __missing__(self, n: Node) -> Layout:
         r = root(n)
-        seen = self[r] = self.found.of(r).stand
+        seen = self[r] = self.found.of(r).layout
         for v in chain(n):
             through = view(seen, v)
             assert through is not None, f"{v!r}: a view of memory that it cannot view"

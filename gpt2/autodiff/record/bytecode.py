@@ -9,7 +9,10 @@
     reads(code).imports   modules that it imports
     reads(code).asked_for   what it asks for by `is`, as a name and the attributes that follow it; () for what
                           is no name. None, True and False are left out: there is one of each
+    reads(code).types     what it asks for with `type(x) is float`: the name x, None for what is no
+                          argument; the path as in asked_for; and the line
     reads(code).texts     whether it writes something as a text, by `%` or in an f-string
+    reads(code).tries     where an exception may end in it: ranges of its instructions, as offsets
     reads(code).trouble   why running it again might not give the same, whatever its values are; or None
 
 Functions defined inside count when they run. Which values stand behind the names, and what those hold in
@@ -39,11 +42,6 @@ BY_NAME = frozenset("getattr hasattr setattr delattr".split())
 # A recording holds for arguments at which nothing is raised, or the same is. A program cannot tell: it does
 # not run what was caught, and 1.0 / 0.0 is inf in it.
 CATCHES = "it catches exceptions"
-# Raised whatever the numbers are, or where a value was looked at, which the recording notes
-HARMLESS = frozenset(
-    "AttributeError ImportError KeyError ModuleNotFoundError NameError NotImplementedError StopIteration "
-    "TypeError".split()
-)
 
 
 class Use(NamedTuple):
@@ -58,9 +56,9 @@ class Reads:
     names: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
     asked_for: set[tuple[str, ...]] = field(default_factory=set)
+    types: list[tuple[str | None, tuple[str, ...], int]] = field(default_factory=list)
     texts: bool = False
-    catches: bool = False
-    type_errors: bool = False  # it catches them, or may: somewhere it names the class
+    tries: list[tuple[int, int]] = field(default_factory=list)
     withs: int = 0
     errstates: int = 0  # those of NumPy let exceptions through
     trouble: str | None = None
@@ -88,15 +86,12 @@ def reads(code: CodeType) -> Reads:
         elif op != "LOAD_NAME" or name not in own_names:
             _read(found, code, instructions, i)
         found.texts |= _writes(instructions, i)
-        found.type_errors |= op in _GLOBAL and name == "TypeError"
         found.errstates += op in _ATTRIBUTE | _GLOBAL and name == "errstate"
         if op in _NAMES:
             found.names.add(name)
             if name in OPAQUE_ATTRIBUTES:
                 found.fail(f"it uses .{name}")
-        if _catches(instructions, i):
-            found.catches = True
-            found.fail(CATCHES)
+    found.tries = _tries(code, instructions)
     if code.co_name == "__exit__" and not returns_nothing(code):
         found.fail(CATCHES)
     for inner in _inner(code):
@@ -125,6 +120,7 @@ def _read(found: Reads, code: CodeType, instructions, i: int) -> None:
         found.withs += 1
     elif op == "IS_OP" and not _is_constant(instructions[i - 1], (bool, type(None), type(...))):
         found.asked_for.add(_path_to(instructions, i - 1))
+        _asked_for_type(found, instructions, i)
 
 
 _FORMATTING = {"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"}
@@ -148,6 +144,21 @@ def _path_to(instructions, i: int) -> tuple[str, ...]:
         path.append(instructions[i].argval)
         i -= 1
     return (instructions[i].argval, *reversed(path)) if instructions[i].opname == "LOAD_GLOBAL" else ()
+
+
+def _asked_for_type(found: Reads, instructions, i: int) -> None:
+    """`type(x) is float` at instruction i: note x and float."""
+    path = _path_to(instructions, i - 1)
+    for end in (i - 1, i - 1 - len(path)):  # the call of `type` on the right, or on the left of a path
+        for k in range(end):
+            named = instructions[k].opname == "LOAD_GLOBAL" and instructions[k].argval == "type"
+            if named and is_call_of(instructions[end], instructions[k]):
+                operand = [ins for ins in instructions[k + 1 : end] if ins.opname.startswith("LOAD")]
+                is_local = len(operand) == 1 and operand[0].opname.startswith("LOAD_FAST")
+                name = operand[0].argval if is_local else None
+                if any(ins.opname == "STORE_FAST" and ins.argval == name for ins in instructions):
+                    name = None
+                found.types.append((name, path, instructions[k].positions.lineno))
 
 
 def _inner(code: CodeType) -> list[CodeType]:
@@ -203,32 +214,31 @@ def _matched(found: Reads, instructions, i: int) -> None:
     return None
 
 
-def _catches(instructions, i: int) -> bool:
-    """Whether an exception ends here that the values of the arguments may have raised."""
-    op = instructions[i].opname
-    if op == "CHECK_EXC_MATCH":
-        before = instructions[i - 1]
-        n = before.arg if before.opname == "BUILD_TUPLE" else 0
-        classes = instructions[i - 1 - n : i - 1] if n else [before]
-        if any(c.opname not in _GLOBAL or c.argval not in HARMLESS for c in classes):
-            return True
-        otherwise = instructions[i + 1].argval  # where it goes if the kind is another
-        k = next((k for k, ins in enumerate(instructions) if ins.offset == otherwise), i)
-        return not (instructions[k].opname == "RERAISE" or _asks_for_kind(instructions[k:]))
-    if op == "PUSH_EXC_INFO":  # a `with` asks __exit__, which world.py looks at
-        rest = instructions[i + 1 :]
-        return rest[0].opname != "WITH_EXCEPT_START" and not _asks_for_kind(rest) and _ends(rest)
-    return op == "CHECK_EG_MATCH"
+def _tries(code: CodeType, instructions: list) -> list[tuple[int, int]]:
+    """The stretches of code whose exceptions may end in a handler, be it one further out. A `with` asks
+    __exit__ instead, which world.py looks at.
+    """
+    entries = dis.Bytecode(code).exception_entries
+    places = {ins.offset: i for i, ins in enumerate(instructions)}
+    ending = {e.target for e in entries if _may_end(instructions[places[e.target] :])}
+
+    def ends(entry) -> bool:
+        while entry is not None and entry.target not in ending:  # it raises again, to what is around it
+            entry = next((e for e in entries if e.start <= entry.target < e.end), None)
+        return entry is not None
+
+    return [(e.start, e.end) for e in entries if ends(e)]
 
 
-def _asks_for_kind(rest) -> bool:
-    """Is the next thing done the question of which kind of exception it is?"""
-    for ins in rest:
-        if ins.opname == "CHECK_EXC_MATCH":
-            return True
-        if ins.opname not in _GLOBAL | _ATTRIBUTE | _FREE | {"BUILD_TUPLE", "LOAD_FAST"}:
-            return False
-    return False
+def _may_end(handler: list) -> bool:
+    """Whether an exception may end in this handler, given as its instructions and all that follow."""
+    is_one = handler[0].opname == "PUSH_EXC_INFO" and handler[1].opname != "WITH_EXCEPT_START"
+    return is_one and _ends(handler[1:])
+
+
+def awaits(code: CodeType, lasti: int) -> bool:
+    """Whether an exception that is raised at this instruction may end in the function itself."""
+    return any(start <= lasti < end for start, end in reads(code).tries)
 
 
 def _ends(rest) -> bool:
@@ -258,4 +268,4 @@ def returns_nothing(code: CodeType) -> bool:
 def catches(code: CodeType) -> bool:
     """Whether the function, or one inside it, ends exceptions. An __exit__ of a `with` is not looked into."""
     found = reads(code)
-    return found.withs > found.errstates or found.catches or any(map(catches, _inner(code)))
+    return found.withs > found.errstates or bool(found.tries) or any(map(catches, _inner(code)))

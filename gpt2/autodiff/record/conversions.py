@@ -103,7 +103,8 @@ class Namespace:
 SEEN: dict[int, Seen] = {}  # by the id of NumPy's function
 _names: list[Namespace] = []
 _lock = threading.Lock()
-_running = 0  # recordings in all threads
+_running: set = set()  # recordings in all threads
+_standing_in: bool | None = False  # None: some of the names were exchanged when something struck
 
 
 def see(functions: Iterable[Callable]) -> None:
@@ -131,24 +132,30 @@ def replace(namespace: dict, **stand_ins: Any) -> None:
     _names.append(Namespace(namespace, stand_ins))
 
 
-def begin() -> None:
+def begin(rec: Any) -> None:
     """A recording begins."""
-    global _running
     with _lock:
-        _running += 1
-        if _running == 1:
-            for names in _names:
-                names.exchange(names.own, names.stand_ins)
+        _running.add(rec)
+        _settle()
 
 
-def end() -> None:
-    """A recording has ended."""
-    global _running
+def end(rec: Any) -> None:
+    """A recording has ended, if it ever began."""
     with _lock:
-        _running -= 1
-        if _running == 0:
-            for names in _names:
-                names.exchange(names.stand_ins, names.own)
+        _running.discard(rec)
+        _settle()
+
+
+def _settle() -> None:
+    """Exchange the names, if that is not done: for their stand-ins while anything is recorded."""
+    global _standing_in
+    wanted = bool(_running)
+    if _standing_in is wanted:
+        return
+    _standing_in = None
+    for names in _names:
+        names.exchange(*(names.own, names.stand_ins) if wanted else (names.stand_ins, names.own))
+    _standing_in = wanted
 
 
 # what is looked for in a call

@@ -14,7 +14,6 @@ The handlers stand in functions/, one family a file.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -48,7 +47,6 @@ QUIET: set[Callable] = set()
 MOVED: set[Callable] = set()
 # Functions whose node had another dtype than NumPy's result: a test keeps this empty
 SETTLED: set[str] = set()
-_building = threading.local()
 
 # An argument that may be recorded: a handler then gets its node, and otherwise what the user gave. Handlers
 # say Node where the argument is the only one that can be recorded.
@@ -103,7 +101,7 @@ def quiet(*functions: Callable, moves: bool = False) -> None:
 
 def operand(x: Any, like: np.dtype | None = None) -> Node:
     """A handler's argument as a node. Python numbers take their dtype from `like`."""
-    return as_node(_building.recording, x, like)
+    return as_node(recording.local.building, x, like)
 
 
 def operands(*xs: Any) -> list[Node]:
@@ -214,7 +212,7 @@ def _without_out(function, kwargs: dict) -> tuple[dict, Recorded | None]:
 
 def _handled(rec: ActiveRecording, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
     """The nodes that a handler makes of a call."""
-    before, _building.recording = getattr(_building, "recording", None), rec
+    before, recording.local.building = recording.building(), rec
     try:
         return handler(*_nodes(rec, args), **{k: _nodes(rec, v) for k, v in kwargs.items()})
     except NotImplementedError as error:
@@ -228,7 +226,7 @@ def _handled(rec: ActiveRecording, handler: Callable, args: Sequence, kwargs: di
             raise
         raise unsupported(full_name(function), site.loc, "called like this is not recorded") from error
     finally:
-        _building.recording = before
+        recording.local.building = before
 
 
 def _like_recording() -> ActiveRecording:

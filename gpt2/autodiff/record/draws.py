@@ -33,6 +33,7 @@ from ..ops import apply, input_node
 from ..ops.interpret import evaluate_graph
 from ..ops.sampling import gamma_slope  # noqa: F401  the rows are in the table then
 from ..tree import Tree
+from ..undo import undoing
 from . import recording, source_lines
 from .bytecode import reads
 from .recording import NUMBERS, ActiveRecording
@@ -108,23 +109,21 @@ def again(made: Sequence[tuple[int, Draw]], inputs: Sequence[Node], operands: li
 
 # --- the objects that stand in for generators -----------------------------------------------------------
 
-_local = threading.local()
-
 
 @contextmanager
 def plainly() -> Iterator[None]:
     """Within this context generators give plain numbers: for functions that run as one op."""
-    before, _local.plain = getattr(_local, "plain", False), True
+    before, recording.local.plain = recording.plain(), True
     try:
         yield
     finally:
-        _local.plain = before
+        recording.local.plain = before
 
 
 def taker() -> ActiveRecording | None:
     """The recording that takes what is drawn in this thread, the outermost."""
     run = recording.outermost()
-    return None if run is None or run.draws is None or getattr(_local, "plain", False) else run
+    return None if run is None or run.draws is None or recording.plain() else run
 
 
 def count() -> int:
@@ -314,31 +313,39 @@ def _positive(name: str, x: Any) -> None:
 # --- where generators are found -------------------------------------------------------------------------
 
 _lock = threading.Lock()
-_exchanged: dict[tuple, list] = {}  # (id of the holder, name) -> [how many recordings, holder, generator]
+_exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (for whom, holder, generator)
 
 
-@contextmanager
-def seen(f: Callable) -> Iterator[Draws]:
-    """Within this context the generators that f leads to are exchanged for objects of Drawing."""
+def seen(f: Callable, draws: Draws, run: Callable[[Draws], Any]) -> Any:
+    """run(draws), during which the generators that f leads to are exchanged for objects of Drawing."""
     holders = list(_holders(f))
+    put_back = functools.partial(_put_back, draws, holders)
+    with undoing(put_back), undoing(put_back):
+        _exchange(draws, holders)
+        return run(draws)
+
+
+def _exchange(draws: Draws, holders: Sequence) -> None:
     proxies: dict[int, Drawing] = {}
     with _lock:
         for holder, name, g in holders:
-            entry = _exchanged.setdefault((id(holder), name), [0, holder, g])
-            entry[0] += 1
-            if entry[0] == 1:
+            whom, *_ = _exchanged.setdefault((id(holder), name), (set(), holder, g))
+            whom.add(draws)
+            if len(whom) == 1:
                 _put(holder, name, proxies.setdefault(id(g), Drawing(g)))
-    try:
-        yield Draws()
-    finally:
-        with _lock:
-            for holder, name, g in holders:
-                entry = _exchanged[id(holder), name]
-                entry[0] -= 1
-                if not entry[0]:
-                    del _exchanged[id(holder), name]
-                    if type(_held(holder, name)) is Drawing:
-                        _put(holder, name, g)
+
+
+def _put_back(draws: Draws, holders: Sequence) -> None:
+    with _lock:
+        for holder, name, g in holders:
+            whom, *_ = _exchanged.get((id(holder), name), (None,))
+            if whom is None:
+                continue
+            whom.discard(draws)
+            if not whom:
+                if type(_held(holder, name)) is Drawing:
+                    _put(holder, name, g)
+                del _exchanged[id(holder), name]
 
 
 def _put(holder: Any, name: str, value: Any) -> None:

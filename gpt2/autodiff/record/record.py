@@ -10,6 +10,7 @@ rec.captures     (input, the array itself) for arrays from outside that somebody
 rec.lifted       (input, outer recorded value)
 rec.written      flat positions of the arguments that f wrote to, in the order of their outputs
 rec.reads        values that f looked at (`if x > 0`): another run takes the same path if they are the same
+rec.asked        "layout": f asked how arrays lie in memory; "memory": whether they share it
 rec.unstable     reasons why another run might give another graph though the reads are the same
 rec.results      what f returned, with concrete values
 rec.contents     the final concrete contents of the arguments written to
@@ -18,6 +19,7 @@ rec.draws        (k, draw): input k of the graph, one of the captures, is what t
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +33,14 @@ from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
 from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
+from ..undo import undoing
 from . import conversions, recording, source_lines
 from .containers import check_unchanged, with_tuples
 from .draws import Draw, Draws, exchanged_in
-from .recording import NUMBERS, ActiveRecording, Read, check_kind, innermost, label, native
+from .recording import NUMBERS, ActiveRecording, Read, check_kind, innermost, label, layout_of, native
 from .results import check_results
 from .source_lines import here, observer, site
+from .types_asked import check_types
 from .unevaluated import Unknown, hangs_on
 from .value import Recorded, as_node, value_of
 
@@ -58,6 +62,7 @@ class Recording:
     results: Any
     contents: list[np.ndarray]
     draws: list[tuple[int, Draw]] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
 
     @property
     def value_dependent(self) -> bool:
@@ -105,15 +110,17 @@ def record(
     leaves, in_tree = flatten((tuple(args), kwargs or {}))
     name = name or getattr(f, "__name__", None) or type(f).__name__
     rec = ActiveRecording(name if name.isidentifier() else "f", dry)
-    rec.draws = draws
+    rec.draws, rec.given = draws, leaves
     given_tree = in_tree if draws is None else exchanged_in(in_tree)
     for i, (x, text) in enumerate(zip(leaves, input_names(f, in_tree))):
         rec.arguments.append(_argument(rec, i, x, text))
     inputs = [x.node for x in rec.arguments]
-    recording.push(rec)
-    conversions.begin()
-    try:
+    undo = functools.partial(_end, rec, recording.state())
+    with undoing(undo), undoing(undo):
+        recording.push(rec)
+        conversions.begin(rec)
         given = with_tuples(unflatten(given_tree, rec.arguments), (tuple(args), kwargs or {}))
+        check_types(f, *given)
         out_leaves, out_tree = flatten(_call(rec, f, given), _is_result)
         check_unchanged(f, rec.name, given, given_tree, rec.arguments)
         check_results(rec, out_tree)
@@ -121,12 +128,9 @@ def record(
         results = unflatten(out_tree, [_concrete(x) for x in out_leaves])
         outputs += [rec.arguments[i].node for i in rec.written]
         contents = [rec.arguments[i].value for i in rec.written]
-    finally:
-        conversions.end()
-        recording.pop()
-        rec.active = False
-        rec.arguments = []  # lets go of the arrays
     out_leaves.clear()
+    if rec.layout is not None and rec.layout != layout_of(leaves):
+        rec.unstable.append("it sets the flags of an argument")
     captures = rec.close()
     drawn = _drawn(rec, len(inputs) + len(captures))
     captures += [(draw.node, draw.value) for _, draw in drawn]
@@ -144,9 +148,18 @@ def record(
         results,
         contents,
         drawn,
+        rec.asked,
     )
     pass_on(done, leaves)
     return done
+
+
+def _end(rec: ActiveRecording, before: tuple) -> None:
+    """Restore what the recording changed. `before` is the state of its thread."""
+    conversions.end(rec)
+    recording.restore(before)
+    rec.active = False
+    rec.arguments, rec.given = [], ()  # lets go of the arrays
 
 
 def _drawn(rec: ActiveRecording, start: int) -> list[tuple[int, Draw]]:
@@ -213,11 +226,15 @@ def _holds_recorded(frame: FrameType) -> bool:
 
 
 def _raised_at(error: Exception) -> tuple:
-    """File and line that raised."""
-    trace = error.__traceback__
-    while trace.tb_next is not None:
+    """File and line of the user's that raised."""
+    trace: Any = error.__traceback__
+    found: tuple = ()
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not found or not source_lines.is_inside(file):
+            found = file, trace.tb_lineno
         trace = trace.tb_next
-    return trace.tb_frame.f_code.co_filename, trace.tb_lineno
+    return found
 
 
 def _argument(rec: ActiveRecording, position: int, x, text: str) -> Recorded:
@@ -254,6 +271,8 @@ def pass_on(inner: Recording, leaves: Sequence) -> None:
     if outer is None:
         return
     outer.unstable += inner.unstable
+    for question in inner.asked:
+        outer.ask(question)
     if not inner.reads:
         return
     graph = Graph(inner.graph.inputs, [r.node for r in inner.reads], inner.graph.name)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NUMBERS = "biufc"  # dtype kinds
 _serials = itertools.count(1)
 
-_local = threading.local()
+local = threading.local()  # stack: the recordings of a thread; building, plain: see dispatch.py, draws.py
 
 
 class Read(NamedTuple):
@@ -66,6 +66,9 @@ class ActiveRecording:
         self.captures: dict[int, list[Capture]] = {}  # by id of the array
         self.lifted: dict[Node, tuple[Node, object]] = {}  # outer node -> (input, outer Recorded)
         self.reads: list[Read] = []
+        self.given: Sequence = ()  # the flat arguments as they came
+        self.asked: set[str] = set()  # what was asked of them besides values: "layout", "memory"
+        self.layout: list | None = None  # and how they lay then
         self.written: list[int] = []  # flat positions of arguments, in the order of the first write
         # raised where NumPy may replace it with an error of its own
         self.refused: AutodiffError | None = None
@@ -85,6 +88,14 @@ class ActiveRecording:
         if self.guessed and unevaluated.hangs_on(read.node, self.guessed):
             raise unevaluated.Unknown
         self.reads.append(read)
+
+    def ask(self, question: str) -> None:
+        """Note a question about arguments of which their types are not the whole answer."""
+        self.asked.add(question)
+        if self.dry and question == "memory":
+            raise unevaluated.Unknown
+        if question == "layout" and self.layout is None:
+            self.layout = layout_of(self.given)
 
     def check_computed(self) -> None:
         """Raise Unknown in a dry run whose function waits for errors that the values might raise."""
@@ -304,8 +315,24 @@ def push(rec: ActiveRecording) -> None:
     _stack().append(rec)
 
 
-def pop() -> None:
-    _stack().pop()
+def state() -> tuple:
+    """What a recording changes in its thread, for `restore`."""
+    return len(_stack()), building(), plain()
+
+
+def restore(state: tuple) -> None:
+    del _stack()[state[0] :]
+    local.building, local.plain = state[1:]
+
+
+def building() -> ActiveRecording | None:
+    """The recording for which a handler makes nodes in this thread."""
+    return getattr(local, "building", None)
+
+
+def plain() -> bool:
+    """Whether random generators give plain numbers in this thread."""
+    return getattr(local, "plain", False)
 
 
 def recorded_so_far() -> bool:
@@ -327,10 +354,15 @@ def outermost() -> ActiveRecording | None:
 
 def _stack() -> list[ActiveRecording]:
     try:
-        return _local.stack
+        return local.stack
     except AttributeError:
-        _local.stack = []
-        return _local.stack
+        local.stack = []
+        return local.stack
+
+
+def layout_of(arrays: Iterable) -> list:
+    """How arrays lie in memory: their strides, and all of their flags."""
+    return [(x.strides, x.flags.num) for x in arrays if type(x) is np.ndarray]
 
 
 def scalar_const(value: complex, dtype: np.dtype) -> Node:

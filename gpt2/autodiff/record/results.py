@@ -30,7 +30,7 @@ def check_results(rec: ActiveRecording, tree: Tree) -> None:
                 "recording has ended. Return a list of them",
                 here(),
             )
-        if _holds(x, rec):
+        if holds(x, rec):
             raise AutodiffError(
                 f"{rec.name} returns a {type(x).__name__} with a recorded value inside, which would be of no "
                 "use outside. Return arrays and numbers, in tuples, lists and dicts where there are several",
@@ -48,13 +48,14 @@ def _statics(spec):
         yield from _statics(child)
 
 
-def _holds(x, rec: ActiveRecording) -> bool:
+def holds(x, rec: ActiveRecording | None = None) -> bool:
+    """Whether an object holds a value of this recording, or of any."""
     seen: dict[int, object] = {}
     todo = [x]
     while todo and len(seen) < LIMIT:
         x = todo.pop()
         if type(x) is Recorded:
-            if x._rec is rec:
+            if rec is None or x._rec is rec:
                 return True
         elif not isinstance(x, _PLAIN) and id(x) not in seen:
             seen[id(x)] = x

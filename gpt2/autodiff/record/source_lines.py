@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .bytecode import catches
+from .bytecode import awaits, reads
 from .of_code import OfCode
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # the compiler
@@ -96,20 +96,17 @@ def observer(function: Callable) -> Callable:
 
 
 def error_is_awaited() -> bool:
-    """Whether the function under observation catches exceptions, or one that it calls and that is running."""
+    """Whether the function under observation catches what is raised now, or a function that it called."""
     found = catching = False
     frame = user_frame()
     while frame is not None:
         if id(frame.f_code) in _observers:
             found |= catching  # what is further out is no part of the function
-        elif not catching:
-            catching = _catches(frame.f_code)
+        elif not catching and not is_inside(frame.f_code.co_filename):
+            uses = reads(frame.f_code)
+            catching = uses.withs > uses.errstates or awaits(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return found
-
-
-def _catches(code) -> bool:
-    return not code.co_filename.startswith((_OWN, _NUMPY)) and catches(code)
 
 
 def site() -> Site:

@@ -27,7 +27,9 @@ from ..errors import (
     array_lost,
     located,
     lost_in_scipy,
+    no_attribute,
     number_lost,
+    type_not_told,
     written_to_plain,
 )
 from ..graph import Node, type_text
@@ -44,7 +46,23 @@ from .view_chains import chain_between, same_chain, shortened
 ANSWERS: dict = {}
 
 
-class Recorded:
+class _Kind(type):
+    """The type of Recorded, which `type(x) == float` and `type(x) in (float, int)` ask."""
+
+    def __eq__(cls, other):
+        if cls is not other and other in _STOOD_FOR:
+            file = sys._getframe(1).f_code.co_filename
+            if not source_lines.is_inside(file) and not source_lines.is_standard(file):
+                raise type_not_told(source_lines.here())
+        return cls is other
+
+    __hash__ = type.__hash__
+
+
+_STOOD_FOR = frozenset({np.ndarray, *NUMBER_TYPES})
+
+
+class Recorded(metaclass=_Kind):
     """A value under observation: node, value, recording, and for views their root and chain (writes.py)."""
 
     __slots__ = (
@@ -141,18 +159,26 @@ class Recorded:
     # attributes
     @property
     def shape(self) -> tuple[int, ...]:
+        if type(self._value) in SCALARS:
+            _check_not_by_name("shape", sys._getframe(1))
         return self._node.shape
 
     @property
     def dtype(self) -> np.dtype:
+        if type(self._value) in SCALARS:
+            _check_not_by_name("dtype", sys._getframe(1))
         return self._node.dtype
 
     @property
     def ndim(self) -> int:
+        if type(self._value) in SCALARS:
+            _check_not_by_name("ndim", sys._getframe(1))
         return len(self._node.shape)
 
     @property
     def size(self) -> int:
+        if type(self._value) in SCALARS:
+            _check_not_by_name("size", sys._getframe(1))
         return self._node.size
 
     @property
@@ -165,10 +191,12 @@ class Recorded:
 
     @property
     def strides(self) -> tuple[int, ...]:
+        self._rec.ask("layout")
         return np.asarray(self.value).strides
 
     @property
     def flags(self) -> Any:
+        self._rec.ask("layout")
         return np.asarray(self.value).flags
 
     @property
@@ -204,6 +232,21 @@ class Recorded:
     @flat.setter
     def flat(self, value: Any) -> None:
         Flat(self)[:] = value
+
+    def __getattr__(self, name):
+        """What it stands for has it, and it has not: no default of getattr(x, name, default) is right."""
+        if name == "__array_interface__":
+            error = AttributeError(
+                "a recorded array does not show its memory. Use np.lib.stride_tricks.sliding_window_view, or "
+                "slices and np.stack"
+            )
+            what = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
+            raise located(error, what, source_lines.here())  # NumPy itself then asks __array__
+        # What Python's own library asks in vain it refuses by itself: statistics.mean
+        of_python = source_lines.is_standard(sys._getframe(1).f_code.co_filename)
+        if name.startswith("_") or of_python or not hasattr(type(self._value), name):
+            raise AttributeError(f"'Recorded' object has no attribute {name!r}", name=name, obj=self)
+        raise no_attribute(type(self._value), name, source_lines.here())
 
     def __len__(self):
         if not self.shape:
@@ -337,20 +380,11 @@ class Recorded:
             raise self._rec.refuse(written_to_plain(source_lines.here()))
         raise self._rec.refuse(array_lost(source_lines.here()))
 
-    @property
-    def __array_interface__(self):
-        what = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
-        error = AttributeError(
-            "a recorded array does not show its memory. Use np.lib.stride_tricks.sliding_window_view, or "
-            "slices and np.stack"
-        )
-        raise located(error, what, source_lines.here())  # NumPy itself then asks __array__
-
     def __repr__(self):
         name = f"{self._node.name}: " if self._node.name else ""
         if not self._rec.active:
             return f"Recorded({name}{type_text(self._node)}, recording ended)"
-        return f"Recorded({name}{type_text(self._node)} = {self.value!r})"
+        return self._read(f"Recorded({name}{type_text(self._node)} = {self.value!r})", "text")
 
     def __str__(self):
         return self._read(str(self.value), "text")
@@ -457,6 +491,17 @@ class Recorded:
 
     def __array_function__(self, function, types, args, kwargs):
         return ANSWERS["function"](function, args, kwargs)
+
+
+def _check_not_by_name(name: str, frame: FrameType) -> None:
+    """Raise AttributeError where hasattr(x, "shape") asks a Python number for what only arrays have. To
+    x.shape there is an answer, as in other tools: a number may be passed where an array is meant.
+    """
+    code = frame.f_code
+    if source_lines.is_inside(code.co_filename) or "ATTR" in dis.opname[code.co_code[frame.f_lasti]]:
+        return
+    if not dis.opname[code.co_code[frame.f_lasti]].startswith("LOAD_METHOD"):
+        raise AttributeError(f"a Python number has no attribute {name!r}")
 
 
 def _check_asked_in_python(frame: FrameType) -> None:

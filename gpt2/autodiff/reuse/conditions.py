@@ -13,6 +13,7 @@ function that looks at one is recorded at each call.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ from ..ops.exactness import without_rounding
 from ..ops.interpret import evaluate_graph
 from ..pipeline import Row
 from ..record.record import Recording
+from ..record.recording import layout_of
 from ..same import same, same_array
 
 MOST = 12  # recordings of one combination of types; a function that goes another way each time gains nothing
@@ -56,6 +58,42 @@ class Path:
         except Exception:  # what is looked at here may not exist on another path: an index out of range
             return False
         return all(map(agree, found, self.expected))
+
+
+@dataclass
+class Questions:
+    """What a function asked of its arguments besides their types and values, and what the answers depend on.
+
+    layout     how each of them lies in memory, if it asked for strides or flags
+    apart      whether it asked who shares memory: no argument shares any, with another or with `outside`
+    by_is      whether it asks by `is` for what may be an argument: no two are one array, nor is one of `met`
+    """
+
+    layout: list | None
+    apart: bool
+    by_is: bool
+    met: frozenset[int]  # ids of arrays that it reads from outside
+
+    def alike(self, leaves: Sequence, outside: Sequence) -> bool:
+        """Whether the answers are the same for these arguments."""
+        return (
+            (self.layout is None or layout_of(leaves) == self.layout)
+            and not (self.apart and share_memory(leaves, outside))
+            and not (self.by_is and are_one(leaves, self.met))
+        )
+
+
+def share_memory(leaves: Sequence, outside: Sequence) -> bool:
+    arrays = [x for x in leaves if isinstance(x, np.ndarray)]
+    others = [x for x in outside if isinstance(x, np.ndarray)]
+    pairs = itertools.chain(itertools.combinations(arrays, 2), itertools.product(arrays, others))
+    return any(np.may_share_memory(a, b) for a, b in pairs)
+
+
+def are_one(leaves: Sequence, met: frozenset[int]) -> bool:
+    """Whether two of the arguments are one array, or one is among those that are met outside."""
+    ids = [id(x) for x in leaves if isinstance(x, np.ndarray)]
+    return len(set(ids)) < len(ids) or not met.isdisjoint(ids)
 
 
 ALWAYS = Path(lambda: evaluate_graph, [], 0)  # of a function that looks at nothing

@@ -29,10 +29,11 @@ MISSING = object()
 class Guard:
     """The test whether a recording still holds. `watched` is how many facts `holds` looks at; `text` is the
     test of a short guard as an expression over `names`, for those who would rather not call a function;
-    `facts` are what it looks at, and `by_identity` is as make_guard has it.
+    `facts` are what it looks at, and `by_identity` is as make_guard has it. `by_is`: the function asks by
+    `is` for what may be an argument; `met` are then the arrays that it reads.
     """
 
-    __slots__ = ("trouble", "holds", "watched", "text", "names", "facts", "by_identity")
+    __slots__ = ("trouble", "holds", "watched", "text", "names", "facts", "by_identity", "by_is", "met")
 
     def __init__(
         self,
@@ -51,6 +52,8 @@ class Guard:
         self.names = names
         self.facts = facts
         self.by_identity = by_identity
+        self.by_is = False
+        self.met: frozenset[int] = frozenset()
 
 
 def trust() -> Guard:

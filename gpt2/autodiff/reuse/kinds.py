@@ -14,6 +14,7 @@ import functools
 import itertools
 import math
 import operator
+import sys
 import types
 from collections.abc import Callable, Iterable
 from types import CodeType
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ..atoms import ATOMS
 from ..record.bytecode import BY_NAME, returns_nothing
 from ..record.dispatch import HANDLERS, RAW, REFUSED
 from ..record.source_lines import is_inside
@@ -138,6 +140,28 @@ class Listed:
 LISTED = Listed()
 LISTED.add(_listed())
 LISTED.add({*HANDLERS, *RAW} - {*REFUSED})
+
+
+def cannot_change(v: Any, known: Callable[[Any], bool] = lambda v: False) -> bool:
+    """Whether v is the same whenever it is asked for, and nobody can change it; of its parts, or `known`."""
+    kind = type(v)
+    if kind in (tuple, frozenset):
+        return all(cannot_change(part, known) for part in v)
+    if kind is slice:
+        return cannot_change((v.start, v.stop, v.step), known)
+    if isinstance(v, np.dtype):
+        return v.names is None and v.metadata is None or known(v)
+    return kind in ATOMS or v in LISTED or _is_imported(v) or known(v)
+
+
+def _is_imported(v: Any) -> bool:
+    """Whether it is a module, or a class that stands in one under its own name."""
+    if type(v) is types.ModuleType:
+        return sys.modules.get(v.__name__) is v
+    found = sys.modules.get(v.__module__) if isinstance(v, type) and type(v.__module__) is str else None
+    for name in v.__qualname__.split(".") if found is not None else ():
+        found = getattr(found, "__dict__", {}).get(name)
+    return found is v and v is not None
 
 
 def is_pure_method(function: Callable) -> bool:

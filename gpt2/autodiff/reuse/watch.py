@@ -1,7 +1,6 @@
 """Watches a recording: the interpreter tells a World (world.py) of every call, through sys.setprofile.
 
-with Watch(f) as world:
-    record(f, ...)
+rec, world = watch(lambda: record(f, ...), f)
 guard = world.guard()
 """
 
@@ -14,47 +13,45 @@ from typing import Any
 
 from ..pipeline import uncollected
 from ..record.unwatched import watches
+from ..undo import undoing
 from .world import OURS, World
 
 _local = threading.local()
 
 
-class Watch:
-    """Watch what runs in this thread, beginning with what `roots` are. Watches nest: the inner one sees the
-    inner part, the outer one all.
+def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
+    """What run() gives, and the World of what it read in this thread, beginning with what `roots` are.
+
+    Watches nest: the inner one sees the inner part, the outer one all.
 
     The garbage collector waits: what it runs (finalizers, gc.callbacks) is none of the function's doing.
     """
+    world, worlds = World(), _worlds()
+    depth, other = len(worlds), sys.getprofile()
 
-    def __init__(self, *roots: Any):
-        self.world = World()
-        self.roots = roots
-
-    def __enter__(self) -> World:
-        worlds = _worlds()
-        self.world.begin(self.roots)
-        worlds.append(self.world)
-        if len(worlds) == 1:
-            uncollected.__enter__()
-            self.other = _suspended()
-            sys.setprofile(_observe)
-        return self.world
-
-    def __exit__(self, *error) -> None:
-        worlds = _worlds()
-        worlds.remove(self.world)
-        if not worlds:
+    def undo() -> None:
+        del worlds[depth:]
+        if not depth and sys.getprofile() is not other:
             sys.setprofile(None)
-            _resume(self.other)
-            uncollected.__exit__()
+            _resume(other)
+
+    def observed() -> Any:
+        with undoing(undo), undoing(undo):
+            worlds.append(world)
+            if not depth:
+                _suspend(other)
+                sys.setprofile(_observe)
+            return run()
+
+    world.begin(roots)
+    return uncollected.run(observed), world
 
 
 def watched(run: Callable[[], Any], *functions: Callable) -> tuple:
     """What run() gives, and why these functions, which it calls, may do something else when they are called
     again, or None.
     """
-    with Watch(*functions) as world:
-        found = run()
+    found, world = watch(run, *functions)
     return found, world.guard().trouble
 
 
@@ -85,12 +82,10 @@ def _observe(frame, event: str, arg) -> None:
             world.calls(frame.f_code, arg)
 
 
-def _suspended():
-    """The profiler that is running, set aside: it would see the compiler, and there is room for one."""
-    other = sys.getprofile()
+def _suspend(other) -> None:
+    """Set the profiler aside that is running: it would see the compiler, and there is room for one."""
     if hasattr(other, "disable"):  # cProfile before Python 3.12
         other.disable()
-    return other
 
 
 def _resume(other) -> None:

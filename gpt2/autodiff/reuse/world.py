@@ -27,10 +27,11 @@ import numpy as np
 
 from ..atoms import ATOMS
 from ..record import source_lines
-from ..record.bytecode import CATCHES, reads
-from ..record.conversions import plain
+from ..record.bytecode import CATCHES, awaits, reads
+from ..record.conversions import Seen, plain
 from ..record.draws import Drawing
 from ..record.of_code import OfCode
+from ..record.types_asked import type_asked
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
 from .guard import Guard, make_guard, never, settings_of_texts
@@ -40,6 +41,7 @@ from .kinds import (
     NAMING,
     TEXTS,
     Listed,
+    cannot_change,
     functions_of,
     hides_attributes,
     is_of_a_module,
@@ -68,6 +70,11 @@ _ASKED_FOR = frozenset(
 _ABSTRACT = (abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck__.__code__)
 _SEVERAL = ("entry", "absent", "attribute", "answer")  # facts of which one thing may have several
 _ERRSTATE = np.errstate.__init__.__code__
+# What they ask of a recorded value does not depend on its numbers
+_OF_TYPES = {
+    getattr(Recorded.__dict__[name], "fget", Recorded.__dict__[name]).__code__
+    for name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "__len__", "__class__")
+}
 _LOUD = ("raise", "call", "print", "log")
 _OF_MEMBERS = enum.property.__get__.__code__  # reads .value and .name of a member of an enumeration
 
@@ -91,6 +98,8 @@ class World:
 
     def __init__(self):
         self.trouble: str | None = None
+        self.wrong: Exception | None = None  # for what is answered wrongly while recording
+        self._types: set[int] = set()  # ids of code that asks for types
         self.facts: dict[tuple, tuple] = {}  # by what they are of
         self.names: set[str] = set(_ASKED_FOR)
         self._seen: dict[int, object] = {}  # keeps what was seen alive, so that an id means one object
@@ -102,23 +111,28 @@ class World:
         self.refused: dict[int, str] = {}  # id of code -> a function that may be mentioned and not called
         self._exits: list = []
         self._enters = False
-        self._type_errors = False  # does some code catch them?
+        self._tries = False  # does some code catch exceptions?
+        self._outermost: types.FrameType | None = None  # where watching began
         self._by_identity = False  # does some code ask by `is` for what another may be equal to?
+        self._by_is = False  # and for what may be an argument?
         self._nbytes = 0
 
     def guard(self) -> Guard:
+        self._outermost = None
         self._safely(self._finish)
-        if self.trouble is not None:
-            return Guard(self.trouble, never)
-        guard = make_guard(self.facts.values(), self._by_identity)
-        if not guard.holds():
-            return Guard("running it changes what it reads", never)
+        guard = Guard(self.trouble, never)
+        if self.trouble is None:
+            guard = make_guard(self.facts.values(), self._by_identity)
+            if not guard.holds():
+                guard = Guard("running it changes what it reads", never)
+        guard.by_is = self._by_is
+        guard.met = frozenset(k for k, v in self._seen.items() if self._by_is and isinstance(v, np.ndarray))
         return guard
 
     def _finish(self) -> None:
         for found in self._open:
             found.note(self)
-            if self._type_errors and type(found) is ClassNames:  # a call that failed before anything ran
+            if self._tries and type(found) is ClassNames:  # a call that failed before anything ran
                 for f in [f for v in found.then.values() for f in functions_of(v)]:
                     self._signature(f)
         if self._enters and not all(map(lets_through, self._exits)):
@@ -141,10 +155,19 @@ class World:
         """Note a Python function that begins to run."""
         if self.trouble is not None:
             return
+        if id(frame.f_code) in self._types:
+            self._safely(self._types_asked, frame)
         if frame.f_code is _OF_MEMBERS and not _has_a_function(frame):
             self.fail(reads(_OF_MEMBERS).trouble)
         elif id(frame.f_code) not in self._ran:
             self._safely(self._runs, frame)
+
+    def _types_asked(self, frame) -> None:
+        """Note where code asks for the type of a recorded value, which is none that it could know."""
+        given = dict(frame.f_locals)
+        if frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # [... for x in xs]
+            given.update(frame.f_back.f_locals)
+        self.wrong = self.wrong or type_asked(frame.f_code, given, frame.f_globals)
 
     def _runs(self, frame) -> None:
         code = frame.f_code
@@ -166,6 +189,9 @@ class World:
         for f in functions or ():
             self._free(f, found)
         self._globals(found, frame.f_globals, frame.f_builtins)
+        if found.types:
+            self._types.add(id(code))
+            self._types_asked(frame)
         return self.walk()
 
     def _serves_inside(self, frame) -> bool:
@@ -208,8 +234,20 @@ class World:
             self.fail(self.refused[id(code)])
         elif frame.f_globals.get("__name__", "").endswith(".arrayprint"):
             self.fail("it writes an array as text, for which NumPy has settings")
+        elif self._tries and code not in _OF_TYPES and any(map(may_be_recorded, frame.f_locals.values())):
+            self._is_awaited(frame.f_back)
         elif code is _ERRSTATE and any(v in _LOUD for v in frame.f_locals.values() if type(v) is str):
             self.fail("it has floating-point errors raised (np.errstate)")
+
+    def _is_awaited(self, frame: types.FrameType | None) -> None:
+        """Note where a handler may end what a computation with recorded values raises: for other values it
+        may come, or stay away. What else is raised in watched code depends on nothing that is not noted.
+        """
+        while frame is not None and frame is not self._outermost:
+            if id(frame.f_code) in self._ran and awaits(frame.f_code, frame.f_lasti):
+                return self.fail(f"{CATCHES} ({location_of(frame.f_code)})")
+            frame = frame.f_back
+        return None
 
     def calls(self, code: types.CodeType, function: Any) -> None:
         """Note the call of a function written in C. What NumPy and this package call is theirs."""
@@ -217,6 +255,7 @@ class World:
             self._safely(self._calls, code, function)
 
     def _calls(self, code, function) -> None:
+        self._by_is |= function is id
         if function in NAMING.values() and function.__name__ in reads(code).globals:
             return
         if is_of_a_module(function):
@@ -229,7 +268,7 @@ class World:
         if found.trouble and code is not _OF_MEMBERS:
             self.fail(f"{found.trouble} ({location_of(code)})")
         self._enters |= found.withs > 0
-        self._type_errors |= found.type_errors
+        self._tries |= bool(found.tries)
         if found.texts:
             self._writes()
         self._known.update((id(c), c) for c in code.co_consts if type(c) is types.CodeType)
@@ -257,7 +296,9 @@ class World:
         self.fact("texts", TEXTS, settings_of_texts())
 
     def _globals(self, found, namespace: dict, builtin: dict) -> None:
-        self._by_identity |= not all(_is_itself(path, namespace, builtin) for path in found.asked_for)
+        asked_for = [(path, _standing_at(path, namespace, builtin)) for path in found.asked_for]
+        self._by_identity |= not all(map(_is_itself, asked_for))
+        self._by_is |= any(not path or isinstance(v, np.ndarray) for path, v in asked_for)
         for name, uses in found.globals.items():
             value = namespace.get(name, MISSING)
             if value is not MISSING:
@@ -269,6 +310,8 @@ class World:
             if value is not MISSING and value is not NAMING.get(name):
                 self._used(value, uses)
         for name in found.imports:
+            if found.tries and name not in sys.modules:
+                self.fail(CATCHES)
             self._entry(sys.modules, name, sys.modules.get(name, MISSING))
             if name in sys.modules:
                 self.reach(sys.modules[name.split(".", 1)[0]])
@@ -308,6 +351,14 @@ class World:
             self.reach(v, called)
         return None
 
+    def returns(self, objects: Iterable) -> None:
+        """Note what the function gives back besides arrays. What it makes has to be made at each call."""
+        for v in objects:
+            if not cannot_change(v):
+                self._by_identity = True  # an argument or a setting that is given back is this very object
+                if not cannot_change(v, lambda part: id(part) in self._seen):
+                    self.fail(f"it returns a {name_of(type(v))} that it makes")
+
     # what is there
 
     def walk(self) -> None:
@@ -316,6 +367,7 @@ class World:
 
     def begin(self, roots: Iterable) -> None:
         """Note what is to be called: a function, and objects that are given to it."""
+        self._outermost = sys._getframe(1)
         for root in roots:
             self.reach(root)
         self._safely(self.walk)
@@ -545,21 +597,33 @@ _WRITERS = Listed()
 _WRITERS.add(TEXTS)
 
 
-def _is_itself(path: tuple[str, ...], namespace: dict, builtin: dict) -> bool:
-    """Whether what a path of names leads to is a thing that no other is equal to, as far as the guard goes: a
-    class, a function, a member of an enumeration.
-    """
-    if not path:
-        return False
-    found = namespace.get(path[0], builtin.get(path[0]))
+def _standing_at(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any:
+    """What a path of names leads to, through modules and enumerations; None if it is not found."""
+    found = namespace.get(path[0], builtin.get(path[0])) if path else None
     for name in path[1:]:
         if type(found) is types.ModuleType:
             found = found.__dict__.get(name)
         elif isinstance(found, enum.EnumType) and name in found.__members__:
             found = found.__members__[name]
         else:
-            return False
-    return isinstance(found, (type, types.FunctionType, enum.Enum))
+            return None
+    return found
+
+
+def _is_itself(asked_for: tuple[tuple[str, ...], Any]) -> bool:
+    """Whether what is asked for is a thing that no other is equal to, as far as the guard goes: a class, a
+    function, a member of an enumeration.
+    """
+    return isinstance(asked_for[1], (type, types.FunctionType, enum.Enum))
+
+
+def may_be_recorded(v: Any, depth: int = 0) -> bool:
+    """Whether an argument is a recorded value, or an object that may hold one."""
+    if type(v) in (list, tuple, dict) and depth < 4:
+        parts = v.values() if type(v) is dict else v
+        return any(may_be_recorded(part, depth + 1) for part in parts)
+    plain = (type, types.ModuleType, np.ndarray, np.dtype, Seen)
+    return type(v) not in ATOMS and not issubclass(type(v), plain)  # a recorded array says it is an ndarray
 
 
 def is_own(code: types.CodeType) -> bool:

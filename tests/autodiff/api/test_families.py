@@ -146,6 +146,12 @@ def test_a_variable_that_is_called_like_a_hidden_number():
         np.testing.assert_allclose(ad.grad(functools.partial(f, c=c))(W), expected, rtol=1e-13)
 
 
+def test_objects_in_results_are_new_at_each_call():
+    found = [ad.compile(lambda w, c=c: (w * c, {1}))(W) for c in GRID]
+    assert len({id(objects) for _, objects in found}) == len(GRID)
+    assert all((x == W * c).all() for c, (x, _) in zip(GRID, found))
+
+
 def test_threads_that_sweep_at_once():
     run, wrong = SWEEPS["grad"], []
     expected = {c: run(c).tobytes() for c in GRID}

@@ -5,6 +5,7 @@ blocks with a
 shorter last one, rows reached by nested loops, values hosted in others, buffers shared.
 """
 
+import math
 import tracemalloc
 import warnings
 
@@ -396,16 +397,88 @@ def test_a_write_into_the_argument_that_is_the_result(name):
     np.testing.assert_allclose(rest, total, rtol=1e-14)
 
 
-def test_stand_ins_never_share_an_address():
-    """Views of two of them are told apart by where they begin: by chance, a program had lost a copy."""
-    stands = [layout.stand_in((k % 3, 50, 3), np.dtype(float)) for k in range(300)]
-    spans = sorted(np.lib.array_utils.byte_bounds(s) for s in stands if s.size)
-    assert all(stop < start for (_, stop), (start, _) in zip(spans, spans[1:]))
-    assert stands[1].flags.c_contiguous and stands[0].shape == (0, 50, 3)
+VIEWED = {
+    "transpose": lambda rng, shape: {"perm": tuple(int(k) for k in rng.permutation(len(shape)))},
+    "slice": lambda rng, shape: {"index": tuple(_slice(rng, n) for n in shape)},
+    "broadcast": lambda rng, shape: {
+        "shape": (*rng.choice([1, 2], 1).tolist(), *(n if n != 1 else 3 for n in shape))
+    },
+    "reshape": lambda rng, shape: {"shape": _regrouped(rng, shape)},
+}
+
+
+def _slice(rng, n):
+    step = int(rng.choice([1, 1, 2, -1, -2]))
+    ends = sorted(rng.integers(0, n + 1, 2).tolist()) if rng.random() < 0.5 else [None, None]
+    return (*(ends if step > 0 else [None, None]), step)
+
+
+def _regrouped(rng, shape):
+    """Another shape of as many elements."""
+    factors = [p for n in shape for p in ([2] * (n // 2) if n in (2, 4) else [n]) if n != 1]
+    if 0 in shape or math.prod(factors) != math.prod(shape):
+        return (math.prod(shape),)
+    found = [1]
+    for p in factors:
+        if rng.random() < 0.5:
+            found.append(p)
+        else:
+            found[-1] *= p
+    return tuple(found)
+
+
+def test_layouts_are_those_that_numpy_gives():
+    """Of views of views: shape, strides, first byte, span, and whether a reshape would copy."""
+    rng = np.random.default_rng(0)
+    copies = 0
+    for _ in range(1000):
+        shape = tuple(
+            rng.choice([1, 2, 3, 4, 6, 0], rng.integers(0, 4), p=[0.2, 0.2, 0.2, 0.2, 0.15, 0.05]).tolist()
+        )
+        array = np.empty(shape)
+        memory, place = np.lib.array_utils.byte_bounds(array)[0], layout.whole(shape, array.dtype)
+        for op in rng.choice(list(VIEWED), 4):
+            n = apply(op, input_node(array.shape, array.dtype, "x"), **VIEWED[op](rng, array.shape))
+            new = _numpy_view(array, n)
+            seen = layout.view(place, n)
+            assert (seen is None) == (new is None), (array.shape, array.strides, n)
+            if new is None:
+                copies += 1
+                continue
+            array, place = new, seen
+            assert place.shape == array.shape and place.contiguous == array.flags.c_contiguous
+            if array.size:
+                assert all(a == b for a, b, n in zip(place.strides, array.strides, place.shape) if n != 1)
+                assert place.start == array.__array_interface__["data"][0] - memory
+                assert place.span == tuple(b - memory for b in np.lib.array_utils.byte_bounds(array))
+    assert copies > 100
+
+
+def _numpy_view(x, n):
+    """What NumPy makes of it, or None for a copy."""
+    if n.op == "transpose":
+        return x.transpose(n.attrs["perm"])
+    if n.op == "slice":
+        return x[(*(slice(*s) for s in n.attrs["index"]), ...)]
+    if n.op == "broadcast":
+        return np.broadcast_to(x, n.shape)
+    try:
+        return np.reshape(x, n.shape, copy=False)
+    except ValueError:
+        return None
+
+
+def test_layouts_of_two_values_are_told_apart():
+    """By where they begin, with views of both: by chance, a program had lost a copy."""
+    a, b = (layout.whole((3, 4), np.dtype(float)) for _ in range(2))
+    assert layout.same_memory(a, a) and not layout.same_memory(a, b)
+    rows = layout.slice_view(a, ((0, 1, 1), (None, None, 1)))
+    assert layout.same_memory(rows, layout.slice_view(a, ((None, 1, 1), (0, 4, 1))))
+    assert not layout.same_memory(rows, layout.slice_view(a, ((1, 2, 1), (0, 4, 1))))
 
 
 def test_slice_of_no_axes_is_a_view():
-    """`x[()]` of a stand-in is the number in it, and there is no memory to read it from: the process died."""
+    """`x[()]` of an array of no axes is the number in it to NumPy."""
     x = input_node((), np.float64, "x")
     assert compile_graph(Graph([x], [apply("slice", x, index=())]))(2.0)[0] == 2.0
 

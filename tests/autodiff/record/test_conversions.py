@@ -3,6 +3,7 @@ NumPy's results, and a derivative. NumPy itself is as it was when nothing is rec
 """
 
 import copy
+import functools
 import pickle
 import threading
 
@@ -13,7 +14,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.check.check_grads import check_grads
 from gpt2.autodiff.errors import AutodiffError
 from gpt2.autodiff.record import conversions
-from gpt2.autodiff.reuse.watch import Watch
+from gpt2.autodiff.reuse.watch import watch
 
 V = np.array([0.3, -0.7, 1.9, 1.2])
 A = np.array([[0.3, -0.7, 1.9], [1.2, 0.4, -1.1]])
@@ -140,7 +141,7 @@ def test_numpy_is_as_it_was():
     with pytest.raises(KeyError):
         ad.compile(f)(V + 1000)
     assert all(vars(m)[k] is v for (m, k), v in names.items())
-    assert conversions._running == 0
+    assert not conversions._running
     seen = inside[0]
     assert seen is not np.sum and seen == np.sum and hash(seen) == hash(np.sum)
     assert seen(V) == V.sum() and seen.__name__ == "sum"
@@ -215,15 +216,13 @@ def test_a_guard_holds_while_something_is_recorded():
         return np.sum(x) + np.linalg.norm(x) + module.mean(x)
 
     module = np
-    with Watch(f) as world:
-        f(V)
-    guard = world.guard()
+    guard = watch(functools.partial(f, V), f)[1].guard()
     assert guard.trouble is None and guard.holds()
-    conversions.begin()
+    conversions.begin("a recording")
     try:
         assert type(np.sum) is conversions.Seen and guard.holds()
     finally:
-        conversions.end()
+        conversions.end("a recording")
 
 
 def test_numbers_in_lists_are_not_looked_at():

@@ -260,7 +260,7 @@ def test_kinds_of_reads(f, kind):
 
 
 def test_shapes_are_not_reads():
-    rec = record(lambda x: (len(x), x.shape, x.dtype, x.ndim, np.shape(x), repr(x), [r * 2 for r in x]), (X,))
+    rec = record(lambda x: (len(x), x.shape, x.dtype, x.ndim, np.shape(x), [r * 2 for r in x]), (X,))
     assert not rec.value_dependent
 
 

@@ -1,11 +1,14 @@
 """What a code object may read, found in its bytecode."""
 
+import dis
+import functools
+
 import numpy as np
 import pytest
 
-from gpt2.autodiff.record.bytecode import CATCHES, Use, reads, returns_nothing
+from gpt2.autodiff.record.bytecode import Use, awaits, reads, returns_nothing
 from gpt2.autodiff.record.record import record
-from gpt2.autodiff.reuse.watch import Watch
+from gpt2.autodiff.reuse.watch import watch
 
 SCALE = 2.0
 
@@ -115,9 +118,31 @@ def grouped(x):
         pass
 
 
-@pytest.mark.parametrize("f", [bare, typed, typed_and_bare, finally_returns, finally_continues, grouped])
+def caught_further_out(x):
+    try:
+        try:
+            return x()
+        finally:
+            x.close()
+    except KeyError:
+        return 1
+
+
+def caught_outside_of_a_with(x):
+    try:
+        with x:
+            return x()
+    except KeyError:
+        return 1
+
+
+ENDING = [bare, typed, typed_and_bare, finally_returns, finally_continues, grouped]
+
+
+@pytest.mark.parametrize("f", [*ENDING, caught_further_out, caught_outside_of_a_with])
 def test_handlers_that_end_an_exception(f):
-    assert reads(f.__code__).trouble == CATCHES
+    call = [i.offset for i in dis.get_instructions(f) if i.opname == "CALL" and not i.arg][0]
+    assert reads(f.__code__).tries and awaits(f.__code__, call)
 
 
 def plain_finally(x):
@@ -127,11 +152,12 @@ def plain_finally(x):
         x.close()
 
 
-def harmless(x):
+def in_the_handler(x):
     try:
-        return x["a"]
+        y = 1
     except (KeyError, TypeError):
-        return 1
+        return x()
+    return x() + y
 
 
 def raises_again(x):
@@ -147,9 +173,10 @@ def with_statement(x):
         return y
 
 
-@pytest.mark.parametrize("f", [plain_finally, harmless, raises_again, with_statement])
+@pytest.mark.parametrize("f", [plain_finally, in_the_handler, raises_again, with_statement])
 def test_handlers_that_let_it_through(f):
-    assert reads(f.__code__).trouble is None
+    calls = [i.offset for i in dis.get_instructions(f) if i.opname == "CALL"]
+    assert not any(awaits(f.__code__, call) for call in calls)
 
 
 def test_what_an_exit_returns():
@@ -163,7 +190,5 @@ def test_guards_of_plain_functions_are_short():
     def f(x):
         return np.sum(np.exp(x))
 
-    with Watch(f) as world:
-        record(f, (np.ones(2),))
-    guard = world.guard()
+    guard = watch(functools.partial(record, f, (np.ones(2),)), f)[1].guard()
     assert guard.holds() and guard.watched <= 6 and guard.text

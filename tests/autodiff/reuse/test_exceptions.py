@@ -1,6 +1,8 @@
 """Functions that catch what they raise."""
 
 import contextlib
+import functools
+import sys
 
 import numpy as np
 import pytest
@@ -54,6 +56,87 @@ def test_exceptions_that_are_caught_in_spite_of_a_promise():
         np.testing.assert_allclose(g(-np.eye(2)), np.full((2, 2), -3.0))
 
 
+def negative(error, x):
+    """x as it is, unless it begins with a negative number."""
+    if x[0] < 0:
+        raise error
+    return x * 1.0
+
+
+def by_callback(error, x):
+    return ad.callback(functools.partial(negative, error), x, x)
+
+
+def by_a_rule(error, x):
+    @ad.custom_vjp
+    def ruled(x):
+        return negative(error, np.sort(memoryview(x)))
+
+    ruled.defvjp(lambda dout, out, x: (dout,))
+    return ruled(x)
+
+
+@pytest.mark.parametrize("opaque", [by_callback, by_a_rule])
+@pytest.mark.parametrize("error", [KeyError, StopIteration, TypeError, AttributeError, ZeroDivisionError])
+@pytest.mark.parametrize("first", [1.0, -1.0])
+def test_exceptions_out_of_what_is_not_watched(opaque, error, first):
+    """Those that no arithmetic raises, too: what raises them is not arithmetic."""
+
+    def f(x):
+        try:
+            return np.sum(opaque(error, x) * 3.0)
+        except (KeyError, StopIteration, TypeError, AttributeError, ZeroDivisionError):
+            return np.sum(x) * 7.0
+
+    g = ad.compile(f)
+    for sign in (first, first, -first, first, -first):
+        np.testing.assert_array_equal(g(sign * X), 18.0 if sign > 0 else -42.0)
+    assert ad.why_recorded(g).startswith("it catches exceptions")
+
+
+def test_exceptions_of_arithmetic_of_every_kind_that_are_caught_at_a_distance():
+    def inner(x, n):
+        return x if n == 0 else inner(x, n - 1) + np.sum(np.linalg.inv(x))
+
+    def f(x):
+        try:
+            return np.sum(inner(x, 2))
+        except Exception:
+            return 9.0 * np.sum(x)
+
+    g = ad.compile(f)
+    for x in (np.eye(2), np.ones((2, 2)), np.eye(2)):
+        np.testing.assert_allclose(g(x), f(x))
+
+
+def test_questions_about_types_that_raise_are_followed():
+    def f(x):
+        try:
+            n = x.shape[3] + len(x)
+        except IndexError:
+            n = 2
+        return np.sum(x) * n
+
+    assert is_reused(f, X)
+
+
+def test_a_module_that_may_come_later(tmp_path, monkeypatch):
+    def f(x):
+        try:
+            import module_that_comes_later
+
+            return np.sum(x) * module_that_comes_later.rate
+        except ImportError:
+            return np.sum(x)
+
+    g = ad.grad(f)
+    g(X), g(X)
+    (tmp_path / "module_that_comes_later.py").write_text("rate = 2.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    np.testing.assert_array_equal(g(X), np.full(3, 2.0))
+    sys.modules.pop("module_that_comes_later")
+
+
 def inverse(x):
     return 1.0 / x
 
@@ -89,13 +172,17 @@ def test_floating_point_errors_that_are_caught():
 
 
 def test_exceptions_that_no_value_raises_are_followed():
-    table = {"a": 2.0}
+    table = {"a": 2.0, "number": "many"}
 
     def f(x):
         try:
             scale = table["b"]
         except (KeyError, TypeError):
             scale = 3.0
+        try:
+            scale = float(table["number"])
+        except Exception:
+            scale += 1.0
         try:
             with np.errstate(all="ignore"):
                 return np.sum(x) * scale

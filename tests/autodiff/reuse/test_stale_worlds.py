@@ -248,9 +248,10 @@ def test_arguments_that_were_missing_get_a_default(make):
 
     def f(x):
         try:
-            return np.sum(x) * Made().rate
+            rate = Made().rate
         except TypeError:
-            return np.sum(x)
+            rate = 1.0
+        return np.sum(x) * rate
 
     def change():
         if maker.__code__.co_kwonlyargcount:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from ...graph import Node
 from ...ops import build, table
 from ..dispatch import HANDLERS, Operand, call_function, handles, helper, operand, quiet, raw, since
+from ..recording import innermost
 from ..value import Recorded, value_of
 
 normalize_axis_index = np.lib.array_utils.normalize_axis_index
@@ -666,10 +668,13 @@ for _function in (
     type_question(_function)
 
 
-@raw(np.shares_memory, np.may_share_memory)
-def shares_memory(a: Any, b: Any, max_work: Any = None) -> bool:
-    value_a, value_b = (value_of(x) for x in (a, b))
-    return np.shares_memory(value_a, value_b)
+@raw(np.shares_memory)
+def shares_memory(a: Any, b: Any, max_work: Any = None, asks: Callable = np.shares_memory) -> bool:
+    innermost([x for x in (a, b) if type(x) is Recorded]).ask("memory")
+    return asks(value_of(a), value_of(b), max_work)
+
+
+raw(np.may_share_memory)(functools.partial(shares_memory, asks=np.may_share_memory))
 
 
 @handles(np.lib.stride_tricks.sliding_window_view)

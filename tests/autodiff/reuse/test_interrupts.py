@@ -1,0 +1,160 @@
+"""A signal's exception at each bytecode of a recording: whatever a recording changes is as it was before."""
+
+import contextlib
+import dis
+import gc
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.record import conversions, draws, recording
+
+X = np.array([1.0, 2.0])
+
+
+class Interrupted(KeyboardInterrupt):
+    pass
+
+
+class Interrupt:
+    """Raises Interrupted before instruction `at` of all that runs in this thread; `at` none only counts.
+
+    Left out are the instructions by which a `with` statement ends in the ordinary way, up to the call of
+    __exit__: CPython looks for signals at calls, at jumps back and where functions begin, and a lock would
+    stay locked for ever.
+    """
+
+    def __init__(self, at=None):
+        self.at, self.count = at, 0
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(self.before)
+
+    def _called(self, frame, event, arg):
+        if frame.f_code is Interrupt.__exit__.__code__:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._opcode
+
+    def _opcode(self, frame, event, arg):
+        if event == "opcode" and frame.f_lasti not in leaving(frame.f_code):
+            self.count += 1
+            if self.count - 1 == self.at:
+                raise Interrupted
+        return self._opcode
+
+
+_leaving: dict = {}  # by the id of code: hashing code takes long
+
+
+def leaving(code):
+    """The offsets of the three Nones that __exit__ is called with, and of its call."""
+    if id(code) not in _leaving:
+        found, instructions = set(), list(dis.get_instructions(code))
+        for k, ins in enumerate(instructions[3:], 3):
+            nones = [i.opname == "LOAD_CONST" and i.argval is None for i in instructions[k - 3 : k]]
+            if ins.opname in ("PRECALL", "CALL") and all(nones):
+                found.update(i.offset for i in instructions[k - 3 : k + 2])
+        _leaving[id(code)] = code, found
+    return _leaving[id(code)][1]
+
+
+def names_of_numpy():
+    return {(m.__name__, k): id(v) for m in (np, np.linalg, np.fft) for k, v in vars(m).items()}
+
+
+def state():
+    """All that a recording changes, beside the names."""
+    return (
+        gc.isenabled(),
+        sys.getprofile(),
+        recording.state(),
+        recording.current(),
+        len(conversions._running),
+        len(draws._exchanged),
+        np.geterr(),
+        threading.active_count(),
+    )
+
+
+def plain(rng):
+    def f(x):
+        return np.sum(np.array([x[0], x[1] * 2.0]))
+
+    return ad.compile(f)
+
+
+def drawing(rng):
+    def f(x):
+        return np.sum(x * rng.normal(size=2))
+
+    return ad.compile(f)
+
+
+@ad.custom_vjp
+def ruled(x):
+    return x * 2.0
+
+
+ruled.defvjp(lambda dout, out, x: (dout * 2.0,))
+
+
+def with_a_rule(rng):
+    return ad.grad(lambda x: np.sum(ad.grad(lambda y: np.sum(ruled(y) * x))(x)))
+
+
+def scanned(rng):
+    return ad.grad(lambda x: ad.scan(lambda c, t: (c * t, None), np.sum(x), x)[0])
+
+
+def interrupted(make, at):
+    """Whether the first call of a function came so far; nothing stays behind."""
+    rng = np.random.default_rng(0)
+    g = make(rng)
+    names, before = names_of_numpy(), state()
+    ended = False
+    interrupt = Interrupt(at)
+    with contextlib.suppress(Interrupted), interrupt:
+        g(X)
+        ended = True
+    assert state() == before, f"at instruction {at}"
+    assert names.items() <= names_of_numpy().items(), f"at instruction {at}"
+    assert not any(type(c.cell_contents) is draws.Drawing for c in (g.__wrapped__.__closure__ or ()))
+    assert g(X) is not None and state() == before, "and it goes on"
+    return not ended, interrupt.count
+
+
+MAKERS = [plain, drawing, with_a_rule, scanned]
+
+
+def instructions_of(make):
+    """How many a recording has, where its program is found: imports and compilation are done by then."""
+    for _ in range(2):
+        interrupted(make, None)
+    return interrupted(make, None)[1]
+
+
+def every(make, step):
+    stopped = [interrupted(make, at)[0] for at in range(0, instructions_of(make), step)]
+    assert sum(stopped) > 0.9 * len(stopped) > 20, (
+        "some came late: a rule that was kept makes a recording shorter"
+    )
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_interrupts_here_and_there(make):
+    every(make, instructions_of(make) // 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_interrupt_at_each_instruction_of_a_small_recording(make):
+    every(make, 1 if make is plain else 5)
