@@ -6,6 +6,7 @@ counts is the ratio within a round. Processes, because the idle threads of PyTor
 while and would take the cores from whoever is next: a turn begins when every thread of the last one sleeps.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -81,7 +82,8 @@ class Player:
         return answer
 
     def close(self):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has died: what was asked last is still in the buffer
+            self.process.stdin.close()
         self.process.stdout.close()
         try:
             self.process.wait(timeout=10)
@@ -115,7 +117,8 @@ class Lines:
         return json.loads(line) if line else None
 
     def close(self):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait(timeout=30)
 
 

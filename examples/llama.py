@@ -338,7 +338,12 @@ def parser():
     for name, value in SHAPE.items():
         add(f"--{name.replace('_', '-')}", type=int, help=f"of a new model (default: {value})")
     add("--tied", action="store_true", help="a new model's head is its embedding")
-    add("--data", default="tinyshakespeare", metavar="TEXT", help="a corpus, or the path of a text")
+    add(
+        "--data",
+        default="auto",
+        metavar="TEXT",
+        help="a corpus, or a text (default: %(default)s)",
+    )
     add("--tokenizer", default="", help="gpt2, byte, char or bpe:N (default: char)")
     add("--batch-size", type=int, default=8, metavar="B", help="(default: %(default)s)")
     add("--block-size", type=int, default=128, metavar="T", help="(default: %(default)s)")
@@ -407,6 +412,8 @@ def work(args):
             "--weights: a folder's tokenizer is not read here; name the one that fits: --tokenizer"
         )
     data = prepare(args.data, args.tokenizer or "char")
+    for note in data.notes:
+        print(f"note: {note}")
     words = data.tokenizer
     model = made_model(args, words)
     print(f"{model.flat_params.size:,} parameters, {words.vocab_size:,} tokens", flush=True)

@@ -19,6 +19,7 @@ import numpy as np
 from gpt2 import autodiff as ad
 from gpt2 import certificate, cli
 from gpt2.errors import UserError, reason, suggestion
+from gpt2.hints import quoted, typed
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import at
 from gpt2.output import painted
@@ -39,8 +40,11 @@ def pairs(path: str | Path) -> Iterator[tuple[str, Any, Any, list]]:
         raise UserError(f"{path}: it cannot be run: {type(error).__name__}: {reason(error)}") from None
     found = [name.removesuffix("_backward") for name in names if name.endswith("_backward")]
     if not found:
+        layers = typed(f"gpt2 certificate --check --layers {quoted(path)}")
+        own = f"; its layers are checked with: {layers}" if {"LAYERS", "BLOCK"} & names.keys() else ""
         raise UserError(
-            f"{path}: no function is called NAME_backward; GPT-2's layers are {', '.join(LAYERS)}"
+            f"{path}: no function is called NAME_backward, which would be compared with NAME_forward on "
+            f"NAME_cases, or with a layer of GPT-2's of that name ({', '.join(LAYERS)}){own}"
         )
     for name in found:
         forward = names.get(f"{name}_forward") or (LAYERS[name].forward if name in LAYERS else None)

@@ -19,6 +19,11 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 block", "2,000 blocks"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 class UserError(ValueError):
     """Bad input. The text names what was wrong, what was expected and what to do, in one line.
 

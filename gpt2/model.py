@@ -22,7 +22,7 @@ import gpt2.backward as seam
 from gpt2.autodiff import run_on_threads
 from gpt2.config import BLOCK_PLACES, PRESETS, GPT2Config, parameter_table
 from gpt2.description import Block, Description
-from gpt2.errors import UserError
+from gpt2.errors import UserError, counted
 from gpt2.fitting import Layers
 from gpt2.forward import block_forward, forward_pass, logits_fn, loss_fn
 from gpt2.layers import Layer
@@ -260,7 +260,8 @@ class GPT2:
 
     def __repr__(self) -> str:
         c = self.config
-        shape = f"{c.n_layer} blocks, {c.n_head} heads, {c.n_embd} channels, {c.vocab_size:,} tokens"
+        sizes = {"block": c.n_layer, "head": c.n_head, "channel": c.n_embd, "token": c.vocab_size}
+        shape = ", ".join(counted(count, noun) for noun, count in sizes.items())
         own = "" if self.description.standard else f"; own layers: {self.description.told()}"
         kind = f"{c.dtype}, backward={self.spec!r}{own}"
         return f"<GPT2: {self.num_parameters:,} parameters; {shape}, context {c.block_size}; {kind}>"
@@ -573,6 +574,11 @@ class GPT2:
     def _checked(self, name, ids):
         """ids as an array (B, T) that the model can take, or ValueError."""
         ids = np.asarray(ids)
+        if ids.ndim == 1 and ids.size:
+            raise ValueError(
+                f"GPT2.forward: {name} has shape {ids.shape}, expected (B, T); "
+                f"np.array({name})[None] is a batch of one"
+            )
         if ids.ndim != 2 or ids.size == 0:
             raise ValueError(f"GPT2.forward: {name} has shape {ids.shape}, expected (B, T), not empty")
         if ids.dtype.kind not in "iu":

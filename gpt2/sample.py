@@ -277,10 +277,10 @@ class Stop:
         if self.found:
             return ""
         self.held += text
-        found = [at for string in self.strings if (at := self.held.find(string)) >= 0]
-        if found:
+        found = [(at + len(s), at) for s in self.strings if (at := self.held.find(s)) >= 0]
+        if found:  # the one that is complete first, whatever the pieces are in which the text comes
             self.found = True
-            return self._give(min(found))
+            return self._give(min(found)[1])
         longest = max((len(string) - 1 for string in self.strings), default=0)
         for size in range(min(longest, len(self.held)), 0, -1):
             if any(string.startswith(self.held[-size:]) for string in self.strings):

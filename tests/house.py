@@ -154,7 +154,7 @@ PARTS: dict[str, set[str]] = {
     "plot": {"cli", "errors", "hints", "output", "storage"},
     "library": {"adapters", "convert", "data", "model", "weights"},
     "bench": {"cli", "errors", "model", "optimizer", "train"},
-    "check": {"autodiff", "certificate", "cli", "errors", "layers", "output"},
+    "check": {"autodiff", "certificate", "cli", "errors", "hints", "layers", "output"},
     "door": {"autodiff", "library", "model", "optimizer", "sample", "train"},  # gpt2: the public names
     "__main__": {"door", "errors", "hints", "output"},  # it starts them by name
     "completion": {"__main__", "cli"},  # it has their parsers by name

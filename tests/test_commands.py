@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpt2.__main__ as commands
-from gpt2 import bench, check, cli, completion, hints
+from gpt2 import bench, certificate, check, cli, completion, hints
 from gpt2.errors import UserError, suggestion
 from gpt2.output import has_colour, painted
 
@@ -344,3 +344,16 @@ def test_bench_prints_a_line_a_kind(capsys):
     told = capsys.readouterr().out
     assert re.search(r"^manual +[\d.]+ +[\d,]+ +[\d.]+ +(\d+%|\?) +\d+$", told, re.M) and "\nwhole " in told
     assert max(map(len, told.splitlines())) <= 80
+
+
+def test_check_of_a_file_of_layers_says_what_checks_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("rms norm.py").write_text(
+        "import numpy as np\ndef forward(inp, weight, bias): return inp * weight + bias, None\n"
+        "LAYERS = {'layernorm': forward}\n"
+    )
+    assert check.main(["rms norm.py"]) == 2
+    told = capsys.readouterr().err
+    command = told.strip().partition("; its layers are checked with: gpt2 ")[2]
+    assert command == "certificate --check --layers 'rms norm.py'" and told.count("\n") == 1
+    assert certificate.main(shlex.split(command)[1:]) == 0

@@ -359,3 +359,15 @@ def test_the_lock_on_windows(tmp_path, monkeypatch):
     held.clear()  # as closing the file does
     first.release()
     assert not (tmp_path / lock.NAME).exists()
+
+
+def test_a_users_own_file_called_lock_is_left_alone(tmp_path):
+    (tmp_path / lock.NAME).write_text("a poem")
+    with pytest.raises(UserError, match="lock: not the lock of a run; .* move the file"):
+        Lock(tmp_path)
+    assert (tmp_path / lock.NAME).read_text() == "a poem"
+    (tmp_path / lock.NAME).write_text(
+        "process 1 on earth since 2001-01-01 00:00:00"
+    )  # of a run that was killed
+    Lock(tmp_path).release()
+    assert not (tmp_path / lock.NAME).exists()

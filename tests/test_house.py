@@ -225,3 +225,15 @@ def test_tests_lie_in_the_rooms_that_they_test():
     assert beside <= alone, (
         "tests of a room with a folder belong into tests/autodiff/ROOM, helpers into tests/support"
     )
+
+
+def test_no_cache_is_committed():
+    done = subprocess.run(
+        ["git", "ls-files", "-ci", "--exclude-standard"],
+        cwd=tables.house.ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        pytest.skip("needs git and the repository")
+    assert done.stdout == ""

@@ -316,3 +316,11 @@ def test_weights_with_too_few_tokens_or_positions(tmp_path, capsys):
     assert "61 tokens, the tokenizer byte needs 256" in capsys.readouterr().err
     assert program(*given, "--tokenizer", "char", "--block-size", 4000) == 2
     assert "2048 positions, --block-size needs 4000" in capsys.readouterr().err
+
+
+def test_it_trains_without_a_network(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
+    monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path))
+    words = "--steps 1 --n-layer 1 --n-embd 8 --n-head 2 --n-kv-head 1 --batch-size 1 --block-size 8"
+    assert program(*words.split(), "--tokenizer", "byte", "--max-tokens", 2) == 0
+    assert "note: tinyshakespeare.txt is not here" in capsys.readouterr().out

@@ -530,3 +530,14 @@ def test_unknown_preset_is_named():
 def test_unknown_backward_is_named(spec, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         GPT2(GPT2Config.preset("tiny"), backward=spec)
+
+
+def test_one_sequence_that_is_no_batch_is_told_how_to_become_one():
+    model = GPT2(GPT2Config(vocab_size=16, block_size=8, n_layer=1, n_head=1, n_embd=4), seed=0)
+    with pytest.raises(
+        ValueError, match=r"tokens has shape \(3,\), expected \(B, T\); np.array\(tokens\)\[None\]"
+    ):
+        model.forward([1, 2, 3])
+    with pytest.raises(ValueError, match=r"tokens has shape \(1, 0\), expected \(B, T\), not empty"):
+        model.forward([[]])
+    assert "; 1 block, 1 head, 4 channels, 16 tokens, context 8;" in repr(model)

@@ -49,6 +49,8 @@ def in_pieces(text, strings, size):
         ("one two", ["two", "one"], ""),
         ("abcd", ["d", "bc"], "a"),  # the first in the text, not in the list
         ("abcd", ["bcd", "cd"], "a"),
+        ("abcd", ["abcd", "bc"], "a"),  # the one that is complete first
+        ("one or two", ["one or two", "or"], "one "),
         ("tail ab", ["abc"], "tail ab"),  # never completed: given out at the end
         ("plain", [], "plain"),
         ("plain", [""], "plain"),

@@ -74,9 +74,16 @@ class Lock:
                     f"{self.path.parent}: cannot be written to: {error.strerror or error}; a run "
                     "keeps its checkpoints there, so give another folder with --out"
                 ) from None
+            file.seek(0)
+            holder = file.read(LONGEST).decode(errors="replace")
+            if holder and not holder.startswith("process "):
+                file.close()
+                raise UserError(
+                    f"{self.path}: not the lock of a run; a run needs this name, so move the file, or give "
+                    "another folder with --out"
+                )
             if not lock_file(file):
-                file.seek(0)
-                holder = file.read(LONGEST).decode(errors="replace") or "another program"
+                holder = holder or "another program"
                 file.close()
                 raise UserError(
                     f"{self.path.parent} is in use by {holder}; two runs in one folder would "

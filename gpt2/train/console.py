@@ -1,12 +1,13 @@
 """What the program does once its threads are set: train, or say what a run would take."""
 
 import dataclasses
+import os
 import sys
 from contextlib import closing
 
 from gpt2 import parallel
 from gpt2.data import corpora
-from gpt2.errors import no_overflow_warnings, printable
+from gpt2.errors import counted, no_overflow_warnings, printable
 from gpt2.hints import quoted, typed
 from gpt2.memory import free_memory
 from gpt2.output import Output
@@ -39,6 +40,8 @@ def run(asked: Asked, resumed: Settings | None, kernels: Kernels, out: Output) -
     if settings is None:
         settings, why = with_corpus(new_settings(asked.given), asked.given)
         notes = [*why, *notes]
+        if asked.overwrite and not os.path.exists(settings.out):
+            notes.append(f"--overwrite: there is no folder {settings.out} yet, so nothing is replaced")
     settings = dataclasses.replace(settings, kernels=kernels.name)
     if asked.dry_run:
         share_out_threads(settings)
@@ -93,7 +96,7 @@ def train(run: Run, peak: flops.Peak, out: Output) -> int:
     end = f"stopped and saved at step {run.step}; go on with: {again}"
     if out.lost:
         out.told = True
-        end = f"done and saved: {run.step} steps, all in {printable(run.folder)}" if done else end
+        end = f"done and saved: {counted(run.step, 'step')}, all in {printable(run.folder)}" if done else end
         print(f"error: standard output: {out.lost}; {end}", file=sys.stderr)
     elif not done:
         print(end)

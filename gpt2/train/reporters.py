@@ -9,7 +9,7 @@ from typing import TextIO
 from gpt2.cli import fitted
 from gpt2.data import corpora
 from gpt2.decoder import Decoder
-from gpt2.errors import printable
+from gpt2.errors import counted, printable
 from gpt2.hints import quoted, typed
 from gpt2.train import llmc
 from gpt2.train.flags import table
@@ -108,7 +108,7 @@ class Own(Reporter):
         """Where things are, and what to try next."""
         s = run.settings
         best = f"best validation loss {run.best:.4f} nats per token"
-        done = f"done: {run.step} steps, {best}, all in {printable(run.folder)}"
+        done = f"done: {counted(run.step, 'step')}, {best}, all in {printable(run.folder)}"
         print(fitted(done))
         print("what to try next:")
         folder, start = quoted(run.folder), "def " if s.data == "stdlib" else "O "
@@ -172,7 +172,7 @@ class LlmC(Reporter):
         _line(f"generating:\n---\n{text}\n---")
 
     def end(self, run: Run) -> None:
-        print(f"done: {run.step} steps, all in {printable(run.folder)}", file=sys.stderr)
+        print(f"done: {counted(run.step, 'step')}, all in {printable(run.folder)}", file=sys.stderr)
 
 
 REPORTERS = {"own": Own, "llm.c": LlmC}  # what --lines names

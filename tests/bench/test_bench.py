@@ -608,3 +608,16 @@ def _runs(pid):
     except OSError:
         return False
     return state != "Z"
+
+
+def test_a_contender_that_has_died_is_closed_without_a_word():
+    """What was asked last is still in the buffer of its pipe, which closing would write."""
+    for kind in (turns.Player, turns.Lines):
+        player = object.__new__(kind)
+        player.process = subprocess.Popen(
+            [sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        player.process.wait()
+        player.process.stdin.write("1\n")
+        player.close()
+        player.process.stdout.close()

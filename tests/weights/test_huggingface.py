@@ -5,11 +5,13 @@ safetensors is not.
 """
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import gpt2
 from gpt2 import convert
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
@@ -488,3 +490,21 @@ def test_bfloat16_keeps_signs_infinities_and_nans():
     assert np.array_equal(got, numbers, equal_nan=True) and np.signbit(got[0])
     tiny = np.array([0x7F800001], np.uint32).view(np.float32)  # a nan whose upper half alone is infinity
     assert np.isnan(bfloat16.to_float32(bfloat16.from_float32(tiny))).all()
+
+
+@pytest.mark.parametrize("size", [0, 7, 100, -100])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_damaged_file_is_named(tmp_path, size, sharded):
+    model = GPT2(GPT2Config(vocab_size=300, block_size=8, n_layer=1, n_head=1, n_embd=4), seed=0)
+    huggingface.write(tmp_path, model.params, model.config)
+    file = tmp_path / "model.safetensors"
+    content = file.read_bytes()
+    if sharded:
+        names = pytest.importorskip("safetensors.numpy").load_file(file)
+        file.unlink()
+        file = tmp_path / "model-00001-of-00001.safetensors"
+        table = json.dumps({"weight_map": dict.fromkeys(names, file.name)})
+        (tmp_path / "model.safetensors.index.json").write_text(table)
+    file.write_bytes(content[:size])
+    with pytest.raises(UserError, match=rf"^{re.escape(str(file))}: no safetensors file, or damaged"):
+        gpt2.load(tmp_path)

@@ -543,6 +543,11 @@ def readable_source(graph: Graph, name: str | None = None) -> str:
             out = np.tanh(x)
             return out, out
     """
+    if not isinstance(graph, Graph):
+        raise TypeError(
+            f"readable_source: expected a Graph, got {type(graph).__name__}; ad.source(g) is the text of a "
+            "derived or compiled function"
+        )
     return Writer(graph, name or graph.name).source()
 
 

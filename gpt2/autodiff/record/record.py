@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError, DtypeError, lost_in_scipy, no_attribute, takes_none
+from ..errors import AutodiffError, ConversionError, DtypeError, lost_in_scipy, no_attribute, takes_none
 from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
@@ -188,7 +189,19 @@ def _call(rec: ActiveRecording, f, arguments):
             raise no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
         if isinstance(error, TypeError):
             _blame_recorded(rec, error)
+            _blame_containers(args, error)
         raise
+
+
+def _blame_containers(args: tuple, error: TypeError) -> None:
+    """Raise where an operator failed that took a list or tuple of numbers for an array."""
+    names = {type(x).__name__ for x in args if type(x) in (list, tuple)}
+    about = f"'(?:{'|'.join(names)})'|sequence by"
+    if names and re.search(about, str(error)):
+        raise ConversionError(
+            f"{error}; an argument is a {names.pop()}, which the function gets as such: pass np.array(...)",
+            (*_raised_at(error), ""),
+        ) from error
 
 
 def _blame_scipy(rec: ActiveRecording, error: Exception) -> None:

@@ -785,6 +785,18 @@ def test_units_that_are_used_elsewhere_stay_whole(rng):
         np.testing.assert_allclose(ad.jacfwd(f)(x), expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("f", [lambda x: np.sum(x * x), lambda x: x**2, lambda x: x - 1])
+@pytest.mark.parametrize("numbers", [[1.0, 2.0], (1.0, 2.0)])
+def test_a_list_that_was_meant_as_an_array_is_named(f, numbers):
+    with pytest.raises(TypeError, match=rf"an argument is a {type(numbers).__name__}, .* pass np.array"):
+        ad.grad(f)(numbers)
+
+
+def test_readable_source_of_what_is_no_graph():
+    with pytest.raises(TypeError, match=r"expected a Graph, got DerivedFunction; ad.source\(g\) is the text"):
+        ad.readable_source(ad.grad(np.sum))
+
+
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
