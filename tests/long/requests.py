@@ -34,7 +34,7 @@ from gpt2.autodiff.record import bytecode, source_lines
 from gpt2.autodiff.reuse import world
 
 W = np.linspace(-1.0, 1.0, 5)
-SOURCES = 600  # in linecache: of the programs that the stores hold, with those of loops and the like
+SOURCES = 600  # more in linecache: of the programs that the stores hold, with those of loops and the like
 MEGABYTES = 4.0
 
 
@@ -117,7 +117,7 @@ def check(kind: str, count: int, megabytes: float = MEGABYTES) -> list[str]:
     for _ in range(count - first):
         next(requests)
     after, grown = left_behind(), resident() - memory
-    most = {name: SOURCES if name == "sources" else n + 50 for name, n in before.items()}
+    most = {name: n + (SOURCES if name == "sources" else 50) for name, n in before.items()}
     wrong = [f"{name}: {n} after {before[name]}" for name, n in after.items() if n > most[name]]
     if grown > megabytes:
         wrong.append(f"{grown:.1f} MB more")
