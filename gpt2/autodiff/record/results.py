@@ -48,7 +48,7 @@ def _statics(spec):
         yield from _statics(child)
 
 
-def holds(x, rec: ActiveRecording | None = None) -> bool:
+def holds(x: object, rec: ActiveRecording | None = None) -> bool:
     """Whether an object holds a value of this recording, or of any."""
     seen: dict[int, object] = {}
     todo = [x]
