@@ -194,6 +194,10 @@ STAGES = {
         "nested containers",
         "Tuples, lists, dicts and classes of arrays, taken apart and put together again: `ad.tree`.",
     ),
+    "hidden": Room(
+        "exchanged numbers",
+        "Constants of a program whose values other calls exchange, and what follows from them.",
+    ),
     "same": Room("equal to the bit", "Whether two values are equal to the last bit."),
     "atoms": Room("plain values", "Types of values that are no objects of the user's: numbers, texts, None."),
     "undo": Room("undoing", "Undoes what was changed, whatever happens."),

@@ -19,11 +19,13 @@ import itertools
 import keyword
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
 import numpy as np
+
+from . import hidden
 
 _ids = itertools.count()
 
@@ -218,6 +220,24 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
     return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
 
 
+def with_values(graph: Graph, values: Mapping[Node, Any]) -> Graph:
+    """The graph with other values of these constants. All nodes are made anew, in the same order."""
+
+    def made(n: Node, args: tuple) -> Node:
+        new = with_args(n, args)
+        if n in values:
+            new.attrs = {"value": values[n]}
+        return new
+
+    return rewrite(graph, made)
+
+
+def exchanged(graph: Graph, values: Sequence) -> Graph:
+    """The graph with these values in the place of the hidden ones."""
+    constants = [n for n in graph.nodes if n.op == "const" and hidden.is_hidden(n.value)]
+    return with_values(graph, {n: values[n.value.index] for n in constants})
+
+
 def with_args(n: Node, args: tuple) -> Node:
     """The same op on other arguments of the same types."""
     made = Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
@@ -367,6 +387,8 @@ def _cut_text(cut: tuple[int, int, int] | None) -> str:
 def scalar_text(n: Node) -> str:
     """A scalar constant as a literal: weak beside arrays (NEP 50), so that their dtype is kept."""
     v = n.value
+    if type(v) is hidden.Hidden:
+        return repr(v)
     if isinstance(v, complex):
         return _complex_text(v)
     return _float_text(v) if isinstance(v, float) else repr(v)

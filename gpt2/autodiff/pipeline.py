@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import switches
+from . import hidden, switches
 from .derive import stretch  # noqa: F401  its row enters the table on import
 from .derive.differentiate import vjp_graph
 from .emit.program import Program, compile_graph
@@ -208,6 +208,8 @@ class Row:
         share_inputs and lend: see emit/program.py.
         """
         name = name or self.name
+        if hidden.active() is not None:
+            check_open([n.attrs for n in graph.nodes if n.op != "const"])
 
         def emit() -> Program | ScalarProgram:
             if scalar and is_scalar(graph):
@@ -252,6 +254,22 @@ class Row:
             if self.hear is not None:
                 self.hear(title, shown, seconds)
         return made
+
+
+def check_open(attrs: Any) -> None:
+    """Raise TypeError if a graph within these attributes has hidden numbers: its program is kept with it."""
+    if isinstance(attrs, Graph):
+        for n in attrs.nodes:
+            check_open(n.attrs)
+    elif isinstance(attrs, dict):
+        check_open(tuple(attrs.values()))
+    elif isinstance(attrs, (tuple, list)):
+        for part in attrs:
+            check_open(part)
+    elif hasattr(attrs, "structure"):
+        check_open(attrs.structure())
+    elif hidden.is_hidden(attrs):
+        raise TypeError("a graph within the program has a hidden number")
 
 
 def program_of(graph: Graph, scalar: bool = False) -> Any:

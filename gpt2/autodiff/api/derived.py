@@ -33,6 +33,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..graph import Graph, Node, rewrite, type_text
+from ..hidden import compiling
 from ..ops import input_node
 from ..pipeline import Row, uncollected
 from ..record.bytecode import CATCHES, catches, reads
@@ -47,6 +48,7 @@ from ..reuse.kinds import cannot_change
 from ..reuse.watch import watch
 from ..switches import overrides
 from ..tree import LEAF, Tree, flatten
+from .families import ProgramFamily, family_of
 from .fast_path import make_entry
 from .programs import Key, _programs, memory_of, structure
 from .transform import (
@@ -65,6 +67,7 @@ FIRST = "this was its first call, and most functions of its kind are called once
 OF_KIN = "its first call used what was recorded for another function of the same code"
 CHANGING = "it returns an object that can be changed"
 CHANGES = "what it reads is different at almost every call"
+EXCHANGED = "; its program stays, and the numbers are exchanged in it"
 
 
 @dataclass
@@ -224,16 +227,17 @@ class Derived:
         changing = is_changing(rec.out_tree.spec)
         tree = without_objects(rec.out_tree) if changing else rec.out_tree
         graph_key = Key(structure(rec.graph), tree, kinds, tuple(rec.written), self.transform.key(), key)
-        found = _programs.find(graph_key)
+        found = _programs.find(graph_key) or self.of_family(graph_key, call, rec, row, scalar)
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.wiring(call, rec)
             wiring, program = self.built(call, rec, row, scalar)
             wiring = wiring.settled()
-            _programs.add(graph_key, (None if changing else wiring, program), memory_of(program))
+            found = None if changing else wiring, program, memory_of(program)
+            _programs.add(graph_key, found, found[-1])
         else:
-            wiring, program = found
-            wiring = wiring or self.derived_wiring(call, rec, row, scalar).settled()
+            wiring = found[0] or self.derived_wiring(call, rec, row, scalar).settled()
+        _, program, nbytes = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             if kin is not None:
@@ -245,10 +249,45 @@ class Derived:
         if rec.asked or guard.by_is:
             layout = layout_of(call.leaves) if "layout" in rec.asked else None
             compiled.questions = Questions(layout, "memory" in rec.asked, guard.by_is, guard.met)
-        self.cache.add(key, guard, compiled)
+        self.cache.add(key, guard, compiled, nbytes)
         if kin is not None and not rec.draws:
-            records.add(*kin, guard, compiled)
+            records.add(*kin, guard, compiled, nbytes)
         return compiled
+
+    def of_family(self, key: Key, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple | None:
+        """The wiring, the program and its bytes, of recordings that are like this one but for constants."""
+        family, nodes = family_of(rec.graph, key)
+        if family is None:
+            return None
+        values = [n.value for n in nodes]
+        found = family.find(values) or self.hiding(family, nodes, call, rec, row, scalar)
+        if found is not None and self.why is not None:
+            self.why += EXCHANGED
+        return found
+
+    def hiding(
+        self, family: ProgramFamily, nodes: list, call: Arguments, rec: Recording, row: Row, scalar: bool
+    ) -> Any:
+        """The same, compiled with hidden inputs; None where that fails, or is not worth while."""
+        values = [n.value for n in nodes]
+        made = family.hiding(values)
+        if made is None:
+            return None
+        try:
+            with compiling(made.tape):
+                graph = made.graph(rec.graph, nodes)
+                wiring, made.program = self.built(call, replace(rec, graph=graph), row, scalar)
+            program = made.program_for(values)
+        except Exception as error:  # it needs the numbers, or fails with its constants just so
+            family.refusal = f"{type(error).__name__}: {error}"
+            return None
+        if program is None:
+            family.refusal = "one of them is equal to a constant"
+            return None
+        made.wiring = None if is_changing(rec.out_tree.spec) else wiring.settled()
+        made.nbytes = memory_of(made.program)
+        family.add(made)
+        return made.wiring, program, made.nbytes
 
     def stages(self, args: tuple, kwargs: dict, hear: Callable) -> None:
         """Record and compile for these arguments once more, and tell `hear` what comes out of each stage."""

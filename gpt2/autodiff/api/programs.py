@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
 from ..graph import Graph, Node
+from ..reuse.cache import Store
 
 
 def structure(graph: Graph) -> tuple:
@@ -74,50 +73,22 @@ def _memory_of(graph: Graph) -> int:
     """The same of a graph, with the graphs in it."""
     inner = {id(v): v for n in graph.nodes for v in n.attrs.values() if isinstance(v, Graph)}
     own = sum(AN_OP + (n.nbytes if n.op == "const" else 0) for n in graph.nodes)
+    own += sum(o.nbytes for o in graph.outputs)  # results are recycled
     return own + sum(map(_memory_of, inner.values()))
 
 
-class _Programs:
-    """Compiled graphs by structure, and structures seen once. Both are bounded, the oldest goes first; the
-    newest stays, whatever its size.
-    """
-
-    SIZE, NOTES = 256, 4096
-    BYTES = 1 << 30
+class _Programs(Store):
+    """Compiled graphs by structure, and structures seen once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._programs: OrderedDict = OrderedDict()  # key -> (value, bytes)
-        self._notes: OrderedDict = OrderedDict()
-        self._nbytes = 0
-
-    def find(self, key: Key) -> Any:
-        with self._lock:
-            found = self._programs.get(key)
-            if found is None:
-                return None
-            self._programs.move_to_end(key)
-            return found[0]
-
-    def add(self, key: Key, value: Any, nbytes: int = 0) -> None:
-        """Keep a program that takes so many bytes."""
-        with self._lock:
-            _, before = self._programs.pop(key, (None, 0))
-            self._programs[key] = value, nbytes
-            self._nbytes += nbytes - before
-            while len(self._programs) > self.SIZE or self._nbytes > self.BYTES and len(self._programs) > 1:
-                _, (_, freed) = self._programs.popitem(last=False)
-                self._nbytes -= freed
+        super().__init__(256, 1 << 30)
+        self._notes = Store(4096, 1 << 20)
 
     def seen(self, key: Key) -> bool:
         """Whether this structure was met before. From now on it was."""
-        mark = hash(key)
-        with self._lock:
-            known = mark in self._notes
-            self._notes[mark] = None
-            if len(self._notes) > self.NOTES:
-                self._notes.popitem(last=False)
-            return known
+        known = self._notes.find(key.hash, False)
+        self._notes.add(key.hash, True)
+        return known
 
 
 _programs = _Programs()

@@ -63,6 +63,10 @@ class Pair:
     ):
         self.forward, self.backward, self.saved = forward, backward, saved
 
+    def exchanged(self, values: Sequence) -> Pair:
+        """Both programs with these values in the place of the hidden ones."""
+        return Pair(self.forward.exchanged(values), self.backward.exchanged(values), self.saved)
+
     @property
     def source(self) -> str:
         """The NumPy source of both."""

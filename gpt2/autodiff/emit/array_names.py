@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
+from ..hidden import is_hidden
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_slices, index_text
 from ..ops.subgraph import cut_slices
@@ -110,8 +111,10 @@ class ArrayTexts:
             text = self.names[n]
         elif n.op == "const":
             text = self.names[n]
-            value = np.asarray(n.value)
-            value.flags.writeable = False
+            value = n.value
+            if not is_hidden(value):
+                value = np.asarray(value)
+                value.flags.writeable = False
             self.env[text] = value
         elif n.op in VIEWS:
             text = self.view_of(n)

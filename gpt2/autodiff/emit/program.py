@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import re
 import threading
+import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..graph import Graph, Immutable
+from .. import hidden
+from ..graph import Graph, Immutable, exchanged
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
@@ -43,11 +48,15 @@ class Program(Immutable):
         share_inputs: bool = False,
         lend: bool = False,
     ):
-        self.graph = graph
+        self._graph = graph
         self.name = name or graph.name
         self._made_with = options, share_inputs, lend
         emitted, self._function, self._needs = _loaded(graph, options, self.name, share_inputs, lend)
         self.source = "\n\n".join([*(r.source for r in emitted.routines), emitted.source])
+        self._hidden = hidden_in(emitted.source, emitted.env)
+        setup = emitted.source[: emitted.source.rindex(f"def {emitted.function}(")]
+        self._fills = not self._hidden.keys().isdisjoint(re.findall(r"\w+", setup))
+        self._values: Sequence | None = None
         self._overwrites = emitted.overwrites
         self.arena_bytes = emitted.arena_bytes
         self._results = [r and recycled.Recycled(*r) for r in emitted.results]
@@ -55,6 +64,24 @@ class Program(Immutable):
         self._dtypes = [i.dtype for i in graph.inputs]
         self._free: list[Memory] = []
         self._lock = threading.Lock()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it computes."""
+        if self._values is not None:
+            self._graph, self._values = exchanged(self._graph, self._values), None
+        return self._graph
+
+    def exchanged(self, values: Sequence) -> Program:
+        """The program with these values in the place of the hidden ones."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._function = with_globals(self._function, self._hidden, values)
+        other._values = values
+        if self._fills:  # constant arrays, where the memory is made
+            setup = with_globals(self._needs.setup, self._hidden, values)
+            other._needs, other._free = replace(self._needs, setup=setup), []
+        return other
 
     def memory_drawing(self) -> str:
         """Who holds which memory in the course of a call, as an SVG."""
@@ -178,6 +205,8 @@ def _routine(body: Graph, options: Options | None) -> Routine:
     known = body.kept.setdefault("routines", {})
     if options not in known:
         emitted, function, needs = _loaded(body, options, body.name, results_early=True)
+        if hidden_in(emitted.source, emitted.env):
+            raise TypeError("a function within the program has a hidden number")
         known[options] = Routine(emitted.function, function, needs, emitted.source)
     return known[options]
 
@@ -222,6 +251,20 @@ def _with_backend(graph: Graph, backend: str) -> Program:
 def load_source(source: str, env: dict, name: str) -> Callable:
     """Execute emitted source so that tracebacks and debuggers can show its lines."""
     filename = f"<autodiff {name} {next(_serial)}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     exec(compile(source, filename, "exec"), env)
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    weakref.finalize(env[name].__code__, linecache.cache.pop, filename, None).atexit = False
     return env[name]
+
+
+def hidden_in(source: str, env: dict) -> dict[str, int]:
+    """The hidden values of a program, by their names in its source."""
+    arrays = {name: v.index for name, v in env.items() if hidden.is_hidden(v)}
+    return {**hidden.named_in(source), **arrays} if hidden.active() is not None else {}
+
+
+def with_globals(function: Callable | None, names: dict[str, int], values: Sequence) -> Callable:
+    """The function of a program with these values under their names."""
+    assert isinstance(function, types.FunctionType)
+    own = {name: values[i] for name, i in names.items()}
+    return types.FunctionType(function.__code__, {**function.__globals__, **own})

@@ -19,11 +19,12 @@ in NumPy, so that the answer is the one NumPy gives, warning included; that path
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 import numpy as np
 
-from ..graph import Graph, Immutable, Node, is_scalar_const, source_name, source_names
+from ..graph import Graph, Immutable, Node, exchanged, is_scalar_const, source_name, source_names
+from ..hidden import Hidden, decided, known
 from ..ops import OPS
 from ..ops.interpret import evaluate_graph
 from .drawing import shown
@@ -42,7 +43,7 @@ from .expressions import (
     number_text,
     written,
 )
-from .program import load_source
+from .program import hidden_in, load_source, with_globals
 
 # What Python has no sign for, spelled out. An argument that appears twice is a name or a number.
 _FORMS: Forms = {
@@ -182,19 +183,23 @@ class _Writer:
         """`x ** 3`; where Python would turn to complex numbers (a negative base), math.pow, which raises."""
         x = self.texts[base]
         if is_scalar_const(exponent):
-            k = float(_number(exponent))
-            if k.is_integer() and abs(k) < 2**53:
-                return Text(f"{x.at(ATOM)} ** {int(k)}", POWER)
+            k = _number(exponent)
+            if decided(_is_exact_integer, k):
+                return Text(f"{x.at(ATOM)} ** {int(known(k))}", POWER)
         return self.call_math("pow", x, self.texts[exponent])
 
     def literal(self, n: Node) -> Text:
         if n.dtype == np.bool_:
             return Text(repr(bool(_number(n))))
-        value = float(_number(n))
-        if math.isfinite(value):
-            return number_text(repr(value))
+        value = _number(n)
+        if decided(math.isfinite, value):
+            return number_text(repr(value if type(value) is Hidden else float(value)))
         self.imported.add("nan" if value != value else "inf")
         return number_text(repr(value))
+
+
+def _is_exact_integer(k: float) -> bool:
+    return float(k).is_integer() and abs(k) < 2**53
 
 
 def _repeats_arguments(n: Node) -> bool:
@@ -210,9 +215,19 @@ class ScalarProgram(Immutable):
         self.graph = graph
         self.name = name or graph.name
         self.source = scalar_source(graph, self.name, exact)
-        self.function = load_source(self.source, {}, source_name(self.name, reserved()))
+        function = source_name(self.name, reserved())
+        self.function = load_source(self.source, {}, function)
+        self._hidden = hidden_in(self.source, {})
         self.single = len(graph.outputs) == 1
         self.measures = "plain Python"
+
+    def exchanged(self, values: Sequence) -> ScalarProgram:
+        """The program with these values in the place of the hidden ones."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.function = with_globals(self.function, self._hidden, values)
+        other.graph = exchanged(self.graph, values)
+        return other
 
     def __call__(self, *floats: float, out: None = None) -> tuple:
         try:

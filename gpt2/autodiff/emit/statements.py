@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph import Node, const_value
+from ..hidden import known
 from ..ops import OPS
 from ..ops.rowwise import row_axes, takes_rows
 from ..ops.shape import index_text
@@ -393,7 +394,13 @@ def is_zeros(n: Node) -> bool:
     """Whether this is known to be an array of 0.0 in float64."""
     while n.op in ("broadcast", "reshape"):
         n = n.args[0]
-    return n.op == "const" and n.dtype == F64 and n.size == 1 and str(const_value(n)) == "0.0"
+    return (
+        n.op == "const"
+        and n.dtype == F64
+        and n.size == 1
+        and const_value(n) == 0
+        and str(known(const_value(n))) == "0.0"
+    )
 
 
 def with_source(lines: list[str], n: Node) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph import Node
+from ..hidden import computed
 from .table import apply, const
 
 if TYPE_CHECKING:
@@ -41,7 +42,11 @@ def zeros(shape: Sequence[int], dtype: DTypeLike) -> Node:
 
 def full(shape: Sequence[int], value: Any, dtype: DTypeLike) -> Node:
     """A constant array: one scalar, broadcast. `value` becomes a Python number of the dtype's kind."""
-    return broadcast(const(np.dtype(dtype).type(value).item(), dtype), shape)
+    return broadcast(const(computed(_of_dtype, value, np.dtype(dtype)), dtype), shape)
+
+
+def _of_dtype(value: Any, dtype: np.dtype) -> Any:
+    return dtype.type(value).item()
 
 
 def where(c: Node, a: Node | complex, b: Node | complex) -> Node:

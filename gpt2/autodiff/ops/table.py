@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph import GraphError, Node, is_scalar_const
+from ..hidden import Hidden, is_hidden
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -175,14 +176,20 @@ def evaluate(op: str, values: Sequence, attrs: dict) -> Any:
 def const(value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Node:
     """A constant: a Python scalar, in the dtype of its surroundings; or an array, which must not change."""
     if isinstance(value, (bool, int, float, complex)):
-        d = np.dtype(dtype) if dtype is not None else np.asarray(value).dtype
+        d = (
+            np.dtype(dtype)
+            if dtype is not None
+            else np.asarray(0.0 if type(value) is Hidden else value).dtype
+        )
         return Node("const", (), {"value": value}, (), d, name)
-    value = np.asarray(value)
+    value = value if is_hidden(value) else np.asarray(value)
     if value.dtype.kind not in "biufc":
         raise TypeError(f"a constant of dtype {value.dtype}; only numbers and bools can be recorded")
     if dtype is not None and value.dtype != dtype:
         value = value.astype(dtype)
-    return Node("const", (), {"value": value if value.ndim else value.item()}, value.shape, value.dtype, name)
+    return Node(
+        "const", (), {"value": value if value.shape else value.item()}, value.shape, value.dtype, name
+    )
 
 
 def input_node(shape: Sequence[int], dtype: DTypeLike, name: str | None = None) -> Node:
@@ -194,7 +201,7 @@ def as_node(x: Any, like: np.dtype | None = None) -> Node:
     if isinstance(x, Node):
         return x
     if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic):
-        return const(x, None if like is None else np.result_type(like, x))
+        return const(x, None if like is None else np.result_type(like, 0.0 if type(x) is Hidden else x))
     return const(x)
 
 

@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..graph import Node
+from ..hidden import decided, is_whole
 from ..ops import apply, build, const
 from .collect import RING, improve, representable
 from .engine import BITS, DIGITS, Family
@@ -46,7 +45,7 @@ def power_as_numpy_does(n: Node, sweep: Sweep) -> Node | None:
 def power_of_few_factors(n: Node, sweep: Sweep) -> Node | None:
     """x**3 -> x * x * x: p roundings for one, and no step is larger, or smaller, than the result."""
     p = number(n.args[1])
-    small = type(p) in (int, float) and p == int(p) and -1 <= p <= LARGEST_POWER
+    small = isinstance(p, (int, float)) and type(p) is not bool and -1 <= p <= LARGEST_POWER and is_whole(p)
     return power_by_squaring(n, sweep) if small and n.dtype.kind == "f" else None
 
 
@@ -56,14 +55,14 @@ def power_by_squaring(n: Node, sweep: Sweep) -> Node | None:
     p = number(e)
     if p is None or isinstance(p, (bool, complex)) or abs(p) > LARGEST_POWER:
         return None
-    if p != int(p) and abs(p) != 0.5:
+    if not is_whole(p) and abs(p) != 0.5:
         return None  # sqrt(x) * x, for x**1.5, has at 0 a derivative of inf * 0
     if n.dtype.kind not in "fc" and p < 0:
         return None  # integers to negative powers are NumPy's to refuse
     x = build.broadcast(build.cast(x, n.dtype), n.shape)
     if p == 0:
         return build.full(n.shape, 1, n.dtype)
-    if n.dtype.kind == "c" and p != int(p):
+    if n.dtype.kind == "c" and not is_whole(p):
         return None  # the root's branch
     result = _power(x, abs(p))
     return result if p > 0 else 1.0 / result
@@ -102,9 +101,13 @@ def reciprocal_as_quotient(n: Node, sweep: Sweep) -> Node | None:
 def divide_by_power_of_two(n: Node, sweep: Sweep) -> Node | None:
     """x / 4 -> x * 0.25: both round the same number, so to the same bits."""
     c = number(n.args[1])
-    if type(c) is not float or n.dtype.kind != "f" or not np.isfinite(c) or abs(math.frexp(c)[0]) != 0.5:
+    if not isinstance(c, float) or n.dtype.kind != "f" or not decided(_is_power_of_two, c):
         return None
     return divide_by_number(n, sweep) if representable(c, n.dtype) else None
+
+
+def _is_power_of_two(c: float) -> bool:
+    return math.isfinite(c) and abs(math.frexp(c)[0]) == 0.5
 
 
 @algebra.rule("divide", keeps=DIGITS, reads=ONE_NUMBER)

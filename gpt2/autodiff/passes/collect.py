@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph import Node
+from ..hidden import decided
 from ..ops import apply, build, const
 from .match import is_inexact, number
 
@@ -315,7 +316,9 @@ class Formula:
             inner = self.best_sum([t.without(f) for t in group])
             outer = Term(1.0, [f])
         else:
-            inner = self.best_sum([Term(math.copysign(1.0, t.coef), t.factors) for t in group])
+            inner = self.best_sum(
+                [Term(-1.0 if decided(_has_minus, t.coef) else 1.0, t.factors) for t in group]
+            )
             outer = Term(f)
         if inner is None:
             return None
@@ -400,6 +403,10 @@ def _negative(c) -> bool:
     return not isinstance(c, complex) and c < 0
 
 
+def _has_minus(c: float) -> bool:
+    return math.copysign(1.0, c) < 0
+
+
 def _plain(c, dtype):
     return c if dtype.kind == "c" or not isinstance(c, complex) else c.real
 
@@ -436,8 +443,6 @@ def _shared(terms: list[Term]) -> list:
         for f in dict.fromkeys(t.factors):
             counts[f] = counts.get(f, 0) + 1
     found = [f for f, k in counts.items() if k > 1]
-    sizes: dict = {}
-    for t in terms:
-        if t.factors and not isinstance(t.coef, complex) and abs(t.coef) != 1:
-            sizes[abs(t.coef)] = sizes.get(abs(t.coef), 0) + 1
-    return found + [c for c, k in sizes.items() if k > 1]
+    sizes = [abs(t.coef) for t in terms if t.factors and not isinstance(t.coef, complex) and abs(t.coef) != 1]
+    first = [c for i, c in enumerate(sizes) if c not in sizes[:i]]
+    return found + [c for c in first if sizes.count(c) > 1]

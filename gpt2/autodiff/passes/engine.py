@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..graph import Graph, GraphError, Node, with_args
+from ..graph import Graph, GraphError, Node, const_value, with_args
+from ..hidden import active, is_hidden, text_of
 from ..ops.exactness import decided
 from ..ops.table import EXACTLY, NEARLY, VIEWS, apply, facts, is_elementwise
 from ..switches import FAST, STRICT
@@ -105,6 +106,7 @@ class Sweep:
     ):
         self.graph = graph
         self.fast = math == FAST
+        self.tape = active()  # of the hidden numbers among the constants
         self.resting = resting  # rules that are left out
         self.families = families
         self.share = share
@@ -218,8 +220,11 @@ class Sweep:
         ):
             a, b = n.args
             return (n.op, a.id, b.id, n.dtype) if a.id < b.id else (n.op, b.id, a.id, n.dtype)
-        if n.op == "const" and n.shape:
-            return _array_key(n)
+        if n.op == "const":
+            if self.tape is not None and not is_hidden(n.value):
+                self.tape.literals.add(text_of(n.value if n.shape else const_value(n)))
+            if n.shape:
+                return _array_key(n)
         return n._key or n.key()
 
     def _found(self, key: tuple) -> Node | None:
@@ -335,6 +340,8 @@ _HASHED = 1 << 22  # bytes; larger constant arrays are equal only if they are th
 
 def _array_key(n: Node) -> tuple:
     v = n.value
+    if is_hidden(v):
+        return ("const", repr(v), n.dtype, n.shape)
     if v.nbytes > _HASHED or v.dtype.hasobject:
         return ("const", id(v), n.dtype, n.shape)
     if n._key is None or n._key[0] != "array":

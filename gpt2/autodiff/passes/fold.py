@@ -12,11 +12,13 @@ infinite or nan; a program is not cured of its nan by differentiating it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..graph import Node, is_scalar_const
+from ..hidden import Hidden, computed
 from ..ops import OPS, apply, build, const, evaluate
 from ..ops.table import takes_plain_numbers
 from .engine import ANY, BITS, ELEMENTWISE, Family
@@ -39,10 +41,15 @@ def evaluate_numbers(n: Node, sweep: Sweep) -> Node | None:
     """Compute an op on numbers, rounded once: not to n.dtype, which would only print worse."""
     if n.shape or not _may_fold(n) or any(a.shape or a.dtype.kind not in "fc" for a in n.args):
         return None
-    value = _evaluated(n, [number(a) for a in n.args])
-    if value is None or n.dtype.kind not in "fc" or value.dtype.kind not in "fc":
+    value = computed(_number_of, n.op, n.attrs, n.dtype, *map(number, n.args))
+    return None if value is None else const(value, n.dtype)
+
+
+def _number_of(op: str, attrs: dict, dtype: np.dtype, *values: complex) -> complex | None:
+    value = _evaluated(op, values, attrs)
+    if value is None or dtype.kind not in "fc" or value.dtype.kind not in "fc":
         return None
-    return const(value.item(), n.dtype) if np.isfinite(value.astype(n.dtype)) else None
+    return value.item() if np.isfinite(value.astype(dtype)) else None
 
 
 @fold.rule(ANY, keeps=BITS, reads=("const",))
@@ -53,12 +60,13 @@ def evaluate_constants(n: Node, sweep: Sweep) -> Node | None:
     largest = max(a.nbytes for a in n.args if a.op == "const")
     if n.nbytes > max(min(largest, FAR_TOO_LARGE), LARGEST):
         return None
-    value = _evaluated(n, [_array(a) for a in n.args])
-    if value is None:
-        return None
-    value = value.astype(n.dtype)
-    alike = value.size == 1 or (n.dtype.kind == "b" and value.size and value.all() == value.any())
-    if alike and value.shape and not sweep.fast:  # a factor 1 is to be seen; fast math looks closer
+    alone = n.size == 1 and not (n.shape and sweep.fast)  # a factor 1 is to be seen; fast math looks closer
+    arrays = tuple([(a.shape, a.dtype) for a in n.args])
+    values = [a.value if a.op == "const" else number(a) for a in n.args]
+    value = computed(_constant_of, n.op, n.attrs, n.dtype, alone, arrays, *values)
+    if value is None or alone:
+        return None if value is None else build.full(n.shape, value, n.dtype)
+    if n.dtype.kind == "b" and n.size and not sweep.fast and value.all() == value.any():
         return build.full(n.shape, value.flat[0].item(), n.dtype)
     return const(value, n.dtype)
 
@@ -74,18 +82,21 @@ def _may_fold(n: Node) -> bool:
     return array and all(number(a) is not None for a in others)
 
 
-def _array(a: Node) -> np.ndarray:
-    """The value of a constant, or of a number that was broadcast."""
-    if a.op == "const":
-        return np.asarray(a.value, a.dtype)
-    return np.broadcast_to(np.asarray(number(a), a.dtype), a.shape)
+def _constant_of(op: str, attrs: dict, dtype: np.dtype, alone: bool, arrays: tuple, *values: Any) -> Any:
+    """The op on constants, or numbers that were broadcast, of these shapes and dtypes: an array, or a number
+    where that is `alone`.
+    """
+    given = [np.asarray(v, d) for v, (_, d) in zip(values, arrays)]
+    given = [v if v.shape == s else np.broadcast_to(v, s) for v, (s, _) in zip(given, arrays)]
+    value = _evaluated(op, given, attrs)
+    return value if value is None else value.astype(dtype).item() if alone else value.astype(dtype)
 
 
-def _evaluated(n: Node, values) -> np.ndarray | None:
+def _evaluated(op: str, values: Sequence, attrs: dict) -> np.ndarray | None:
     """The op computed by NumPy; None where it fails, which is the running program's to do."""
     with np.errstate(all="ignore"):
         try:
-            return np.asarray(evaluate(n.op, values, n.attrs))
+            return np.asarray(evaluate(op, values, attrs))
         except (ArithmeticError, ValueError, np.linalg.LinAlgError):
             return None
 
@@ -94,7 +105,7 @@ def _evaluated(n: Node, values) -> np.ndarray | None:
 def plain_numbers(n: Node, sweep: Sweep) -> Node | None:
     """A float constant holds a float, whatever it was written as: 2 and 2.0 are one value."""
     kind = {"f": float, "c": complex, "i": int, "u": int, "b": bool}.get(n.dtype.kind)
-    if n.shape or kind is None or type(n.value) is kind:
+    if n.shape or kind is None or type(n.value) is kind or kind is float and type(n.value) is Hidden:
         return None
     value = number(n)
     return const(kind(value), n.dtype, n.name)

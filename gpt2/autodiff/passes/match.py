@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..graph import Graph, Node, const_value
+from ..hidden import known
 from ..ops import OPS, build
 
 NUMBERS = (bool, int, float, complex)
@@ -31,7 +32,9 @@ def is_number(n: Node, value: complex) -> bool:
 def is_zeros(n: Node) -> bool:
     """Whether every element of `n` is zero, and known to be. -0.0 is another number."""
     value = number(n)
-    return n.op == "assemble" and not n.args if value is None else value == 0 and "-" not in repr(value)
+    return (
+        n.op == "assemble" and not n.args if value is None else value == 0 and "-" not in repr(known(value))
+    )
 
 
 def calls_back(n: Node) -> bool:

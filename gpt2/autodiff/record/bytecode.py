@@ -22,11 +22,12 @@ turn, is for world.py.
 from __future__ import annotations
 
 import dis
-import functools
 import sys
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import NamedTuple
+
+from .of_code import remembered
 
 # Attributes that lead to what is not followed: frames, code, a function's own insides, all names at once
 OPAQUE_ATTRIBUTES = frozenset(
@@ -66,27 +67,15 @@ class Reads:
         self.trouble = self.trouble or why
 
 
-_known: dict[CodeType, Reads] = {}  # code objects compare by content, which is all that is read here
-_KNOWN_LIMIT = 4096
-
-
-def reads(code: CodeType) -> Reads:
-    """The analysis of one code object, remembered."""
-    found = _known.get(code)
-    if found is None:
-        if len(_known) >= _KNOWN_LIMIT:
-            _known.clear()
-        found = _known[code] = _scan(code)
-    return found
-
-
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
 _NAMES = _ATTRIBUTE | {"STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM", "LOAD_SUPER_ATTR"}
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _FREE = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF", "DELETE_DEREF"}
 
 
-def _scan(code: CodeType) -> Reads:
+@remembered
+def reads(code: CodeType) -> Reads:
+    """The analysis of one code object."""
     found = Reads()
     own_names = set()  # what a class body inside the function has defined: LOAD_NAME finds it first
     instructions = list(dis.get_instructions(code))
@@ -263,7 +252,7 @@ def _ends(rest) -> bool:
     return True
 
 
-@functools.lru_cache(4096)
+@remembered
 def returns_nothing(code: CodeType) -> bool:
     """Whether all that it returns is None or False. An __exit__ that does so lets exceptions through."""
     instructions = list(dis.get_instructions(code))
@@ -275,7 +264,7 @@ def returns_nothing(code: CodeType) -> bool:
     return True
 
 
-@functools.lru_cache(4096)
+@remembered
 def catches(code: CodeType) -> bool:
     """Whether the function, or one inside it, ends exceptions. An __exit__ of a `with` is not looked into."""
     found = reads(code)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .of_code import OfCode, remembered
 from .source_lines import is_inside, is_observer, is_standard
 
 _OF_MATH = tuple(getattr(math, name) for name in "isnan isinf isfinite isclose".split())
@@ -78,8 +79,7 @@ def _is_one(called: Any, functions: tuple) -> bool:
 # what becomes of a number
 
 DECIDES, RETURNS, LOST = "decides", "returns", "lost"
-_fates: dict[tuple[int, int], tuple[CodeType, str]] = {}
-_LIMIT = 100_000  # as in source_lines.py
+_fates = OfCode()  # for each code object: instruction -> what becomes of the number that it gives
 _MANY = 10_000  # steps on all ways through a function
 
 
@@ -100,15 +100,13 @@ def _only_decides(frame: FrameType | None, kind: str) -> bool:
 
 
 def _fate(frame: FrameType, kind: str) -> str:
-    key = id(frame.f_code), frame.f_lasti
-    if key not in _fates:
-        if len(_fates) >= _LIMIT:
-            _fates.clear()
+    known: dict[int, str] = _fates.get(id(frame.f_code)) or _fates.note(frame.f_code, {})
+    if frame.f_lasti not in known:
         flow = _Flow(frame.f_code, frame, kind)
         k = _running(frame)[1]
         k += flow.found[k].opname == "PRECALL"  # of Python 3.11, which may do the work of the CALL after it
-        _fates[key] = frame.f_code, flow.fate(_State(k + 1, (True,), frozenset()))
-    return _fates[key][1]
+        known[frame.f_lasti] = flow.fate(_State(k + 1, (True,), frozenset()))
+    return known[frame.f_lasti]
 
 
 class _State(NamedTuple):
@@ -336,16 +334,11 @@ def _running(frame: FrameType) -> tuple[list[dis.Instruction], int]:
     return found, max(k for k, ins in enumerate(found) if ins.offset <= frame.f_lasti)  # or in its cache
 
 
+@remembered
 def _instructions_of(code: CodeType) -> list[dis.Instruction]:
-    found = _instructions.get(id(code))
-    if found is None:
-        if len(_instructions) >= _LIMIT:
-            _instructions.clear()
-        found = _instructions[id(code)] = code, list(_one_by_one([*dis.get_instructions(code)]))
-    return found[1]
+    return list(_one_by_one([*dis.get_instructions(code)]))
 
 
-_instructions: dict[int, tuple[CodeType, list[dis.Instruction]]] = {}
 _PAIR = re.compile(r"(LOAD|STORE)_FAST(?:_BORROW)?_(LOAD|STORE)_FAST(?:_BORROW)?")
 
 

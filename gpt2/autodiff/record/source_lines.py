@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .bytecode import awaits, reads
+from .of_code import OfCode
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # the compiler
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
@@ -29,11 +30,10 @@ _inside: dict[str, bool] = {}  # file name -> is it this package or NumPy?
 class Site(NamedTuple):
     loc: tuple[str, int, str]
     name: str | None  # of the variable that the value is assigned to
-    code: object  # kept alive: its id is the key
 
 
-_sites: dict[tuple[int, int], Site] = {}
-_LIMIT = 100_000  # instructions; programs that make code as they run would fill the memory
+_sites = OfCode()  # for each code object: instruction -> Site
+_MOST_FILES = 1000  # of which names are remembered: programs that make code as they run may have one for each
 
 
 def user_frame() -> FrameType:
@@ -42,7 +42,8 @@ def user_frame() -> FrameType:
     known = _inside
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (known[file] if file in known else is_inside(file)):
+        inside = known.get(file)
+        if not (is_inside(file) if inside is None else inside):
             return frame
         frame = frame.f_back
     return sys._getframe(1)
@@ -50,9 +51,13 @@ def user_frame() -> FrameType:
 
 def is_inside(file: str) -> bool:
     """Whether it is a file of this package or of NumPy."""
+    if file.startswith("<autodiff "):  # each program has another name
+        return True
     inside = _inside.get(file)
     if inside is None:
-        inside = _inside[file] = file.startswith((_OWN, _NUMPY, "<__array_function__", "<autodiff "))
+        if len(_inside) >= _MOST_FILES:
+            _inside.clear()
+        inside = _inside[file] = file.startswith((_OWN, _NUMPY, "<__array_function__"))
     return inside
 
 
@@ -106,12 +111,10 @@ def error_is_awaited() -> bool:
 
 def site() -> Site:
     frame = user_frame()
-    key = (id(frame.f_code), frame.f_lasti)
-    found = _sites.get(key)
+    known: dict[int, Site] = _sites.get(id(frame.f_code)) or _sites.note(frame.f_code, {})
+    found = known.get(frame.f_lasti)
     if found is None:
-        if len(_sites) >= _LIMIT:
-            _sites.clear()
-        found = _sites[key] = _find(frame)
+        found = known[frame.f_lasti] = _find(frame)
     return found
 
 
@@ -178,7 +181,7 @@ def _find(frame) -> Site:
     code = frame.f_code
     loc = (code.co_filename, frame.f_lineno, code.co_name)
     span = _span(code, frame.f_lasti)
-    return Site(loc, _names(code.co_filename).get(span) if span else None, code)
+    return Site(loc, _names(code.co_filename).get(span) if span else None)
 
 
 def _span(code, lasti: int):
@@ -218,6 +221,8 @@ def _names(file: str) -> dict:
             _note(names, statement.target, statement.value)
         elif isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
             names[_span_of(statement)] = statement.target.id
+    if len(_named) >= _MOST_FILES:
+        _named.clear()
     _named[file] = (len(lines), names)
     return names
 

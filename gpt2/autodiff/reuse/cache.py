@@ -1,26 +1,65 @@
-"""The programs of one derived function, kept by the shapes, dtypes and static values of its arguments."""
+"""Stores of bounded size: those that all share, and that of one derived function, which keeps its programs by
+the shapes, dtypes and static values of its arguments.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from .guard import Guard
 
 
+class Store:
+    """Values under keys, the least recently used first to go where there are more than `size`, or they take
+    more than `most` bytes. The newest stays, whatever its size.
+    """
+
+    def __init__(self, size: int, most: int):
+        self.size, self.most, self.nbytes = size, most, 0
+        self._values: OrderedDict = OrderedDict()  # key -> (value, bytes)
+        self._lock = threading.Lock()
+
+    def find(self, key: Hashable, default: Any = None) -> Any:
+        with self._lock:
+            if key not in self._values:
+                return default
+            self._values.move_to_end(key)
+            return self._values[key][0]
+
+    def add(self, key: Hashable, value: Any, nbytes: int = 0) -> None:
+        """Keep a value that takes so many bytes."""
+        with self._lock:
+            _, before = self._values.pop(key, (None, 0))
+            self._values[key] = value, nbytes
+            self.nbytes += nbytes - before
+            while len(self._values) > self.size or self.nbytes > self.most and len(self._values) > 1:
+                _, (_, freed) = self._values.popitem(last=False)
+                self.nbytes -= freed
+
+    def discard(self, key: Hashable) -> None:
+        with self._lock:
+            self.nbytes -= self._values.pop(key, (None, 0))[1]
+
+
 class Cache:
     """A bounded store of programs under keys; for each key a few, told apart by their guards.
 
     Reading takes no lock: a reader sees a tuple that is never changed. `find(key)` gives the entry whose
-    guard holds, or None. The least recently made keys go first when there are more than `size`.
+    guard holds, or None. The least recently made keys go first when there are more than `size`, or they take
+    more than BYTES.
     """
 
     VARIANTS = 4  # of one key: a setting that flips back and forth between a few values keeps its programs
 
+    BYTES = 1 << 30
+
     def __init__(self, size: int = 64):
         self.size = size
         self._entries: dict = {}  # key -> tuple of (guard, entry), newest first
+        self._nbytes: dict = {}  # key -> the bytes of its newest entry, for each that may be there
         self._lock = threading.Lock()
 
     def find(self, key: Hashable, accept: Callable[[Any], bool] | None = None) -> Any:
@@ -29,12 +68,17 @@ class Cache:
                 return entry
         return None
 
-    def add(self, key: Hashable, guard: Guard, entry: Any) -> None:
+    def add(self, key: Hashable, guard: Guard, entry: Any, nbytes: int = 0) -> None:
+        """Keep an entry that takes so many bytes."""
         with self._lock:
             others = self._entries.pop(key, ())
             self._entries[key] = ((guard, entry), *others)[: self.VARIANTS]
-            while len(self._entries) > self.size:
-                del self._entries[next(iter(self._entries))]
+            self._nbytes[key] = nbytes * len(self._entries[key])
+            while len(self._entries) > self.size or (
+                sum(self._nbytes.values()) > self.BYTES and len(self._entries) > 1
+            ):
+                oldest = next(iter(self._entries))
+                del self._entries[oldest], self._nbytes[oldest]
 
     def __contains__(self, key) -> bool:
         return key in self._entries
@@ -42,6 +86,7 @@ class Cache:
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
+            self._nbytes.clear()
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -14,8 +14,9 @@ function that looks at one is recorded at each call.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,20 +35,26 @@ MOST = 12  # recordings of one combination of types; a function that goes anothe
 
 @dataclass
 class Path:
-    """One way through a function. `program` computes, from the arguments and what is outside, the values that
-    were looked at: they have to be `expected`.
+    """One way through a function. `program`, which make() gives, computes from the arguments and what is
+    outside the values that were looked at: they have to be `expected`.
     """
 
-    program: Any
+    make: Callable[[], Callable]
     expected: list
     n_arguments: int
+
+    @cached_property
+    def program(self) -> Callable:
+        """Made when it is first asked for: many functions are called once."""
+        return self.make()
 
     def taken(self, leaves: Sequence, outside: Sequence) -> bool:
         """Whether the function would take this path."""
         if not self.expected:
             return True
+        program = self.program
         try:
-            found = self.program(*leaves[: self.n_arguments], *outside)
+            found = program(*leaves[: self.n_arguments], *outside)
         except Exception:  # what is looked at here may not exist on another path: an index out of range
             return False
         return all(map(agree, found, self.expected))
@@ -89,7 +96,7 @@ def are_one(leaves: Sequence, met: frozenset[int]) -> bool:
     return len(set(ids)) < len(ids) or not met.isdisjoint(ids)
 
 
-ALWAYS = Path(None, [], 0)  # of a function that looks at nothing
+ALWAYS = Path(lambda: evaluate_graph, [], 0)  # of a function that looks at nothing
 
 
 def path_of(rec: Recording, scalar: bool) -> Path | None:
@@ -97,10 +104,12 @@ def path_of(rec: Recording, scalar: bool) -> Path | None:
     if not _is_exact(rec):
         return None
     graph, expected = _looked_at(rec)
+    return Path(lambda: _program_of(graph, scalar), expected, rec.in_tree.size)
+
+
+def _program_of(graph: Graph, scalar: bool) -> Callable:
     program = Row(graph.name).program(graph, scalar=scalar, title="simplified")
-    if type(program) is ScalarProgram:
-        program = program.__call__
-    return Path(program, expected, rec.in_tree.size)
+    return program.__call__ if type(program) is ScalarProgram else program
 
 
 def path_of_pure(rec: Recording) -> Path:
@@ -112,7 +121,7 @@ def path_of_pure(rec: Recording) -> Path:
     if path is not None:
         return path
     graph, expected = _looked_at(rec)
-    return Path(lambda *operands: evaluate_graph(graph, operands), expected, rec.in_tree.size)
+    return Path(lambda: lambda *operands: evaluate_graph(graph, operands), expected, rec.in_tree.size)
 
 
 def _is_exact(rec: Recording) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -23,12 +22,14 @@ import numpy as np
 
 from ..record import recording
 from ..same import COMPARED, interchangeable
+from .cache import Store
 from .guard import Guard, make_guard
 from .watch import is_watching
 from .world import is_own
 
 SIZE, VARIANTS = 64, 2
-BYTES = 1 << 20
+BYTES = 1 << 20  # of the arrays that one function reads
+MOST_BYTES = 1 << 28  # of all recordings that are kept
 LONGEST = 64  # misses between two attempts to keep a recording of one piece of code
 
 _ATOMS = (*COMPARED, type(None), np.generic, np.dtype, ModuleType, BuiltinFunctionType, np.ufunc, type)
@@ -129,32 +130,27 @@ class Records:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._records: OrderedDict = OrderedDict()  # key -> ((same, held, holds, record), ...)
-        self._attempts: OrderedDict = OrderedDict()  # key -> _Attempts
+        self._records = Store(SIZE, MOST_BYTES)  # key -> ((same, held, holds, record, bytes), ...)
+        self._attempts = Store(4 * SIZE, 1)  # key -> _Attempts
 
     def find(self, key: Hashable, kin: Kin, accept: Callable[[Any], bool]) -> Any:
-        for same, held, holds, record in self._records.get(key, ()):
+        for same, held, holds, record, _ in self._records.find(key, ()):
             if len(held) == len(kin.held) and all(map(same, kin.held, held)) and holds() and accept(record):
-                with self._lock:
-                    if key in self._records:
-                        self._records.move_to_end(key)
-                    self._attempts.pop(key, None)
+                self._attempts.discard(key)
                 return record
         return None
 
     def is_time(self, key: Hashable) -> bool:
         """Whether to watch the function this time, so that its recording can be kept."""
         with self._lock:
-            attempts = self._attempts.setdefault(key, _Attempts())
-            self._attempts.move_to_end(key)
-            if len(self._attempts) > 4 * SIZE:
-                self._attempts.popitem(last=False)
-            return attempts.now()
+            return self._attempts_of(key).now()
 
-    def add(self, key: Hashable, kin: Kin, guard: Guard, record: Any) -> None:
-        """Keep a recording. Without a guard that can be kept, it is long until the next attempt."""
+    def add(self, key: Hashable, kin: Kin, guard: Guard, record: Any, nbytes: int = 0) -> None:
+        """Keep a recording that takes so many bytes. Without a guard that can be kept, it is long until the
+        next attempt.
+        """
         with self._lock:
-            attempts = self._attempts.setdefault(key, _Attempts())
+            attempts = self._attempts_of(key)
             attempts.missed()
             if guard.trouble is not None or guard.facts is None or _nbytes(guard.facts) > BYTES:
                 attempts.wait = LONGEST
@@ -162,10 +158,15 @@ class Records:
             own = [fact for fact in guard.facts if not any(fact[1] is w for w in kin.wrappers)]
             holds = guard.holds if len(own) == len(guard.facts) else make_guard(own, guard.by_identity).holds
             same = operator.is_ if guard.by_identity else interchangeable
-            others = self._records.pop(key, ())
-            self._records[key] = ((same, kin.held, holds, record), *others)[:VARIANTS]
-            if len(self._records) > SIZE:
-                self._records.popitem(last=False)
+            others = self._records.find(key, ())
+            made = (same, kin.held, holds, record, nbytes + _nbytes(guard.facts))
+            found = (made, *others)[:VARIANTS]
+            self._records.add(key, found, sum(entry[-1] for entry in found))
+
+    def _attempts_of(self, key: Hashable) -> _Attempts:
+        attempts = self._attempts.find(key) or _Attempts()
+        self._attempts.add(key, attempts)
+        return attempts
 
 
 def _nbytes(facts: list) -> int:

@@ -30,6 +30,7 @@ from ..record import source_lines
 from ..record.bytecode import CATCHES, awaits, reads
 from ..record.conversions import Seen, plain
 from ..record.draws import Drawing
+from ..record.of_code import OfCode
 from ..record.types_asked import type_asked
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
@@ -89,7 +90,7 @@ def _is_method_of(code: types.CodeType, c: type) -> bool:
     return any(f.__code__ is code for v in found for f in functions_of(v))
 
 
-OURS: dict[int, types.CodeType] = {}  # code of the compiler's and of NumPy's that ran, by its id
+OURS = OfCode()  # code of the compiler's and of NumPy's that ran
 
 
 class World:
@@ -173,7 +174,8 @@ class World:
     def _runs(self, frame) -> None:
         code = frame.f_code
         if is_inside(code):
-            OURS[id(code)] = code
+            if id(code) not in OURS:
+                OURS.note(code, True)
             if frame.f_back is not None and id(frame.f_back.f_code) in self._ran:
                 self._enters_ours(frame)
             return None

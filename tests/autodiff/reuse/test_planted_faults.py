@@ -9,7 +9,9 @@ import pytest
 
 from gpt2.autodiff import same
 from gpt2.autodiff.api.derived import Compiled
+from gpt2.autodiff.emit import program, scalar
 from gpt2.autodiff.record import bytecode
+from gpt2.autodiff.record.of_code import OfCode
 from gpt2.autodiff.reuse import guard, kinds, named, world
 from tests.support.worlds.other_things import Float64Of
 from tests.support.worlds.random_worlds import Stale, check_acting, check_world
@@ -82,12 +84,12 @@ def unseen_code(monkeypatch):
 
 
 def computed_names(monkeypatch):
-    monkeypatch.setattr(bytecode, "_known", {})
+    monkeypatch.setattr(bytecode.reads, "known", OfCode())
     monkeypatch.setattr(bytecode, "_by_name", lambda *a: None)
 
 
 def opaque_names(monkeypatch):
-    monkeypatch.setattr(bytecode, "_known", {})
+    monkeypatch.setattr(bytecode.reads, "known", OfCode())
     monkeypatch.setattr(bytecode, "OPAQUE_ATTRIBUTES", frozenset())
 
 
@@ -168,6 +170,12 @@ FAULTS = {
         "registered_class",
     ),
     "settings of texts": (lambda m: m.setattr(World, "_writes", lambda w: None), "text_of_a_number"),
+    "numbers that are exchanged": (
+        lambda m: [
+            m.setattr(where, "with_globals", lambda f, names, values: f) for where in (program, scalar)
+        ],
+        "factor",
+    ),
     "classes": (lambda m: without_facts(m, lambda kind, *parts: kind == "class"), "instance"),
 }
 

@@ -87,6 +87,15 @@ def sign_of_zero(rng):
 
 
 @kind
+def factor(rng):
+    """A number that may be exchanged in a program, or by which programs differ."""
+    values = [0.0, -0.0, 0.1, 0.5, 1.0, -1.0, 2.0, 3.0, 1e300, float("inf")]
+    return Thing(
+        0.3, "{v}", lambda r: values[r.integers(10)] if r.random() < 0.3 else float(r.uniform(-2.0, 2.0))
+    )
+
+
+@kind
 def a_list(rng):
     v = [1, 2, 3]
     return Thing(

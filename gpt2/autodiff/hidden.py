@@ -1,0 +1,251 @@
+"""Hidden inputs of a program: constants whose values other calls exchange.
+
+Recordings of one piece of code often differ in nothing but floats and arrays that it read from outside, as
+lam in `for lam in grid: ad.grad(lambda w: loss(w, lam))(w)`. The second of them is compiled with a Hidden, or
+a HiddenArray, in the place of each of these. What the compiler computes from one is hidden again, and what it
+decides by one is noted on a Tape. With the values of a third recording the tape is played again: it gives the
+values in the program where all decisions are the same, and None elsewhere. So a program with exchanged values
+is the one that compiling the third recording would give, to the last bit.
+
+What is not noted is a TypeError: a Hidden becomes no float, no array and no key of a dict. A recording whose
+numbers are used like that is compiled with its constants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+LARGEST = 1 << 16  # bytes of a hidden array: larger ones are constants
+
+_local = threading.local()
+_NAME = re.compile(r"\bhidden_(\d+)\b")
+
+
+class Tape:
+    """How the values in a program follow from those that it is given, and what was decided by them.
+
+    literals   texts of the constants that are not hidden: equal constants are one value to the compiler
+    """
+
+    def __init__(self, values: Sequence):
+        self.n_given = len(values)
+        self.steps: list[
+            tuple[Callable, tuple, Any]
+        ] = []  # function, arguments, outcome of a decision or None
+        self.literals: set[str] = set()
+        self._known: dict[str, Any] = {}  # step as a text -> its result
+        # of the hidden values that are constants each with the first that is equal, and those by their texts
+        self._first: dict[int, int] = {}
+        self._keyed: dict[str, int] = {}
+        self._count = 0
+        self.given = [self._hidden(v) for v in values]
+
+    def _hidden(self, value: Any) -> Hidden | HiddenArray:
+        self._count += 1
+        if type(value) is float:
+            return Hidden(self, self._count - 1, value)
+        if type(value) is np.ndarray and value.dtype.kind in "fc" and value.nbytes <= LARGEST:
+            return HiddenArray(self, self._count - 1, value)
+        raise TypeError(f"a hidden value became a {type(value).__name__}")
+
+    def computed(self, function: Callable, args: tuple) -> Hidden | HiddenArray:
+        """The value function(*args), of arguments some of which are hidden."""
+        return self._noted(function, args, self._hidden)
+
+    def decided(self, function: Callable, args: tuple) -> Any:
+        """The decision function(*args): other numbers have to give the same."""
+        return self._noted(function, args, None)
+
+    def _noted(self, function: Callable, args: tuple, made: Callable | None) -> Any:
+        places = tuple([(a.index, None) if type(a) in _HIDDEN else (None, a) for a in args])
+        text = f"{function!r} {[text_of(a) if i is None else i for i, a in places]}"
+        if text not in self._known:
+            value = function(*[a.now if type(a) in _HIDDEN else a for a in args])
+            self._known[text] = value if made is None else made(value)
+            self.steps.append((function, places, value if made is None else None))
+        return self._known[text]
+
+    def key(self, x: Hidden | HiddenArray) -> str:
+        """The text by which a hidden constant is found again: the same for those that are equal."""
+        self._first[x.index] = first = self._keyed.setdefault(text_of(x.now), x.index)
+        return f"hidden_{first}"
+
+    def values(self, given: Sequence) -> list | None:
+        """All values that follow from those given, or None where another program would be compiled."""
+        found = list(given)
+        try:
+            for function, places, outcome in self.steps:
+                value = function(*[c if i is None else found[i] for i, c in places])
+                if outcome is None:
+                    found.append(value)
+                elif value != outcome:
+                    return None
+        except (ArithmeticError, TypeError):  # as of a number that became complex
+            return None
+        return found if self._are_as_equal(found) else None
+
+    def _are_as_equal(self, values: Sequence) -> bool:
+        """Whether of these values the same are equal to each other, and none to another constant."""
+        texts = {i: text_of(values[i]) for i in self._first}
+        different = {texts[i] for i in self._keyed.values()}
+        return (
+            len(different) == len(self._keyed)
+            and different.isdisjoint(self.literals)
+            and all(texts[i] == texts[first] for i, first in self._first.items())
+        )
+
+
+class Hidden:
+    """A float that is not known while a program is compiled. `now` is the one of this recording."""
+
+    __slots__ = ("tape", "index", "now")
+    __hash__ = None  # type: ignore[assignment]
+    __array_ufunc__ = None
+
+    def __init__(self, tape: Tape, index: int, now: float):
+        self.tape, self.index, self.now = tape, index, now
+
+    @property
+    def __class__(self):
+        return float  # for isinstance. type(x) is Hidden
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("a hidden number is used as an array")
+
+    def __str__(self):
+        raise TypeError("a hidden number is used as a text")
+
+    def __format__(self, spec):
+        raise TypeError("a hidden number is used as a text")
+
+    def __repr__(self):
+        return self.tape.key(self)
+
+
+class HiddenArray:
+    """An array that is not known while a program is compiled. `now` is the one of this recording."""
+
+    __slots__ = ("tape", "index", "now")
+    __hash__ = None  # type: ignore[assignment]
+    __array_ufunc__ = None
+    __array__ = Hidden.__array__
+    __str__ = Hidden.__str__
+
+    def __init__(self, tape: Tape, index: int, now: np.ndarray):
+        self.tape, self.index, self.now = tape, index, now
+
+    def __eq__(self, other):
+        raise TypeError("a hidden array is compared")
+
+    def __repr__(self):
+        return self.tape.key(self)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.now.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.now.dtype
+
+
+_HIDDEN = (Hidden, HiddenArray)
+
+
+def is_hidden(value: Any) -> bool:
+    return type(value) in _HIDDEN
+
+
+def text_of(value: Any) -> str:
+    """A text that is the same for equal values alone: nan equals nan, and 0.0 does not equal -0.0."""
+    if type(value) is not np.ndarray:
+        return repr(value)
+    digest = hashlib.blake2b(np.ascontiguousarray(value)).hexdigest()
+    return f"{value.dtype} {value.shape} {digest}"
+
+
+def _add_operators() -> None:
+    for name in ("add", "sub", "mul", "truediv", "pow"):
+        op = getattr(operator, name)
+        setattr(Hidden, f"__{name}__", lambda a, b, op=op: _arithmetic(op, a, b))
+        setattr(Hidden, f"__r{name}__", lambda a, b, op=op: _arithmetic(op, b, a))
+    for op in (operator.neg, operator.abs):
+        setattr(Hidden, f"__{op.__name__}__", lambda a, op=op: computed(op, a))
+    for op in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+        setattr(Hidden, f"__{op.__name__}__", lambda a, b, op=op: _compared(op, a, b))
+    Hidden.__bool__ = lambda a: decided(bool, a)
+
+
+def _arithmetic(op: Callable, a: Any, b: Any) -> Any:
+    return computed(op, a, b) if _are_numbers(a, b) else NotImplemented
+
+
+def _compared(op: Callable, a: Any, b: Any) -> Any:
+    return decided(op, a, b) if _are_numbers(a, b) else NotImplemented
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(type(v) in (Hidden, int, float) for v in values)
+
+
+_add_operators()
+
+
+def computed(function: Callable, *args: Any) -> Any:
+    """function(*args), a value that is hidden if one of the arguments is."""
+    tape = _tape_of(args)
+    return function(*args) if tape is None else tape.computed(function, args)
+
+
+def decided(function: Callable, *args: Any) -> Any:
+    """function(*args), by which the compiler decides what to make."""
+    tape = _tape_of(args)
+    return function(*args) if tape is None else tape.decided(function, args)
+
+
+def _tape_of(args: tuple) -> Tape | None:
+    return next((a.tape for a in args if type(a) in _HIDDEN), None)
+
+
+def known(value: Any) -> Any:
+    """The value, which must not be hidden."""
+    if is_hidden(value):
+        raise TypeError("a hidden number is used as it is")
+    return value
+
+
+def is_whole(value: float) -> bool:
+    return decided(_is_whole, value)
+
+
+def _is_whole(value: float) -> bool:
+    return math.isfinite(value) and value == int(value)
+
+
+def active() -> Tape | None:
+    """The tape of what this thread compiles."""
+    return getattr(_local, "tape", None)
+
+
+@contextmanager
+def compiling(tape: Tape) -> Iterator[None]:
+    """What this thread compiles has numbers of this tape."""
+    before, _local.tape = active(), tape
+    try:
+        yield
+    finally:
+        _local.tape = before
+
+
+def named_in(source: str) -> dict[str, int]:
+    """The hidden numbers that a source names, by their names."""
+    return {f"hidden_{i}": int(i) for i in _NAME.findall(source)}

@@ -1,0 +1,77 @@
+"""What derived functions leave behind in a process that makes them without end: nothing.
+
+tests/long/requests.py makes 100,000 of each kind."""
+
+import gc
+import linecache
+import math
+import traceback
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.record.of_code import remembered
+from gpt2.autodiff.record.record import record
+from gpt2.autodiff.reuse.cache import Cache, Store
+from gpt2.autodiff.reuse.guard import trust
+from tests.long.requests import check
+
+
+@pytest.mark.parametrize("kind", ["numbers", "code", "service"])
+def test_requests(kind):
+    assert not check(kind, 300, megabytes=math.inf)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["shapes", "programs"])
+def test_requests_that_fill_the_stores(kind):
+    assert not check(kind, 1500, megabytes=20.0)
+
+
+def test_the_source_of_a_program_goes_with_it():
+    graph = record(lambda x: x[0] + np.linalg.inv(x), (np.eye(2),)).graph
+    program = compile_graph(graph)
+    with pytest.raises(np.linalg.LinAlgError) as caught:
+        program(np.zeros((2, 2)))
+    file = next(f for f, *_ in traceback.extract_tb(caught.tb) if f.startswith("<autodiff "))
+    assert "inv(x)" in "".join(traceback.format_tb(caught.tb)) and file in linecache.cache
+    del program, caught
+    gc.collect()
+    assert file not in linecache.cache
+
+
+def test_what_is_known_of_code_goes_with_it():
+    size = remembered(lambda code: len(code.co_consts))
+    for k in range(5):
+        names: dict = {}
+        exec(f"def f(): return {k}", names)
+        assert size(names["f"].__code__) == size(names["f"].__code__) and len(size.known) == 1
+        del names
+        gc.collect()
+        assert not size.known
+
+
+def test_stores_are_bounded_by_bytes():
+    store = Store(size=4, most=100)
+    for k in range(10):
+        store.add(k, str(k), 30)
+    assert [k for k in range(10) if store.find(k)] == [7, 8, 9] and store.nbytes == 90
+    store.add("large", "L", 1000)
+    assert store.find("large") == "L" and store.find(9) is None and store.nbytes == 1000
+
+
+def test_programs_of_one_function_are_bounded_by_bytes(monkeypatch):
+    monkeypatch.setattr(Cache, "BYTES", 100)
+    cache = Cache()
+    for k in range(10):
+        cache.add(k, trust(), k, 30)
+    assert [k for k in range(10) if k in cache] == [7, 8, 9]
+
+
+def test_results_count(monkeypatch):
+    """A program of few operations on large arrays keeps their memory."""
+    g = ad.compile(lambda x: x * 2.0)
+    g(np.ones(100_000))
+    assert sum(g.__derived__.cache._nbytes.values()) > 800_000

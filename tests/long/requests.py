@@ -1,0 +1,138 @@
+"""Derived functions without end: what 100,000 of them leave behind in a process, which should be nothing.
+
+    python -m tests.long.requests                      each kind of function, some twenty minutes
+    python -m tests.long.requests --count 2000 code    one of the kinds, fewer of them
+
+    numbers   the code of a request is always the same, and a number in it another one each time
+    code      each request brings code of its own, as a service does that is sent formulas
+    shapes    each request has arrays of another length
+    programs  each request computes something else
+    service   one derived function, whose world changes from request to request
+
+Exit status 1 where the process has grown by more than 4 MB between a tenth of the requests and all of them,
+or has sources in linecache, threads or code that is remembered beyond what the stores of the compiler hold.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import functools
+import gc
+import linecache
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.record import bytecode, source_lines
+from gpt2.autodiff.reuse import world
+
+W = np.linspace(-1.0, 1.0, 5)
+SOURCES = 600  # more in linecache: of the programs that the stores hold, with those of loops and the like
+MEGABYTES = 4.0
+
+
+def numbers() -> Iterator[None]:
+    def loss(rate):
+        return lambda w: np.sum(w * w) * rate + np.sum(np.tanh(w))
+
+    k = 0
+    while True:
+        k += 1
+        yield ad.grad(loss(0.1 + k))(W)
+
+
+def code() -> Iterator[None]:
+    k = 0
+    while True:
+        k += 1
+        names: dict = {"np": np}
+        exec(f"def f(w):\n    a = np.tanh(w)\n    return np.sum(a * w) * {k}.5", names)
+        yield ad.grad(names["f"])(W)
+
+
+def shapes() -> Iterator[None]:
+    k = 0
+    while True:
+        k += 1
+        yield ad.grad(lambda w: np.sum(w * w) + np.sum(np.tanh(w)))(np.ones(1 + k % 997))
+
+
+def programs() -> Iterator[None]:
+    def f(w, k):
+        for i in range(10):
+            w = np.tanh(w) if k >> i & 1 else np.sin(w) * w
+        return np.sum(w)
+
+    k = 0
+    while True:
+        k += 1
+        yield ad.grad(functools.partial(f, k=k))(W)
+
+
+def service() -> Iterator[None]:
+    user = {"rate": 0.5, "weights": W.copy()}
+    g = ad.grad(lambda w: np.sum(w * w * user["weights"]) * user["rate"])
+    k = 0
+    while True:
+        k += 1
+        user["rate"], user["weights"] = 0.1 + k, W + k
+        yield g(W)
+
+
+KINDS: dict[str, Callable[[], Iterator]] = {f.__name__: f for f in (numbers, code, shapes, programs, service)}
+
+
+def resident() -> float:
+    """Megabytes of this process."""
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def left_behind() -> dict[str, int]:
+    """What there is of each thing that requests could leave behind."""
+    gc.collect()
+    remembered = (bytecode.reads.known, bytecode.catches.known, source_lines._sites, world.OURS)
+    return {
+        "sources": sum(name.startswith("<autodiff ") for name in linecache.cache),
+        "threads": threading.active_count(),
+        "code": sum(map(len, remembered)),
+        "files": len(source_lines._inside) + len(source_lines._named),
+    }
+
+
+def check(kind: str, count: int, megabytes: float = MEGABYTES) -> list[str]:
+    """What is wrong after so many requests of a kind, compared with the first, which fill the stores."""
+    requests, first = KINDS[kind](), max(count // 10, 150)
+    for _ in range(first):
+        next(requests)
+    before, memory = left_behind(), resident()
+    for _ in range(count - first):
+        next(requests)
+    after, grown = left_behind(), resident() - memory
+    most = {name: n + (SOURCES if name == "sources" else 50) for name, n in before.items()}
+    wrong = [f"{name}: {n} after {before[name]}" for name, n in after.items() if n > most[name]]
+    if grown > megabytes:
+        wrong.append(f"{grown:.1f} MB more")
+    print(f"{kind:10} {count} requests: {grown:+.1f} MB, {after}", *wrong, sep="; ", flush=True)
+    return wrong
+
+
+def main(argv=None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("kinds", nargs="*", default=[*KINDS], help=", ".join(KINDS))
+    parser.add_argument("--count", type=int, default=100_000, help="requests of each kind")
+    args = parser.parse_args(argv)
+    wrong = [w for kind in args.kinds for w in check(kind, args.count)]
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
