@@ -56,13 +56,16 @@ _leaving: dict = {}  # by the id of code: hashing code takes long
 
 
 def leaving(code):
-    """The offsets of the three Nones that __exit__ is called with, and of its call."""
+    """The offsets of the three Nones that __exit__ is called with, of its call, and of the SWAP before them by
+    which a `return` keeps its value.
+    """
     if id(code) not in _leaving:
         found, instructions = set(), list(dis.get_instructions(code))
         for k, ins in enumerate(instructions[3:], 3):
             nones = [i.opname == "LOAD_CONST" and i.argval is None for i in instructions[k - 3 : k]]
             if ins.opname in ("PRECALL", "CALL") and all(nones):
-                found.update(i.offset for i in instructions[k - 3 : k + 2])
+                first = k - 4 if k > 3 and instructions[k - 4].opname == "SWAP" else k - 3
+                found.update(i.offset for i in instructions[first : k + 2])
         _leaving[id(code)] = code, found
     return _leaving[id(code)][1]
 
