@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,20 @@ def test_nothing_is_installed_before_readmes_lines(name):
     commands = steps((ROOT / name).read_text(encoding="utf-8"))
     first_install = next((i for i, line in enumerate(commands) if "pip install" in line), len(commands))
     assert commands.index(".ci/stranger train.py") < commands.index(".ci/stranger pytest") < first_install
+
+
+@posix
+def test_ci_runs_all_tests():
+    """The slow ones too, and pytest finds every file that has tests."""
+    (line,) = (
+        line for line in steps((ROOT / ".ci" / "run").read_text(encoding="utf-8")) if "-m pytest" in line
+    )
+    assert line.endswith(".venv/bin/python -m pytest -m ''")
+    addopts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    assert re.findall(r"-m '[^']*'|-k|--ignore|--deselect", addopts) == ["-m 'not slow'"]
+    for path in set((ROOT / "tests").rglob("*.py")) - set((ROOT / "tests" / "support").rglob("*")):
+        if re.search(r"^def test_", path.read_text(encoding="utf-8"), re.MULTILINE):
+            assert path.name.startswith("test_"), path
 
 
 @pytest.mark.parametrize("end", ["train.py", "pytest"])

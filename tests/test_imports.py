@@ -140,7 +140,8 @@ def test_nothing_in_gpt2_knows_what_stands_beside_it(module):
 def test_what_stands_beside_gpt2_stays_apart(folder, apart):
     """Benchmarks and pages need no tests, and only the tests of benchmarks need benchmarks."""
     for path in sorted((ROOT / folder).rglob("*.py")):
-        if path.is_relative_to(ROOT / "tests" / "bench"):
+        # machines.py: both run programs as on other processors, from one list of variables
+        if path.is_relative_to(ROOT / "tests" / "bench") or path == ROOT / "tests" / "long" / "machines.py":
             continue
         found = {i.target.split(".")[0] for i in house.imports(path)} & apart
         assert not found, f"{path.relative_to(ROOT)} imports {found}"

@@ -27,7 +27,8 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
         >>> K = {"k": 2.0}
         >>> def f(x):
         ...     return K["k"] * x
-        >>> y, world = ad.watch(functools.partial(f, 3.0), f)
+        >>> from functools import partial
+        >>> y, world = ad.watch(partial(f, 3.0), f)
         >>> guard = world.guard()
         >>> before = guard.holds()
         >>> K["k"] = 5.0

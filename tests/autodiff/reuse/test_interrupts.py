@@ -56,8 +56,8 @@ _leaving: dict = {}  # by the id of code: hashing code takes long
 
 
 def leaving(code):
-    """The offsets of the three Nones that __exit__ is called with, of its call, and of the SWAP before them by
-    which a `return` keeps its value.
+    """The offsets of the three Nones that __exit__ is called with, of its call, and of the SWAP before them
+    by which a `return` keeps its value.
     """
     if id(code) not in _leaving:
         found, instructions = set(), list(dis.get_instructions(code))
