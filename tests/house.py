@@ -71,7 +71,7 @@ STAGES: dict[str, set[str]] = {
         "tree",
     },  # names of other tools
     # gpt2.autodiff: the public names
-    "door": {"api", "check", "emit", "errors", "interplay", "ops", "run", "switches"},
+    "door": {"api", "check", "emit", "errors", "interplay", "ops", "reuse", "run", "switches"},
 }
 # What each part of gpt2 may know of the others, in the same way
 PARTS: dict[str, set[str]] = {
