@@ -5,7 +5,6 @@ the shapes, dtypes and static values of its arguments.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -19,15 +18,17 @@ class Store:
 
     def __init__(self, size: int, most: int):
         self.size, self.most, self.nbytes = size, most, 0
-        self._values: OrderedDict = OrderedDict()  # key -> (value, bytes)
+        # key -> (value, bytes). No OrderedDict: it breaks where two keys become equal, as settings change
+        self._values: dict = {}
         self._lock = threading.Lock()
 
     def find(self, key: Hashable, default: Any = None) -> Any:
         with self._lock:
-            if key not in self._values:
+            found = self._values.pop(key, None)
+            if found is None:
                 return default
-            self._values.move_to_end(key)
-            return self._values[key][0]
+            self._values[key] = found  # the newest
+            return found[0]
 
     def add(self, key: Hashable, value: Any, nbytes: int = 0) -> None:
         """Keep a value that takes so many bytes."""
@@ -36,7 +37,7 @@ class Store:
             self._values[key] = value, nbytes
             self.nbytes += nbytes - before
             while len(self._values) > self.size or self.nbytes > self.most and len(self._values) > 1:
-                _, (_, freed) = self._values.popitem(last=False)
+                _, freed = self._values.pop(next(iter(self._values)))
                 self.nbytes -= freed
 
     def discard(self, key: Hashable) -> None:

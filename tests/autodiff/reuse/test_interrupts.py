@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.record import conversions, draws, recording
+from gpt2.autodiff import undo
+from gpt2.autodiff.record import conversions, draws, record, recording
 
 X = np.array([1.0, 2.0])
 
@@ -153,6 +154,36 @@ def every(make, step):
 @pytest.mark.parametrize("make", MAKERS)
 def test_interrupts_here_and_there(make):
     every(make, instructions_of(make) // 30)
+
+
+class Once(undo.undoing):
+    """Undoes once: of the two that stand side by side the second does nothing."""
+
+    count = 0
+
+    def __enter__(self):
+        Once.count += 1
+        self.acts = Once.count % 2 == 0
+
+    def __exit__(self, *error):
+        if self.acts:
+            self.undo()
+
+    __slots__ = ("acts",)
+
+
+def test_what_is_undone_once_is_not_enough(monkeypatch):
+    """The tests above notice it."""
+    n = instructions_of(plain)
+    monkeypatch.setattr(record, "undoing", Once)
+    try:
+        with pytest.raises(AssertionError, match="at instruction"):
+            for at in range(n - n // 4, n // 2, -1):
+                interrupted(plain, at)
+    finally:
+        conversions._running.clear()
+        conversions._settle()
+        recording.restore((0, None, False))
 
 
 @pytest.mark.slow
