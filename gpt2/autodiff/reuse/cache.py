@@ -79,7 +79,8 @@ class Cache:
                 sum(self._nbytes.values()) > self.BYTES and len(self._entries) > 1
             ):
                 oldest = next(iter(self._entries))
-                del self._entries[oldest], self._nbytes[oldest]
+                self._entries.pop(oldest, None)  # keys may have become equal
+                self._nbytes.pop(oldest, None)
 
     def __contains__(self, key) -> bool:
         return key in self._entries

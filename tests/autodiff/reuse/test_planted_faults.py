@@ -126,7 +126,7 @@ def no_awaited_exceptions(monkeypatch):
 
 def innermost_handlers_alone(monkeypatch):
     """A handler that raises again is taken for the end of the matter."""
-    monkeypatch.setattr(bytecode, "_known", {})
+    monkeypatch.setattr(bytecode.reads, "known", OfCode())
     monkeypatch.setattr(
         bytecode,
         "_tries",
