@@ -11,6 +11,18 @@ from typing import Any
 from .guard import Guard
 
 
+def drop_oldest(values: dict) -> Any:
+    """Remove the first value of a dict, and give it. Its key may have become another, and not be found."""
+    key = next(iter(values))
+    try:
+        return values.pop(key)
+    except KeyError:
+        (_, oldest), *others = values.items()
+        values.clear()
+        values.update(others)
+        return oldest
+
+
 class Store:
     """Values under keys, the least recently used first to go where there are more than `size`, or they take
     more than `most` bytes. The newest stays, whatever its size.
@@ -37,8 +49,7 @@ class Store:
             self._values[key] = value, nbytes
             self.nbytes += nbytes - before
             while len(self._values) > self.size or self.nbytes > self.most and len(self._values) > 1:
-                _, freed = self._values.pop(next(iter(self._values)))
-                self.nbytes -= freed
+                self.nbytes -= drop_oldest(self._values)[1]
 
     def discard(self, key: Hashable) -> None:
         with self._lock:
@@ -59,12 +70,11 @@ class Cache:
 
     def __init__(self, size: int = 64):
         self.size = size
-        self._entries: dict = {}  # key -> tuple of (guard, entry), newest first
-        self._nbytes: dict = {}  # key -> the bytes of its newest entry, for each that may be there
+        self._entries: dict = {}  # key -> tuple of (guard, entry, bytes), newest first
         self._lock = threading.Lock()
 
     def find(self, key: Hashable, accept: Callable[[Any], bool] | None = None) -> Any:
-        for guard, entry in self._entries.get(key, ()):
+        for guard, entry, _ in self._entries.get(key, ()):
             if guard.holds() and (accept is None or accept(entry)):
                 return entry
         return None
@@ -73,14 +83,12 @@ class Cache:
         """Keep an entry that takes so many bytes."""
         with self._lock:
             others = self._entries.pop(key, ())
-            self._entries[key] = ((guard, entry), *others)[: self.VARIANTS]
-            self._nbytes[key] = nbytes * len(self._entries[key])
-            while len(self._entries) > self.size or (
-                sum(self._nbytes.values()) > self.BYTES and len(self._entries) > 1
-            ):
-                oldest = next(iter(self._entries))
-                self._entries.pop(oldest, None)  # keys may have become equal
-                self._nbytes.pop(oldest, None)
+            self._entries[key] = ((guard, entry, nbytes), *others)[: self.VARIANTS]
+            while len(self._entries) > self.size or len(self._entries) > 1 and self._nbytes() > self.BYTES:
+                drop_oldest(self._entries)
+
+    def _nbytes(self) -> int:
+        return sum(nbytes for entries in self._entries.values() for _, _, nbytes in entries)
 
     def __contains__(self, key) -> bool:
         return key in self._entries
@@ -88,7 +96,6 @@ class Cache:
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
-            self._nbytes.clear()
 
     def __len__(self) -> int:
         return len(self._entries)
