@@ -84,10 +84,10 @@ class Cache:
         with self._lock:
             others = self._entries.pop(key, ())
             self._entries[key] = ((guard, entry, nbytes), *others)[: self.VARIANTS]
-            while len(self._entries) > self.size or len(self._entries) > 1 and self._nbytes() > self.BYTES:
+            while len(self._entries) > self.size or len(self._entries) > 1 and self.nbytes() > self.BYTES:
                 drop_oldest(self._entries)
 
-    def _nbytes(self) -> int:
+    def nbytes(self) -> int:
         return sum(nbytes for entries in self._entries.values() for _, _, nbytes in entries)
 
     def __contains__(self, key) -> bool:

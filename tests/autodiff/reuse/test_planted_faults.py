@@ -1,7 +1,6 @@
 """The random worlds notice faults: each of those that the guard once had, planted again, makes them fail."""
 
 import collections
-import dis
 import functools
 import types
 
@@ -124,20 +123,6 @@ def no_awaited_exceptions(monkeypatch):
     monkeypatch.setattr(World, "_is_awaited", lambda w, frame: None)
 
 
-def innermost_handlers_alone(monkeypatch):
-    """A handler that raises again is taken for the end of the matter."""
-    monkeypatch.setattr(bytecode.reads, "known", OfCode())
-    monkeypatch.setattr(
-        bytecode,
-        "_tries",
-        lambda code, instructions: [
-            (e.start, e.end)
-            for e in dis.Bytecode(code).exception_entries
-            if bytecode._may_end([i for i in instructions if i.offset >= e.target])
-        ],
-    )
-
-
 def types_as_they_are(monkeypatch):
     monkeypatch.setattr(world, "type_asked", lambda *a: None)
     monkeypatch.setattr(record, "check_types", lambda *a: None)
@@ -166,7 +151,6 @@ def everywhere(monkeypatch, name, function):
 
 FAULTS = {
     "exceptions out of what is not watched": (no_awaited_exceptions, "caught_exceptions"),
-    "handlers further out": (innermost_handlers_alone, "caught_exceptions"),
     "flags of arguments": (
         lambda m: m.setattr(ActiveRecording, "ask", [].count),  # a function of ours, or of C, is not watched
         "flags_of_an_argument",
@@ -189,10 +173,6 @@ FAULTS = {
         "type_of_an_argument",
     ),
     "objects that a call makes": (lambda m: m.setattr(World, "returns", lambda w, v: None), "a_set_made"),
-    "objects that a program was found with": (
-        lambda m: m.setattr(derived, "is_changing", lambda spec: False),
-        "settings_made",
-    ),
     "settings that are given back": (
         lambda m: m.setattr(Compiled, "accepts", lambda *a: True),
         "setting_given_back",
