@@ -89,7 +89,9 @@ class World:
         self.log: list[str] = []
         self.set: list[Callable] = []
         self.namespace = dict(HELPERS, __name__="world")
-        self.variants = sorted({name for _, t in self.things for name in t.arguments})
+        asked = [set(t.arguments) for _, t in self.things if t.arguments]
+        numbers = {"number"} - set.intersection(*asked, {"number"})  # a float lacks what an array is asked for
+        self.variants = sorted(set().union(*asked) - numbers)
         self.arguments = ARGUMENTS["plain"]()
         self.source = self._write()
         exec(self.source, self.namespace)
