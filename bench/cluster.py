@@ -17,7 +17,8 @@ import math
 from dataclasses import dataclass
 
 from bench import ratios
-from gpt2.model import GPT2Config, parameter_ranges
+from gpt2.model import GPT2Config
+from gpt2.model.gpt2 import parameter_ranges
 from gpt2.train.flops import forward_flops
 
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

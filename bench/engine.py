@@ -19,7 +19,7 @@ class Training:
     """forward, backward, clip and AdamW, as train.py runs them."""
 
     def __init__(self, size, variant, threads, elementwise="numpy"):
-        from gpt2.optimizer import AdamW
+        from gpt2.model.optimizer import AdamW
 
         set_threads(variant, threads)
         self.model = model(size.config, variant, elementwise)
@@ -57,7 +57,7 @@ class TeamTraining:
     """The same step by one process a thread, the loss as one program in each: `--parallel processes`."""
 
     def __init__(self, size, threads, elementwise="numpy"):
-        from gpt2.optimizer import AdamW
+        from gpt2.model.optimizer import AdamW
         from gpt2.parallel.processes import Processes
 
         check_shares(size, threads)
@@ -98,7 +98,7 @@ class LlamaTraining:
 
     def __init__(self, size, threads, shares):
         from examples.llama import Llama
-        from gpt2.optimizer import AdamW
+        from gpt2.model.optimizer import AdamW
         from gpt2.parallel.shares import Shares
 
         set_threads("whole", threads)

@@ -27,10 +27,10 @@ from bench.turns import Lines, environment
 from bench.worker import watch_coordinator
 from gpt2 import AdamW
 from gpt2.autodiff import set_threads
-from gpt2.convert import write
+from gpt2.commands.convert import write
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.tuning import Tuning
+from gpt2.model.tuning import Tuning
 from gpt2.weights import pretrained
 
 B, T = 1, 256

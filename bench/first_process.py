@@ -47,7 +47,7 @@ def main(config, backward, threads, B, T, folder, nbytes, began):
     from gpt2 import autodiff as ad
     from gpt2.autodiff.run import split_matmul
     from gpt2.model import GPT2, GPT2Config
-    from gpt2.optimizer import AdamW
+    from gpt2.model.optimizer import AdamW
 
     inside, config = Inside(), GPT2Config(**json.loads(config))
     tokens, targets = np.random.default_rng(1).integers(0, config.vocab_size, (2, int(B), int(T)))

@@ -6,7 +6,8 @@ import numpy as np
 
 from examples import llama
 from gpt2.errors import UserError
-from gpt2.model import GPT2Config, initialise, unflatten
+from gpt2.model import GPT2Config
+from gpt2.model.gpt2 import initialise, unflatten
 
 # One optimizer for all contenders: nanoGPT's recipe. The rate is constant: a step costs the same at any.
 LR, BETAS, EPS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 1e-8, 0.1, 1.0

@@ -25,7 +25,7 @@ from bench.sizes import CLIP
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import program as emitted
 from gpt2.model import GPT2
-from gpt2.optimizer import AdamW
+from gpt2.model.optimizer import AdamW
 
 PRODUCTS = ("matmul", "np.matmul")
 ORIGIN = re.compile(r"# (\S+?)\.py:\d+")

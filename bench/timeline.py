@@ -25,7 +25,7 @@ from gpt2.autodiff.run import kernels, threads
 from gpt2.autodiff.run.split_matmul import product
 from gpt2.errors import UserError
 from gpt2.model import GPT2
-from gpt2.optimizer import AdamW
+from gpt2.model.optimizer import AdamW
 
 WIDTH, LEFT, RIGHT, ROW, TOP = 1100, 90, 20, 46, 66  # pixels
 STYLE = """\

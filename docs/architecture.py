@@ -54,66 +54,24 @@ PARTS = {
         "by hand or derived",
         "The seam: for each layer the backward by hand or the derived one, compiled or as written.",
     ),
-    "own": Room(
-        "a user's file of layers",
-        "A user's own layers, read from a file that is known again by its hash.",
-    ),
-    "config": Room("what GPT-2 is", "GPT-2: its sizes, the places of its layers, its sixteen tensors."),
-    "fitting": Room(
-        "own layers, checked",
-        "Whether a user's own layer or block fits into the model: what does not is refused in one line.",
-    ),
-    "changes": Room(
-        "what own layers read", "Whether what own layers read besides their arguments is as it was."
-    ),
     "memory": Room("free memory", "How much memory this process may still take, in a container too."),
-    "tensors": Room(
-        "where tensors lie", "Views of one flat buffer, or arrays that lie apart, block by block."
-    ),
-    "tuning": Room("what is trained", "What of a model is trained, in the words of the command line."),
-    "description": Room(
-        "what a model is",
-        "What a model is, in one place: its layers and block, its tensors, a user's own layers among them.",
-    ),
-    "trained": Room("its gradients", "Which tensors of a model are trained, and which gradients that takes."),
-    "forward": Room("its forward", "The forward of a model: pure functions of its parameters."),
     "model": Room(
-        "GPT-2 with arrays", "GPT-2 with its arrays: parameters, gradients, a step, the backward by hand."
+        "GPT-2",
+        "What GPT-2 is and does: sizes, tensors, layers, own ones too; forward, decoder, adapters, AdamW.",
     ),
-    "optimizer": Room("AdamW", "AdamW in blocks that stay in cache, on the threads of the compiler."),
     "parallel": Room(
         "many workers", "The same step by several workers: processes that share memory, or MPI ranks."
     ),
-    "decoder": Room(
-        "reads on",
-        "The model's own forward, a few positions at a time, each layer keeping what it needs; a position a "
-        "step is compiled.",
+    "sampling": Room(
+        "text from a model", "Text from a model, token by token: choices among tokens, stop strings."
     ),
-    "sample": Room(
-        "text from a model", "Text from a model, token by token: prompts, choices among tokens, stop strings."
-    ),
-    "evaluate": Room(
-        "measures a model", "How well a model predicts a text: nats per token, perplexity, bits per byte."
-    ),
-    "adapters": Room(
-        "adapters", "Low-rank adapters beside a model that is there, and taken into its weights."
-    ),
-    "convert": Room("model to model", "A model from one file format into another."),
     "library": Room(
         "load and save", "`load`, `save` and `load_tokenizer`, as a program of one's own uses them."
     ),
-    "certificate": Room(
-        "compares gradients",
-        "Compares all gradients with each other, and shows a layer's two backwards side by side.",
+    "commands": Room(
+        "gpt2 sample, ...",
+        "One module a command: sample, evaluate, plot, convert, explain, check, bench, certificate.",
     ),
-    "explain": Room(
-        "a page of layers", "A page of every layer with its formula, its sources and its checks."
-    ),
-    "check": Room(
-        "is mine right?", "Checks the gradients of layers and model, or of a backward in somebody's file."
-    ),
-    "bench": Room("how fast here?", "Times a training step with each kind of backward."),
-    "plot": Room("curves of runs", "The curves of runs, as a picture or for TensorBoard."),
     "cli": Room(
         "command lines", "What all commands share: flags, typing errors, examples, the width of a terminal."
     ),
@@ -126,7 +84,6 @@ PARTS = {
         "what to type", "Commands in messages, as they work in the shell that the program was started from."
     ),
     "__main__": Room("", "`gpt2`, or `python -m gpt2`: the list of commands, started by name."),
-    "completion": Room("", "What makes bash, zsh and fish complete `gpt2`."),
 }
 
 # The rooms of gpt2/autodiff, in the order in which a function goes through them
@@ -242,8 +199,8 @@ WORDS = {
     "Region": ("autodiff/emit/regions.py", "ops that run together, block of rows after block of rows."),
     "BufferPlan": ("autodiff/emit/buffers.py", "the plan: in which memory each value lives, and how long."),
     "Fusion": ("autodiff/emit/numexpr.py", "elementwise ops that numexpr computes as one expression."),
-    "Place": ("config.py", "where a layer stands in GPT-2: `encoder`, `ln1`, `qkv`, ..."),
-    "LayerCall": ("description.py", "a layer at its place, with the tensors that it is given there."),
+    "Place": ("model/config.py", "where a layer stands in GPT-2: `encoder`, `ln1`, `qkv`, ..."),
+    "LayerCall": ("model/description.py", "a layer at its place, with the tensors that it is given there."),
     "ModelLayer": ("backward.py", "a layer as a model runs it: compiled, or as written."),
     "Step": ("train/step.py", "one update of the parameters by the optimizer."),
 }

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from docs import house, speed
-from gpt2 import certificate, layers
-from gpt2.explain import highlight
+from gpt2 import layers
+from gpt2.commands import certificate
+from gpt2.commands.explain import highlight
 
 FOLDER = house.ROOT / "docs" / "pictures"
 RUN = house.ROOT / "docs" / "run.json"

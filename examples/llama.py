@@ -24,10 +24,10 @@ from gpt2.data.corpora import prepare
 from gpt2.data.tokens import Loader, evenly, read_tokens
 from gpt2.errors import UserError
 from gpt2.hints import typed
-from gpt2.optimizer import cosine_lr
+from gpt2.model.optimizer import cosine_lr
 from gpt2.parallel.cores import cores
 from gpt2.parallel.shares import Shares
-from gpt2.sample import choose
+from gpt2.sampling import choose
 from gpt2.weights import bfloat16
 
 # ---- The model -------------------------------------------------------------------------------------------

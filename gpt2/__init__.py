@@ -18,24 +18,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpt2 import autodiff, train
     from gpt2.library import load, load_tokenizer, lora, merged, save
-    from gpt2.model import GPT2, GPT2Config
-    from gpt2.optimizer import AdamW
-    from gpt2.sample import generate
+    from gpt2.model.config import GPT2Config
+    from gpt2.model.gpt2 import GPT2
+    from gpt2.model.optimizer import AdamW
+    from gpt2.sampling import generate
 
 __version__ = "0.1.0"
 
 # Loaded on first use, so that `import gpt2` takes milliseconds, and train.py can set the number of threads
 # before NumPy is loaded. None: the module of this name itself.
 _EXPORTS = {
-    "GPT2": "gpt2.model",
-    "GPT2Config": "gpt2.model",
-    "AdamW": "gpt2.optimizer",
+    "GPT2": "gpt2.model.gpt2",
+    "GPT2Config": "gpt2.model.config",
+    "AdamW": "gpt2.model.optimizer",
     "load": "gpt2.library",
     "load_tokenizer": "gpt2.library",
     "lora": "gpt2.library",
     "merged": "gpt2.library",
     "save": "gpt2.library",
-    "generate": "gpt2.sample",
+    "generate": "gpt2.sampling",
     "autodiff": None,
     "train": None,
 }

@@ -3,10 +3,9 @@
     gpt2                             what there is
     gpt2 sample --run mine           one of the commands
     python -m gpt2 sample --run mine       the same, where the package is not installed
-    python -m gpt2.sample --run mine       the same again
 
-A module of this package is a command if it can be run (it has an `if __name__ == "__main__"`); the first line
-of its docstring says what it does. So a new one is listed as soon as it is there.
+Modules of gpt2/commands are commands, and packages of gpt2 with a `__main__.py`; the first line of the
+docstring says what a command does. So a new one is listed as soon as it is there.
 """
 
 import ast
@@ -23,8 +22,6 @@ from gpt2.errors import exit_status, nearest, say_error
 from gpt2.hints import typed
 from gpt2.output import painted
 
-# What a command was called before, and is still understood as
-BEFORE = {"backward": "certificate"}
 # What people call a command, and what it is called here: they are told
 MEANT = {
     "benchmark": "bench",
@@ -42,17 +39,26 @@ ORDER = ("train", "sample", "evaluate", "plot", "convert", "explain", "check", "
 
 
 def commands() -> dict[str, str]:
-    """name -> what it does, for every module beside this one that is a command. Nothing is imported."""
-    found = {}
-    for path in sorted(Path(__file__).parent.iterdir()):
-        file = path / "__main__.py" if path.is_dir() else path
-        if path.stem.startswith("_") or path.stem in BEFORE or file.suffix != ".py" or not file.exists():
-            continue
-        source = file.read_text(encoding="utf-8")
-        if path.is_dir() or 'if __name__ == "__main__":' in source:
-            found[path.stem] = _first_sentence(source)
+    """name -> what it does, for every command. Nothing is imported."""
+    found = {name: _first_sentence(file.read_text(encoding="utf-8")) for name, file in _files().items()}
     names = [name for name in ORDER if name in found]
     return {name: found[name] for name in [*names, *(n for n in found if n not in names)]}
+
+
+def module_of(name: str) -> str:
+    """The module of a command, which has a function `parser`."""
+    file = _files()[name].relative_to(Path(__file__).parent)
+    return ".".join(["gpt2", *file.parent.parts, file.stem])
+
+
+def _files() -> dict[str, Path]:
+    """name -> the file of each command."""
+    here = Path(__file__).parent
+    found = {
+        file.parent.name: file for file in [*here.glob("*/__main__.py"), *here.glob("commands/*/__main__.py")]
+    }
+    found |= {file.stem: file for file in here.glob("commands/*.py") if file.stem != "__init__"}
+    return dict(sorted(found.items()))
 
 
 def _first_sentence(source: str) -> str:
@@ -96,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_status(lambda: print(overview()))
     if argv[0] in ("-V", "--version", "version"):
         return exit_status(lambda: print(version()))
-    name = BEFORE.get(argv[0], argv[0])
+    name = argv[0]
     if name not in commands():
         kind = "unknown argument" if name.startswith("-") else "no command"
         close = nearest(name, (*commands(), "--help", "--version"), MEANT)
@@ -104,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     sys.argv = [f"gpt2.{name}", *argv[1:]]
     try:
-        runpy.run_module(f"gpt2.{name}", run_name="__main__", alter_sys=True)
+        runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:  # while the command's modules are loaded
         return 130
     return 0  # a command ends by SystemExit, with its own status

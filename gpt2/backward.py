@@ -8,7 +8,6 @@ mathematics, and the comparison is fair. With compile=False every layer runs as 
 from __future__ import annotations  # the compiler is loaded once it compiles
 
 import os
-import runpy
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -342,7 +341,3 @@ def _line_of(error):
     """The innermost line of the error's traceback, and what NumPy said."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{os.path.relpath(frame.filename)}:{frame.lineno}: {error}, in `{frame.line}`"
-
-
-if __name__ == "__main__":  # what this command was called before: python -m gpt2.certificate
-    runpy.run_module("gpt2.certificate", run_name="__main__", alter_sys=True)

@@ -1,6 +1,6 @@
 """The one exception that means: the user can put this right.
 
-Programs (train.py, python -m gpt2.sample, ...) print its text as a single line and leave with status 2.
+Programs (train.py, python -m gpt2 sample, ...) print its text as a single line and leave with status 2.
 Anything else that escapes is a fault of this project and keeps its traceback.
 """
 

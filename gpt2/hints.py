@@ -1,6 +1,6 @@
 """Commands in messages, spelt so that they work in the shell that the program was started from.
 
-    typed("gpt2 sample --run runs/a")    .venv/bin/python -m gpt2.sample --run runs/a
+    typed("gpt2 sample --run runs/a")    .venv/bin/python -m gpt2 sample --run runs/a
     install("matplotlib")                .venv/bin/python -m pip install matplotlib
     quoted(path)                         a path as a word of the shell
 
@@ -42,7 +42,7 @@ def _program(name):
         return " ".join(filter(None, ["gpt2" if known else quoted(STARTED), name]))
     if name == "train" and _is_same(STARTED, PACKAGE.parent / "train.py"):
         return f"{python()} {quoted(STARTED)}"
-    return f"{_path()}{python()} -m {'gpt2.' * bool(name)}{name or 'gpt2'}"
+    return f"{_path()}{python()} -m {' '.join(filter(None, ['gpt2', name]))}"
 
 
 def _is_same(one, other):

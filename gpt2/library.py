@@ -10,11 +10,11 @@ model = gpt2.merged(tuned)                whose weights have taken them in
 from pathlib import Path
 from typing import Any
 
-from gpt2.adapters import lora, merged
-from gpt2.convert import write
 from gpt2.data.tokenizer import Tokenizer
-from gpt2.model import GPT2
+from gpt2.model.adapters import lora, merged
+from gpt2.model.gpt2 import GPT2
 from gpt2.weights.pretrained import find
+from gpt2.weights.write import write
 
 __all__ = ["load", "load_tokenizer", "lora", "merged", "save"]
 

@@ -8,7 +8,7 @@ from gpt2.backward import auto
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2, GPT2Config
-from gpt2.optimizer import AdamW
+from gpt2.model.optimizer import AdamW
 from tests.support.peaks import peak_of
 
 pytestmark = pytest.mark.numeric

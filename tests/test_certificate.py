@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt2 import certificate
+from gpt2.commands import certificate
 from gpt2.layers import LAYERS
 
 pytestmark = pytest.mark.numeric

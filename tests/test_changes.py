@@ -7,10 +7,10 @@ import pytest
 
 from gpt2 import GPT2, AdamW, GPT2Config, generate
 from gpt2.backward import auto
-from gpt2.decoder import Decoder
 from gpt2.errors import UserError
 from gpt2.layers import Layer
-from gpt2.model import Block
+from gpt2.model.decoder import Decoder
+from gpt2.model.description import Block
 from gpt2.parallel.processes import Processes
 from gpt2.parallel.shares import BatchShares
 from tests.support import parallel_jobs as jobs

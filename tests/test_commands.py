@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import gpt2.__main__ as commands
-from gpt2 import bench, certificate, check, cli, completion, hints
+from gpt2 import cli, hints
+from gpt2.commands import bench, certificate, check, completion
 from gpt2.errors import UserError, suggestion
 from gpt2.output import has_colour, painted
 
@@ -179,10 +180,10 @@ def test_the_status_of_a_command_is_kept(tmp_path):
 
 @pytest.mark.slow
 def test_the_name_that_a_command_had_before():
-    """python -m gpt2.backward and python -m gpt2 backward are python -m gpt2.certificate."""
+    """python -m gpt2.backward and python -m gpt2 backward are python -m gpt2 certificate."""
     told = [
         subprocess.run([sys.executable, "-m", *words, "gelu"], cwd=ROOT, capture_output=True, text=True)
-        for words in (("gpt2.certificate",), ("gpt2.backward",), ("gpt2", "backward"))
+        for words in (("gpt2.commands.certificate",), ("gpt2.backward",), ("gpt2", "backward"))
     ]
     assert [run.returncode for run in told] == [0, 0, 0] and "gelu_backward" in told[0].stdout
     assert told[0].stdout == told[1].stdout == told[2].stdout

@@ -231,7 +231,7 @@ def test_messages_have_an_end():
 # Workers are told what to do in pickled messages, through pipes that only their parent has; the functions of
 # the compiler are executed from source that it wrote itself.
 PICKLES = {
-    "gpt2/model.py",  # dumps alone: whether own layers can be pickled
+    "gpt2/model/gpt2.py",  # dumps alone: whether own layers can be pickled
     "gpt2/parallel/processes.py",
     "gpt2/parallel/worker.py",
     "gpt2/parallel/workers.py",
@@ -240,7 +240,7 @@ EXECUTES = {
     "gpt2/autodiff/reuse/guard.py",
     "gpt2/autodiff/emit/program.py",
     "gpt2/autodiff/api/fast_path.py",
-    "gpt2/own.py",  # a file of layers that the user names, or that a run names, if its SHA-256 is the run's
+    "gpt2/model/own.py",  # a file of layers that the user names, or a run names, with the run's SHA-256
 }
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml"}
 

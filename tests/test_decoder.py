@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2 import sample
-from gpt2.decoder import Decoder
-from gpt2.description import Block
+from gpt2 import sampling
 from gpt2.layers import Layer
 from gpt2.model import GPT2, GPT2Config
+from gpt2.model.decoder import Decoder
+from gpt2.model.description import Block
 
 pytestmark = pytest.mark.numeric
 
@@ -53,7 +53,7 @@ def test_a_token_allocates_nothing(batch, temperature, top_k):
     model = GPT2(GPT2Config(vocab_size=64, block_size=64, n_layer=1, n_head=2, n_embd=2048), seed=0)
     before = np.setbufsize(16)
     try:
-        steps = sample.generate_batch(model, [1, 2, 3], batch, 60, temperature, top_k)
+        steps = sampling.generate_batch(model, [1, 2, 3], batch, 60, temperature, top_k)
         for _ in range(12):
             next(steps)
         assert compiled(model, batch)

@@ -20,6 +20,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2 import layers
+from gpt2.__main__ import commands
 from gpt2.model import GPT2, GPT2Config
 from tests.support import pages
 from tests.support.pages import PAGES, ROOT, blocks
@@ -51,7 +52,7 @@ EXCEPTIONS = {
         "needs MPI; tests/parallel has it",
     ),
     "python train.py --layers rmsnorm.py": ("parse", "tests/test_own.py runs it, with the page's files"),
-    "python -m gpt2.explain rmsnorm": ("not here", "a layer that exists on its page alone"),
+    "python -m gpt2 explain rmsnorm": ("not here", "a layer that exists on its page alone"),
     "python examples/llama.py --steps 300": ("not here", LLAMA),
     "python examples/llama.py --n-layer 8 --n-embd 512 --n-head 8 --n-kv-head 4 --tokenizer bpe:8192": (
         "not here",
@@ -97,8 +98,8 @@ SMALL = "--n-layer 1 --n-head 2 --n-embd 16"
 RELEASED = re.compile(r"--init gpt2|--preset (finetune|llm\.c)|gpt2\.convert gpt2|runs/mine")
 # Commands that need more than `pip install -e '.[test]'`
 NEEDS = {
-    "python -m gpt2.convert runs/shakespeare-1 mine-hf": "safetensors",
-    "python -m gpt2.plot runs/shakespeare-1": "matplotlib",
+    "python -m gpt2 convert runs/shakespeare-1 mine-hf": "safetensors",
+    "python -m gpt2 plot runs/shakespeare-1": "matplotlib",
 }
 
 
@@ -305,8 +306,10 @@ def test_commands_in_the_text(page):
 
 
 def understood(command):
-    """Whether a command's own parser accepts its arguments; a module without arguments is only imported."""
+    """Whether a command's own parser accepts its arguments; one without arguments has to be there."""
     words = shlex.split(command)
+    if words[2] == "gpt2" and len(words) <= 4:
+        return set(words[3:]) <= set(commands())
     if len(words) == 3:
         name = words[2] + (".__main__" if (ROOT / words[2].replace(".", "/")).is_dir() else "")
         return importlib.import_module(name) is not None

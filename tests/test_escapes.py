@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from gpt2 import output, plot
+from gpt2 import output
+from gpt2.commands import plot
 from gpt2.errors import printable
 from gpt2.output import Output, painted, trusted
 from gpt2.storage.metrics import Metrics

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from gpt2 import evaluate
+from gpt2.commands import evaluate
 from gpt2.data import tokenizer
 from gpt2.data.tokens import write_tokens
 from gpt2.model import GPT2, GPT2Config

@@ -1,4 +1,4 @@
-"""python -m gpt2.explain: page and text are complete, the HTML is whole, colours change no source."""
+"""python -m gpt2 explain: page and text are complete, the HTML is whole, colours change no source."""
 
 import dataclasses
 import inspect
@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gpt2.explain import __main__ as command
-from gpt2.explain.highlight import graph, python
-from gpt2.explain.page import page
-from gpt2.explain.parts import explain
-from gpt2.explain.text import text
+from gpt2.commands.explain import __main__ as command
+from gpt2.commands.explain.highlight import graph, python
+from gpt2.commands.explain.page import page
+from gpt2.commands.explain.parts import explain
+from gpt2.commands.explain.text import text
 from gpt2.layers import LAYERS
 
 

@@ -62,10 +62,10 @@ def test_the_interpreter_is_named_as_it_was_called(started, tmp_path, monkeypatc
     ):
         started(train, called, path)
         assert hints.typed("gpt2 train --resume a") == f"{printed} {train} --resume a"
-        assert hints.typed("gpt2 sample").endswith(f"{printed} -m gpt2.sample")
+        assert hints.typed("gpt2 sample").endswith(f"{printed} -m gpt2 sample")
         assert hints.install("a", "b") == f"{printed} -m pip install a b"
         started("mine.py", called, path)  # a program of the user's
-        assert hints.typed("gpt2 train").endswith(f"{printed} -m gpt2.train")
+        assert hints.typed("gpt2 train").endswith(f"{printed} -m gpt2 train")
 
 
 @posix
@@ -74,9 +74,9 @@ def test_a_checkout_that_is_not_installed_is_named_as_well(started, monkeypatch)
     monkeypatch.setattr(sys, "path", [str(ROOT), "/nowhere"])
     monkeypatch.setenv("PYTHONPATH", "a folder")
     started(str(ROOT / "train.py"))
-    assert hints.typed("gpt2 sample") == f"PYTHONPATH='{ROOT}:a folder' python -m gpt2.sample"
+    assert hints.typed("gpt2 sample") == f"PYTHONPATH='{ROOT}:a folder' python -m gpt2 sample"
     monkeypatch.setattr(sys, "path", ["/nowhere", str(ROOT)])
-    assert hints.typed("gpt2 sample") == "python -m gpt2.sample"
+    assert hints.typed("gpt2 sample") == "python -m gpt2 sample"
 
 
 def test_commands_are_found_where_they_begin(started):

@@ -25,11 +25,11 @@ INSIDE_FUNCTIONS = {
     ("parallel/__init__.py", "gpt2.parallel.shares"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.memory"): NUMPY_LATER,
     ("parallel/worker.py", "gpt2.parallel.pipes"): NUMPY_LATER,
-    ("model.py", "html"): SELDOM,
-    ("own.py", "gpt2.storage.download"): SELDOM,
+    ("model/gpt2.py", "html"): SELDOM,
+    ("model/own.py", "gpt2.storage.download"): SELDOM,
     ("parallel/mpi.py", "mpi4py"): OPTIONAL,
-    ("plot.py", "matplotlib"): OPTIONAL,
-    ("plot.py", "tensorboard"): OPTIONAL,
+    ("commands/plot.py", "matplotlib"): OPTIONAL,
+    ("commands/plot.py", "tensorboard"): OPTIONAL,
     ("weights/huggingface.py", "safetensors"): OPTIONAL,
     ("weights/pretrained.py", "huggingface_hub"): OPTIONAL,
     ("storage/lock.py", "msvcrt"): PLATFORM,
@@ -41,7 +41,6 @@ THIRD_PARTY = {
     "autodiff": {"numpy", "numexpr"},
     "backward": {"numpy"},
     "model": {"numpy"},
-    "optimizer": {"numpy"},
 }
 NEVER = {"torch", "jax", "autograd", "numba", "tensorflow", "cupy"}
 ON_CALL = {

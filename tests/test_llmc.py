@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2 import convert
+from gpt2.commands import convert
 from gpt2.data import llmc as batches
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
@@ -499,7 +499,7 @@ def test_lines_for_gpt2():
 
 def test_generation_with_the_cache_is_that_of_whole_passes():
     """Token after token by whole passes and a sum over probabilities, as llm.c does it."""
-    from gpt2.decoder import Decoder
+    from gpt2.model.decoder import Decoder
 
     model = random_model()
     got = list(llmc.generate(Decoder(model), 5, 15, earlier=4))
@@ -626,7 +626,7 @@ def test_losses_are_those_of_an_independent_program(start, tmp_path, capfd):
 
 def test_it_generates_as_llmc_does(start, tmp_path, capfd):
     """After validation, before the step; the second sample goes on with the random numbers of the first."""
-    from gpt2.decoder import Decoder
+    from gpt2.model.decoder import Decoder
 
     lines = run_preset(
         start,

@@ -12,16 +12,10 @@ import gpt2.model
 from gpt2 import autodiff as ad
 from gpt2.backward import choose
 from gpt2.layers import LAYERS, Layer
-from gpt2.model import (
-    GPT2,
-    MATRICES,
-    PRESETS,
-    GPT2Config,
-    logits_fn,
-    loss_fn,
-    parameter_ranges,
-    parameter_table,
-)
+from gpt2.model import GPT2, GPT2Config, loss_fn
+from gpt2.model.config import PRESETS, parameter_table
+from gpt2.model.forward import logits_fn
+from gpt2.model.gpt2 import MATRICES, parameter_ranges
 from tests.support.peaks import peak_of
 
 pytestmark = pytest.mark.numeric
@@ -112,7 +106,7 @@ def test_seed_decides_and_dtype_does_not():
 
 def test_initial_weights_do_not_depend_on_the_number_of_threads(monkeypatch):
     """Nor do any two pieces, of one tensor or of two, hold the same numbers."""
-    monkeypatch.setattr(gpt2.model, "PIECE", 48)  # so that these small tensors have several
+    monkeypatch.setattr(gpt2.model.gpt2, "PIECE", 48)  # so that these small tensors have several
     config = GPT2Config(V, MAX_T, L, NH, C)
     found = []
     try:

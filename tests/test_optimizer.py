@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpt2 import optimizer
-from gpt2.optimizer import AdamW, cosine_lr
+from gpt2.model import optimizer
+from gpt2.model.optimizer import AdamW, cosine_lr
 from tests.support.peaks import peak_of
 
 pytestmark = pytest.mark.numeric
@@ -57,7 +57,7 @@ def test_steps_follow_the_formula(dtype, tolerance, clip):
 
 def test_a_gradient_that_is_clipped_by_a_large_factor(monkeypatch):
     """The square of that factor is not a normal number in float32."""
-    monkeypatch.setattr("gpt2.optimizer.SUM_BLOCK", 1)  # so that the norm may be above 1e19
+    monkeypatch.setattr("gpt2.model.optimizer.SUM_BLOCK", 1)  # so that the norm may be above 1e19
     small, large = toy("float32"), toy("float32")
     gradient = np.random.default_rng(3).standard_normal(N).astype("float32")
     for model, size in ((small, 1e3), (large, 5e18)):

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 import gpt2
-from gpt2 import check, evaluate, sample
 from gpt2.backward import auto, compiled
+from gpt2.commands import check, evaluate, sample
+from gpt2.commands.explain import __main__ as explain
 from gpt2.data import tokenizer
-from gpt2.decoder import Decoder, SlowGeneration
-from gpt2.description import Block, Description, described
 from gpt2.errors import UserError
-from gpt2.explain import __main__ as explain
 from gpt2.layers import LAYERS, Layer
-from gpt2.model import GPT2, GPT2Config, Parameter
-from gpt2.optimizer import AdamW
-from gpt2.own import OwnFile
+from gpt2.model import GPT2, GPT2Config
+from gpt2.model.decoder import Decoder, SlowGeneration
+from gpt2.model.description import Block, Description, described
+from gpt2.model.gpt2 import Parameter
+from gpt2.model.optimizer import AdamW
+from gpt2.model.own import OwnFile
 from gpt2.parallel.processes import Processes
-from gpt2.sample import generate
+from gpt2.sampling import generate
 from gpt2.train import cost, flops, program
 from gpt2.weights import checkpoint
 from tests.support.pages import blocks

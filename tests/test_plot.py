@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from gpt2 import plot
+from gpt2.commands import plot
 from gpt2.errors import UserError
 from gpt2.storage import metrics
 

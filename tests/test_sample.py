@@ -6,12 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from gpt2 import sample
+from gpt2 import sampling
+from gpt2.commands import sample
 from gpt2.data import tokenizer
-from gpt2.decoder import Decoder
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.sample import generate
+from gpt2.model.decoder import Decoder
+from gpt2.sampling import generate
 
 CONFIG = GPT2Config(vocab_size=256, block_size=12, n_layer=2, n_head=3, n_embd=24, dtype="float64")
 
@@ -86,7 +87,7 @@ def test_the_seed_decides(model):
 def test_draws_follow_the_probabilities():
     logits = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
     rng = np.random.default_rng(0)
-    draws = np.bincount([sample.choose(logits, 1.0, 0, 1.0, rng) for _ in range(4000)], minlength=4) / 4000
+    draws = np.bincount([sampling.choose(logits, 1.0, 0, 1.0, rng) for _ in range(4000)], minlength=4) / 4000
     # four standard deviations of a frequency near 1/2: 4 * sqrt(0.25 / 4000)
     assert np.abs(draws - [0.5, 0.3, 0.15, 0.05]).max() < 0.032
 
@@ -94,7 +95,7 @@ def test_draws_follow_the_probabilities():
 @pytest.mark.parametrize("options", [(1.0, 0, 1.0), (0.8, 20, 1.0), (0.8, 200, 0.9), (1.3, 500, 0.5)])
 def test_draws_are_those_of_the_generator_from_the_probabilities(options):
     """The same token, and the same state of the generator, as of rng.choice; equal logits among them."""
-    draw = sample.TokenDraw(300)
+    draw = sampling.TokenDraw(300)
     for seed in range(20):
         ours, theirs = np.random.default_rng(seed), np.random.default_rng(seed)
         logits = (3.0 * np.random.default_rng([seed, 1]).standard_normal(300)).astype("f4")
@@ -109,7 +110,7 @@ def test_the_knobs():
     logits = np.log(np.array([0.15, 0.5, 0.05, 0.3])).astype(np.float32)
 
     def probs(temperature=1.0, top_k=0, top_p=1.0):
-        return sample.TokenDraw(4).probabilities(logits, temperature, top_k, top_p).copy()
+        return sampling.TokenDraw(4).probabilities(logits, temperature, top_k, top_p).copy()
 
     close = dict(rtol=1e-6)  # float32 logits
     assert np.allclose(probs(), [0.15, 0.5, 0.05, 0.3], **close)
@@ -119,7 +120,7 @@ def test_the_knobs():
     assert np.allclose(probs(top_p=1e-9), [0, 1, 0, 0])
     squares = np.array([0.15, 0.5, 0.05, 0.3]) ** 2
     assert np.allclose(probs(temperature=0.5), squares / squares.sum(), **close)
-    assert sample.choose(logits, 0, 0, 1.0, None) == 1
+    assert sampling.choose(logits, 0, 0, 1.0, None) == 1
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_arguments_out_of_range_are_refused_at_once(model, options, message):
 
 def test_a_broken_model_says_so():
     with pytest.raises(UserError, match="not finite"):
-        sample.choose(np.array([0.0, np.nan]), 1.0, 0, 1.0, np.random.default_rng(0))
+        sampling.choose(np.array([0.0, np.nan]), 1.0, 0, 1.0, np.random.default_rng(0))
 
 
 # ---- The command -------------------------------------------------------------------------------------------

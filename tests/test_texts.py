@@ -7,11 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from gpt2 import sample
+from gpt2 import sampling
+from gpt2.commands import sample
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.sample import Stop
+from gpt2.sampling import Stop
 
 CONFIG = GPT2Config(vocab_size=256, block_size=12, n_layer=2, n_head=3, n_embd=24)
 
@@ -70,8 +71,8 @@ def test_nothing_is_held_back_without_need():
 
 
 def test_the_first_of_a_batch_is_the_only_one_of_none(model):
-    one = list(sample.generate(model, [1, 2, 3], 40, seed=5))
-    steps = list(sample.generate_batch(model, [1, 2, 3], 3, 40, seed=5))
+    one = list(sampling.generate(model, [1, 2, 3], 40, seed=5))
+    steps = list(sampling.generate_batch(model, [1, 2, 3], 3, 40, seed=5))
     assert [int(ids[0]) for ids, _ in steps] == one  # past the window of 12 as well
     rows = np.array([ids for ids, _ in steps]).T
     assert len({tuple(row) for row in rows.tolist()}) == 3
@@ -79,7 +80,7 @@ def test_the_first_of_a_batch_is_the_only_one_of_none(model):
 
 def test_rows_do_not_touch_each_other(model):
     """The logits of each row are those of a whole pass over its own tokens."""
-    steps = list(sample.generate_batch(model, [7, 8], 4, 8, seed=1))
+    steps = list(sampling.generate_batch(model, [7, 8], 4, 8, seed=1))
     rows = np.array([[7, 8]] * 4)
     for ids, logits in steps:
         expected = model.forward(rows)[:, -1]
@@ -91,7 +92,7 @@ def test_log_probabilities_are_the_models_own(model):
     """Whatever temperature and top_k say: by a whole pass, in float64."""
     words = tokenizer.byte()
     options = dict(max_tokens=6, temperature=0.5, top_k=4, seed=1)
-    (made,) = sample.write_samples(model, words, "ab", logprobs=3, **options)
+    (made,) = sampling.write_samples(model, words, "ab", logprobs=3, **options)
     tokens = [97, 98, *made.tokens]
     for i, (token, logprob, top) in enumerate(zip(made.tokens, made.logprobs, made.top)):
         logits = model.forward(np.array([tokens[: 2 + i]]))[0, -1].astype(np.float64)
@@ -100,13 +101,13 @@ def test_log_probabilities_are_the_models_own(model):
         order = np.argsort(-expected)[:3]
         assert [k for k, _ in top] == order.tolist()
         assert np.allclose([p for _, p in top], expected[order], atol=1e-4)
-    assert sample.write_samples(model, words, "ab", max_tokens=3)[0].logprobs == []
+    assert sampling.write_samples(model, words, "ab", max_tokens=3)[0].logprobs == []
 
 
 def test_stop_ends_each_sample_where_its_own_text_has_it(model):
     words = tokenizer.byte()
-    whole = sample.write_samples(model, words, "ab", samples=4, max_tokens=60, seed=3)
-    ended = sample.write_samples(model, words, "ab", samples=4, max_tokens=60, seed=3, stop=["d", "eb"])
+    whole = sampling.write_samples(model, words, "ab", samples=4, max_tokens=60, seed=3)
+    ended = sampling.write_samples(model, words, "ab", samples=4, max_tokens=60, seed=3, stop=["d", "eb"])
     assert {made.stopped for made in whole} == {"length"} and "stop" in {made.stopped for made in ended}
     for before, after in zip(whole, ended):
         places = [place for string in ("d", "eb") if (place := before.text.find(string)) >= 0]
@@ -126,17 +127,17 @@ def test_characters_that_are_cut_across_tokens(model):
     def steps_of(*_, **__):
         return steps
 
-    original, sample.generate_batch = sample.generate_batch, steps_of
+    original, sampling.generate_batch = sampling.generate_batch, steps_of
     try:
-        (made,) = sample.write_samples(model, words, "x", stop=["!"], show=shown.append)
+        (made,) = sampling.write_samples(model, words, "x", stop=["!"], show=shown.append)
     finally:
-        sample.generate_batch = original
+        sampling.generate_batch = original
     assert made.text == "é" and shown == ["é"] and made.stopped == "stop"
 
 
 def test_no_samples_are_refused(model):
     with pytest.raises(UserError, match="samples is 0"):
-        sample.generate_batch(model, [1], 0)
+        sampling.generate_batch(model, [1], 0)
 
 
 # ---- The command -----------------------------------------------------------------------------------------

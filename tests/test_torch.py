@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from gpt2.model import GPT2, MATRICES, GPT2Config
-from gpt2.optimizer import AdamW
+from gpt2.model import GPT2, GPT2Config
+from gpt2.model.gpt2 import MATRICES
+from gpt2.model.optimizer import AdamW
 
 pytest.importorskip("torch")
 import torch

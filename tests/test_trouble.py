@@ -127,11 +127,11 @@ def test_python_without_docstrings_and_assertions(prose, tmp_path):
     for arguments in (
         words[1:],
         ["-m", "gpt2"],
-        ["-m", "gpt2.explain", "gelu"],
-        ["-m", "gpt2.certificate", "gelu"],
-        ["-m", "gpt2.plot", "--help"],
-        ["-m", "gpt2.sample", "--run", tmp_path / "a", "--max-tokens", 3],
-        ["-m", "gpt2.evaluate", "--run", tmp_path / "a", "--data", prose[0]],
+        ["-m", "gpt2", "explain", "gelu"],
+        ["-m", "gpt2", "certificate", "gelu"],
+        ["-m", "gpt2", "plot", "--help"],
+        ["-m", "gpt2", "sample", "--run", tmp_path / "a", "--max-tokens", 3],
+        ["-m", "gpt2", "evaluate", "--run", tmp_path / "a", "--data", prose[0]],
     ):
         done = small_run.run([sys.executable, "-OO", *map(str, arguments)], errors="replace")
         told = [line for line in done.stderr.splitlines() if not line.startswith("reading ")]

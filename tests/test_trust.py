@@ -8,11 +8,11 @@ import shutil
 import pytest
 
 import gpt2
-from gpt2 import convert, evaluate, own, sample
+from gpt2.commands import convert, evaluate, sample
 from gpt2.data import corpora, tokenizer
 from gpt2.errors import UserError
-from gpt2.model import GPT2, GPT2Config
-from gpt2.own import OwnFile
+from gpt2.model import GPT2, GPT2Config, own
+from gpt2.model.own import OwnFile
 from gpt2.train import program, resumed_settings
 from gpt2.weights import peft
 

@@ -7,19 +7,19 @@ import pytest
 
 import gpt2
 from gpt2.backward import compiled
-from gpt2.description import Block, Description
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 from gpt2.layers.lora import lora_forward
 from gpt2.layers.matmul import matmul_forward
 from gpt2.model import GPT2, GPT2Config
-from gpt2.optimizer import AdamW
+from gpt2.model.description import Block, Description
+from gpt2.model.optimizer import AdamW
+from gpt2.model.tensors import Stack
+from gpt2.model.tuning import Tuning, places_of
 from gpt2.parallel.processes import Processes
 from gpt2.parallel.shares import Shares
-from gpt2.sample import generate
-from gpt2.tensors import Stack
+from gpt2.sampling import generate
 from gpt2.train import cost, flops
-from gpt2.tuning import Tuning, places_of
 
 pytestmark = pytest.mark.numeric
 

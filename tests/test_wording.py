@@ -5,7 +5,8 @@ import shlex
 
 import pytest
 
-from gpt2 import evaluate, parallel, sample
+from gpt2 import parallel, sampling
+from gpt2.commands import evaluate, sample
 from gpt2.data import corpora, tinyshakespeare, tokenizer
 from gpt2.errors import OptionError, UserError, reason
 from gpt2.model import GPT2, GPT2Config
@@ -42,7 +43,7 @@ def test_sample_speaks_of_flags(run, capsys, flags, message):
 
 def test_a_library_speaks_of_arguments(model):
     with pytest.raises(OptionError, match="^top_p is 2, expected"):
-        sample.generate(model, [1], top_p=2)
+        sampling.generate(model, [1], top_p=2)
 
 
 def test_evaluate_speaks_of_flags(run, prose, capsys):

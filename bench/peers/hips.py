@@ -9,7 +9,7 @@ from autograd.scipy.special import logsumexp
 
 from bench.peers.formulas import by_block, layers, loss_function
 from bench.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
-from gpt2.model import MATRICES
+from gpt2.model.gpt2 import MATRICES
 
 LAYERS = layers(anp, logsumexp)
 

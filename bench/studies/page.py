@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.studies import load
 from bench.studies.numbers import cell_text, conditions, counts_text, load_text
 from bench.studies.svg import legend, svg
-from gpt2.explain import highlight
+from gpt2.commands.explain import highlight
 
 STYLE = Path(__file__).with_name("page.css")
 

@@ -33,8 +33,8 @@ from gpt2.errors import UserError
 from gpt2.parallel.errors import WorkerError, check_batch
 
 if TYPE_CHECKING:
-    from gpt2.model import GPT2
-    from gpt2.optimizer import AdamW
+    from gpt2.model.gpt2 import GPT2
+    from gpt2.model.optimizer import AdamW
     from gpt2.parallel.group import Group
     from gpt2.parallel.processes import Processes
     from gpt2.parallel.team import Team

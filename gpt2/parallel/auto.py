@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.model import GPT2, GPT2Config
-from gpt2.optimizer import AdamW
+from gpt2.model.config import GPT2Config
+from gpt2.model.gpt2 import GPT2
+from gpt2.model.optimizer import AdamW
 from gpt2.parallel.cores import cores, threads_each
 from gpt2.parallel.processes import Processes
 

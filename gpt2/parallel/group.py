@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.autodiff import run_on_threads
-from gpt2.optimizer import SUM_BLOCK, sum_of_squares
+from gpt2.model.optimizer import SUM_BLOCK, sum_of_squares
 
 GRAIN = 1024  # entries: parts of a flat buffer begin at a multiple of it, so that no two share a page
 CHUNK = 8192  # bytes in one exchange: no pipe holds less, so nobody waits to write while all should read

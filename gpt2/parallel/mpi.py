@@ -19,7 +19,7 @@ import numpy as np
 
 from gpt2.errors import UserError, reason
 from gpt2.hints import install
-from gpt2.optimizer import sum_of_squares
+from gpt2.model.optimizer import sum_of_squares
 from gpt2.parallel.cores import launched_rank
 from gpt2.parallel.group import Group, Reduction
 from gpt2.parallel.interrupts import die_of_interrupt, ended_after

@@ -16,8 +16,8 @@ import numpy as np
 
 from gpt2.autodiff import set_threads
 from gpt2.errors import UserError, no_overflow_warnings, reason
-from gpt2.model import GPT2
-from gpt2.optimizer import AdamW
+from gpt2.model.gpt2 import GPT2
+from gpt2.model.optimizer import AdamW
 from gpt2.parallel.cores import threads_each
 from gpt2.parallel.errors import check_batch
 from gpt2.parallel.group import share

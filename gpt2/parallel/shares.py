@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpt2.autodiff import run_apart
-from gpt2.model import GPT2
-from gpt2.optimizer import AdamW
+from gpt2.model.gpt2 import GPT2
+from gpt2.model.optimizer import AdamW
 from gpt2.parallel.errors import check_batch
 from gpt2.parallel.group import add_up, part, share
 from gpt2.parallel.one import One

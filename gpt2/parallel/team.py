@@ -20,8 +20,8 @@ from gpt2.parallel.errors import check_batch
 from gpt2.parallel.group import Group, share
 
 if TYPE_CHECKING:
-    from gpt2.model import GPT2
-    from gpt2.optimizer import AdamW
+    from gpt2.model.gpt2 import GPT2
+    from gpt2.model.optimizer import AdamW
 
 
 class Team:

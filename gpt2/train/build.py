@@ -11,12 +11,14 @@ from gpt2 import parallel
 from gpt2.autodiff import blas_kernels, get_threads
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
-from gpt2.description import Description
 from gpt2.errors import OptionError, UserError
 from gpt2.hints import quoted, typed
-from gpt2.model import GPT2, GPT2Config, initialise
-from gpt2.optimizer import AdamW
-from gpt2.own import OwnFile
+from gpt2.model.config import GPT2Config
+from gpt2.model.description import Description
+from gpt2.model.gpt2 import GPT2, initialise
+from gpt2.model.optimizer import AdamW
+from gpt2.model.own import OwnFile
+from gpt2.model.tuning import Tuning
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks, ranks_told, threads_each
 from gpt2.parallel.memory import TooLittleMemory
@@ -24,7 +26,6 @@ from gpt2.storage import runs
 from gpt2.train.cost import check_memory
 from gpt2.train.kernels import VARIABLE
 from gpt2.train.settings import FASTEST, OWN, Settings
-from gpt2.tuning import Tuning
 from gpt2.weights.pretrained import Pretrained
 
 

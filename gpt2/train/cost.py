@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gpt2.description import Description
 from gpt2.errors import UserError
 from gpt2.memory import free_memory
-from gpt2.model import GPT2, GPT2Config, lent_range
-from gpt2.optimizer import AdamW
+from gpt2.model.config import GPT2Config
+from gpt2.model.description import Description
+from gpt2.model.gpt2 import GPT2, lent_range
+from gpt2.model.optimizer import AdamW
 from gpt2.train.flops import gflop, training_flops
 
 LINE = 16  # numbers in a cache line, at most

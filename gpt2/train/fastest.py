@@ -22,8 +22,9 @@ import numpy as np
 from gpt2.autodiff import Choices, get_threads
 from gpt2.errors import UserError
 from gpt2.memory import free_memory
-from gpt2.model import GPT2, GPT2Config
-from gpt2.optimizer import AdamW
+from gpt2.model.config import GPT2Config
+from gpt2.model.gpt2 import GPT2
+from gpt2.model.optimizer import AdamW
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks
 from gpt2.parallel.shares import BatchShares

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpt2.decoder import Decoder
-from gpt2.model import GPT2Config
+from gpt2.model.config import GPT2Config
+from gpt2.model.decoder import Decoder
 from gpt2.weights.llmc import padded
 
 SAMPLE_SEED = 1337
@@ -50,7 +50,7 @@ def choose(logits: np.ndarray, coin: float) -> int:
 def generate(decoder: Decoder, start: int, count: int, earlier: int = 0) -> Iterator[int]:
     """Yields `count` tokens after the token `start`.
 
-    decoder   a fresh gpt2.sample.Decoder
+    decoder   a fresh gpt2.model.decoder.Decoder
     earlier   tokens drawn before in this run: the coins go on from there
     """
     coins = Coins()

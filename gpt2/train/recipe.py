@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from gpt2.config import GPT2Config
 from gpt2.data import corpora
-from gpt2.description import Description
 from gpt2.errors import OptionError, UserError, suggestion
-from gpt2.model import default_backward
-from gpt2.own import OwnFile
+from gpt2.model.config import GPT2Config
+from gpt2.model.description import Description
+from gpt2.model.gpt2 import default_backward
+from gpt2.model.own import OwnFile
 from gpt2.train.flags import flag
 from gpt2.train.settings import PRESETS, Settings
 from gpt2.weights import pretrained

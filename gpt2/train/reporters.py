@@ -8,9 +8,9 @@ from typing import TextIO
 
 from gpt2.cli import fitted
 from gpt2.data import corpora
-from gpt2.decoder import Decoder
 from gpt2.errors import counted, printable
 from gpt2.hints import quoted, typed
+from gpt2.model.decoder import Decoder
 from gpt2.train import llmc
 from gpt2.train.flags import table
 from gpt2.train.flops import Peak, gflop, training_flops

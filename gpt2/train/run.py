@@ -14,14 +14,14 @@ from gpt2 import parallel
 from gpt2.data import corpora, tokenizer
 from gpt2.data.orders import ORDERS
 from gpt2.data.tokens import read_tokens
-from gpt2.decoder import SlowGeneration, slowness, unread
-from gpt2.description import described
 from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
-from gpt2.model import unflatten
-from gpt2.optimizer import cosine_lr
-from gpt2.own import OwnFile
-from gpt2.sample import generate
+from gpt2.model.decoder import SlowGeneration, slowness, unread
+from gpt2.model.description import described
+from gpt2.model.gpt2 import unflatten
+from gpt2.model.optimizer import cosine_lr
+from gpt2.model.own import OwnFile
+from gpt2.sampling import generate
 from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
 from gpt2.storage.lock import Lock

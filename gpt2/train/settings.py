@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from gpt2 import parallel
 from gpt2.cli import Parser
 from gpt2.errors import UserError
-from gpt2.own import check_trained_with
+from gpt2.model.own import check_trained_with
+from gpt2.model.tuning import Tuning
 from gpt2.storage import runs
 from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
-from gpt2.tuning import Tuning
 
 FASTEST = "fastest"  # of backward and parallel: what turns out to be (gpt2.train.fastest); of kernels as well
 OWN = "own"  # of kernels: those that OpenBLAS picks

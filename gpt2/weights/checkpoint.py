@@ -31,13 +31,14 @@ import numpy as np
 
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
-from gpt2.description import Description, described
 from gpt2.errors import UserError
-from gpt2.model import GPT2, GPT2Config, unflatten
+from gpt2.model.config import GPT2Config
+from gpt2.model.description import Description, described
+from gpt2.model.gpt2 import GPT2, unflatten
+from gpt2.model.tensors import slices_of
 from gpt2.storage.files import replacing
 from gpt2.storage.header import FORMAT, parse, read_header
 from gpt2.storage.header import load_state as load_state
-from gpt2.tensors import slices_of
 
 NO_DIGEST = "0" * 64
 DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U16": "<u2"}

@@ -17,7 +17,7 @@ import numpy as np
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError
 from gpt2.hints import install
-from gpt2.model import GPT2Config, parameter_table
+from gpt2.model.config import GPT2Config, parameter_table
 from gpt2.storage.files import made_folder, write_together
 from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32

@@ -26,7 +26,7 @@ import numpy as np
 
 from gpt2.data.tokenizer import END_OF_TEXT, Tokenizer
 from gpt2.errors import UserError
-from gpt2.model import GPT2Config, parameter_table
+from gpt2.model.config import GPT2Config, parameter_table
 from gpt2.storage.files import write_atomically, write_together
 from gpt2.weights import bfloat16
 from gpt2.weights.huggingface_tokenizer import from_ranks

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.model import GPT2, Description
-from gpt2.tuning import MODULES, LoRA, Tuning
+from gpt2.model.description import Description
+from gpt2.model.gpt2 import GPT2
+from gpt2.model.tuning import MODULES, LoRA, Tuning
 from gpt2.weights import huggingface
 
 CONFIG = "adapter_config.json"

@@ -25,14 +25,15 @@ from urllib.request import getproxies
 
 import numpy as np
 
-from gpt2.adapters import take
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
-from gpt2.description import Description
 from gpt2.errors import UserError, reason, suggestion
 from gpt2.hints import install
-from gpt2.model import GPT2, GPT2Config
-from gpt2.own import OwnFile
+from gpt2.model.adapters import take
+from gpt2.model.config import GPT2Config
+from gpt2.model.description import Description
+from gpt2.model.gpt2 import GPT2
+from gpt2.model.own import OwnFile
 from gpt2.storage import runs
 from gpt2.storage.files import check_whole
 from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, peft

@@ -13,7 +13,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff import pipeline, switches
 from gpt2.autodiff.api.derived import Derived
 from gpt2.autodiff.api.vjp import Vjp
-from gpt2.explain.parts import split
+from gpt2.commands.explain.parts import split
 from tests.support.rooms import first_call
 
 OPTIONS = {

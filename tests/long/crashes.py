@@ -31,7 +31,7 @@ import time
 import traceback
 from pathlib import Path
 
-from gpt2 import sample  # noqa: F401  all is imported now
+from gpt2.commands import sample  # noqa: F401  all is imported now
 from gpt2.data import corpora
 from gpt2.errors import UserError
 from gpt2.storage import lock, runs  # noqa: F401  all is imported now

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2.convert import state_of
+from gpt2.commands.convert import state_of
 from gpt2.data import textfile, tokenizer
 from gpt2.data.tokens import Loader, read_tokens, write_tokens
 from gpt2.errors import UserError

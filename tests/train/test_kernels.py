@@ -9,8 +9,8 @@ import pytest
 
 from gpt2.autodiff import blas_kernels
 from gpt2.autodiff.run import remembered
-from gpt2.config import GPT2Config
 from gpt2.errors import UserError
+from gpt2.model.config import GPT2Config
 from gpt2.train import Settings, kernels, products, program, resumed_settings, train
 from gpt2.train import quiet as quiet_machine
 from gpt2.train.flags import read_toml

@@ -116,7 +116,7 @@ def test_a_char_model_keeps_its_alphabet(prose, tmp_path):
 
 
 def test_text_can_be_made_from_the_result(start, tmp_path, capsys):
-    from gpt2 import sample
+    from gpt2.commands import sample
 
     assert program.main([*start, "--out", str(tmp_path / "run")]) == 0
     capsys.readouterr()

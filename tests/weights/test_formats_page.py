@@ -26,7 +26,7 @@ def commands():
 
 def test_the_page_has_commands():
     assert len(commands()) >= 15
-    assert {shlex.split(command)[2] for command in commands()} >= {"gpt2.convert", "gpt2.sample", "gpt2.plot"}
+    assert {shlex.split(command)[3] for command in commands()} >= {"convert", "sample", "plot"}
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tok
     Path("my.txt").write_text(TEXT, encoding="utf-8")
     # llm.c's own files, as far as a command names them
     llmc.write("gpt2_124M.bin", model.params, config)
-    from gpt2.convert import state_of
+    from gpt2.commands.convert import state_of
 
     ids = np.arange(8).reshape(2, 4)
     llmc.write_state("gpt2_124M_debug_state.bin", state_of(model, ids, ids + 1), config)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gpt2
-from gpt2 import convert
+from gpt2.commands import convert
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import gpt2
-from gpt2 import convert
+from gpt2.commands import convert
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.tuning import Tuning
+from gpt2.model.tuning import Tuning
 from gpt2.weights import huggingface, peft
 
 pytestmark = pytest.mark.numeric

@@ -6,7 +6,6 @@ import functools
 import numpy as np
 import pytest
 
-from gpt2 import certificate
 from gpt2.autodiff import FixedPair, passes
 from gpt2.autodiff.emit.readable import constants, readable_source
 from gpt2.autodiff.emit.runnable import written
@@ -16,6 +15,7 @@ from gpt2.autodiff.ops import apply, input_node
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.switches import Options
+from gpt2.commands import certificate
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 from tests.support.random_graphs import random_arrays, random_graph

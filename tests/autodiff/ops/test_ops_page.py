@@ -9,7 +9,7 @@ from docs import ops as page
 from gpt2 import autodiff as ad
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import OPS, apply, build, const, input_node
-from gpt2.explain.parts import split
+from gpt2.commands.explain.parts import split
 from tests.support.random_graphs import RING, random_graph
 
 PAGE = page.ROOT / "docs" / "ops.md"

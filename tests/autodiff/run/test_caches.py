@@ -79,7 +79,8 @@ def test_elements_fill_half_of_a_cache(monkeypatch, anew, cache, width, size):
 
 SIZES = """
 import numpy as np
-from gpt2 import autodiff as ad, optimizer
+from gpt2 import autodiff as ad
+from gpt2.model import optimizer
 from gpt2.autodiff.emit import regions
 from gpt2.autodiff.run import split_matmul
 g = ad.grad(lambda x: np.sum(np.tanh(x) ** 2))

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from html import escape
 
-from gpt2.explain.highlight import STYLE as CODE_STYLE
-from gpt2.explain.highlight import graph, python
-from gpt2.explain.parts import Explained
-from gpt2.explain.text import told_kept
+from gpt2.commands.explain.highlight import STYLE as CODE_STYLE
+from gpt2.commands.explain.highlight import graph, python
+from gpt2.commands.explain.parts import Explained
+from gpt2.commands.explain.text import told_kept
 
 STYLE = """\
 :root { color-scheme: light dark; --line: #d0d7de; --back: #ffffff; --text: #1f2328; --soft: #f6f8fa; }
@@ -51,7 +51,7 @@ STAGES = {
 
 
 def page(explained: Sequence[Explained]) -> str:
-    """The page for a list of gpt2.explain.parts.Explained."""
+    """The page for a list of gpt2.commands.explain.parts.Explained."""
     names = [e.name for e in explained]
     links = " &middot; ".join(f'<a href="#{name}">{name}</a>' for name in names)
     body = "\n".join(

@@ -20,17 +20,17 @@ from numpy.typing import ArrayLike
 
 import gpt2.backward as seam
 from gpt2.autodiff import run_on_threads
-from gpt2.changes import Surroundings
-from gpt2.config import BLOCK_PLACES, PRESETS, GPT2Config, parameter_table
-from gpt2.description import Block, Description
 from gpt2.errors import UserError, counted
-from gpt2.fitting import Layers
-from gpt2.forward import block_forward, forward_pass, logits_fn, loss_fn
 from gpt2.layers import Layer
 from gpt2.layers.layer import Parameter
-from gpt2.own import OwnFile
-from gpt2.tensors import Named, Stack, Tensors, joined, ranges_of, slices_of, views
-from gpt2.tuning import Tuning
+from gpt2.model.changes import Surroundings
+from gpt2.model.config import BLOCK_PLACES, PRESETS, GPT2Config, parameter_table
+from gpt2.model.description import Block, Description
+from gpt2.model.fitting import Layers
+from gpt2.model.forward import block_forward, forward_pass, logits_fn, loss_fn
+from gpt2.model.own import OwnFile
+from gpt2.model.tensors import Named, Stack, Tensors, joined, ranges_of, slices_of, views
+from gpt2.model.tuning import Tuning
 
 __all__ = [
     "GPT2",
@@ -166,7 +166,7 @@ class GPT2:
     layers    own layers in place of GPT-2's, by name: {"attention": rope}, a Layer or a forward function; or
               the path of a file that has them
     block     a Block of one's own, or a function (x, p, layers, config) -> x
-    train     what is trained: "all", "lora:8", "last:2", "biases", or a gpt2.tuning.Tuning, which says more.
+    train     what is trained: "all", "lora:8", "last:2", "biases", or a gpt2.model.tuning.Tuning, for more.
               What is frozen has no gradient, and nothing is computed for one
 
     description says what the model is made of: whatever reads its layers, tensors or shapes reads it there.
@@ -226,7 +226,7 @@ class GPT2:
         self.find_tokenizer: Callable[[], Any] | None = None
         self.compiled = compile
         self.tried: Description | None = None  # whose layers generation has tried
-        self.one_position: dict[int, tuple] = {}  # batch -> what generation has compiled (gpt2/decoder.py)
+        self.one_position: dict[int, tuple] = {}  # batch -> what model/decoder.py compiled
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
     def __reduce__(self) -> tuple:

@@ -28,7 +28,7 @@ from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError, option_error, printable
 from gpt2.layers import crossentropy_forward
-from gpt2.model import GPT2
+from gpt2.model.gpt2 import GPT2
 from gpt2.weights import pretrained
 
 LOGITS_AT_ONCE = 1 << 26  # numbers; 256 MiB in float32

@@ -17,8 +17,9 @@ import numpy as np
 
 from gpt2 import cli
 from gpt2.errors import UserError
-from gpt2.model import GPT2, PRESETS, GPT2Config
-from gpt2.optimizer import AdamW
+from gpt2.model.config import PRESETS, GPT2Config
+from gpt2.model.gpt2 import GPT2
+from gpt2.model.optimizer import AdamW
 from gpt2.train.flops import Peak, matmul_peak, training_flops
 
 QUIET = 0.85  # of the better of two measurements of the peak: what the other has on a quiet machine

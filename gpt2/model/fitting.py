@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpt2.config import DATA, PLACES, STATIC, GPT2Config
 from gpt2.errors import UserError, reason
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.layer import Parameter
+from gpt2.model.config import DATA, PLACES, STATIC, GPT2Config
 
 Layers = Mapping[str, Layer]
 

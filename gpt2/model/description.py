@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from gpt2.config import DATA, IN_NO_BLOCK, PLACES, GPT2Config, gpt2_tensors
 from gpt2.errors import UserError
-from gpt2.fitting import (
+from gpt2.layers import LAYERS, Layer, lora
+from gpt2.layers.layer import Parameter
+from gpt2.model.config import DATA, IN_NO_BLOCK, PLACES, GPT2Config, gpt2_tensors
+from gpt2.model.fitting import (
     BlockTensors,
     Layers,
     arguments_of,
@@ -39,12 +41,10 @@ from gpt2.fitting import (
     twice,
     watched,
 )
-from gpt2.layers import LAYERS, Layer, lora
-from gpt2.layers.layer import Parameter
-from gpt2.own import OwnFile
-from gpt2.tensors import ranges_of
-from gpt2.trained import Trained
-from gpt2.tuning import LoRA, Tuning, tuning
+from gpt2.model.own import OwnFile
+from gpt2.model.tensors import ranges_of
+from gpt2.model.trained import Trained
+from gpt2.model.tuning import LoRA, Tuning, tuning
 
 
 @dataclass(frozen=True)
@@ -395,7 +395,7 @@ def described(
 
     where    the file, for messages
     given    keyword arguments of Description: layers, block. Needed where the layers lay in no file, and
-             where their code may not be run unnamed (gpt2/own.py); train: what is trained is what the file
+             where their code may not be run unnamed (model/own.py); train: what is trained is what the file
              says, unless it says nothing; offered: an OwnFile that the user names, in case it is the file's
 
     Raises UserError where layers are needed and not given, given and not needed, or are others.

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2 import certificate, cli
+from gpt2 import cli
+from gpt2.commands import certificate
 from gpt2.layers import Layer
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.model import GPT2, initialise
-from gpt2.tuning import Tuning
+from gpt2.model.gpt2 import GPT2, initialise
+from gpt2.model.tuning import Tuning
 
 
 def lora(

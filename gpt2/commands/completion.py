@@ -9,13 +9,12 @@ The script holds all that it needs, so that completing starts no Python. After a
 
 import argparse
 import importlib
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpt2 import cli
-from gpt2.__main__ import commands
+from gpt2.__main__ import commands, module_of
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -41,9 +40,8 @@ class Words(NamedTuple):
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """The parser of a command: its module has a function `parser`."""
-    folder = importlib.util.find_spec(f"gpt2.{name}").submodule_search_locations
-    return importlib.import_module(f"gpt2.{name}.__main__" if folder else f"gpt2.{name}").parser()
+    """The parser of a command."""
+    return importlib.import_module(module_of(name)).parser()
 
 
 def words(name: str, about: str) -> Words:

@@ -19,14 +19,14 @@ from numpy.typing import ArrayLike
 
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for
-from gpt2.config import DATA
-from gpt2.description import Description
 from gpt2.errors import UserError
-from gpt2.fitting import expected_shape
-from gpt2.forward import block_forward, forward_pass, run_layer
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.matmul import check_shapes
-from gpt2.model import GPT2
+from gpt2.model.config import DATA
+from gpt2.model.description import Description
+from gpt2.model.fitting import expected_shape
+from gpt2.model.forward import block_forward, forward_pass, run_layer
+from gpt2.model.gpt2 import GPT2
 
 # A model with own layers is tried: by pieces it has to give what it gives at once, but for rounding
 ROUNDING = {"float32": 1e-3, "float64": 1e-9}  # of the largest logit

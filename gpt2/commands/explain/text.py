@@ -1,7 +1,7 @@
 """An explained layer as text for a terminal."""
 
 from gpt2 import cli
-from gpt2.explain.parts import Explained
+from gpt2.commands.explain.parts import Explained
 
 
 def text(explained: Explained, width: int, emitted: bool = False) -> str:

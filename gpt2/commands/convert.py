@@ -16,14 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from gpt2 import cli
-from gpt2.adapters import merged
-from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError, printable
 from gpt2.hints import typed
-from gpt2.model import GPT2
-from gpt2.storage import runs
-from gpt2.weights import checkpoint, huggingface, llmc, peft, pretrained
+from gpt2.model.adapters import merged
+from gpt2.model.gpt2 import GPT2
+from gpt2.weights import llmc, pretrained
+from gpt2.weights.write import check_dtype, check_kind, write
 
 # Two float32 programs that sum in different orders agree on a whole tensor to about 1e-6 of its length, and a
 # few times worse through many blocks. A wrong formula is off by far more than this:
@@ -46,14 +45,14 @@ def convert(
     Raises UserError where the source cannot be read or the destination cannot be written.
     """
     destination = Path(destination)
-    _check_dtype(destination, dtype)  # before the source is read, which may take a while
+    check_dtype(destination, dtype)  # before the source is read, which may take a while
     found = pretrained.find(str(source), layers=layers)
     if destination.resolve() == found.path.resolve():
         raise UserError(f"{destination}: source and destination are the same")
     if merge and found.description.lora is None:
         raise UserError(f"--merge: {source} has no adapters; leave it out")
     if not merge:
-        _check_kind(destination, found.description)
+        check_kind(destination, found.description)
     words = _words(found)
     model = found.model()
     return write(destination, merged(model) if merge else model, words, dtype, _peft_name(found))
@@ -67,77 +66,12 @@ def _peft_name(found):
     return f"openai-community/{base.name}" if base.name in pretrained.RELEASED else str(base.path.absolute())
 
 
-def write(
-    destination: Path,
-    model: GPT2,
-    words: Tokenizer | None = None,
-    dtype: str = "float32",
-    base: str | None = None,
-) -> list[Path]:
-    """Write a GPT2, and the Tokenizer `words` where there is one, in the format that the Path's name says.
-
-    base   by which name peft finds the weights that the model's adapters stand on, for a folder of adapters
-
-    Returns the paths written. Raises UserError where they cannot be.
-    """
-    _check_dtype(destination, dtype)
-    _check_kind(destination, model.description)
-    if destination.suffix == ".bin":
-        return llmc.write(destination, model.params, model.config, dtype, words)
-    if destination.suffix == ".safetensors":
-        return _to_checkpoint(destination, model, words)
-    return _to_huggingface(destination, model, words, base)
-
-
-def _check_kind(destination, d):
-    """Raise UserError where the program that reads this format would compute something else."""
-    if destination.suffix == ".safetensors" or d.standard:
-        return
-    who = "llm.c" if destination.suffix == ".bin" else "transformers"
-    if not d.gpt2:
-        raise UserError(
-            f"{destination}: {who} would compute GPT-2 with these weights, and this is another model: "
-            f"{d.told()}; write it as X.safetensors"
-        )
-    if who == "llm.c":
-        raise UserError(
-            f"{destination}: llm.c knows no adapters; --merge (gpt2.merged) takes them into the weights"
-        )
-
-
-def _check_dtype(destination, dtype):
-    if dtype not in ("float32", "bfloat16"):
-        raise UserError(f"dtype is {dtype!r}, expected float32 or bfloat16")
-    if dtype != "float32" and destination.suffix != ".bin":
-        raise UserError(f"--dtype {dtype}: {destination} is always float32; X.bin, for llm.c, can be {dtype}")
-
-
 def _words(found):
     """The tokenizer of the source, or None: weights without one are converted all the same."""
     try:
         return found.tokenizer()
     except UserError:
         return None
-
-
-def _to_checkpoint(path, model, words):
-    state = checkpoint.model_state(model)
-    if model.description.lora is None:  # whole weights, whatever part of them was trained
-        state.pop("tuned", None)
-    if model.description.file is not None:
-        model.description.file.remember()
-    arrays, kept = checkpoint.kept_tokenizer(words)
-    checkpoint.save(path, {**checkpoint.model_arrays(model), **arrays}, {**state, **kept})
-    return [path]
-
-
-def _to_huggingface(folder, model, words, base):
-    if (folder / runs.SETTINGS).exists():
-        raise UserError(f"{folder}: a run of train.py is in this folder; give another one")
-    if model.description.lora is not None:
-        return peft.write(folder, model, base)
-    huggingface.write(folder, model.params, model.config, words)
-    return sorted(path for path in folder.iterdir() if path.is_file())
 
 
 # ---- Debug states ----------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2 import certificate, cli
+from gpt2 import cli
+from gpt2.commands import certificate
 from gpt2.errors import UserError, reason, suggestion
 from gpt2.hints import quoted, typed
 from gpt2.layers import LAYERS

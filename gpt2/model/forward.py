@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gpt2.config import GPT2Config
-from gpt2.description import Description
-from gpt2.fitting import Layers
 from gpt2.layers import Layer
-from gpt2.tensors import Tensors
+from gpt2.model.config import GPT2Config
+from gpt2.model.description import Description
+from gpt2.model.fitting import Layers
+from gpt2.model.tensors import Tensors
 
 
 def run_layer(

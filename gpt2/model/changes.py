@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.description import Description
-from gpt2.fitting import plain
+from gpt2.model.description import Description
+from gpt2.model.fitting import plain
 
 
 class Surroundings:

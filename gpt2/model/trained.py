@@ -6,11 +6,11 @@ import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gpt2.config import BLOCK_PLACES, PLACES
 from gpt2.errors import OptionError
+from gpt2.model.config import BLOCK_PLACES, PLACES
 
 if TYPE_CHECKING:
-    from gpt2.description import Description
+    from gpt2.model.description import Description
 
 
 class Trained(dict[str, int]):

@@ -1,0 +1,163 @@
+"""Text from a trained model, one token at a time.
+
+gpt2 sample --run runs/shakespeare-1 --prompt "ROMEO:"
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpt2 import cli
+from gpt2.autodiff import get_threads, set_threads
+from gpt2.errors import UserError, printable
+from gpt2.model.decoder import SlowGeneration, slowness, unread
+from gpt2.parallel.cores import threads_each
+from gpt2.sampling import check_knobs, check_samples, write_samples
+from gpt2.weights import pretrained
+
+EXAMPLES = (
+    ('gpt2 sample --prompt "ROMEO:"', "go on from a text, with the newest run in runs/"),
+    ("gpt2 sample --run runs/mine --temperature 0 --max-tokens 50", "always the likeliest token"),
+    ('gpt2 sample --init gpt2 --prompt "The meaning of life is"', "with GPT-2's released weights"),
+    ('gpt2 sample --prompt "Once" --samples 4 --stop "THE END"', "four texts, each up to a stop string"),
+    ('gpt2 sample --prompt "Once" --max-tokens 5 --logprobs 3', "as JSON, with log-probabilities"),
+)
+
+
+def parser() -> cli.Parser:
+    """The flags of `gpt2 sample`."""
+    made = cli.Parser("sample", "Text from a trained model.", EXAMPLES)
+    add = made.add_argument
+    add("--run", default="", help="the run's folder (default: the newest in runs/)")
+    add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
+    add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
+    add("--layers", metavar="FILE.py", help="the model's own layers, where their file has moved")
+    add("--prompt", default="", help="text to continue (default: the start of a text)")
+    add("--prompt-file", default="", metavar="FILE", help="a file that holds it, - for standard input")
+    add("--samples", type=int, default=1, metavar="N", help="continuations, made side by side (default: 1)")
+    add("--stop", action="append", default=[], metavar="TEXT", help="ends a continuation; may be given again")
+    add("--max-tokens", type=int, default=200, help="tokens to make (default: %(default)s)")
+    add("--temperature", type=float, default=0.8, help="0: always the likeliest token (default: %(default)s)")
+    add("--top-k", type=int, default=200, help="among the k likeliest; 0: all (default: %(default)s)")
+    add("--top-p", type=float, default=1.0, help="among the likeliest that make up p (default: %(default)s)")
+    add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
+    add("--threads", type=int, default=0, metavar="N", help="for matrix products (default: one a core)")
+    add(
+        "--logprobs",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="K",
+        help="print JSON: texts, tokens, "
+        "log-probabilities in nats, and the K likeliest tokens at each position (default: 0)",
+    )
+    return made
+
+
+def _prompt(args):
+    """The prompt that the arguments name."""
+    if not args.prompt_file:
+        return args.prompt
+    if args.prompt:
+        raise UserError("--prompt and --prompt-file both give a prompt; give one of them")
+    try:
+        content = sys.stdin.buffer.read() if args.prompt_file == "-" else Path(args.prompt_file).read_bytes()
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"--prompt-file {args.prompt_file}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"--prompt-file {args.prompt_file}: not UTF-8 text (byte {error.start})") from None
+
+
+def tell(line: str) -> None:
+    """Say on standard error what is read: standard output is for the result."""
+    print(printable(line), file=sys.stderr)
+
+
+def _check_text(flag, text):
+    """Bytes of the command line that are no text come as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{flag}: not UTF-8 text (character {error.start})") from None
+
+
+def _run(args):
+    if args.seed < 0:
+        raise UserError(f"--seed {args.seed}: expected 0 or more")
+    for flag, text in [("--prompt", args.prompt), *(("--stop", stop) for stop in args.stop)]:
+        _check_text(flag, text)
+    if args.logprobs is not None and args.logprobs < 0:
+        raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
+    if args.threads < 0:
+        raise UserError(f"--threads {args.threads}: expected 1 or more, or 0 for one a core")
+    check_samples(args.samples)
+    check_knobs(args.max_tokens, args.temperature, args.top_k, args.top_p)
+    prompt = _prompt(args)
+    set_threads(threads_each(1, args.threads))
+    model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
+    if slow := unread(model.description):
+        print(f"note: {slowness(slow)}", file=sys.stderr)
+        warnings.simplefilter("ignore", SlowGeneration)  # said
+    options = dict(
+        samples=args.samples,
+        stop=args.stop,
+        logprobs=args.logprobs,
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        seed=args.seed,
+    )
+    if args.logprobs is not None:
+        print(_as_json(words, prompt, write_samples(model, words, prompt, **options)))
+    elif args.samples == 1:
+        print(prompt, end="", flush=True)
+        write_samples(model, words, prompt, show=lambda text: print(text, end="", flush=True), **options)
+        print()
+    else:
+        for number, sample in enumerate(write_samples(model, words, prompt, **options), 1):
+            print(f"---- sample {number} of {args.samples} " + "-" * 40)
+            print(prompt + sample.text)
+
+
+def _as_json(words, prompt, made):
+    """The samples as JSON. `pieces` are the texts of single tokens, with U+FFFD for parts of a character."""
+    samples = []
+    for sample in made:
+        top = [
+            [{"token": k, "piece": words.decode([k]), "logprob": logprob} for k, logprob in likeliest]
+            for likeliest in sample.top
+        ]
+        samples.append(
+            {
+                "text": sample.text,
+                "stopped": sample.stopped,
+                "tokens": sample.tokens,
+                "pieces": [words.decode([token]) for token in sample.tokens],
+                "logprobs": sample.logprobs,
+                **({"top": top} if top else {}),
+            }
+        )
+    return json.dumps({"prompt": prompt, "samples": samples})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli.run(parser(), _interruptible, argv)
+
+
+def _interruptible(args):
+    before = get_threads()
+    try:
+        _run(args)
+    except KeyboardInterrupt:
+        print()  # ends the line that was being written
+        raise
+    finally:
+        set_threads(before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
