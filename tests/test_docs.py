@@ -20,7 +20,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2 import layers
-from gpt2.__main__ import commands
+from gpt2.__main__ import commands as listed
 from gpt2.model import GPT2, GPT2Config
 from tests.support import pages
 from tests.support.pages import PAGES, ROOT, blocks
@@ -308,8 +308,8 @@ def test_commands_in_the_text(page):
 def understood(command):
     """Whether a command's own parser accepts its arguments; one without arguments has to be there."""
     words = shlex.split(command)
-    if words[2] == "gpt2" and len(words) <= 4:
-        return set(words[3:]) <= set(commands())
+    if words[2:3] == ["gpt2"] and len(words) <= 4:
+        return words[:2] == ["python", "-m"] and set(words[3:]) <= set(listed())
     if len(words) == 3:
         name = words[2] + (".__main__" if (ROOT / words[2].replace(".", "/")).is_dir() else "")
         return importlib.import_module(name) is not None
