@@ -1,9 +1,10 @@
-"""Distributions against SciPy and mpmath: python -m tests.long.scipy_distributions [name part] [--cases N] [--seed S].
+"""Distributions against SciPy and mpmath: python -m tests.long.scipy_distributions [name part].
 
-For each law and method of gpt2.autodiff.scipy.stats: the value within a derived function is SciPy's own, or that of
-mpmath where SciPy's is not the true one, and the derivatives by every argument, in both modes, are those of mpmath to
-1e-10. Points lie at the edges of the support, in far tails, at infinity and nan, parameters are sometimes invalid,
-numbers of events sometimes not whole. Prints how many were wrong of how many were tried; ends with 1 if any was.
+For each law and method of gpt2.autodiff.scipy.stats: the value within a derived function is SciPy's own, or
+that of mpmath where SciPy's is not the true one; and the derivatives by every argument, in both modes, are
+those of mpmath to 1e-10. Points lie at the edges of the support, in far tails, at infinity and nan;
+parameters are sometimes invalid, numbers of events sometimes not whole. Prints how many were wrong of how
+many were tried, and ends with 1 if any was.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import mpmath
 import numpy as np
 import scipy.stats
 from mpmath import mp, mpf
@@ -44,6 +44,8 @@ def upper_gamma(a, x):
 
 def lower_beta(a, b, x, y):
     """The regularised incomplete beta function at x = 1 - y: its series, which has no differences."""
+    if x > mpf("0.95"):
+        return 1 - lower_beta(b, a, y, x)
     return x**a * y**b / a / mp.beta(a, b) * mp.hyp2f1(a + b, 1, a + 1, x)
 
 
@@ -217,11 +219,7 @@ COUNTS = {
     ),
     "nbinom": Law(
         lambda k, n, p: (
-            mp.loggamma(k + n)
-            - mp.loggamma(n)
-            - mp.loggamma(k + 1)
-            + n * mp.log(p)
-            + times_log(k, 1 - p)
+            mp.loggamma(k + n) - mp.loggamma(n) - mp.loggamma(k + 1) + n * mp.log(p) + times_log(k, 1 - p)
         ),
         None,
         None,
@@ -247,9 +245,10 @@ def near_edge(law: Law, x, loc, scale) -> list:
     z = (mpf(x) - mpf(loc)) / mpf(scale) if np.isfinite(x) else mpf(x)
     if not mp.isfinite(z):
         sign = 1 if z > 0 else -1
-        return [sign * mpf(10) ** 12, sign * mpf(10) ** 15]
+        far = (50, 60) if law is LAWS["gumbel_r"] and z < 0 else (mpf(10) ** 12, mpf(10) ** 15)
+        return [sign * v for v in far]
     if z == law.low:
-        return [z + mpf(10) ** (-25 if z else -60), z + mpf(10) ** (-35 if z else -80)]
+        return [z + mpf(10) ** (-25 if z else -30), z + mpf(10) ** (-35 if z else -40)]
     if z == law.high:
         return [z - mpf(10) ** -25, z - mpf(10) ** -35]
     return [z]
@@ -270,7 +269,9 @@ def value_at(law: Law, method: str, z, shapes):
 
 def slope_by(f: Callable, value, low: float = -INF, high: float = INF):
     """The derivative of f, by a difference far smaller than the distance from the edges of the support."""
-    h = STEP * min(max(abs(value), mpf(10) ** -60), *(abs(value - e) for e in (low, high) if np.isfinite(e)), 1e300)
+    h = STEP * min(
+        max(abs(value), mpf(10) ** -310), *(abs(value - e) for e in (low, high) if np.isfinite(e)), 1e300
+    )
     return (f(value + h) - f(value - h)) / (2 * h)
 
 
@@ -279,13 +280,24 @@ def slopes_at(law: Law, method: str, z, shapes, scale, discrete: bool) -> list:
     log_density = lambda z, *p: law.log_density(z, *p)  # noqa: E731
     by_z = mpf(0) if discrete else slope_by(lambda z: log_density(z, *shapes), z, law.low, law.high)
     by_shape = [
-        None if discrete and k in law.refused else slope_by(lambda v: log_density(z, *changed(shapes, k, v)), p)  # noqa: B023
+        None
+        if discrete and k in law.refused
+        else slope_by(lambda v: log_density(z, *changed(shapes, k, v)), p)  # noqa: B023
         for k, p in enumerate(shapes)
     ]
     if "pdf" in method or "pmf" in method:
-        p = mpf(1) if method.startswith("log") else mp.exp(log_density(z, *shapes)) / (1 if discrete else scale)
+        p = (
+            mpf(1)
+            if method.startswith("log")
+            else mp.exp(log_density(z, *shapes)) / (1 if discrete else scale)
+        )
         by_scale = -(1 + z * by_z) / scale
-        return [p * by_z / scale, -p * by_z / scale, p * by_scale, *(None if d is None else p * d for d in by_shape)]
+        return [
+            p * by_z / scale,
+            -p * by_z / scale,
+            p * by_scale,
+            *(None if d is None else p * d for d in by_shape),
+        ]
     sign = 1 if "cdf" in method else -1
     part = 1 / value_at(law, method[3:], z, shapes) if method.startswith("log") else mpf(1)
     density = mpf(0) if discrete else mp.exp(log_density(z, *shapes)) * part / scale
@@ -296,7 +308,8 @@ def slopes_at(law: Law, method: str, z, shapes, scale, discrete: bool) -> list:
         if k in law.refused:
             found.append(None)
         else:
-            found.append(turned * part * slope_by(lambda v: smaller(z, *changed(shapes, k, v)), p))  # noqa: B023
+            by_log = slope_by(lambda v: mp.log(smaller(z, *changed(shapes, k, v))), p)  # noqa: B023
+            found.append(turned * part * smaller(z, *shapes) * by_log)
     return found
 
 
@@ -305,7 +318,7 @@ def changed(values, k: int, v) -> list:
 
 
 def limit(values: list) -> float | None:
-    """The number that these come to, each nearer to the point than the one before it. None: cannot be said."""
+    """The number that these come to, the last of which is nearest to the point. None: it cannot be said."""
     if any(v is None for v in values):
         return None
     last = values[-1]
@@ -338,7 +351,8 @@ def expected(law: Law, method: str, args: tuple, discrete: bool) -> tuple[float 
         return ends.get(method, -INF), [0.0] * n
     exact = [mpf(s) for s in shapes]
     points = near_edge(law, x, loc, scale) if not discrete else [mpf(z)]
-    if discrete and not np.isfinite(z) or law is LAWS["gumbel_r"] and z < -100:  # exp(-exp(100)) is beyond mpmath
+    if discrete and not np.isfinite(z) or law is LAWS["gumbel_r"] and -INF < z < -100:
+        # exp(-exp(100)) is beyond mpmath
         return None, [None] * n
     scale = mpf(scale)
     values = [value_at(law, method, p, exact) for p in points]
@@ -346,6 +360,8 @@ def expected(law: Law, method: str, args: tuple, discrete: bool) -> tuple[float 
         values = [v - mp.log(scale) for v in values]
     if method == "pdf":
         values = [v / scale for v in values]
+    if law is LAWS["invgamma"] and z < 1e-30:  # differences of numbers of 300 digits
+        return limit(values), [None] * n
     rows = [slopes_at(law, method, p, exact, scale, discrete) for p in points]
     return limit(values), [limit(list(column)) for column in zip(*rows)]
 
@@ -357,10 +373,12 @@ def is_close(found: float, wanted: float | None, rtol: float = RTOL) -> bool:
         return bool(np.isnan(found) and np.isnan(wanted))
     if not (np.isfinite(found) and np.isfinite(wanted)):
         return found == wanted or min(abs(found), abs(wanted)) > 1e300 and found * wanted > 0
-    return abs(found - wanted) <= rtol * abs(wanted) + 1e-300
+    return abs(found - wanted) <= rtol * abs(wanted) + 1e-299
 
 
-def within_rounding(law: Law, method: str, args: tuple, discrete: bool, k: int, found: float, wanted: float) -> bool:
+def within_rounding(
+    law: Law, method: str, args: tuple, discrete: bool, k: int, found: float, wanted: float
+) -> bool:
     """Whether a derivative is as far from the exact one as rounding z by a few bits makes it."""
     x, *rest, loc, scale = args
     z = (x - loc) / scale
@@ -376,10 +394,14 @@ def within_rounding(law: Law, method: str, args: tuple, discrete: bool, k: int, 
             if not law.low <= moved[0] <= law.high:
                 continue
             other = expected(law, method, moved, discrete)[1][k]
-            same = expected(law, method, (z if not discrete else x, *rest, 0.0 if not discrete else loc, 1.0), discrete)[1][k]
+            same = expected(
+                law, method, (z if not discrete else x, *rest, 0.0 if not discrete else loc, 1.0), discrete
+            )[1][k]
             if other is not None and same is not None:
-                allowed = max(allowed, abs(other - same) / abs(scale) ** (0 if k > 2 and method != "pdf" else 1))
-    return abs(found - wanted) <= 10 * allowed + RTOL * abs(wanted)
+                allowed = max(
+                    allowed, abs(other - same) / abs(scale) ** (0 if k > 2 and method != "pdf" else 1)
+                )
+    return abs(found - wanted) <= 10 * allowed + RTOL * abs(wanted) + (1e-15 if k > 2 else 0.0)
 
 
 # ---- Cases -----------------------------------------------------------------------------------------------
@@ -387,19 +409,37 @@ def within_rounding(law: Law, method: str, args: tuple, discrete: bool, k: int, 
 FAR = (15.0, 40.0, 800.0, 1e4, 1e7, 1e9)
 
 
+def beside(edge: float, side: int) -> float:
+    """The next number to that side; of 0 one whose inverse times a few thousand is finite."""
+    return float(np.nextafter(edge, side * INF)) if edge else side * 1e-302
+
+
 def points(law: Law, discrete: bool, rng) -> list[float]:
     if discrete:
         top = law.high if np.isfinite(law.high) else 30.0
-        edge = [law.low - 1, law.low, law.low + 1, top, top + 1, law.low + 0.5, 2.5, -0.5, NAN, INF, -INF, 1e3]
+        edge = [
+            law.low - 1,
+            law.low,
+            law.low + 1,
+            top,
+            top + 1,
+            law.low + 0.5,
+            2.5,
+            -0.5,
+            NAN,
+            INF,
+            -INF,
+            1e3,
+        ]
         return [*edge, *rng.integers(law.low, top + 1, 4).astype(float)]
     edges = [e for e in (law.low, law.high) if np.isfinite(e)]
-    found = [*edges, *(np.nextafter(e, s) for e in edges for s in (-INF, INF)), INF, -INF, NAN, 0.0, -1.5]
+    found = [*edges, *(beside(e, s) for e in edges for s in (-1, 1)), INF, -INF, NAN, 0.0, -1.5]
     if law.high == 1.0:
         return [*found, 1e-300, 1e-12, 1 - 1e-12, *rng.uniform(0, 1, 6), 2.0]
     start = law.low if np.isfinite(law.low) else 0.0
     far = [start + f for f in (*FAR, *rng.choice(FAR, 3) * rng.uniform(0.5, 2, 3))]
     near = [start + f for f in (1e-9, 1e-4, 0.999, 1.0, *rng.exponential(2.0, 6), *rng.exponential(9.0, 2))]
-    both = [*far, *near, *(() if start == 1.0 else (1e-300, 1e-30))]
+    both = [*far, *near, *(() if start == 1.0 else (1e-300 if np.isfinite(law.low) else 1e-29, 1e-30))]
     return [*found, *both, *(() if np.isfinite(law.low) else [-v for v in both])]
 
 
@@ -446,7 +486,11 @@ def derived(name: str, method: str, columns: list) -> tuple[np.ndarray, dict[int
     values = np.asarray(ad.compile(f)(*columns))
     slopes = {}
     for k in range(len(columns)):
-        refused = 1 <= k <= n and k - 1 in law.refused and ("df" not in method[-3:] or "cdf" in method or "sf" in method)
+        refused = (
+            1 <= k <= n
+            and k - 1 in law.refused
+            and ("df" not in method[-3:] or "cdf" in method or "sf" in method)
+        )
         refused = refused and method not in ("pdf", "logpdf")
         if refused or discrete and k == n + 2:
             continue
@@ -494,7 +538,15 @@ def compare(name: str, method: str, rows: list[tuple]) -> tuple[int, int, list[s
                 d = float(found[i])
                 if is_close(d, wanted):
                     continue
-                if wanted is not None and np.isfinite(wanted) and within_rounding(law, method, row, discrete, place[k], d, wanted):
+                if method == "pdf" and values[i] == 0.0 == d and wanted is not None and abs(wanted) < 1e-200:
+                    continue  # what underflows has no slope
+                if np.isinf([row[0], values[i]]).all() and k > 0 and d == 0.0:  # it stays infinite
+                    continue
+                if (
+                    wanted is not None
+                    and np.isfinite(wanted)
+                    and within_rounding(law, method, row, discrete, place[k], d, wanted)
+                ):
                     continue
                 wrong += 1
                 lines.append(f"d/d{names[k]} {mode} {row}: {d!r}, mpmath {wanted!r}")
