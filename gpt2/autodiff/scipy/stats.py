@@ -157,9 +157,12 @@ class _Dirichlet(_Several):
             return self._theirs.logpdf(x, alpha)
         if np.shape(x)[0] != np.shape(alpha)[0]:  # the last probability may be left out
             x = np.concatenate([x, 1.0 - np.sum(x, axis=0, keepdims=True)])
+        points = np.all(x >= 0.0, axis=0) & (np.abs(np.sum(x, axis=0) - 1.0) <= 1e-9)
+        valid = points & np.all(alpha > 0.0)
         whole = sp.gammaln(np.sum(alpha)) - np.sum(sp.gammaln(alpha))
         weights = alpha - 1.0
-        return whole + np.sum(sp.xlogy(np.reshape(weights, (-1, *(1,) * (np.ndim(x) - 1))), x), axis=0)
+        terms = sp.xlogy(np.reshape(weights, (-1, *(1,) * (np.ndim(x) - 1))), x)
+        return (whole + np.sum(terms, axis=0)) * np.where(valid, 1.0, np.nan)  # an error of SciPy's is nan
 
     def pdf(self, x: Any, alpha: Any) -> Any:
         if not is_recorded((x, alpha)):

@@ -98,3 +98,13 @@ def test_arguments_as_scipy_takes_them():
     ):
         with pytest.raises(TypeError, match="scipy.stats"):
             ad.compile(call)(0.5)
+
+
+def test_what_dirichlet_refuses_is_nan():
+    x, alpha = np.array([0.2, 0.3, 0.5]), np.array([1.5, 2.0, 0.7])
+    f = ad.compile(stats.dirichlet.logpdf)
+    np.testing.assert_allclose(f(x, alpha), scipy.stats.dirichlet.logpdf(x, alpha), rtol=1e-12)
+    for a, b in ((x * 1.1, alpha), (np.array([-0.1, 0.6, 0.5]), alpha), (x, -alpha)):
+        with pytest.raises(ValueError):
+            scipy.stats.dirichlet.logpdf(a, b)
+        assert np.isnan(f(a, b)) and np.isnan(ad.grad(stats.dirichlet.logpdf, (0, 1))(a, b)).all()
