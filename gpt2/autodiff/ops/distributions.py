@@ -101,7 +101,7 @@ def evaluate(*args: Any, law: str, method: str) -> np.ndarray:
     with np.errstate(all="ignore"):
         if method in QUOTIENTS:
             z, *shapes = args
-            return np.asarray(standard(of, method, z, shapes), dtype)
+            return np.asarray(standard(of, method, z, shapes), dtype)[()]
         z, shapes, scale = standardized(of, args)
         valid = of.theirs._argcheck(*shapes) & ~np.isnan(z)
         if scale is not None:
@@ -111,7 +111,7 @@ def evaluate(*args: Any, law: str, method: str) -> np.ndarray:
             out = out / scale
         elif scale is not None and method == "logpdf":
             out = out - np.log(scale)
-        return np.asarray(out if np.all(valid) else np.where(valid, out, NAN), dtype)
+        return np.asarray(out if np.all(valid) else np.where(valid, out, NAN), dtype)[()]
 
 
 def standardized(of: Law, args: Sequence) -> tuple:

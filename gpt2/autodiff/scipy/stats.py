@@ -133,6 +133,8 @@ class _Normal(_Several):
         flat = np.reshape(d, (-1, n))
         z = np.linalg.solve(half, np.swapaxes(flat, 0, 1))
         size = -0.5 * np.sum(z * z, axis=0) - np.sum(np.log(np.diagonal(half))) - 0.5 * n * _LOG_2PI
+        infinite = np.any(np.isinf(flat), axis=1) & ~np.any(np.isnan(flat), axis=1)
+        size = np.where(infinite, -np.inf, size)
         lead = np.shape(d) if n == 1 and np.ndim(d) == 1 else np.shape(d)[:-1]
         return np.squeeze(np.reshape(size, lead))
 

@@ -90,6 +90,7 @@ def test_second_derivatives_and_batches():
 def test_arguments_as_scipy_takes_them():
     f = ad.compile(lambda x: stats.norm.logpdf(scale=2.0, x=x, loc=[0.0, 1.0]))
     np.testing.assert_allclose(f(0.5), scipy.stats.norm.logpdf([0.5, 0.5], [0.0, 1.0], 2.0))
+    assert type(ad.compile(stats.norm.pdf)(0.5)) is type(scipy.stats.norm.pdf(0.5))
     assert ad.compile(lambda x: stats.norm.pdf(x))(np.float32(0.5)).dtype == np.float32
     for call in (
         lambda x: stats.gamma.pdf(x),
