@@ -388,7 +388,7 @@ def within_rounding(
     x, *rest, loc, scale = args
     z = (x - loc) / scale
     if not np.isfinite(z) or not np.isfinite(found):
-        return False
+        return k > 2 and abs(found - wanted) < 1e-15  # a difference of psi that is 0
     allowed = 0.0
     for j in range(1 + len(rest)):
         for turn in (1e-15, -1e-15):

@@ -493,6 +493,15 @@ def inverse_if_large(z: Node) -> tuple[Node, Node]:
     return large, where(large, 1.0 / where(large, z, 1.0), z)
 
 
+def psi_rise(x: Node, h: Node | float) -> Node:
+    """psi(x + h) - psi(x): of large x from the series of psi, term by term. DLMF 5.11.2."""
+    y = x + h
+    u, v = 1.0 / square(x), 1.0 / square(y)
+    terms = 1.0 / 12.0 - (u + v) / 120.0 + (square(u) + u * v + square(v)) / 252.0
+    series = apply("log1p", h / x) + h / (2.0 * x * y) + h * (x + y) * u * v * terms
+    return where(x > 20.0, series, psi(y) - psi(x))
+
+
 def _normal_log(z):
     return -0.5 * (z * z + math.log(2.0 * math.pi))
 
@@ -600,7 +609,7 @@ def _t_by_df(z, df):
     large, small = inverse_if_large(z)
     rest = where(large, 2.0 * log(absolute(where(large, z, 1.0))) - log(df), 0.0)
     rest = rest + apply("log1p", where(large, df * square(small), square(small) / df))
-    return 0.5 * (psi(0.5 * (df + 1.0)) - psi(0.5 * df) - rest - _t_by_scale(z, df) / df)
+    return 0.5 * (psi_rise(0.5 * df, 0.5) - rest - _t_by_scale(z, df) / df)
 
 
 def _t_log(z, df):
@@ -797,8 +806,8 @@ law(
     lambda z, a, b: (a - 1.0) / above(z) - (b - 1.0) / _below_1(z),
     lambda z, a, b: a - (b - 1.0) * z / _below_1(z),
     by_shape=(
-        lambda z, a, b: log_of(z) - psi(a) + psi(a + b),
-        lambda z, a, b: apply("log1p", -z) - psi(b) + psi(a + b),
+        lambda z, a, b: log_of(z) + psi_rise(a, b),
+        lambda z, a, b: apply("log1p", -z) + psi_rise(b, a),
     ),
     cdf_by_shape=(None, None),
     low=0.0,
@@ -821,6 +830,11 @@ def _f_middle(z, n, m):
     """(1 - z) / (m + n z)."""
     large, small = inverse_if_large(z)
     return where(large, (small - 1.0) / (m * small + n), (1.0 - small) / (m + n * small))
+
+
+def _f_by_n(z, n, m):
+    rest = apply("log1p", m / (n * above(z)))
+    return 0.5 * (psi_rise(0.5 * n, 0.5 * m) + m * _f_middle(z, n, m) - rest)
 
 
 def _f_far(z, n, m):
@@ -850,17 +864,9 @@ law(
     lambda z, n, m: (0.5 * n - 1.0) / above(z) - 0.5 * (n + m) * n / (m + n * z),
     lambda z, n, m: 0.5 * n * m * _f_middle(z, n, m),
     by_shape=(
+        _f_by_n,
         lambda z, n, m: (
-            0.5
-            * (
-                m * _f_middle(z, n, m)
-                - apply("log1p", m / (n * above(z)))
-                - psi(0.5 * n)
-                + psi(0.5 * (n + m))
-            )
-        ),
-        lambda z, n, m: (
-            0.5 * (-n * _f_middle(z, n, m) - apply("log1p", n * z / m) - psi(0.5 * m) + psi(0.5 * (n + m)))
+            0.5 * (psi_rise(0.5 * m, 0.5 * n) - n * _f_middle(z, n, m) - apply("log1p", n * z / m))
         ),
     ),
     cdf_by_shape=(None, None),
@@ -997,7 +1003,7 @@ law(
     None,
     None,
     by_shape=(
-        lambda k, n, p: psi(above(k) + n) - psi(n) + log(p),
+        lambda k, n, p: psi_rise(n, k) + log(p),
         lambda k, n, p: n / p - counted(k, 1.0 - p),
     ),
     low=0.0,
