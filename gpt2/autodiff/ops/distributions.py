@@ -861,7 +861,7 @@ def _f_reversed(z, n, m):
 law(
     "f",
     "dfn dfd",
-    lambda z, n, m: (0.5 * n - 1.0) / above(z) - 0.5 * (n + m) * n / (m + n * z),
+    lambda z, n, m: ((0.5 * n - 1.0) * m / above(z) - (0.5 * m + 1.0) * n) / (m + n * z),
     lambda z, n, m: 0.5 * n * m * _f_middle(z, n, m),
     by_shape=(
         _f_by_n,
