@@ -50,6 +50,7 @@ ON_CALL = {
 WITH_SCIPY = (
     "gpt2.autodiff.compat.autograd.scipy",
     "gpt2.autodiff.scipy",
+    "gpt2.autodiff.ops.distributions",
     "gpt2.autodiff.ops.special",
     "gpt2.autodiff.ops.matrix_functions",
     "gpt2.autodiff.ops.sparse_matrices",

@@ -54,6 +54,18 @@ def _read(x: Any, first: float, last: float, extrapolate: Any, read: Callable, n
     return np.where(_across(inside, ndim), read(np.where(inside, x, first)), np.nan)
 
 
+def nan_slopes(y: Any, points: Sequence, ndim: int) -> Any:
+    """y, whose derivatives by the points are nan where it is nan itself.
+
+    Of several values for each point, which the points are broadcast to, by a factor: arctangents are finite
+    where a point is infinite.
+    """
+    if ndim == 0:
+        return y + np.where(np.isnan(y), sum(points) * np.nan, 0.0)
+    point = sum(np.arctan(x) for x in points)
+    return y + _across(point, ndim) * np.where(np.isnan(y), np.nan, 0.0)
+
+
 def _along(y: Any, ndim: int, axis: int) -> Any:
     """The axes of the points go where the axis of the values was."""
     return np.moveaxis(y, range(ndim), range(axis, axis + ndim)) if axis else y
@@ -90,7 +102,7 @@ class Piecewise:
 
         beyond = self.extrapolate if extrapolate is None else extrapolate
         y = _read(x, float(self.x[0]), float(self.x[-1]), beyond, read, ndim)
-        return _along(y, np.ndim(x), self.axis)
+        return _along(nan_slopes(y, [x], ndim), np.ndim(x), self.axis)
 
     def derivative(self, nu: int = 1) -> Piecewise:
         if nu < 0:
@@ -146,7 +158,8 @@ class Spline:
 
         beyond = self.extrapolate if extrapolate is None else extrapolate
         y = _read(x, float(t[k]), float(t[n]), beyond, read, ndim)
-        return _along(y, np.ndim(x), self.axis)
+        y = y if k else np.where(_across(np.isnan(x), ndim), np.nan, y)
+        return _along(nan_slopes(y, [x], ndim), np.ndim(x), self.axis)
 
     def derivative(self, nu: int = 1) -> Spline:
         t, c, k = self.t, self.c, self.k
@@ -207,8 +220,8 @@ def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
     if ext == 2:
         raise not_like_this("scipy.interpolate.splev", "with ext=2")
     x = _times(x)
-    y = Spline(t, c, k)(np.clip(x, first, last) if ext == 3 else x, der)
-    return np.where((x >= first) & (x <= last), y, 0.0) if ext == 1 else y
+    y = Spline(t, c, k)(np.clip(x, first, last) if ext in (1, 3) else x, der)
+    return np.where((x < first) | (x > last), 0.0, y) if ext == 1 else y
 
 
 # ---- Polynomials between the knots -----------------------------------------------------------------------
@@ -343,7 +356,7 @@ def _monotone_slopes(x: np.ndarray, y: Any) -> Any:
     w, v = 2 * h[1:] + h[:-1], h[1:] + 2 * h[:-1]
     rises = a * b > 0
     mean = (w + v) / (w / np.where(rises, a, 1.0) + v / np.where(rises, b, 1.0))
-    inner = np.where(rises, mean, 0.0)
+    inner = np.where(rises, mean, np.where(np.isnan(a * b), np.nan, 0.0))
     first, last = _end_slope(h[0], h[1], rise[0], rise[1]), _end_slope(h[-1], h[-2], rise[-1], rise[-2])
     return np.concatenate([first[None], inner, last[None]])
 
@@ -353,7 +366,7 @@ def _end_slope(h0: Any, h1: Any, rise0: Any, rise1: Any) -> Any:
     slope = ((2 * h0 + h1) * rise0 - h0 * rise1) / (h0 + h1)
     back = np.sign(slope) != np.sign(rise0)
     steep = (np.sign(rise0) != np.sign(rise1)) & (np.abs(slope) > 3.0 * np.abs(rise0))
-    return np.where(back, 0.0, np.where(steep, 3.0 * rise0, slope))
+    return np.where(back & ~np.isnan(slope), 0.0, np.where(steep, 3.0 * rise0, slope))
 
 
 # ---- B-splines -------------------------------------------------------------------------------------------
@@ -388,8 +401,10 @@ def make_interp_spline(
     if bc_type == "periodic":
         raise not_like_this(name, "with bc_type='periodic' and recorded values")
     x, y, axis = _knots("make_interp_spline", x), _in_front(y, axis), axis % np.ndim(_values(y))
-    whole = _scipy.make_interp_spline(x, np.eye(np.shape(y)[0]), k, t, bc_type)
-    return Spline(whole.t, np.tensordot(whole.c, y, 1), k, whole.extrapolate, axis)
+    each = np.eye(np.shape(y)[0])
+    whole = _scipy.make_interp_spline(x, each, k, t, bc_type)
+    c = y if np.array_equal(whole.c, each) else np.tensordot(whole.c, y, 1)  # a value may be nan beside 0
+    return Spline(whole.t, c, k, whole.extrapolate, axis)
 
 
 # ---- interp1d --------------------------------------------------------------------------------------------
@@ -478,6 +493,8 @@ class Interpolant:
             y = np.where(
                 _across(x < self.x[0], ndim), below, np.where(_across(x > self.x[-1], ndim), above, y)
             )
+        if ndim == 0 or self.kind in (*ORDERS, "linear"):  # others have a value where a point is nan
+            y = nan_slopes(y, [x], ndim)
         return _along(y, np.ndim(x), self.axis)
 
     def inner(self, x: Any, ndim: int) -> Any:
@@ -495,7 +512,7 @@ class Interpolant:
             i = np.searchsorted(self.x, x, side="right") - 1
         else:
             i = np.searchsorted(self.x, x, side="left")
-        return self.y[np.clip(i, 0, n - 1)] + _across(x * 0.0, ndim)
+        return self.y[np.clip(i, 0, n - 1)]
 
 
 # ---- Grids -----------------------------------------------------------------------------------------------
@@ -572,9 +589,10 @@ class Grid:
         ndim = np.ndim(self.values) - len(self.points)
         read = self.nearest if method == "nearest" else self.linear
         y = read(columns, ndim)
-        if self.strict or self.fill is None:
-            return y
-        return np.where(_across(outside, ndim), self.fill, y)
+        if not (self.strict or self.fill is None):
+            y = np.where(_across(outside, ndim), self.fill, y)
+        missing = sum(np.isnan(column) for column in columns) > 0
+        return nan_slopes(np.where(_across(missing, ndim), np.nan, y), columns, ndim)
 
     def _beside(self, columns: Sequence) -> list[tuple]:
         """Along each axis: the interval that a point lies in, and which part of it lies behind the point."""
@@ -594,7 +612,7 @@ class Grid:
 
     def nearest(self, columns: Sequence, ndim: int) -> Any:
         index = tuple(np.where(part <= 0.5, i, i + 1) for i, part in self._beside(columns))
-        return self.values[index] + _across(sum(columns) * 0.0, ndim)
+        return self.values[index]
 
 
 def _coordinates(xi: Any, n: int) -> Any:

@@ -12,6 +12,7 @@ import scipy.ndimage as _scipy
 
 from ..api.custom import stop_gradient
 from ..record.value import Recorded, value_of
+from .interpolate import nan_slopes
 from .passing import not_like_this, ours, passed_on
 
 
@@ -228,8 +229,6 @@ def _for_axes(name: str, value: Any, n: int) -> list:
 
 def _folded(c: Any, n: int, mode: str) -> Any:
     """Coordinates beyond the edge, where `mode` says which point inside they mean."""
-    if mode == "nearest":
-        return np.clip(c, 0.0, n - 1.0)
     if mode == "wrap" and n > 1:  # the first and the last pixel are one
         turns = stop_gradient(np.where(c < 0, -1.0 - np.floor(-c / (n - 1)), np.floor(c / (n - 1))))
         return np.where((c >= 0) & (c <= n - 1), c, c - turns * (n - 1))
@@ -260,6 +259,7 @@ def map_coordinates(
     points = [_folded(c, n, mode) for c, n in zip(given, sizes)]
     low = [np.floor(stop_gradient(c)) for c in points]
     share = [c - i for c, i in zip(points, low)]
+    low = [np.clip(i, -2, n + 1) for i, n in zip(low, sizes)] if mode == "nearest" else low
     flat, total = np.ravel(x), 0.0
     for corner in np.ndindex(*(2,) * len(sizes)):
         weight, position, beyond = 1.0, 0, False
@@ -276,4 +276,19 @@ def map_coordinates(
         for c, n in zip(given, sizes):
             inside = inside & (c >= 0) & (c <= n - 1)
         total = np.where(inside, total, cval)
-    return total
+    elif mode not in ("grid-constant", "nearest"):
+        total = _not_finite(total, given, mode, cval)
+    return nan_slopes(total, given, 0)
+
+
+FURTHEST = 2.0**62  # a coordinate that is no index any more
+
+
+def _not_finite(total: Any, given: Sequence, mode: str, cval: Any) -> Any:
+    """Where a coordinate is nan or infinite SciPy gives cval, but where it wraps round and comes to inf."""
+    beyond: Any = False
+    infinite: Any = False
+    for c in given:
+        beyond = beyond | (~(c > -FURTHEST) if "wrap" in mode else ~(np.abs(c) < FURTHEST))
+        infinite = infinite | (c >= FURTHEST)
+    return np.where(beyond | infinite, np.where(beyond, cval, np.nan), total)

@@ -87,8 +87,8 @@ def lfilter(b: Any, a: Any, x: Any, axis: Any = -1, zi: Any = None) -> Any:
     x = np.moveaxis(x, axis, 0)
     lanes = np.shape(x)[1:]
     column = (n - 1, *(1,) * len(lanes))
-    state = np.zeros((n - 1, *lanes)) if zi is None else np.moveaxis(zi, axis, 0)
-    state = state + np.zeros((n - 1, *lanes)) * (np.sum(x) * 0.0 + a[0] * 0.0)  # in the dtype of the results
+    state = np.zeros((n - 1, *lanes), np.result_type(float, b.dtype, a.dtype, x.dtype))  # of the results
+    state = state if zi is None else state + np.moveaxis(zi, axis, 0)
     tail_b, tail_a = np.reshape(b[1:], column), np.reshape(a[1:], column)
     blank = np.zeros((1, *lanes)) if n > 1 else np.zeros((0, *lanes))
 

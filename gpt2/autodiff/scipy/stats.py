@@ -4,9 +4,7 @@ for the shape of a distribution function that is an incomplete gamma or beta fun
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,8 @@ import scipy.special as sp
 import scipy.stats as _scipy
 
 from ..errors import unsupported
+from ..ops.distributions import LAWS
+from ..record.record import apply_op
 from ..record.source_lines import here
 from .passing import is_recorded, passed_on
 
@@ -29,29 +29,13 @@ def __dir__() -> list[str]:
 
 
 class Distribution:
-    """A distribution of SciPy's. Methods with a formula here take recorded values; all others are SciPy's.
-
-    log_density   log of the density (or of the probability) at z = (x - loc) / scale, of z and the shapes
-    cdf           its distribution function; `log_cdf` and `sf` where there is something better than the
-                  logarithm of it and 1 - cdf
-    inside        where it has a density; -inf elsewhere
+    """A distribution of SciPy's. Some methods take recorded values, each as an op (ops/distributions.py); all
+    others are SciPy's.
     """
 
-    def __init__(
-        self,
-        name: str,
-        log_density: Callable,
-        cdf: Callable | None = None,
-        log_cdf: Callable | None = None,
-        sf: Callable | None = None,
-        inside: Callable | None = None,
-        middle: float = 0.5,
-    ):
-        self._name, self._theirs = name, getattr(_scipy, name)
-        self._log_density, self._cdf, self._log_cdf, self._sf = log_density, cdf, log_cdf, sf
-        self._inside, self._middle = inside, middle
-        self._shapes = list(inspect.signature(log_density).parameters)[1:]
-        self._discrete = isinstance(self._theirs, _scipy.rv_discrete)
+    def __init__(self, name: str, methods: tuple[str, ...]):
+        self._name, self._theirs, self._methods = name, getattr(_scipy, name), methods
+        self._law = LAWS[name]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_recorded(args, kwargs):
@@ -66,208 +50,56 @@ class Distribution:
         value = getattr(self._theirs, name)
         if not callable(value):
             return value
-        made = {"logpdf": self._log, "logpmf": self._log, "pdf": self._plain, "pmf": self._plain}
-        made |= {"cdf": self._below, "logcdf": self._log_below, "sf": self._above, "logsf": self._log_above}
 
         def method(*args, **kwargs):
             if not is_recorded(args, kwargs):
                 return value(*args, **kwargs)
-            if name not in made:
+            if name not in self._methods:
                 raise unsupported(f"scipy.stats.{self._name}.{name}", here())
-            return made[name](*self._standard(args, kwargs))
+            return apply_op("distribution", *self._arguments(name, args, kwargs), law=self._name, method=name)
 
         method.__name__ = name
         return method
 
-    def _standard(self, args: tuple, kwargs: dict) -> tuple:
-        """(z, scale, shapes), from arguments by position and by name."""
-        names = [*self._shapes, "loc"] if self._discrete else [*self._shapes, "loc", "scale"]
-        x, *rest = args if args else (kwargs["k" if self._discrete else "x"],)
-        given = {
-            **dict(zip(names, rest, strict=False)),
-            **{k: v for k, v in kwargs.items() if k not in ("x", "k")},
-        }
-        scale = given.get("scale", 1.0)
-        z = x - given["loc"] if "loc" in given else x
-        z = z / scale if "scale" in given else z
-        return z, scale, [given[n] for n in self._shapes]
-
-    def _log(self, z, scale, shapes):
-        value = self._within(z, shapes, lambda z: self._log_density(z, *shapes), -np.inf)
-        return value - np.log(scale) if not self._discrete else value
-
-    def _plain(self, z, scale, shapes):
-        return np.exp(self._log(z, scale, shapes))
-
-    def _within(self, z, shapes, f: Callable, outside: float):
-        """f(z) where there is a density; elsewhere it is computed in the middle, so that nothing is nan."""
-        if self._inside is None:
-            return f(z)
-        good = self._inside(z, *shapes)
-        return np.where(good, f(np.where(good, z, self._middle)), outside)
-
-    def _distribution(self, z, shapes):
-        if self._cdf is None:
-            raise unsupported(f"scipy.stats.{self._name}.cdf", here())
-        return self._cdf(z, *shapes)
-
-    def _below(self, z, scale, shapes):
-        return self._distribution(z, shapes)
-
-    def _log_below(self, z, scale, shapes):
-        return self._log_cdf(z, *shapes) if self._log_cdf else np.log(self._distribution(z, shapes))
-
-    def _above(self, z, scale, shapes):
-        return self._sf(z, *shapes) if self._sf else 1.0 - self._distribution(z, shapes)
-
-    def _log_above(self, z, scale, shapes):
-        return np.log(self._above(z, scale, shapes))
+    def _arguments(self, method: str, args: tuple, kwargs: dict) -> list:
+        """x, the shapes, loc and scale, from arguments by position and by name."""
+        first, end = ("k", ()) if self._law.discrete else ("x", (("scale", 1.0),))
+        found = {"loc": 0.0, **dict(end)}
+        names = [first, *self._law.shapes, *found]
+        for name, value in (*zip(names, args), *kwargs.items()):
+            if name not in names or name in kwargs and name in names[: len(args)]:
+                raise TypeError(f"scipy.stats.{self._name}.{method}: unexpected argument {name}")
+            found[name] = value
+        if len(args) > len(names) or len(found) < len(names):
+            raise TypeError(f"scipy.stats.{self._name}.{method} takes {', '.join(names)}")
+        return [np.asarray(v) if isinstance(v, (list, tuple)) else v for v in (found[n] for n in names)]
 
 
-def _positive(z, *shapes):
-    return z > 0
+DENSITIES, TAILS = ("logpdf", "pdf"), ("cdf", "logcdf", "sf", "logsf")
 
-
-def _not_negative(z, *shapes):
-    return z >= 0
-
-
-def _clipped(z):
-    return np.where(z > 0, z, 0.0)
-
-
-def _t_log(z, df):
-    half = 0.5 * (df + 1.0)
-    return sp.gammaln(half) - sp.gammaln(0.5 * df) - 0.5 * np.log(df * math.pi) - half * np.log1p(z * z / df)
-
-
-def _t_cdf(z, df):
-    tail = 0.5 * sp.betainc(0.5 * df, 0.5, df / (df + z * z))
-    return np.where(z > 0, 1.0 - tail, tail)
-
-
-def _f_log(z, dfn, dfd):
-    a, b = 0.5 * dfn, 0.5 * dfd
-    return a * np.log(dfn / dfd) + (a - 1.0) * np.log(z) - (a + b) * np.log1p(z * dfn / dfd) - sp.betaln(a, b)
-
-
-def _choose(n, k):
-    return sp.gammaln(n + 1.0) - sp.gammaln(k + 1.0) - sp.gammaln(n - k + 1.0)
-
-
-norm = Distribution(
-    "norm", lambda z: -0.5 * (z * z + _LOG_2PI), sp.ndtr, log_cdf=sp.log_ndtr, sf=lambda z: sp.ndtr(-z)
-)
-laplace = Distribution(
-    "laplace",
-    lambda z: -np.abs(z) - math.log(2.0),
-    lambda z: np.where(z > 0, 1.0 - 0.5 * np.exp(-np.abs(z)), 0.5 * np.exp(-np.abs(z))),
-)
-logistic = Distribution(
-    "logistic",
-    lambda z: sp.log_expit(z) + sp.log_expit(-z),
-    sp.expit,
-    log_cdf=sp.log_expit,
-    sf=lambda z: sp.expit(-z),
-)
-cauchy = Distribution(
-    "cauchy", lambda z: -math.log(math.pi) - np.log1p(z * z), lambda z: 0.5 + np.arctan(z) / math.pi
-)
-gumbel_r = Distribution(
-    "gumbel_r", lambda z: -z - np.exp(-z), lambda z: np.exp(-np.exp(-z)), log_cdf=lambda z: -np.exp(-z)
-)
-t = Distribution("t", _t_log, _t_cdf)
-expon = Distribution("expon", lambda z: -z, lambda z: -np.expm1(-_clipped(z)), inside=_not_negative)
-uniform = Distribution(
-    "uniform", lambda z: z * 0.0, lambda z: np.clip(z, 0.0, 1.0), inside=lambda z: (z >= 0) & (z <= 1)
-)
-halfnorm = Distribution(
-    "halfnorm",
-    lambda z: 0.5 * (math.log(2.0 / math.pi) - z * z),
-    lambda z: sp.erf(_clipped(z) / math.sqrt(2.0)),
-    inside=_not_negative,
-)
-lognorm = Distribution(
-    "lognorm",
-    lambda z, s: -0.5 * (np.log(z) / s) ** 2 - np.log(s * z) - 0.5 * _LOG_2PI,
-    lambda z, s: np.where(z > 0, sp.ndtr(np.log(np.where(z > 0, z, 1.0)) / s), 0.0),
-    inside=_positive,
-)
-gamma = Distribution(
-    "gamma",
-    lambda z, a: sp.xlogy(a - 1.0, z) - z - sp.gammaln(a),
-    lambda z, a: sp.gammainc(a, _clipped(z)),
-    sf=lambda z, a: sp.gammaincc(a, _clipped(z)),
-    inside=_positive,
-)
-chi2 = Distribution(
-    "chi2",
-    lambda z, df: sp.xlogy(0.5 * df - 1.0, z) - 0.5 * z - sp.gammaln(0.5 * df) - 0.5 * math.log(2.0) * df,
-    lambda z, df: sp.gammainc(0.5 * df, 0.5 * _clipped(z)),
-    sf=lambda z, df: sp.gammaincc(0.5 * df, 0.5 * _clipped(z)),
-    inside=_positive,
-)
-invgamma = Distribution(
-    "invgamma",
-    lambda z, a: -(a + 1.0) * np.log(z) - sp.gammaln(a) - 1.0 / z,
-    lambda z, a: np.where(z > 0, sp.gammaincc(a, 1.0 / np.where(z > 0, z, 1.0)), 0.0),
-    inside=_positive,
-)
-beta = Distribution(
-    "beta",
-    lambda z, a, b: sp.xlogy(a - 1.0, z) + sp.xlog1py(b - 1.0, -z) - sp.betaln(a, b),
-    lambda z, a, b: sp.betainc(a, b, np.clip(z, 0.0, 1.0)),
-    inside=lambda z, a, b: (z > 0) & (z < 1),
-)
-f = Distribution(
-    "f",
-    _f_log,
-    lambda z, dfn, dfd: sp.betainc(0.5 * dfn, 0.5 * dfd, dfn * _clipped(z) / (dfn * _clipped(z) + dfd)),
-    inside=_positive,
-)
-pareto = Distribution(
-    "pareto",
-    lambda z, b: np.log(b) - (b + 1.0) * np.log(z),
-    lambda z, b: np.where(z > 1, 1.0 - np.where(z > 1, z, 1.0) ** -b, 0.0),
-    inside=lambda z, b: z >= 1,
-    middle=2.0,
-)
-weibull_min = Distribution(
-    "weibull_min",
-    lambda z, c: np.log(c) + (c - 1.0) * np.log(z) - z**c,
-    lambda z, c: np.where(z > 0, -np.expm1(-(np.where(z > 0, z, 1.0) ** c)), 0.0),
-    inside=_positive,
-)
-rayleigh = Distribution(
-    "rayleigh",
-    lambda z: np.log(z) - 0.5 * z * z,
-    lambda z: -np.expm1(-0.5 * _clipped(z) ** 2),
-    inside=_positive,
-)
-poisson = Distribution(
-    "poisson",
-    lambda z, mu: sp.xlogy(z, mu) - sp.gammaln(z + 1.0) - mu,
-    lambda z, mu: np.where(z < 0, 0.0, sp.gammaincc(np.floor(_clipped(z)) + 1.0, mu)),
-    inside=_not_negative,
-)
-bernoulli = Distribution(
-    "bernoulli",
-    lambda z, p: sp.xlogy(z, p) + sp.xlog1py(1.0 - z, -p),
-    inside=lambda z, p: (z == 0) | (z == 1),
-)
-binom = Distribution(
-    "binom",
-    lambda z, n, p: _choose(n, z) + sp.xlogy(z, p) + sp.xlog1py(n - z, -p),
-    inside=lambda z, n, p: (z >= 0) & (z <= n),
-)
-nbinom = Distribution(
-    "nbinom",
-    lambda z, n, p: _choose(z + n - 1.0, z) + n * np.log(p) + sp.xlog1py(z, -p),
-    inside=_not_negative,
-)
-geom = Distribution(
-    "geom", lambda z, p: sp.xlog1py(z - 1.0, -p) + np.log(p), inside=lambda z, p: z >= 1, middle=1.0
-)
+norm = Distribution("norm", DENSITIES + TAILS)
+laplace = Distribution("laplace", DENSITIES + TAILS)
+logistic = Distribution("logistic", DENSITIES + TAILS)
+cauchy = Distribution("cauchy", DENSITIES + TAILS)
+gumbel_r = Distribution("gumbel_r", DENSITIES + TAILS)
+t = Distribution("t", DENSITIES + TAILS)
+expon = Distribution("expon", DENSITIES + TAILS)
+uniform = Distribution("uniform", DENSITIES + TAILS)
+halfnorm = Distribution("halfnorm", DENSITIES + TAILS)
+lognorm = Distribution("lognorm", DENSITIES + TAILS)
+gamma = Distribution("gamma", DENSITIES + TAILS)
+chi2 = Distribution("chi2", DENSITIES + TAILS)
+invgamma = Distribution("invgamma", DENSITIES + TAILS)
+beta = Distribution("beta", DENSITIES + TAILS)
+f = Distribution("f", DENSITIES + TAILS)
+pareto = Distribution("pareto", DENSITIES + TAILS)
+weibull_min = Distribution("weibull_min", DENSITIES + TAILS)
+rayleigh = Distribution("rayleigh", DENSITIES + TAILS)
+poisson = Distribution("poisson", ("logpmf", "pmf", *TAILS))
+bernoulli = Distribution("bernoulli", ("logpmf", "pmf"))
+binom = Distribution("binom", ("logpmf", "pmf"))
+nbinom = Distribution("nbinom", ("logpmf", "pmf"))
+geom = Distribution("geom", ("logpmf", "pmf"))
 
 
 class _Several:
@@ -301,6 +133,8 @@ class _Normal(_Several):
         flat = np.reshape(d, (-1, n))
         z = np.linalg.solve(half, np.swapaxes(flat, 0, 1))
         size = -0.5 * np.sum(z * z, axis=0) - np.sum(np.log(np.diagonal(half))) - 0.5 * n * _LOG_2PI
+        infinite = np.any(np.isinf(flat), axis=1) & ~np.any(np.isnan(flat), axis=1)
+        size = np.where(infinite, -np.inf, size)
         lead = np.shape(d) if n == 1 and np.ndim(d) == 1 else np.shape(d)[:-1]
         return np.squeeze(np.reshape(size, lead))
 
@@ -325,9 +159,12 @@ class _Dirichlet(_Several):
             return self._theirs.logpdf(x, alpha)
         if np.shape(x)[0] != np.shape(alpha)[0]:  # the last probability may be left out
             x = np.concatenate([x, 1.0 - np.sum(x, axis=0, keepdims=True)])
+        points = np.all(x >= 0.0, axis=0) & (np.abs(np.sum(x, axis=0) - 1.0) <= 1e-9)
+        valid = points & np.all(alpha > 0.0)
         whole = sp.gammaln(np.sum(alpha)) - np.sum(sp.gammaln(alpha))
         weights = alpha - 1.0
-        return whole + np.sum(sp.xlogy(np.reshape(weights, (-1, *(1,) * (np.ndim(x) - 1))), x), axis=0)
+        terms = sp.xlogy(np.reshape(weights, (-1, *(1,) * (np.ndim(x) - 1))), x)
+        return (whole + np.sum(terms, axis=0)) * np.where(valid, 1.0, np.nan)  # an error of SciPy's is nan
 
     def pdf(self, x: Any, alpha: Any) -> Any:
         if not is_recorded((x, alpha)):

@@ -135,3 +135,39 @@ def test_an_interp1d_that_was_changed_is_refused():
     curve.y = 2.0 * curve.y
     with pytest.raises(ad.AutodiffError, match="interp1d changed after it was made"):
         g(0.5)
+
+
+READ = [name for name, (_, args) in CALLS.items() if np.ndim(args[0]) and "integral" not in name]
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("point", [np.nan, np.inf, -np.inf])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_points_that_are_no_numbers(name, point):
+    """SciPy's value, or its error; the limit where SciPy's polynomials are nan, and nan from B-splines where
+    its are infinite. The derivative is nan where the value is.
+    """
+    f, (x, *rest) = CALLS[name]
+    x = np.array(x, float)
+    x.flat[x.size // 2] = point
+    try:
+        expected = f(theirs, x, *rest)
+    except ValueError:
+        with pytest.raises(ValueError, match="beyond|out of bounds"):
+            ad.compile(lambda x: f(ours, x, *rest))(x)
+        return
+    found = ad.compile(lambda x: f(ours, x, *rest))(x)
+    both = np.isfinite(found) | np.isfinite(expected) | np.isnan(point)
+    np.testing.assert_allclose(found[both], np.asarray(expected)[both], rtol=1e-9, atol=1e-12)
+    if np.isinf(found).any():
+        return
+    slope = ad.grad(lambda x: np.sum(f(ours, x, *rest)))(x)
+    tangent = ad.jvp(lambda x: np.sum(f(ours, x, *rest)), (x,), (np.ones_like(x),))[1]
+    assert np.isnan(slope.flat[x.size // 2]) == np.isnan(found).any() == np.isnan(tangent)
+
+
+def test_a_value_that_is_nan_is_not_cured():
+    y = Y.copy()
+    y[3] = np.nan
+    found = ad.compile(lambda y: ours.PchipInterpolator(X, y)(np.array([0.3, 1.0, 4.3])))(y)
+    np.testing.assert_array_equal(np.isnan(found), [False, True, False])

@@ -164,6 +164,14 @@ def test_edges():
     assert g(np.zeros(2)) == np.log(2.0) and g(np.full(2, 2000.0)) == 2000.0 + np.log(2.0)  # nothing is kept
 
 
+def test_a_nan_does_not_spread_backwards():
+    x = np.array([1.0, 2.0, np.nan, 4.0])
+    f = lambda x: signal.lfilter([1.0, 0.5], [1.0, -0.3], x)  # noqa: E731
+    np.testing.assert_allclose(ad.compile(f)(x), f(x))
+    slope = ad.jacobian(f)(x)
+    assert np.isfinite(slope[:2]).all()
+
+
 def test_a_program_is_used_again():
     g = ad.grad(lambda a: np.sum(linalg.expm(a)) + stats.norm.logpdf(a[0, 0]) + special.logsumexp(a[0]))
     np.testing.assert_array_equal(g(A), g(A))

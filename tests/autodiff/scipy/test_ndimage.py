@@ -85,3 +85,23 @@ def test_three_axes_and_many_points():
 def test_what_has_no_rule_is_named(call, message):
     with pytest.raises(Exception, match=message):
         ad.grad(lambda x: np.sum(call(x)))(IMAGE)
+
+
+MODES = ("reflect", "grid-mirror", "constant", "grid-constant", "nearest", "mirror", "grid-wrap", "wrap")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("point", [np.nan, np.inf, -np.inf, -1e-17, 3.0, 13.3, -0.5])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_coordinates_that_are_no_numbers(mode, point):
+    """SciPy's value, and a derivative that is nan where the value is."""
+    image = np.random.default_rng(0).normal(size=(4, 5))
+    f = lambda c: ndimage.map_coordinates(image, c, order=1, mode=mode, cval=7.0)  # noqa: E731
+    for axis in (0, 1):
+        c = np.array([[1.3, 0.5], [2.4, 1.2]])
+        c[axis, 0] = point
+        expected = f(c)
+        np.testing.assert_allclose(ad.compile(f)(c), expected, rtol=1e-12, atol=1e-14)
+        slope, tangent = ad.grad(lambda c: np.sum(f(c)))(c), ad.jvp(f, (c,), (np.ones_like(c),))[1]
+        np.testing.assert_array_equal(np.isnan(slope), np.isnan([expected] * 2))
+        np.testing.assert_array_equal(np.isnan(tangent), np.isnan(expected))

@@ -10,15 +10,15 @@ import scipy.special as sp
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.check.numeric import check_graph
-from gpt2.autodiff.ops import OPS, matrix_functions, special
+from gpt2.autodiff.ops import OPS, distributions, matrix_functions, special
 from tests.autodiff.nested import test_batch
 from tests.autodiff.ops.test_rules import instance
 
 pytestmark = pytest.mark.numeric
 
-ROWS = [*dict.fromkeys(special.OP_OF.values()), "matrix_function", "frechet"]
+ROWS = [*dict.fromkeys(special.OP_OF.values()), "matrix_function", "frechet", "distribution"]
 CASES = [pytest.param(n, s, id=f"{n}-{i}") for n in ROWS for i, s in enumerate(OPS[n].samples)]
-assert matrix_functions
+assert matrix_functions and distributions
 
 
 @pytest.mark.parametrize("name, sample", CASES)

@@ -1,0 +1,1071 @@
+"""The op `distribution`: one method of one of SciPy's distributions, element by element.
+
+    distribution(x, *shapes, loc, scale; law, method)    of discrete laws without scale
+
+Values are those of SciPy's own formulas, but in the far tails where those give -inf or nan. Derivatives come
+from a table: `Law` has for each law the derivatives of its log density, and
+
+    pdf' = pdf (log pdf)',  cdf' = pdf,  sf' = -pdf,  logcdf' = pdf / cdf,  logsf' = -pdf / sf
+
+The two quotients are methods as well, of (z, *shapes): "reversed_hazard" and "hazard". A derivative is 0
+outside of the support, nan where the value is nan, and that from inside at an edge of the support.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.special as sp
+import scipy.stats
+
+from ..errors import UnsupportedError
+from ..graph import Node, is_scalar_const
+from . import rowwise
+from .build import absolute, equal, floor, log, sign, square, tanh, where
+from .elementwise import broadcast_shape
+from .special import psi
+from .table import apply, row, sample
+
+INF, NAN = math.inf, math.nan
+LEAST = 5e-324  # in place of 0, where a quotient has to go to its limit
+LARGEST = np.finfo(float).max.item()
+NEAR = 1e-290  # below it 1 / z may be infinite
+UNDERFLOW = 1e-290  # below it the logarithm of a tail is no longer exact
+LOG_2 = math.log(2.0)
+
+
+@dataclass(frozen=True)
+class Law:
+    """What is known of a distribution of SciPy's at z = (x - loc) / scale.
+
+    Of nodes (z, *shapes), z within the support:
+
+    by_z, by_scale   d log density / dz; and 1 + z times that, which scale * d / d scale is the negative of
+    by_shape         d log density / d shape for each; None: a shape that is a whole number
+    cdf_by_shape     for each shape the factor of z * density, or of a probability, in d cdf / d shape; None:
+                     there is no formula
+    edges            (edge, exponent, slope): the density goes by a power of the distance from the edge, by
+                     the slope where that is 1
+    valid            a condition for each shape; that it is positive, if nothing is said
+    at_ends          (slope of the probability by the last shape, z, *shapes) -> it, with its limits where the
+                     shape is 0 or 1
+
+    Of arrays (z, *shapes), `values`: methods for which SciPy has no formula or one that fails somewhere.
+    """
+
+    name: str
+    shapes: tuple[str, ...]
+    by_z: Callable | None
+    by_scale: Callable | None
+    by_shape: tuple[Callable | None, ...] = ()
+    cdf_by_shape: tuple[Callable | None, ...] = ()
+    low: float = -INF
+    high: float = INF
+    edges: tuple[tuple[float, Callable, Callable], ...] = ()
+    valid: tuple[Callable, ...] = ()
+    at_ends: Callable | None = None
+    values: dict[str, Callable] = field(default_factory=dict)
+
+    @property
+    def theirs(self) -> Any:
+        return getattr(scipy.stats, self.name)
+
+    @property
+    def discrete(self) -> bool:
+        return self.by_z is None
+
+    @property
+    def density(self) -> str:
+        return "pmf" if self.discrete else "pdf"
+
+
+LAWS: dict[str, Law] = {}
+
+
+def law(name: str, shapes: str, by_z: Callable | None, by_scale: Callable | None, **columns: Any) -> None:
+    LAWS[name] = Law(name, tuple(shapes.split()), by_z, by_scale, **columns)
+
+
+# ---- Values ----------------------------------------------------------------------------------------------
+
+
+def evaluate(*args: Any, law: str, method: str) -> np.ndarray:
+    """The method on arrays; nan where the parameters are not valid."""
+    of = LAWS[law]
+    dtype = result_dtype([np.result_type(a) for a in args])
+    args = [np.asarray(a, np.float64) for a in args]
+    with np.errstate(all="ignore"):
+        if method in QUOTIENTS:
+            z, *shapes = args
+            return np.asarray(standard(of, method, z, shapes), dtype)[()]
+        z, shapes, scale = standardized(of, args)
+        valid = of.theirs._argcheck(*shapes) & ~np.isnan(z)
+        if scale is not None:
+            valid = valid & (scale > 0)
+        out = within(of, method, z, shapes)
+        if scale is not None and method == "pdf":
+            out = out / scale
+        elif scale is not None and method == "logpdf":
+            out = out - np.log(scale)
+        return np.asarray(out if np.all(valid) else np.where(valid, out, NAN), dtype)[()]
+
+
+def standardized(of: Law, args: Sequence) -> tuple:
+    """z, the shapes, and the scale or None for 1."""
+    x, *shapes, loc = args[:-1] if not of.discrete else args
+    z = x if loc.ndim == 0 and loc == 0 else x - loc
+    scale = args[-1]
+    if of.discrete or scale.ndim == 0 and scale == 1:
+        return z, shapes, None
+    return z / scale, shapes, scale
+
+
+def within(of: Law, method: str, z: np.ndarray, shapes: list) -> np.ndarray:
+    """The method at z, and what it is beyond the support."""
+    low, high = support(of, shapes)
+    if method in ("pdf", "pmf", "logpdf", "logpmf"):
+        inside = (z >= low) & (z <= high) & ~np.isinf(z)
+        if of.discrete:
+            inside &= np.floor(z) == z
+        if np.all(inside):
+            return standard(of, method, z, shapes)
+        filled = np.where(inside, z, of.low if np.isfinite(of.low) else 0.0)
+        return np.where(inside, standard(of, method, filled, shapes), -INF if "log" in method else 0.0)
+    below, above = {"cdf": (0.0, 1.0), "logcdf": (-INF, 0.0), "sf": (1.0, 0.0), "logsf": (0.0, -INF)}[method]
+    under = z < low if of.discrete else z <= low
+    found = standard(of, method, np.clip(z, low, high), shapes)
+    return np.where(under, below, np.where(z >= high, above, found))
+
+
+def support(of: Law, shapes: list) -> tuple:
+    return (0.0, shapes[0]) if of.name == "binom" else (of.low, of.high)
+
+
+def standard(of: Law, method: str, z: np.ndarray, shapes: Sequence) -> np.ndarray:
+    """The method at z within the support: by our formula, by SciPy's, or by a way that all laws share."""
+    if method in of.values:
+        return of.values[method](z, *shapes)
+    if method in SHARED and "_" + method not in vars(type(of.theirs)):
+        return SHARED[method](of, z, *shapes)
+    return getattr(of.theirs, "_" + method)(z, *shapes)
+
+
+def log_tail(here: str, there: str) -> Callable:
+    """The logarithm of a tail; of 1 - the other tail where this one is the larger."""
+
+    def tail(of: Law, z, *shapes):
+        part, other = standard(of, here, z, shapes), standard(of, there, z, shapes)
+        found = np.where(part < 0.5, np.log(part), np.log1p(-other))
+        far = of.values.get("far_" + here)
+        if far is not None and np.any(small := part < UNDERFLOW):
+            found = np.where(small, far(z, *shapes), found)
+        return found
+
+    return tail
+
+
+def quotient(tail: str) -> Callable:
+    def density_by_tail(of: Law, z, *shapes):
+        density = standard(of, "log" + of.density, np.floor(z) if of.discrete else z, shapes)
+        found = np.exp(density - standard(of, tail, z, shapes))
+        return np.where(density == -INF, 0.0, found)
+
+    return density_by_tail
+
+
+SHARED = {
+    "logcdf": log_tail("cdf", "sf"),
+    "logsf": log_tail("sf", "cdf"),
+    "hazard": quotient("logsf"),
+    "reversed_hazard": quotient("logcdf"),
+}
+QUOTIENTS = ("hazard", "reversed_hazard")
+
+
+def normal_hazard(z):
+    return math.sqrt(2.0 / math.pi) / sp.erfcx(z / math.sqrt(2.0))
+
+
+def by_expm1(t):
+    """t / (exp(t) - 1)."""
+    return np.where(t == 0, 1.0, np.where(t > 750.0, 0.0, t / np.expm1(t)))
+
+
+def gamma_fraction(a, x, terms: int = 200):
+    """exp(x) x**-a times the upper incomplete gamma function, for x > a + 1: Lentz, Numerical Recipes 6.2."""
+    a, x = np.broadcast_arrays(a, x)
+    b = x + 1.0 - a
+    c, d = np.full_like(b, 1e300), 1.0 / b
+    h = d
+    for i in range(1, terms):
+        n = -i * (i - a)
+        b = b + 2.0
+        d = 1.0 / (n * d + b)
+        c = b + n / c
+        h = h * d * c
+        if np.all(np.abs(d * c - 1.0) < 1e-15):
+            break
+    return h
+
+
+def log_upper_gamma(a, x):
+    return a * np.log(x) - x - sp.gammaln(a) + np.log(gamma_fraction(a, np.maximum(x, a + 1.0)))
+
+
+def log_lower_gamma(a, x):
+    return a * np.log(x) - x - sp.gammaln(a + 1.0) + np.log(sp.hyp1f1(1.0, a + 1.0, np.minimum(x, a)))
+
+
+def gamma_hazard(x, a):
+    """The hazard of the gamma law; by its fraction where the logarithms are large."""
+    found = SHARED["hazard"](LAWS["gamma"], x, a)
+    far = (x > 500.0) & (x > 2.0 * a)
+    if not np.any(far):
+        return found
+    quick = 1.0 / (x * gamma_fraction(a, np.where(far & (x < 1e300), x, 2.0 * a + 500.0)))
+    return np.where(x > 1e300, 1.0, np.where(far, quick, found))
+
+
+def gamma_reversed(x, a):
+    """x times the reversed hazard of the gamma law."""
+    near = x < a
+    series = a / sp.hyp1f1(1.0, a + 1.0, np.where(near, x, 0.0))
+    filled = np.where(near | np.isinf(x), a, x)
+    return np.where(
+        np.isinf(x), 0.0, np.where(near, series, filled * SHARED["reversed_hazard"](LAWS["gamma"], filled, a))
+    )
+
+
+def log_lower_beta(a, b, x, y):
+    """Of a small tail at x = 1 - y."""
+    return a * np.log(x) + b * np.log(y) - np.log(a) - sp.betaln(a, b) + np.log(beta_series(a, b, x))
+
+
+def beta_series(a, b, x):
+    return sp.hyp2f1(a + b, 1.0, a + 1.0, np.minimum(x, a / (a + b)))
+
+
+# ---- Derivatives -----------------------------------------------------------------------------------------
+
+
+def partials(out: Node, *args: Node) -> tuple:
+    of, method = LAWS[out.attrs["law"]], out.attrs["method"]
+    if method in QUOTIENTS:
+        return quotient_partials(of, method, out, *args)
+    x, *shapes = args[: 1 + len(of.shapes)]
+    loc, scale = args[1 + len(of.shapes)], None if of.discrete else args[-1]
+    z = x if is_number(loc, 0.0) else x - loc
+    z = z if scale is None or is_number(scale, 1.0) else z / scale
+    if "cdf" in method or "sf" in method:
+        return Tail(of, z, shapes, scale, method, args).partials()
+    point = Standardized(of, z, shapes, scale)
+    if method in ("pdf", "pmf"):
+        point.density = out
+        return density_partials(point, lambda factor: times(out, factor))
+    return density_partials(point, lambda factor: factor)
+
+
+class Standardized:
+    """z and the parameters of a node, and what its derivatives have in common."""
+
+    def __init__(self, of: Law, z: Node, shapes: list, scale: Node | None):
+        self.of, self.z, self.shapes, self.scale = of, z, shapes, scale
+        self.density: Node | None = None
+
+    def filled(self) -> Node:
+        """z, and something within the support where it is beyond: the formulas need not warn there."""
+        low, high = support(self.of, self.shapes)
+        bounded = isinstance(high, Node) or high < INF
+        inner = low if self.of.discrete else 0.5 * (low + high) if bounded else low + 1.0
+        z = where(self.z < low, inner, self.z) if low > -INF else self.z
+        return where(z > high, inner, z) if bounded else z
+
+    def inside(self, d: Node) -> Node:
+        """d where there is a density, and nan where the parameters are not valid."""
+        if self.of.discrete:
+            d = where(floor(self.z) < self.z, 0.0, d)
+        return self.inside_of_tail(d)
+
+    def inside_of_tail(self, d: Node) -> Node:
+        """The same, where a number of events need not be whole."""
+        low, high = support(self.of, self.shapes)
+        high = LARGEST if self.of.discrete and high is INF else high
+        if isinstance(high, Node) or high < INF:
+            d = where(self.z > high, 0.0, d)
+        if low > -INF:
+            d = where(self.z < low, 0.0, d)
+        return self.checked(d)
+
+    def checked(self, d: Node) -> Node:
+        """d, and nan where the parameters are not valid."""
+        conditions = self.of.valid or (positive,) * len(self.shapes)
+        parameters = [*zip(conditions, self.shapes)]
+        if self.scale is not None:
+            parameters.append((positive, self.scale))
+        for condition, p in parameters:
+            if not is_scalar_const(p) or not p.value > 0 or condition is not positive:
+                d = d * where(condition(p), 1.0, NAN)
+        return d
+
+    def per_scale(self, d: Node) -> Node:
+        return d if self.scale is None or is_number(self.scale, 1.0) else d / self.scale
+
+
+def density_partials(point: Standardized, weigh: Callable) -> tuple:
+    """Of the log density, or weighed with the density of it."""
+    of, z, shapes = point.of, point.filled(), point.shapes
+    if of.discrete:
+        steps = [lambda: point.checked(constant(0.0, z))]
+        return (*steps, *shape_partials(point, weigh), *steps)
+
+    def by_x():
+        slope = weigh(of.by_z(z, *shapes))
+        if point.density is not None:
+            slope = at_edges(point, slope)
+        return point.inside(point.per_scale(slope))
+
+    def by_scale():
+        slope = weigh(of.by_scale(z, *shapes))
+        for edge, *_ in of.edges if point.density is not None else ():
+            if edge:
+                by_z = at_edges(point, weigh(of.by_z(z, *shapes)))
+                slope = where(equal(z, edge), point.density + edge * by_z, slope)
+        return -point.inside(point.per_scale(slope))
+
+    return by_x, *shape_partials(point, weigh), lambda: -by_x(), by_scale
+
+
+def shape_partials(point: Standardized, weigh: Callable) -> list:
+    def by_shape(k: int):
+        rule = point.of.by_shape[k]
+        if rule is None:
+            return point.checked(constant(0.0, point.z))
+        z = point.filled()
+        slope = weigh(rule(z, *point.shapes))
+        if point.density is not None and point.of.at_ends is not None:
+            slope = point.of.at_ends(slope, z, *point.shapes)
+        return point.inside(slope)
+
+    return [lambda k=k: by_shape(k) for k in range(len(point.shapes))]
+
+
+def at_edges(point: Standardized, slope: Node) -> Node:
+    """The slope of a density, with its limits at edges."""
+    for edge, exponent, first in point.of.edges:
+        power, sense = exponent(*point.shapes), 1.0 if edge == point.of.low else -1.0
+        c = point.per_scale(first(*point.shapes)) * sense
+        limit = where(equal(power, 1.0), c, where(power > 1.0, 0.0, where(power > 0.0, INF, -INF) * sense))
+        slope = where(equal(point.z, edge), where(equal(power, 0.0), slope, limit), slope)
+    return slope
+
+
+class Tail(Standardized):
+    """A point of a cdf or sf, or of its logarithm."""
+
+    def __init__(self, of: Law, z: Node, shapes: list, scale: Node | None, method: str, args: Sequence[Node]):
+        super().__init__(of, z, shapes, scale)
+        self.method, self.args, self.logarithm = method, args, method.startswith("log")
+
+    def partials(self) -> tuple:
+        shaped = [lambda k=k: self.by_shape(k) for k in range(len(self.shapes))]
+        if self.of.discrete:
+            steps = [lambda: self.checked(constant(0.0, self.z))]
+            return (*steps, *shaped, *steps)
+        return self.by_x, *shaped, lambda: -self.by_x(), self.by_scale
+
+    def turned(self, d: Node) -> Node:
+        return d if "cdf" in self.method else -d
+
+    def density_at(self, z: Node) -> Node:
+        """The density by x, or the quotient by z; of a discrete law the probability at floor(z)."""
+        if self.logarithm:
+            name = "reversed_hazard" if "cdf" in self.method else "hazard"
+            return self.inside_of_tail(self.apply(name, z, *self.shapes))
+        if self.of.discrete:
+            return self.apply("pmf", floor(z), *self.shapes, 0.0)
+        return self.apply("pdf", *self.args)
+
+    def apply(self, method: str, *args: Any) -> Node:
+        return apply("distribution", *args, law=self.of.name, method=method)
+
+    def z_times_density(self) -> Node:
+        """At an edge at 0 its limit: z / cdf times the density goes to the power with which cdf begins."""
+        of, z = self.of, self.z
+        d = where(equal(z, 0.0), 0.0, times(self.density_at(z), z))
+        if self.method != "logcdf" or of.low != 0.0:
+            return d
+        if of.edges:
+            return self.inside(where(z < NEAR, of.edges[0][1](*self.shapes) + 1.0, d))
+        return self.inside(where(equal(z, 0.0), INF, d))
+
+    def by_x(self) -> Node:
+        d = self.density_at(self.z)
+        return self.turned(self.per_scale(d) if self.logarithm else d)
+
+    def by_scale(self) -> Node:
+        d = self.z_times_density()
+        return -self.turned(self.checked(self.per_scale(d) if self.logarithm else d))
+
+    def by_shape(self, k: int) -> Node:
+        of, z, rule = self.of, self.z, self.of.cdf_by_shape[k]
+        if rule is None:
+            raise refusal(f"scipy.stats.{of.name}.{self.method}", of.shapes[k])
+        if of.discrete:
+            d = self.density_at(z)
+        elif of.low > 0.0:
+            z = above(z, of.low)
+            d = times(self.density_at(z), z)
+        else:
+            d = self.z_times_density()
+        if not (self.logarithm or self.scale is None or is_number(self.scale, 1.0)):
+            d = d * self.scale
+        return self.turned(self.checked(times(d, rule(z, *self.shapes))))
+
+
+def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -> tuple:
+    """Of the density divided by a tail."""
+    more = out if method == "hazard" else -out
+
+    def by_shape(k: int):
+        rule, log_rule = of.cdf_by_shape[k], of.by_shape[k]
+        if rule is None:
+            raise refusal(f"scipy.stats.{of.name}: its {method.replace('_', ' ')}", of.shapes[k])
+        factor = rule(z, *shapes) if of.discrete else z * rule(z, *shapes)
+        return times(out, log_rule(floor(z) if of.discrete else z, *shapes) + times(more, factor))
+
+    by_z = (lambda: times(out, of.by_z(z, *shapes) + more)) if not of.discrete else (lambda: constant(0.0, z))
+    return by_z, *[lambda k=k: by_shape(k) for k in range(len(shapes))]
+
+
+def refusal(what: str, shape: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what} has no derivative with respect to {shape}: there is no closed formula. "
+        f"ad.stop_gradient({shape}) makes a constant of that argument; or give the function a rule of your "
+        "own with @ad.custom_vjp"
+    )
+
+
+def times(p: Node, q: Node) -> Node:
+    """p * q, which is 0 where p is, whatever q is."""
+    return where(equal(p, 0.0), 0.0, p * q)
+
+
+def constant(value: float, z: Node) -> Node:
+    """The value; nan where z is nan."""
+    return where(equal(z, z), value, NAN)
+
+
+def positive(p: Node) -> Node:
+    return p > 0.0
+
+
+def is_number(p: Node, value: float) -> bool:
+    return is_scalar_const(p) and p.value == value
+
+
+def result_dtype(dtypes: Sequence) -> np.dtype:
+    dtype = np.result_type(*dtypes)
+    if dtype.kind == "c":
+        raise TypeError("a distribution of complex numbers; SciPy's take real ones")
+    return dtype if dtype.kind == "f" else np.dtype(np.float64)
+
+
+# ---- The laws --------------------------------------------------------------------------------------------
+
+
+def above(z: Node, edge: float = 0.0) -> Node:
+    """z, which is a little more than the edge where it is not."""
+    return where(z <= edge, np.nextafter(edge, INF).item(), z)
+
+
+def log_of(z: Node) -> Node:
+    """log(z), which is -inf below 0."""
+    return where(z <= 0.0, -INF, log(where(z <= 0.0, 1.0, z)))
+
+
+def inverse_if_large(z: Node) -> tuple[Node, Node]:
+    """Whether |z| > 1; and 1 / z where it is, else z."""
+    large = absolute(z) > 1.0
+    return large, where(large, 1.0 / where(large, z, 1.0), z)
+
+
+def psi_rise(x: Node, h: Node | float) -> Node:
+    """psi(x + h) - psi(x): of large x from the series of psi, term by term. DLMF 5.11.2."""
+    y = x + h
+    u, v = 1.0 / square(x), 1.0 / square(y)
+    terms = 1.0 / 12.0 - (u + v) / 120.0 + (square(u) + u * v + square(v)) / 252.0
+    series = apply("log1p", h / x) + h / (2.0 * x * y) + h * (x + y) * u * v * terms
+    return where(x > 20.0, series, psi(y) - psi(x))
+
+
+def _normal_log(z):
+    return -0.5 * (z * z + math.log(2.0 * math.pi))
+
+
+law(
+    "norm",
+    "",
+    lambda z: -z,
+    lambda z: 1.0 - square(z),
+    values={
+        "logpdf": _normal_log,
+        "hazard": normal_hazard,
+        "reversed_hazard": lambda z: normal_hazard(-z),
+    },
+)
+
+
+def _laplace_hazard(z):
+    smaller = 0.5 * np.exp(np.minimum(z, 0.0))
+    return np.where(z > 0, 1.0, smaller / (1.0 - smaller))
+
+
+law(
+    "laplace",
+    "",
+    lambda z: -sign(z),
+    lambda z: 1.0 - absolute(z),
+    values={
+        "logpdf": lambda z: -np.abs(z) - LOG_2,
+        "far_cdf": lambda z: z - LOG_2,
+        "far_sf": lambda z: -z - LOG_2,
+        "hazard": _laplace_hazard,
+        "reversed_hazard": lambda z: _laplace_hazard(-z),
+    },
+)
+law(
+    "logistic",
+    "",
+    lambda z: -tanh(0.5 * z),
+    lambda z: 1.0 - z * tanh(0.5 * z),
+    values={"hazard": sp.expit, "reversed_hazard": lambda z: sp.expit(-z)},
+)
+
+
+def _cauchy_by_z(z):
+    _, small = inverse_if_large(z)
+    return -2.0 * small / (1.0 + square(small))
+
+
+def _cauchy_by_scale(z):
+    large, small = inverse_if_large(z)
+    found = (1.0 - square(small)) / (1.0 + square(small))
+    return where(large, -found, found)
+
+
+def _cauchy_hazard(z):
+    far = z > 1e8
+    filled = np.where(far, 0.0, z)
+    return np.where(far, 1.0 / z, 1.0 / ((1.0 + filled * filled) * np.arctan2(1.0, filled)))
+
+
+law(
+    "cauchy",
+    "",
+    _cauchy_by_z,
+    _cauchy_by_scale,
+    values={"hazard": _cauchy_hazard, "reversed_hazard": lambda z: _cauchy_hazard(-z)},
+)
+
+
+def _gumbel_log_sf(z):
+    t = np.exp(-z)
+    return np.where(z > 37.0, -z, np.where(z > -1.0, np.log(-np.expm1(-t)), np.log1p(-np.exp(-t))))
+
+
+law(
+    "gumbel_r",
+    "",
+    lambda z: apply("expm1", -z),
+    lambda z: 1.0 + z * apply("expm1", -z),
+    values={
+        "logsf": _gumbel_log_sf,
+        "hazard": lambda z: by_expm1(np.exp(-z)),
+        "reversed_hazard": lambda z: np.exp(-z),
+    },
+)
+
+
+def _t_by_z(z, df):
+    large, small = inverse_if_large(z)
+    r = 1.0 / df
+    below = where(large, square(small) + r, 1.0 + r * square(small))
+    return -(1.0 + r) * small / below
+
+
+def _t_by_scale(z, df):
+    large, small = inverse_if_large(z)
+    r = 1.0 / df
+    return where(large, square(small) - 1.0, 1.0 - square(small)) / where(
+        large, square(small) + r, 1.0 + r * square(small)
+    )
+
+
+def _t_by_df(z, df):
+    large, small = inverse_if_large(z)
+    rest = where(large, 2.0 * log(absolute(where(large, z, 1.0))) - log(df), 0.0)
+    rest = rest + apply("log1p", where(large, df * square(small), square(small) / df))
+    return 0.5 * (psi_rise(0.5 * df, 0.5) - rest - _t_by_scale(z, df) / df)
+
+
+def _t_log(z, df):
+    far = np.abs(z) > 1e150
+    found = scipy.stats.t._logpdf(np.where(far, 1.0, z), df)
+    if not np.any(far):
+        return found
+    start = scipy.stats.t._logpdf(0.0, df)
+    return np.where(far, start - 0.5 * (df + 1.0) * (2.0 * np.log(np.abs(z)) - np.log(df)), found)
+
+
+def _t_cdf(z, df):
+    """SciPy's is 1/2 where z is small."""
+    small = z * z < 1e-6 * np.minimum(df, 1.0)
+    if not np.any(small):
+        return sp.stdtr(df, z)
+    z2 = np.where(small, z * z, 0.0)
+    series = 1.0 - (df + 1.0) / (6.0 * df) * z2 + (df + 1.0) * (df + 3.0) / (40.0 * df * df) * z2 * z2
+    return np.where(small, 0.5 + z * np.exp(_t_log(np.zeros_like(z), df)) * series, sp.stdtr(df, z))
+
+
+def _t_far(z, df):
+    near = df / (df + z * z)
+    x = np.where(np.abs(z) > 1e150, 0.0, near)
+    log_x = np.log(df) - 2.0 * np.log(np.abs(z)) - np.log1p(df / z / z)
+    a = 0.5 * df
+    rest = np.log(beta_series(a, 0.5, x)) - np.log(a) - sp.betaln(a, 0.5) + 0.5 * np.log1p(-x)
+    return a * log_x + rest - LOG_2
+
+
+law(
+    "t",
+    "df",
+    _t_by_z,
+    _t_by_scale,
+    by_shape=(_t_by_df,),
+    cdf_by_shape=(None,),
+    values={
+        "logpdf": _t_log,
+        "cdf": _t_cdf,
+        "sf": lambda z, df: _t_cdf(-z, df),
+        "far_cdf": _t_far,
+        "far_sf": _t_far,
+    },
+)
+law(
+    "expon",
+    "",
+    lambda z: constant(-1.0, z),
+    lambda z: 1.0 - z,
+    low=0.0,
+    edges=((0.0, lambda: 0.0, lambda: 0.0),),
+    values={
+        "hazard": lambda z: np.where(np.isnan(z), z, 1.0),
+        "reversed_hazard": lambda z: 1.0 / np.expm1(z),
+    },
+)
+law(
+    "uniform",
+    "",
+    lambda z: constant(0.0, z),
+    lambda z: constant(1.0, z),
+    low=0.0,
+    high=1.0,
+    edges=((0.0, lambda: 0.0, lambda: 0.0),),
+    values={"hazard": lambda z: 1.0 / (1.0 - z), "reversed_hazard": lambda z: 1.0 / z},
+)
+
+
+def _halfnorm_log_sf(z):
+    return np.where(z < 1.0, np.log1p(-sp.erf(z / math.sqrt(2.0))), LOG_2 + sp.log_ndtr(-z))
+
+
+law(
+    "halfnorm",
+    "",
+    lambda z: -z,
+    lambda z: 1.0 - square(z),
+    low=0.0,
+    edges=((0.0, lambda: 0.0, lambda: 0.0),),
+    values={"logsf": _halfnorm_log_sf, "hazard": normal_hazard},
+)
+
+
+def _lognorm_hazard(z, s):
+    y = np.log(z) / s
+    found = SHARED["hazard"](LAWS["lognorm"], z, s)
+    return np.where(y < 1.0, found, np.where(np.isinf(z), 0.0, normal_hazard(np.maximum(y, 1.0)) / (s * z)))
+
+
+def _lognorm_reversed(z, s):
+    y = np.log(z) / s
+    found = SHARED["reversed_hazard"](LAWS["lognorm"], z, s)
+    return np.where(y > -1.0, found, normal_hazard(np.maximum(-y, 1.0)) / s / z)
+
+
+def _lognorm_by_z(z, s):
+    z = where(z > LARGEST, LARGEST, above(z))
+    return -(1.0 + log(z) / square(s)) / z
+
+
+law(
+    "lognorm",
+    "s",
+    _lognorm_by_z,
+    lambda z, s: -log_of(z) / square(s),
+    by_shape=(lambda z, s: (square(log_of(z) / s) - 1.0) / s,),
+    cdf_by_shape=(lambda z, s: -log_of(z) / s,),
+    low=0.0,
+    values={"hazard": _lognorm_hazard, "reversed_hazard": _lognorm_reversed},
+)
+law(
+    "gamma",
+    "a",
+    lambda z, a: (a - 1.0) / above(z) - 1.0,
+    lambda z, a: a - z,
+    by_shape=(lambda z, a: log_of(z) - psi(a),),
+    cdf_by_shape=(None,),
+    low=0.0,
+    edges=((0.0, lambda a: a - 1.0, lambda a: 1.0 + 0.0 * a),),
+    values={
+        "far_cdf": lambda z, a: log_lower_gamma(a, z),
+        "far_sf": lambda z, a: log_upper_gamma(a, z),
+        "hazard": gamma_hazard,
+        "reversed_hazard": lambda z, a: gamma_reversed(z, a) / z,
+    },
+)
+law(
+    "chi2",
+    "df",
+    lambda z, df: (0.5 * df - 1.0) / above(z) - 0.5,
+    lambda z, df: 0.5 * (df - z),
+    by_shape=(lambda z, df: 0.5 * ((log_of(z) - LOG_2) - psi(0.5 * df)),),
+    cdf_by_shape=(None,),
+    low=0.0,
+    edges=((0.0, lambda df: 0.5 * df - 1.0, lambda df: 0.25 + 0.0 * df),),
+    values={
+        "far_cdf": lambda z, df: log_lower_gamma(0.5 * df, 0.5 * z),
+        "far_sf": lambda z, df: log_upper_gamma(0.5 * df, 0.5 * z),
+        "hazard": lambda z, df: 0.5 * gamma_hazard(0.5 * z, 0.5 * df),
+        "reversed_hazard": lambda z, df: gamma_reversed(0.5 * z, 0.5 * df) / z,
+    },
+)
+
+
+def _invgamma_log(z, a):
+    return np.where(z == 0, -INF, -(a + 1.0) * np.log(z) - sp.gammaln(a) - 1.0 / z)
+
+
+law(
+    "invgamma",
+    "a",
+    lambda z, a: (1.0 / above(z) - (a + 1.0)) / above(z),
+    lambda z, a: 1.0 / above(z) - a,
+    by_shape=(lambda z, a: -log_of(z) - psi(a),),
+    cdf_by_shape=(None,),
+    low=0.0,
+    values={
+        "logpdf": _invgamma_log,
+        "pdf": lambda z, a: np.exp(_invgamma_log(z, a)),
+        "far_cdf": lambda z, a: log_upper_gamma(a, 1.0 / z),
+        "far_sf": lambda z, a: log_lower_gamma(a, 1.0 / z),
+        "hazard": lambda z, a: np.where(z == 0, 0.0, gamma_reversed(1.0 / z, a) / z),
+        "reversed_hazard": lambda z, a: np.where(np.isinf(z), 0.0, gamma_hazard(1.0 / z, a) / z / z),
+    },
+)
+
+
+def _below_1(z: Node) -> Node:
+    return where(z >= 1.0, LEAST, 1.0 - z)
+
+
+def _beta_pdf(z, a, b):
+    try:
+        return scipy.stats.beta._pdf(z, a, b)
+    except OverflowError:  # SciPy's, where the density is infinite
+        return np.exp(scipy.stats.beta._logpdf(z, a, b))
+
+
+def _beta_reversed(z, a, b, y):
+    """At z = 1 - y."""
+    found = SHARED["reversed_hazard"](LAWS["beta"], z, a, b)
+    return np.where(z < 1e-290, a / z / y, found)
+
+
+def _beta_hazard(z, a, b):
+    found = SHARED["hazard"](LAWS["beta"], z, a, b)
+    return np.where(z == 1.0, INF, found)
+
+
+law(
+    "beta",
+    "a b",
+    lambda z, a, b: (a - 1.0) / above(z) - (b - 1.0) / _below_1(z),
+    lambda z, a, b: a - (b - 1.0) * z / _below_1(z),
+    by_shape=(
+        lambda z, a, b: log_of(z) + psi_rise(a, b),
+        lambda z, a, b: apply("log1p", -z) + psi_rise(b, a),
+    ),
+    cdf_by_shape=(None, None),
+    low=0.0,
+    high=1.0,
+    edges=(
+        (0.0, lambda a, b: a - 1.0 + 0.0 * b, lambda a, b: b * (b + 1.0) + 0.0 * a),
+        (1.0, lambda a, b: b - 1.0 + 0.0 * a, lambda a, b: a * (a + 1.0) + 0.0 * b),
+    ),
+    values={
+        "pdf": _beta_pdf,
+        "far_cdf": lambda z, a, b: log_lower_beta(a, b, z, 1.0 - z),
+        "far_sf": lambda z, a, b: log_lower_beta(b, a, 1.0 - z, z),
+        "reversed_hazard": lambda z, a, b: _beta_reversed(z, a, b, 1.0 - z),
+        "hazard": _beta_hazard,
+    },
+)
+
+
+def _f_middle(z, n, m):
+    """(1 - z) / (m + n z)."""
+    large, small = inverse_if_large(z)
+    return where(large, (small - 1.0) / (m * small + n), (1.0 - small) / (m + n * small))
+
+
+def _f_by_n(z, n, m):
+    rest = apply("log1p", m / (n * above(z)))
+    return 0.5 * (psi_rise(0.5 * n, 0.5 * m) + m * _f_middle(z, n, m) - rest)
+
+
+def _f_far(z, n, m):
+    x = np.where(np.isinf(z), 1.0, n * z / (n * z + m))
+    return log_lower_beta(0.5 * n, 0.5 * m, x, m / (n * z + m))
+
+
+def _f_far_sf(z, n, m):
+    return log_lower_beta(0.5 * m, 0.5 * n, m / (n * z + m), n * z / (n * z + m))
+
+
+def _f_log(z, n, m):
+    return np.where(np.isinf(z), -INF, scipy.stats.f._logpdf(np.where(np.isinf(z), 1.0, z), n, m))
+
+
+def _f_hazard(z, n, m):
+    return np.where(np.isinf(z), 0.0, SHARED["hazard"](LAWS["f"], z, n, m))
+
+
+def _f_reversed(z, n, m):
+    return np.where(z == 0, INF, SHARED["reversed_hazard"](LAWS["f"], z, n, m))
+
+
+law(
+    "f",
+    "dfn dfd",
+    lambda z, n, m: ((0.5 * n - 1.0) * m / above(z) - (0.5 * m + 1.0) * n) / (m + n * z),
+    lambda z, n, m: 0.5 * n * m * _f_middle(z, n, m),
+    by_shape=(
+        _f_by_n,
+        lambda z, n, m: (
+            0.5 * (psi_rise(0.5 * m, 0.5 * n) - n * _f_middle(z, n, m) - apply("log1p", n * z / m))
+        ),
+    ),
+    cdf_by_shape=(None, None),
+    low=0.0,
+    edges=((0.0, lambda n, m: 0.5 * n - 1.0 + 0.0 * m, lambda n, m: 4.0 + 8.0 / m + 0.0 * n),),
+    values={
+        "far_cdf": _f_far,
+        "far_sf": _f_far_sf,
+        "logpdf": _f_log,
+        "hazard": _f_hazard,
+        "reversed_hazard": _f_reversed,
+    },
+)
+law(
+    "pareto",
+    "b",
+    lambda z, b: -(b + 1.0) / z,
+    lambda z, b: constant(-1.0, z) * b,
+    by_shape=(lambda z, b: 1.0 / b - log(above(z, 1.0)),),
+    cdf_by_shape=(lambda z, b: log(above(z, 1.0)) / b,),
+    low=1.0,
+    values={
+        "logpdf": lambda z, b: np.log(b) - (b + 1.0) * np.log(z),
+        "cdf": lambda z, b: -np.expm1(-b * np.log(z)),
+        "logsf": lambda z, b: -b * np.log(z),
+        "hazard": lambda z, b: b / z,
+        "reversed_hazard": lambda z, b: b / z / np.expm1(b * np.log(z)),
+    },
+)
+
+
+def _weibull_log(z, c):
+    return np.log(c) + sp.xlogy(c - 1.0, z) - z**c
+
+
+law(
+    "weibull_min",
+    "c",
+    lambda z, c: (c - 1.0) / above(z) - c * above(z) ** (c - 1.0),
+    lambda z, c: c * (1.0 - above(z) ** c),
+    by_shape=(lambda z, c: 1.0 / c + log_of(z) * (1.0 - above(z) ** c),),
+    cdf_by_shape=(lambda z, c: log_of(z) / c,),
+    low=0.0,
+    edges=((0.0, lambda c: c - 1.0, lambda c: 2.0 + 0.0 * c),),
+    values={
+        "pdf": lambda z, c: np.exp(_weibull_log(z, c)),
+        "hazard": lambda z, c: np.where(np.isnan(z), z, c * z ** (c - 1.0)),
+        "reversed_hazard": lambda z, c: c / z * by_expm1(z**c),
+    },
+)
+law(
+    "rayleigh",
+    "",
+    lambda z: 1.0 / above(z) - z,
+    lambda z: 2.0 - square(z),
+    low=0.0,
+    edges=((0.0, lambda: 1.0, lambda: 1.0),),
+    values={"hazard": lambda z: z, "reversed_hazard": lambda z: 2.0 / z * by_expm1(0.5 * z * z)},
+)
+
+
+# Discrete laws: a number of events that is not whole has no probability, and the derivative by it is zero
+def counted(k: Node, p: Node) -> Node:
+    """k / p, which is 0 where k is."""
+    return where(equal(k, 0.0), 0.0, k / p)
+
+
+def _probability(p: Node) -> Node:
+    return absolute(p - 0.5) <= 0.5
+
+
+def _probability_not_0(p: Node) -> Node:
+    return where(p <= 1.0, p, NAN) > 0.0
+
+
+def _whole(n: Node) -> Node:
+    return where(n >= 0.0, floor(n), NAN) >= n
+
+
+def _poisson_at_0(slope, k, mu):
+    at_0 = where(equal(k, 0.0), -1.0, where(equal(k, 1.0), 1.0, 0.0))
+    return where(equal(mu, 0.0), at_0, slope)
+
+
+def _binom_at_ends(slope, k, n, p):
+    at_0 = where(equal(k, 0.0), -n, where(equal(k, 1.0), n, 0.0))
+    at_1 = where(equal(k, n), n, where(equal(k, n - 1.0), -n, 0.0))
+    return where(equal(p, 0.0), at_0, where(equal(p, 1.0), at_1, slope))
+
+
+def _nbinom_at_1(slope, k, n, p):
+    return where(equal(p, 1.0), where(equal(k, 0.0), n, where(equal(k, 1.0), -n, 0.0)), slope)
+
+
+law(
+    "poisson",
+    "mu",
+    None,
+    None,
+    by_shape=(lambda k, mu: counted(k, mu) - 1.0,),
+    cdf_by_shape=(lambda k, mu: constant(-1.0, mu),),
+    low=0.0,
+    valid=(lambda mu: mu >= 0.0,),
+    at_ends=_poisson_at_0,
+    values={
+        "far_cdf": lambda k, mu: log_upper_gamma(np.floor(k) + 1.0, mu),
+        "far_sf": lambda k, mu: log_lower_gamma(np.floor(k) + 1.0, mu),
+    },
+)
+law(
+    "bernoulli",
+    "p",
+    None,
+    None,
+    by_shape=(lambda k, p: counted(k, p) - counted(1.0 - k, 1.0 - p),),
+    low=0.0,
+    high=1.0,
+    valid=(_probability,),
+    at_ends=lambda slope, k, p: _binom_at_ends(slope, k, 1.0 + 0.0 * p, p),
+)
+law(
+    "binom",
+    "n p",
+    None,
+    None,
+    by_shape=(None, lambda k, n, p: counted(k, p) - counted(n - k, 1.0 - p)),
+    low=0.0,
+    valid=(_whole, _probability),
+    at_ends=_binom_at_ends,
+)
+law(
+    "nbinom",
+    "n p",
+    None,
+    None,
+    by_shape=(
+        lambda k, n, p: psi_rise(n, k) + log(p),
+        lambda k, n, p: n / p - counted(k, 1.0 - p),
+    ),
+    low=0.0,
+    valid=(positive, _probability_not_0),
+    at_ends=_nbinom_at_1,
+)
+law(
+    "geom",
+    "p",
+    None,
+    None,
+    by_shape=(lambda k, p: 1.0 / p - counted(k - 1.0, 1.0 - p),),
+    low=1.0,
+    valid=(_probability_not_0,),
+    at_ends=lambda slope, k, p: _nbinom_at_1(slope, k - 1.0, 1.0 + 0.0 * p, p),
+)
+
+
+# ---- The row ---------------------------------------------------------------------------------------------
+
+
+def _samples() -> list:
+    found = []
+    for name, of in LAWS.items():
+        n = len(of.shapes)
+        if of.discrete:
+            counts = np.array([1.0, 2.0, 4.0])
+            whole = [np.array(5.0)] if of.shapes[0] == "n" else []
+            points = counts if name != "bernoulli" else np.array([0.0, 1.0, 0.0])
+            rest = (np.array(0.0),)
+            found.append(
+                sample(
+                    points,
+                    *whole,
+                    *[(3,)] * (n - len(whole)),
+                    *rest,
+                    domain=(0.2, 0.8),
+                    signed=False,
+                    law=name,
+                    method="pmf",
+                )
+            )
+            continue
+        domain = (0.2, 0.7) if name in ("uniform", "beta") else (1.3, 2.5) if name == "pareto" else (0.4, 1.8)
+        for method in ("logpdf", "pdf"):
+            args = [(3,)] * (n + 1), [np.array(0.0), np.array(1.0)]
+            found.append(sample(*args[0], *args[1], domain=domain, signed=False, law=name, method=method))
+        for method in ("cdf", "logsf"):
+            held = [np.array(1.5)] * n
+            rest = [np.array(0.0), np.array(1.0)]
+            found.append(sample((2, 3), *held, *rest, domain=domain, signed=False, law=name, method=method))
+    return found
+
+
+row(
+    "distribution",
+    "elementwise",
+    infer=lambda *args, law, method: (broadcast_shape(*args), result_dtype([a.dtype for a in args])),
+    evaluate=evaluate,
+    partials=partials,
+    by_rows=rowwise.elementwise,
+    cost=40.0,
+    needs="scipy",
+    samples=_samples(),
+)

@@ -1,0 +1,111 @@
+"""Distributions at their edges: a part of tests/long/scipy_distributions.py, and cases by name."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+pytest.importorskip("scipy")
+pytest.importorskip("mpmath")
+import scipy.stats
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.ops import distributions
+from gpt2.autodiff.scipy import stats
+from tests.long import scipy_distributions as long
+
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+ALL = [(name, method) for name in (*long.LAWS, *long.COUNTS) for method in long.methods_of(name)]
+QUICK = [("norm", "logsf"), ("gamma", "pdf"), ("pareto", "logcdf"), ("uniform", "cdf"), ("binom", "pmf")]
+
+
+def compared(name, method, n, seed=0):
+    with long.mp.workdps(long.DIGITS):
+        return long.compare(name, method, long.cases(name, n, np.random.default_rng(seed)))
+
+
+@pytest.mark.parametrize("name, method", QUICK)
+def test_edges_and_tails(name, method):
+    wrong, tried, lines = compared(name, method, 40)
+    assert tried > 150 and not wrong, "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, method", ALL)
+def test_all_laws(name, method):
+    wrong, tried, lines = compared(name, method, 60, seed=1)
+    assert tried > 150 and not wrong, "\n".join(lines)
+
+
+def test_a_wrong_rule_is_found(monkeypatch):
+    law = distributions.LAWS["gumbel_r"]
+    worse = dataclasses.replace(law, by_scale=lambda z, plain=law.by_scale: plain(z) * (1.0 + 1e-9))
+    monkeypatch.setitem(distributions.LAWS, "gumbel_r", worse)
+    wrong, _, lines = compared("gumbel_r", "logpdf", 20)
+    assert wrong and all(line.startswith("d/dscale") for line in lines)
+
+
+def test_far_tails():
+    for name, method, x, value in (
+        ("rayleigh", "logsf", 15.0, -112.5),
+        ("norm", "logsf", 40.0, -804.6084420137538),
+        ("laplace", "logsf", 1e3, -1e3 - np.log(2.0)),
+        ("gumbel_r", "logsf", 1e3, -1e3),
+    ):
+        assert ad.compile(getattr(getattr(stats, name), method))(x) == pytest.approx(value, rel=1e-12)
+    assert ad.grad(stats.laplace.logsf)(40.0) == -1.0
+
+
+@pytest.mark.parametrize(
+    "call, value, slope",
+    [
+        (lambda v: stats.expon.pdf(v), 1.0, -1.0),
+        (lambda v: stats.poisson.pmf(0, v - 1.0), np.nan, np.nan),
+        (lambda v: stats.poisson.pmf(2.5, v + 2.0), 0.0, 0.0),
+        (lambda v: stats.norm.pdf(v, 0.0, -1.0), np.nan, np.nan),
+        (lambda v: stats.gamma.cdf(v + np.nan, 2.0), np.nan, np.nan),
+        (lambda v: stats.gamma.logpdf(1.0, v - 2.0), np.nan, np.nan),
+    ],
+)
+def test_values_at_0(call, value, slope):
+    np.testing.assert_array_equal(ad.compile(call)(0.0), value)
+    np.testing.assert_array_equal(ad.grad(call)(0.0), slope)
+    np.testing.assert_array_equal(ad.jvp(call, (0.0,), (1.0,))[1], slope)
+
+
+def test_second_derivatives_and_batches():
+    x = np.array([-3.0, 0.2, 6.0])
+    for name, shapes in (("norm", ()), ("t", (3.4,)), ("gamma", (2.3,)), ("lognorm", (0.7,))):
+        d, points = getattr(stats, name), x if not shapes or name == "t" else np.abs(x)
+        for method in ("logcdf", "logsf"):
+            f = lambda x, s: getattr(d, method)(x, *shapes, scale=s)  # noqa: B023, E731
+            ad.check_grads(f, (points, 1.3), order=2)
+            both = ad.vmap(f)(np.stack([points, 2 * points]), np.array([1.3, 0.8]))
+            np.testing.assert_allclose(both[1], f(2 * points, 0.8), rtol=1e-12)
+
+
+def test_arguments_as_scipy_takes_them():
+    f = ad.compile(lambda x: stats.norm.logpdf(scale=2.0, x=x, loc=[0.0, 1.0]))
+    np.testing.assert_allclose(f(0.5), scipy.stats.norm.logpdf([0.5, 0.5], [0.0, 1.0], 2.0))
+    assert type(ad.compile(stats.norm.pdf)(0.5)) is type(scipy.stats.norm.pdf(0.5))
+    assert ad.compile(lambda x: stats.norm.pdf(x))(np.float32(0.5)).dtype == np.float32
+    for call in (
+        lambda x: stats.gamma.pdf(x),
+        lambda x: stats.norm.pdf(x, width=2.0),
+        lambda x: stats.t.pdf(x, 2, 0, 1, 1),
+    ):
+        with pytest.raises(TypeError, match="scipy.stats"):
+            ad.compile(call)(0.5)
+
+
+def test_what_dirichlet_refuses_is_nan():
+    x, alpha = np.array([0.2, 0.3, 0.5]), np.array([1.5, 2.0, 0.7])
+    f = ad.compile(stats.dirichlet.logpdf)
+    np.testing.assert_allclose(f(x, alpha), scipy.stats.dirichlet.logpdf(x, alpha), rtol=1e-12)
+    for a, b in ((x * 1.1, alpha), (np.array([-0.1, 0.6, 0.5]), alpha), (x, -alpha)):
+        with pytest.raises(ValueError):
+            scipy.stats.dirichlet.logpdf(a, b)
+        assert np.isnan(f(a, b)) and np.isnan(ad.grad(stats.dirichlet.logpdf, (0, 1))(a, b)).all()
