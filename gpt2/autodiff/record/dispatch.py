@@ -13,6 +13,8 @@ The handlers stand in functions/, one family a file.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,7 +27,7 @@ from ..graph import Node
 from ..ops import build
 from . import recording, source_lines
 from .conversions import plain
-from .recording import NUMBERS, ActiveRecording, current, innermost
+from .recording import NUMBERS, ActiveRecording, current, innermost, local
 from .unwatched import unwatched
 from .value import ANSWERS, Recorded, as_node, node_in
 
@@ -123,7 +125,7 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     if function in REFUSED:
         raise unsupported(full_name(function), source_lines.here(), REFUSED[function])
     found: list[Recorded] = []
-    kwargs, out = _without_out(function, kwargs)
+    args, kwargs, out = _without_out(function, args, kwargs)
     values, options, rec, site, known = _begun(args, kwargs, out, found)
     known = known and function in QUIET
     moved = known and function in MOVED and options.keys() <= _PLACES
@@ -198,16 +200,34 @@ def _noted_aloud(
 _noted = unwatched(_noted_aloud)
 
 
-def _without_out(function, kwargs: dict) -> tuple[dict, Recorded | None]:
-    """The keywords without out=, and the recorded array that it names."""
-    if kwargs.get("out") is None:
-        return kwargs, None
-    kwargs = dict(kwargs)
-    out = kwargs.pop("out")
+def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict, Recorded | None]:
+    """The arguments without out=, and the recorded array that it names."""
+    place = _place_of_out(function) if len(args) > 1 else None
+    if place is not None and place < len(args):
+        out = args[place]
+        args = (*args[:place], None, *args[place + 1 :])
+    else:
+        out = kwargs.get("out")
+    if out is None:
+        return args, kwargs, None
+    kwargs = {k: v for k, v in kwargs.items() if k != "out"}
     out = out[0] if isinstance(out, tuple) else out
     if type(out) is not Recorded:
         raise written_to_plain(source_lines.here(), f"{full_name(function)}(..., out=)")
-    return kwargs, out
+    return args, kwargs, out
+
+
+@functools.cache
+def _place_of_out(function: Callable) -> int | None:
+    """Where out= stands among the arguments by position."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # written in C, without a signature
+        return None
+    return next((k for k, p in enumerate(parameters) if p.name == "out" and p.kind == _BY_PLACE), None)
+
+
+_BY_PLACE = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _handled(rec: ActiveRecording, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
@@ -265,7 +285,10 @@ def is_of_scipy(ufunc: Callable) -> bool:
 
 
 def full_name(function: Callable) -> str:
-    """What the user calls it."""
+    """What the user calls it; inside of a function that runs as NumPy wrote it, that one."""
+    outer, frame = local.__dict__.get("as_written") or (function, None)
+    if frame is not None and frame is source_lines.user_frame():
+        function = outer
     if is_of_scipy(function):
         return f"scipy.special.{function.__name__}"
     module = (getattr(function, "__module__", None) or "numpy").replace("numpy", "np", 1)

@@ -446,7 +446,7 @@ class Recorded(metaclass=_Kind):
     def transpose(self, *axes: Any) -> Recorded:
         axes = (
             axes[0]
-            if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list)))
+            if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list, np.ndarray)))
             else axes or None
         )
         return _function(np.transpose, self, axes)

@@ -25,143 +25,9 @@ def _row(p) -> Node:
     return build.reshape(p, (p.size,)) if p.ndim != 1 else p
 
 
-def _as_long(p: Node, n: int) -> Node:
-    """With zeros in front."""
-    if p.size == n:
-        return p
-    return build.assemble([p], (n,), [((n - p.size, n, 1),)], p.dtype)
-
-
-def _both(a1, a2) -> tuple[Node, Node]:
-    p, q = _row(a1), _row(a2)
-    n = max(p.size, q.size)
-    dtype = np.result_type(p.dtype, q.dtype)
-    return _as_long(build.cast(p, dtype), n), _as_long(build.cast(q, dtype), n)
-
-
-@handles(np.polyadd)
-def polyadd(a1: Operand, a2: Operand) -> Node:
-    p, q = _both(a1, a2)
-    return p + q
-
-
-@handles(np.polysub)
-def polysub(a1: Operand, a2: Operand) -> Node:
-    p, q = _both(a1, a2)
-    return p - q
-
-
 @handles(np.polymul)
 def polymul(a1: Operand, a2: Operand) -> Node:
     return convolve(_row(a1), _row(a2))
-
-
-@handles(np.polyder)
-def polyder(p: Operand, m: int = 1) -> Node:
-    p = _row(p)
-    for _ in range(operator.index(m)):
-        n = p.size - 1
-        powers = np.arange(n, 0, -1)
-        p = build.slice_(p, ((0, max(n, 0), 1),)) * table.const(powers)
-    return p
-
-
-@handles(np.polyint)
-def polyint(p: Operand, m: int = 1, k: Operand | None = None) -> Node:
-    p, m = _row(p), operator.index(m)
-    if k is not None:
-        k = build.broadcast(_row(k), (m,)) if _row(k).size == 1 else _row(k)
-    for i in range(m):
-        last = build.zeros((1,), p.dtype) if k is None else build.slice_(k, ((i, i + 1, 1),))
-        p = concatenate((p / table.const(np.arange(p.size, 0, -1)), last))
-    return p
-
-
-@handles(np.poly)
-def poly(seq_of_zeros: Operand) -> Node:
-    """The polynomial that is zero there: (x - z1) (x - z2) ..."""
-    zeros = operand(seq_of_zeros)
-    if zeros.ndim != 1:
-        raise NotImplementedError("of a matrix is not recorded")
-    if zeros.dtype.kind == "c":
-        raise NotImplementedError("of complex zeros is not recorded")
-    made = build.full((1,), 1.0, zeros.dtype)
-    for k in range(zeros.size):
-        factor = concatenate((build.full((1,), 1.0, zeros.dtype), -build.slice_(zeros, ((k, k + 1, 1),))))
-        made = convolve(made, factor)
-    return made
-
-
-@raw(np.polydiv)
-def polydiv(u: Given, v: Given) -> tuple[Any, Any]:
-    """Long division. Leading zeros of the remainder are taken off, so it is looked at."""
-    u, v = np.atleast_1d(u) + 0.0, np.atleast_1d(v) + 0.0
-    like = u if type(u) is Recorded else v
-    n, dtype = len(v) - 1, np.result_type(u.dtype, v.dtype)
-    rest = np.array(u, dtype, like=like)
-    scale, found = 1.0 / v[0], np.zeros(max(len(u) - n, 1), dtype, like=like)
-    for k in range(len(u) - n):
-        found[k] = scale * rest[k]
-        rest[k : k + n + 1] -= found[k] * v
-    while np.allclose(rest[0], 0, rtol=1e-14) and len(rest) > 1:
-        rest = rest[1:]
-    return found, rest
-
-
-@raw(np.roots)
-def roots(p: Given) -> Recorded | np.ndarray:
-    """The eigenvalues of the companion matrix, and a zero for each factor x. Which coefficients are zero is
-    looked at.
-    """
-    p = np.atleast_1d(p)
-    if p.ndim != 1:
-        raise ValueError("Input must be a rank-1 array.")
-    there = np.flatnonzero(p)
-    if not len(there):
-        return np.array([])
-    zeros = len(p) - int(there[-1]) - 1
-    p = p[int(there[0]) : int(there[-1]) + 1]
-    p = p.astype(float) if p.dtype.kind in "biu" else p
-    n = len(p) - 1
-    if n == 0:
-        return np.zeros(zeros)
-    matrix = np.array(np.diag(np.ones(n - 1, p.dtype), -1), like=p)
-    matrix[0, :] = -p[1:] / p[0]
-    found = np.linalg.eigvals(matrix)
-    return np.concatenate((found, np.zeros(zeros, found.dtype)))
-
-
-@raw(np.trim_zeros)
-def trim_zeros(
-    filt: Recorded | np.ndarray, trim: str = "fb", axis: int | Sequence[int] | None = None
-) -> Recorded | np.ndarray:
-    """Which elements are zero is looked at."""
-    there = np.argwhere(filt)
-    trim = trim.lower()
-    if trim not in ("fb", "bf", "f", "b"):
-        raise ValueError(f"unexpected character(s) in `trim`: {trim!r}")
-    axes = range(filt.ndim) if axis is None else np.lib.array_utils.normalize_axis_tuple(axis, filt.ndim)
-    ends = [slice(None)] * filt.ndim
-    for k in axes:
-        first, last = (int(there[:, k].min()), int(there[:, k].max()) + 1) if len(there) else (0, 0)
-        keep = len(there) > 0
-        ends[k] = slice(first if "f" in trim or not keep else None, last if "b" in trim or not keep else None)
-    return filt[tuple(ends)]
-
-
-@raw(np.polyfit)
-def polyfit(
-    x: Given,
-    y: Given,
-    deg: int,
-    rcond: Given | None = None,
-    full: bool = False,
-    w: Given | None = None,
-    cov: bool = False,
-) -> Recorded | np.ndarray:
-    if full or cov:
-        raise NotImplementedError("np.polyfit with full=True or cov=True is not recorded")
-    return call_function(_polyfit, (x, y, operator.index(deg), rcond, w), {})
 
 
 def _polyfit(x, y, deg, rcond, w):
@@ -304,23 +170,6 @@ def histogram_nodes(a: np.ndarray, bins: Operand, range: Operand, weights: Opera
 def _is_row(bins) -> bool:
     """Numbers of bins or edges for several axes, not one number for all."""
     return type(bins) in (list, tuple) or np.ndim(bins) > 0
-
-
-@raw(np.histogram2d)
-def histogram2d(
-    x: Given,
-    y: Given,
-    bins: Given = 10,
-    range: Sequence | None = None,
-    density: bool | None = None,
-    weights: Given | None = None,
-) -> Recorded | np.ndarray:
-    if len(x) != len(y):
-        raise ValueError("x and y must have the same length.")
-    if _is_row(bins) and len(bins) not in (1, 2):
-        bins = [bins, bins]
-    found, edges = np.histogramdd([x, y], bins, range, density, weights)
-    return found, edges[0], edges[1]
 
 
 @raw(np.histogramdd)

@@ -13,7 +13,7 @@ from ...ops import apply, build
 from ..dispatch import Operand, handles, operand, quiet
 from ..ufuncs import BUILDERS, matmul
 from .reduce import plain_sum
-from .shape import diagonal_view, moveaxis, normalize_axis_tuple
+from .shape import diagonal_view, moveaxis
 
 
 def pair(a: Operand, b: Operand) -> tuple[Node, Node]:
@@ -58,12 +58,6 @@ def vdot(a: Operand, b: Operand, /) -> Node:
     return matmul(build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
 
 
-@handles(np.outer, np.linalg.outer)
-def outer(a: Operand, b: Operand, out: Any = None) -> Node:
-    a, b = operand(a), operand(b)
-    return apply("multiply", build.reshape(a, (a.size, 1)), build.reshape(b, (1, b.size)))
-
-
 def _scaled(a: Node, b: Node, shape: tuple[int, ...]) -> Node | None:
     """The product of two arrays of one element, which np.dot and its kin take for numbers: they add nothing
     to 0.0, and a zero keeps its sign. None where np.dot does as `@` does.
@@ -86,37 +80,10 @@ def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
     return build.reshape(apply("matmul", rows, columns), out_a + out_b) if scaled is None else scaled
 
 
-@handles(np.tensordot, np.linalg.tensordot)
-def tensordot(a: Operand, b: Operand, axes: Any = 2) -> Node:
-    a, b = pair(a, b)
-    if isinstance(axes, (int, np.integer)):
-        n = int(axes)
-        return _contract(a, b, list(range(a.ndim - n, a.ndim)), list(range(n)))
-    first, second = axes
-    return _contract(
-        a, b, list(normalize_axis_tuple(first, a.ndim)), list(normalize_axis_tuple(second, b.ndim))
-    )
-
-
-@handles(np.linalg.matmul)
-def linalg_matmul(x1: Operand, x2: Operand, /) -> Node:
-    return matmul(*pair(x1, x2))
-
-
 @handles(np.linalg.vecdot)
 def linalg_vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Node:
     a, b = operand(x1), operand(x2)
     return BUILDERS["vecdot"](moveaxis(a, axis, -1), moveaxis(b, axis, -1))
-
-
-@handles(np.kron)
-def kron(a: Operand, b: Operand) -> Node:
-    a, b = operand(a), operand(b)
-    n = max(a.ndim, b.ndim)
-    a_shape, b_shape = (1,) * (n - a.ndim) + a.shape, (1,) * (n - b.ndim) + b.shape
-    a = build.reshape(a, tuple(v for m in a_shape for v in (m, 1)))
-    b = build.reshape(b, tuple(v for m in b_shape for v in (1, m)))
-    return build.reshape(apply("multiply", a, b), tuple(p * q for p, q in zip(a_shape, b_shape)))
 
 
 @handles(np.trace)
@@ -125,11 +92,6 @@ def trace(
 ) -> Node:
     d = diagonal_view(a, offset, axis1, axis2)
     return plain_sum(build.cast(d, dtype) if dtype is not None else d, -1)
-
-
-@handles(np.linalg.trace)
-def linalg_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Node:
-    return trace(x, offset, -2, -1, dtype)
 
 
 @handles(np.cross)
@@ -152,19 +114,6 @@ def cross(
     shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
     columns = [build.reshape(build.broadcast(c, shape), (*shape, 1)) for c in columns]
     return moveaxis(build.concatenate(columns, len(shape)), -1, axisc)
-
-
-@handles(np.linalg.cross)
-def linalg_cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Node:
-    return cross(x1, x2, axis=axis)
-
-
-@handles(np.linalg.multi_dot)
-def multi_dot(arrays: Sequence, *, out: Any = None) -> Node:
-    product = operand(arrays[0])
-    for x in arrays[1:]:
-        product = matmul(*pair(product, x))
-    return product
 
 
 # einsum
@@ -240,4 +189,4 @@ def _rearranged(x: Node, letters: str, output: str) -> Node:
     return build.transpose(x, [letters.index(c) for c in output])
 
 
-quiet(np.dot, np.inner, np.outer)
+quiet(np.dot, np.inner)

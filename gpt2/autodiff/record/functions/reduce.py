@@ -280,11 +280,6 @@ def average(
     return (out, build.broadcast(scale, out.shape)) if returned else out
 
 
-@handles(np.ptp)
-def ptp(a: Operand, axis: Axes = None, out: Any = None, keepdims: Any = NONE) -> Node:
-    return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
-
-
 # running
 def _running(op: str):
     def handler(a, axis=None, dtype=None, out=None):
@@ -316,7 +311,6 @@ handles(*since("cumulative_prod"))(_running_array_api(cumprod, 1))
 
 
 # differences and integrals
-@handles(np.diff)
 def diff(a: Operand, n: int = 1, axis: int = -1, prepend: Any = NONE, append: Any = NONE) -> Node:
     a = operand(a)
     if n == 0:
@@ -339,22 +333,6 @@ def ediff1d(ary: Operand, to_end: Any = None, to_begin: Any = None) -> Node:
     parts = [flat for flat in (to_begin, diff(flat), to_end) if flat is not None]
     parts = [build.reshape(build.cast(p, ary.dtype), (p.size,)) for p in map(operand, parts)]
     return parts[0] if len(parts) == 1 else build.concatenate(parts, 0)
-
-
-@handles(np.trapezoid)
-def trapezoid(y: Operand, x: Operand = None, dx: Operand = 1.0, axis: int = -1) -> Node:
-    y = operand(y)
-    axis = axis_of(axis, y.ndim)
-    n = y.shape[axis]
-    if x is None:
-        d = operand(dx, y.dtype)
-    else:
-        x = operand(x)
-        d = diff(x, axis=-1 if x.ndim == 1 else axis)
-        if x.ndim == 1:
-            d = build.reshape(d, tuple(n - 1 if i == axis else 1 for i in range(y.ndim)))
-    pair = build.take_slice(y, axis, 1, n) + build.take_slice(y, axis, 0, n - 1)
-    return plain_sum(d * pair / 2.0, axis)
 
 
 @handles(np.gradient)
