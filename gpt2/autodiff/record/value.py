@@ -126,6 +126,11 @@ class Recorded(metaclass=_Kind):
         return type(self._value) in SCALARS
 
     @property
+    def is_array(self) -> bool:
+        """Whether it is an array, and not one of NumPy's or Python's numbers."""
+        return isinstance(self._value, np.ndarray)
+
+    @property
     def __autodiff_node__(self) -> Node:
         return self.node
 

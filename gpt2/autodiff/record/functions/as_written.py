@@ -11,6 +11,7 @@ line (source_lines.py).
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType, ModuleType
@@ -77,7 +78,8 @@ class _Globals(dict):
         self.own = own
 
     def __missing__(self, name):
-        value = self[name] = stand_in(self.own[name])
+        found = self.own if name in self.own else vars(builtins)
+        value = self[name] = stand_in(found[name])
         return value
 
 
@@ -148,6 +150,21 @@ for _function in (np.zeros, np.empty, np.ones, np.zeros_like, np.empty_like, np.
     _making(_function)
 
 
+def _converting(function: Callable) -> None:
+    """Have asarray and its like see recorded values, also in lists."""
+
+    def converted(a, *args, **kwargs):
+        if not args and not kwargs and (type(a) is np.ndarray or type(a) is Recorded and a.is_array):
+            return a
+        return SEEN[id(function)].asked(a, *args, **kwargs)
+
+    instead_of(function)(converted)
+
+
+for _function in (np.asarray, np.asanyarray):
+    _converting(_function)
+
+
 @instead_of(np.array)
 def array(*args: Any, copy: bool | None = True, **kwargs: Any) -> Any:
     """A copy of a plain array may be written to."""
@@ -194,7 +211,7 @@ class _ArrayConverter:
 
     def as_arrays(self, subok: bool = True, pyscalars: str = "convert_if_no_array") -> tuple:
         keep = pyscalars == "preserve" or pyscalars == "convert_if_no_array" and not all(self.scalar_input)
-        asarray = SEEN[id(_ASARRAY)].asked
+        asarray = stand_in(_ASARRAY)
         return tuple(x if keep and type(x) in (int, float, complex) else asarray(x) for x in self.given)
 
     def result_type(self, *extra: Any, ensure_inexact: bool = False) -> np.dtype:
@@ -208,7 +225,7 @@ class _ArrayConverter:
 @instead_of(sys.modules["numpy.linalg._linalg"]._makearray)
 def _makearray(a: Any) -> tuple[Any, Callable]:
     """An array, and what gives results the type of a subclass."""
-    return SEEN[id(_ASARRAY)].asked(a), lambda result, *rest: result
+    return stand_in(_ASARRAY)(a), lambda result, *rest: result
 
 
 _NAMES = {
@@ -217,15 +234,15 @@ _NAMES = {
         atleast_1d atleast_2d atleast_3d column_stack common_type copy corrcoef cov cumulative_prod
         cumulative_sum delete diag diff dsplit dstack expand_dims extract fill_diagonal fix flatnonzero flip
         fliplr flipud full_like histogram2d hsplit hstack isclose iscomplex iscomplexobj isreal isrealobj kron
-        logspace matrix_transpose moveaxis nan_to_num ndim outer poly polyadd polyder polydiv polyfit polyint
-        polysub polyval ptp put_along_axis real_if_close rollaxis roots rot90 setdiff1d setxor1d shape size
-        sort_complex split stack tensordot trapezoid tril trim_zeros triu union1d unique_all unique_counts
-        unique_inverse unique_values unstack unwrap vsplit vstack
+        logspace moveaxis nan_to_num ndim poly polyadd polyder polydiv polyfit polyint polysub polyval ptp
+        put_along_axis real_if_close rollaxis roots rot90 setdiff1d setxor1d shape size sort_complex split
+        tensordot trapezoid trim_zeros union1d unique_all unique_counts unique_inverse unique_values unstack
+        unwrap vsplit vstack
     """,
     np.emath: "arccos arcsin arctanh log log10 log2 logn power sqrt",
     np.fft: "fft2 fftn fftshift hfft ifft2 ifftn ifftshift ihfft irfft2 irfftn rfft2 rfftn",
     np.linalg: """
-        cross diagonal matmul matrix_norm matrix_power matrix_transpose multi_dot outer svdvals tensordot
+        cross diagonal matmul matrix_norm matrix_power multi_dot svdvals tensordot
         tensorinv trace vector_norm
     """,
 }

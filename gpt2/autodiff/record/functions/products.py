@@ -58,6 +58,12 @@ def vdot(a: Operand, b: Operand, /) -> Node:
     return matmul(build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
 
 
+@handles(np.outer, np.linalg.outer)
+def outer(a: Operand, b: Operand, out: Any = None) -> Node:
+    a, b = operand(a), operand(b)
+    return apply("multiply", build.reshape(a, (a.size, 1)), build.reshape(b, (1, b.size)))
+
+
 def _scaled(a: Node, b: Node, shape: tuple[int, ...]) -> Node | None:
     """The product of two arrays of one element, which np.dot and its kin take for numbers: they add nothing
     to 0.0, and a zero keeps its sign. None where np.dot does as `@` does.
@@ -189,4 +195,4 @@ def _rearranged(x: Node, letters: str, output: str) -> Node:
     return build.transpose(x, [letters.index(c) for c in output])
 
 
-quiet(np.dot, np.inner)
+quiet(np.dot, np.inner, np.outer)

@@ -106,6 +106,11 @@ def transpose(a: Node, axes: Any = None) -> Node:
     )
 
 
+@handles(np.matrix_transpose, np.linalg.matrix_transpose)
+def matrix_transpose(x: Any, /) -> Node:
+    return build.swap_last(x)
+
+
 @handles(np.swapaxes)
 def swapaxes(a: Node, axis1: int, axis2: int) -> Node:
     perm = list(range(a.ndim))
@@ -182,6 +187,15 @@ def concatenate(
     if axis is None:
         nodes, axis = [build.reshape(x, (x.size,)) for x in nodes], 0
     return nodes[0] if len(nodes) == 1 else build.concatenate(nodes, axis_of(axis, nodes[0].ndim))
+
+
+@handles(np.stack)
+def stack(
+    arrays: Sequence, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Node:
+    nodes = same_dtype(parts_of(arrays), dtype)
+    axis = axis_of(axis, nodes[0].ndim + 1)
+    return concatenate([expand_dims(x, axis) for x in nodes], axis)
 
 
 @handles(np.block)
@@ -312,6 +326,18 @@ def diagflat(v: Node, k: int = 0) -> Node:
     start = k if k >= 0 else -k * n
     index = ((start, start + (v.size - 1) * (n + 1) + 1, n + 1),) if v.size else ((0, 0, 1),)
     return build.reshape(build.assemble([v], (n * n,), [index], v.dtype), (n, n))
+
+
+def _triangle(mask):
+    def handler(m, k=0):
+        m = build.broadcast(m, (m.shape[0], m.shape[0])) if m.ndim == 1 else m
+        keep = table.const(mask(np.ones(m.shape[-2:], bool), k))
+        return build.where(keep, m, table.const(np.zeros((), m.dtype).item(), m.dtype))
+
+    return handler
+
+
+tril, triu = handles(np.tril)(_triangle(np.tril)), handles(np.triu)(_triangle(np.triu))
 
 
 # padding
@@ -502,5 +528,5 @@ def sliding_window_view(
     return x
 
 
-quiet(np.concatenate, np.ravel, np.squeeze, _reshape, moves=True)
-quiet(np.transpose, np.swapaxes, np.broadcast_to, moves=True)
+quiet(np.concatenate, np.stack, np.ravel, np.squeeze, _reshape, moves=True)
+quiet(np.transpose, np.matrix_transpose, np.swapaxes, np.broadcast_to, moves=True)
