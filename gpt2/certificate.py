@@ -224,7 +224,8 @@ def _pushforward(f, args, tangents):
             full[k] = x
         return f(*full)
 
-    return ad.jvp(of_floats, tuple(args[k] for k in moving), tuple(tangents[k] for k in moving))[1]
+    floats = tuple(args[k].copy() for k in moving)  # of_floats reads the others
+    return ad.jvp(of_floats, floats, tuple(tangents[k] for k in moving))[1]
 
 
 COLUMNS = (

@@ -39,6 +39,18 @@ if sys.platform != "linux":
     ]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Without a path, pytest runs on all cores, four at most: more would take gigabytes. Parts, `--pdb` and
+    `-n 0` run in this process.
+    """
+    option, whole = config.option, config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if whole and getattr(option, "numprocesses", 0) is None and not (option.usepdb or option.collectonly):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if cores > 1:
+            option.numprocesses, option.dist = min(4, cores), "worksteal"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     return insisted((yield))

@@ -6,8 +6,11 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tests import conftest
 
 ROOT = Path(__file__).resolve().parents[1]
 STRANGER = ROOT / ".ci" / "stranger"
@@ -74,3 +77,20 @@ def test_a_line_is_run_word_for_word_in_a_fresh_clone_and_a_bare_environment(tmp
     assert not names & set(unwanted)
     assert names & set(corpus) == (set(corpus) if flag else set())
     assert not Path(home).exists()
+
+
+@pytest.mark.parametrize(
+    "source, given, workers",
+    [
+        ("TESTPATHS", {}, 3),
+        ("ARGS", {}, None),
+        ("TESTPATHS", {"usepdb": True}, None),
+        ("TESTPATHS", {"numprocesses": 0}, 0),
+    ],
+)
+def test_the_whole_runs_on_several_cores(source, given, workers, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 5}, raising=False)
+    option = SimpleNamespace(numprocesses=None, usepdb=False, collectonly=False, dist="no")
+    vars(option).update(given)
+    conftest.pytest_cmdline_main(SimpleNamespace(option=option, args_source=pytest.Config.ArgsSource[source]))
+    assert option.numprocesses == workers and (option.dist == "worksteal") == bool(workers)

@@ -5,11 +5,22 @@ the shapes, dtypes and static values of its arguments.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from .guard import Guard
+
+
+def drop_oldest(values: dict) -> Any:
+    """Remove the first value of a dict, and give it. Its key may have become another, and not be found."""
+    key = next(iter(values))
+    try:
+        return values.pop(key)
+    except KeyError:
+        (_, oldest), *others = values.items()
+        values.clear()
+        values.update(others)
+        return oldest
 
 
 class Store:
@@ -19,15 +30,17 @@ class Store:
 
     def __init__(self, size: int, most: int):
         self.size, self.most, self.nbytes = size, most, 0
-        self._values: OrderedDict = OrderedDict()  # key -> (value, bytes)
+        # key -> (value, bytes). No OrderedDict: it breaks where two keys become equal, as settings change
+        self._values: dict = {}
         self._lock = threading.Lock()
 
     def find(self, key: Hashable, default: Any = None) -> Any:
         with self._lock:
-            if key not in self._values:
+            found = self._values.pop(key, None)
+            if found is None:
                 return default
-            self._values.move_to_end(key)
-            return self._values[key][0]
+            self._values[key] = found  # the newest
+            return found[0]
 
     def add(self, key: Hashable, value: Any, nbytes: int = 0) -> None:
         """Keep a value that takes so many bytes."""
@@ -36,8 +49,7 @@ class Store:
             self._values[key] = value, nbytes
             self.nbytes += nbytes - before
             while len(self._values) > self.size or self.nbytes > self.most and len(self._values) > 1:
-                _, (_, freed) = self._values.popitem(last=False)
-                self.nbytes -= freed
+                self.nbytes -= drop_oldest(self._values)[1]
 
     def discard(self, key: Hashable) -> None:
         with self._lock:
@@ -58,12 +70,11 @@ class Cache:
 
     def __init__(self, size: int = 64):
         self.size = size
-        self._entries: dict = {}  # key -> tuple of (guard, entry), newest first
-        self._nbytes: dict = {}  # key -> the bytes of its newest entry, for each that may be there
+        self._entries: dict = {}  # key -> tuple of (guard, entry, bytes), newest first
         self._lock = threading.Lock()
 
     def find(self, key: Hashable, accept: Callable[[Any], bool] | None = None) -> Any:
-        for guard, entry in self._entries.get(key, ()):
+        for guard, entry, _ in self._entries.get(key, ()):
             if guard.holds() and (accept is None or accept(entry)):
                 return entry
         return None
@@ -72,13 +83,12 @@ class Cache:
         """Keep an entry that takes so many bytes."""
         with self._lock:
             others = self._entries.pop(key, ())
-            self._entries[key] = ((guard, entry), *others)[: self.VARIANTS]
-            self._nbytes[key] = nbytes * len(self._entries[key])
-            while len(self._entries) > self.size or (
-                sum(self._nbytes.values()) > self.BYTES and len(self._entries) > 1
-            ):
-                oldest = next(iter(self._entries))
-                del self._entries[oldest], self._nbytes[oldest]
+            self._entries[key] = ((guard, entry, nbytes), *others)[: self.VARIANTS]
+            while len(self._entries) > self.size or len(self._entries) > 1 and self.nbytes() > self.BYTES:
+                drop_oldest(self._entries)
+
+    def nbytes(self) -> int:
+        return sum(nbytes for entries in self._entries.values() for _, _, nbytes in entries)
 
     def __contains__(self, key) -> bool:
         return key in self._entries
@@ -86,7 +96,6 @@ class Cache:
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
-            self._nbytes.clear()
 
     def __len__(self) -> int:
         return len(self._entries)

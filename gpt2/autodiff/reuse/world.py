@@ -17,6 +17,7 @@ import abc
 import collections
 import enum
 import functools
+import operator
 import os
 import sys
 import types
@@ -75,6 +76,7 @@ _OF_TYPES = {
     getattr(Recorded.__dict__[name], "fget", Recorded.__dict__[name]).__code__
     for name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "__len__", "__class__")
 }
+_ONE_OR_TWO = (id, operator.is_, operator.is_not)
 _LOUD = ("raise", "call", "print", "log")
 _OF_MEMBERS = enum.property.__get__.__code__  # reads .value and .name of a member of an enumeration
 
@@ -114,7 +116,9 @@ class World:
         self._tries = False  # does some code catch exceptions?
         self._outermost: types.FrameType | None = None  # where watching began
         self._by_identity = False  # does some code ask by `is` for what another may be equal to?
-        self._by_is = False  # and for what may be an argument?
+        self.by_is = False  # and for what may be an argument?
+        self._read: dict[int, object] = {}  # id of code -> code whose questions are known
+        self._users: set[int] = set()  # ids of those that are no library's
         self._nbytes = 0
 
     def guard(self, arrays: bool = True) -> Guard:
@@ -127,8 +131,8 @@ class World:
             guard = make_guard(facts, self._by_identity)
             if not guard.holds():
                 guard = Guard("running it changes what it reads", never)
-        guard.by_is = self._by_is
-        guard.met = frozenset(k for k, v in self._seen.items() if self._by_is and isinstance(v, np.ndarray))
+        guard.by_is = self.by_is
+        guard.met = frozenset(k for k, v in self._seen.items() if self.by_is and isinstance(v, np.ndarray))
         return guard
 
     def _finish(self) -> None:
@@ -155,17 +159,42 @@ class World:
 
     def runs(self, frame: types.FrameType) -> None:
         """Note a Python function that begins to run."""
+        code = frame.f_code
+        if id(code) not in self._read:
+            self._read[id(code)] = code
+            self._asks(frame)
+        if id(code) in self._types:
+            self._asks_types(frame)
         if self.trouble is not None:
             return
-        if id(frame.f_code) in self._types:
-            self._safely(self._types_asked, frame)
-        if frame.f_code is _OF_MEMBERS and not _has_a_function(frame):
+        if code is _OF_MEMBERS and not _has_a_function(frame):
             self.fail(reads(_OF_MEMBERS).trouble)
-        elif id(frame.f_code) not in self._ran:
+        elif id(code) not in self._ran:
             self._safely(self._runs, frame)
 
-    def _types_asked(self, frame) -> None:
-        """Note where code asks for the type of a recorded value, which is none that it could know."""
+    def _asks(self, frame) -> None:
+        """Note which questions the user's code may ask, also where it is recorded at each call: a recorded
+        value answers them wrongly.
+        """
+        code = frame.f_code
+        libraries = (source_lines.is_inside, source_lines.is_standard, source_lines.is_of_scipy)
+        # The __init__ of a data class asks by `is` for the default of a field that has a factory
+        of_a_data_class = any("HAS_DEFAULT_FACTORY" in n for n in (*code.co_freevars, *code.co_names))
+        if (
+            of_a_data_class
+            or any(is_in(code.co_filename) for is_in in libraries)
+            or self._serves_inside(frame)
+        ):
+            return
+        self._users.add(id(code))
+        found = reads(code)
+        paths = [(path, _standing_at(path, frame.f_globals, frame.f_builtins)) for path in found.asked_for]
+        self.by_is |= any(not path or isinstance(v, np.ndarray) for path, v in paths)
+        if found.types:
+            self._types.add(id(code))
+
+    def _asks_types(self, frame) -> None:
+        """Note where code asks for the type of a recorded value."""
         given = dict(frame.f_locals)
         if frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # [... for x in xs]
             given.update(frame.f_back.f_locals)
@@ -191,9 +220,6 @@ class World:
         for f in functions or ():
             self._free(f, found)
         self._globals(found, frame.f_globals, frame.f_builtins)
-        if found.types:
-            self._types.add(id(code))
-            self._types_asked(frame)
         return self.walk()
 
     def _serves_inside(self, frame) -> bool:
@@ -253,11 +279,11 @@ class World:
 
     def calls(self, code: types.CodeType, function: Any) -> None:
         """Note the call of a function written in C. What NumPy and this package call is theirs."""
+        self.by_is |= id(code) in self._users and function in _ONE_OR_TWO
         if self.trouble is None and id(code) in self._ran and function not in LISTED:
             self._safely(self._calls, code, function)
 
     def _calls(self, code, function) -> None:
-        self._by_is |= function is id
         if function in NAMING.values() and function.__name__ in reads(code).globals:
             return
         if is_of_a_module(function):
@@ -298,9 +324,8 @@ class World:
         self.fact("texts", TEXTS, settings_of_texts())
 
     def _globals(self, found, namespace: dict, builtin: dict) -> None:
-        asked_for = [(path, _standing_at(path, namespace, builtin)) for path in found.asked_for]
-        self._by_identity |= not all(map(_is_itself, asked_for))
-        self._by_is |= any(not path or isinstance(v, np.ndarray) for path, v in asked_for)
+        standing = [_standing_at(path, namespace, builtin) for path in found.asked_for]
+        self._by_identity |= not all(map(_is_itself, standing))
         for name, uses in found.globals.items():
             value = namespace.get(name, MISSING)
             if value is not MISSING:
@@ -612,11 +637,11 @@ def _standing_at(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any:
     return found
 
 
-def _is_itself(asked_for: tuple[tuple[str, ...], Any]) -> bool:
-    """Whether what is asked for is a thing that no other is equal to, as far as the guard goes: a class, a
-    function, a member of an enumeration.
+def _is_itself(v: Any) -> bool:
+    """Whether no other thing is equal to this one, as far as the guard goes: a class, a function, a member of
+    an enumeration.
     """
-    return isinstance(asked_for[1], (type, types.FunctionType, enum.Enum))
+    return isinstance(v, (type, types.FunctionType, enum.Enum))
 
 
 def may_be_recorded(v: Any, depth: int = 0) -> bool:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.record import conversions, draws, recording
+from gpt2.autodiff import undo
+from gpt2.autodiff.record import conversions, draws, record, recording
+from gpt2.autodiff.reuse import kin
 
 X = np.array([1.0, 2.0])
 
@@ -20,15 +22,16 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupt:
-    """Raises Interrupted before instruction `at` of all that runs in this thread; `at` none only counts.
+    """Raises Interrupted before instruction `at` of all that runs in this thread, or of the code `only`; `at`
+    none only counts.
 
     Left out are the instructions by which a `with` statement ends in the ordinary way, up to the call of
     __exit__: CPython looks for signals at calls, at jumps back and where functions begin, and a lock would
     stay locked for ever.
     """
 
-    def __init__(self, at=None):
-        self.at, self.count = at, 0
+    def __init__(self, at=None, only=None):
+        self.at, self.count, self.only = at, 0, only
 
     def __enter__(self):
         self.before = sys.gettrace()
@@ -39,7 +42,7 @@ class Interrupt:
         sys.settrace(self.before)
 
     def _called(self, frame, event, arg):
-        if frame.f_code is Interrupt.__exit__.__code__:
+        if frame.f_code is Interrupt.__exit__.__code__ or self.only not in (None, frame.f_code):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         return self._opcode
@@ -56,15 +59,16 @@ _leaving: dict = {}  # by the id of code: hashing code takes long
 
 
 def leaving(code):
-    """The offsets of the three Nones that __exit__ is called with, of its call, and of the SWAP before them
-    by which a `return` keeps its value.
+    """The offsets of the three Nones that __exit__ is called with, of its call, and of what may stand before
+    them: the SWAP by which a `return` keeps its value, the NOP where a loop ends. CPython looks for no signal
+    there.
     """
     if id(code) not in _leaving:
         found, instructions = set(), list(dis.get_instructions(code))
         for k, ins in enumerate(instructions[3:], 3):
             nones = [i.opname == "LOAD_CONST" and i.argval is None for i in instructions[k - 3 : k]]
             if ins.opname in ("PRECALL", "CALL") and all(nones):
-                first = k - 4 if k > 3 and instructions[k - 4].opname == "SWAP" else k - 3
+                first = k - 4 if k > 3 and instructions[k - 4].opname in ("SWAP", "NOP") else k - 3
                 found.update(i.offset for i in instructions[first : k + 2])
         _leaving[id(code)] = code, found
     return _leaving[id(code)][1]
@@ -118,13 +122,14 @@ def scanned(rng):
     return ad.grad(lambda x: ad.scan(lambda c, t: (c * t, None), np.sum(x), x)[0])
 
 
-def interrupted(make, at):
-    """Whether the first call of a function came so far; nothing stays behind."""
+def interrupted(make, at, only=None):
+    """Whether the first call of a function came so far; nothing stays behind. It is recorded, and watched."""
     rng = np.random.default_rng(0)
+    kin.records.__init__()
     g = make(rng)
     names, before = names_of_numpy(), state()
     ended = False
-    interrupt = Interrupt(at)
+    interrupt = Interrupt(at, only)
     with contextlib.suppress(Interrupted), interrupt:
         g(X)
         ended = True
@@ -133,6 +138,11 @@ def interrupted(make, at):
     assert not any(type(c.cell_contents) is draws.Drawing for c in (g.__wrapped__.__closure__ or ()))
     assert g(X) is not None and state() == before, "and it goes on"
     return not ended, interrupt.count
+
+
+@pytest.fixture(autouse=True)
+def watched_at_once(monkeypatch):
+    monkeypatch.setattr(kin._Attempts, "now", lambda self: True)
 
 
 MAKERS = [plain, drawing, with_a_rule, scanned]
@@ -155,7 +165,46 @@ def test_interrupts_here_and_there(make):
     every(make, instructions_of(make) // 30)
 
 
+class Once(undo.undoing):
+    """Undoes once: of the two that stand side by side the second does nothing."""
+
+    count = 0
+
+    def __enter__(self):
+        Once.count += 1
+        self.acts = Once.count % 2 == 0
+
+    def __exit__(self, *error):
+        if self.acts:
+            self.undo()
+
+    __slots__ = ("acts",)
+
+
+def test_what_is_undone_once_is_not_enough(monkeypatch):
+    """The tests above notice it."""
+    interrupted(plain, None)
+    monkeypatch.setattr(record, "undoing", Once)
+    try:
+        with pytest.raises(AssertionError, match="at instruction"):
+            for at in range(10):
+                interrupted(plain, at, record._end.__code__)
+    finally:
+        conversions._running.clear()
+        conversions._settle()
+        recording.restore((0, None, False))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
-def test_an_interrupt_at_each_instruction_of_a_small_recording(make):
-    every(make, 1 if make is plain else 5)
+def test_interrupts_at_many_instructions(make):
+    every(make, instructions_of(make) // 1000)
+
+
+@pytest.mark.slow
+def test_an_interrupt_at_each_instruction_of_what_is_undone():
+    for code in (record._end, draws._exchange, draws._put_back, recording.restore, undo.undoing.__exit__):
+        n = interrupted(drawing, None, code.__code__)[1]
+        for at in range(n):
+            assert interrupted(drawing, at, code.__code__)[0]
+        assert n

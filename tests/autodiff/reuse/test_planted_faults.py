@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from gpt2.autodiff import same
+from gpt2.autodiff.api import derived, fast_path, transform
 from gpt2.autodiff.api.derived import Compiled
 from gpt2.autodiff.emit import program, scalar
-from gpt2.autodiff.record import bytecode
+from gpt2.autodiff.record import bytecode, record, value
 from gpt2.autodiff.record.of_code import OfCode
-from gpt2.autodiff.reuse import guard, kinds, named, world
+from gpt2.autodiff.record.recording import ActiveRecording
+from gpt2.autodiff.record.value import Recorded
+from gpt2.autodiff.reuse import conditions, guard, kinds, named, world
 from tests.support.worlds.other_things import Float64Of
 from tests.support.worlds.random_worlds import Stale, check_acting, check_world
 
@@ -116,7 +119,65 @@ def without_acts(monkeypatch):
     monkeypatch.setattr(world, "make_guard", made)
 
 
+def no_awaited_exceptions(monkeypatch):
+    monkeypatch.setattr(World, "_is_awaited", lambda w, frame: None)
+
+
+def types_as_they_are(monkeypatch):
+    monkeypatch.setattr(world, "type_asked", lambda *a: None)
+    monkeypatch.setattr(record, "check_types", lambda *a: None)
+
+
+def equal_types(monkeypatch):
+    monkeypatch.setattr(type(Recorded), "__eq__", lambda cls, other: cls is other)
+    monkeypatch.setattr(type(Recorded), "__hash__", type.__hash__)
+
+
+def without_metadata(monkeypatch):
+    exact = transform.leaf_key
+
+    def lax(x):
+        kind, *rest = exact(x)
+        return (kind, *(part for part in rest if part is not True and part is not False))
+
+    monkeypatch.setattr(transform, "leaf_key", lax)
+
+
+def everywhere(monkeypatch, name, function):
+    """In place of a function that two modules have."""
+    for where in (conditions, derived):
+        monkeypatch.setattr(where, name, function)
+
+
 FAULTS = {
+    "exceptions out of what is not watched": (no_awaited_exceptions, "caught_exceptions"),
+    "flags of arguments": (
+        lambda m: m.setattr(ActiveRecording, "ask", [].count),  # a function of ours, or of C, is not watched
+        "flags_of_an_argument",
+    ),
+    "arguments that share memory": (
+        lambda m: everywhere(m, "share_memory", lambda *a: False),
+        "memory_of_arguments",
+    ),
+    "one argument or two": (lambda m: everywhere(m, "are_one", lambda *a: False), "one_argument_or_two"),
+    "`is` by a function": (lambda m: m.setattr(world, "_ONE_OR_TWO", ()), "one_argument_or_two"),
+    "metadata of arguments": (without_metadata, "metadata_of_an_argument"),
+    "types of arguments": (types_as_they_are, "type_of_an_argument"),
+    "types that are compared": (equal_types, "type_of_an_argument"),
+    "attributes that only arrays have": (
+        lambda m: m.setattr(value, "_check_not_by_name", lambda *a: None),
+        "type_of_an_argument",
+    ),
+    "attributes that recorded values lack": (
+        lambda m: m.delattr(Recorded, "__getattr__"),
+        "type_of_an_argument",
+    ),
+    "objects that a call makes": (lambda m: m.setattr(World, "returns", lambda w, v: None), "a_set_made"),
+    "settings that are given back": (
+        lambda m: m.setattr(Compiled, "accepts", lambda *a: True),
+        "setting_given_back",
+    ),
+    "types of results": (lambda m: m.setattr(fast_path, "SCALAR", "none"), "number_given"),
     "namespaces": (lambda m: taken_as_it_is(m, types.SimpleNamespace), "namespace"),
     "ranges": (equal_ranges, "scalar"),
     "order of sets": (sets_without_order, "a_set"),

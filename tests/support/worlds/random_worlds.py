@@ -19,6 +19,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gpt2 import autodiff as ad
+from tests.support.worlds import calls
+from tests.support.worlds.calls import ARGUMENTS, X
 from tests.support.worlds.objects import entered, imported_rate, pattern, written_out
 from tests.support.worlds.other_things import (
     ACTING,
@@ -71,9 +73,9 @@ HELPERS = dict(
     draws=draws,
     advances=advances,
     written=written,
+    **calls.HELPERS,
 )
 PLACES = ["global", "closure", "default", "item", "attribute", "argument", "helper", "list"]
-X = np.array([1.0, 2.0])
 
 
 class World:
@@ -87,7 +89,10 @@ class World:
         self.log: list[str] = []
         self.set: list[Callable] = []
         self.namespace = dict(HELPERS, __name__="world")
-        self.arguments: list = []
+        asked = [set(t.arguments) for _, t in self.things if t.arguments]
+        numbers = {"number"} - set.intersection(*asked, {"number"})  # a float lacks what an array is asked for
+        self.variants = sorted(set().union(*asked) - numbers)
+        self.arguments = ARGUMENTS["plain"]()
         self.source = self._write()
         exec(self.source, self.namespace)
         self.f = self.namespace["make"](*[t.value for _, t in self.things])
@@ -97,7 +102,7 @@ class World:
     def _write(self) -> str:
         """The text of a function that makes f."""
         self.places = [self._place(thing) for _, thing in self.things]
-        head, parameters, reads, body = [], ["x"], [], []
+        head, parameters, reads, body, gives = [], ["x", "y"], [], [], []
         for i, (place, (_, thing)) in enumerate(zip(self.places, self.things)):
             text = {
                 "global": f"g{i}",
@@ -117,14 +122,20 @@ class World:
                 parameters.append(f"s{i}=None")
             read = thing.read.replace("{v}", text).replace("{{", "{").replace("}}", "}")
             if place == "helper":
-                body.append(f"def read{i}():\n    return {read}\n")
-                read = f"read{i}()"
+                body.append(f"def read{i}(x, y):\n    return {read}\n")
+                read = f"read{i}(x, y)"
+            if thing.gives is not None:
+                gives.append(thing.gives.replace("{v}", text))
             reads.append(f"{2 * i + 1} * ({read})")
         named = [p for p in parameters if p.startswith("s")]
         parameters = [p for p in parameters if not p.startswith("s")] + named
         lines = [*body, f"def make({', '.join(f'v{i}' for i in range(len(self.things)))}):", *head]
         lines += [f"    def f({', '.join(parameters)}):"]
-        lines += [f"        total = {' + '.join(reads)}", "        return x * total", "    return f"]
+        lines += [
+            f"        total = {' + '.join(reads)}",
+            f"        return x * total, [{', '.join(gives)}]",
+            "    return f",
+        ]
         return "\n".join(lines) + "\n"
 
     def _place(self, thing: Thing) -> str:
@@ -159,20 +170,22 @@ class World:
         self.f.__closure__[self.f.__code__.co_freevars.index(name)].cell_contents = v
 
     def _default(self, name, v):
-        names = self.f.__code__.co_varnames[1 : self.f.__code__.co_argcount]
+        names = self.f.__code__.co_varnames[2 : self.f.__code__.co_argcount]
         found = list(self.f.__defaults__)
         found[names.index(name)] = v
         self.f.__defaults__ = tuple(found)
 
     def change(self) -> None:
         """Something, or nothing. A change that Python does not allow is none."""
+        variant = self.variants[self.rng.integers(len(self.variants))] if len(self.variants) > 1 else "plain"
+        self.arguments = ARGUMENTS[variant]()
         i = int(self.rng.integers(len(self.things)))
         name, thing = self.things[i]
         options: list = [("nothing", None)] + thing.changes
         if thing.again is not None:
             options.append(("replaced", lambda n: self.set[i](thing.again(self.rng))))
         what, act = options[self.rng.integers(len(options))]
-        self.log.append(f"{name} in a {self.places[i]}: {what}")
+        self.log.append(f"{name} in a {self.places[i]}: {what}; {variant} arguments")
         if act is not None:
             with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError, IndexError):
                 act(small(self.rng))
@@ -180,7 +193,7 @@ class World:
     def check(self) -> None:
         found = self._outcome(self.g)
         expected = self._outcome(self.f)
-        if not self._equal(found, expected):
+        if not self._equal(found, expected) or not self._given_alike(found, expected):
             again = self._outcome(ad.compile(self.f))
             raise Stale(
                 "\n".join([self.source, *self.log])
@@ -190,7 +203,7 @@ class World:
 
     def _outcome(self, f):
         try:
-            return f(X, **self.keywords)
+            return f(*self.arguments, **self.keywords)
         except ad.AutodiffError:
             return None  # refused: never a wrong answer
         except Exception as error:
@@ -200,7 +213,17 @@ class World:
     def _equal(a, b) -> bool:
         if a is None or isinstance(a, str) or isinstance(b, str):
             return a is None or isinstance(a, str) and isinstance(b, str)
-        return a.shape == b.shape and np.array_equal(a, b, equal_nan=True)
+        return type(a[0]) is type(b[0]) and np.array_equal(a[0], b[0], equal_nan=True)
+
+    def _given_alike(self, a, b) -> bool:
+        """Whether both gave the same besides. What the compiled function gave is changed then."""
+        if not isinstance(a, tuple):
+            return True
+        for thing, found, expected in zip([t for _, t in self.things if t.gives is not None], a[1], b[1]):
+            if not (found is expected if thing.same else _alike(found, expected)):
+                return False
+            thing.spoil(found)
+        return True
 
     def step(self) -> None:
         self.change()
@@ -211,6 +234,12 @@ class World:
         for _, thing in self.things:
             if thing.undo is not None:
                 thing.undo()
+
+
+def _alike(a, b) -> bool:
+    """Whether two things are of the same type, and so are their parts, and written in the same way."""
+    parts = zip(a, b) if isinstance(a, (tuple, list)) else ()
+    return type(a) is type(b) and repr(a) == repr(b) and all(_alike(x, y) for x, y in parts)
 
 
 class Twins(World):

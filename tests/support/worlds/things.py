@@ -16,6 +16,9 @@ import numpy as np
 class Thing:
     """`read`: an expression over {v}, the value's place. `again(rng)`: another value for that place.
     `changes`: what to do to the value, as (name, function of a number).
+
+    `arguments`: names of calls.ARGUMENTS that make a difference. `gives`: an expression for what the function
+    gives back besides; `spoil` changes what was given back, `same` says that it is the object that is there.
     """
 
     value: object
@@ -23,6 +26,10 @@ class Thing:
     again: Callable | None = None
     changes: list = field(default_factory=list)
     undo: Callable | None = None
+    arguments: tuple = ("plain",)
+    gives: str | None = None
+    spoil: Callable = lambda v: None
+    same: bool = False
 
 
 KINDS: dict[str, Callable] = {}
