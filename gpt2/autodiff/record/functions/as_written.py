@@ -22,7 +22,7 @@ import numpy as np
 from ...errors import located
 from ...graph import Node
 from .. import source_lines
-from ..conversions import SEEN, plain
+from ..conversions import SEEN, plain, replace
 from ..dispatch import RAW, call_function, full_name
 from ..recording import current, local
 from ..value import Recorded, value_of
@@ -228,6 +228,13 @@ def _makearray(a: Any) -> tuple[Any, Callable]:
     return stand_in(_ASARRAY)(a), lambda result, *rest: result
 
 
+def see_polynomials() -> None:
+    """Have np.polynomial, of which NumPy asks no argument how to run, make arrays as clones do."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("numpy.polynomial.") and vars(module).get("np") is np:
+            replace(vars(module), np=stand_in(np))
+
+
 _NAMES = {
     np: """
         allclose append apply_along_axis apply_over_axes argwhere array_equal array_equiv array_split astype
@@ -248,3 +255,4 @@ _NAMES = {
 }
 for _module, _names in _NAMES.items():
     as_written(*(getattr(_module, name) for name in _names.split() if hasattr(_module, name)))
+as_written(*(f for f in vars(np.polynomial.polynomial).values() if hasattr(f, "_implementation")))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import Node
-from ...ops import apply, build
+from ...ops import apply, build, table
 from ..dispatch import Operand, handles, operand, quiet
 from ..ufuncs import BUILDERS, matmul
 from .reduce import plain_sum
@@ -120,6 +120,51 @@ def cross(
     shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
     columns = [build.reshape(build.broadcast(c, shape), (*shape, 1)) for c in columns]
     return moveaxis(build.concatenate(columns, len(shape)), -1, axisc)
+
+
+@handles(np.convolve)
+def convolve(a: Operand, v: Operand, mode: str = "full") -> Node:
+    a, v = operand(a), operand(v)
+    if v.size > a.size:  # NumPy exchanges them, too
+        a, v = v, a
+    return _slide(a, _turned(v) if v.size else v, mode)
+
+
+@handles(np.correlate)
+def correlate(a: Operand, v: Operand, mode: str = "valid") -> Node:
+    a, v = operand(a), operand(v)
+    v = build.conjugate(v) if v.dtype.kind == "c" else v
+    if v.size > a.size:  # the same sums, the last one first
+        return _turned(_slide(v, a, mode))
+    return _slide(a, v, mode)
+
+
+def _turned(x: Node) -> Node:
+    return build.slice_(x, ((x.size - 1, None, -1),))
+
+
+def _slide(a: Node, kernel: Node, mode: str) -> Node:
+    """sum_j a[i + j] kernel[j], with a between zeros as far as the mode asks; kernel is not the longer."""
+    dtype = np.result_type(a.dtype, kernel.dtype)
+    a, kernel = build.cast(a, dtype), build.cast(kernel, dtype)
+    n, m = a.size, kernel.size
+    before, after = {"full": (m - 1, m - 1), "valid": (0, 0), "same": (m // 2, m - 1 - m // 2)}[mode]
+    if before or after:
+        a = build.assemble([a], (n + before + after,), [((before, before + n, 1),)], dtype)
+    positions = np.arange(a.size - m + 1)[:, None] + np.arange(m)
+    windows = apply("gather", a, table.const(positions), spec=(("array", 0),))
+    out = apply("matmul", windows, build.reshape(kernel, (m, 1)))
+    return build.reshape(out, (out.shape[0],))
+
+
+@handles(np.polymul)
+def polymul(a1: Operand, a2: Operand) -> Node:
+    return convolve(_row(a1), _row(a2))
+
+
+def _row(p: Operand) -> Node:
+    p = operand(p)
+    return build.reshape(p, (p.size,)) if p.ndim != 1 else p
 
 
 # einsum

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, handles, operand, quiet, since
+from ..dispatch import Operand, handles, operand, quiet
 from .shape import along, axis_of, concatenate, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
 
 NONE = np._NoValue
@@ -292,22 +292,6 @@ def _running(op: str):
 
 cumsum = handles(np.cumsum)(_running("cumsum"))
 cumprod = handles(np.cumprod)(_running("cumprod"))
-
-
-def _running_array_api(running, start):
-    def handler(x, /, *, axis=None, dtype=None, out=None, include_initial=False):
-        out = running(x, axis, dtype)
-        if not include_initial:
-            return out
-        axis = axis_of(0 if axis is None else axis, out.ndim)
-        shape = tuple(1 if i == axis else n for i, n in enumerate(out.shape))
-        return build.concatenate([build.full(shape, start, out.dtype), out], axis)
-
-    return handler
-
-
-handles(*since("cumulative_sum"))(_running_array_api(cumsum, 0))
-handles(*since("cumulative_prod"))(_running_array_api(cumprod, 1))
 
 
 # differences and integrals

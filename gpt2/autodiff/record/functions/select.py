@@ -368,41 +368,6 @@ def round_(a: Node, decimals: int = 0, out: None = None) -> Node:
     return apply("rint", a * scale) / scale if decimals > 0 else apply("rint", a / scale) * scale
 
 
-@handles(np.convolve)
-def convolve(a: Operand, v: Operand, mode: str = "full") -> Node:
-    a, v = operand(a), operand(v)
-    if v.size > a.size:  # NumPy exchanges them, too
-        a, v = v, a
-    return _slide(a, _turned(v) if v.size else v, mode)
-
-
-@handles(np.correlate)
-def correlate(a: Operand, v: Operand, mode: str = "valid") -> Node:
-    a, v = operand(a), operand(v)
-    v = build.conjugate(v) if v.dtype.kind == "c" else v
-    if v.size > a.size:  # the same sums, the last one first
-        return _turned(_slide(v, a, mode))
-    return _slide(a, v, mode)
-
-
-def _turned(x: Node) -> Node:
-    return build.slice_(x, ((x.size - 1, None, -1),))
-
-
-def _slide(a: Node, kernel: Node, mode: str) -> Node:
-    """sum_j a[i + j] kernel[j], with a between zeros as far as the mode asks; kernel is not the longer."""
-    dtype = np.result_type(a.dtype, kernel.dtype)
-    a, kernel = build.cast(a, dtype), build.cast(kernel, dtype)
-    n, m = a.size, kernel.size
-    before, after = {"full": (m - 1, m - 1), "valid": (0, 0), "same": (m // 2, m - 1 - m // 2)}[mode]
-    if before or after:
-        a = build.assemble([a], (n + before + after,), [((before, before + n, 1),)], dtype)
-    positions = np.arange(a.size - m + 1)[:, None] + np.arange(m)
-    windows = apply("gather", a, table.const(positions), spec=(("array", 0),))
-    out = apply("matmul", windows, build.reshape(kernel, (m, 1)))
-    return build.reshape(out, (out.shape[0],))
-
-
 @handles(np.vander)
 def vander(x: Node, N: int | None = None, increasing: bool = False) -> Node:
     n = x.size if N is None else N

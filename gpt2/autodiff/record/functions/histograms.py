@@ -1,4 +1,6 @@
-"""Polynomials as rows of coefficients, the highest power first; and weights added up in bins."""
+"""Weights added up in bins: bincount and the histograms. Where the values lie is looked at: other bins are
+another program.
+"""
 
 from __future__ import annotations
 
@@ -12,54 +14,10 @@ import numpy.polynomial
 from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Given, Operand, call_function, handles, helper, operand, raw
+from ..dispatch import Given, Operand, call_function, helper, operand, raw
 from ..source_lines import here
 from ..value import Recorded
-from .linalg import lstsq_nodes
-from .select import convolve, vander
 from .shape import concatenate
-
-
-def _row(p) -> Node:
-    p = operand(p)
-    return build.reshape(p, (p.size,)) if p.ndim != 1 else p
-
-
-@handles(np.polymul)
-def polymul(a1: Operand, a2: Operand) -> Node:
-    return convolve(_row(a1), _row(a2))
-
-
-def _polyfit(x, y, deg, rcond, w):
-    return np.polyfit(x, y, deg, rcond, False, w)
-
-
-@helper(_polyfit)
-def polyfit_nodes(x: Operand, y: Operand, deg: int, rcond: Operand, w: Operand) -> Node:
-    """Least squares on the powers of x, each scaled to length 1, as NumPy does it."""
-    x, y = (operand(v) for v in (x, y))
-    given = y.dtype if y.dtype.kind in "fc" else np.dtype(float)
-    x, y = (build.cast(v, np.promote_types(v.dtype, float)) for v in (x, y))
-    if rcond is None:
-        rcond = x.size * np.finfo(x.dtype).eps
-    powers = vander(x, deg + 1)
-    if w is not None:
-        w = build.cast(operand(w), np.result_type(powers.dtype, operand(w).dtype))
-        powers = powers * build.reshape(w, (w.size, 1))
-        product = y * (build.reshape(w, (w.size, 1)) if y.ndim == 2 else w)
-        y = build.cast(build.cast(product, given), y.dtype)  # NumPy multiplies in place
-    scale = apply("sqrt", apply("sum", powers * powers, axes=(0,), keepdims=False))
-    found, _, _ = lstsq_nodes(powers / scale, y, rcond, (0,))
-    return found / (build.reshape(scale, (deg + 1, 1)) if found.ndim == 2 else scale)
-
-
-# np.polynomial is written in Python and runs as it is (conversions.py); these ask their arguments how to run
-for _function in vars(np.polynomial.polynomial).values():
-    if hasattr(_function, "_implementation"):
-        raw(_function)(_function._implementation)
-
-
-# ---- weights added up in bins. Where the values lie is looked at: other bins are another program ----
 
 
 @raw(np.bincount)
