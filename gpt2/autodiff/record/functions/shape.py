@@ -284,6 +284,12 @@ def roll(a: Node, shift: Any, axis: int | Sequence[int] | None = None) -> Node:
     return a
 
 
+@handles(np.delete)
+def delete(arr: Node, obj: Any, axis: int | None = None) -> Node:
+    arr, axis = along(arr, axis)
+    return take(arr, np.delete(np.arange(arr.shape[axis]), obj), axis)
+
+
 @handles(np.insert)
 def insert(arr: Operand, obj: Any, values: Operand, axis: int | None = None) -> Node:
     arr, axis = along(operand(arr), axis)
