@@ -44,6 +44,8 @@ def pytest_cmdline_main(config):
     """Without a path, pytest runs on all cores, four at most: more would take gigabytes. Parts, `--pdb` and
     `-n 0` run in this process.
     """
+    if "PYTEST_XDIST_WORKER" in os.environ:  # this is one of the workers
+        return
     option, whole = config.option, config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if whole and getattr(option, "numprocesses", 0) is None and not (option.usepdb or option.collectonly):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

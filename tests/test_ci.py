@@ -90,7 +90,16 @@ def test_a_line_is_run_word_for_word_in_a_fresh_clone_and_a_bare_environment(tmp
 )
 def test_the_whole_runs_on_several_cores(source, given, workers, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 5}, raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     option = SimpleNamespace(numprocesses=None, usepdb=False, collectonly=False, dist="no")
     vars(option).update(given)
     conftest.pytest_cmdline_main(SimpleNamespace(option=option, args_source=pytest.Config.ArgsSource[source]))
     assert option.numprocesses == workers and (option.dist == "worksteal") == bool(workers)
+
+
+def test_workers_start_no_others(monkeypatch):
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    option = SimpleNamespace(numprocesses=None, usepdb=False, collectonly=False, dist="no")
+    source = pytest.Config.ArgsSource.TESTPATHS
+    conftest.pytest_cmdline_main(SimpleNamespace(option=option, args_source=source))
+    assert option.numprocesses is None

@@ -90,7 +90,9 @@ class World:
         self.set: list[Callable] = []
         self.namespace = dict(HELPERS, __name__="world")
         asked = [set(t.arguments) for _, t in self.things if t.arguments]
-        numbers = {"number"} - set.intersection(*asked, {"number"})  # a float lacks what an array is asked for
+        numbers = {"number"} - set.intersection(
+            *asked, {"number"}
+        )  # a float lacks what an array is asked for
         self.variants = sorted(set().union(*asked) - numbers)
         self.arguments = ARGUMENTS["plain"]()
         self.source = self._write()
