@@ -2,8 +2,8 @@
 
 from . import functions, ufuncs  # noqa: F401  they enter what answers NumPy's protocols
 from .conversions import see
-from .dispatch import HANDLERS, RAW
+from .dispatch import recorded_functions
 from .functions.as_written import see_polynomials
 
-see({*HANDLERS, *RAW})
+see(recorded_functions())
 see_polynomials()

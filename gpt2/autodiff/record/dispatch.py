@@ -17,6 +17,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -36,17 +37,25 @@ if TYPE_CHECKING:
 
     from .source_lines import Site
 
-HANDLERS: dict[Callable, Callable] = {}
-RAW: dict[Callable, Callable] = {}
-HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
-# Functions with a rule of a program's own, which takes the call, or gives NotImplemented
+
+@dataclass
+class Entry:
+    """How a function is recorded: one of the first three says it."""
+
+    nodes: Callable | None = None  # makes the nodes of the result from those of the arguments
+    takes: Callable | None = None  # takes the recorded values themselves
+    refused: str | None = None  # why it must not even be tried
+    is_helper: bool = False  # one of functions/, and none of NumPy's
+    # It runs nothing of the user's where it is given arrays and numbers, nor does its handler: it is noted
+    # unwatched
+    quiet: bool = False
+    moves: bool = False  # it only moves numbers, so that no warning can come of it: it is computed so, too
+
+
+TABLE: dict[Callable, Entry] = {}
+_NO_ENTRY = Entry()
+# Functions with a rule of a program's own, ufuncs among them: it takes the call, or gives NotImplemented
 RULED: dict[Callable, Callable] = {}
-REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
-# Functions that run nothing of the user's where they are given arrays and numbers, nor does their handler:
-# they are noted unwatched. MOVED are those that only move numbers, so that no warning can come of them: they
-# are computed so, too.
-QUIET: set[Callable] = set()
-MOVED: set[Callable] = set()
 # Functions whose node had another dtype than NumPy's result: a test keeps this empty
 SETTLED: set[str] = set()
 
@@ -57,15 +66,23 @@ Operand: TypeAlias = "Node | npt.ArrayLike"
 Given: TypeAlias = "Recorded | npt.ArrayLike"
 
 
-def handles(*functions: Callable) -> Callable[[Callable], Callable]:
-    """Enter a handler for these NumPy functions into the table."""
+def recorded_functions() -> set[Callable]:
+    """The functions of NumPy's that can be called with recorded values."""
+    return {f for f, entry in TABLE.items() if not entry.is_helper and entry.refused is None}
 
+
+def _entering(field: str, *functions: Callable, **more: bool) -> Callable[[Callable], Callable]:
     def enter(handler):
         for function in functions:
-            HANDLERS[function] = handler
+            TABLE[function] = Entry(**{field: handler}, **more)
         return handler
 
     return enter
+
+
+def handles(*functions: Callable) -> Callable[[Callable], Callable]:
+    """Enter a handler for these NumPy functions into the table."""
+    return _entering("nodes", *functions)
 
 
 def since(name: str) -> tuple[Callable, ...]:
@@ -75,30 +92,24 @@ def since(name: str) -> tuple[Callable, ...]:
 
 def raw(*functions: Callable) -> Callable[[Callable], Callable]:
     """Enter a handler that takes recorded values rather than nodes."""
-
-    def enter(handler):
-        for function in functions:
-            RAW[function] = handler
-        return handler
-
-    return enter
+    return _entering("takes", *functions)
 
 
 def helper(function: Callable) -> Callable[[Callable], Callable]:
     """Enter a handler for a function of our own, which computes with NumPy what the handler records."""
+    return _entering("nodes", function, is_helper=True)
 
-    def enter(handler):
-        HELPERS[function] = handler
-        return handler
 
-    return enter
+def refuse(because: str, *functions: Callable) -> None:
+    """Enter functions that must not even be tried."""
+    for function in functions:
+        TABLE[function] = Entry(refused=because)
 
 
 def quiet(*functions: Callable, moves: bool = False) -> None:
-    """Enter functions into QUIET, and where they only move numbers into MOVED."""
-    QUIET.update(functions)
-    if moves:
-        MOVED.update(functions)
+    """Note of functions in the table that they are quiet, and whether they only move numbers."""
+    for function in functions:
+        TABLE[function].quiet, TABLE[function].moves = True, moves
 
 
 def operand(x: Any, like: np.dtype | None = None) -> Node:
@@ -120,21 +131,21 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         answer = RULED[function](*args, **kwargs)
         if answer is not NotImplemented:
             return answer
-    if function in RAW:
-        return RAW[function](*args, **kwargs)
-    if function in REFUSED:
-        raise unsupported(full_name(function), source_lines.here(), REFUSED[function])
-    found: list[Recorded] = []
+    entry = TABLE.get(function, _NO_ENTRY)
+    if entry.takes is not None:
+        return entry.takes(*args, **kwargs)
+    if entry.refused is not None:
+        raise unsupported(full_name(function), source_lines.here(), entry.refused)
     args, kwargs, out = _without_out(function, args, kwargs)
+    found: list[Recorded] = []
     values, options, rec, site, known = _begun(args, kwargs, out, found)
-    known = known and function in QUIET
-    moved = known and function in MOVED and options.keys() <= _PLACES
+    known = known and entry.quiet
+    moved = known and entry.moves and options.keys() <= _PLACES
     value, guess = (_moved if moved else _computed)(rec, function, values, options, site)
-    handler = HANDLERS.get(function) or HELPERS.get(function)
-    if handler is None:
+    if entry.nodes is None:
         return _without_handler(function, value, found, site)
     noted = _noted if known else _noted_aloud
-    result = noted(rec, handler, args, kwargs, function, site, value, found)
+    result = noted(rec, entry.nodes, args, kwargs, function, site, value, found)
     if guess:
         rec.guessed.add(result.node)
     if out is None:

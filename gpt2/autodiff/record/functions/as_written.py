@@ -23,7 +23,7 @@ from ...errors import located
 from ...graph import Node
 from .. import source_lines
 from ..conversions import SEEN, plain, replace
-from ..dispatch import RAW, call_function, full_name
+from ..dispatch import call_function, full_name, raw
 from ..recording import current, local
 from ..value import Recorded, value_of
 
@@ -31,7 +31,7 @@ from ..value import Recorded, value_of
 def as_written(*functions: Callable) -> None:
     """Have these functions of NumPy run as NumPy wrote them."""
     for function in functions:
-        RAW[function] = _Written(function)
+        raw(function)(_Written(function))
 
 
 class _Written:

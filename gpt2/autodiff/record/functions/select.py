@@ -9,7 +9,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import REFUSED, Given, Operand, call_function, handles, helper, operand, raw
+from ..dispatch import Given, Operand, call_function, handles, helper, operand, raw, refuse
 from ..ufuncs import operate
 from ..value import Recorded
 from .reduce import axes_of
@@ -379,9 +379,7 @@ def vander(x: Node, N: int | None = None, increasing: bool = False) -> Node:
     return build.concatenate(columns, 1) if n else build.zeros((x.size, 0), x.dtype)
 
 
-REFUSED.update({
-    np.save: "writes a file, which would happen only when the function is recorded",
-    np.savez: "writes a file, which would happen only when the function is recorded",
-    np.savez_compressed: "writes a file, which would happen only when the function is recorded",
-    np.savetxt: "writes a file, which would happen only when the function is recorded",
-})  # fmt: skip
+refuse(
+    "writes a file, which would happen only when the function is recorded",
+    *(np.save, np.savez, np.savez_compressed, np.savetxt),
+)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import build, table
-from ..dispatch import HANDLERS, Operand, call_function, handles, helper, operand, quiet, raw
+from ..dispatch import TABLE, Operand, call_function, handles, helper, operand, quiet, raw
 from ..recording import innermost
 from ..value import Recorded, value_of
 
@@ -408,7 +408,7 @@ def _with_length(x: Node, axis: int, length: int) -> tuple[int, ...]:
 
 def _statistic(function):
     def found(x: Node, axis: int) -> Node:
-        result = HANDLERS[function](x, axis=axis, keepdims=True)
+        result = TABLE[function].nodes(x, axis=axis, keepdims=True)
         whole = x.dtype.kind not in "fc" and result.dtype.kind == "f"
         return table.apply("rint", result) if whole else result
 
