@@ -8,8 +8,8 @@ from the argument's by ops that can be undone (writes.py).
 
 A handler under `@raw(np.put)` gets the recorded values themselves: it writes to one, or gives no array.
 
-The handlers stand in functions/, one family a file. Most of what NumPy composes in Python has none: it runs on
-the recorded values as NumPy wrote it (functions/as_written.py).
+The handlers stand in functions/, one family a file. Most of what NumPy composes in Python has none: it runs
+on the recorded values as NumPy wrote it (functions/as_written.py).
 """
 
 from __future__ import annotations
