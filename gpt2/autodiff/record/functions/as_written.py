@@ -238,17 +238,17 @@ def see_polynomials() -> None:
 # Not among them: what is C inside; what would look at values or at the layout of memory where NumPy's result
 # does not depend on them, so that a program would hold for fewer calls (kron, delete, cond, geomspace); what
 # would take more ops (tile, diagflat, roll, ...); and what programs call so often that recording it has to be
-# quick (stack, outer, tril, ...)
+# quick (stack, outer, tril, nan_to_num, ...)
 _NAMES = {
     np: """
         allclose append apply_along_axis apply_over_axes argwhere array_equal array_equiv array_split astype
         atleast_1d atleast_2d atleast_3d column_stack common_type copy corrcoef cov cumulative_prod
         cumulative_sum diag diff dsplit dstack expand_dims extract fill_diagonal fix flatnonzero flip fliplr
         flipud full_like histogram2d hsplit hstack isclose iscomplex iscomplexobj isreal isrealobj logspace
-        moveaxis nan_to_num ndim poly polyadd polyder polydiv polyfit polyint polysub polyval ptp
-        put_along_axis real_if_close rollaxis roots rot90 setdiff1d setxor1d shape size sort_complex split
-        tensordot trapezoid trim_zeros union1d unique_all unique_counts unique_inverse unique_values unstack
-        unwrap vsplit vstack
+        moveaxis ndim poly polyadd polyder polydiv polyfit polyint polysub polyval ptp put_along_axis
+        real_if_close rollaxis roots rot90 setdiff1d setxor1d shape size sort_complex split tensordot
+        trapezoid trim_zeros union1d unique_all unique_counts unique_inverse unique_values unstack unwrap
+        vsplit vstack
     """,
     np.emath: "arccos arcsin arctanh log log10 log2 logn power sqrt",
     np.fft: "fft2 fftn fftshift hfft ifft2 ifftn ifftshift ihfft irfft2 irfftn rfft2 rfftn",

@@ -368,6 +368,38 @@ def round_(a: Node, decimals: int = 0, out: None = None) -> Node:
     return apply("rint", a * scale) / scale if decimals > 0 else apply("rint", a / scale) * scale
 
 
+@raw(np.nan_to_num)
+def nan_to_num(
+    x: Recorded, copy: bool = True, nan: Given = 0.0, posinf: Given | None = None, neginf: Given | None = None
+) -> Recorded:
+    result = call_function(_nan_to_num, (x,), dict(nan=nan, posinf=posinf, neginf=neginf))
+    if copy or not isinstance(x.value, np.ndarray):
+        return result
+    return _store(x, result)
+
+
+def _nan_to_num(x, nan, posinf, neginf):
+    return np.nan_to_num(x, True, nan, posinf, neginf)
+
+
+_nan_to_num.__module__, _nan_to_num.__name__ = "numpy", "nan_to_num"
+
+
+@helper(_nan_to_num)
+def nan_to_num_node(x: Node, nan: Operand, posinf: Operand, neginf: Operand) -> Node:
+    if x.dtype.kind == "c":
+        parts = [nan_to_num_node(p, nan, posinf, neginf) for p in (build.real(x), build.imag(x))]
+        return build.cast(parts[0] + parts[1] * 1j, x.dtype)
+    if x.dtype.kind != "f":
+        return x
+    limits = np.finfo(x.dtype)
+    high = float(limits.max) if posinf is None else posinf
+    low = float(limits.min) if neginf is None else neginf
+    x = build.where(apply("isnan", x), operand(nan, x.dtype), x)
+    x = build.where(apply("equal", x, np.inf), operand(high, x.dtype), x)
+    return build.where(apply("equal", x, -np.inf), operand(low, x.dtype), x)
+
+
 @handles(np.vander)
 def vander(x: Node, N: int | None = None, increasing: bool = False) -> Node:
     n = x.size if N is None else N
