@@ -128,7 +128,7 @@ def paragraph(names) -> str:
 
 def supported_functions() -> dict[str, list[str]]:
     """Section -> names of the NumPy functions that are recorded."""
-    names = {dispatch.full_name(f) for f in (*dispatch.HANDLERS, *dispatch.RAW)}
+    names = {dispatch.full_name(f) for f in dispatch.recorded_functions()}
     names = {name for name in names if not name.startswith("np.polynomial.")}  # MODULES speaks of them
     ops = {name for name, op in OPS.items() if op.ufunc is not None and op.kind != "nondiff"}
     ufuncs = {f"np.{name}" for name in (*ops, *composed_ufuncs())}
@@ -147,7 +147,7 @@ def composed_ufuncs() -> list[str]:
 
 def without_rule() -> dict[str, object]:
     """The public functions of NumPy's that no handler records."""
-    known = {*dispatch.HANDLERS, *dispatch.RAW}
+    known = dispatch.recorded_functions()
     ufuncs = {*OPS, *composed_ufuncs()}
     return {
         name: function

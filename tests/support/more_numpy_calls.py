@@ -40,6 +40,30 @@ def by_name(name, factor=1.0):
     return [(lambda x: getattr(np.emath, name)(x * factor), A)]
 
 
+# What NumPy composes of its own functions, with options that few ask for
+COMPOSED = {
+    "np.cov": [
+        (lambda x: np.cov(x, fweights=[1, 2, 1, 3]), A),
+        (lambda x: np.cov(x, x[::-1], aweights=x[0] ** 2, ddof=0), A),
+        (lambda x: np.cov(x, rowvar=False, bias=True, aweights=[0.5, 1.0, 2.0]), A),
+    ],
+    "np.real_if_close": [
+        (lambda x: np.real_if_close(x + 0j), A),
+        (lambda x: np.real_if_close(x + 1j * x), A),
+    ],
+    "np.fft.rfftn": [(lambda x: np.fft.rfftn(x, axes=(0, 0)), A)],
+    "np.fft.irfftn": [(lambda x: np.fft.irfftn(x, axes=(1, 1)), A)],
+    "np.logspace": [(lambda x: np.logspace(x[0], x[1], 3, base=[1.5, 2.0, 2.5, 3.0]), A)],
+    "np.size": [(lambda x: x * np.size(x, axis=1), A)],
+    "np.delete": [(lambda x: np.delete(x, [True, False, True, False], axis=1), A)],
+    "np.outer": [(lambda x: np.outer(x, x, np.zeros_like(x, shape=(4, 4))), V)],  # out= by its place
+    "np.ptp": [(lambda x: np.ptp(x, 0, np.zeros_like(x[0])), A)],
+    "np.sum": [(lambda x: np.sum(x, 0, None, np.zeros_like(x[0])), A)],
+    "np.mean": [(lambda x: np.mean(x, 1, None, np.zeros_like(x[:, 0])), A)],
+    "np.fix": [(lambda x: x * np.fix(x, np.zeros_like(x)), A)],
+    "np.isposinf": [(lambda x: x * np.isposinf(np.where(x > 0, np.inf, x), np.zeros_like(x, bool)), A)],
+}
+
 MORE = {
     "np.quantile": [(quantile_by(np.quantile, m), A) for m in METHODS],
     "np.nanquantile": [(with_nans(quantile_by(np.nanquantile, m)), A) for m in ["linear", *METHODS]],
@@ -63,11 +87,17 @@ MORE = {
     "np.polymul": both(np.polymul),
     "np.polyder": [(lambda x: np.polyder(x), V), (lambda x: np.polyder(x, 2), V)],
     "np.polyint": [(lambda x: np.polyint(x), V), (lambda x: np.polyint(x, 2, k=[3.0, 4.0]), V)],
-    "np.poly": [(lambda x: np.poly(x), V)],
+    "np.poly": [
+        (lambda x: np.poly(x), V),
+        (lambda x: np.poly(x + 1j * x[::-1]), V),
+        (lambda x: np.poly(x @ x.T), (3, 4)),
+    ],
     "np.polyfit": [
         (lambda x, y: np.polyfit(x, y, 2), LONG, LONG),
         (lambda y: np.polyfit(COUNTED, y, 2, w=COUNTED + 1.0), LONG),
         (lambda y: np.polyfit(np.arange(3.0), y, 1), A),
+        (lambda y: np.polyfit(COUNTED, y, 2, full=True)[:2], LONG),
+        (lambda y: np.polyfit(COUNTED, y, 2, cov=True), LONG),
     ],
     "np.bincount": [
         (lambda w: np.bincount(BINS, weights=w), V),

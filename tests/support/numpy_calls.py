@@ -7,7 +7,7 @@ another value stands for itself. Sizes all differ, so that a swapped axis cannot
 
 import numpy as np
 
-from tests.support.more_numpy_calls import MORE
+from tests.support.more_numpy_calls import COMPOSED, MORE
 
 A, B, V, W = (3, 4), (4, 5), (4,), (3,)  # two matrices, two vectors
 S = (3, 3)
@@ -270,5 +270,5 @@ CONSTANT = {
 """.split()
 }
 
-for name, calls in MORE.items():
+for name, calls in (*MORE.items(), *COMPOSED.items()):
     CALLS[name] = [*CALLS.get(name, []), *calls]

@@ -1,10 +1,9 @@
 """From NumPy to a graph: the function runs once on values that note what is done with them."""
 
-import sys
-
 from . import functions, ufuncs  # noqa: F401  they enter what answers NumPy's protocols
-from .conversions import see, see_polynomials
-from .dispatch import HANDLERS, RAW
+from .conversions import see
+from .dispatch import recorded_functions
+from .functions.as_written import see_polynomials
 
-see({*HANDLERS, *RAW})
-see_polynomials(m for name, m in list(sys.modules.items()) if name.startswith("numpy.polynomial."))
+see(recorded_functions())
+see_polynomials()

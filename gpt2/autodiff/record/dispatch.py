@@ -8,13 +8,17 @@ from the argument's by ops that can be undone (writes.py).
 
 A handler under `@raw(np.put)` gets the recorded values themselves: it writes to one, or gives no array.
 
-The handlers stand in functions/, one family a file.
+The handlers stand in functions/, one family a file. Most of what NumPy composes in Python has none: it runs
+on the recorded values as NumPy wrote it (functions/as_written.py).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -25,7 +29,7 @@ from ..graph import Node
 from ..ops import build
 from . import recording, source_lines
 from .conversions import plain
-from .recording import NUMBERS, ActiveRecording, current, innermost
+from .recording import NUMBERS, ActiveRecording, current, innermost, local
 from .unwatched import unwatched
 from .value import ANSWERS, Recorded, as_node, node_in
 
@@ -34,17 +38,25 @@ if TYPE_CHECKING:
 
     from .source_lines import Site
 
-HANDLERS: dict[Callable, Callable] = {}
-RAW: dict[Callable, Callable] = {}
-HELPERS: dict[Callable, Callable] = {}  # as HANDLERS, for functions of functions/ that are none of NumPy's
-# Functions with a rule of a program's own, which takes the call, or gives NotImplemented
+
+@dataclass
+class Entry:
+    """How a function is recorded: one of the first three says it."""
+
+    nodes: Callable | None = None  # makes the nodes of the result from those of the arguments
+    takes: Callable | None = None  # takes the recorded values themselves
+    refused: str | None = None  # why it must not even be tried
+    is_helper: bool = False  # one of functions/, and none of NumPy's
+    # It runs nothing of the user's where it is given arrays and numbers, nor does its handler: it is noted
+    # unwatched
+    quiet: bool = False
+    moves: bool = False  # it only moves numbers, so that no warning can come of it: it is computed so, too
+
+
+TABLE: dict[Callable, Entry] = {}
+_NO_ENTRY = Entry()
+# Functions with a rule of a program's own, ufuncs among them: it takes the call, or gives NotImplemented
 RULED: dict[Callable, Callable] = {}
-REFUSED: dict[Callable, str] = {}  # functions that must not even be tried, and why
-# Functions that run nothing of the user's where they are given arrays and numbers, nor does their handler:
-# they are noted unwatched. MOVED are those that only move numbers, so that no warning can come of them: they
-# are computed so, too.
-QUIET: set[Callable] = set()
-MOVED: set[Callable] = set()
 # Functions whose node had another dtype than NumPy's result: a test keeps this empty
 SETTLED: set[str] = set()
 
@@ -55,15 +67,23 @@ Operand: TypeAlias = "Node | npt.ArrayLike"
 Given: TypeAlias = "Recorded | npt.ArrayLike"
 
 
-def handles(*functions: Callable) -> Callable[[Callable], Callable]:
-    """Enter a handler for these NumPy functions into the table."""
+def recorded_functions() -> set[Callable]:
+    """The functions of NumPy's that can be called with recorded values."""
+    return {f for f, entry in TABLE.items() if not entry.is_helper and entry.refused is None}
 
+
+def _entering(field: str, *functions: Callable, **more: bool) -> Callable[[Callable], Callable]:
     def enter(handler):
         for function in functions:
-            HANDLERS[function] = handler
+            TABLE[function] = Entry(**{field: handler}, **more)
         return handler
 
     return enter
+
+
+def handles(*functions: Callable) -> Callable[[Callable], Callable]:
+    """Enter a handler for these NumPy functions into the table."""
+    return _entering("nodes", *functions)
 
 
 def since(name: str) -> tuple[Callable, ...]:
@@ -73,30 +93,24 @@ def since(name: str) -> tuple[Callable, ...]:
 
 def raw(*functions: Callable) -> Callable[[Callable], Callable]:
     """Enter a handler that takes recorded values rather than nodes."""
-
-    def enter(handler):
-        for function in functions:
-            RAW[function] = handler
-        return handler
-
-    return enter
+    return _entering("takes", *functions)
 
 
 def helper(function: Callable) -> Callable[[Callable], Callable]:
     """Enter a handler for a function of our own, which computes with NumPy what the handler records."""
+    return _entering("nodes", function, is_helper=True)
 
-    def enter(handler):
-        HELPERS[function] = handler
-        return handler
 
-    return enter
+def refuse(because: str, *functions: Callable) -> None:
+    """Enter functions that must not even be tried."""
+    for function in functions:
+        TABLE[function] = Entry(refused=because)
 
 
 def quiet(*functions: Callable, moves: bool = False) -> None:
-    """Enter functions into QUIET, and where they only move numbers into MOVED."""
-    QUIET.update(functions)
-    if moves:
-        MOVED.update(functions)
+    """Note of functions in the table that they are quiet, and whether they only move numbers."""
+    for function in functions:
+        TABLE[function].quiet, TABLE[function].moves = True, moves
 
 
 def operand(x: Any, like: np.dtype | None = None) -> Node:
@@ -118,21 +132,21 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         answer = RULED[function](*args, **kwargs)
         if answer is not NotImplemented:
             return answer
-    if function in RAW:
-        return RAW[function](*args, **kwargs)
-    if function in REFUSED:
-        raise unsupported(full_name(function), source_lines.here(), REFUSED[function])
+    entry = TABLE.get(function, _NO_ENTRY)
+    if entry.takes is not None:
+        return entry.takes(*args, **kwargs)
+    if entry.refused is not None:
+        raise unsupported(full_name(function), source_lines.here(), entry.refused)
+    args, kwargs, out = _without_out(function, args, kwargs)
     found: list[Recorded] = []
-    kwargs, out = _without_out(function, kwargs)
     values, options, rec, site, known = _begun(args, kwargs, out, found)
-    known = known and function in QUIET
-    moved = known and function in MOVED and options.keys() <= _PLACES
+    known = known and entry.quiet
+    moved = known and entry.moves and options.keys() <= _PLACES
     value, guess = (_moved if moved else _computed)(rec, function, values, options, site)
-    handler = HANDLERS.get(function) or HELPERS.get(function)
-    if handler is None:
+    if entry.nodes is None:
         return _without_handler(function, value, found, site)
     noted = _noted if known else _noted_aloud
-    result = noted(rec, handler, args, kwargs, function, site, value, found)
+    result = noted(rec, entry.nodes, args, kwargs, function, site, value, found)
     if guess:
         rec.guessed.add(result.node)
     if out is None:
@@ -198,16 +212,34 @@ def _noted_aloud(
 _noted = unwatched(_noted_aloud)
 
 
-def _without_out(function, kwargs: dict) -> tuple[dict, Recorded | None]:
-    """The keywords without out=, and the recorded array that it names."""
-    if kwargs.get("out") is None:
-        return kwargs, None
-    kwargs = dict(kwargs)
-    out = kwargs.pop("out")
+def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict, Recorded | None]:
+    """The arguments without out=, and the recorded array that it names."""
+    place = _place_of_out(function) if len(args) > 1 else None
+    if place is not None and place < len(args):
+        out = args[place]
+        args = (*args[:place], None, *args[place + 1 :])
+    else:
+        out = kwargs.get("out")
+    if out is None:
+        return args, kwargs, None
+    kwargs = {k: v for k, v in kwargs.items() if k != "out"}
     out = out[0] if isinstance(out, tuple) else out
     if type(out) is not Recorded:
         raise written_to_plain(source_lines.here(), f"{full_name(function)}(..., out=)")
-    return kwargs, out
+    return args, kwargs, out
+
+
+@functools.cache
+def _place_of_out(function: Callable) -> int | None:
+    """Where out= stands among the arguments by position."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # written in C, without a signature
+        return None
+    return next((k for k, p in enumerate(parameters) if p.name == "out" and p.kind == _BY_PLACE), None)
+
+
+_BY_PLACE = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _handled(rec: ActiveRecording, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
@@ -265,7 +297,10 @@ def is_of_scipy(ufunc: Callable) -> bool:
 
 
 def full_name(function: Callable) -> str:
-    """What the user calls it."""
+    """What the user calls it; inside of a function that runs as NumPy wrote it, that one."""
+    outer, frame = local.__dict__.get("as_written") or (function, None)
+    if frame is not None and frame is source_lines.user_frame():
+        function = outer
     if is_of_scipy(function):
         return f"scipy.special.{function.__name__}"
     module = (getattr(function, "__module__", None) or "numpy").replace("numpy", "np", 1)

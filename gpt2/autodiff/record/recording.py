@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 NUMBERS = "biufc"  # dtype kinds
 _serials = itertools.count(1)
 
-local = threading.local()  # stack: the recordings of a thread; building, plain: see dispatch.py, draws.py
+# stack: the recordings of a thread; building (dispatch.py); plain (draws.py); as_written (functions/)
+local = threading.local()
 
 
 class Read(NamedTuple):
@@ -398,7 +399,7 @@ def label(node: Node, site: Site) -> None:
     """Give a new node, and the new ones that it was composed of, their line in the user's source."""
     if node.loc is not None or node.op == "input":
         return
-    if node.op != "const" and node.name is None:
+    if node.op != "const" and node.name is None and local.__dict__.get("as_written") is None:
         node.name = site.name
     loc = site.loc
     todo = [node]

@@ -66,6 +66,11 @@ def is_of_scipy(file: str) -> bool:
     return _SITE + "scipy" + os.sep in file
 
 
+def is_of_numpy(file: str) -> bool:
+    """Whether it is a file of NumPy."""
+    return file.startswith(_NUMPY)
+
+
 def is_own(file: str) -> bool:
     """Whether it is a file of this package."""
     return file.startswith(_OWN)

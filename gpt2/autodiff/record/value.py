@@ -126,6 +126,11 @@ class Recorded(metaclass=_Kind):
         return type(self._value) in SCALARS
 
     @property
+    def is_array(self) -> bool:
+        """Whether it is an array, and not one of NumPy's or Python's numbers."""
+        return isinstance(self._value, np.ndarray)
+
+    @property
     def __autodiff_node__(self) -> Node:
         return self.node
 
@@ -446,7 +451,7 @@ class Recorded(metaclass=_Kind):
     def transpose(self, *axes: Any) -> Recorded:
         axes = (
             axes[0]
-            if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list)))
+            if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list, np.ndarray)))
             else axes or None
         )
         return _function(np.transpose, self, axes)

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..atoms import ATOMS
 from ..record.bytecode import BY_NAME, returns_nothing
-from ..record.dispatch import HANDLERS, RAW, REFUSED
+from ..record.dispatch import recorded_functions
 from ..record.source_lines import is_inside
 
 _PURE_BUILTINS = (
@@ -139,7 +139,7 @@ class Listed:
 
 LISTED = Listed()
 LISTED.add(_listed())
-LISTED.add({*HANDLERS, *RAW} - {*REFUSED})
+LISTED.add(recorded_functions())
 
 
 def cannot_change(v: Any, known: Callable[[Any], bool] = lambda v: False) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...record import recording
 from ...record.conversions import plain
-from ...record.dispatch import HANDLERS, RAW, RULED
+from ...record.dispatch import RULED, recorded_functions
 from ...record.ufuncs import op_of
 from .tracer import Primitive
 from .wrap_util import roots, running
@@ -50,7 +50,7 @@ def _has_rule(fun: Any) -> bool:
     if isinstance(fun, np.ufunc):
         return fun.nout == 1 and fun.__name__ not in _OPERATORS and op_of(fun) is not None
     try:
-        return fun in HANDLERS or fun in RAW
+        return fun in recorded_functions()
     except TypeError:  # not hashable
         return False
 

@@ -1,3 +1,15 @@
 """Handlers for NumPy's functions (dispatch.py), one family a file: they enter the table on import."""
 
-from . import create, emath, fft, inplace, linalg, piecewise, polynomials, products, reduce, select, shape  # noqa: F401
+from . import (  # noqa: F401
+    as_written,
+    create,
+    fft,
+    histograms,
+    inplace,
+    linalg,
+    piecewise,
+    products,
+    reduce,
+    select,
+    shape,
+)

@@ -51,23 +51,6 @@ def empty(*args: Any, **kwargs: Any) -> Recorded:
     return call_function(np.zeros, args, kwargs)
 
 
-@handles(np.full_like)
-def full_like(
-    a: Node,
-    fill_value: Operand,
-    dtype: DTypeLike | None = None,
-    order: str = "K",
-    subok: bool = True,
-    shape: int | Sequence[int] | None = None,
-    *,
-    device: None = None,
-) -> Node:
-    dtype = np.dtype(dtype) if dtype is not None else a.dtype
-    return build.broadcast(
-        build.cast(operand(fill_value, dtype), dtype), _shape(shape) if shape is not None else a.shape
-    )
-
-
 @handles(np.full)
 def full(
     shape: int | Sequence[int],
@@ -160,18 +143,6 @@ def array(
     return x if x.ndim >= ndmin else build.reshape(x, (1,) * (ndmin - x.ndim) + x.shape)
 
 
-@raw(np.copy)
-def copy(a: Given, order: str = "K", subok: bool = False) -> Recorded:
-    return call_function(np.array, (a,), {"order": order})
-
-
-@raw(np.astype)
-def astype(
-    x: Recorded | np.ndarray, dtype: DTypeLike, /, *, copy: bool = True, device: None = None
-) -> Recorded:
-    return x.astype(dtype, copy=copy)
-
-
 @handles(np.linspace)
 def linspace(
     start: Operand,
@@ -205,23 +176,6 @@ def linspace(
     return (out, width) if retstep else out
 
 
-@handles(np.logspace)
-def logspace(
-    start: Operand,
-    stop: Operand,
-    num: int = 50,
-    endpoint: bool = True,
-    base: Operand = 10.0,
-    dtype: DTypeLike | None = None,
-    axis: int = 0,
-) -> Node:
-    if np.ndim(base):
-        raise NotImplementedError("with an array for base is not recorded")
-    exponents = linspace(start, stop, num, endpoint, axis=axis)
-    out = apply("power", operand(base, exponents.dtype), exponents)
-    return build.cast(out, dtype or out.dtype)
-
-
 @handles(np.geomspace)
 def geomspace(
     start: Operand,
@@ -238,7 +192,8 @@ def geomspace(
         raise NotImplementedError("of complex numbers is not recorded")
     num, sign = operator.index(num), apply("sign", start)
     first, last = start / sign, stop / sign
-    out = logspace(apply("log10", first), apply("log10", last), num, endpoint)
+    exponents = linspace(apply("log10", first), apply("log10", last), num, endpoint)
+    out = apply("power", operand(10.0, exponents.dtype), exponents)
     parts = [build.take_slice(out, 0, 1, num - 1 if endpoint else num)]
     for at, end in ((0, first), (num, last)):  # these are given as they are
         if num > 1 and endpoint or num and end is first:

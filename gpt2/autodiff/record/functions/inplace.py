@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -59,28 +59,3 @@ def putmask(a: Given, mask: Given, values: Given) -> None:
     a[...] = np.where(mask, np.resize(values, a.shape) if np.shape(values) != a.shape else values, a).astype(
         a.dtype
     )
-
-
-@raw(np.fill_diagonal)
-def fill_diagonal(a: Given, val: Given, wrap: bool = False) -> None:
-    a = target(a, np.fill_diagonal)
-    end = None if wrap or a.ndim != 2 else a.shape[1] * a.shape[1]
-    step = a.shape[1] + 1 if a.ndim == 2 else 1 + int(np.cumprod(a.shape[:-1]).sum())
-    flat = a.reshape(-1).copy()
-    length = len(range(*slice(None, end, step).indices(a.size)))
-    flat[:end:step] = np.resize(val, (length,)) if np.ndim(val) else val
-    a[...] = flat.reshape(a.shape)
-
-
-@raw(np.put_along_axis)
-def put_along_axis(arr: Given, indices: Given, values: Given, axis: int | Sequence[int] | None) -> None:
-    arr = target(arr, np.put_along_axis)
-    if axis is None:
-        flat = arr.reshape(-1).copy()
-        flat[indices] = values
-        arr[...] = flat.reshape(arr.shape)
-        return
-    axis = np.lib.array_utils.normalize_axis_index(axis, arr.ndim)
-    grid = np.ogrid[tuple(slice(n) for n in np.shape(indices))] if arr.ndim > 1 else [None]
-    index = tuple(indices if i == axis else np.asarray(g) for i, g in enumerate(grid))
-    arr[index] = values

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ...graph import Node
-from ...ops import apply, build, table
+from ...ops import apply, build
 from ...ops.subgraph import items
 from ..dispatch import Given, Operand, call_function, handles, helper, operand, raw
 from ..ufuncs import matmul
@@ -29,13 +29,6 @@ def floating(x: Operand) -> Node:
 @handles(np.linalg.inv)
 def inv(a: Operand) -> Node:
     return apply("inv", floating(a))
-
-
-@handles(np.linalg.tensorinv)
-def tensorinv(a: Node, ind: int = 2) -> Node:
-    shape = a.shape[ind:] + a.shape[:ind]
-    n = int(np.prod(a.shape[:ind]))
-    return build.reshape(inv(build.reshape(a, (n, a.size // n))), shape)
 
 
 @handles(np.linalg.det)
@@ -166,27 +159,6 @@ def svd(a: Operand, full_matrices: bool = True, compute_uv: bool = True, hermiti
     return parts if compute_uv else parts[1]
 
 
-@handles(np.linalg.svdvals)
-def svdvals(x: Operand, /) -> Node:
-    return svd(x, compute_uv=False)
-
-
-@handles(np.linalg.matrix_power)
-def matrix_power(a: Operand, n: int | None) -> Node:
-    a = floating(a) if n < 0 else operand(a)
-    if n == 0:
-        return build.broadcast(table.const(np.eye(a.shape[-1], dtype=a.dtype)), a.shape)
-    base = inv(a) if n < 0 else a
-    n = abs(n)
-    out = None
-    while n:
-        if n & 1:
-            out = base if out is None else matmul(out, base)
-        n >>= 1
-        base = matmul(base, base) if n else base
-    return out
-
-
 @handles(np.linalg.norm)
 def norm(
     x: Operand, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
@@ -242,32 +214,6 @@ def matrix_norm_along(x: Node, order: Order, axes: tuple[int, int], keepdims: An
     if keepdims:
         return best
     return build.reshape(best, tuple(n for i, n in enumerate(x.shape) if i not in axes))
-
-
-@handles(np.linalg.vector_norm)
-def vector_norm(
-    x: Operand, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2
-) -> Node:
-    x = floating(x)
-    if axis is None or isinstance(axis, tuple):
-        axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
-        rest = [i for i in range(x.ndim) if i not in axes]
-        lead = tuple(x.shape[i] for i in rest)
-        flat = build.reshape(
-            build.transpose(x, (*axes, *rest)), (x.size // max(int(np.prod(lead)), 1), *lead)
-        )
-        out = vector_norm_along(flat, ord, 0, False)
-        return (
-            build.reshape(out, tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
-            if keepdims
-            else out
-        )
-    return norm(x, ord, axis, keepdims)
-
-
-@handles(np.linalg.matrix_norm)
-def matrix_norm(x: Operand, /, *, keepdims: bool = False, ord: Order = "fro") -> Node:
-    return norm(x, ord, (-2, -1), keepdims)
 
 
 @handles(np.linalg.cond)

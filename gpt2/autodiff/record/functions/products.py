@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...graph import Node
-from ...ops import apply, build
+from ...ops import apply, build, table
 from ..dispatch import Operand, handles, operand, quiet
 from ..ufuncs import BUILDERS, matmul
 from .reduce import plain_sum
-from .shape import diagonal_view, moveaxis, normalize_axis_tuple
+from .shape import diagonal_view, moveaxis
 
 
 def pair(a: Operand, b: Operand) -> tuple[Node, Node]:
@@ -86,23 +86,6 @@ def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
     return build.reshape(apply("matmul", rows, columns), out_a + out_b) if scaled is None else scaled
 
 
-@handles(np.tensordot, np.linalg.tensordot)
-def tensordot(a: Operand, b: Operand, axes: Any = 2) -> Node:
-    a, b = pair(a, b)
-    if isinstance(axes, (int, np.integer)):
-        n = int(axes)
-        return _contract(a, b, list(range(a.ndim - n, a.ndim)), list(range(n)))
-    first, second = axes
-    return _contract(
-        a, b, list(normalize_axis_tuple(first, a.ndim)), list(normalize_axis_tuple(second, b.ndim))
-    )
-
-
-@handles(np.linalg.matmul)
-def linalg_matmul(x1: Operand, x2: Operand, /) -> Node:
-    return matmul(*pair(x1, x2))
-
-
 @handles(np.linalg.vecdot)
 def linalg_vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Node:
     a, b = operand(x1), operand(x2)
@@ -127,11 +110,6 @@ def trace(
     return plain_sum(build.cast(d, dtype) if dtype is not None else d, -1)
 
 
-@handles(np.linalg.trace)
-def linalg_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Node:
-    return trace(x, offset, -2, -1, dtype)
-
-
 @handles(np.cross)
 def cross(
     a: Operand, b: Operand, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
@@ -154,17 +132,49 @@ def cross(
     return moveaxis(build.concatenate(columns, len(shape)), -1, axisc)
 
 
-@handles(np.linalg.cross)
-def linalg_cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Node:
-    return cross(x1, x2, axis=axis)
+@handles(np.convolve)
+def convolve(a: Operand, v: Operand, mode: str = "full") -> Node:
+    a, v = operand(a), operand(v)
+    if v.size > a.size:  # NumPy exchanges them, too
+        a, v = v, a
+    return _slide(a, _turned(v) if v.size else v, mode)
 
 
-@handles(np.linalg.multi_dot)
-def multi_dot(arrays: Sequence, *, out: Any = None) -> Node:
-    product = operand(arrays[0])
-    for x in arrays[1:]:
-        product = matmul(*pair(product, x))
-    return product
+@handles(np.correlate)
+def correlate(a: Operand, v: Operand, mode: str = "valid") -> Node:
+    a, v = operand(a), operand(v)
+    v = build.conjugate(v) if v.dtype.kind == "c" else v
+    if v.size > a.size:  # the same sums, the last one first
+        return _turned(_slide(v, a, mode))
+    return _slide(a, v, mode)
+
+
+def _turned(x: Node) -> Node:
+    return build.slice_(x, ((x.size - 1, None, -1),))
+
+
+def _slide(a: Node, kernel: Node, mode: str) -> Node:
+    """sum_j a[i + j] kernel[j], with a between zeros as far as the mode asks; kernel is not the longer."""
+    dtype = np.result_type(a.dtype, kernel.dtype)
+    a, kernel = build.cast(a, dtype), build.cast(kernel, dtype)
+    n, m = a.size, kernel.size
+    before, after = {"full": (m - 1, m - 1), "valid": (0, 0), "same": (m // 2, m - 1 - m // 2)}[mode]
+    if before or after:
+        a = build.assemble([a], (n + before + after,), [((before, before + n, 1),)], dtype)
+    positions = np.arange(a.size - m + 1)[:, None] + np.arange(m)
+    windows = apply("gather", a, table.const(positions), spec=(("array", 0),))
+    out = apply("matmul", windows, build.reshape(kernel, (m, 1)))
+    return build.reshape(out, (out.shape[0],))
+
+
+@handles(np.polymul)
+def polymul(a1: Operand, a2: Operand) -> Node:
+    return convolve(_row(a1), _row(a2))
+
+
+def _row(p: Operand) -> Node:
+    p = operand(p)
+    return build.reshape(p, (p.size,)) if p.ndim != 1 else p
 
 
 # einsum

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, handles, operand, quiet, since
+from ..dispatch import Operand, handles, operand, quiet
 from .shape import along, axis_of, concatenate, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
 
 NONE = np._NoValue
@@ -280,11 +280,6 @@ def average(
     return (out, build.broadcast(scale, out.shape)) if returned else out
 
 
-@handles(np.ptp)
-def ptp(a: Operand, axis: Axes = None, out: Any = None, keepdims: Any = NONE) -> Node:
-    return max_(a, axis, keepdims=keepdims) - min_(a, axis, keepdims=keepdims)
-
-
 # running
 def _running(op: str):
     def handler(a, axis=None, dtype=None, out=None):
@@ -299,24 +294,7 @@ cumsum = handles(np.cumsum)(_running("cumsum"))
 cumprod = handles(np.cumprod)(_running("cumprod"))
 
 
-def _running_array_api(running, start):
-    def handler(x, /, *, axis=None, dtype=None, out=None, include_initial=False):
-        out = running(x, axis, dtype)
-        if not include_initial:
-            return out
-        axis = axis_of(0 if axis is None else axis, out.ndim)
-        shape = tuple(1 if i == axis else n for i, n in enumerate(out.shape))
-        return build.concatenate([build.full(shape, start, out.dtype), out], axis)
-
-    return handler
-
-
-handles(*since("cumulative_sum"))(_running_array_api(cumsum, 0))
-handles(*since("cumulative_prod"))(_running_array_api(cumprod, 1))
-
-
 # differences and integrals
-@handles(np.diff)
 def diff(a: Operand, n: int = 1, axis: int = -1, prepend: Any = NONE, append: Any = NONE) -> Node:
     a = operand(a)
     if n == 0:
@@ -339,22 +317,6 @@ def ediff1d(ary: Operand, to_end: Any = None, to_begin: Any = None) -> Node:
     parts = [flat for flat in (to_begin, diff(flat), to_end) if flat is not None]
     parts = [build.reshape(build.cast(p, ary.dtype), (p.size,)) for p in map(operand, parts)]
     return parts[0] if len(parts) == 1 else build.concatenate(parts, 0)
-
-
-@handles(np.trapezoid)
-def trapezoid(y: Operand, x: Operand = None, dx: Operand = 1.0, axis: int = -1) -> Node:
-    y = operand(y)
-    axis = axis_of(axis, y.ndim)
-    n = y.shape[axis]
-    if x is None:
-        d = operand(dx, y.dtype)
-    else:
-        x = operand(x)
-        d = diff(x, axis=-1 if x.ndim == 1 else axis)
-        if x.ndim == 1:
-            d = build.reshape(d, tuple(n - 1 if i == axis else 1 for i in range(y.ndim)))
-    pair = build.take_slice(y, axis, 1, n) + build.take_slice(y, axis, 0, n - 1)
-    return plain_sum(d * pair / 2.0, axis)
 
 
 @handles(np.gradient)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import REFUSED, Given, Operand, call_function, handles, helper, operand, operands, raw
+from ..dispatch import Given, Operand, call_function, handles, helper, operand, raw, refuse
 from ..ufuncs import operate
 from ..value import Recorded
-from .reduce import axes_of, mean
-from .shape import axis_of, diagonal_view, squeeze
+from .reduce import axes_of
+from .shape import axis_of
 
 
 @raw(np.where)
@@ -202,25 +200,10 @@ def compress(condition: Given, a: Given, axis: int | None = None, out: Recorded 
     return result if out is None else _store(out, result)
 
 
-@raw(np.extract)
-def extract(condition: Given, arr: Given) -> Recorded:
-    return np.compress(np.ravel(condition), np.ravel(arr))
-
-
 # what looks at values: the positions are plain integers, and the recording notes that it looked
 @raw(np.nonzero)
 def nonzero(a: Given) -> tuple[np.ndarray, ...]:
     return np.nonzero(_looked_at(a))
-
-
-@raw(np.flatnonzero)
-def flatnonzero(a: Given) -> np.ndarray:
-    return np.flatnonzero(_looked_at(a))
-
-
-@raw(np.argwhere)
-def argwhere(a: Given) -> np.ndarray:
-    return np.argwhere(_looked_at(a))
 
 
 def _looked_at(a: Recorded) -> np.ndarray:
@@ -234,7 +217,7 @@ def count_nonzero(a: Node, axis: int | Sequence[int] | None = None, *, keepdims:
     return apply("sum", build.cast(a, bool), axes=axes_of(axis, a.ndim), keepdims=bool(keepdims))
 
 
-@raw(np.unique, np.unique_values)
+@raw(np.unique)
 def unique(
     ar: Recorded,
     return_index: bool = False,
@@ -252,58 +235,6 @@ def unique(
     wanted = [np.take(ar, found[1], axis)]
     wanted += [found[1]] * bool(return_index) + list(found[2:])
     return wanted[0] if len(wanted) == 1 else tuple(wanted)
-
-
-def _all_of_unique(function: Callable, **wanted: bool) -> None:
-    """np.unique_all and its kin: a named tuple of what np.unique gives, with nans that differ."""
-    kind = type(function(np.zeros(1)))
-
-    @raw(function)
-    def handler(x: Recorded) -> tuple:
-        found = list(np.unique(x, **wanted, equal_nan=False))  # type: ignore[call-overload]
-        if "return_inverse" in wanted:
-            field = kind._fields.index("inverse_indices")
-            found[field] = found[field].reshape(x.shape)
-        return kind(*found)
-
-
-_all_of_unique(np.unique_counts, return_counts=True)
-_all_of_unique(np.unique_inverse, return_inverse=True)
-_all_of_unique(np.unique_all, return_index=True, return_inverse=True, return_counts=True)
-
-
-@raw(np.union1d)
-def union1d(ar1: Given, ar2: Given) -> Recorded | np.ndarray:
-    return np.unique(np.concatenate((ar1, ar2), axis=None))
-
-
-def _looked_over(x: Given) -> np.ndarray:
-    """A plain array of what is in there, noted as looked at."""
-    return x._read(np.array(x.value), "array") if type(x) is Recorded else np.asarray(x)
-
-
-@raw(np.setdiff1d)
-def setdiff1d(ar1: Given, ar2: Given, assume_unique: bool = False) -> Recorded | np.ndarray:
-    ar1 = np.ravel(ar1) if assume_unique else np.unique(ar1)
-    return ar1[np.flatnonzero(np.isin(_looked_over(ar1), _looked_over(ar2), invert=True))]
-
-
-@raw(np.setxor1d)
-def setxor1d(ar1: Given, ar2: Given, assume_unique: bool = False) -> Recorded | np.ndarray:
-    ar1, ar2 = (np.ravel(a) if assume_unique else np.unique(a) for a in (ar1, ar2))
-    both = np.concatenate((ar1, ar2))
-    values = _looked_over(both)
-    order = np.argsort(values, kind="stable")
-    different = np.concatenate(([True], values[order][1:] != values[order][:-1], [True]))
-    return both[order[different[1:] & different[:-1]]] if values.size else both
-
-
-@raw(np.sort_complex)
-def sort_complex(a: Given) -> Recorded | np.ndarray:
-    found = np.sort(a)
-    if found.dtype.kind == "c":
-        return found
-    return found.astype(np.complex64 if found.dtype.char in "bhBH" else np.complex128)
 
 
 @handles(np.searchsorted)
@@ -381,82 +312,16 @@ def _periodic(x: Node, xp: Node, fp: Node, period: float):
 
 
 # comparisons that are not ufuncs
-@handles(np.isclose)
-def isclose(
-    a: Operand, b: Operand, rtol: Operand = 1e-05, atol: Operand = 1e-08, equal_nan: bool = False
-) -> Node:
-    x, y = operands(a, b)
-    y = build.cast(y, np.result_type(y.dtype, 1.0))  # the size of the least integer is none
-    size = abs(b) if type(b) in _NUMBERS else build.absolute(y)
-    bound = _as_numpy("add", atol, _as_numpy("multiply", rtol, size))
-    close = apply("less_equal", *operands(build.absolute(apply("subtract", x, y)), bound))
-    close = apply("logical_and", close, apply("isfinite", y))
-    close = apply("logical_or", close, build.equal(x, y))
-    if equal_nan:
-        close = apply("logical_or", close, apply("logical_and", apply("isnan", x), apply("isnan", y)))
-    return close
-
-
-_NUMBERS = (bool, int, float, complex)
-
-
-def _as_numpy(op: str, a: Operand, b: Operand) -> Operand:
-    """The op on arrays, and on two of Python's numbers what Python gives."""
-    if type(a) in _NUMBERS and type(b) in _NUMBERS:
-        return getattr(operator, {"add": "add", "multiply": "mul"}[op])(a, b)
-    return apply(op, *operands(a, b))
-
-
-@raw(np.allclose)
-def allclose(a: Given, b: Given, rtol: Given = 1e-05, atol: Given = 1e-08, equal_nan: bool = False) -> bool:
-    return bool(np.all(np.isclose(a, b, rtol, atol, equal_nan)))
-
-
-@raw(np.array_equal)
-def array_equal(a1: Given, a2: Given, equal_nan: bool = False) -> bool:
-    if np.shape(a1) != np.shape(a2):
-        return False
-    same = a1 == a2
-    if equal_nan:
-        same = same | (np.isnan(a1) & np.isnan(a2))
-    return bool(np.all(same))
-
-
-@raw(np.array_equiv)
-def array_equiv(a1: Given, a2: Given) -> bool:
-    try:
-        np.broadcast_shapes(np.shape(a1), np.shape(a2))
-    except ValueError:
-        return False
-    return bool(np.all(a1 == a2))
-
-
-def _without_out(out: Any) -> None:
-    """`out=` given by its name is seen to for all functions (dispatch.py)."""
-    if out is not None:
-        raise NotImplementedError("where the array to write to has no out= before it")
 
 
 @handles(np.isneginf)
 def isneginf(x: Operand, out: None = None) -> Node:
-    _without_out(out)
     return apply("equal", x, -np.inf)
 
 
 @handles(np.isposinf)
 def isposinf(x: Operand, out: None = None) -> Node:
-    _without_out(out)
     return apply("equal", x, np.inf)
-
-
-@handles(np.isreal)
-def isreal(x: Node) -> Node:
-    return apply("equal", build.imag(x), 0) if x.dtype.kind == "c" else build.full(x.shape, 1, bool)
-
-
-@handles(np.iscomplex)
-def iscomplex(x: Node) -> Node:
-    return apply("not_equal", build.imag(x), 0) if x.dtype.kind == "c" else build.full(x.shape, 0, bool)
 
 
 # values
@@ -476,13 +341,6 @@ def angle(z: Node, deg: bool = False) -> Node:
     return phase * (180 / np.pi) if deg else phase
 
 
-@handles(np.real_if_close)
-def real_if_close(a: Node, tol: float = 100) -> Node:
-    if a.dtype.kind == "c":
-        raise NotImplementedError("gives a dtype that depends on values; np.real(x) is recorded")
-    return a
-
-
 @handles(np.sinc)
 def sinc(x: Node) -> Node:
     return apply("sinc", x if x.dtype.kind in "fc" else build.cast(x, float))
@@ -498,15 +356,8 @@ def i0(x: Node) -> Node:
     return build.sum_(build.exp(build.reshape(x, (*x.shape, 1)) * cosines), x.ndim) / 256.0 * build.exp(x)
 
 
-@handles(np.fix)
-def fix(x: Node, out: None = None) -> Node:
-    _without_out(out)
-    return apply("trunc", x) if x.dtype.kind == "f" else x
-
-
 @handles(np.round, np.around)
 def round_(a: Node, decimals: int = 0, out: None = None) -> Node:
-    _without_out(out)
     if a.dtype.kind in "biu":
         return a if decimals >= 0 else build.cast(round_(build.cast(a, float), decimals), a.dtype)
     if a.dtype.kind == "c":
@@ -549,62 +400,6 @@ def nan_to_num_node(x: Node, nan: Operand, posinf: Operand, neginf: Operand) -> 
     return build.where(apply("equal", x, -np.inf), operand(low, x.dtype), x)
 
 
-@raw(np.apply_along_axis)
-def apply_along_axis(func1d: Callable, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Recorded:
-    axis = axis_of(axis, arr.ndim)
-    moved = np.moveaxis(arr, axis, -1)
-    lead = moved.shape[:-1]
-    rows = moved.reshape(-1, moved.shape[-1])
-    out = np.stack([np.asarray(func1d(rows[i], *args, **kwargs), like=arr) for i in range(rows.shape[0])])
-    if out.ndim == 1:
-        return out.reshape(lead)
-    out = out.reshape(*lead, *out.shape[1:])
-    return np.moveaxis(out, range(len(lead), out.ndim), range(axis, axis + out.ndim - len(lead)))
-
-
-@raw(np.apply_over_axes)
-def apply_over_axes(func: Callable, a: Recorded | np.ndarray, axes: int | Sequence[int]) -> Recorded:
-    for axis in (axes,) if isinstance(axes, int) else axes:
-        result = func(a, axis)
-        a = result if result.ndim == a.ndim else np.expand_dims(result, axis)
-    return a
-
-
-@handles(np.convolve)
-def convolve(a: Operand, v: Operand, mode: str = "full") -> Node:
-    a, v = operand(a), operand(v)
-    if v.size > a.size:  # NumPy exchanges them, too
-        a, v = v, a
-    return _slide(a, _turned(v) if v.size else v, mode)
-
-
-@handles(np.correlate)
-def correlate(a: Operand, v: Operand, mode: str = "valid") -> Node:
-    a, v = operand(a), operand(v)
-    v = build.conjugate(v) if v.dtype.kind == "c" else v
-    if v.size > a.size:  # the same sums, the last one first
-        return _turned(_slide(v, a, mode))
-    return _slide(a, v, mode)
-
-
-def _turned(x: Node) -> Node:
-    return build.slice_(x, ((x.size - 1, None, -1),))
-
-
-def _slide(a: Node, kernel: Node, mode: str) -> Node:
-    """sum_j a[i + j] kernel[j], with a between zeros as far as the mode asks; kernel is not the longer."""
-    dtype = np.result_type(a.dtype, kernel.dtype)
-    a, kernel = build.cast(a, dtype), build.cast(kernel, dtype)
-    n, m = a.size, kernel.size
-    before, after = {"full": (m - 1, m - 1), "valid": (0, 0), "same": (m // 2, m - 1 - m // 2)}[mode]
-    if before or after:
-        a = build.assemble([a], (n + before + after,), [((before, before + n, 1),)], dtype)
-    positions = np.arange(a.size - m + 1)[:, None] + np.arange(m)
-    windows = apply("gather", a, table.const(positions), spec=(("array", 0),))
-    out = apply("matmul", windows, build.reshape(kernel, (m, 1)))
-    return build.reshape(out, (out.shape[0],))
-
-
 @handles(np.vander)
 def vander(x: Node, N: int | None = None, increasing: bool = False) -> Node:
     n = x.size if N is None else N
@@ -616,95 +411,7 @@ def vander(x: Node, N: int | None = None, increasing: bool = False) -> Node:
     return build.concatenate(columns, 1) if n else build.zeros((x.size, 0), x.dtype)
 
 
-@raw(np.unwrap)
-def unwrap(
-    p: Recorded | np.ndarray, discont: float | None = None, axis: int = -1, *, period: Given = 2 * np.pi
-) -> Recorded:
-    """Jumps of more than half a period are moved by whole periods. Integers stay what they are where the
-    period is one too; their differences overflow as NumPy's do.
-    """
-    axis = axis_of(axis, p.ndim)
-    first, rest = ((slice(None),) * axis + (part,) for part in (slice(None, 1), slice(1, None)))
-    step = np.diff(p, axis=axis)
-    dtype = np.result_type(step.dtype, period)
-    half, odd = divmod(period, 2) if dtype.kind in "iu" else (period / 2, 0)
-    least = -half  # which an unsigned type cannot hold: NumPy's error
-    within = np.remainder(step - least, period) + least
-    if not odd:  # a jump of exactly half a period keeps its sign
-        within = np.where((within == least) & (step > 0), half, within)
-    shift = np.where(np.abs(step) < (period / 2 if discont is None else discont), 0, within - step)
-    moved = p[rest] + np.cumsum(shift, axis)
-    return np.concatenate([p[first].astype(dtype), moved.astype(dtype)], axis)
-
-
-@handles(np.polyval)
-def polyval(p: Operand, x: Operand) -> Node:
-    p = operand(p)
-    x = operand(x if isinstance(x, Node) else np.asarray(x))  # an array, also of one of Python's numbers
-    out = build.zeros(x.shape, np.result_type(p.dtype, x.dtype))
-    for i in range(p.shape[0]):
-        out = out * x + build.reshape(build.take_slice(p, 0, i, i + 1), ())
-    return out
-
-
-@handles(np.cov)
-def cov(
-    m: Operand,
-    y: Operand | None = None,
-    rowvar: bool = True,
-    bias: bool = False,
-    ddof: float = None,
-    fweights: Operand | None = None,
-    aweights: Operand | None = None,
-    *,
-    dtype: DTypeLike | None = None,
-) -> Node:
-    if fweights is not None or aweights is not None:
-        raise NotImplementedError("with weights is not recorded")
-    given = [operand(m)] if y is None else [operand(m), operand(y)]
-    dtype = np.dtype(dtype or np.result_type(*(v.dtype for v in given), np.float64))
-    x = build.concatenate([_variables(build.cast(v, dtype), rowvar) for v in given], 0)
-    x = x - mean(x, 1, keepdims=True)
-    free = x.shape[1] - (ddof if ddof is not None else 0 if bias else 1)
-    with np.errstate(divide="ignore"):
-        factor = np.true_divide(1, max(free, 0.0))
-    out = x @ build.adjoint(x)
-    out = build.cast(build.cast(out, np.result_type(dtype, np.float64)) * float(factor), dtype)
-    return squeeze(out)
-
-
-def _variables(x: Node, rowvar: bool) -> Node:
-    """One variable a row."""
-    if x.ndim < 2:
-        return build.reshape(x, (1, x.size))
-    if not rowvar and x.shape[0] == 1:
-        raise NotImplementedError(
-            "with rowvar=False of a single row is not recorded: NumPy's versions differ"
-        )
-    return x if rowvar else build.swap_last(x)
-
-
-@handles(np.corrcoef)
-def corrcoef(
-    x: Operand, y: Operand | None = None, rowvar: bool = True, *, dtype: DTypeLike | None = None
-) -> Node:
-    c = cov(x, y, rowvar, dtype=dtype)
-    if c.ndim == 0:
-        return c / c
-    spread = build.sqrt(build.real(diagonal_view(c, 0, 0, 1)))
-    c = c / build.reshape(spread, (spread.size, 1)) / spread
-    if c.dtype.kind != "c":
-        return _within_one(c)
-    return apply("add", _within_one(build.real(c)), apply("multiply", _within_one(build.imag(c)), 1j))
-
-
-def _within_one(c: Node) -> Node:
-    return apply("minimum", apply("maximum", c, -1.0), 1.0)
-
-
-REFUSED.update({
-    np.save: "writes a file, which would happen only when the function is recorded",
-    np.savez: "writes a file, which would happen only when the function is recorded",
-    np.savez_compressed: "writes a file, which would happen only when the function is recorded",
-    np.savetxt: "writes a file, which would happen only when the function is recorded",
-})  # fmt: skip
+refuse(
+    "writes a file, which would happen only when the function is recorded",
+    *(np.save, np.savez, np.savez_compressed, np.savetxt),
+)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import build, table
-from ..dispatch import HANDLERS, Operand, call_function, handles, helper, operand, quiet, raw, since
+from ..dispatch import TABLE, Operand, call_function, handles, helper, operand, quiet, raw
 from ..recording import innermost
 from ..value import Recorded, value_of
 
@@ -91,25 +91,11 @@ def squeeze(a: Node, axis: int | Sequence[int] | None = None) -> Node:
     return build.reshape(a, tuple(n for i, n in enumerate(a.shape) if i not in axes))
 
 
-@handles(np.expand_dims)
 def expand_dims(a: Node, axis: int | Sequence[int]) -> Node:
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = normalize_axis_tuple(axes, a.ndim + len(axes))
     lengths = iter(a.shape)
     return build.reshape(a, tuple(1 if i in axes else next(lengths) for i in range(a.ndim + len(axes))))
-
-
-def _at_least(ndim: int, arrange):
-    def handler(*arys):
-        made = [x if x.ndim >= ndim else build.reshape(x, arrange(x.shape)) for x in map(operand, arys)]
-        return made[0] if len(made) == 1 else made
-
-    return handler
-
-
-handles(np.atleast_1d)(_at_least(1, lambda s: (1,)))
-handles(np.atleast_2d)(_at_least(2, lambda s: (1, *s) if s else (1, 1)))
-handles(np.atleast_3d)(_at_least(3, lambda s: {0: (1, 1, 1), 1: (1, *s, 1), 2: (*s, 1)}[len(s)]))
 
 
 # axes
@@ -133,49 +119,12 @@ def swapaxes(a: Node, axis1: int, axis2: int) -> Node:
     return build.transpose(a, perm)
 
 
-@handles(np.moveaxis)
 def moveaxis(a: Node, source: int | Sequence[int], destination: int | Sequence[int]) -> Node:
     source, destination = normalize_axis_tuple(source, a.ndim), normalize_axis_tuple(destination, a.ndim)
     perm = [i for i in range(a.ndim) if i not in source]
     for to, axis in sorted(zip(destination, source)):
         perm.insert(to, axis)
     return build.transpose(a, perm)
-
-
-@handles(np.rollaxis)
-def rollaxis(a: Node, axis: int, start: int = 0) -> Node:
-    axis, start = axis_of(axis, a.ndim), operator.index(start)
-    start += a.ndim if start < 0 else 0
-    return moveaxis(a, axis, start - 1 if axis < start else start)
-
-
-@handles(np.flip)
-def flip(m: Node, axis: int | Sequence[int] | None = None) -> Node:
-    axes = range(m.ndim) if axis is None else normalize_axis_tuple(axis, m.ndim)
-    index = [(n - 1, None, -1) if i in axes and n else (0, n, 1) for i, n in enumerate(m.shape)]
-    return build.slice_(m, index)
-
-
-@handles(np.fliplr)
-def fliplr(m: Any) -> Node:
-    return flip(m, 1)
-
-
-@handles(np.flipud)
-def flipud(m: Any) -> Node:
-    return flip(m, 0)
-
-
-@handles(np.rot90)
-def rot90(m: Node, k: int = 1, axes: Any = (0, 1)) -> Node:
-    first, second = normalize_axis_tuple(axes, m.ndim)
-    if k % 4 == 0:
-        return m
-    if k % 4 == 2:
-        return flip(flip(m, first), second)
-    if k % 4 == 1:
-        return swapaxes(flip(m, second), first, second)
-    return flip(swapaxes(m, first, second), second)
 
 
 # broadcasting
@@ -249,31 +198,6 @@ def stack(
     return concatenate([expand_dims(x, axis) for x in nodes], axis)
 
 
-def _at_least_nd(ndim):
-    return {1: np.atleast_1d, 2: np.atleast_2d, 3: np.atleast_3d}[ndim]
-
-
-def _joined(ndim: int, axis_for):
-    """hstack, vstack, dstack: at least so many axes, joined along one."""
-
-    def handler(tup, *, dtype=None, casting="same_kind"):
-        nodes = [HANDLERS[_at_least_nd(ndim)](x) for x in same_dtype(parts_of(tup), dtype)]
-        return concatenate(nodes, axis_for(nodes[0].ndim))
-
-    return handler
-
-
-handles(np.hstack)(_joined(1, lambda n: 0 if n == 1 else 1))
-handles(np.vstack)(_joined(2, lambda n: 0))
-handles(np.dstack)(_joined(3, lambda n: 2))
-
-
-@handles(np.column_stack)
-def column_stack(tup: Any) -> Node:
-    nodes = same_dtype(parts_of(tup))
-    return concatenate([build.reshape(x, (x.size, 1)) if x.ndim < 2 else x for x in nodes], 1)
-
-
 @handles(np.block)
 def block(arrays: Sequence) -> Node:
     nodes = _leaves(arrays)
@@ -296,50 +220,6 @@ def _leaves(x) -> list[Node]:
 
 def _depth(x) -> int:
     return 1 + _depth(x[0]) if isinstance(x, list) else 0
-
-
-@handles(np.append)
-def append(arr: Any, values: Any, axis: int | None = None) -> Node:
-    return concatenate([arr, values], axis)
-
-
-# splitting
-@handles(np.split, np.array_split)
-def split(ary: Node, indices_or_sections: Any, axis: int = 0) -> list[Node]:
-    axis = axis_of(axis, ary.ndim)
-    n = ary.shape[axis]
-    try:
-        pieces = len(indices_or_sections) + 1
-        cuts = [0, *(slice(0, operator.index(i)).indices(n)[1] for i in indices_or_sections), n]
-    except TypeError:
-        pieces = operator.index(indices_or_sections)
-        each, extra = divmod(n, pieces)
-        cuts = np.cumsum([0] + [each + 1] * extra + [each] * (pieces - extra)).tolist()
-    return [
-        build.take_slice(ary, axis, a, b) if a < b else build.take_slice(ary, axis, 0, 0)
-        for a, b in zip(cuts[:-1], cuts[1:])
-    ]
-
-
-@handles(np.hsplit)
-def hsplit(ary: Node, indices_or_sections: Any) -> list[Node]:
-    return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
-
-
-@handles(np.vsplit)
-def vsplit(ary: Any, indices_or_sections: Any) -> list[Node]:
-    return split(ary, indices_or_sections, 0)
-
-
-@handles(np.dsplit)
-def dsplit(ary: Any, indices_or_sections: Any) -> list[Node]:
-    return split(ary, indices_or_sections, 2)
-
-
-@handles(*since("unstack"))
-def unstack(x: Node, /, *, axis: int = 0) -> tuple[Node, ...]:
-    axis = axis_of(axis, x.ndim)
-    return tuple(item_at(x, axis, i) for i in range(x.shape[axis]))
 
 
 # repeating and moving along
@@ -404,18 +284,6 @@ def roll(a: Node, shift: Any, axis: int | Sequence[int] | None = None) -> Node:
     return a
 
 
-@handles(np.fft.fftshift)
-def fftshift(x: Node, axes: Any = None) -> Node:
-    axes = tuple(range(x.ndim)) if axes is None else normalize_axis_tuple(axes, x.ndim)
-    return roll(x, [x.shape[i] // 2 for i in axes], axes) if axes else x
-
-
-@handles(np.fft.ifftshift)
-def ifftshift(x: Node, axes: Any = None) -> Node:
-    axes = tuple(range(x.ndim)) if axes is None else normalize_axis_tuple(axes, x.ndim)
-    return roll(x, [-(x.shape[i] // 2) for i in axes], axes) if axes else x
-
-
 @handles(np.delete)
 def delete(arr: Node, obj: Any, axis: int | None = None) -> Node:
     arr, axis = along(arr, axis)
@@ -455,18 +323,6 @@ def diagonal_view(a: Node, offset: int, axis1: int, axis2: int) -> Node:
 @handles(np.diagonal)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Node:
     return diagonal_view(a, offset, axis1, axis2)
-
-
-@handles(np.linalg.diagonal)
-def linalg_diagonal(x: Any, /, *, offset: int = 0) -> Node:
-    return diagonal_view(x, offset, -2, -1)
-
-
-@handles(np.diag)
-def diag(v: Node, k: int = 0) -> Node:
-    if v.ndim == 2:
-        return diagonal_view(v, k, 0, 1)
-    return diagflat(v, k)
 
 
 @handles(np.diagflat)
@@ -552,7 +408,7 @@ def _with_length(x: Node, axis: int, length: int) -> tuple[int, ...]:
 
 def _statistic(function):
     def found(x: Node, axis: int) -> Node:
-        result = HANDLERS[function](x, axis=axis, keepdims=True)
+        result = TABLE[function].nodes(x, axis=axis, keepdims=True)
         whole = x.dtype.kind not in "fc" and result.dtype.kind == "f"
         return table.apply("rint", result) if whole else result
 
@@ -629,19 +485,6 @@ def _pad_constant(x: Node, widths, values) -> Node:
 
 
 # asked, not computed
-@raw(np.shape)
-def shape_of(a: Any) -> tuple[int, ...]:
-    return a.shape
-
-
-@raw(np.ndim)
-def ndim_of(a: Any) -> int:
-    return a.ndim
-
-
-@raw(np.size)
-def size_of(a: Any, axis: int | Sequence[int] | None = None) -> int:
-    return a.size if axis is None else a.shape[axis]
 
 
 def type_question(function: Callable) -> None:
@@ -658,10 +501,7 @@ def _like(x):
 
 
 for _function in (
-    np.iscomplexobj,
-    np.isrealobj,
     np.result_type,
-    np.common_type,
     np.can_cast,
     np.min_scalar_type,
 ):
@@ -694,5 +534,5 @@ def sliding_window_view(
     return x
 
 
-quiet(np.concatenate, np.stack, np.ravel, np.squeeze, np.expand_dims, _reshape, moves=True)
-quiet(np.transpose, np.matrix_transpose, np.swapaxes, np.moveaxis, np.broadcast_to, moves=True)
+quiet(np.concatenate, np.stack, np.ravel, np.squeeze, _reshape, moves=True)
+quiet(np.transpose, np.matrix_transpose, np.swapaxes, np.broadcast_to, moves=True)

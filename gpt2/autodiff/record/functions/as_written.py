@@ -1,0 +1,261 @@
+"""Runs NumPy's functions that are written in Python on recorded values, as NumPy wrote them.
+
+A clone of such a function has the same code and other globals, in which whatever makes an array keeps
+recorded values: asarray, array, zeros, empty and so on. NumPy's own helper functions are cloned in turn, and
+its modules stand there as objects that do the same with their attributes. Whatever else the code calls is
+recorded by its own handler. So these functions follow the NumPy that is installed, with all of its options.
+
+The code of a clone is NumPy's, so that errors, and the places of nodes in the source, are those of the user's
+line (source_lines.py).
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from ...errors import located
+from ...graph import Node
+from .. import source_lines
+from ..conversions import SEEN, plain, replace
+from ..dispatch import call_function, full_name, raw
+from ..recording import current, local
+from ..value import Recorded, value_of
+
+
+def as_written(*functions: Callable) -> None:
+    """Have these functions of NumPy run as NumPy wrote them."""
+    for function in functions:
+        raw(function)(_Written(function))
+
+
+class _Written:
+    """A function of NumPy's on recorded values."""
+
+    def __init__(self, function: Callable):
+        self.function = function
+        self.clone: Callable | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        clone = self.clone = self.clone or cloned(self.function._implementation)  # type: ignore[attr-defined]
+        if local.__dict__.get("as_written") is not None:
+            return clone(*args, **kwargs)
+        site = source_lines.site()
+        local.as_written = self.function, source_lines.user_frame()
+        try:
+            result = clone(*args, **kwargs)
+        except (ValueError, TypeError, IndexError, AttributeError) as error:
+            raise located(error, full_name(self.function), site.loc) from error
+        finally:
+            local.as_written = None
+        for node in _nodes_of(result):
+            if node.name is None and node.loc is site.loc and node.op not in ("const", "input"):
+                node.name = site.name
+        return result
+
+
+def _nodes_of(result: Any) -> Iterator[Node]:
+    if type(result) is Recorded:
+        yield result.node
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            yield from _nodes_of(part)
+
+
+# what stands in the place of NumPy's own names
+
+
+class _Globals(dict):
+    """The globals of a clone: those of NumPy's module, each looked up when it is first used."""
+
+    def __init__(self, own: dict):
+        super().__init__(__name__=own["__name__"], __builtins__=own["__builtins__"])
+        self.own = own
+
+    def __missing__(self, name):
+        found = self.own if name in self.own else vars(builtins)
+        value = self[name] = stand_in(found[name])
+        return value
+
+
+class _Module:
+    """A module of NumPy's as clones see it."""
+
+    def __init__(self, module: ModuleType):
+        self._module = module
+
+    def __getattr__(self, name):
+        return stand_in(getattr(self._module, name))
+
+
+_ARRAY, _ASARRAY = np.array, np.asarray  # while something is recorded, others stand under these names
+_globals: dict[int, _Globals] = {}  # by the id of a module's own
+_stand_ins: dict[int, tuple[Any, Any]] = {}  # id of an object -> the object, what stands in for it
+
+
+def stand_in(value: Any) -> Any:
+    """What clones find where NumPy has this."""
+    value = plain(value)
+    found = _stand_ins.get(id(value))
+    if found is None:
+        found = _stand_ins[id(value)] = value, _made(value)
+    return found[1]
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, ModuleType):
+        return _Module(value) if value.__name__.partition(".")[0] == "numpy" else value
+    if type(value) is FunctionType and source_lines.is_of_numpy(value.__code__.co_filename):
+        return cloned(value)
+    return SEEN[id(value)].asked if id(value) in SEEN else value
+
+
+def cloned(function: FunctionType) -> FunctionType:
+    """The function with other globals."""
+    own = function.__globals__
+    names = _globals.setdefault(id(own), _Globals(own))
+    clone = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    clone.__kwdefaults__ = function.__kwdefaults__
+    return clone
+
+
+def instead_of(function: Any) -> Callable[[Any], Any]:
+    """Decorator: what clones find in the place of this function of NumPy's."""
+
+    def enter(other):
+        _stand_ins[id(function)] = function, other
+        return other
+
+    return enter
+
+
+def _making(function: Callable) -> None:
+    """Have a function that fills an array make a recorded one where its caller works with recorded values."""
+
+    def made(*args, **kwargs):
+        like = _recorded_in(sys._getframe(1))
+        return function(*args, **kwargs) if like is None else call_function(function, args, kwargs)
+
+    instead_of(function)(made)
+
+
+for _function in (np.zeros, np.empty, np.ones, np.zeros_like, np.empty_like, np.ones_like):
+    _making(_function)
+
+
+def _converting(function: Callable) -> None:
+    """Have asarray and its like see recorded values, also in lists."""
+
+    def converted(a, *args, **kwargs):
+        if not args and not kwargs and (type(a) is np.ndarray or type(a) is Recorded and a.is_array):
+            return a
+        return SEEN[id(function)].asked(a, *args, **kwargs)
+
+    instead_of(function)(converted)
+
+
+for _function in (np.asarray, np.asanyarray):
+    _converting(_function)
+
+
+@instead_of(np.array)
+def array(*args: Any, copy: bool | None = True, **kwargs: Any) -> Any:
+    """A copy of a plain array may be written to."""
+    kwargs["copy"] = copy
+    if copy and type(args[0]) is np.ndarray and _recorded_in(sys._getframe(1)) is not None:
+        return call_function(_ARRAY, args, kwargs)
+    return SEEN[id(_ARRAY)].asked(*args, **kwargs)
+
+
+def _recorded_in(frame: FrameType) -> Recorded | None:
+    """A recorded value that the function works with which runs in the frame."""
+    if current() is None:
+        return None
+    if frame.f_code.co_name == "<listcomp>":
+        frame = frame.f_back  # type: ignore[assignment]
+    for value in frame.f_locals.values():
+        for v in value if type(value) in (list, tuple) else (value,):
+            if type(v) is Recorded:
+                return v
+    return None
+
+
+@instead_of(np.broadcast)
+def broadcast(*args: Any) -> np.broadcast:
+    """What array_equiv asks whether shapes go together."""
+    return np.broadcast(*map(value_of, args))
+
+
+@instead_of(np._core._multiarray_umath._array_converter)
+class _ArrayConverter:
+    """Arrays of what a function was given, and a result as a scalar where all of that were scalars."""
+
+    def __init__(self, *given: Any):
+        self.given = given
+        self.scalar_input = tuple(
+            not isinstance(x, (np.ndarray, list, tuple)) and not hasattr(x, "__array__") for x in given
+        )
+
+    def __iter__(self):
+        return iter(self.as_arrays(pyscalars="convert"))
+
+    def __getitem__(self, k):
+        return self.as_arrays(pyscalars="convert")[k]
+
+    def as_arrays(self, subok: bool = True, pyscalars: str = "convert_if_no_array") -> tuple:
+        keep = pyscalars == "preserve" or pyscalars == "convert_if_no_array" and not all(self.scalar_input)
+        asarray = stand_in(_ASARRAY)
+        return tuple(x if keep and type(x) in (int, float, complex) else asarray(x) for x in self.given)
+
+    def result_type(self, *extra: Any, ensure_inexact: bool = False) -> np.dtype:
+        return np.result_type(*self.given, *extra, *([0.0] if ensure_inexact else []))
+
+    def wrap(self, result: Any, /, to_scalar: bool | None = None) -> Any:
+        to_scalar = all(self.scalar_input) if to_scalar is None else to_scalar
+        return result[()] if to_scalar and result.ndim == 0 else result
+
+
+@instead_of(sys.modules["numpy.linalg._linalg"]._makearray)
+def _makearray(a: Any) -> tuple[Any, Callable]:
+    """An array, and what gives results the type of a subclass."""
+    return stand_in(_ASARRAY)(a), lambda result, *rest: result
+
+
+def see_polynomials() -> None:
+    """Have np.polynomial, of which NumPy asks no argument how to run, make arrays as clones do."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("numpy.polynomial.") and vars(module).get("np") is np:
+            replace(vars(module), np=stand_in(np))
+
+
+# Not among them: what is C inside; what would look at values or at the layout of memory where NumPy's result
+# does not depend on them, so that a program would hold for fewer calls (kron, delete, cond, geomspace); what
+# would take more ops (tile, diagflat, roll, ...); and what programs call so often that recording it has to be
+# quick (stack, outer, tril, nan_to_num, ...)
+_NAMES = {
+    np: """
+        allclose append apply_along_axis apply_over_axes argwhere array_equal array_equiv array_split astype
+        atleast_1d atleast_2d atleast_3d column_stack common_type copy corrcoef cov cumulative_prod
+        cumulative_sum diag diff dsplit dstack expand_dims extract fill_diagonal fix flatnonzero flip fliplr
+        flipud full_like histogram2d hsplit hstack isclose iscomplex iscomplexobj isreal isrealobj logspace
+        moveaxis ndim poly polyadd polyder polydiv polyfit polyint polysub polyval ptp put_along_axis
+        real_if_close rollaxis roots rot90 setdiff1d setxor1d shape size sort_complex split tensordot
+        trapezoid trim_zeros union1d unique_all unique_counts unique_inverse unique_values unstack unwrap
+        vsplit vstack
+    """,
+    np.emath: "arccos arcsin arctanh log log10 log2 logn power sqrt",
+    np.fft: "fft2 fftn fftshift hfft ifft2 ifftn ifftshift ihfft irfft2 irfftn rfft2 rfftn",
+    np.linalg: """
+        cross diagonal matmul matrix_norm matrix_power multi_dot svdvals tensordot tensorinv trace vector_norm
+    """,
+}
+for _module, _names in _NAMES.items():
+    as_written(*(getattr(_module, name) for name in _names.split() if hasattr(_module, name)))
+as_written(*(f for f in vars(np.polynomial.polynomial).values() if hasattr(f, "_implementation")))

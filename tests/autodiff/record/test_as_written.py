@@ -1,0 +1,138 @@
+"""NumPy's functions that run as NumPy wrote them: what their errors, names and programs are to the user."""
+
+import threading
+import types
+import warnings
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.record import source_lines
+from gpt2.autodiff.record.functions.as_written import cloned, stand_in
+from gpt2.autodiff.record.record import record
+from gpt2.autodiff.record.recording import ActiveRecording
+from tests.autodiff.record.test_functions import arguments, need
+from tests.support.numpy_calls import CALLS
+
+X = np.arange(1.0, 13.0).reshape(3, 4)
+
+
+def line_of(f):
+    return f"test_as_written.py:{f.__code__.co_firstlineno + 1}"
+
+
+def mismatch(x):
+    return np.tensordot(x, x, axes=1)
+
+
+def inside(x):
+    return np.polyval(x[0], x[:, :2]) + np.append(x[0], x, axis=0)
+
+
+def lost(x):
+    return np.append(x, [float(x[0, 0])])
+
+
+@pytest.mark.parametrize(
+    "f, message",
+    [
+        (mismatch, "np.tensordot: shape-mismatch for sum"),
+        (inside, "np.append: all the input array"),
+        (lost, "float"),
+    ],
+)
+def test_an_error_has_the_users_line_and_the_function_called_there(f, message):
+    with pytest.raises(ad.AutodiffError) as caught:
+        ad.grad(lambda x: np.sum(f(x)))(X)
+    assert line_of(f) in str(caught.value) and message in str(caught.value)
+
+
+def test_numpys_error_inside_of_a_function_that_calls_one_of_ours():
+    def f(x):
+        return np.apply_along_axis(lambda row: np.dot(row, np.ones(3)), 1, x)
+
+    with pytest.raises(ValueError, match=r"np\.dot") as caught:
+        ad.grad(lambda x: np.sum(f(x)))(X)
+    assert line_of(f) in str(caught.value)
+
+
+def test_only_the_result_has_the_name_of_the_variable():
+    def f(x):
+        table = np.tensordot(x, x, axes=0)
+        return table
+
+    graph = record(f, (X,)).graph
+    assert graph.outputs[0].name == "table"
+    assert [n.name for n in graph.nodes if n.name is not None and n.op != "input"] == ["table"]
+
+
+def test_a_program_is_reused_and_notices_what_the_user_changes():
+    scale = 2.0
+
+    def f(x):
+        return np.sum(np.append(x, x) * np.trapezoid(np.diff(x), axis=0)[0] * scale)
+
+    g = ad.grad(f)
+    g(X)
+    recorded = ActiveRecording.last
+    g(X + 1.0)
+    assert ActiveRecording.last == recorded
+    before, scale = g(X), 4.0
+    np.testing.assert_allclose(g(X), 2.0 * before)
+
+
+def test_nothing_of_numpys_is_changed():
+    own = np.tensordot._implementation.__globals__
+    before = dict(own)
+    record(lambda x: np.tensordot(x, x, axes=0), (X,))
+    assert own == before and type(own) is dict
+    assert np.polynomial.polynomial.np is np
+
+
+def test_another_thread_gets_plain_arrays():
+    found = []
+
+    def f(x):
+        def other():
+            found.append(
+                (np.tensordot([1.0], [2.0], axes=0), np.polynomial.polynomial.polymul([1.0, 2.0], [3.0]))
+            )
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return np.tensordot(x, x, axes=0)
+
+    record(f, (X,))
+    assert [type(a) for a in found[0]] == [np.ndarray] * 2
+
+
+def test_clones_count_as_numpys():
+    clone = cloned(np.tensordot._implementation)
+    assert isinstance(clone, types.FunctionType) and source_lines.is_inside(clone.__code__.co_filename)
+    assert stand_in(np).linalg is stand_in(np.linalg) and stand_in(np).pi is np.pi
+
+
+def test_a_warning_of_numpys_comes_as_always():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ad.grad(lambda x: np.sum(np.nan_to_num(np.cov(x[:, :1]))))(X)
+    assert any("Degrees of freedom" in str(w.message) for w in caught)
+
+
+def test_copies_of_lists_are_recorded():
+    y = ad.compile(lambda a, b: np.append([a, 1.0], b))(2.0, np.ones(2))
+    np.testing.assert_array_equal(y, [2.0, 1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_function_asks_how_an_argument_lies_in_memory(name, monkeypatch):
+    """A program that depends on that holds for fewer calls."""
+    asked = []
+    monkeypatch.setattr(ActiveRecording, "ask", lambda self, question: asked.append(question))
+    need(name)
+    with np.errstate(all="ignore"):
+        for f, *shapes in CALLS[name]:
+            record(f, arguments(shapes, np.float64))
+    assert not asked
