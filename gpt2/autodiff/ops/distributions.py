@@ -186,16 +186,16 @@ SHARED = {
 QUOTIENTS = ("hazard", "reversed_hazard")
 
 
-def normal_hazard(z):
+def normal_hazard(z: np.ndarray) -> np.ndarray:
     return math.sqrt(2.0 / math.pi) / sp.erfcx(z / math.sqrt(2.0))
 
 
-def by_expm1(t):
+def by_expm1(t: np.ndarray) -> np.ndarray:
     """t / (exp(t) - 1)."""
     return np.where(t == 0, 1.0, np.where(t > 750.0, 0.0, t / np.expm1(t)))
 
 
-def gamma_fraction(a, x, terms: int = 200):
+def gamma_fraction(a: np.ndarray, x: np.ndarray, terms: int = 200) -> np.ndarray:
     """exp(x) x**-a times the upper incomplete gamma function, for x > a + 1: Lentz, Numerical Recipes 6.2."""
     a, x = np.broadcast_arrays(a, x)
     b = x + 1.0 - a
@@ -212,15 +212,15 @@ def gamma_fraction(a, x, terms: int = 200):
     return h
 
 
-def log_upper_gamma(a, x):
+def log_upper_gamma(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     return a * np.log(x) - x - sp.gammaln(a) + np.log(gamma_fraction(a, np.maximum(x, a + 1.0)))
 
 
-def log_lower_gamma(a, x):
+def log_lower_gamma(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     return a * np.log(x) - x - sp.gammaln(a + 1.0) + np.log(sp.hyp1f1(1.0, a + 1.0, np.minimum(x, a)))
 
 
-def gamma_hazard(x, a):
+def gamma_hazard(x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The hazard of the gamma law; by its fraction where the logarithms are large."""
     found = SHARED["hazard"](LAWS["gamma"], x, a)
     far = (x > 500.0) & (x > 2.0 * a)
@@ -230,7 +230,7 @@ def gamma_hazard(x, a):
     return np.where(x > 1e300, 1.0, np.where(far, quick, found))
 
 
-def gamma_reversed(x, a):
+def gamma_reversed(x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """x times the reversed hazard of the gamma law."""
     near = x < a
     series = a / sp.hyp1f1(1.0, a + 1.0, np.where(near, x, 0.0))
@@ -240,12 +240,12 @@ def gamma_reversed(x, a):
     )
 
 
-def log_lower_beta(a, b, x, y):
+def log_lower_beta(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Of a small tail at x = 1 - y."""
     return a * np.log(x) + b * np.log(y) - np.log(a) - sp.betaln(a, b) + np.log(beta_series(a, b, x))
 
 
-def beta_series(a, b, x):
+def beta_series(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
     return sp.hyp2f1(a + b, 1.0, a + 1.0, np.minimum(x, a / (a + b)))
 
 
