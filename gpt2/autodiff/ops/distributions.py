@@ -27,7 +27,7 @@ from ..graph import Node, is_scalar_const
 from . import rowwise
 from .build import absolute, equal, floor, log, sign, square, tanh, where
 from .elementwise import broadcast_shape
-from .special import psi
+from .special import psi, psi_rise
 from .table import apply, row, sample
 
 INF, NAN = math.inf, math.nan
@@ -491,15 +491,6 @@ def inverse_if_large(z: Node) -> tuple[Node, Node]:
     """Whether |z| > 1; and 1 / z where it is, else z."""
     large = absolute(z) > 1.0
     return large, where(large, 1.0 / where(large, z, 1.0), z)
-
-
-def psi_rise(x: Node, h: Node | float) -> Node:
-    """psi(x + h) - psi(x): of large x from the series of psi, term by term. DLMF 5.11.2."""
-    y = x + h
-    u, v = 1.0 / square(x), 1.0 / square(y)
-    terms = 1.0 / 12.0 - (u + v) / 120.0 + (square(u) + u * v + square(v)) / 252.0
-    series = apply("log1p", h / x) + h / (2.0 * x * y) + h * (x + y) * u * v * terms
-    return where(x > 20.0, series, psi(y) - psi(x))
 
 
 def _normal_log(z):

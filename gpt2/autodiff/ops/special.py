@@ -19,16 +19,16 @@ import scipy.special
 from ..errors import UnsupportedError
 from ..graph import Node
 from . import rowwise
-from .build import equal, exp, log, sign, sin, sqrt, square, where
+from .build import absolute, cos, equal, exp, log, sign, sin, sqrt, square, where
 from .elementwise import broadcast_shape, ufunc_dtype
 from .table import apply, input_node, row, sample
 
 PREFIX = "special_"
 OP_OF: dict[np.ufunc, str] = {}
 
+NAN, INF = math.nan, math.inf
 ROOT_PI, ROOT_TWO_PI = math.sqrt(math.pi), math.sqrt(2.0 * math.pi)
 FULL = ((3, 4), (3, 4)), ((2, 1, 3), (4, 1)), ((3,), ())
-FLAT = object()  # in place of a partial: the function is constant between its steps
 
 
 def f(name: str) -> Callable[..., Node]:
@@ -44,17 +44,122 @@ j0, j1, y0, y1, i0, i1, i0e, i1e = map(f, ("j0", "j1", "y0", "y1", "i0", "i1", "
 k0, k1, k0e, k1e, ellipk, ellipe = map(f, ("k0", "k1", "k0e", "k1e", "ellipk", "ellipe"))
 
 
+erfcx, log1p, hyp1f1, hyp2f1, betaincinv = map(f, ("erfcx", "log1p", "hyp1f1", "hyp2f1", "betaincinv"))
+
+
+def psi_rise(x: Node, h: Node | float) -> Node:
+    """psi(x + h) - psi(x)."""
+    return apply(PREFIX + "psi_rise", x, h)
+
+
+def valid(out: Node, slope: Node) -> Node:
+    """The slope, which is nan where the value is."""
+    return where(equal(out, out), slope, NAN)
+
+
+def _far(x, limit, series, formula):
+    """formula(x), whose terms cancel for large x, and series(1 / x**2) beyond the limit."""
+    far = absolute(x) > limit
+    return where(far, series(1.0 / square(where(far, x, limit))), formula)
+
+
+def _near(x, size, series, formula):
+    """formula(x), whose terms cancel around 0, and series(x) for smaller |x|."""
+    near = absolute(x) < size
+    return where(near, series(where(near, x, 0.0)), formula(where(near, size, x)))
+
+
+def _erfcx(out, x):
+    def series(u):
+        return u * (-0.5 + u * (0.75 + u * (-1.875 + u * 6.5625))) * (2.0 / ROOT_PI)
+
+    return where(x > 50.0, _far(x, 50.0, series, x), 2.0 * x * out - 2.0 / ROOT_PI)
+
+
+def _dawsn(out, x):
+    return _far(x, 50.0, lambda u: -u * (0.5 + u * (0.75 + u * (1.875 + u * 6.5625))), 1.0 - 2.0 * x * out)
+
+
+def _rgamma(out, x):
+    """By reflection below 1/2, where out is 0 and psi infinite at the poles of gamma."""
+    low = x < 0.5
+    z = where(low, x, 0.0)
+    turn = math.pi * (z - 2.0 * apply("rint", 0.5 * z))
+    slope = gamma(1.0 - z) * (cos(turn) - sin(turn) * psi(1.0 - z) / math.pi)
+    return where(low, slope, -out * psi(where(low, 1.0, where(x < 1e3, x, 1e3))))
+
+
 def _gamma_density(a, x):
-    return exp((a - 1.0) * log(x) - x - gammaln(a))
+    """x**(a - 1) exp(-x) / gamma(a), by SciPy's own formula."""
+    return _density("gamma", x, a)
 
 
 def _beta_density(a, b, x):
-    return exp((a - 1.0) * log(x) + (b - 1.0) * log(1.0 - x)) / beta(a, b)
+    return _density("beta", x, a, b)
 
 
-def _ratio(n, x, y):
-    """The partials of rel_entr(x, y) and kl_div(x, y), which differ by n."""
-    return lambda: log(x / y) + n, lambda: (1.0 - n) - x / y
+def _beta_inverse(out, a, b, y):
+    """From 1 - out where that is the smaller: out has no digits of it."""
+    high = (y > 0.5) * (out > 0.5)
+    rest = betaincinv(b, a, 1.0 - where(high, y, 0.5))
+    return 1.0 / where(high, _beta_density(b, a, rest), _beta_density(a, b, out))
+
+
+def _density(law, *args):
+    from . import distributions  # its rules are written with those of this module
+
+    return distributions.apply("distribution", *args, 0.0, 1.0, law=law, method="pdf")
+
+
+def _log_ratio(x, y):
+    """log(x / y), also near 1 and where the quotient is out of range."""
+    rest = (x - y) / y
+    near = absolute(rest) < 0.5
+    return where(near, log1p(where(near, rest, 0.0)), log(x) - log(y))
+
+
+def _quotient(x, y):
+    """x / y, which is 0 for x = 0."""
+    zero = equal(x, 0.0)
+    return where(zero, 0.0, x / where(zero, 1.0, y))
+
+
+def _logistic(x):
+    return expit(x), expit(-x)
+
+
+def _hankel_slope(v, x, sign_of_terms):
+    """The derivative of Hankel's series for ive or kve, over its first term. DLMF 10.40.1, 10.40.2."""
+    mu, term, slope = 4.0 * v * v, 1.0, -0.5
+    for k in range(1, 7):
+        term = term * (mu - (2.0 * k - 1.0) ** 2) * (sign_of_terms / (8.0 * k)) / x
+        slope = slope - (k + 0.5) * term
+    return slope / x
+
+
+def _ive(out, v, x, formula):
+    """The slope of ive, whose terms cancel for large x."""
+    far = absolute(x) > 1e4
+    z = where(far, x, 1e4)
+    series = sign(out) * sign(z) / sqrt(2.0 * math.pi * absolute(z)) * _hankel_slope(v, absolute(z), -1.0)
+    return where(far, series, formula)
+
+
+def _i1e(out, x):
+    """It is odd, so its slope is that of |x|."""
+    z = absolute(x)
+    return _ive(absolute(out), 1.0, z, 0.5 * (i0e(z) + ive(2.0, z)) - absolute(out))
+
+
+def _kve(v, x, formula):
+    far = x > 1e4
+    z = where(far, x, 1e4)
+    return where(far, sqrt(0.5 * math.pi / z) * _hankel_slope(v, z, 1.0), formula)
+
+
+def _from_infinity(out, slope):
+    """The slope, infinite where out is: there its terms are, of both signs."""
+    return where(equal(absolute(out), INF), -out, valid(out, slope))
 
 
 def _hyp2f1(out, a, b, c, z):
@@ -66,53 +171,72 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     # error functions and the normal distribution
     "erf": (lambda out, x: ((2.0 / ROOT_PI, exp(-square(x))),), (-2.0, 2.0)),
     "erfc": (lambda out, x: ((-2.0 / ROOT_PI, exp(-square(x))),), (-2.0, 2.0)),
-    "erfcx": (lambda out, x: (2.0 * x * out - 2.0 / ROOT_PI,), (-1.0, 3.0)),
+    "erfcx": (lambda out, x: (_erfcx(out, x),), (-1.0, 3.0)),
     "erfi": (lambda out, x: ((2.0 / ROOT_PI, exp(square(x))),), (-1.5, 1.5)),
     "erfinv": (lambda out, x: ((0.5 * ROOT_PI, exp(square(out))),), (-0.9, 0.9)),
     "erfcinv": (lambda out, x: ((-0.5 * ROOT_PI, exp(square(out))),), (0.1, 1.8)),
-    "dawsn": (lambda out, x: (1.0 - 2.0 * x * out,), (-2.0, 2.0)),
+    "dawsn": (lambda out, x: (_dawsn(out, x),), (-2.0, 2.0)),
     "ndtr": (lambda out, x: ((1.0 / ROOT_TWO_PI, exp(-0.5 * square(x))),), (-3.0, 3.0)),
-    "log_ndtr": (lambda out, x: ((1.0 / ROOT_TWO_PI, exp(-0.5 * square(x) - out)),), (-6.0, 3.0)),
+    "log_ndtr": (lambda out, x: (2.0 / ROOT_TWO_PI / erfcx(x * -math.sqrt(0.5)),), (-6.0, 3.0)),
     "ndtri": (lambda out, x: ((ROOT_TWO_PI, exp(0.5 * square(out))),), (0.1, 0.9)),
     # gamma and beta functions
     "gamma": (lambda out, x: (out * psi(x),), (0.5, 3.0)),
-    "rgamma": (lambda out, x: (-out * psi(x),), (0.5, 3.0)),
+    "rgamma": (lambda out, x: (_rgamma(out, x),), (0.6, 3.0)),
     "gammaln": (lambda out, x: (psi(x),), (0.3, 5.0)),
-    "gammasgn": (lambda out, x: (FLAT,), (0.3, 2.0)),
-    "psi": (lambda out, x: (zeta(2.0, x),), (0.5, 5.0)),
-    "zeta": (lambda out, s, q: (None, lambda: -s * zeta(s + 1.0, q)), (1.5, 4.0)),
+    "loggamma": (lambda out, x: (valid(out, psi(x)),), (0.3, 5.0)),
+    "gammasgn": (lambda out, x: (valid(out, 0.0),), (0.3, 2.0)),
+    "psi": (lambda out, x: (valid(out, zeta(2.0, x)),), (0.5, 5.0)),
+    "zeta": (lambda out, s, q: (None, lambda: valid(out, -s * zeta(s + 1.0, q))), (1.5, 4.0)),
     "beta": (
-        lambda out, a, b: (lambda: out * (psi(a) - psi(a + b)), lambda: out * (psi(b) - psi(a + b))),
+        lambda out, a, b: (lambda: -out * psi_rise(a, b), lambda: -out * psi_rise(b, a)),
         (0.5, 3.0),
     ),
-    "betaln": (lambda out, a, b: (lambda: psi(a) - psi(a + b), lambda: psi(b) - psi(a + b)), (0.5, 3.0)),
-    "betainc": (lambda out, a, b, x: (None, None, lambda: _beta_density(a, b, x)), (0.2, 0.8)),
-    "betaincc": (lambda out, a, b, x: (None, None, lambda: -_beta_density(a, b, x)), (0.2, 0.8)),
-    "betaincinv": (lambda out, a, b, y: (None, None, lambda: 1.0 / _beta_density(a, b, out)), (0.2, 0.8)),
-    "gammainc": (lambda out, a, x: (None, lambda: _gamma_density(a, x)), (0.5, 3.0)),
-    "gammaincc": (lambda out, a, x: (None, lambda: -_gamma_density(a, x)), (0.5, 3.0)),
-    "gammaincinv": (lambda out, a, y: (None, lambda: 1.0 / _gamma_density(a, out)), (0.2, 0.8)),
-    "gammainccinv": (lambda out, a, y: (None, lambda: -1.0 / _gamma_density(a, out)), (0.2, 0.8)),
+    "betaln": (lambda out, a, b: (lambda: -psi_rise(a, b), lambda: -psi_rise(b, a)), (0.5, 3.0)),
+    "betainc": (lambda out, a, b, x: (None, None, lambda: valid(out, _beta_density(a, b, x))), (0.2, 0.8)),
+    "betaincc": (lambda out, a, b, x: (None, None, lambda: valid(out, -_beta_density(a, b, x))), (0.2, 0.8)),
+    "betaincinv": (
+        lambda out, a, b, y: (None, None, lambda: valid(out, _beta_inverse(out, a, b, y))),
+        (0.2, 0.8),
+    ),
+    "gammainc": (lambda out, a, x: (None, lambda: valid(out, _gamma_density(a, x))), (0.5, 3.0)),
+    "gammaincc": (lambda out, a, x: (None, lambda: valid(out, -_gamma_density(a, x))), (0.5, 3.0)),
+    "gammaincinv": (lambda out, a, y: (None, lambda: valid(out, 1.0 / _gamma_density(a, out))), (0.2, 0.8)),
+    "gammainccinv": (lambda out, a, y: (None, lambda: valid(out, -1.0 / _gamma_density(a, out))), (0.2, 0.8)),
     "poch": (
-        lambda out, z, m: (lambda: out * (psi(z + m) - psi(z)), lambda: out * psi(z + m)),
+        lambda out, z, m: (lambda: out * psi_rise(z, m), lambda: out * psi(z + m)),
         (0.5, 3.0),
     ),
     "binom": (
         lambda out, n, k: (
-            lambda: out * (psi(n + 1.0) - psi(n - k + 1.0)),
-            lambda: out * (psi(n - k + 1.0) - psi(k + 1.0)),
+            lambda: out * psi_rise(n - k + 1.0, k),
+            lambda: out * psi_rise(k + 1.0, n - 2.0 * k),
         ),
         (0.6, 2.4),
     ),
     # logistic functions, entropies
-    "expit": (lambda out, x: ((out, 1.0 - out),), (-3.0, 3.0)),
-    "logit": (lambda out, x: (1.0 / (x * (1.0 - x)),), (0.1, 0.9)),
+    "expit": (lambda out, x: ((out, expit(-x)),), (-3.0, 3.0)),
+    "logit": (lambda out, x: (valid(out, 1.0 / (x * (1.0 - x))),), (0.1, 0.9)),
     "log_expit": (lambda out, x: (expit(-x),), (-3.0, 3.0)),
-    "xlogy": (lambda out, x, y: (lambda: log(y), lambda: x / y), (0.3, 3.0)),
-    "xlog1py": (lambda out, x, y: (lambda: apply("log1p", y), lambda: x / (1.0 + y)), (0.3, 3.0)),
+    "xlogy": (
+        lambda out, x, y: (lambda: valid(out, log(y)), lambda: valid(out, _quotient(x, y))),
+        (0.3, 3.0),
+    ),
+    "xlog1py": (
+        lambda out, x, y: (lambda: valid(out, log1p(y)), lambda: valid(out, _quotient(x, 1.0 + y))),
+        (0.3, 3.0),
+    ),
     "entr": (lambda out, x: (-log(x) - 1.0,), (0.2, 3.0)),
-    "rel_entr": (lambda out, x, y: _ratio(1.0, x, y), (0.2, 3.0)),
-    "kl_div": (lambda out, x, y: _ratio(0.0, x, y), (0.2, 3.0)),
+    "rel_entr": (
+        lambda out, x, y: (
+            lambda: valid(out, _log_ratio(x, y) + 1.0),
+            lambda: valid(out, -_quotient(x, y)),
+        ),
+        (0.2, 3.0),
+    ),
+    "kl_div": (
+        lambda out, x, y: (lambda: valid(out, _log_ratio(x, y)), lambda: valid(out, _quotient(y - x, y))),
+        (0.2, 3.0),
+    ),
     # Bessel functions
     "j0": (lambda out, x: (-j1(x),), (-4.0, 4.0)),
     "j1": (lambda out, x: (0.5 * (j0(x) - jv(2.0, x)),), (-4.0, 4.0)),
@@ -120,29 +244,41 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     "y1": (lambda out, x: (0.5 * (y0(x) - yv(2.0, x)),), (0.5, 5.0)),
     "i0": (lambda out, x: (i1(x),), (-3.0, 3.0)),
     "i1": (lambda out, x: (0.5 * (i0(x) + iv(2.0, x)),), (-3.0, 3.0)),
-    "i0e": (lambda out, x: (i1e(x) - sign(x) * out,), (0.3, 3.0)),
-    "i1e": (lambda out, x: (0.5 * (i0e(x) + ive(2.0, x)) - sign(x) * out,), (0.3, 3.0)),
+    "i0e": (lambda out, x: (_ive(out, 0.0, x, i1e(x) - sign(x) * out),), (0.3, 3.0)),
+    "i1e": (lambda out, x: (_i1e(out, x),), (0.3, 3.0)),
     "k0": (lambda out, x: (-k1(x),), (0.5, 4.0)),
     "k1": (lambda out, x: (-0.5 * (k0(x) + kv(2.0, x)),), (0.5, 4.0)),
-    "k0e": (lambda out, x: (out - k1e(x),), (0.5, 4.0)),
-    "k1e": (lambda out, x: (out - 0.5 * (k0e(x) + kve(2.0, x)),), (0.5, 4.0)),
+    "k0e": (lambda out, x: (_kve(0.0, x, out - k1e(x)),), (0.5, 4.0)),
+    "k1e": (lambda out, x: (_kve(1.0, x, out - 0.5 * (k0e(x) + kve(2.0, x))),), (0.5, 4.0)),
     "jv": (lambda out, v, x: (None, lambda: 0.5 * (jv(v - 1.0, x) - jv(v + 1.0, x))), (0.5, 4.0)),
-    "yv": (lambda out, v, x: (None, lambda: 0.5 * (yv(v - 1.0, x) - yv(v + 1.0, x))), (0.5, 4.0)),
+    "yv": (
+        lambda out, v, x: (None, lambda: _from_infinity(out, 0.5 * (yv(v - 1.0, x) - yv(v + 1.0, x)))),
+        (0.5, 4.0),
+    ),
     "yn": (lambda out, n, x: (None, lambda: 0.5 * (yv(n - 1.0, x) - yv(n + 1.0, x))), (0.5, 3.5)),
     "iv": (lambda out, v, x: (None, lambda: 0.5 * (iv(v - 1.0, x) + iv(v + 1.0, x))), (0.5, 4.0)),
     "kn": (lambda out, n, x: (None, lambda: -0.5 * (kv(n - 1.0, x) + kv(n + 1.0, x))), (0.5, 3.5)),
     "kv": (lambda out, v, x: (None, lambda: -0.5 * (kv(v - 1.0, x) + kv(v + 1.0, x))), (0.5, 4.0)),
     "ive": (
-        lambda out, v, x: (None, lambda: 0.5 * (ive(v - 1.0, x) + ive(v + 1.0, x)) - sign(x) * out),
+        lambda out, v, x: (
+            None,
+            lambda: valid(out, _ive(out, v, x, 0.5 * (ive(v - 1.0, x) + ive(v + 1.0, x)) - sign(x) * out)),
+        ),
         (0.5, 4.0),
     ),
-    "kve": (lambda out, v, x: (None, lambda: out - 0.5 * (kve(v - 1.0, x) + kve(v + 1.0, x))), (0.5, 4.0)),
+    "kve": (
+        lambda out, v, x: (
+            None,
+            lambda: _from_infinity(out, _kve(v, x, out - 0.5 * (kve(v - 1.0, x) + kve(v + 1.0, x)))),
+        ),
+        (0.5, 4.0),
+    ),
     # integrals
-    "expi": (lambda out, x: (exp(x) / x,), (0.3, 3.0)),
-    "exp1": (lambda out, x: (-exp(-x) / x,), (0.3, 3.0)),
+    "expi": (lambda out, x: (_expi(out, x),), (0.3, 3.0)),
+    "exp1": (lambda out, x: (valid(out, -exp(-x) / x),), (0.3, 3.0)),
     "spence": (lambda out, x: (_spence(x),), (0.3, 3.0)),
-    "ellipk": (lambda out, m: ((ellipe(m) / (1.0 - m) - out) / (2.0 * m),), (0.2, 0.8)),
-    "ellipe": (lambda out, m: ((out - ellipk(m)) / (2.0 * m),), (0.2, 0.8)),
+    "ellipk": (lambda out, m: (0.5 * (out - _ellip(m)) / (1.0 - m),), (0.2, 0.8)),
+    "ellipe": (lambda out, m: (-0.5 * _ellip(m),), (0.2, 0.8)),
     "hyp2f1": (_hyp2f1, (0.2, 0.7)),
     "hyp1f1": (
         lambda out, a, b, z: (None, None, lambda: a / b * apply(PREFIX + "hyp1f1", a + 1.0, b + 1.0, z)),
@@ -152,27 +288,74 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     # what NumPy has too, or nearly
     "exp10": (lambda out, x: ((math.log(10.0), out),), (-1.0, 1.0)),
     "exp2": (lambda out, x: ((math.log(2.0), out),), (-1.0, 1.0)),
-    "expm1": (lambda out, x: (out + 1.0,), (-1.0, 1.0)),
-    "log1p": (lambda out, x: (1.0 / (1.0 + x),), (-0.5, 2.0)),
+    "expm1": (lambda out, x: (exp(x),), (-1.0, 1.0)),
+    "log1p": (lambda out, x: (valid(out, 1.0 / (1.0 + x)),), (-0.5, 2.0)),
+    "exprel": (lambda out, x: (_exprel(out, x),), (-2.0, 2.0)),
     "cosm1": (lambda out, x: (-sin(x),), (-2.0, 2.0)),
-    "cbrt": (lambda out, x: (out / (3.0 * x),), (0.3, 2.0)),
+    "cbrt": (lambda out, x: (1.0 / (3.0 * square(out)),), (0.3, 2.0)),
     "pseudo_huber": (
-        lambda out, d, r: (lambda: _pseudo_huber(d, r), lambda: r / sqrt(1.0 + square(r / d))),
+        lambda out, d, r: (lambda: _pseudo_huber(out, d, r), lambda: d * sin(apply("arctan", r / d))),
         (0.3, 2.0),
     ),
 }
 
 
 def _spence(x):
-    return where(equal(x, 1.0), -1.0, log(x) / (1.0 - where(equal(x, 1.0), 0.0, x)))
+    return _near(x - 1.0, 0.5, lambda z: -hyp2f1(1.0, 1.0, 2.0, -z), lambda z: -log(x) / z)
 
 
-def _pseudo_huber(d, r):
-    root = sqrt(1.0 + square(r / d))
-    return 2.0 * d * (root - 1.0) - square(r) / (d * root)
+def _ellip(m):
+    """(K - E) / m. DLMF 19.5.1."""
+    return _near(
+        m,
+        0.5,
+        lambda m: 0.25 * math.pi * hyp2f1(1.5, 0.5, 2.0, m),
+        lambda m: (ellipk(m) - ellipe(m)) / where(m < -1e300, -1e300, m),
+    )
 
 
-ALSO = {"psi": "digamma", "gammaln": "loggamma"}  # other ufuncs of the same values, for real arguments
+def _exprel(out, x):
+    up, down = where(x > 0.0, x, 1.0), where(x < 0.0, x, -1.0)
+    slope = where(x > 0.0, out * (1.0 - 1.0 / up) + 1.0 / up, (exp(down) - out) / down)
+    near = absolute(x) < 1.0
+    return where(near, 0.5 * hyp1f1(2.0, 3.0, where(near, x, 0.0)), slope)
+
+
+def _expi(out, x):
+    far = x > 700.0  # exp(x) overflows before the quotient
+    z = where(far, where(x < 1e4, x, 1e4), 1.0)
+    return valid(out, where(far, exp(z - log(z)), exp(where(far, 0.0, x)) / x))
+
+
+def _pseudo_huber(out, d, r):
+    """By angles, as what is infinite is divided else."""
+    angle = apply("arctan", r / d)
+    return valid(out, r * sin(angle) * square(apply("tan", 0.5 * angle)))
+
+
+def _psi_rise(x, h):
+    """Of positive x and x + h, or their mirror images: 20 steps up by recurrence, then the series of psi
+    term by term, which has no difference of large numbers. DLMF 5.5.2, 5.11.2.
+    """
+    plain = np.where(np.isposinf(x) & np.isfinite(h), 0.0, scipy.special.psi(x + h) - scipy.special.psi(x))
+    mirrored = (np.floor(h) == h) & (x + h <= 0.0) & (x <= 0.0)  # psi(1 - z) = psi(z) + pi cot(pi z)
+    start = np.where(mirrored, 1.0 - x - h, x)
+    good = (start > 0.0) & (start + h > 0.0) & np.isfinite(start) & np.isfinite(h)
+    a, d = np.where(good, start, 1.0), np.where(good, h, 0.0)
+    total = np.zeros_like(a + d)
+    for _ in range(20):
+        total += d / a / (a + d)
+        a = a + 1.0
+    b = a + d
+    u, v = 1.0 / np.square(a), 1.0 / np.square(b)
+    terms = 1.0 / 12.0 - (u + v) / 120.0 + (u * u + u * v + v * v) / 252.0 - (u + v) * (u * u + v * v) / 240.0
+    total += np.log1p(d / a) + d / (2.0 * a * b) + d * (a + b) * u * v * terms
+    small = np.abs(h) < 1e-8 * np.abs(x)
+    rest = np.where(small, h * scipy.special.zeta(2.0, x), plain)
+    return np.where(good, np.where(mirrored, -total, total), rest)
+
+
+ALSO = {"psi": "digamma"}  # other ufuncs of the same values
 
 
 def _enter() -> None:
@@ -199,8 +382,7 @@ def _row(name: str, function: np.ufunc, partials: Callable, domain: tuple[float,
     @functools.wraps(partials)
     def refusing(out, *args):
         found = partials(out, *args)
-        found = tuple(_refusal(name, k, out) if d is None else d for k, d in enumerate(found))
-        return tuple(None if d is FLAT else d for d in found)
+        return tuple(_refusal(name, k, out) if d is None else d for k, d in enumerate(found))
 
     row(
         PREFIX + name,
@@ -231,3 +413,17 @@ def _refusal(name: str, k: int, out: Node) -> Callable:
 
 
 _enter()
+row(
+    PREFIX + "psi_rise",
+    "elementwise",
+    infer=lambda *args: (
+        broadcast_shape(*args),
+        ufunc_dtype(scipy.special.beta, tuple(a.dtype for a in args)),
+    ),
+    evaluate=_psi_rise,
+    partials=lambda out, x, h: (lambda: zeta(2.0, x + h) - zeta(2.0, x), lambda: zeta(2.0, x + h)),
+    by_rows=rowwise.elementwise,
+    cost=60.0,
+    needs="scipy",
+    samples=[sample(*s, domain=(0.5, 3.0), signed=False) for s in FULL],
+)
