@@ -15,6 +15,9 @@ os.environ["GPT2_OFFLINE"] = "1"
 # blocks of the same sizes on every machine, as pages show them; tests.long.machines sets another size
 os.environ.setdefault("GPT2_AD_CACHE", str(16 << 20))
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COLUMNS", None)  # set by xdist, to what the terminal has; programs under test have none
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # GPT2_REQUIRE_PEERS=1 says that nothing is missing, as CI has seen to: a test that is skipped has failed, but

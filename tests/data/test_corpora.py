@@ -275,7 +275,7 @@ def test_tokenizing_shows_how_far_it_is(prose, tmp_path, monkeypatch, capsys):
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_ctrl_c_while_tokenizing_leaves_nothing(tmp_path):
     path, out = tmp_path / "long.txt", tmp_path / "out"
-    path.write_text("The quick brown fox, 1,000 of them.\n" * 130_000)
+    path.write_text("The quick brown fox, 1,000 of them.\n" * 400_000)
     command = [sys.executable, "-m", "gpt2", "data", str(path), "--tokenizer", "bpe:257", "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     program = subprocess.Popen(

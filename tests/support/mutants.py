@@ -181,7 +181,7 @@ def of_layers() -> list[Mutant]:
 
 
 def of_model() -> list[Mutant]:
-    s = source("gpt2.model")
+    s = source("gpt2.model.gpt2")
     return [m for node in s.live if s.name(node) in MODEL for m in mutants_of(s, node, frozenset(["model"]))]
 
 

@@ -34,16 +34,16 @@ EXPLAINED = {
     },
     # the model
     (
-        "model",
+        "model.gpt2",
         "backward_pass",
         "if dx is None:",
         "if False:",
     ): "nothing comes of None",
-    ("model", "block_backward", "plus(dx, dbranch)", "plus(dbranch, dx)"): (SYMMETRIC, 2),
-    ("model", "backward", "if self.program is not None:", "if False:"): WHOLE,
-    ("model", "backward", "self", "scale"): (WHOLE, 3),
-    ("model", "backward", "scale", "accumulate"): WHOLE,
-    ("model", "backward", "accumulate", "on_ready"): WHOLE,
+    ("model.gpt2", "block_backward", "plus(dx, dbranch)", "plus(dbranch, dx)"): (SYMMETRIC, 2),
+    ("model.gpt2", "backward", "if self.program is not None:", "if False:"): WHOLE,
+    ("model.gpt2", "backward", "self", "scale"): (WHOLE, 3),
+    ("model.gpt2", "backward", "scale", "accumulate"): WHOLE,
+    ("model.gpt2", "backward", "accumulate", "on_ready"): WHOLE,
     # elementwise
     ("autodiff.ops.elementwise", "_divide", None, "if False:"): SHORTCUT,
     ("autodiff.ops.elementwise", "_divide", "b", "out"): SHORTCUT,
