@@ -45,6 +45,7 @@ k0, k1, k0e, k1e, ellipk, ellipe = map(f, ("k0", "k1", "k0e", "k1e", "ellipk", "
 
 
 erfcx, log1p, hyp1f1, hyp2f1, betaincinv = map(f, ("erfcx", "log1p", "hyp1f1", "hyp2f1", "betaincinv"))
+xlogy, xlog1py, betaln = map(f, ("xlogy", "xlog1py", "betaln"))
 
 
 def psi_rise(x: Node, h: Node | float) -> Node:
@@ -90,12 +91,12 @@ def _rgamma(out, x):
 
 
 def _gamma_density(a, x):
-    """x**(a - 1) exp(-x) / gamma(a), by SciPy's own formula."""
-    return _density("gamma", x, a)
+    z = where(x < 1e300, x, 1e300)  # no difference of infinities
+    return exp(xlogy(a - 1.0, z) - z - gammaln(a))
 
 
 def _beta_density(a, b, x):
-    return _density("beta", x, a, b)
+    return exp(xlogy(a - 1.0, x) + xlog1py(b - 1.0, -x) - betaln(a, b))
 
 
 def _beta_inverse(out, a, b, y):
@@ -103,12 +104,6 @@ def _beta_inverse(out, a, b, y):
     high = (y > 0.5) * (out > 0.5)
     rest = betaincinv(b, a, 1.0 - where(high, y, 0.5))
     return 1.0 / where(high, _beta_density(b, a, rest), _beta_density(a, b, out))
-
-
-def _density(law, *args):
-    from . import distributions  # its rules are written with those of this module
-
-    return distributions.apply("distribution", *args, 0.0, 1.0, law=law, method="pdf")
 
 
 def _log_ratio(x, y):
@@ -310,8 +305,12 @@ def _ellip(m):
         m,
         0.5,
         lambda m: 0.25 * math.pi * hyp2f1(1.5, 0.5, 2.0, m),
-        lambda m: (ellipk(m) - ellipe(m)) / where(m < -1e300, -1e300, m),
+        lambda m: _difference_of_k_and_e(where(m < -1e300, -1e300, m)),
     )
+
+
+def _difference_of_k_and_e(m):
+    return (ellipk(m) - ellipe(m)) / m
 
 
 def _exprel(out, x):
@@ -350,9 +349,9 @@ def _psi_rise(x, h):
     u, v = 1.0 / np.square(a), 1.0 / np.square(b)
     terms = 1.0 / 12.0 - (u + v) / 120.0 + (u * u + u * v + v * v) / 252.0 - (u + v) * (u * u + v * v) / 240.0
     total += np.log1p(d / a) + d / (2.0 * a * b) + d * (a + b) * u * v * terms
-    small = np.abs(h) < 1e-8 * np.abs(x)
-    rest = np.where(small, h * scipy.special.zeta(2.0, x), plain)
-    return np.where(good, np.where(mirrored, -total, total), rest)
+    small = np.abs(h) < 1e-3 * np.abs(x - np.rint(x))  # beside the distance from the next pole
+    taylor = sum(-((-h) ** k) * scipy.special.zeta(k + 1.0, x) for k in range(1, 5))
+    return np.where(good, np.where(mirrored, -total, total), np.where(small, taylor, plain))
 
 
 ALSO = {"psi": "digamma"}  # other ufuncs of the same values

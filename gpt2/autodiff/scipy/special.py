@@ -11,6 +11,8 @@ import scipy.special as _scipy
 from ..api.custom import stop_gradient
 from .passing import not_like_this, ours, passed_on
 
+LARGEST = 700.0  # of which exp is finite
+
 
 def __getattr__(name: str) -> Any:
     return passed_on(_scipy, name)
@@ -24,14 +26,22 @@ def __dir__() -> list[str]:
 def logsumexp(
     a: Any, axis: Any = None, b: Any = None, keepdims: Any = False, return_sign: Any = False
 ) -> Any:
-    """log(sum(b * exp(a))). Entries of -inf add nothing, and a row of them gives -inf."""
+    """log(sum(b * exp(a))). Entries of -inf add nothing, and a row of them gives -inf; where b is 0,
+    even infinity adds nothing.
+    """
     if return_sign:
         raise not_like_this("scipy.special.logsumexp", "with return_sign=True")
-    largest = np.max(a, axis=axis, keepdims=True)
+    largest = np.max(a if b is None else np.where(b == 0.0, -np.inf, a), axis=axis, keepdims=True)
     shift = stop_gradient(np.where(np.isfinite(largest), largest, 0.0))  # it cancels
-    terms = np.exp(a - shift)
-    total = np.sum(terms if b is None else terms * b, axis=axis, keepdims=True)
-    out = np.log(total) + shift
+    if b is None:
+        # the largest terms are 1 together: without it the sum is exact where the others are small
+        first = np.isfinite(largest) & (a == largest)
+        share = first / np.maximum(np.sum(first, axis=axis, keepdims=True), 1)
+        rest = np.sum(np.exp(a - shift) - share, axis=axis, keepdims=True)
+        out = np.log1p(rest - ~np.isfinite(largest)) + shift
+    else:
+        power = np.where(b == 0.0, np.minimum(a - shift, LARGEST), a - shift)
+        out = np.log(np.sum(b * np.exp(power), axis=axis, keepdims=True)) + shift
     return out if keepdims else np.squeeze(out, axis=axis)
 
 
@@ -43,7 +53,8 @@ def softmax(x: Any, axis: Any = None) -> Any:
 
 @ours(_scipy)
 def log_softmax(x: Any, axis: Any = None) -> Any:
-    shifted = x - np.max(x, axis=axis, keepdims=True)
+    largest = np.max(x, axis=axis, keepdims=True)
+    shifted = x - stop_gradient(np.where(np.isfinite(largest), largest, 0.0))  # it cancels
     return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
 
 
@@ -52,9 +63,15 @@ def polygamma(n: Any, x: Any) -> Any:
     """psi, or a Hurwitz zeta function. n is one int."""
     if not isinstance(n, (int, np.integer)):
         raise not_like_this("scipy.special.polygamma", "with an order that is no int")
-    return _scipy.psi(x) if n == 0 else (-1.0) ** (n + 1) * math.factorial(n) * _scipy.zeta(n + 1.0, x)
+    return (
+        _scipy.psi(x)
+        if n == 0
+        else (-1.0) ** (n + 1) * float(_scipy.gamma(n + 1.0)) * _scipy.zeta(n + 1.0, x)
+    )
 
 
 @ours(_scipy)
 def multigammaln(a: Any, d: Any) -> Any:
-    return d * (d - 1) / 4 * math.log(math.pi) + sum(_scipy.gammaln(a - j / 2) for j in range(d))
+    """nan for an a of at most (d - 1) / 2, for which SciPy raises a ValueError."""
+    total = d * (d - 1) / 4 * math.log(math.pi) + sum(_scipy.gammaln(a - j / 2) for j in range(d))
+    return np.where(a > (d - 1) / 2, total, np.nan)

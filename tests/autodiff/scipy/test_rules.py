@@ -6,16 +6,21 @@ import numpy as np
 import pytest
 
 pytest.importorskip("scipy")
+pytest.importorskip("mpmath")
 import scipy.special as sp
+from mpmath import mp
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.check.numeric import check_graph
 from gpt2.autodiff.ops import OPS, distributions, matrix_functions, special
+from gpt2.autodiff.scipy import special as special_of
 from tests.autodiff.nested import test_batch
 from tests.autodiff.ops.test_rules import instance
+from tests.long import scipy_values
 
 pytestmark = pytest.mark.numeric
 
+INF = np.inf
 ROWS = [*dict.fromkeys(special.OP_OF.values()), "matrix_function", "frechet", "distribution"]
 CASES = [pytest.param(n, s, id=f"{n}-{i}") for n in ROWS for i, s in enumerate(OPS[n].samples)]
 assert matrix_functions and distributions
@@ -41,6 +46,41 @@ def test_many_examples(name, sample):
     graph, values = test_batch.instance(name, sample, "float64", rng)
     for flags in filter(any, test_batch.flags_of(len(values))):
         test_batch.compared(graph, values, flags)
+
+
+HARD = ["erfcx", "dawsn", "log_ndtr", "rgamma", "betaln", "expit", "i1e", "kve", "ellipk", "spence", "exprel"]
+EVERY = [
+    name if name in HARD else pytest.param(name, marks=pytest.mark.slow) for name in scipy_values.FUNCTIONS
+]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_values_and_slopes_are_the_true_ones(name):
+    """In tails, at edges, infinity and nan, against mpmath. tests/long/scipy_values.py tries more."""
+    function, rng = scipy_values.FUNCTIONS[name], np.random.default_rng(2)
+    with np.errstate(all="ignore"), mp.workdps(70):
+        wrong, tried, out, lines = scipy_values.compare(name, scipy_values.cases(function, 25, rng))
+    assert not wrong and tried > 2 * out, lines
+
+
+def test_sums_of_exponentials_are_scipys():
+    rows = np.array(
+        [[0.0, -50.0, -INF], [-INF, -INF, -INF], [3.0, 3.0, 3.0], [INF, 1.0, 0.0], [np.nan, 1.0, 0.0]]
+    )
+    with np.errstate(all="ignore"):
+        for name in ("logsumexp", "log_softmax"):
+            found = ad.compile(getattr(special_of, name))(rows, axis=1)
+            np.testing.assert_allclose(found, getattr(sp, name)(rows, axis=1), rtol=1e-14)
+        slope = ad.grad(lambda x: np.sum(special_of.logsumexp(x[::2], axis=1)))(rows[:4])
+        np.testing.assert_allclose(slope[::2], [[1.0, np.exp(-50.0), 0.0], [1 / 3] * 3], rtol=1e-14)
+        total = lambda a, b: special_of.logsumexp(a, b=b)  # noqa: E731
+        a, b = np.array([1.0, 2.0, 800.0]), np.array([1.0, 0.0, 0.0])
+        assert ad.compile(total)(a, b) == sp.logsumexp(a, b=b) == 1.0
+        by_a, by_b = ad.grad(total, (0, 1))(a[:2], b[:2])
+        np.testing.assert_allclose([*by_a, *by_b], [1.0, 0.0, 1.0, np.e], rtol=1e-14)
+        np.testing.assert_array_equal(
+            ad.compile(lambda a: special_of.multigammaln(a, 3))(np.array([0.5])), [np.nan]
+        )
 
 
 def test_users_code_needs_no_other_import():
