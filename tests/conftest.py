@@ -18,6 +18,9 @@ os.environ.setdefault("GPT2_AD_CACHE", str(16 << 20))
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COLUMNS", None)  # set by xdist, to what the terminal has; programs under test have none
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell script
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # GPT2_REQUIRE_PEERS=1 says that nothing is missing, as CI has seen to: a test that is skipped has failed, but
