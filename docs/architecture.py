@@ -93,19 +93,6 @@ STAGES = {
         "What users call: `grad`, `vjp`, `jvp`, `compile`, `scan` and the others; each keeps the programs "
         "that it made.",
     ),
-    "scipy": Room(
-        "SciPy's functions",
-        "SciPy's modules with derivatives, where SciPy is installed: `integrate`, `interpolate`, `linalg`, "
-        "`ndimage`, `optimize`, `signal`, `sparse`, `special`, `stats`.",
-    ),
-    "interplay": Room(
-        "PyTorch, JAX",
-        "Functions of PyTorch and JAX with their gradients, and functions derived here as theirs.",
-    ),
-    "compat": Room(
-        "other tools' names",
-        "Names of other tools with this compiler behind them: `compat.autograd` has those of HIPS autograd.",
-    ),
     "reuse": Room(
         "still the same?",
         "Whether a recording may be used again: what the function depended on, and whether that still holds.",
@@ -137,10 +124,6 @@ STAGES = {
         "What programs call while they run: threads, split products, recycled results.",
     ),
     "nested": Room("ops with graphs", "The ops that carry a graph of their own: `call`, `scan` and `map`."),
-    "check": Room(
-        "check gradients",
-        "`check_grads` and `check_backward`: compares derivatives with differences, and guesses the mistake.",
-    ),
     "ops": Room(
         "the table of ops",
         "The table of ops: one row an op, with its type, its NumPy source, its derivative and its tests "
@@ -157,12 +140,45 @@ STAGES = {
     ),
     "same": Room("equal to the bit", "Whether two values are equal to the last bit."),
     "atoms": Room("plain values", "Types of values that are no objects of the user's: numbers, texts, None."),
+    "doors": Room("", "Loads a room beside the core, where one is first used."),
     "undo": Room("undoing", "Undoes what was changed, whatever happens."),
     "switches": Room("options", "What may be switched off or chosen: `ad.options`."),
     "errors": Room("what goes wrong", "What may go wrong, with the line of the user's function."),
 }
 
-ROOMS = {"gpt2": PARTS, "gpt2/autodiff": STAGES}
+# The rooms beside the compiler's core, each to be understood alone
+EXTRAS = {
+    "show": Room(
+        "text and pictures",
+        "Programs and graphs for people: `ad.source`, `ad.stages`, `ad.drawing`, and what a notebook shows.",
+    ),
+    "check": Room(
+        "check gradients",
+        "`check_grads` and `check_backward`: compares derivatives with differences, and guesses the mistake.",
+    ),
+    "random": Room(
+        "random draws", "Random draws as inputs of a program, and derivatives of samples by their parameters."
+    ),
+    "sparse": Room("sparse Jacobians", "`sparse_jacobian`: columns that never meet share one pass."),
+    "enzyme": Room(
+        "Enzyme's calls", "`ad.autodiff`: Enzyme's calling convention, which adds gradients into buffers."
+    ),
+    "scipy": Room(
+        "SciPy's functions",
+        "SciPy's modules with derivatives, where SciPy is installed: `integrate`, `interpolate`, `linalg`, "
+        "`ndimage`, `optimize`, `signal`, `sparse`, `special`, `stats`.",
+    ),
+    "interop": Room(
+        "PyTorch, JAX",
+        "Functions of PyTorch and JAX with their gradients, and functions derived here as theirs.",
+    ),
+    "compat": Room(
+        "other tools' names",
+        "Names of other tools with this compiler behind them: `compat.autograd` has those of HIPS autograd.",
+    ),
+}
+
+ROOMS = {"gpt2": PARTS, "gpt2/autodiff": {**STAGES, **EXTRAS}}
 
 BESIDE = {
     "train.py": "trains from a checkout: a door to gpt2/train",
@@ -234,6 +250,17 @@ COMPILE = """\
 NumPy and runs it; the next call with the same types finds the program made. docs/compiler.md follows one
 example through all stages, docs/autodiff.md is the guide for users.
 
+These rooms are the core, some {core:,} lines. Read `graph.py`, `ops/`, `record/`, `derive/`, `passes/`, `emit/`
+and `api/` in this order, and the others when one of these leads there.
+
+"""
+
+EXTRA = """\
+## Beside the core
+
+Some {extra:,} lines that the core does not import, and that need not be read to understand it: it loads one of
+them by name (doors.py) where it is used first. tests/house.py says so, and a test runs the core without them.
+
 """
 
 
@@ -249,11 +276,20 @@ NumPy's product of matrices, and among layers llm.c's name of the linear layer.
 def page() -> str:
     parts = [
         HEAD + RUN + listed(PARTS, "gpt2"),
-        COMPILE + listed(STAGES, "gpt2/autodiff"),
+        COMPILE.format(core=lines_of(STAGES)) + listed(STAGES, "gpt2/autodiff"),
+        EXTRA.format(extra=lines_of(EXTRAS)) + listed(EXTRAS, "gpt2/autodiff"),
         MEANINGS + "".join(item(word, f"{text} `{file}`") for word, (file, text) in WORDS.items()),
         "## Beside gpt2\n\n" + "".join(item(name, words) for name, words in BESIDE.items()),
     ]
     return "\n".join(parts)
+
+
+def lines_of(rooms: Mapping[str, Room]) -> int:
+    """How many lines the rooms have, to the nearest thousand."""
+    folder = house.ROOT / "gpt2" / "autodiff"
+    files = [f for name in rooms for f in ((folder / name).rglob("*.py"), [folder / f"{name}.py"])]
+    found = [path for some in files for path in some if path.is_file()]
+    return round(sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found), -3)
 
 
 def listed(rooms: Mapping[str, Room], folder: str) -> str:
@@ -277,7 +313,7 @@ def picture() -> str:
     return draw(
         [
             panel("gpt2", arrows, PARTS, 1, lit=frozenset({"autodiff"})),
-            panel("inside gpt2/autodiff", arrows, STAGES, 2),
+            panel("inside gpt2/autodiff", arrows, ROOMS["gpt2/autodiff"], 2),
         ]
     )
 

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 
 from docs import house
 
-# What each stage of the compiler may know of the others. No row names one that stands below it, so there is
-# no circle and no arrow back up.
-STAGES: dict[str, set[str]] = {
+# What each stage of the compiler's core may know of the others. No row names one that stands below it, so
+# there is no circle and no arrow back up.
+CORE: dict[str, set[str]] = {
     "atoms": set(),
     "errors": set(),
+    "doors": set(),
     "same": {"atoms"},
     "undo": set(),
     "switches": set(),
@@ -26,18 +27,18 @@ STAGES: dict[str, set[str]] = {
     "run": set(),
     "tree": {"errors", "same"},
     "ops": {"errors", "graph", "hidden"},
-    "record": {"atoms", "errors", "graph", "ops", "tree", "undo"},
+    "record": {"atoms", "doors", "errors", "graph", "ops", "tree", "undo"},
     "derive": {"errors", "graph", "ops"},
     "passes": {"graph", "hidden", "ops", "switches"},
     "keep": {"graph", "ops", "passes"},
-    "emit": {"graph", "hidden", "ops", "run", "switches"},
+    "emit": {"doors", "graph", "hidden", "ops", "run", "switches"},
     "pipeline": {"derive", "emit", "graph", "hidden", "keep", "ops", "passes", "switches", "undo"},
     "nested": {"derive", "errors", "graph", "ops", "pipeline", "run"},
     "reuse": {"atoms", "emit", "graph", "ops", "pipeline", "record", "same", "undo"},
-    "check": {"derive", "graph", "ops", "record", "tree"},
     "api": {
         "atoms",
         "derive",
+        "doors",
         "emit",
         "errors",
         "graph",
@@ -51,27 +52,36 @@ STAGES: dict[str, set[str]] = {
         "switches",
         "tree",
     },
-    "interplay": {"api", "errors", "tree"},  # PyTorch's and JAX's functions and arrays
-    "scipy": {
-        "api",
-        "errors",
-        "graph",
-        "ops",
-        "pipeline",
-        "record",
-        "tree",
-    },  # where SciPy is installed, and asked for by name
-    "compat": {
-        "api",
-        "graph",
-        "ops",
-        "record",
-        "same",
-        "scipy",
-        "tree",
-    },  # names of other tools
+}
+# What stands beside the core, and what of it and of the core each room may know. The core knows none of them.
+BESIDE: dict[str, set[str]] = {
+    "check": {"derive", "graph", "ops", "record", "tree"},
+    "enzyme": {"api", "derive", "errors", "graph", "ops", "record", "tree"},
+    "interop": {"api", "errors", "tree"},  # PyTorch's and JAX's functions and arrays
+    "random": {"errors", "ops", "record"},
+    "show": {"api", "emit", "errors", "graph", "ops", "pipeline", "record", "switches"},
+    "sparse": {"api", "errors"},
+    # where SciPy is installed, and asked for by name
+    "scipy": {"api", "errors", "graph", "ops", "pipeline", "record", "tree"},
+    "compat": {"api", "graph", "ops", "record", "same", "scipy", "tree"},  # names of other tools
+}
+STAGES = {
+    **CORE,
+    **BESIDE,
     # gpt2.autodiff: the public names
-    "door": {"api", "check", "emit", "errors", "interplay", "ops", "reuse", "run", "switches"},
+    "door": {
+        "api",
+        "check",
+        "enzyme",
+        "errors",
+        "interop",
+        "ops",
+        "reuse",
+        "run",
+        "show",
+        "sparse",
+        "switches",
+    },
 }
 # What each part of gpt2 may know of the others, in the same way
 PARTS: dict[str, set[str]] = {

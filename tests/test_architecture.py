@@ -61,9 +61,7 @@ def test_what_stands_beside_gpt2_is_there():
 def test_every_room_is_drawn_and_every_arrow_points_down():
     tree = ElementTree.fromstring(architecture.PICTURE.read_text(encoding="utf-8"))
     drawn = [text.text for text in tree.iter(f"{SVG}text") if text.get("class") == ""]
-    wanted = [
-        name for name, room in (*architecture.PARTS.items(), *architecture.STAGES.items()) if room.words
-    ]
+    wanted = [name for rooms in architecture.ROOMS.values() for name, room in rooms.items() if room.words]
     assert sorted(drawn) == sorted(wanted)
     ways = [path.get("d") for path in tree.iter(f"{SVG}path") if path.get("class") == "arrow"]
     assert len(ways) > 30

@@ -154,7 +154,7 @@ def test_the_whole_model_on_a_page(capsys, monkeypatch):
     assert "for k in range(12):" in derived and "for k in reversed(range(12)):" in derived
     assert "def block_backward(" in text and "dfcprojw[k:k + 1]" in derived and "arrays_" not in derived
     assert len(derived.splitlines()) < 200 and max(map(len, derived.splitlines())) < 125
-    compile(derived, "derived", "exec")  # tests/autodiff/emit/test_readable.py runs it, at a smaller size
+    compile(derived, "derived", "exec")  # tests/autodiff/show/test_readable.py runs it, at a smaller size
     monkeypatch.setenv("COLUMNS", "80")
     assert command.main(["model"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) < 80

@@ -44,16 +44,16 @@ THIRD_PARTY = {
 }
 NEVER = {"torch", "jax", "autograd", "numba", "tensorflow", "cupy"}
 ON_CALL = {
-    "gpt2.autodiff.interplay": {"torch", "jax"}
+    "gpt2.autodiff.interop": {"torch", "jax"}
 }  # its functions are about these packages, and import them
 # Loaded where SciPy is, and a function of it is differentiated: the rest of the engine runs without it
 WITH_SCIPY = (
     "gpt2.autodiff.compat.autograd.scipy",
     "gpt2.autodiff.scipy",
-    "gpt2.autodiff.ops.distributions",
-    "gpt2.autodiff.ops.special",
-    "gpt2.autodiff.ops.matrix_functions",
-    "gpt2.autodiff.ops.sparse_matrices",
+    "gpt2.autodiff.scipy.rules.distributions",
+    "gpt2.autodiff.scipy.rules.special",
+    "gpt2.autodiff.scipy.rules.matrix_functions",
+    "gpt2.autodiff.scipy.rules.sparse_matrices",
 )
 
 # What benchmarks take from the compiler besides its public names: they measure single stages of it

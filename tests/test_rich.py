@@ -8,7 +8,7 @@ import pytest
 
 import gpt2
 from gpt2 import autodiff as ad
-from gpt2.autodiff.emit import drawing
+from gpt2.autodiff.show import drawing
 from gpt2.storage import curve
 from gpt2.storage.metrics import Metrics
 from gpt2.train import Settings, opened, steps

@@ -16,9 +16,9 @@ from collections.abc import Callable
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.ops import special
 from gpt2.autodiff.scipy import integrate, ndimage, optimize, sparse, stats
 from gpt2.autodiff.scipy import interpolate as ours
+from gpt2.autodiff.scipy.rules import special
 from gpt2.autodiff.scipy.sparse.linalg import factorized, splu, spsolve
 from tests.autodiff.scipy import test_interpolate as curves
 from tests.autodiff.scipy import test_modules as modules

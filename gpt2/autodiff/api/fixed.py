@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..emit.runnable import runnable_pair
+from ..doors import beside
 from ..errors import AutodiffError, WriteError
 from ..graph import Graph, Node, remade, with_args
 from ..ops import apply, input_node
@@ -379,7 +379,8 @@ class FixedPair(_Entries):
         e = self.entry(args, static)[0]
         names = f"{e.name}_forward", f"{e.name}_backward"
         forward, backward = e.graphs
-        return runnable_pair(forward, backward, names) or f"{e.forward.source}\n\n{e.backward.program.source}"
+        text = beside("show.runnable").runnable_pair(forward, backward, names)
+        return text or f"{e.forward.source}\n\n{e.backward.program.source}"
 
     def memory_drawing(self, *args: Any, **static: Any) -> str:
         """Who holds which memory while `both` works on these arguments, as an SVG; see ad.drawing."""

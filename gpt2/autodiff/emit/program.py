@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from .. import hidden
+from ..doors import beside
 from ..graph import Graph, Immutable, exchanged
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
 from ..switches import FAST, Options, followed
-from . import holdings, numexpr, tuned
+from . import numexpr, tuned
 from .calls import Routine
-from .drawing import shown
 from .memory import Memory, Needs
 from .source import Emitted, emit, planned
 
@@ -86,14 +86,14 @@ class Program(Immutable):
     def memory_drawing(self) -> str:
         """Who holds which memory in the course of a call, as an SVG."""
         made = planned(self.graph, *_settings(self.graph, *self._made_with))
-        return holdings.drawing(made, self.name)
+        return beside("show.holdings").drawing(made, self.name)
 
     def __repr__(self) -> str:
         return f"<Program {self.name}: {len(self.graph.nodes)} values, {self.measures}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return shown(self.graph, self.name, self.source)
+        return beside("show.drawing").shown(self.graph, self.name, self.source)
 
     @property
     def measures(self) -> str:

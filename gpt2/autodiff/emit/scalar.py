@@ -23,11 +23,11 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
+from ..doors import beside
 from ..graph import Graph, Immutable, Node, exchanged, is_scalar_const, source_name, source_names
 from ..hidden import Hidden, decided, known
 from ..ops import OPS
 from ..ops.interpret import evaluate_graph
-from .drawing import shown
 from .expressions import (
     AND,
     ATOM,
@@ -238,7 +238,7 @@ class ScalarProgram(Immutable):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return shown(self.graph, self.name, self.source)
+        return beside("show.drawing").shown(self.graph, self.name, self.source)
 
     def in_numpy(self, *floats: float) -> tuple:
         """The same by NumPy's rules for inf and nan; float results."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..atoms import SCALARS
+from ..doors import beside
 from ..errors import AutodiffError, DtypeError, located, of_another_library, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import OPS, apply, build, table
@@ -223,9 +224,7 @@ def op_of(ufunc: np.ufunc) -> str | None:
     """The op of a ufunc: of NumPy's, of SciPy's, or of a row that was added since."""
     if ufunc not in OP_OF:
         if is_of_scipy(ufunc):
-            from ..ops import special  # SciPy's rules are loaded where it is
-
-            OP_OF.update(special.OP_OF)
+            OP_OF.update(beside("scipy.rules.special").OP_OF)
         elif ufunc.__name__ in OPS:
             return ufunc.__name__
     return OP_OF.get(ufunc)

@@ -409,7 +409,7 @@ class World:
 
     def reach(self, v: Any, called: bool = False) -> None:
         """Note something that may be read. `called`: nothing but a call is done with it."""
-        if type(v) is Drawing:  # what is drawn is noted while it is recorded
+        if isinstance(v, Drawing):  # what is drawn is noted while it is recorded
             return
         v = plain(v)
         if v in _WRITERS:

@@ -1,5 +1,5 @@
 """scipy.linalg. Most functions are compositions of numpy.linalg's, which have rules; matrix functions have
-rows of their own (ops/matrix_functions.py).
+rows of their own (scipy/rules/matrix_functions.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import numpy as np
 import scipy.linalg as _scipy
 
 from ..api.custom import custom_vjp
-from ..ops import matrix_functions  # noqa: F401  its rows enter the table on import
 from ..record.record import apply_op
 from .passing import not_like_this, ours, passed_on
+from .rules import matrix_functions  # noqa: F401  its rows enter the table on import
 
 
 def __getattr__(name: str) -> Any:

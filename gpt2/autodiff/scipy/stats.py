@@ -12,10 +12,10 @@ import scipy.special as sp
 import scipy.stats as _scipy
 
 from ..errors import unsupported
-from ..ops.distributions import LAWS
 from ..record.record import apply_op
 from ..record.source_lines import here
 from .passing import is_recorded, passed_on
+from .rules.distributions import LAWS
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -29,8 +29,8 @@ def __dir__() -> list[str]:
 
 
 class Distribution:
-    """A distribution of SciPy's. Some methods take recorded values, each as an op (ops/distributions.py); all
-    others are SciPy's.
+    """A distribution of SciPy's. Some methods take recorded values, each as an op (rules/distributions.py);
+    all others are SciPy's.
     """
 
     def __init__(self, name: str, methods: tuple[str, ...]):

@@ -10,8 +10,8 @@ pytest.importorskip("mpmath")
 import scipy.stats
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.ops import distributions
 from gpt2.autodiff.scipy import stats
+from gpt2.autodiff.scipy.rules import distributions
 from tests.long import scipy_distributions as long
 
 pytestmark = [

@@ -12,8 +12,9 @@ from mpmath import mp
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.check.numeric import check_graph
-from gpt2.autodiff.ops import OPS, distributions, matrix_functions, special
+from gpt2.autodiff.ops import OPS
 from gpt2.autodiff.scipy import special as special_of
+from gpt2.autodiff.scipy.rules import distributions, matrix_functions, special
 from tests.autodiff.nested import test_batch
 from tests.autodiff.ops.test_rules import instance
 from tests.long import scipy_values

@@ -9,8 +9,9 @@ import scipy.sparse.linalg
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.check.numeric import check_graph
-from gpt2.autodiff.ops import OPS, sparse_matrices
+from gpt2.autodiff.ops import OPS
 from gpt2.autodiff.scipy import sparse
+from gpt2.autodiff.scipy.rules import sparse_matrices
 from gpt2.autodiff.scipy.sparse.linalg import factorized, splu, spsolve
 from tests.autodiff.nested import test_batch
 from tests.autodiff.ops.test_rules import instance

@@ -16,11 +16,11 @@ import numpy as np
 import scipy.sparse as _scipy
 
 from ...errors import located, unsupported
-from ...ops.sparse_matrices import Matrix
 from ...record.record import apply_op
 from ...record.source_lines import here
 from ...record.value import Recorded
 from ..passing import is_recorded, passed_on
+from ..rules.sparse_matrices import Matrix
 
 FORMATS = ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
 COMPRESSED = ("data", "indices", "indptr")

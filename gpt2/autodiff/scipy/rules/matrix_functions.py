@@ -16,11 +16,11 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from ..graph import Node
-from . import batching
-from .build import assemble, full_index, slice_, swap_last
-from .linalg import float_dtype
-from .table import apply, row, sample
+from ...graph import Node
+from ...ops import batching
+from ...ops.build import assemble, full_index, slice_, swap_last
+from ...ops.linalg import float_dtype
+from ...ops.table import apply, row, sample
 
 FUNCTIONS = ("expm", "logm", "sqrtm", "sinm", "cosm")
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
+from ..emit.buffers import NEVER, written_spans
+from ..emit.source import Planned
 from ..graph import Graph, Node, node_names, type_text
 from ..ops.cost import nanoseconds
-from .buffers import NEVER, written_spans
-from .source import Planned
 
 # What may hold a stretch of memory, its colour, and how the picture names it
 FORWARD, DERIVED, CALL, RESULT = "forward", "derived", "call", "result"

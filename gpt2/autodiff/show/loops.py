@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..emit.windows import covers, parts_apart
 from ..graph import Graph, Node
-from .windows import covers, parts_apart
 
 FEWEST = 3  # calls
 

@@ -16,12 +16,12 @@ from collections.abc import Callable
 import numpy as np
 import scipy.special
 
-from ..errors import UnsupportedError
-from ..graph import Node
-from . import rowwise
-from .build import absolute, cos, equal, exp, log, sign, sin, sqrt, square, where
-from .elementwise import broadcast_shape, ufunc_dtype
-from .table import apply, input_node, row, sample
+from ...errors import UnsupportedError
+from ...graph import Node
+from ...ops import rowwise
+from ...ops.build import absolute, cos, equal, exp, log, sign, sin, sqrt, square, where
+from ...ops.elementwise import broadcast_shape, ufunc_dtype
+from ...ops.table import apply, input_node, row, sample
 
 PREFIX = "special_"
 OP_OF: dict[np.ufunc, str] = {}

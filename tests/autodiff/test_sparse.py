@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gpt2.autodiff as ad
-from gpt2.autodiff.api.sparse import colours
+from gpt2.autodiff.sparse import colours
 
 
 def of_pattern(pattern, seed=0):

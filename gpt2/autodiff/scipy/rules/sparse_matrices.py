@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg
 
-from ..graph import Node
-from .batching import Batch
-from .build import reshape, transpose
-from .linalg import float_dtype
-from .table import BOTH, apply, row, sample
+from ...graph import Node
+from ...ops.batching import Batch
+from ...ops.build import reshape, transpose
+from ...ops.linalg import float_dtype
+from ...ops.table import BOTH, apply, row, sample
 
 
 class Matrix:

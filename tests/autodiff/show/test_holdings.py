@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.api import show
-from gpt2.autodiff.emit.holdings import RESULT, Holding, Lane, held, lanes
 from gpt2.autodiff.emit.program import _settings
 from gpt2.autodiff.emit.source import planned
+from gpt2.autodiff.show import shown as show
+from gpt2.autodiff.show.holdings import RESULT, Holding, Lane, held, lanes
 
 
 def loss(w, x):

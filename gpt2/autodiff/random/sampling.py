@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import UnsupportedError
-from .table import apply, row
+from ..ops.table import apply, row
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _NODES, _WEIGHTS = (_NODES + 1.0) / 2.0, _WEIGHTS / 2.0  # on 0 .. 1

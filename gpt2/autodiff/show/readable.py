@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..emit.calls import results_of
+from ..emit.expressions import ATOM, MULTIPLY, SUM, Text, infix, number_text
+from ..emit.windows import covers, parts_apart
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops import OPS
 from ..ops.shape import index_text
 from ..ops.subgraph import with_slices
-from .calls import results_of
-from .expressions import ATOM, MULTIPLY, SUM, Text, infix, number_text
 from .loop_lines import LoopLines, transposed
 from .loops import Carried, Each, Filled, Loop, SavedRows, in_order, loops_of, saved_rows_of
-from .windows import covers, parts_apart
 
 LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
 RESERVED = {"np", "complex", "list", "tuple"}  # what the text calls by these names

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..emit.drawing import drawing as drawn
+from ..api.derived import Derived
+from ..api.fixed import Fixed, FixedPair
+from ..api.vjp import Pullback, Vjp
 from ..emit.program import Program
-from ..emit.runnable import runnable_source
 from ..errors import AutodiffError
 from ..pipeline import Row
 from ..record.record import record
 from ..switches import current_options
-from .derived import Derived
-from .fixed import Fixed, FixedPair
-from .vjp import Pullback, Vjp
+from .drawing import drawing as drawn
+from .runnable import runnable_source
 
 
 def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: Any) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..emit.expressions import ATOM
 from ..graph import Node
 from ..ops.shape import index_text
-from .expressions import ATOM
 from .loops import Carried, Each, Filled, Loop, MovingSlice, ReadLater, Same, SavedRows
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError
-from .compile import compile
-from .forward import jvp
-from .vjp import vjp
-from .vmap import vmap
+from .api.compile import compile
+from .api.forward import jvp
+from .api.vjp import vjp
+from .api.vmap import vmap
+from .errors import AutodiffError
 
 NAME = "sparse_jacobian"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.ops.sampling import digamma, gamma_slope, t_slope
+from gpt2.autodiff.random.sampling import digamma, gamma_slope, t_slope
 
 rng = np.random.default_rng(0)
 X = np.array([0.3, 1.0, 2.0])

@@ -30,15 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from ..derive.differentiate import gradients
-from ..errors import AutodiffError
-from ..graph import Graph
-from ..ops import const, input_node
-from ..record.record import Recording
-from ..record.value import Recorded, value_of
-from ..tree import LEAF, Tree, leaf_paths
-from .derived import derived_of
-from .transform import (
+from .api.derived import derived_of
+from .api.transform import (
     Arguments,
     Out,
     Transform,
@@ -49,6 +42,13 @@ from .transform import (
     result_outs,
     select,
 )
+from .derive.differentiate import gradients
+from .errors import AutodiffError
+from .graph import Graph
+from .ops import const, input_node
+from .record.record import Recording
+from .record.value import Recorded, value_of
+from .tree import LEAF, Tree, leaf_paths
 
 
 class Const:

@@ -22,13 +22,13 @@ import numpy as np
 import scipy.special as sp
 import scipy.stats
 
-from ..errors import UnsupportedError
-from ..graph import Node, is_scalar_const
-from . import rowwise
-from .build import absolute, equal, floor, log, sign, square, tanh, where
-from .elementwise import broadcast_shape
+from ...errors import UnsupportedError
+from ...graph import Node, is_scalar_const
+from ...ops import rowwise
+from ...ops.build import absolute, equal, floor, log, sign, square, tanh, where
+from ...ops.elementwise import broadcast_shape
+from ...ops.table import apply, row, sample
 from .special import psi, psi_rise
-from .table import apply, row, sample
 
 INF, NAN = math.inf, math.nan
 LEAST = 5e-324  # in place of 0, where a quotient has to go to its limit

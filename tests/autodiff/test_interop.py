@@ -123,9 +123,9 @@ def test_a_function_derived_here_in_jax(jax):
 def test_a_tensor_that_meets_a_recorded_value_is_named(torch):
     ones = torch.ones(3)
     for f in (lambda x: x * ones, lambda x: ones * x, lambda x: np.multiply(x, ones), lambda x: x @ ones):
-        with pytest.raises(TypeError, match=r"test_interplay.py:\d+: a torch.Tensor met .*ad.as_numpy"):
+        with pytest.raises(TypeError, match=r"test_interop.py:\d+: a torch.Tensor met .*ad.as_numpy"):
             ad.grad(lambda x: np.sum(f(x)))(X)  # noqa: B023
-    with pytest.raises(TypeError, match=r"test_interplay.py:\d+: .*ad.from_torch\(f\)"):
+    with pytest.raises(TypeError, match=r"test_interop.py:\d+: .*ad.from_torch\(f\)"):
         ad.grad(lambda x: torch.sin(x).sum())(X)
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from gpt2.autodiff import FixedPair, passes
-from gpt2.autodiff.emit.readable import constants, readable_source
-from gpt2.autodiff.emit.runnable import written
-from gpt2.autodiff.emit.wrapping import wrapped
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, input_node
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.record.record import record
+from gpt2.autodiff.show.readable import constants, readable_source
+from gpt2.autodiff.show.runnable import written
+from gpt2.autodiff.show.wrapping import wrapped
 from gpt2.autodiff.switches import Options
 from gpt2.commands import certificate
 from gpt2.layers import LAYERS

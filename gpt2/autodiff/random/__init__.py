@@ -1,0 +1,1 @@
+"""Random draws as inputs of a program, and derivatives of samples."""

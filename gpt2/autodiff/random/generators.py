@@ -1,0 +1,180 @@
+"""Generators whose calls are noted while a function is recorded, and their derivatives by parameters.
+
+Where the numbers are a function of plain noise (loc + scale * z) they are recorded as that. The noise of a
+gamma distribution depends on its shape: that is computed before the program runs, as it was while recording,
+and the sample is an op with an implicit derivative (sampling.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..ops import apply
+from ..record import recording, source_lines
+from ..record.draws import Draw, Drawing, taker
+from ..record.value import Recorded, as_node, value_of
+from . import sampling  # noqa: F401  the rows are in the table then
+
+# Methods that compute new numbers from their arguments, and change nothing but the stream
+_PURE = (
+    "beta binomial chisquare choice exponential f gamma geometric gumbel hypergeometric integers laplace "
+    "logistic lognormal logseries multinomial multivariate_hypergeometric multivariate_normal "
+    "negative_binomial noncentral_chisquare noncentral_f normal pareto permutation poisson power random "
+    "rayleigh standard_cauchy standard_exponential standard_gamma standard_normal standard_t triangular "
+    "uniform vonmises wald weibull zipf dirichlet"
+).split()
+# The position of an array that they are to write to
+_OUT = {"standard_normal": 2, "random": 2, "standard_gamma": 3, "standard_exponential": 3}
+
+
+def _plainly(generator: np.random.Generator, name: str, args: Sequence, kwargs: dict) -> Any:
+    """A call that gives plain numbers. A recording that has seen some may not be used again."""
+    run = recording.outermost()
+    if run is not None:
+        run.drew_plainly.append(name)
+    return getattr(generator, name)(*args, **kwargs)
+
+
+class Noting(Drawing):
+    """A Drawing with a method for each of NumPy's."""
+
+    # distributions that are functions of plain noise
+
+    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
+        if not _recorded(loc, scale):
+            return _plain_call(self, "normal", loc, scale, size)
+        _positive("scale", scale)
+        return loc + scale * self.standard_normal(_size(size, loc, scale))
+
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
+        if not _recorded(low, high):
+            return _plain_call(self, "uniform", low, high, size)
+        return low + (high - low) * self.random(_size(size, low, high))
+
+    def exponential(self, scale: Any = 1.0, size: Any = None) -> Any:
+        if not _recorded(scale):
+            return _plain_call(self, "exponential", scale, size)
+        _positive("scale", scale)
+        return scale * self.standard_exponential(_size(size, scale))
+
+    # distributions whose noise depends on a parameter
+
+    def standard_gamma(self, shape: Any, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
+        if not _recorded(shape):
+            return _plain_call(self, "standard_gamma", shape, size, dtype, out)
+        if out is not None:
+            raise UnsupportedError("rng.standard_gamma(recorded, out=)", source_lines.here())
+        return _implicit(self, "standard_gamma", "gamma_sample", shape, _size(size, shape), dtype)
+
+    def gamma(self, shape: Any, scale: Any = 1.0, size: Any = None) -> Any:
+        if not _recorded(shape, scale):
+            return _plain_call(self, "gamma", shape, scale, size)
+        _positive("scale", scale)
+        return scale * self.standard_gamma(shape, _size(size, shape, scale))
+
+    def standard_t(self, df: Any, size: Any = None) -> Any:
+        if not _recorded(df):
+            return _plain_call(self, "standard_t", df, size)
+        return _implicit(self, "standard_t", "t_sample", df, _size(size, df))
+
+    def dirichlet(self, alpha: Any, size: Any = None) -> Any:
+        if not _recorded(alpha):
+            return _plain_call(self, "dirichlet", alpha, size)
+        value = np.asarray(value_of(alpha))
+        if value.ndim != 1 or not np.max(value, initial=0.0) >= 0.1:
+            raise UnsupportedError(
+                "rng.dirichlet has a derivative by a vector alpha of which an entry is 0.1 or more: below, "
+                "NumPy draws it in another way",
+                source_lines.here(),
+            )
+        rows = () if size is None else (size,) if np.ndim(size) == 0 else tuple(size)
+        z = self.standard_gamma(alpha, (*rows, len(value)))
+        return z * (1.0 / np.cumsum(z, axis=-1)[..., -1:])  # added up one by one, as NumPy does
+
+
+def _noted(name: str) -> Callable:
+    def method(self, *args, **kwargs):
+        return _plain_call(self, name, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _other(name: str) -> Callable:
+    def method(self, *args, **kwargs):
+        return _plainly(self.generator, name, args, kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _name in dir(np.random.Generator):
+    if not _name.startswith("_") and _name not in {*vars(Drawing), *vars(Noting)}:
+        setattr(Noting, _name, (_noted if _name in _PURE else _other)(_name))
+
+
+def _recorded(*params: Any) -> bool:
+    return any(type(x) is Recorded for x in params) and taker() is not None
+
+
+def _plain_call(drawing: Drawing, name: str, *args: Any, **kwargs: Any) -> Any:
+    """A call whose arguments are all plain."""
+    g, run = drawing.generator, taker()
+    if run is None:
+        return _plainly(g, name, args, kwargs)
+    if any(type(x) is Recorded for x in (*args, *kwargs.values())):
+        raise UnsupportedError(
+            f"rng.{name} of a recorded value: there are derivatives by the parameters of normal, uniform, "
+            "exponential, gamma, standard_gamma, standard_t and dirichlet alone",
+            source_lines.here(),
+        )
+    position = _OUT.get(name, len(args))
+    if kwargs.get("out") is not None or position < len(args) and args[position] is not None:
+        return _plainly(g, name, args, kwargs)
+    kept = [_own(x) for x in args], {k: _own(v) for k, v in kwargs.items()}
+    return run.draws.add(run, Draw(g, name, (), *kept))
+
+
+def _own(x: Any) -> Any:
+    return x.copy() if isinstance(x, np.ndarray) else x
+
+
+def _implicit(drawing: Drawing, name: str, op: str, param: Any, size: Any, *args: Any) -> Any:
+    """A sample that depends on a recorded parameter: an input, as a function of that."""
+    run = taker()
+    if param._rec is not run or np.asarray(value_of(param)).dtype.kind != "f":
+        raise UnsupportedError(
+            f"rng.{name} of a value inside of another function that is derived, checkpointed or a loop's "
+            "body: its noise depends on that value. Draw it outside, or take floats",
+            source_lines.here(),
+        )
+    draw = Draw(drawing.generator, name, (param.node,), (size, *args), {})
+    z = run.draws.add(run, draw, (value_of(param),))
+    wide = np.broadcast_to(param, z.shape) if np.shape(value_of(param)) != z.shape else param
+    wide = wide.astype(z.dtype) if z.dtype != wide.dtype else wide
+    node = apply(op, as_node(run, wide), z.node)
+    recording.label(node, source_lines.site())
+    return Recorded(run, node, z.value, owned=False)
+
+
+def _size(size: Any, *params: Any) -> Any:
+    """The size of the noise: that of all parameters together, if none is asked for."""
+    shapes = [np.shape(value_of(x)) for x in params]
+    shape = np.broadcast_shapes(*shapes)
+    if size is None:
+        return shape or None
+    asked = tuple(size) if np.ndim(size) else (int(size),)
+    if np.broadcast_shapes(asked, shape) != asked:
+        raise ValueError(
+            f"Output size {asked} is not compatible with broadcast dimensions of inputs {shape}."
+        )
+    return asked
+
+
+def _positive(name: str, x: Any) -> None:
+    if np.any(np.asarray(value_of(x)) < 0):
+        raise ValueError(f"{name} < 0")

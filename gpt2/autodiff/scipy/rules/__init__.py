@@ -1,0 +1,1 @@
+"""Ops of SciPy's functions: rows of the table, added when SciPy is first met."""

@@ -1,0 +1,1 @@
+"""Programs and graphs for people: readable source, pictures, the stages of the compiler."""
