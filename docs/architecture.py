@@ -250,16 +250,16 @@ COMPILE = """\
 NumPy and runs it; the next call with the same types finds the program made. docs/compiler.md follows one
 example through all stages, docs/autodiff.md is the guide for users.
 
-These rooms are the core, some {core:,} lines. Read `graph.py`, `ops/`, `record/`, `derive/`, `passes/`, `emit/`
-and `api/` in this order, and the others when one of these leads there.
+These rooms are the core, some {core:,} lines. Read `graph.py`, `ops/`, `record/`, `derive/`, `passes/`,
+`emit/` and `api/` in this order, and the others when one of these leads there.
 
 """
 
 EXTRA = """\
 ## Beside the core
 
-Some {extra:,} lines that the core does not import, and that need not be read to understand it: it loads one of
-them by name (doors.py) where it is used first. tests/house.py says so, and a test runs the core without them.
+Some {extra:,} lines that the core does not import, and that need not be read to understand it: it loads one
+of them by name (doors.py) where it is used first. tests/house.py says so, and a test runs the core without.
 
 """
 
