@@ -29,6 +29,7 @@ from ..ops.cost import NS_PER_BYTE
 from ..ops.table import VIEWS
 from ..pipeline import Row
 from ..record.record import Recording, input_names, record_pure
+from ..reuse.cache import drop_oldest
 from ..reuse.conditions import MOST, Path, path_of_pure
 from ..reuse.kinds import cannot_change
 from ..switches import Options
@@ -87,6 +88,9 @@ def check_pure(rec: Recording) -> None:
             )
 
 
+SIGNATURES = 256  # for which programs are kept: the oldest go first
+
+
 class _Entry:
     """The programs of one recording. `path` tells at which arguments they may be used; `captured` are the
     arrays from outside that f reads.
@@ -115,6 +119,8 @@ class _Entries:
                 return e, arrays
         e = self.build(args, static)
         self.entries[key] = [e, *self._known(key)][:MOST]
+        while len(self.entries) > SIGNATURES:
+            drop_oldest(self.entries)
         return e, arrays
 
     def _known(self, key: tuple) -> list:

@@ -67,6 +67,7 @@ class ActiveRecording:
         self.captures: dict[int, list[Capture]] = {}  # by id of the array
         self.lifted: dict[Node, tuple[Node, object]] = {}  # outer node -> (input, outer Recorded)
         self.reads: list[Read] = []
+        self.texts: list = []  # a Recorded for each text that was made of one
         self.given: Sequence = ()  # the flat arguments as they came
         self.asked: set[str] = set()  # what was asked of them besides values: "layout", "memory"
         self.layout: list | None = None  # and how they lay then

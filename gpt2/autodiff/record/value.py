@@ -12,6 +12,7 @@ import dis
 import math
 import operator
 import sys
+import weakref
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Literal, cast
@@ -60,6 +61,36 @@ class _Kind(type):
 
 
 _STOOD_FOR = frozenset({np.ndarray, *NUMBER_TYPES})
+
+
+class Digits(str):
+    """The text of a recorded value: a number again only where the value itself may leave as one."""
+
+    run: weakref.ref[ActiveRecording]
+    k: int  # its value among those of which texts were made
+
+    @classmethod
+    def of(cls, recorded: Recorded, text: str) -> str:
+        found, rec = cls(text), recorded._rec
+        rec.texts.append(recorded)  # held there: a text that is kept must not keep the recording
+        found.run, found.k = weakref.ref(rec), len(rec.texts) - 1
+        return found
+
+    def __reduce__(self):
+        return str, (str.__str__(self),)
+
+    def __float__(self):
+        self._leave_as(float)
+        return float(str.__str__(self))
+
+    def __int__(self):
+        self._leave_as(int)
+        return int(str.__str__(self))
+
+    def _leave_as(self, kind: type) -> None:
+        rec = self.run()
+        if rec is not None and rec.active:
+            kind(rec.texts[self.k])
 
 
 class Recorded(metaclass=_Kind):
@@ -392,10 +423,10 @@ class Recorded(metaclass=_Kind):
         return self._read(f"Recorded({name}{type_text(self._node)} = {self.value!r})", "text")
 
     def __str__(self):
-        return self._read(str(self.value), "text")
+        return Digits.of(self, self._read(str(self.value), "text"))
 
     def __format__(self, spec):
-        return self._read(format(self.value, spec), "text")
+        return Digits.of(self, self._read(format(self.value, spec), "text"))
 
     # copies
     def copy(self, order: str = "C") -> Recorded:

@@ -2,7 +2,10 @@
 
 import builtins
 import functools
+import gc
+import json
 import math
+import pickle
 import statistics
 import types
 
@@ -111,6 +114,14 @@ def in_a_generator(x):
 
 def in_a_dict(x):
     return {"n": float(x)}["n"] * x
+
+
+def by_a_text(x):
+    return float(str(x)) * x
+
+
+def by_a_format(x):
+    return float(f"{x:.6f}") * x
 
 
 def as_a_new_key(x):
@@ -261,6 +272,8 @@ LOST = [
     in_a_comprehension,
     in_a_generator,
     in_a_dict,
+    by_a_text,
+    by_a_format,
     as_a_new_key,
     in_an_attribute,
     in_a_cell,
@@ -516,3 +529,16 @@ def test_errors_of_the_user_s_own_pass():
     with pytest.raises(TypeError, match="^mine$") as caught:
         ad.grad(f)(1.0)
     assert type(caught.value) is TypeError
+
+
+def test_a_text_is_text_that_keeps_nothing():
+    kept = []
+
+    def noted(x):
+        kept.extend([str(x), f"{x:.3f}"])
+        return x * x if float(str(x)) > 1 else x
+
+    assert ad.grad(noted)(2.5) == 5.0 and kept[0] == "2.5" and float(kept[1]) == 2.5
+    gc.collect()
+    assert [text.run() for text in kept] == [None, None]  # the recordings are gone
+    assert pickle.loads(pickle.dumps(kept)) == json.loads(json.dumps(kept)) == ["2.5", "2.500"]

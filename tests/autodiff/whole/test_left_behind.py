@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.api import fixed
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.record.of_code import remembered
 from gpt2.autodiff.record.record import record
@@ -75,3 +76,15 @@ def test_results_count(monkeypatch):
     g = ad.compile(lambda x: x * 2.0)
     g(np.ones(100_000))
     assert g.__derived__.cache.nbytes() > 800_000
+
+
+def test_fixed_functions_keep_programs_for_a_bounded_number_of_shapes(monkeypatch):
+    monkeypatch.setattr(fixed, "SIGNATURES", 3)
+    f = ad.Fixed(lambda x: np.sum(x * x))
+    pair = ad.FixedPair(lambda x: np.tanh(x))
+    for n in (1, 2, 3, 4, 5, 4, 1):
+        assert f(np.ones(n)) == n
+        out, saved = pair.forward(np.ones(n))
+        np.testing.assert_allclose(pair.backward(np.ones(n), saved)[0], 1.0 - np.tanh(1.0) ** 2)
+        assert len(f.entries) <= 3 and len(pair.entries) <= 3
+    assert len(f.entries) == 3
