@@ -5,7 +5,6 @@ from .api.callback import callback
 from .api.compile import compile
 from .api.count import flops
 from .api.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
-from .api.enzyme import Active, Const, Duplicated, autodiff
 from .api.fixed import Fixed, FixedPair
 from .api.forward import ggnvp, hvp, jvp
 from .api.gradient import elementwise_grad, grad, value_and_grad
@@ -15,15 +14,13 @@ from .api.linear_solve import custom_linear_solve
 from .api.parallel_map import parallel_map
 from .api.repeated import repeated
 from .api.scan import scan
-from .api.show import drawing, source, stages, why_recorded
-from .api.sparse import sparse_jacobian
 from .api.vjp import vjp
 from .api.vmap import vmap
 from .api.while_loop import while_loop
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
-from .emit.readable import readable_source
+from .enzyme import Active, Const, Duplicated, autodiff
 from .errors import AutodiffError, ConvergenceError
-from .interplay import as_numpy, from_jax, from_torch, to_jax, to_torch
+from .interop import as_numpy, from_jax, from_torch, to_jax, to_torch
 from .ops.anomaly import AnomalyError
 from .reuse.watch import watch
 from .run.axpby import axpby
@@ -31,6 +28,9 @@ from .run.blas import blas_kernels, limit_blas_threads
 from .run.caches import cache_bytes, in_cache
 from .run.remembered import Choices, remember
 from .run.threads import get_threads, run_apart, run_on_threads, set_threads
+from .show.readable import readable_source
+from .show.shown import drawing, source, stages, why_recorded
+from .sparse import sparse_jacobian
 from .switches import Options, detect_anomaly, options
 
 __all__ = [
