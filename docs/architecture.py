@@ -88,10 +88,17 @@ PARTS = {
 
 # The rooms of gpt2/autodiff, in the order in which a function goes through them
 STAGES = {
-    "api": Room(
-        "the doors",
-        "What users call: `grad`, `vjp`, `jvp`, `compile`, `scan` and the others; each keeps the programs "
-        "that it made.",
+    "transforms": Room(
+        "grad, vjp, vmap", "What derives: `grad`, `vjp`, `jvp`, `hvp`, `jacobian`, `hessian`; and `vmap`."
+    ),
+    "loops": Room("scan, while", "Loops whose body is recorded once: `scan`, `while_loop`, `parallel_map`."),
+    "implicit": Room("equations", "`root`, `fixed_point` and `custom_linear_solve`, with their derivatives."),
+    "custom": Room(
+        "rules of one's own", "`custom_vjp`, `custom_jvp`, `checkpoint`, `stop_gradient`, `callback`."
+    ),
+    "programs": Room(
+        "a call to a program",
+        "Derived functions: a call's types lead to a program, which is made, kept, found again and run.",
     ),
     "reuse": Room(
         "still the same?",
@@ -123,7 +130,6 @@ STAGES = {
         "while it runs",
         "What programs call while they run: threads, split products, recycled results.",
     ),
-    "nested": Room("ops with graphs", "The ops that carry a graph of their own: `call`, `scan` and `map`."),
     "ops": Room(
         "the table of ops",
         "The table of ops: one row an op, with its type, its NumPy source, its derivative and its tests "
@@ -205,7 +211,7 @@ WORDS = {
     ),
     "Tree": ("autodiff/tree/structure.py", "nested containers of arrays, as in `ad.tree`."),
     "Wiring": (
-        "autodiff/api/transform.py",
+        "autodiff/programs/transform.py",
         "a graph, where its inputs come from in a call, and how its outputs make up the result.",
     ),
     "Term": (
@@ -251,7 +257,7 @@ NumPy and runs it; the next call with the same types finds the program made. doc
 example through all stages, docs/autodiff.md is the guide for users.
 
 These rooms are the core, some {core:,} lines. Read `graph.py`, `ops/`, `record/`, `derive/`, `passes/`,
-`emit/` and `api/` in this order, and the others when one of these leads there.
+`emit/` `programs/` and `transforms/` in this order, and the others when one of these leads there.
 
 """
 

@@ -11,12 +11,8 @@ import textwrap
 import numpy as np
 
 from docs.reasons import CLASSES, MODULES, REASONS, public_functions
-from gpt2.autodiff.api import custom  # noqa: F401  all rows are in the table then
-from gpt2.autodiff.nested import (
-    call,  # noqa: F401  all rows are in the table then
-    loop,  # noqa: F401  all rows are in the table then
-    map,  # noqa: F401  all rows are in the table then
-    scan,  # noqa: F401  all rows are in the table then
+from gpt2.autodiff.custom import (
+    custom,  # noqa: F401  all rows are in the table then
 )
 from gpt2.autodiff.ops import OPS, Op
 from gpt2.autodiff.record import dispatch

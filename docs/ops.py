@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-import gpt2.autodiff.api.custom
-import gpt2.autodiff.nested.loop
-import gpt2.autodiff.nested.map
-import gpt2.autodiff.nested.scan
+import gpt2.autodiff.custom.custom
+import gpt2.autodiff.loops.map_op
+import gpt2.autodiff.loops.scan_op
+import gpt2.autodiff.loops.while_op
 import gpt2.autodiff.random.sampling  # noqa: F401  all rows are in the table then
 from gpt2.autodiff.graph import Node, attr_text, type_text
 from gpt2.autodiff.ops import OPS, Op, apply, const, input_node

@@ -33,17 +33,14 @@ CORE: dict[str, set[str]] = {
     "keep": {"graph", "ops", "passes"},
     "emit": {"doors", "graph", "hidden", "ops", "run", "switches"},
     "pipeline": {"derive", "emit", "graph", "hidden", "keep", "ops", "passes", "switches", "undo"},
-    "nested": {"derive", "errors", "graph", "ops", "pipeline", "run"},
     "reuse": {"atoms", "emit", "graph", "ops", "pipeline", "record", "same", "undo"},
-    "api": {
+    "programs": {
         "atoms",
-        "derive",
         "doors",
         "emit",
         "errors",
         "graph",
         "hidden",
-        "nested",
         "ops",
         "pipeline",
         "record",
@@ -52,35 +49,87 @@ CORE: dict[str, set[str]] = {
         "switches",
         "tree",
     },
+    "custom": {"derive", "errors", "graph", "ops", "pipeline", "programs", "record", "tree"},
+    "loops": {"programs", "derive", "errors", "graph", "ops", "pipeline", "record", "run", "tree"},
+    "transforms": {
+        "programs",
+        "derive",
+        "errors",
+        "graph",
+        "loops",
+        "ops",
+        "pipeline",
+        "record",
+        "switches",
+        "tree",
+    },
+    "implicit": {
+        "programs",
+        "custom",
+        "derive",
+        "errors",
+        "graph",
+        "ops",
+        "pipeline",
+        "record",
+        "transforms",
+        "tree",
+    },
 }
 # What stands beside the core, and what of it and of the core each room may know. The core knows none of them.
 BESIDE: dict[str, set[str]] = {
     "check": {"derive", "graph", "ops", "record", "tree"},
-    "enzyme": {"api", "derive", "errors", "graph", "ops", "record", "tree"},
-    "interop": {"api", "errors", "tree"},  # PyTorch's and JAX's functions and arrays
+    "enzyme": {"programs", "derive", "errors", "graph", "ops", "record", "tree"},
+    "interop": {"custom", "errors", "transforms", "tree"},  # PyTorch's and JAX's functions and arrays
     "random": {"errors", "ops", "record"},
-    "show": {"api", "emit", "errors", "graph", "ops", "pipeline", "record", "switches"},
-    "sparse": {"api", "errors"},
+    "show": {"programs", "emit", "errors", "graph", "ops", "pipeline", "record", "switches", "transforms"},
+    "sparse": {"programs", "errors", "transforms"},
     # where SciPy is installed, and asked for by name
-    "scipy": {"api", "errors", "graph", "ops", "pipeline", "record", "tree"},
-    "compat": {"api", "graph", "ops", "record", "same", "scipy", "tree"},  # names of other tools
+    "scipy": {
+        "programs",
+        "custom",
+        "errors",
+        "graph",
+        "implicit",
+        "loops",
+        "ops",
+        "pipeline",
+        "record",
+        "transforms",
+        "tree",
+    },
+    # names of other tools
+    "compat": {
+        "custom",
+        "graph",
+        "ops",
+        "record",
+        "same",
+        "scipy",
+        "transforms",
+        "tree",
+    },  # names of other tools
 }
 STAGES = {
     **CORE,
     **BESIDE,
     # gpt2.autodiff: the public names
     "door": {
-        "api",
         "check",
+        "programs",
+        "custom",
         "enzyme",
         "errors",
+        "implicit",
         "interop",
+        "loops",
         "ops",
         "reuse",
         "run",
         "show",
         "sparse",
         "switches",
+        "transforms",
     },
 }
 # What each part of gpt2 may know of the others, in the same way

@@ -198,7 +198,7 @@ def test_the_rest_knows_the_public_names_of_the_compiler_alone(path):
         "import gpt2.autodiff.graph",
         "from gpt2.autodiff import graph",
         "from gpt2.autodiff.graph import Graph",
-        "from gpt2.autodiff.api.gradient import grad",
+        "from gpt2.autodiff.transforms.gradient import grad",
         "from .autodiff import pipeline",
         "from . import autodiff as ad\nad.graph",
         "def f():\n    from gpt2 import autodiff\n    return autodiff.pipeline",

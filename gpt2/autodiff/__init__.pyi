@@ -1,26 +1,21 @@
 """The names of the package, for type checkers: at run time they are loaded on first use."""
 
 from . import tree
-from .api.callback import callback
-from .api.compile import compile
-from .api.count import flops
-from .api.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
-from .api.fixed import Fixed, FixedPair
-from .api.forward import ggnvp, hvp, jvp
-from .api.gradient import elementwise_grad, grad, value_and_grad
-from .api.implicit import fixed_point, root
-from .api.jacobian import hessian, jacfwd, jacobian, jacrev
-from .api.linear_solve import custom_linear_solve
-from .api.parallel_map import parallel_map
-from .api.repeated import repeated
-from .api.scan import scan
-from .api.vjp import vjp
-from .api.vmap import vmap
-from .api.while_loop import while_loop
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
+from .programs.compile import compile
+from .programs.count import flops
+from .programs.fixed import Fixed, FixedPair
+from .programs.repeated import repeated
+from .custom.callback import callback
+from .custom.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
 from .enzyme import Active, Const, Duplicated, autodiff
 from .errors import AutodiffError, ConvergenceError
+from .implicit.equations import fixed_point, root
+from .implicit.linear_solve import custom_linear_solve
 from .interop import as_numpy, from_jax, from_torch, to_jax, to_torch
+from .loops.parallel_map import parallel_map
+from .loops.scan import scan
+from .loops.while_loop import while_loop
 from .ops.anomaly import AnomalyError
 from .reuse.watch import watch
 from .run.axpby import axpby
@@ -32,6 +27,11 @@ from .show.readable import readable_source
 from .show.shown import drawing, source, stages, why_recorded
 from .sparse import sparse_jacobian
 from .switches import Options, detect_anomaly, options
+from .transforms.forward import ggnvp, hvp, jvp
+from .transforms.gradient import elementwise_grad, grad, value_and_grad
+from .transforms.jacobian import hessian, jacfwd, jacobian, jacrev
+from .transforms.vjp import vjp
+from .transforms.vmap import vmap
 
 __all__ = [
     "Active",

@@ -30,8 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from .api.derived import derived_of
-from .api.transform import (
+from .derive.differentiate import gradients
+from .errors import AutodiffError
+from .graph import Graph
+from .ops import const, input_node
+from .programs.derived import derived_of
+from .programs.transform import (
     Arguments,
     Out,
     Transform,
@@ -42,10 +46,6 @@ from .api.transform import (
     result_outs,
     select,
 )
-from .derive.differentiate import gradients
-from .errors import AutodiffError
-from .graph import Graph
-from .ops import const, input_node
 from .record.record import Recording
 from .record.value import Recorded, value_of
 from .tree import LEAF, Tree, leaf_paths

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from .api.custom import custom_vjp
-from .api.vjp import vjp
+from .custom.custom import custom_vjp
 from .errors import AutodiffError
+from .transforms.vjp import vjp
 from .tree import flatten, tree_map, unflatten
 
 # ---- Arrays ----------------------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .api.compile import compile
-from .api.forward import jvp
-from .api.vjp import vjp
-from .api.vmap import vmap
 from .errors import AutodiffError
+from .programs.compile import compile
+from .transforms.forward import jvp
+from .transforms.vjp import vjp
+from .transforms.vmap import vmap
 
 NAME = "sparse_jacobian"
 

@@ -11,8 +11,8 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff import pipeline, switches
-from gpt2.autodiff.api.derived import Derived
-from gpt2.autodiff.api.vjp import Vjp
+from gpt2.autodiff.programs.derived import Derived
+from gpt2.autodiff.transforms.vjp import Vjp
 from gpt2.commands.explain.parts import split
 from tests.support.rooms import first_call
 

@@ -11,7 +11,6 @@ import pytest
 
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
-from gpt2.autodiff.api import derived, programs
 from gpt2.autodiff.emit import source
 from gpt2.autodiff.emit.arena import offsets
 from gpt2.autodiff.emit.array_names import ArrayTexts
@@ -19,6 +18,7 @@ from gpt2.autodiff.emit.buffers import Values
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
 from gpt2.autodiff.pipeline import Row, uncollected
+from gpt2.autodiff.programs import derived, programs
 from gpt2.autodiff.record.source_lines import _span
 from tests.support.slow import rest_slow
 

@@ -12,12 +12,12 @@ from collections import Counter
 
 import numpy as np
 
-from gpt2.autodiff.api.families import Exchangeable
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.emit.program import Program
 from gpt2.autodiff.graph import Graph, Node, is_scalar_const, with_values
 from gpt2.autodiff.hidden import compiling
 from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.programs.families import Exchangeable
 from gpt2.autodiff.switches import Options
 from tests.support.random_graphs import random_arrays, random_graph
 

@@ -6,7 +6,7 @@ is as it was. A rule makes the op's node for all examples:
     batch(b, *args, **attrs) -> node, or for a tuple node a list of nodes, all with the axis of the examples
 
 b.flags says for each argument whether it has that axis, and b.out is the node of one example. A row without a
-rule is done by a loop over the examples (nested/batch.py): slower, and right for every op.
+rule is done by a loop over the examples (transforms/batch.py): slower, and right for every op.
 """
 
 from __future__ import annotations

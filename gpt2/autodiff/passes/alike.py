@@ -161,8 +161,8 @@ def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
 
 
 def _settled(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
-    """The graph with calls that were recorded as such (api/repeated.py) opened where they are few, and the
-    others' bodies as `simplified` makes them.
+    """The graph with calls that were recorded as such (programs/repeated.py) opened where they are few, and
+    the others' bodies as `simplified` makes them.
     """
     calls: dict[Graph, list[Node]] = {}
     for n in graph.nodes:

@@ -60,7 +60,7 @@ class ActiveRecording:
         self.name = name
         self.dry = dry  # large values are not computed (dry.py)
         self.guessed: set[Node] = set()  # those that were not
-        self.repeated: dict = {}  # recordings of functions that it calls often (api/repeated.py)
+        self.repeated: dict = {}  # recordings of functions that it calls often (programs/repeated.py)
         self.serial = ActiveRecording.last = next(_serials)  # inner recordings have larger ones
         self.active = True
         self.arguments: list = []  # a Recorded for each flat input

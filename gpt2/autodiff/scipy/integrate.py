@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.integrate as _scipy
 
-from ..api.bodies import body_graph, recorded_once
-from ..api.custom import custom_vjp, stop_gradient
-from ..api.forward import jvp
-from ..api.scan import scan
-from ..api.vjp import vjp
-from ..api.while_loop import while_loop
+from ..custom.custom import custom_vjp, stop_gradient
 from ..errors import AutodiffError, ConvergenceError
 from ..graph import Graph
+from ..loops.scan import scan
+from ..loops.while_loop import while_loop
 from ..pipeline import program_of
+from ..programs.bodies import body_graph, recorded_once
 from ..record import recording
 from ..record.record import inline, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
+from ..transforms.forward import jvp
+from ..transforms.vjp import vjp
 from ..tree import flatten, unflatten
 from .passing import Result, is_recorded, not_like_this, ours, passed_on
 

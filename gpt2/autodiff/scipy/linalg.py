@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg as _scipy
 
-from ..api.custom import custom_vjp
+from ..custom.custom import custom_vjp
 from ..record.record import apply_op
 from .passing import not_like_this, ours, passed_on
 from .rules import matrix_functions  # noqa: F401  its rows enter the table on import

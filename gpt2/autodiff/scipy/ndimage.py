@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.ndimage as _scipy
 
-from ..api.custom import stop_gradient
+from ..custom.custom import stop_gradient
 from ..record.value import Recorded, value_of
 from .interpolate import nan_slopes
 from .passing import not_like_this, ours, passed_on

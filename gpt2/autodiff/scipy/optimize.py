@@ -1,5 +1,5 @@
-"""scipy.optimize: roots, differentiated by the implicit function theorem (api/implicit.py), and minima, found
-with a derived gradient for parameters in any tree.
+"""scipy.optimize: roots, differentiated by the implicit function theorem (implicit/equations.py), and minima,
+found with a derived gradient for parameters in any tree.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import scipy.optimize as _scipy
 
-from ..api.gradient import value_and_grad
-from ..api.implicit import root as implicit_root
 from ..errors import ConvergenceError
+from ..implicit.equations import root as implicit_root
 from ..record.source_lines import here
+from ..transforms.gradient import value_and_grad
 from ..tree import public as tree
 from .passing import Result, not_like_this, ours, passed_on
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.signal as _scipy
 
-from ..api.scan import scan
+from ..loops.scan import scan
 from .passing import is_recorded, not_like_this, ours, passed_on
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..api.derived import Derived
-from ..api.fixed import Fixed, FixedPair
-from ..api.vjp import Pullback, Vjp
 from ..emit.program import Program
 from ..errors import AutodiffError
 from ..pipeline import Row
+from ..programs.derived import Derived
+from ..programs.fixed import Fixed, FixedPair
 from ..record.record import record
 from ..switches import current_options
+from ..transforms.vjp import Pullback, Vjp
 from .drawing import drawing as drawn
 from .runnable import runnable_source
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-import gpt2.autodiff.nested.call  # noqa: F401  its ops enter the table
+import gpt2.autodiff.custom.call  # noqa: F401  its ops enter the table
 from gpt2.autodiff import passes
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph

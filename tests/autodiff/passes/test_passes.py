@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import gpt2.autodiff.nested.call  # noqa: F401  its ops enter the table
+import gpt2.autodiff.custom.call  # noqa: F401  its ops enter the table
 from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import gradient_graph, vjp_graph
 from gpt2.autodiff.graph import Graph, GraphError

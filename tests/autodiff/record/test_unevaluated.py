@@ -6,7 +6,7 @@ import mmap
 import numpy as np
 import pytest
 
-from gpt2.autodiff.api.fixed import Fixed
+from gpt2.autodiff.programs.fixed import Fixed
 from gpt2.autodiff.record import unevaluated
 from gpt2.autodiff.record.record import record, record_pure
 from gpt2.layers import LAYERS

@@ -6,7 +6,7 @@ import functools
 import numpy as np
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.api.derived import derived_of
+from gpt2.autodiff.programs.derived import derived_of
 from tests.support.reuse import recordings
 
 X = np.array([1.0, 2.0, 3.0])
@@ -73,7 +73,7 @@ def test_derived_of_methods_is_kept():
             return x * 2
 
     m = M()
-    from gpt2.autodiff.api.vjp import Vjp
+    from gpt2.autodiff.transforms.vjp import Vjp
 
     assert derived_of(m.f, Vjp()) is derived_of(m.f, Vjp())
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gpt2.autodiff as ad
-from gpt2.autodiff.api.fast_path import MANY
+from gpt2.autodiff.programs.fast_path import MANY
 
 N = MANY + 3
 MAKE = {

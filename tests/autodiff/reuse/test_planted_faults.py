@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpt2.autodiff import same
-from gpt2.autodiff.api import derived, fast_path, transform
-from gpt2.autodiff.api.derived import Compiled
 from gpt2.autodiff.emit import program, scalar
+from gpt2.autodiff.programs import derived, fast_path, transform
+from gpt2.autodiff.programs.derived import Compiled
 from gpt2.autodiff.record import bytecode, record, value
 from gpt2.autodiff.record.of_code import OfCode
 from gpt2.autodiff.record.recording import ActiveRecording

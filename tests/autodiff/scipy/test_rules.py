@@ -15,8 +15,8 @@ from gpt2.autodiff.check.numeric import check_graph
 from gpt2.autodiff.ops import OPS
 from gpt2.autodiff.scipy import special as special_of
 from gpt2.autodiff.scipy.rules import distributions, matrix_functions, special
-from tests.autodiff.nested import test_batch
 from tests.autodiff.ops.test_rules import instance
+from tests.autodiff.transforms import test_batch
 from tests.long import scipy_values
 
 pytestmark = pytest.mark.numeric

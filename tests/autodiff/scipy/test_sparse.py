@@ -13,8 +13,8 @@ from gpt2.autodiff.ops import OPS
 from gpt2.autodiff.scipy import sparse
 from gpt2.autodiff.scipy.rules import sparse_matrices
 from gpt2.autodiff.scipy.sparse.linalg import factorized, splu, spsolve
-from tests.autodiff.nested import test_batch
 from tests.autodiff.ops.test_rules import instance
+from tests.autodiff.transforms import test_batch
 
 pytestmark = pytest.mark.numeric
 

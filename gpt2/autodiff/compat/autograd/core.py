@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...api.forward import jvp as forward
-from ...api.vjp import vjp as reverse
+from ...transforms.forward import jvp as forward
+from ...transforms.vjp import vjp as reverse
 from ...tree import Tree, flatten, unflatten
 from . import objects
 from .inputs import answer, floating, has_derivative, zeros_like

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ...api import gradient
-from ...api import jacobian as jacobians
-from ...api.custom import checkpoint as _checkpoint
-from ...api.forward import jvp as forward
+from ...custom.custom import checkpoint as _checkpoint
 from ...record.value import Recorded
+from ...transforms import gradient
+from ...transforms import jacobian as jacobians
+from ...transforms.forward import jvp as forward
 from ...tree import flatten
 from . import core, objects
 from .inputs import answer, floating

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...api.vjp import vjp as reverse
 from ...record.value import Recorded
 from ...same import same_items
+from ...transforms.vjp import vjp as reverse
 from ...tree import flatten
 
 BOXES: dict[type, type] = {}  # class of objects -> the class of their boxes

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...api.custom import custom_jvp, custom_vjp
+from ...custom.custom import custom_jvp, custom_vjp
 from ...graph import Node as GraphNode
 from ...ops import evaluate
 from ...record.record import record

@@ -1,1 +1,0 @@
-"""What a user calls: grad, vjp, jvp, jacobian, compile, custom rules, scan, parallel_map."""

@@ -1,0 +1,64 @@
+"""ad.callback: a function that a program calls as it is, and does not look into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import AutodiffError
+from ..record.record import apply_op
+from ..record.value import Recorded
+from ..tree import flatten, unflatten
+from . import call  # noqa: F401  its rows enter the table on import
+
+
+def callback(f: Callable, like: Any, *args: Any) -> Any:
+    """f(*args), as plain Python each time a compiled program comes to it. What f does is not recorded.
+
+    f      takes arrays, one for each of args, and gives an array or a tree of arrays, which are copied. It
+           may keep a state and have side effects. The arrays that it takes are the program's own memory: good
+           for as long as the call lasts, and not to be written to
+    like   an array, or a tree of arrays, of the structure, shapes and dtypes that f gives
+
+    A program calls f once for each call of it that was recorded, if something is done with the result. It is
+    also called while the function around it is recorded, as all of that is: by ad.Fixed at the first call of
+    a kind, by ad.compile whenever f has changed what that function reads. No derivative leads through it:
+    where one is wanted, f is called in a function with a rule of its own, ad.custom_vjp.
+
+    Raises AutodiffError where f gives something that is not like `like`.
+
+        >>> seen = []
+        >>> def note(x):
+        ...     seen.append(float(x[0]))
+        ...     return x + len(seen)
+        >>> fixed = ad.Fixed(lambda x: np.sqrt(ad.callback(note, x, x * x)))
+        >>> [float(fixed(np.full(1, 4.0))[0]) for _ in range(2)], len(seen)
+        ([4.242640687119285, 4.358898943540674], 3)
+    """
+    if not any(type(x) is Recorded for x in args):
+        return f(*args)
+    examples, tree = flatten(like)
+    types = [(np.shape(x), x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype) for x in examples]
+    name = getattr(f, "__name__", "f")
+
+    def function(*values):
+        found, found_tree = flatten(f(*map(_read_only, values)))
+        if found_tree != tree or [(np.shape(x), getattr(x, "dtype", None)) for x in found] != types:
+            told = ", ".join(f"{getattr(x, 'dtype', type(x).__name__)} {np.shape(x)}" for x in found)
+            expected = ", ".join(f"{dtype} {shape}" for shape, dtype in types)
+            raise AutodiffError(f"callback: {name} gives {told}, expected {expected}")
+        return tuple(found)
+
+    function.__name__ = name
+    shapes, dtypes = zip(*types)
+    results = apply_op("host", *args, function=function, shapes=shapes, dtypes=tuple(map(str, dtypes)))
+    return unflatten(tree, results)
+
+
+def _read_only(x: np.ndarray) -> np.ndarray:
+    """A view: the program may have one array for what are two in the function around it."""
+    x = np.asarray(x)[...]
+    x.flags.writeable = False
+    return x

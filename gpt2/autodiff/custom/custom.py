@@ -1,0 +1,534 @@
+"""Rules of the user's own, and two hints to the compiler.
+
+    @ad.custom_vjp                          @ad.custom_jvp
+    def f(x, y): ...                        def f(x, y): ...
+
+    @f.defvjp                               @f.defjvp
+    def f_vjp(dout, out, x, y):             def f_jvp(primals, tangents):
+        return dx, dy                           return out, dout
+
+    ad.checkpoint(f)       keeps nothing computed inside f for the backward
+    ad.stop_gradient(x)    x, as a constant
+
+A custom function may be ordinary NumPy, or call what cannot be recorded (SciPy, C, a solver that iterates
+until a value is small): then it runs as it is, on plain arrays, whenever the program comes to it. Either way
+one rule serves both modes (custom/call.py), and rules written in NumPy can be differentiated again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import AutodiffError
+from ..graph import Graph, remade
+from ..ops import apply, const, input_node
+from ..ops.build import cast
+from ..ops.subgraph import items, zeros_like
+from ..programs.bodies import operands_of_body, stands_for_all
+from ..programs.transform import result_leaves
+from ..record import recording
+from ..record.draws import plainly
+from ..record.record import apply_op, record
+from ..record.source_lines import here
+from ..record.value import Recorded, value_of
+from ..tree import Tree, flatten, is_container, items_of, tree_map, unflatten
+from .call import Checkpoint, CustomJVP, CustomVJP, call
+
+CHECKPOINT = Checkpoint()
+
+
+def stop_gradient(x: Any) -> Any:
+    """x itself, or a tree of arrays, through which no derivative leads.
+
+    >>> ad.grad(lambda x: x * ad.stop_gradient(x))(3.0)
+    3.0
+    """
+    return tree_map(lambda leaf: apply_op("stop_gradient", leaf) if type(leaf) is Recorded else leaf, x)
+
+
+def checkpoint(f: Callable) -> Callable:
+    """f, whose backward keeps only the arguments and computes the rest again: memory for time.
+
+    For a function that is differentiated through, in reverse; everywhere else it is f. Values from outside
+    that f reads are kept as arguments are.
+
+        >>> layer = ad.checkpoint(lambda x: np.tanh(np.sin(x)))
+        >>> ad.grad(lambda x: np.sum(layer(x)))(np.zeros(2))
+        array([1., 1.])
+    """
+
+    @functools.wraps(f)
+    def checkpointed(*args, **kwargs):
+        leaves, _ = flatten((args, kwargs))
+        if recording.current() is None:
+            return f(*args, **kwargs)
+        rec = record(f, args, kwargs)
+        operands = operands_of_body(rec.graph, leaves, rec)
+        if not any(type(x) is Recorded for x in operands):
+            return f(*args, **kwargs)
+        results = apply_op("call", *operands, graph=rec.graph, rule=CHECKPOINT)
+        for leaf, new in zip(rec.written, results[rec.n_results :]):
+            leaves[leaf][...] = new
+        return _rebuilt(rec.out_tree, results[: rec.n_results], result_leaves(rec))
+
+    return checkpointed
+
+
+def _rebuilt(tree: Tree, results, examples):
+    """The results in f's structure; a Python number stays one, which takes the dtype of what it meets."""
+    return unflatten(
+        tree,
+        [
+            Recorded(r._rec, r.node, np.asarray(r.value).item())
+            if isinstance(e, (float, complex, int)) and not isinstance(e, np.generic)
+            else r
+            for r, e in zip(results, examples)
+        ],
+    )
+
+
+# --- custom rules ---------------------------------------------------------------------------------------
+
+
+class _Custom:
+    """The common part of both kinds: the function itself, and within a recording a `call` with the rule."""
+
+    kind = ""
+
+    def __init__(self, f: Callable):
+        functools.update_wrapper(self, f)
+        self.f = f
+        self._signature = _signature(f)
+        self.recording_rule = [False]  # shared by all that stand for one function: a rule may call it
+
+    def _reuse_roots(self):
+        return tuple(v for v in vars(self).values() if callable(v))
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args, **kwargs):
+        if not any(type(x) is Recorded for x in flatten((args, kwargs))[0]):
+            return self.f(*args, **kwargs)
+        if self._signature is not None:  # rules take by position all arguments that can be given so
+            bound = self._signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
+        self.check_rule()
+        keywords = self.keywords_for_rule(kwargs)
+        leaves, tree = flatten(args)
+        function = functools.partial(self.f, **kwargs) if kwargs else self.f
+        concrete = [_as_leaf(value_of(x)) for x in leaves]
+        with _own_reads():
+            primal = _traced(function, concrete, tree, self.name)
+        rule = self.rule(primal, concrete, tree, keywords)
+        if not self.recording_rule[0]:
+            self.recording_rule[0] = True
+            try:
+                rule.graphs  # noqa: B018  made now, while what it reads is there, and its errors name this line
+            finally:
+                self.recording_rule[0] = False
+        operands = operands_of_body(primal.graph, leaves)
+        return _rebuilt(
+            primal.tree, apply_op("call", *operands, graph=primal.graph, rule=rule), primal.examples
+        )
+
+    @property
+    def name(self) -> str:
+        return getattr(self.f, "__name__", "f")
+
+    def check_rule(self) -> None:
+        raise NotImplementedError
+
+    def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
+        """The rule object of a call. Its graphs are made later."""
+        raise NotImplementedError
+
+    def user_rule(self) -> Callable:
+        """The user's function that takes the arguments of f."""
+        raise NotImplementedError
+
+    def keywords_for_rule(self, kwargs: dict) -> dict:
+        """The keyword-only arguments, which the rule takes by the same names. One that it does not take may
+        only have its default, which the rule then stands for.
+        """
+        for name, value in kwargs.items():
+            if any(type(x) is Recorded for x in flatten(value)[0]):
+                raise AutodiffError(
+                    f"{self.name}: its keyword-only argument {name} is a recorded value; rules give "
+                    "derivatives for positional arguments alone. Make it one",
+                    here(),
+                )
+        signature = _signature(self.user_rule())
+        parameters = list(signature.parameters.values()) if signature is not None else None
+        if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return kwargs
+        taken = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+        for name, value in kwargs.items():
+            own = self._signature and self._signature.parameters.get(name)
+            if name not in taken and not (own and own.default is value):
+                raise AutodiffError(
+                    f"{self.name}: its rule does not take {name}={value!r}, an argument of this call. "
+                    f"Give the rule an argument {name} too",
+                    here(),
+                )
+        return {name: value for name, value in kwargs.items() if name in taken}
+
+
+def _as_leaf(value: Any) -> Any:
+    """What a recorded value is, as an input: Python's integers and bools (x < 3) would be settings."""
+    return np.asarray(value)[()] if type(value) in (bool, int) else value
+
+
+def _signature(f):
+    try:
+        return inspect.signature(f)
+    except (TypeError, ValueError):
+        return None
+
+
+class _own_reads:
+    """Within this context reads do not count as reads of the outer recording: what is recorded here, a rule
+    or the function that has one, will run as one op.
+    """
+
+    def __enter__(self):
+        self.outer = recording.current()
+        if self.outer is not None:
+            self.kept = len(self.outer.reads), len(self.outer.unstable)
+        self.plainly = plainly()
+        self.plainly.__enter__()
+
+    def __exit__(self, *error):
+        self.plainly.__exit__(*error)
+        if self.outer is not None:
+            del self.outer.reads[self.kept[0] :], self.outer.unstable[self.kept[1] :]
+
+
+class _Traced:
+    """A function as a graph of its flat arguments; `tree` and `examples` are its result's."""
+
+    def __init__(self, graph: Graph, tree: Tree, examples: list):
+        self.graph = graph
+        self.tree = tree
+        self.examples = examples
+
+
+def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
+    """f on unflatten(tree, leaves): recorded if that works, else as one op that calls f."""
+    try:
+        rec = record(f, unflatten(tree, leaves))
+    except Exception:  # what cannot be recorded runs as it is; if f itself is at fault, it will say so now
+        return _called(f, leaves, tree, name)
+    if rec.lifted:
+        raise AutodiffError(
+            f"{name}: a function with a rule of its own reads a recorded value that is not one of its "
+            "arguments, and its rule gives no derivative for it. Pass it as an argument",
+            here(),
+        )
+    if rec.written or not stands_for_all(rec):
+        return _called(f, leaves, tree, name)
+    fixed = {node: const(array.copy()) for node, array in rec.captures}
+    graph = Graph(rec.graph.inputs[: len(leaves)], remade(rec.graph.outputs, fixed), name)
+    return _Traced(graph, rec.out_tree, result_leaves(rec))
+
+
+def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
+    """f as a `host` op: called on plain arrays and numbers when the program runs."""
+    kinds = [type(x) if not isinstance(x, np.ndarray) else None for x in leaves]
+    examples, out_tree = flatten(_plainly(f, leaves, kinds, tree))
+    arrays = [np.asarray(x) for x in examples]
+
+    def function(*values):
+        found, found_tree = flatten(_plainly(f, values, kinds, tree))
+        if found_tree != out_tree or any(np.shape(x) != a.shape for x, a in zip(found, arrays)):
+            raise AutodiffError(
+                f"{name}: its result has another structure or other shapes than when it was recorded"
+            )
+        return tuple(np.asarray(x, a.dtype) for x, a in zip(found, arrays))
+
+    function.__name__ = name
+    inputs = [input_node(np.shape(x), np.asarray(x).dtype) for x in leaves]
+    node = apply(
+        "host",
+        *inputs,
+        function=function,
+        shapes=tuple(a.shape for a in arrays),
+        dtypes=tuple(str(a.dtype) for a in arrays),
+    )
+    return _Traced(Graph(inputs, items(node), name), out_tree, examples)
+
+
+def _plainly(f, values, kinds, tree: Tree):
+    """f called with numbers where it was called with numbers."""
+    plain = [np.array(v) if k is None else k(np.asarray(v)[()]) for v, k in zip(values, kinds)]
+    return f(*unflatten(tree, plain))
+
+
+class custom_vjp(_Custom):
+    """A function with a backward of its own.
+
+        @ad.custom_vjp
+        def f(x, y): ...
+
+        @f.defvjp
+        def f_vjp(dout, out, x, y):     # out = f(x, y), dout the gradient of it
+            return dx, dy               # one for each argument, in its structure; None is zero
+
+    or, to keep something from the forward: f.defvjp(forward, backward), with forward(x, y) -> (out,
+    residuals) and backward(residuals, dout) -> (dx, dy). Gradients of integers are None. Keyword-only
+    arguments of f have no gradient; f_vjp or forward gets them by name.
+
+    The rule serves forward mode too, turned round; f.defjvp, as of a custom_jvp, gives one for forward mode
+    besides, for a backward that cannot be differentiated itself.
+
+        >>> @ad.custom_vjp
+        ... def clipped(x):
+        ...     return x
+        >>> @clipped.defvjp
+        ... def clipped_vjp(dout, out, x):
+        ...     return (np.clip(dout, -1.0, 1.0),)
+        >>> ad.grad(lambda x: np.sum(5.0 * clipped(x)))(np.ones(2))
+        array([1., 1.])
+    """
+
+    def __init__(self, f: Callable):
+        super().__init__(f)
+        self.forward: Callable | None = None
+        self.backward: Callable | None = None
+        self.given: Callable | None = None  # what takes f's arguments: the rule, or its forward
+        self.forwards: custom_jvp | None = None
+
+    def defvjp(self, first: Callable, second: Callable | None = None) -> Callable:
+        """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
+        self.given = first
+        if second is None:
+            self.forward = None
+            self.backward = functools.partial(_from_all, self.name, first)
+        else:
+            self.forward = first
+            self.backward = functools.partial(_as_rule, self.name, second, "residuals, dout")
+        return first
+
+    def defjvp(self, rule: Callable) -> Callable:
+        """Set a rule of forward mode besides the backward."""
+        self.forwards = custom_jvp(self.f)
+        return self.forwards.defjvp(rule)
+
+    def check_rule(self) -> None:
+        if self.backward is None:
+            raise AutodiffError(
+                f"{self.name} is a custom_vjp without a rule. Give it one with @{self.name}.defvjp", here()
+            )
+
+    def user_rule(self) -> Callable | None:
+        return self.given
+
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomVJP:
+        def make():
+            with _own_reads():
+                return self.graphs(primal, concrete, tree, keywords, rule)
+
+        forwards = None if self.forwards is None else self.forwards.rule(primal, concrete, tree, keywords)
+        rule = CustomVJP(make, forwards)
+        return rule
+
+    def graphs(
+        self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict, rule: CustomVJP
+    ) -> tuple[Graph, Graph]:
+        outputs, pull = primal.graph.outputs, self.backward
+        if self.forward is None:  # everything is kept: the result, and the arguments
+            pull = functools.partial(pull, **keywords)
+            inputs = primal.graph.inputs
+            if any(n.op == "host" for n in primal.graph.nodes):  # a derivative of the rule leads through it
+                outputs = call(primal.graph, rule, inputs)
+            forward = Graph(inputs, [*outputs, *outputs, *inputs], f"{self.name}_forward")
+            residuals = Tree((tuple, None, (primal.tree.spec, tree.spec)), primal.tree.size + tree.size)
+            kept = [*primal.examples, *concrete]
+        else:
+            start = functools.partial(self.forward, **keywords)
+            traced = _traced(start, concrete, tree, f"{self.name}_forward")
+            spec = traced.tree.spec
+            if spec == "*" or spec[0] is not tuple or len(spec[2]) != 2:
+                raise AutodiffError(
+                    f"{self.name}: the forward of a custom_vjp has to return (out, residuals)"
+                )
+            forward, kept = traced.graph, traced.examples[len(outputs) :]
+            residuals = Tree(spec[2][1], len(kept))
+        moves = [o.dtype.kind in "fc" for o in outputs]
+        cts = [np.ones(o.shape, o.dtype) for o, has in zip(outputs, moves) if has]
+
+        def backward(*flat):
+            given = iter(flat[len(kept) :])
+            dout = unflatten(primal.tree, [next(given) if has else None for has in moves])
+            grads = pull(unflatten(residuals, flat[: len(kept)]), dout)
+            return _gradients_in_order(self.name, grads, concrete, tree)
+
+        flat = [*kept, *cts]
+        back = _traced(backward, flat, flatten(tuple(flat))[1], f"{self.name}_backward")
+        return forward, _matching(self.name, back, concrete)
+
+
+def _from_all(name, rule, kept, dout, **keywords):
+    out, args = kept
+    return _as_rule(name, rule, "dout, out, *args", dout, out, *args, **keywords)
+
+
+def _as_rule(name, rule, meant, *args, **keywords):
+    """The rule's result; an error that says how a rule is called where it takes other arguments."""
+    try:
+        return rule(*args, **keywords)
+    except TypeError as error:
+        signature = _signature(rule)
+        try:
+            fits = signature is None or signature.bind(*args, **keywords)
+        except TypeError:
+            fits = False
+        if fits:
+            raise
+        raise AutodiffError(
+            f"{name}: its rule takes {signature}, and is called with ({meant}), here {len(args)} arguments"
+        ) from error
+
+
+def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
+    """The gradients that the user's rule gave for the floating-point leaves; None where there is none."""
+    n_args = len(tree.spec[2])
+    if not isinstance(grads, (tuple, list)):
+        grads = (grads,)
+    if len(grads) != n_args:
+        raise AutodiffError(f"{name}: its vjp rule gave {len(grads)} gradients for {n_args} arguments")
+    found: list = []
+
+    def walk(spec, d, numbers):
+        if spec == "*":
+            x = leaves[next(numbers)]
+            if np.asarray(x).dtype.kind in "fc":
+                found.append(d)
+        elif spec[0] != "static":
+            parts = [None] * len(spec[2]) if d is None else items_of(spec, d)
+            for child, part in zip(spec[2], parts):
+                walk(child, part, numbers)
+
+    numbers = iter(range(len(leaves)))
+    for spec, d in zip(tree.spec[2], grads):
+        walk(spec, d, numbers)
+    return found
+
+
+def _matching(name: str, back: _Traced, leaves) -> Graph:
+    """The backward's graph, with each gradient in the type of its argument, and zeros for None."""
+    floats = [np.asarray(x) for x in leaves if np.asarray(x).dtype.kind in "fc"]
+    outputs = iter(back.graph.outputs)
+    results = []
+    for k, (x, spec) in enumerate(zip(floats, back.tree.spec[2])):
+        like = input_node(x.shape, x.dtype)
+        if spec == "*":
+            d = next(outputs)
+            if d.shape != x.shape:
+                raise AutodiffError(
+                    f"{name}: its rule gave a gradient of shape {d.shape} for floating-point argument {k}, "
+                    f"which has shape {x.shape}"
+                )
+            results.append(cast(d, x.dtype))
+        elif spec[1] is None:
+            results.append(zeros_like(like))
+        else:
+            results.append(
+                cast(const(spec[1], x.dtype), x.dtype) if not x.shape else zeros_like(like) + spec[1]
+            )
+    return Graph(back.graph.inputs, results, back.graph.name)
+
+
+class custom_jvp(_Custom):
+    """A function with a forward-mode rule of its own.
+
+    @ad.custom_jvp
+    def f(x, y): ...
+
+    @f.defjvp
+    def f_jvp(primals, tangents):        # tuples: (x, y) and their tangents, None for integers
+        return out, dout                 # f(x, y) and its tangent, which is linear in the tangents
+
+    Keyword-only arguments of f have no tangent; f_jvp gets them by name.
+
+        >>> @ad.custom_jvp
+        ... def square(x):
+        ...     return x * x
+        >>> @square.defjvp
+        ... def square_jvp(primals, tangents):
+        ...     (x,), (dx,) = primals, tangents
+        ...     return x * x, 2 * x * dx
+        >>> ad.jvp(square, (3.0,), (1.0,))
+        (9.0, 6.0)
+    """
+
+    def __init__(self, f: Callable):
+        super().__init__(f)
+        self.tangent: Callable | None = None
+
+    def defjvp(self, rule: Callable) -> Callable:
+        self.tangent = rule
+        return rule
+
+    def check_rule(self) -> None:
+        if self.tangent is None:
+            raise AutodiffError(
+                f"{self.name} is a custom_jvp without a rule. Give it one with @{self.name}.defjvp", here()
+            )
+
+    def user_rule(self) -> Callable:
+        return self.tangent
+
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomJVP:
+        def make():
+            with _own_reads():
+                return (self.graph(primal, concrete, tree, keywords),)
+
+        return CustomJVP(make)
+
+    def graph(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> Graph:
+        n = len(concrete)
+        moves = [np.asarray(x).dtype.kind in "fc" for x in concrete]
+        tangents = [np.ones(np.shape(x), np.asarray(x).dtype)[()] for x, has in zip(concrete, moves) if has]
+
+        def tangent(*flat):
+            given = iter(flat[n:])
+            marks = [next(given) if has else None for has in moves]
+            both = unflatten(tree, flat[:n]), unflatten(tree, marks)
+            return self.flat(_as_rule(self.name, self.tangent, "primals, tangents", *both, **keywords))
+
+        flat = [*concrete, *tangents]
+        made = _traced(tangent, flat, flatten(tuple(flat))[1], f"{self.name}_jvp").graph
+        n_out = len(primal.graph.outputs)
+        floats = [o for o in primal.graph.outputs if o.dtype.kind in "fc"]
+        if len(made.outputs) != n_out + len(floats):
+            raise AutodiffError(
+                f"{self.name}: the results of its jvp rule are not like those of the function"
+            )
+        moved = []
+        for o, d in zip(floats, made.outputs[n_out:]):
+            if d.shape != o.shape:
+                raise AutodiffError(
+                    f"{self.name}: its jvp rule gave a tangent of shape {d.shape} for a result of shape "
+                    f"{o.shape}"
+                )
+            moved.append(cast(d, o.dtype))
+        return Graph(made.inputs, [*made.outputs[:n_out], *moved], made.name)
+
+    def flat(self, pair: Any) -> tuple[list, list]:
+        """Takes apart what the rule returned: the results, and the tangents of those that can have one."""
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise AutodiffError(f"{self.name}: its jvp rule has to return (out, tangent of out)")
+        out, _ = flatten(pair[0])
+        dout, _ = flatten(pair[1], lambda x: x is None or not is_container(x))
+        floats = [i for i, x in enumerate(out) if np.dtype(getattr(x, "dtype", type(x))).kind in "fc"]
+        if len(dout) not in (len(out), len(floats)):
+            raise AutodiffError(f"{self.name}: its jvp rule gave {len(dout)} tangents for {len(out)} results")
+        moved = dout if len(dout) == len(floats) else [dout[i] for i in floats]
+        return out, [0.0 * out[i] if d is None else d for i, d in zip(floats, moved)]

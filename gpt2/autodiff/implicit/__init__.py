@@ -1,0 +1,1 @@
+"""Solutions of equations and their derivatives: root, fixed_point, custom_linear_solve."""

@@ -1,0 +1,172 @@
+"""ad.custom_linear_solve: a linear system that is solved in a way of the user's, with the derivatives that
+every solution of a linear system has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..custom.call import evaluate_call
+from ..errors import AutodiffError
+from ..graph import Graph
+from ..ops.subgraph import inputs_like
+from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
+from ..programs.carries import leaves_of_carry
+from ..programs.operators import Operator
+from ..programs.transform import as_kind, result_kind
+from ..record import draws
+from ..record.record import Recording, evaluate_graph, inline, record
+from ..record.source_lines import here
+from ..record.value import value_of
+from ..tree import Tree, flatten, unflatten
+from .equations import InTree
+from .rules import LinearSolve, SolverCall, transpose_of
+
+
+def custom_linear_solve(
+    matvec: Callable,
+    b: Any,
+    solve: Callable,
+    transpose_solve: Callable | None = None,
+    *,
+    symmetric: bool = False,
+) -> Any:
+    """The x with matvec(x) = b, as solve(matvec, b) finds it.
+
+    matvec            matvec(v) -> A v, linear in v, in the structure, shapes and dtypes of b
+    b                 floats or complex numbers, nested as you like
+    solve             solve(matvec, b) -> x, in the structure of b. It may be anything: NumPy that can be
+                      recorded, or a solver that iterates until a residual is small or calls SciPy, which then
+                      runs as it is, on plain arrays. Nothing is derived of it
+    transpose_solve   transpose_solve(vecmat, b) -> the x with A transposed, for reverse mode; vecmat
+                      multiplies with that
+    symmetric         matvec is its own transpose: solve serves for both
+
+    The derivative is dx = A^-1 (db - dA x), with what matvec reads from outside as dA, in both modes and to
+    any order. As in jax.lax.custom_linear_solve.
+
+    Raises AutodiffError, with the line, where matvec is not linear, changes a shape or a dtype or branches on
+    values, and in reverse mode where neither transpose_solve nor symmetric is given.
+
+        >>> A = np.array([[2.0, 1.0], [0.0, 4.0]])
+        >>> def solve(matvec, b):  # column by column
+        ...     return np.linalg.solve(np.stack([matvec(e) for e in np.eye(2)], axis=1), b)
+        >>> ad.custom_linear_solve(lambda v: A @ v, np.array([4.0, 4.0]), solve, solve)
+        array([1.5, 1. ])
+    """
+    if symmetric and transpose_solve is not None:
+        raise AutodiffError("custom_linear_solve: symmetric=True leaves nothing for transpose_solve", here())
+    solved = Operator("custom_linear_solve", "solve", _solved, symmetric)
+    return solved(matvec, b, solve, transpose_solve)
+
+
+def _solved(
+    matvec: Callable, b: Any, solve: Callable, transpose_solve: Callable | None, symmetric: bool
+) -> Any:
+    leaves, tree = flatten(b, changes)
+    kinds = [result_kind(value_of(x)) for x in leaves]
+    product, outside = _product(matvec, leaves, tree)
+    flipped = _transposed(product, leaves, outside)
+    first, extra = _solver(solve, product, leaves, outside, tree, kinds)
+    back, other = None, []
+    if transpose_solve is not None:
+        back, other = _solver(transpose_solve, flipped, leaves, outside, tree, kinds)
+    graphs = _wide(len(leaves) + len(outside), product, first, back)
+    rule = LinearSolve(*graphs, symmetric)
+    operands = operands_of_body(graphs[1], [*leaves, *outside, *extra, *other])
+    found = applied("call", operands, evaluate_call, graph=graphs[1], rule=rule)
+    return unflatten(tree, [as_kind(x, kind) for x, kind in zip(found, kinds)])
+
+
+def _product(matvec: Callable, leaves: list, tree: Tree) -> tuple[Graph, list]:
+    """(the graph of matvec on flat values, what it reads besides v)."""
+    name = "custom_linear_solve"
+
+    def flat(v):
+        return leaves_of_carry(name, matvec(unflatten(tree, v)), tree, WORDS)
+
+    flat.__name__ = getattr(matvec, "__name__", "matvec")
+    given = [np.asarray(value_of(x))[()] for x in leaves]
+    rec, trouble = recorded_for_all(lambda: record(flat, (given,)), matvec)
+    if trouble:
+        raise AutodiffError(f"{name}: matvec has to be linear, and {trouble}", here())
+    for x, o in zip(leaves, rec.graph.outputs):
+        given = np.asarray(value_of(x))
+        if given.shape != o.shape or given.dtype != o.dtype or o.dtype.kind not in "fc":
+            raise AutodiffError(
+                f"{name}: matvec turned v of shape {given.shape} and dtype {given.dtype} into one of shape "
+                f"{o.shape} and dtype {o.dtype}; both have to be those of b, and floats",
+                here(),
+            )
+    return body_graph(rec), rec.operands([None] * len(leaves))[len(leaves) :]
+
+
+WORDS = ("matvec", "v")
+
+
+def _transposed(product: Graph, leaves: list, outside: list) -> Graph:
+    """The product with the transpose. Raises where matvec is not linear."""
+    try:
+        found = transpose_of(product, len(leaves))
+        nothing = [np.zeros(x.shape, x.dtype)[()] for x in product.outputs]
+        rest = evaluate_graph(product, [*nothing, *(value_of(x) for x in outside)])
+        if not any(map(np.any, rest)):
+            return found
+        why = "matvec(0) is not 0"
+    except AutodiffError:
+        why = "its derivative depends on v"
+    raise AutodiffError(f"custom_linear_solve: matvec has to be linear in v, and {why}", here())
+
+
+def _solver(
+    solve: Callable, product: Graph, leaves: list, outside: list, tree: Tree, kinds: Sequence[str]
+) -> tuple[Graph, list]:
+    """(the graph of (*b, *consts, *more) -> *x, the values of `more`): of solve if it can be recorded, or one
+    op that calls it.
+    """
+    n = len(leaves)
+
+    def flat(b, consts):
+        def times(v):
+            return unflatten(tree, inline(product, [*flatten(v, changes)[0], *consts]))
+
+        return leaves_of_carry("custom_linear_solve", solve(times, unflatten(tree, b)), tree, ("solve", "b"))
+
+    flat.__name__ = getattr(solve, "__name__", "solve")
+    given = [[np.asarray(value_of(x))[()] for x in part] for part in (leaves, outside)]
+    rec, trouble = _recorded(flat, given, solve)
+    if rec is not None and rec.lifted and trouble:
+        raise AutodiffError(
+            f"custom_linear_solve: {flat.__name__} reads a recorded value that is neither b nor comes by "
+            "matvec, and cannot be recorded for all b, as it branches on values or changes something. Let it "
+            "read that through b or matvec",
+            here(),
+        )
+    if rec is None or trouble:
+        return SolverCall(flat.__name__, product, InTree(solve, tree, kinds)).as_graph(), []
+    return body_graph(rec), rec.operands([None] * (n + len(outside)))[n + len(outside) :]
+
+
+def _recorded(flat: Callable, given: list, solve: Callable) -> tuple[Recording | None, str | None]:
+    """A recording of the solver, or None; and why it cannot stand for other calls."""
+    try:
+        with draws.plainly():
+            return recorded_for_all(lambda: record(flat, given), solve)
+    except Exception:  # what cannot be recorded runs as it is; if it is at fault itself, it will say so then
+        return None, None
+
+
+def _wide(own: int, product: Graph, first: Graph, back: Graph | None) -> tuple[Graph, Graph, Graph | None]:
+    """All three with all inputs: v or b and what matvec reads, which are `own` many; what solve reads; what
+    transpose_solve reads.
+    """
+    more, others = first.inputs[own:], () if back is None else back.inputs[own:]
+    wide = Graph([*product.inputs, *inputs_like(more), *inputs_like(others)], product.outputs, product.name)
+    solver = Graph([*first.inputs, *inputs_like(others)], first.outputs, first.name)
+    if back is None:
+        return wide, solver, None
+    inputs = [*back.inputs[:own], *inputs_like(more), *others]
+    return wide, solver, Graph(inputs, back.outputs, back.name)

@@ -1,0 +1,321 @@
+"""Derivatives of what solves an equation, from the equation: nothing is derived of how it was solved.
+
+    LinearSolve   x with A x = b           dx = A^-1 (db - dA x)
+    Root          x with f(x, c) = 0       dx = -(df/dx)^-1 (df/dc) dc
+
+and backwards their transposes. Both are rules of a `call` (call.py) whose graph is the solver, most often as
+one `host` op. A rule is written as graphs for one example:
+
+    tangent(active)     (*x, *args, *tangents of the active args) -> *dx
+    cotangent(wanted)   (*x, *args, *gradients of x)              -> *gradients of the wanted args
+
+They call the solvers again, so that derivatives of any order come for free. Griewank and Walther 2008,
+Evaluating Derivatives, chapter 15; Blondel and others 2022, Efficient and modular implicit differentiation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..custom.call import all_batched, call, check_linear
+from ..derive.differentiate import gradients, pushforward
+from ..errors import AutodiffError
+from ..graph import Graph, Node
+from ..ops import apply, const
+from ..ops.build import broadcast, cast, concatenate, reshape, swap_last, take_slice, ufunc
+from ..ops.linalg import solve
+from ..ops.subgraph import inputs_like, is_float, items, splice, zeros_like
+from ..pipeline import program_of
+from ..transforms.batch import batched
+from .solvers import Vector, gmres
+
+DENSE = 256  # unknowns: up to so many the Jacobian is a matrix, beyond it is only multiplied with
+
+
+def negative(x: Node) -> Node:
+    return ufunc("negative")(x)
+
+
+class Implicit:
+    """A rule of a `call`; see the head of this file."""
+
+    inlined = True
+
+    def tangent(self, active: tuple[bool, ...]) -> Graph:
+        raise NotImplementedError
+
+    def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
+        raise NotImplementedError
+
+    def structure(self) -> tuple:
+        """The key that tells it from others of its kind (programs/programs.py)."""
+        raise NotImplementedError
+
+    def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
+        active = tuple(t is not None and is_float(a) for t, a in zip(tangents, args))
+        x = call(graph, self, args)
+        given = [t for t, has in zip(tangents, active) if has]
+        return splice(self.tangent(active), [*x, *args, *given])
+
+    def pull(
+        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
+    ) -> list:
+        wanted = tuple(w and is_float(a) for w, a in zip(wanted, args))
+        x = call(graph, self, args)
+        given = [zeros_like(o) if c is None else c for o, c in zip(graph.outputs, cts)]
+        found = iter(splice(self.cotangent(wanted), [*x, *args, *given]))
+        return [next(found) if w else None for w in wanted]
+
+    def batched(self, b: Any) -> Implicit:
+        return Batched(self, b)
+
+
+class Batched(Implicit):
+    """A rule for many examples at once."""
+
+    def __init__(self, one: Implicit, b: Any):
+        self.one, self.b = one, b
+
+    def tangent(self, active: tuple[bool, ...]) -> Graph:
+        return all_batched(self.b, self.one.tangent(active))
+
+    def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
+        return all_batched(self.b, self.one.cotangent(wanted))
+
+    def structure(self) -> tuple:
+        return self.one, self.b.n
+
+
+# --- linear systems -------------------------------------------------------------------------------------
+
+
+class LinearSolve(Implicit):
+    """The rule of a call that solves A x = b.
+
+    product     the graph of (*v, *consts) -> *A v
+    solver      the graph of (*b, *consts) -> *x, the call's own
+    backward    the graph of (*b, *consts) -> *x with A transposed; None if nobody gave a way to solve that
+    symmetric   A is its own transpose
+    """
+
+    def __init__(self, product: Graph, solver: Graph, backward: Graph | None, symmetric: bool = False):
+        self.product, self.solver, self.backward, self.symmetric = product, solver, backward, symmetric
+        self.n = len(product.outputs)
+
+    def structure(self) -> tuple:
+        return self.product, self.solver, self.backward, self.symmetric
+
+    @cached_property
+    def transposed(self) -> LinearSolve:
+        """The rule for A transposed."""
+        if self.symmetric:
+            return self
+        if self.backward is None:
+            raise AutodiffError(
+                f"{self.solver.name}: its derivative in reverse mode solves with the transposed matrix. Give "
+                "custom_linear_solve a transpose_solve, or say symmetric=True"
+            )
+        made = LinearSolve(transpose_of(self.product, self.n), self.backward, self.solver)
+        made.__dict__["transposed"] = self
+        return made
+
+    def solved(self, b: Sequence[Node], consts: Sequence[Node]) -> list[Node]:
+        return call(self.solver, self, [*b, *consts])
+
+    def tangent(self, active: tuple[bool, ...]) -> Graph:
+        n = self.n
+        x, args = inputs_like(self.product.inputs[:n]), inputs_like(self.solver.inputs)
+        consts = args[n:]
+        dots = {a: d for a, d, has in zip(args, inputs_like(args), active) if has}
+        moved = pushforward(splice(self.product, [*x, *consts]), {c: dots[c] for c in consts if c in dots})
+        rhs = [_less(dots.get(b), m, b) for b, m in zip(args[:n], moved)]
+        return Graph([*x, *args, *dots.values()], self.solved(rhs, consts), "linear_solve_jvp")
+
+    def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
+        n = self.n
+        x, args = inputs_like(self.product.inputs[:n]), inputs_like(self.solver.inputs)
+        cts, consts = inputs_like(x), args[n:]
+        w = self.transposed.solved(cts, consts)
+        asked = [c for c, has in zip(consts, wanted[n:]) if has]
+        seeds = [(o, negative(d)) for o, d in zip(splice(self.product, [*x, *consts]), w)]
+        found = dict(zip(asked, gradients(seeds, asked))) if asked else {}
+        results = [d for d, has in zip(w, wanted) if has] + [found[c] for c in asked]
+        return Graph([*x, *args, *cts], results, "linear_solve_vjp")
+
+
+def _less(b: Node | None, m: Node | None, like: Node) -> Node:
+    """b - m, where None is zero."""
+    if b is None:
+        return zeros_like(like) if m is None else negative(m)
+    return b if m is None else b - m
+
+
+def transpose_of(product: Graph, n: int) -> Graph:
+    """(*v, *consts) -> *A v, for A transposed. Raises AutodiffError where the product is not linear in v."""
+    fresh = inputs_like(product.inputs)
+    v, w = fresh[:n], inputs_like(product.outputs)
+    found = gradients(list(zip(splice(product, fresh), w)), v)
+    check_linear(found, v, f"{product.name}: the product with a matrix", "v")
+    return Graph([*w, *fresh[n:]], found, product.name + "_transposed")
+
+
+class SolverCall:
+    """What a `host` op calls: a solver of flat lists, with the program of a graph as its first argument.
+
+    solver   solver(product, b) -> x, where product(v) runs the graph with the consts of this call
+    """
+
+    def __init__(self, name: str, graph: Graph, solver: Callable, extra: Sequence[Graph] = ()):
+        self.__name__ = name
+        self.graph, self.solver, self.extra = graph, solver, tuple(extra)
+        self.n = len(graph.outputs)
+
+    def structure(self) -> tuple:
+        return self.__name__, self.graph, self.solver, self.extra
+
+    def __call__(self, *values: np.ndarray) -> tuple[np.ndarray, ...]:
+        first, consts = values[: self.n], values[self.n :]
+        functions = [_at(g, consts) for g in (self.graph, *self.extra)]
+        found = self.solver(*functions, [np.array(x) for x in first])
+        return tuple(np.asarray(x, o.dtype) for x, o in zip(found, self.graph.outputs, strict=True))
+
+    def as_graph(self) -> Graph:
+        """(*first, *consts) -> *found."""
+        inputs = inputs_like(self.graph.inputs)
+        outputs = self.graph.outputs
+        node = apply(
+            "host",
+            *inputs,
+            function=self,
+            shapes=tuple(o.shape for o in outputs),
+            dtypes=tuple(str(o.dtype) for o in outputs),
+        )
+        return Graph(inputs, items(node), self.__name__)
+
+
+def _at(graph: Graph, consts: Sequence) -> Callable:
+    """The program of a graph as a function of all but its last inputs."""
+
+    def run(*first):
+        return program_of(graph)(*first, *consts)
+
+    return run
+
+
+# --- roots ----------------------------------------------------------------------------------------------
+
+
+class Root(Implicit):
+    """The rule of a call that finds the x of residual(x, consts) = 0, from an x0 that is its first argument.
+
+    residual       the graph of (*x, *consts) -> *r, like x
+    linear_solve   linear_solve(product, b) -> x of flat lists; None: see `solved`
+    """
+
+    def __init__(self, residual: Graph, linear_solve: Callable | None, fallback: Callable):
+        self.residual, self.linear_solve, self.fallback = residual, linear_solve, fallback
+        self.n = len(residual.outputs)
+
+    def structure(self) -> tuple:
+        return self.residual, self.linear_solve
+
+    @cached_property
+    def product(self) -> Graph:
+        """(*v, *x, *consts) -> *J v, where J is the Jacobian of the residual by x."""
+        return jacobian_product(self.residual)
+
+    @cached_property
+    def linear(self) -> LinearSolve:
+        """The rule of a system with J that is not written out as a matrix."""
+        there = self.linear_solve or self.fallback
+        back = transpose_of(self.product, self.n)
+        graphs = [SolverCall("linear_solve", g, there).as_graph() for g in (self.product, back)]
+        return LinearSolve(self.product, *graphs)
+
+    def solved(self, b: Sequence[Node], point: Sequence[Node], transposed: bool) -> list[Node]:
+        """J^-1 b, at this point (*x, *consts): with a matrix for few unknowns, if the user gave no solver."""
+        if self.linear_solve is not None or sum(o.size for o in self.residual.outputs) > DENSE:
+            return (self.linear.transposed if transposed else self.linear).solved(b, point)
+        return dense_solve(self.product, b, point, transposed)
+
+    def tangent(self, active: tuple[bool, ...]) -> Graph:
+        n = self.n
+        args = inputs_like(self.residual.inputs)
+        x, consts = inputs_like(args[:n]), args[n:]
+        dots = {a: d for a, d, has in zip(args, inputs_like(args), active) if has}
+        r = splice(self.residual, [*x, *consts])
+        moved = pushforward(r, {c: dots[c] for c in consts if c in dots})
+        rhs = [zeros_like(o) if m is None else negative(m) for o, m in zip(r, moved)]
+        return Graph([*x, *args, *dots.values()], self.solved(rhs, [*x, *consts], False), "root_jvp")
+
+    def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
+        n = self.n
+        args = inputs_like(self.residual.inputs)
+        x, consts = inputs_like(args[:n]), args[n:]
+        cts = inputs_like(x)
+        asked = [c for c, has in zip(consts, wanted[n:]) if has]
+        w = self.solved(cts, [*x, *consts], True)
+        r = splice(self.residual, [*x, *consts])
+        found = gradients([(o, negative(d)) for o, d in zip(r, w)], asked) if asked else []
+        starts = [zeros_like(a) for a, has in zip(args[:n], wanted) if has]  # where a search begins
+        return Graph([*x, *args, *cts], [*starts, *found], "root_vjp")
+
+
+def jacobian_product(residual: Graph) -> Graph:
+    """(*v, *x, *consts) -> *J v, where J is the Jacobian of the residual by x."""
+    n = len(residual.outputs)
+    v, fresh = inputs_like(residual.outputs), inputs_like(residual.inputs)
+    r = splice(residual, fresh)
+    moved = pushforward(r, dict(zip(fresh[:n], v)))
+    return Graph(
+        [*v, *fresh], [zeros_like(o) if m is None else m for o, m in zip(r, moved)], residual.name + "_jvp"
+    )
+
+
+def dense_solve(product: Graph, b: Sequence[Node], point: Sequence[Node], transposed: bool) -> list[Node]:
+    """J^-1 b or its transpose, with J as a matrix: the product with all unit vectors at once."""
+    rows = unit_products(product, point)  # row i is J e_i: the matrix is J transposed
+    rhs = [reshape(cast(x, rows.dtype), (x.size, 1)) for x in b]
+    found = solve(rows if transposed else swap_last(rows), concatenate(rhs, 0) if len(rhs) > 1 else rhs[0])
+    parts, at = [], 0
+    for x in b:
+        parts.append(cast(reshape(take_slice(found, 0, at, at + x.size), x.shape), x.dtype))
+        at += x.size
+    return parts
+
+
+def unit_products(product: Graph, point: Sequence[Node]) -> Node:
+    """The matrix whose row i is the product with unit vector i."""
+    v = product.inputs[: len(product.outputs)]
+    size = sum(x.size for x in v)
+    dtype = np.result_type(*(x.dtype for x in v))
+    many, has = batched(product, [k < len(v) for k in range(len(product.inputs))], size)
+    units, at = [], 0
+    for x in v:
+        part = np.eye(size, x.size, -at, x.dtype).reshape(size, *x.shape)
+        units.append(const(part))
+        at += x.size
+    found = splice(many, [*units, *point])
+    wide = [o if h else broadcast(reshape(o, (1, *o.shape)), (size, *o.shape)) for o, h in zip(found, has)]
+    columns = [cast(reshape(o, (size, x.size)), dtype) for o, x in zip(wide, v)]
+    return concatenate(columns, 1) if len(columns) > 1 else columns[0]
+
+
+def flat(parts: Sequence[np.ndarray]) -> Vector:
+    """One vector of all entries."""
+    return np.concatenate([np.ravel(x) for x in parts])
+
+
+def split(x: Vector, like: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The entries of a vector in the shapes and dtypes of these arrays."""
+    ends = np.cumsum([p.size for p in like])[:-1]
+    return [part.reshape(p.shape).astype(p.dtype) for part, p in zip(np.split(x, ends), like)]
+
+
+def krylov(product: Callable, b: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The x of A x = b by GMRES, where nobody gave another solver and a matrix were too large."""
+    return split(gmres(lambda v: flat(product(*split(v, b))), flat(b)), b)

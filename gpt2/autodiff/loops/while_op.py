@@ -1,0 +1,452 @@
+"""Loops whose number of steps shows only as they run: `while_loop(cond, body, init)`.
+
+    carry = init
+    while cond(carry):
+        carry = body(carry)
+
+Both are recorded once, and the program has them once, however many steps are taken. Two ops:
+
+    while_loop(*carry, *consts; test, body, carries, keep, limit) -> (*final, steps, spacing, *kept)
+    while_loop_back(*carry, *consts, steps, spacing, *kept, *dfinal; body, step, ...) -> (*dcarry, *dconsts)
+
+`test` and `body` are graphs of (carry, consts), where consts are the values from outside that they read.
+Where the test still holds after `limit` steps, that is an error.
+
+The types of a graph have no room for "as many as there were steps", so the forward keeps at most `keep`
+carries: each one at first, and when there is no more room every second of them, then every fourth, and so on:
+kept[j] is the carry before step j * spacing. The backward goes through these stretches from the last to the
+first. Where spacing is 1 it computes no carry again; else it runs each stretch forward from its first carry,
+and cuts it in the same way as often as it takes until its carries fit: n steps in `keep` carries for each of
+log(n) / log(keep) forward runs. Griewank and Walther 2008, Evaluating Derivatives, chapter 12; Wang, Moin and
+Iaccarino 2009, Minimal repetition dynamic checkpointing algorithm, for loops of unknown length.
+
+The derivative of a backward is taken from what it means. It gives J'w, where J is the Jacobian of the loop.
+The product of that with u is the product of Ju with w: so a gradient of J'w is one of a forward derivative,
+whose loop has the tangents among its carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+
+from ..derive.chain_rule import applied
+from ..derive.differentiate import backprop, pushforward
+from ..errors import AutodiffError
+from ..graph import Graph, Node
+from ..ops import apply, const, input_node
+from ..ops.batching import NoRule
+from ..ops.build import cast, reshape, sum_, ufunc, where
+from ..ops.interpret import apart
+from ..ops.subgraph import beside, inputs_like, items, splice, zeros_like
+from ..ops.table import row
+from ..pipeline import program_of
+from . import numbers
+from .map_op import swap_first
+from .scan_op import Backward, active_inputs, or_zeros
+
+MOST, FEWEST = 128, 8  # carries that are kept where nobody says how many
+ROOM = 1 << 28  # and the bytes that they may take, unless the fewest take more
+
+
+def default_keep(nbytes: int) -> int:
+    """How many carries of so many bytes are kept."""
+    return max(FEWEST, min(MOST, ROOM // max(nbytes, 1)))
+
+
+# --- the op ---------------------------------------------------------------------------------------------
+
+
+def while_node(
+    test: Graph,
+    body: Graph,
+    carry: Sequence[Node],
+    consts: Sequence[Node],
+    keep: int,
+    limit: int | None = None,
+) -> list[Node]:
+    """The results of a `while_loop` node."""
+    attrs = dict(test=test, body=body, carries=len(carry), keep=keep, limit=limit)
+    return items(apply("while_loop", *carry, *consts, **attrs))
+
+
+def too_many(limit: int, loc: tuple | None = None) -> AutodiffError:
+    """The error where another step would be one too many."""
+    steps = "1 step" if limit == 1 else f"{limit} steps"
+    return AutodiffError(f"while_loop: cond still holds after {steps}, the limit that was given", loc)
+
+
+def _infer(*args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
+    carry = body.outputs
+    shapes = [*(c.shape for c in carry), (), (), *((keep, *c.shape) for c in carry)]
+    integer = np.dtype(np.int64)
+    return tuple(shapes), (*(c.dtype for c in carry), integer, integer, *(c.dtype for c in carry))
+
+
+def _with_test(body: Graph, test: Graph) -> Graph:
+    """A step, and whether there is another one: made once, and kept with the body."""
+    made = body.kept.setdefault("with test", {})
+    if test not in made:
+        more = splice(test, [*body.outputs, *body.inputs[len(body.outputs) :]])
+        made[test] = Graph(body.inputs, [*body.outputs, *more], body.name)
+    return made[test]
+
+
+def evaluate_while(
+    *values: np.ndarray, test: Graph, body: Graph, carries: int, keep: int, limit: int | None
+) -> tuple[np.ndarray, ...]:
+    values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
+    carry, consts = values[:carries], values[carries:]
+    kept = _Kept(body.outputs, keep, limit)
+    (more,) = program_of(test)(*values)
+    go = (
+        _in_arrays
+        if (run := numbers.of_numbers(_with_test(body, test))) is None
+        else partial(_in_floats, run)
+    )
+    carry, steps = go(_with_test(body, test), carry, consts, more, kept)
+    return (*apart(carry, values), np.array(steps), np.array(kept.spacing), *kept.arrays)
+
+
+def _in_arrays(body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence[np.ndarray], int]:
+    """(the last carry, the number of steps). body says at last whether there is another step."""
+    # Two sets of buffers: a step reads the one and writes the other.
+    now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs[:-1]] for _ in range(2))
+    again = np.empty((), bool)
+    steps = 0
+    with program_of(body).borrowed() as run:
+        while more:
+            kept.add(steps, carry)
+            run((*carry, *consts), (*now, again))
+            carry, now, then = now, then, now
+            more = again
+            steps += 1
+    return carry, steps
+
+
+def _in_floats(
+    run: Callable, body: Graph, carry, consts, more, kept: _Kept
+) -> tuple[Sequence[np.ndarray], int]:
+    """The same, where every value is one number."""
+    carry, consts = [c.item() for c in carry], [c.item() for c in consts]
+    steps = 0
+    while more:
+        kept.add(steps, carry)
+        *carry, more = run(*carry, *consts)
+        steps += 1
+    return [np.array(c, o.dtype) for c, o in zip(carry, body.outputs)], steps
+
+
+def _spared(read: set[int], attrs: dict) -> dict:
+    """No carries are kept where nothing reads them: where no derivative was asked for."""
+    return attrs if any(i > attrs["carries"] for i in read) else {**attrs, "keep": 0}
+
+
+class _Kept:
+    """Carries of a loop that is under way: those before steps 0, spacing, 2 spacing, ..."""
+
+    def __init__(self, like: Sequence[Node], keep: int, limit: int | None):
+        self.arrays = [np.empty((keep, *c.shape), c.dtype) for c in like]
+        self.keep, self.limit = keep, limit
+        self.spacing = 1
+
+    def add(self, step: int, carry: Sequence[np.ndarray]) -> None:
+        """Note the carry before this step, if it is one of those. Raises where there may be no such step."""
+        if step == self.limit:
+            raise too_many(step)
+        if not self.keep or step % self.spacing:
+            return
+        if step // self.spacing == self.keep:  # every second one goes
+            for a in self.arrays:
+                a[: (self.keep + 1) // 2] = a[::2].copy()
+            self.spacing *= 2
+            if step % self.spacing:
+                return
+        for a, c in zip(self.arrays, carry):
+            a[step // self.spacing] = c
+
+
+# --- forward mode: the tangents are carried along -------------------------------------------------------
+
+
+def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
+    active = active_inputs(body, [t is not None for t in tangents], carries)
+    marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
+    found = pushforward(body.outputs, marks)
+    moving = [k for k, i in enumerate(body.inputs) if active[i]]
+    moving_carry = [k for k in moving if k < carries]
+
+    def inputs(graph: Graph, dots: Sequence[Node]) -> list[Node]:
+        carry, consts = beside(graph.inputs, dict(zip(moving, dots)), carries)
+        return [*carry, *consts]
+
+    of_body = [body.inputs[k] for k in moving]
+    dcarry = [or_zeros(found[k], body.outputs[k]) for k in moving_carry]
+    wide = Graph(inputs(body, [marks[i] for i in of_body]), [*body.outputs, *dcarry], body.name + "_jvp")
+    wide_test = Graph(inputs(test, inputs_like(of_body)), test.outputs, test.name)
+    carry, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, carries)
+    made = while_node(wide_test, wide, carry, consts, keep, limit)
+    result: list[Node | None] = [None] * len(out.shape)
+    for k, d in zip(moving_carry, made[carries:]):
+        result[k] = d
+    return tuple(result)
+
+
+# --- reverse mode ---------------------------------------------------------------------------------------
+
+
+def _vjp(g, out, *args, wanted, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
+    back = Backward(body, carries, 0, [], wanted)
+    found = items(out)
+    cts = [or_zeros(None if g[k] is None else applied(g[k]), found[k]) for k in back.float_carry]
+    attrs = dict(
+        body=body,
+        step=back.step,
+        carries=carries,
+        keep=keep,
+        floats=tuple(back.float_carry),
+        reads=tuple(back.read_consts),
+    )
+    made = items(apply("while_loop_back", *args, *found[carries:], *cts, **attrs))
+    result: list[Node | None] = [None] * len(args)
+    for k, d in zip((*back.float_carry, *(carries + i for i in back.read_consts)), made):
+        result[k] = d
+    return tuple(result)
+
+
+def _back_infer(*args, body: Graph, step: Graph, **attrs):
+    return tuple(o.shape for o in step.outputs), tuple(o.dtype for o in step.outputs)
+
+
+class _BackArguments:
+    """The arguments of a while_loop_back, taken apart."""
+
+    def __init__(self, args: Sequence, body: Graph, carries: int):
+        n = len(body.inputs)
+        self.carry, self.consts = args[:carries], args[carries:n]
+        self.steps, self.spacing = args[n : n + 2]
+        self.kept, self.cts = args[n + 2 : n + 2 + carries], args[n + 2 + carries :]
+
+
+def evaluate_back(
+    *values: np.ndarray, body: Graph, step: Graph, carries: int, keep: int, floats: tuple, reads: tuple
+) -> tuple[np.ndarray, ...]:
+    arguments = _BackArguments([np.asarray(v) for v in values], body, carries)
+    steps, spacing = int(arguments.steps), int(arguments.spacing)
+    cts = [np.array(d, body.outputs[k].dtype) for d, k in zip(arguments.cts, floats)]
+    sums = [np.zeros(o.shape, o.dtype) for o in step.outputs[len(floats) :]]
+    with _turns(body, step, arguments.consts, [*cts, *sums], max(2, keep)) as turns:
+        for start in reversed(range(0, steps, spacing)):
+            turns.back([a[start // spacing] for a in arguments.kept], min(spacing, steps - start))
+    return tuple(turns.found)
+
+
+@contextmanager
+def _turns(body: Graph, step: Graph, consts, found, room: int) -> Iterator[_Turns]:
+    with program_of(body).borrowed() as forth, program_of(step).borrowed() as back:
+        yield _Turns(body, forth, back, consts, found, room)
+
+
+class _Turns:
+    """A backward under way: `found` are the gradients of the carry and the sums of those of the consts."""
+
+    def __init__(self, body: Graph, forth: Callable, back: Callable, consts, found, room: int):
+        self.forth, self.back_one = forth, back
+        self.consts, self.found, self.room = consts, found, room
+        self.other = [np.empty_like(x) for x in found]
+        self.like = body.outputs
+        self.rows: list[np.ndarray] | None = None  # carries of a stretch that fits
+
+    def back(self, first: Sequence[np.ndarray], n: int) -> None:
+        """n steps back, the first of which starts at this carry."""
+        if n <= self.room:
+            for carry in reversed(self.carries(first, n)):
+                self.back_one((*self.found, *carry, *self.consts), self.other)
+                self.found, self.other = self.other, self.found
+            return
+        every = -(-n // self.room)
+        starts = [list(c) for c in self.every(first, n, every)]
+        for k in reversed(range(len(starts))):
+            self.back(starts.pop(), min(every, n - k * every))
+
+    def carries(self, first: Sequence[np.ndarray], n: int) -> list:
+        """The carries before n steps."""
+        if n == 1:
+            return [first]
+        if self.rows is None:
+            self.rows = [np.empty((self.room, *c.shape), c.dtype) for c in self.like]
+        found = [first]
+        for t in range(1, n):
+            found.append([a[t, ...] for a in self.rows])
+            self.forth((*found[-2], *self.consts), found[-1])
+        return found
+
+    def every(self, first: Sequence[np.ndarray], n: int, every: int) -> list:
+        """The carries before steps 0, every, 2 every, ... of n."""
+        found = [first]
+        now, then = ([np.empty(c.shape, c.dtype) for c in self.like] for _ in range(2))
+        carry = first
+        for t in range(1, (n - 1) // every * every + 1):
+            self.forth((*carry, *self.consts), now)
+            carry, now, then = now, then, now
+            if t % every == 0:
+                found.append([c.copy() for c in carry])
+        return found
+
+
+# --- the derivative of a backward -----------------------------------------------------------------------
+
+
+def _counted(
+    body: Graph, carry: Sequence[Node], consts: Sequence[Node], steps: Node, keep: int
+) -> list[Node]:
+    """The final carry of a loop of so many steps, with the step's number as one more carry."""
+    n = len(carry)
+    count, limit = input_node((), np.int64, "count"), input_node((), np.int64, "steps")
+    inputs = [*body.inputs[:n], count, *body.inputs[n:], limit]
+    wide = Graph(inputs, [*body.outputs, count + const(1, np.int64)], body.name)
+    test = Graph(inputs, [ufunc("less")(count, limit)], "counted")
+    made = while_node(test, wide, [*carry, const(0, np.int64)], [*consts, steps], keep)
+    return made[:n]
+
+
+def _back_vjp(g, out, *args, wanted, body, step, carries, keep, floats, reads):
+    fresh = inputs_like(args)
+    arguments = _BackArguments(fresh, body, carries)
+    given = {k: applied(d) for k, d in enumerate(g) if d is not None}
+    marks = dict(zip(given, inputs_like([out_like(out, k) for k in given])))
+    sources = [*(arguments.carry[k] for k in floats), *(arguments.consts[k] for k in reads)]
+    finals = _counted(body, arguments.carry, arguments.consts, arguments.steps, keep)
+    moved = pushforward([finals[k] for k in floats], {sources[k]: m for k, m in marks.items()})
+    asked = [x for x, w in zip(fresh[: len(body.inputs)], wanted) if w]
+    seeds = [(d, ct) for d, ct in zip(moved, arguments.cts) if d is not None]
+    found = dict(zip(asked, backprop(seeds, asked))) | dict(zip(arguments.cts, moved))
+    return _put_in(fresh, marks.values(), [found.get(x) for x in fresh], [*args, *given.values()])
+
+
+def _back_jvp(tangents, out, *args, body, step, carries, keep, floats, reads):
+    fresh = inputs_like(args)
+    arguments = _BackArguments(fresh, body, carries)
+    given = {x: t for x, t in zip(fresh, tangents) if t is not None}
+    marks = dict(zip(given, inputs_like(list(given))))
+    finals = _counted(body, arguments.carry, arguments.consts, arguments.steps, keep)
+    finals = [finals[k] for k in floats]
+    read = {*arguments.carry, *arguments.consts}
+    moved = pushforward(finals, {x: m for x, m in marks.items() if x in read})
+    seeds = [(d, ct) for d, ct in zip(moved, arguments.cts) if d is not None]
+    seeds += [(final, marks[ct]) for final, ct in zip(finals, arguments.cts) if ct in marks]
+    found = backprop(seeds, [*(arguments.carry[k] for k in floats), *(arguments.consts[k] for k in reads)])
+    return tuple(_put_in(fresh, marks.values(), found, [*args, *given.values()]))
+
+
+def out_like(out: Node, k: int) -> Node:
+    """Item k of a tuple node."""
+    return apply("item", out, i=k)
+
+
+def _put_in(fresh: Sequence[Node], marks, results: Sequence[Node | None], args: Sequence[Node]) -> list:
+    """The results, None among them, with real arguments in the place of the fresh ones."""
+    there = [r for r in results if r is not None]
+    made = iter(splice(Graph([*fresh, *marks], there), args))
+    return [None if r is None else next(made) for r in results]
+
+
+# --- many examples at once ------------------------------------------------------------------------------
+
+
+def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
+    """A carry differs from example to example if it starts so or becomes so.
+
+    Where the test differs as well, the loop goes on until it fails for all examples; those that are done
+    keep their carries.
+    """
+    flags = list(b.flags)
+    while True:
+        inner, found = b.graph(body, flags)
+        more, (apart,) = b.graph(test, flags)
+        grown = [f or g or apart for f, g in zip(flags[:carries], found)]
+        if grown == flags[:carries]:
+            break
+        flags[:carries] = grown
+    outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs, found, flags)]
+    given = [b.front(x, has) if wanted else x for x, has, wanted in zip(args, b.flags, flags)]
+    if not apart:
+        step = Graph(inner.inputs, outputs, inner.name)
+        made = while_node(more, step, given[:carries], given[carries:], keep, limit)
+        final, rest = made[:carries], made[carries:]
+    else:
+        wide = _until_all_are_done(b, inner, outputs, more, carries)
+        count = zeros_like(input_node((b.n,), np.int64))
+        made = while_node(*wide, [*given[:carries], count], given[carries:], keep, limit)
+        final, rest = made[:carries], [made[carries], made[carries + 2], *made[carries + 3 : -1]]
+    steps, spacing, *kept = rest
+    return [
+        *(b.front(x, has) for x, has in zip(final, flags)),
+        b.front(steps, apart),
+        b.front(spacing, False),
+        *(b.front(swap_first(x) if has else x, has) for x, has in zip(kept, flags)),
+    ]
+
+
+def _until_all_are_done(b, inner: Graph, outputs, more: Graph, carries: int) -> tuple[Graph, Graph]:
+    """(test, body) for all examples, with the number of steps of each example as one more carry."""
+    count = input_node((b.n,), np.int64, "count")
+    inputs = [*inner.inputs[:carries], count, *inner.inputs[carries:]]
+    (going,) = splice(more, inner.inputs)
+    held = [
+        where(reshape(going, (b.n, *(1,) * (o.ndim - 1))), o, c)
+        for o, c in zip(outputs, inner.inputs[:carries])
+    ]
+    body = Graph(inputs, [*held, count + cast(going, np.int64)], inner.name)
+    (left,) = splice(more, inner.inputs)
+    test = Graph(inputs, [ufunc("greater")(sum_(cast(left, np.int64), (0,)), const(0, np.int64))], more.name)
+    fresh = inputs_like(inputs)
+    return Graph(fresh, splice(test, fresh), more.name), body
+
+
+def _back_batch(b, *args, body: Graph, step: Graph, carries: int, keep: int, floats: tuple, reads: tuple):
+    """One loop for all examples where all have the same number of steps; else one after another."""
+    n = len(body.inputs)
+    if any(b.flags[n : n + 2]):
+        raise NoRule
+    inner, found = b.graph(body, [True] * n)
+    outputs = [b.front(o, has) for o, has in zip(inner.outputs, found)]
+    inner = Graph(inner.inputs, outputs, inner.name)
+    arguments = _BackArguments([b.front(x, has) for x, has in zip(args, b.flags)], body, carries)
+    wanted = [k in floats or k - carries in reads for k in range(n)]
+    back = Backward(inner, carries, 0, [], wanted)
+    kept = [swap_first(x) for x in arguments.kept]
+    attrs = dict(body=inner, step=back.step, carries=carries, keep=keep, floats=floats)
+    given = [*arguments.carry, *arguments.consts, *args[n : n + 2], *kept, *arguments.cts]
+    made = dict(zip(back.read_consts, range(len(floats), len(back.step.outputs))))
+    nodes = items(apply("while_loop_back", *given, **attrs, reads=tuple(back.read_consts)))
+    gradients = [nodes[made[k]] if k in made else zeros_like(arguments.consts[k]) for k in reads]
+    return [*nodes[: len(floats)], *gradients]
+
+
+row(
+    "while_loop",
+    "structural",
+    infer=_infer,
+    evaluate=evaluate_while,
+    spared=_spared,
+    jvp_rule=_jvp,
+    vjp_rule=_vjp,
+    batch=_batch,
+    cost=1000.0,
+    anchor=True,
+)
+row(
+    "while_loop_back",
+    "structural",
+    infer=_back_infer,
+    evaluate=evaluate_back,
+    jvp_rule=_back_jvp,
+    vjp_rule=_back_vjp,
+    batch=_back_batch,
+    cost=1000.0,
+    anchor=True,
+)

@@ -1,1 +1,0 @@
-"""The ops that carry a graph of their own: call, scan and map."""

@@ -1,0 +1,1 @@
+"""What derives: grad, vjp, jvp, hvp, jacobian, hessian, vmap."""

@@ -1,0 +1,251 @@
+"""Reverse mode in two steps: ad.vjp gives the result and a pullback."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..derive.differentiate import vjp_graph
+from ..errors import AutodiffError
+from ..graph import Graph, Node
+from ..pipeline import Halves, Row
+from ..programs.arguments import _described, _dtype, float_leaves
+from ..programs.derived import derived_of
+from ..programs.transform import (
+    Arguments,
+    Out,
+    Transform,
+    Wiring,
+    as_kind,
+    finish,
+    interpreted,
+    operands_of,
+    output_buffers,
+    result_outs,
+)
+from ..record import recording
+from ..record.record import Recording, inline
+from ..record.value import Recorded
+from ..switches import current_options
+from ..tree import Leaf, Tree, matched, numbered, unflatten
+
+if TYPE_CHECKING:
+    from ..emit.program import Program
+    from ..emit.scalar import ScalarProgram
+
+
+@dataclass
+class VjpWiring(Wiring):
+    """`graph` has the results and the gradients; its inputs are those of f, then the cotangents."""
+
+    cotangents: list = field(default_factory=list)  # for each result its node, or None: it has no derivative
+    back_tree: Tree | None = None
+    back_outs: list = field(default_factory=list)
+
+    def split(self, row: Row, joint: Graph) -> Halves:
+        """Forward and backward of the joint graph; the forward does not hand on what it was given."""
+        n_inputs = len(joint.inputs) - sum(n is not None for n in self.cotangents)
+        return row.split(joint, n_inputs, len(joint.outputs) - len(self.back_outs), hand_on_inputs=False)
+
+
+class Pair:
+    """The two programs of ad.vjp, and where the backward's operands come from."""
+
+    def __init__(
+        self,
+        forward: Program | ScalarProgram,
+        backward: Program | ScalarProgram,
+        saved: list[tuple[str, int]],
+    ):
+        self.forward, self.backward, self.saved = forward, backward, saved
+
+    def exchanged(self, values: Sequence) -> Pair:
+        """Both programs with these values in the place of the hidden ones."""
+        return Pair(self.forward.exchanged(values), self.backward.exchanged(values), self.saved)
+
+    @property
+    def source(self) -> str:
+        """The NumPy source of both."""
+        return f"{self.forward.source}\n\n{self.backward.source}"
+
+
+class Vjp(Transform):
+    """Called with the arguments of f. The result is (out, pullback)."""
+
+    name, suffix, takes_out, reverse = "vjp", "vjp", False, True
+
+    def __init__(self, pure: bool = False):
+        self.pure = pure
+
+    def key(self) -> tuple:
+        return type(self), self.pure
+
+    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> VjpWiring:
+        found = [float_leaves(self.name, call, f, k, strict=False) for k in range(len(call.args))]
+        wrt = [i for w in found for i in w.leaves]
+        outs = result_outs(rec)
+        results = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
+        nodes = [results.outputs[o.index] for o in outs]
+        moves = [n.dtype.kind in "fc" for n in nodes]
+        joint = vjp_graph(results, wrt, [o.index for o, has in zip(outs, moves) if has])
+        return VjpWiring(
+            joint,
+            *operands_of(rec, call),
+            rec.out_tree,
+            outs,
+            cotangents=[n if has else None for n, has in zip(nodes, moves)],
+            back_tree=Tree((tuple, None, tuple(w.tree.spec for w in found)), len(wrt)),
+            back_outs=[Out(i, k) for i, k in enumerate(k for w in found for k in w.kinds)],
+        )
+
+    def compile(self, wiring: VjpWiring, row: Row, scalar: bool) -> Pair:
+        halves = wiring.split(row, row.prepared(wiring.graph))
+        name = wiring.graph.name.removesuffix("_vjp")
+        forward = row.emitted(halves.forward, f"{name}_forward", half="forward")
+        backward = row.emitted(halves.backward, f"{name}_backward", half="backward")
+        return Pair(forward, backward, halves.saved)
+
+    def execute(
+        self, pair: Pair, wiring: VjpWiring, leaves: Sequence, outside: Sequence, out: Any
+    ) -> tuple[Any, Pullback]:
+        operands = [*(leaves[i] for i in wiring.feed), *outside]
+        return self.finish(wiring, operands, pair.forward(*operands), pair.saved, pair.backward)
+
+    def interpret(self, wiring: VjpWiring, leaves: Sequence, out: Any) -> tuple[Any, Pullback]:
+        row = Row(wiring.graph.name, current_options())
+        halves = wiring.split(row, row.prepared(wiring.graph))
+        operands = wiring.operands(leaves)
+        results = interpreted(halves.forward, operands)
+        return self.finish(wiring, operands, results, halves.saved, Interpreted(halves.backward))
+
+    def inline(self, wiring: VjpWiring, leaves: Sequence) -> tuple[Any, Pullback]:
+        """In a function that is differentiated in turn, calls keep their own rules: they are not opened."""
+        halves = wiring.split(Row(wiring.graph.name, current_options()), wiring.graph)
+        operands = wiring.operands(leaves)
+        results = inline(halves.forward, operands)
+        return self.finish(wiring, operands, results, halves.saved, Interpreted(halves.backward))
+
+    def finish(
+        self,
+        wiring: VjpWiring,
+        operands: Sequence,
+        results: Sequence,
+        origins: Sequence[tuple[str, int]],
+        back: Callable,
+    ) -> tuple[Any, Pullback]:
+        saved = [(operands if where == "input" else results)[i] for where, i in origins]
+        # what the caller holds may be written to before the pullback is called
+        held = {id(x) for x in (*results[: len(wiring.outs)], *(() if self.pure else operands))}
+        saved = [x.copy() if isinstance(x, np.ndarray) and id(x) in held else x for x in saved]
+        return finish(wiring, operands, results), Pullback(wiring, saved, back)
+
+
+class Interpreted:
+    """A graph that is not compiled, called like a program. Its source is its text."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.source = str(graph)
+
+    def __call__(self, *arrays: Any, out: Sequence | None = None) -> list:
+        return interpreted(self.graph, arrays, out)
+
+
+class Pullback:
+    """From a cotangent of the result to the gradients of the arguments. It can be called many times.
+
+    pullback(dout, out=None) -> a tuple with an entry for each argument of f, in its structure; None for
+    integers and other values without a derivative. dout has the structure of f's result; None in it is zero.
+    """
+
+    def __init__(self, wiring: VjpWiring, saved: list, program: Any):
+        self._wiring = wiring
+        self._saved = saved
+        self._program = program
+
+    def __deepcopy__(self, memo: dict) -> Pullback:
+        return Pullback(self._wiring, copy.deepcopy(self._saved, memo), self._program)
+
+    @property
+    def source(self) -> str:
+        """The NumPy source that runs."""
+        return self._program.source
+
+    @property
+    def program(self) -> Any:
+        """The program that runs."""
+        return self._program
+
+    def __call__(self, dout: Any, out: Any = None) -> tuple:
+        wiring = self._wiring
+        cts = matched_cotangents(wiring, dout)
+        operands = [*self._saved, *cts]
+        inside = type(self._program) is Interpreted and recording.current() is not None
+        if inside or any(type(x) is Recorded for x in operands):
+            if out is not None:
+                raise AutodiffError(
+                    "pullback: out= writes into plain arrays; inside a function that is being "
+                    "differentiated use the result"
+                )
+            results = inline(self._program.graph, operands)
+        else:
+            chosen = None
+            if out is not None:
+                expected = Wiring(self._program.graph, [], [], wiring.back_tree, wiring.back_outs)
+                chosen = output_buffers("pullback", expected, out)
+            results = self._program(*operands, out=chosen)
+        return unflatten(wiring.back_tree, [as_kind(results[o.index], o.kind) for o in wiring.back_outs])
+
+
+def matched_cotangents(wiring: VjpWiring, dout: Any) -> list:
+    """The cotangents as the backward takes them, one for each floating-point result."""
+
+    def fail(path, expected, got):
+        raise AutodiffError(
+            f"pullback: the cotangent{path} is {_described(got)}, expected {expected}, like the result"
+        )
+
+    found: list = [None] * wiring.tree.size
+    for leaf, d, path in matched(numbered(wiring.tree), dout, fail):
+        if isinstance(leaf, Leaf):
+            found[leaf.index] = _cotangent(wiring.cotangents[leaf.index], d, path)
+    return [ct for ct, node in zip(found, wiring.cotangents) if node is not None]
+
+
+def _cotangent(node: Node | None, d: Any, path: str) -> Any:
+    """What was given for one result, as its node has it; None for a result without a derivative."""
+
+    def fail(expected):
+        raise AutodiffError(f"pullback: the cotangent{path} is {_described(d)}, expected {expected}")
+
+    if node is None:
+        if d is not None and _dtype(d).kind in "fc" and np.any(getattr(d, "value", d)):
+            fail("None: that result has no derivative")
+        return None
+    if d is None:
+        return np.zeros(node.shape, node.dtype)
+    if isinstance(d, (tuple, list, dict)) or np.shape(getattr(d, "value", d)) != node.shape:
+        fail(f"of shape {node.shape}, that of the result")
+    if type(d) is Recorded:
+        return d.astype(node.dtype)
+    if _dtype(d).kind == "c" and node.dtype.kind != "c":
+        fail(f"real, as the result is {node.dtype}")
+    return np.asarray(d, node.dtype)
+
+
+def vjp(f: Callable, *args: Any, pure: bool = False) -> tuple[Any, Pullback]:
+    """The value of f, and its pullback: (f(*args), pullback). See Pullback.
+
+    The forward program keeps what the backward is quicker to be handed than to compute again. Arguments that
+    it needs are copied, as the caller may write to them before calling the pullback; not with pure=True,
+    which promises that they stay (and what it promises in ad.compile).
+
+        >>> out, pullback = ad.vjp(lambda x, y: x * y, np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+        >>> pullback(np.ones(2))
+        (array([3., 4.]), array([1., 2.]))
+    """
+    return derived_of(f, Vjp(pure), pure).entry(args, {})

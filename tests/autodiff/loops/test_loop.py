@@ -1,0 +1,372 @@
+"""ad.while_loop against the Python loop it stands for: values, both modes, higher orders, many examples; and
+how much it keeps.
+"""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff.loops import while_op as nested_loop
+from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.record.record import record
+
+rng = np.random.default_rng(12)
+W = 0.5 * rng.normal(size=(3, 3))
+X = rng.normal(size=3)
+
+
+def python_loop(cond, body, init, keep=None):
+    """What while_loop means."""
+    carry = init
+    while cond(carry):
+        carry = body(carry)
+    return carry
+
+
+def loss_of(run, n, keep=None):
+    """A loop of n steps over an int, an array and an array that is written to."""
+
+    def loss(x, w):
+        def body(carry):
+            i, h, seen = carry
+            h = np.tanh(w @ h) + 0.1 * h
+            seen = seen.copy()
+            seen[1:] = seen[1:] * 0.5 + h[0] * h[1:]
+            return i + 1, h, seen
+
+        _, h, seen = run(lambda carry: carry[0] < n, body, (0, x, x * x), keep=keep)
+        return np.sum(h**2) + np.sum(seen**3)
+
+    return loss
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 40])
+@pytest.mark.parametrize("keep", [None, 1, 2, 3, 8])
+def test_values_and_gradients_are_those_of_the_loop(n, keep):
+    found = ad.value_and_grad(loss_of(ad.while_loop, n, keep), argnums=(0, 1))(X, W)
+    expected = ad.value_and_grad(loss_of(python_loop, n), argnums=(0, 1))(X, W)
+    assert found[0] == pytest.approx(expected[0], rel=1e-13)
+    for a, b in zip(found[1], expected[1]):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("keep", [None, 2])
+def test_both_modes_and_second_order(keep):
+    ad.check_grads(loss_of(ad.while_loop, 5, keep), (X, W), order=2)
+
+
+def newton(a):
+    """The square root, in as many steps as it takes."""
+    return ad.while_loop(lambda x: np.abs(x * x - a) > 1e-12, lambda x: (x + a / x) / 2, 1.0 + 0 * a)
+
+
+def test_the_number_of_steps_depends_on_the_values_and_nothing_is_recorded_again():
+    g = ad.value_and_grad(newton)
+    for a in (2.0, 1e6, 1e-4):
+        value, gradient = g(a)
+        assert value == pytest.approx(a**0.5, rel=1e-7)
+        assert gradient == pytest.approx(0.5 / a**0.5, rel=1e-4)
+    assert ad.why_recorded(g) is None
+    third = ad.grad(ad.grad(ad.grad(newton)))
+    assert third(2.0) == pytest.approx(3 / 8 * 2**-2.5, rel=1e-9)
+    assert ad.jvp(newton, (2.0,), (3.0,))[1] == pytest.approx(1.5 / 2**0.5, rel=1e-12)
+
+
+def test_many_examples_take_a_number_of_steps_each():
+    a = np.array([2.0, 1e6, 3.0])
+    np.testing.assert_array_equal(ad.vmap(newton)(a), [newton(float(x)) for x in a])
+    expected = [ad.grad(newton)(float(x)) for x in a]
+    np.testing.assert_allclose(ad.vmap(ad.grad(newton))(a), expected, rtol=1e-13)
+    np.testing.assert_allclose(ad.grad(lambda a: np.sum(ad.vmap(newton)(a)))(a), expected, rtol=1e-13)
+    second = ad.vmap(ad.grad(ad.grad(newton)))(a[:1])
+    np.testing.assert_allclose(second, [ad.grad(ad.grad(newton))(2.0)], rtol=1e-12)
+
+
+def test_jacobians_of_loops_of_one_length_run_at_once():
+    def f(x):
+        return ad.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, np.tanh(W @ c[1])), (0, x))[1]
+
+    def g(x):
+        for _ in range(4):
+            x = np.tanh(W @ x)
+        return x
+
+    np.testing.assert_allclose(ad.jacrev(f)(X), ad.jacobian(g)(X), rtol=1e-12)
+    np.testing.assert_allclose(ad.jacfwd(f)(X), ad.jacobian(g)(X), rtol=1e-12)
+    found = ad.hessian(lambda x: np.sum(f(x) ** 3))(X)
+    np.testing.assert_allclose(found, ad.hessian(lambda x: np.sum(g(x) ** 3))(X), rtol=1e-10)
+
+
+def random_body(seed):
+    """A body put together at random, of a nested carry with a number, a vector and a matrix."""
+    draw = np.random.default_rng(seed)
+    A = 0.4 * draw.normal(size=(2, 2))
+    moves = [
+        lambda s, v, m: (s * 0.9 + np.sum(v) * 0.1, v, m),
+        lambda s, v, m: (s, np.sin(m @ v) + s, m),
+        lambda s, v, m: (s, v, np.tanh(m + np.outer(v, v)) * 0.7),
+        lambda s, v, m: (np.maximum(s, v[0]), v * 0.8, m),
+        lambda s, v, m: (s, np.where(v > s, v * 0.5, A @ v), m @ A),
+        lambda s, v, m: (np.sqrt(1.0 + s * s) * 0.5, v[::-1], m.T),
+    ]
+    chosen = [moves[k] for k in draw.integers(len(moves), size=3)]
+
+    def body(carry):
+        s, v, m = carry["s"], *carry["vm"]
+        for move in chosen:
+            s, v, m = move(s, v, m)
+        return {"i": carry["i"] + 1, "s": s, "vm": (v, m)}
+
+    return body
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("seed", range(6))
+def test_random_bodies(seed):
+    body = random_body(seed)
+    n = int(rng.integers(1, 12))
+
+    def f(run):
+        def loss(s, v, m):
+            init = {"i": 0, "s": s, "vm": (v, m)}
+            found = run(lambda c: c["i"] < n, body, init, keep=3)
+            return found["s"] ** 2 + np.sum(found["vm"][0] ** 2) + np.sum(np.cos(found["vm"][1]))
+
+        return loss
+
+    args = (0.3, rng.normal(size=2), rng.normal(size=(2, 2)))
+    found = ad.value_and_grad(f(ad.while_loop), argnums=(0, 1, 2))(*args)
+    expected = ad.value_and_grad(f(python_loop), argnums=(0, 1, 2))(*args)
+    assert found[0] == pytest.approx(expected[0], rel=1e-13)
+    for a, b in zip(found[1], expected[1]):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    u = tuple(rng.normal(size=np.shape(a)) for a in args)
+    moved = [ad.jvp(f(run), args, u)[1] for run in (ad.while_loop, python_loop)]
+    assert moved[0] == pytest.approx(moved[1], rel=1e-10)
+
+
+def test_the_program_does_not_know_how_long_it_runs_and_keeps_little():
+    """The graph is the same for any number of steps, and 10,000 steps back run in the carries of `keep`."""
+
+    def f(x, n):
+        return np.sum(
+            ad.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, np.sin(c[1])), (0, x), keep=20)[1]
+        )
+
+    graph = check(record(f, (X, np.array(3))).graph)
+    assert len(graph.nodes) == len(record(f, (X, np.array(50))).graph.nodes) < 15
+    (node,) = [n for n in graph.nodes if n.op == "while_loop"]
+    assert node.shape[-1] == (20, 3)
+
+
+def test_long_loops_go_back_in_few_carries_and_few_forward_steps(monkeypatch):
+    """10,000 steps with room for 20 carries: log(10,000) / log(20) forward runs, and 20 carries for each."""
+    alive, most, steps = 0, 0, 0
+
+    class Turns(nested_loop._Turns):
+        def __init__(self, body, forth, back, *rest):
+            def counted(*args):
+                nonlocal steps
+                steps += 1
+                forth(*args)
+
+            super().__init__(body, counted, back, *rest)
+
+        def back(self, first, n):
+            nonlocal alive, most
+            every = -(-n // self.room)
+            kept = n if n <= self.room else len(range(0, n, every))
+            alive += kept
+            most = max(most, alive)
+            super().back(first, n)
+            alive -= kept
+
+    monkeypatch.setattr(nested_loop, "_Turns", Turns)
+
+    def f(x, n):
+        def body(c):
+            return c[0] + 1, c[1] + 0.001 * np.sin(c[1])
+
+        return np.sum(ad.while_loop(lambda c: c[0] < n, body, (0, x), keep=20)[1])
+
+    ad.grad(f)(X, np.array(10_000))
+    assert most <= 3 * 20
+    assert steps <= 3 * 10_000
+    steps = most = 0
+    ad.grad(f)(X, np.array(20))
+    assert (steps, most) == (0, 1)  # all of them were kept
+
+
+def test_carries_are_kept_only_where_a_backward_reads_them():
+    """The results are the carry, the number of steps, the spacing and what is kept."""
+    assert "keep=0" in ad.source(ad.compile(newton), 2.0, emitted=True)
+    assert "keep=128" in ad.source(ad.grad(newton), 2.0, emitted=True)
+
+
+def test_bodies_that_cannot_stand_for_all_steps_are_run_step_by_step():
+    seen = []
+
+    def body(x):
+        seen.append(1)
+        return x * 1.5
+
+    def f(x):
+        return ad.while_loop(lambda x: np.sum(x) < 10.0, body, x)
+
+    assert ad.grad(f)(1.0) == pytest.approx(1.5**6)
+    assert len(seen) == 6
+    branching = ad.grad(lambda x: ad.while_loop(lambda x: x < 9.0, lambda x: x * 2 if x < 3 else x + 1, x))
+    assert branching(1.0) == 4.0
+    assert ad.while_loop(lambda c: c < 3, lambda c: c + 1, 5) == 5
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one program", "step by step"])
+def test_a_limit_of_steps(apart):
+    def halved(x, n, limit):
+        def body(carry):
+            if apart:
+                print(end="")
+            return carry[0] + 1.0, 0.5 * carry[1]
+
+        return ad.while_loop(lambda carry: carry[0] < n, body, (0.0, x), limit=limit)[1]
+
+    for g in (halved, ad.grad(halved), ad.grad(ad.grad(lambda x, n, limit: halved(x, n, limit) ** 2))):
+        assert g(1.0, 3.0, 3) == g(1.0, 3.0, 4) == g(1.0, 3.0, None)
+        with pytest.raises(
+            ad.AutodiffError, match="cond still holds after 2 steps, the limit that was given"
+        ):
+            g(1.0, 3.0, 2)
+    with pytest.raises(ad.AutodiffError, match="cond still holds after 1 step, "):
+        ad.jvp(lambda x: halved(x, 3.0, 1), (1.0,), (1.0,))
+    many = ad.vmap(lambda x, n: halved(x, n, 3))
+    np.testing.assert_array_equal(many(np.ones(2), np.array([1.0, 3.0])), [0.5, 0.125])
+    with pytest.raises(ad.AutodiffError, match="after 3 steps"):
+        many(np.ones(2), np.array([1.0, 4.0]))
+    g = ad.compile(halved)
+    assert g(1.0, 2.0, 3) == 0.25
+    with pytest.raises(ad.AutodiffError):  # by the program that is there
+        g(1.0, 4.0, 3)
+    assert g(1.0, 3.0, 3) == 0.125
+
+
+def test_a_loop_that_is_run_step_by_step_ends_where_its_program_would():
+    """Integers have 64 bits in both: one that is doubled becomes negative, and does not grow for ever."""
+
+    def end(body):
+        return ad.while_loop(lambda n: n > 0, body, 1, limit=100)
+
+    assert end(lambda n: 2 * n) == -(2**63)
+    with np.errstate(over="ignore"):
+        assert end(lambda n: (print(end=""), 2 * n)[1]) == -(2**63)
+
+
+def test_carries_keep_their_kinds():
+    i, x, flag = ad.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2.0, c[2] ^ True), (0, 1.0, True)
+    )
+    assert (i, x, flag) == (3, 8.0, False) and type(x) is float
+    wide = ad.while_loop(lambda c: c[0] < 3.0, lambda c: c + np.float32(1), np.zeros(2, np.float32))
+    assert wide.dtype == np.float32
+    f = ad.compile(lambda x: ad.while_loop(lambda x: np.max(x) < 3, lambda x: x + 1.0, x))
+    with ad.options(math="strict"):
+        np.testing.assert_array_equal(f(np.array([0.5, 1.0])), [2.5, 3.0])
+
+
+def test_init_stays_as_it_is():
+    x = np.zeros(3)
+
+    def body(x):
+        x += 1.0
+        return x
+
+    np.testing.assert_array_equal(ad.while_loop(lambda x: x[0] < 4.5, body, x), np.full(3, 5.0))
+    np.testing.assert_array_equal(x, np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: ad.while_loop(lambda x: x < 1, lambda x: x, 0.0, keep=0), ["keep is 0", "positive int"]),
+        (lambda: ad.while_loop(lambda x: x < 1, lambda x: x, 0.0, limit=True), ["limit is True", "int"]),
+        (lambda: ad.while_loop(lambda x: x < 1, lambda x: x, np.zeros(3)), ["cond", "shape (3,)", "truth"]),
+        (lambda: ad.while_loop(lambda x: "yes", lambda x: x, 0.0), ["cond gave str", "one truth value"]),
+        (lambda: ad.while_loop(lambda x: x[0] < 1, lambda x: x[:2], np.zeros(3)), ["(3,)", "(2,)", "body"]),
+        (
+            lambda: ad.while_loop(lambda x: x < 1, lambda x: (x, x), 0.0),
+            ["while_loop: body turned a carry with the structure"],
+        ),
+        (
+            lambda: ad.while_loop(lambda x: x[0] < 1, lambda x: x.astype(np.float32), np.zeros(2)),
+            ["while_loop: body turned carry of dtype float64 into float32"],
+        ),
+        (
+            lambda: ad.while_loop(
+                lambda c: c["n"] < 1, lambda c: {"n": c["n"] + 1, "x": c["x"][1:]}, {"n": 0, "x": np.zeros(2)}
+            ),
+            ["carry['x'] of shape (2,)", "shape (1,)"],
+        ),
+    ],
+)
+def test_errors(call, words):
+    with pytest.raises(ad.AutodiffError) as error:
+        call()
+    for word in ("test_loop.py:", *words):
+        assert word in str(error.value)
+
+
+def test_values_of_jax():
+    """Values and forward derivatives; JAX has no reverse mode for loops of unknown length."""
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+
+        def f(x):
+            c = jax.lax.while_loop(lambda c: c[0] < 6, lambda c: (c[0] + 1, jax.numpy.tanh(W @ c[1])), (0, x))
+            return jax.numpy.sum(c[1] ** 2)
+
+        value, moved = jax.jvp(f, (X,), (np.ones(3),))
+        gradient = jax.jacfwd(f)(X)
+
+    def g(x):
+        c = ad.while_loop(lambda c: c[0] < 6, lambda c: (c[0] + 1, np.tanh(W @ c[1])), (0, x))
+        return np.sum(c[1] ** 2)
+
+    assert g(X) == pytest.approx(float(value), rel=1e-12)
+    assert ad.jvp(g, (X,), (np.ones(3),))[1] == pytest.approx(float(moved), rel=1e-12)
+    np.testing.assert_allclose(ad.grad(g)(X), gradient, rtol=1e-12)
+
+
+@pytest.mark.parametrize("way", ["scan", "while_loop"])
+def test_a_long_ode_with_writes_in_place_takes_little_memory_and_one_program(way):
+    """16 times the steps: the same program, and the bytes of 4 times as many carries at most, not of 16."""
+    size, peaks, lengths = 4000, [], []
+
+    def move(q, v, k):
+        q += 0.01 * v
+        v[1:-1] -= 0.01 * k * np.sin(q[1:-1])
+        return q, v
+
+    def by_scan(k, n):
+        (q, v), _ = ad.scan(lambda c, _: (move(*c, k), None), (np.ones(size), np.zeros(size)), length=n)
+        return np.sum(q * v)
+
+    def by_while_loop(k, n):
+        def body(c):
+            return c[0] + 1, *move(*c[1:], k)
+
+        init = (0, np.ones(size), np.zeros(size))
+        _, q, v = ad.while_loop(lambda c: c[0] < n, body, init, keep=10)
+        return np.sum(q * v)
+
+    for n in (25, 400):
+        g = ad.grad(by_scan if way == "scan" else by_while_loop)
+        n = n if way == "scan" else np.array(n)
+        g(2.0, n)
+        lengths.append(len(g.__derived__.last[1].source.splitlines()))
+        tracemalloc.start()
+        g(2.0, n)
+        peaks.append(tracemalloc.get_traced_memory()[1] / (2 * 8 * size))
+        tracemalloc.stop()
+    assert lengths[0] == lengths[1]
+    assert peaks[1] < 4 * peaks[0] and peaks[1] < 70  # of 400 carries
