@@ -53,13 +53,10 @@ def test_version(capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["certificate", "convert", "data", "evaluate", "plot", "sample", "train"])
 def test_each_explains_itself(name):
-    """Under either spelling, and without importing anything that may be missing."""
-    told = [
-        subprocess.run([sys.executable, "-m", *words, "--help"], cwd=ROOT, capture_output=True, text=True)
-        for words in ((f"gpt2.{name}",), ("gpt2", name))
-    ]
-    assert [run.returncode for run in told] == [0, 0], told[0].stderr + told[1].stderr
-    assert told[0].stdout == told[1].stdout and f"usage: {sys.executable} -m gpt2.{name}" in told[0].stdout
+    """Without importing anything that may be missing."""
+    command = [sys.executable, "-m", "gpt2", name, "--help"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert told.returncode == 0 and f"usage: {sys.executable} -m gpt2 {name}" in told.stdout, told.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,15 +117,10 @@ def test_typing_errors(line, capsys, tmp_path, monkeypatch):
     """Each is one line that names what was meant."""
     monkeypatch.chdir(tmp_path)
     name, *words = line.split()
-    assert importlib.import_module(_home(name)).main(words) == 2
+    assert importlib.import_module(commands.module_of(name)).main(words) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ") and told.endswith(f"; did you mean {TYPOS[line]}?\n")
     assert told.count("\n") == 1
-
-
-def _home(name):
-    folder = (ROOT / "gpt2" / name).is_dir()
-    return f"gpt2.{name}.__main__" if folder else f"gpt2.{name}"
 
 
 def test_flags_by_the_names_that_others_have_for_them():
@@ -176,17 +168,6 @@ def test_the_status_of_a_command_is_kept(tmp_path):
         [sys.executable, "-m", "gpt2", "plot", str(tmp_path)], cwd=ROOT, capture_output=True, text=True
     )
     assert run.returncode == 2 and "no run here" in run.stderr
-
-
-@pytest.mark.slow
-def test_the_name_that_a_command_had_before():
-    """python -m gpt2.backward and python -m gpt2 backward are python -m gpt2 certificate."""
-    told = [
-        subprocess.run([sys.executable, "-m", *words, "gelu"], cwd=ROOT, capture_output=True, text=True)
-        for words in (("gpt2.commands.certificate",), ("gpt2.backward",), ("gpt2", "backward"))
-    ]
-    assert [run.returncode for run in told] == [0, 0, 0] and "gelu_backward" in told[0].stdout
-    assert told[0].stdout == told[1].stdout == told[2].stdout
 
 
 # ---- Terminals -------------------------------------------------------------------------------------------
