@@ -38,6 +38,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri in OUTSIDE.values():
         markdown = from_the_top(markdown)
+    markdown = re.sub(r"\]\(\.\./(examples/|CONTRIBUTING|CHANGELOG)", r"](\1", markdown)  # docs/contents.md
     return linked(markdown, {file.src_uri for file in files}, page.file.src_uri)
 
 

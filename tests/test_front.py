@@ -58,6 +58,21 @@ def test_readme_says_what_the_bars_show():
     assert len(shown) == 4 and f"takes {min(ratios):.2f} to {max(ratios):.2f} of the time" in README
 
 
+def test_the_table_of_readme_is_that_of_the_pages():
+    rows = next(one["rows"] for one in speed.figures() if (one["size"], one["threads"]) == ("124M-B4T64", 2))
+    fastest = rows[front.fastest(rows, speed.OWN)]
+    own, jax, llmc = (f"{row['ratio'][0]:.2f}" for row in (fastest, rows["jax"], rows["llmc"]))
+    page = (house.ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    sizes = [
+        re.search(rf"\n\| {name}[^|]*\| (\d+) \|", page)[1] for name in ("this", "PyTorch", "JAX", "autograd")
+    ]
+    table = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in README.splitlines() if line[:2] == "| "
+    ]
+    assert [row[3] for row in table[1:]] == [own, "1", jax, llmc, "-"]
+    assert [row[2] for row in table[1:] if row[0] != "llm.c"] == sizes
+
+
 def test_the_code_is_that_of_the_layer():
     (_, _, forward), (_, _, manual), (_, _, derived) = front.three()
     assert "raise" not in forward and '"""' not in forward + manual and "#" not in manual

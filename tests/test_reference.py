@@ -63,9 +63,13 @@ def test_every_page_is_in_the_contents():
     assert len(listed) == len(set(listed))
     outside = {"index.md", "CONTRIBUTING.md", "CHANGELOG.md"}  # docs/hooks.py brings them
     assert set(listed) == pages | {f"examples/{name}" for name in notebooks} | outside
+    text = (house.ROOT / "docs" / "contents.md").read_text(encoding="utf-8")
+    named = re.findall(r"\]\((?:\.\./examples/)?([\w-]+\.(?:md|ipynb))\)", text)
+    assert {*named, "contents.md"} == pages | notebooks
     readme = (house.ROOT / "README.md").read_text(encoding="utf-8")
-    linked = set(re.findall(r"\]\((?:docs|examples)/([\w-]+\.(?:md|ipynb))\)", readme))
-    assert linked == pages | notebooks
+    linked = re.findall(r"\]\(docs/([\w-]+\.md)\)", readme)
+    assert "contents.md" in linked and set(linked) <= pages and len(linked) == len(set(linked)) <= 8
+    assert len(readme.splitlines()) <= 120
 
 
 def test_what_a_site_lacks_is_named(tmp_path, capsys):

@@ -2,10 +2,6 @@
 
 from . import tree
 from .check.check_grads import BackwardMismatch, check_backward, check_grads
-from .programs.compile import compile
-from .programs.count import flops
-from .programs.fixed import Fixed, FixedPair
-from .programs.repeated import repeated
 from .custom.callback import callback
 from .custom.custom import checkpoint, custom_jvp, custom_vjp, stop_gradient
 from .enzyme import Active, Const, Duplicated, autodiff
@@ -17,6 +13,10 @@ from .loops.parallel_map import parallel_map
 from .loops.scan import scan
 from .loops.while_loop import while_loop
 from .ops.anomaly import AnomalyError
+from .programs.compile import compile
+from .programs.count import flops
+from .programs.fixed import Fixed, FixedPair
+from .programs.repeated import repeated
 from .reuse.watch import watch
 from .run.axpby import axpby
 from .run.blas import blas_kernels, limit_blas_threads
