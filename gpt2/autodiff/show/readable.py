@@ -11,13 +11,15 @@ last, `x * x * x` as a power, a sum over n elements times 1 / n as a mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ..emit.calls import results_of
-from ..emit.expressions import ATOM, MULTIPLY, SUM, Text, infix, number_text
+from ..emit.expressions import ATOM, CHOICE, MULTIPLY, SUM, Text, infix, number_text
 from ..emit.windows import covers, parts_apart
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops import OPS
@@ -300,7 +302,8 @@ class Writer:
             return self.sum_of(*map(self.ref, n.args), minus=op == "subtract")
         if op == "matmul":
             return infix("@", *map(self.ref, n.args))
-        return Text(self.call(n))
+        text = self.call(n)
+        return Text(text, tightness_of(text) if code_of(n.op) is not None else ATOM)
 
     def sum_of(self, a: Text, b: Text, minus: bool) -> Text:
         if not minus and a.text.startswith("-") and not b.text.startswith("-"):
@@ -373,9 +376,9 @@ class Writer:
         if n.op == "assemble" and (axis := _axis(n)) is not None:
             order = sorted(range(len(args)), key=lambda k: attrs["indices"][k][axis][0])
             return f"np.concatenate(({', '.join(self.ref(args[k]).text for k in order)}), axis={axis})"
-        code = OPS[n.op].code
+        code = code_of(n.op)
         if code is not None:
-            return code(*(self.ref(a).text for a in args), **attrs)
+            return applied(code, [self.ref(a) for a in args], attrs)
         settings = [f"{k}={v!r}" for k, v in attrs.items()]
         return f"{n.op}({', '.join([self.ref(a).text for a in args] + settings)})"
 
@@ -469,6 +472,41 @@ class Writer:
         self.lines.append(f"{grid}[{n.attrs['axis']}] = {at}")
         self.lines.append(f"np.add.at({name}, tuple({grid}), {self.ref(v).text})")
         return True
+
+
+# What ops compute that programs call functions of the compiler's for
+SPELT: dict[str, Callable] = {
+    "solve_triangular": lambda a, b, upper: f"np.linalg.solve(np.{'triu' if upper else 'tril'}({a}), {b})",
+    "eig": lambda x, dtype: f"tuple(part.astype(np.{dtype}) for part in np.linalg.eig({x}))",
+    "round_decimal": lambda x, digits: f"np.asarray(round(np.asarray({x}).item(), {digits}))",
+    "in_order": lambda x: f"np.copy({x})",
+}
+
+
+def code_of(op: str) -> Callable | None:
+    """How the text of an op is made of those of its arguments; None for an op that NumPy has no name for."""
+    return SPELT.get(op, OPS[op].code)
+
+
+def applied(code: Callable, args: Sequence[Text], attrs: Mapping[str, Any]) -> str:
+    """The text of a row of the table, with arguments in parentheses where it would take them apart."""
+    text = code(*(a.text for a in args), **attrs)
+    if all(a.tightness == ATOM for a in args):
+        return text
+    apart = code(*(a.at(ATOM) for a in args), **attrs)
+    return text if _tree(text) == _tree(apart) else apart
+
+
+def tightness_of(text: str) -> int:
+    """ATOM for a call, an item or a name; else so little that it stands in parentheses among others."""
+    return ATOM if isinstance(ast.parse(text, mode="eval").body, UNDIVIDED) else CHOICE
+
+
+UNDIVIDED = (ast.Call, ast.Subscript, ast.Attribute, ast.Name, ast.Constant, ast.Tuple, ast.List)
+
+
+def _tree(text: str) -> str:
+    return ast.dump(ast.parse(text, mode="eval"))
 
 
 def _axis(n: Node) -> int | None:

@@ -15,7 +15,7 @@ from ..graph import Graph, Node
 from .readable import Writer, pair_of_writers
 from .wrapping import wrapped
 
-PRINTED = 64  # numbers of a constant array that are written out
+PRINTED = 4  # numbers of a constant array that are written out
 
 
 def runnable_source(graph: Graph, name: str) -> str | None:
@@ -68,18 +68,46 @@ def written(value: ArrayLike) -> str | None:
         return f"np.full({x.shape}, {_number(x.flat[0].item())}, {dtype})"
     if x.size <= PRINTED:
         return f"np.array({_nested(x.tolist())}, {dtype})"
-    return _triangle(x)
+    return _in_steps(x) or _repeated(x) or _triangle(x)
+
+
+def _in_steps(x: np.ndarray) -> str | None:
+    """Numbers in equal steps."""
+    if x.ndim != 1 or x.dtype.kind not in "iuf":
+        return None
+    first, step = x[0].item(), (x[1] - x[0]).item()
+    text = f"np.arange({len(x)}, dtype=np.{x.dtype})"
+    text = text if step == 1 else f"{_number(step)} * {text}"
+    text = text if not first else f"{_number(first)} + {text}"
+    with np.errstate(all="ignore"):
+        return text if eval(text, {"np": np}).tobytes() == x.tobytes() else None
+
+
+def _repeated(x: np.ndarray) -> str | None:
+    """Equal rows, or equal columns."""
+    for one in (x[:1], x[..., :1]):
+        if one.size < x.size and np.broadcast_to(one, x.shape).tobytes() == x.tobytes():
+            text = written(one[0] if one.shape[0] == 1 else one)
+            return text and f"np.broadcast_to({text}, {x.shape})"
+    return None
 
 
 def _triangle(x: np.ndarray) -> str | None:
-    """One number above or below a diagonal and zeros elsewhere, as masks have it; None for others."""
+    """A number on a diagonal, or one above or below it, maybe another on it, and zeros elsewhere."""
     if x.ndim != 2 or min(x.shape) < 2:
         return None
+    dtype = f"np.{x.dtype}"
     for part, corner in (("triu", x[0, -1]), ("tril", x[-1, 0])):
         for k in range(-1, 2):
-            whole = np.full(x.shape, corner)
-            if getattr(np, part)(whole, k).tobytes() == x.tobytes():
-                return f"np.{part}(np.full({x.shape}, {_number(corner.item())}, np.{x.dtype}), {k})"
+            text = f"np.{part}(np.full({x.shape}, {_number(corner.item())}, {dtype}), {k})"
+            found = eval(text, {"np": np})
+            if found.tobytes() == x.tobytes():
+                return text
+            if k == 1 - 2 * (part == "tril") and x.dtype == np.float64 and np.isfinite(x).all():
+                on = x[0, 0].item()
+                if (found + on * np.eye(*x.shape)).tobytes() == x.tobytes():
+                    eye = f"np.eye{x.shape}" if on == 1.0 else f"{_number(on)} * np.eye{x.shape}"
+                    return f"{text} + {eye}" if corner else eye
     return None
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from gpt2.autodiff import FixedPair, passes
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.ops import apply, input_node
+from gpt2.autodiff.ops import OPS, Op, apply, input_node
 from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.subgraph import splice
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.show.readable import constants, readable_source
 from gpt2.autodiff.show.runnable import written
@@ -18,6 +19,7 @@ from gpt2.autodiff.switches import Options
 from gpt2.commands import certificate
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
+from tests.autodiff.ops import test_rules
 from tests.support.random_graphs import random_arrays, random_graph
 
 F8 = np.dtype(np.float64)
@@ -182,3 +184,36 @@ def test_long_lines_are_broken_at_commas():
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(source))
     long = "x = " + " + ".join(["a_name_that_is_long"] * 8)
     assert wrapped(long, 60) == long  # no commas
+
+
+SAMPLES = [
+    pytest.param(name, sample, id=f"{name}-{i}")
+    for name, op in test_rules.ROWS.items()
+    for i, sample in enumerate(op.samples)
+    if "float64" in sample.dtypes
+]
+
+
+@pytest.mark.parametrize("name, sample", SAMPLES)
+def test_parts_of_an_expression_stay_together(name, sample):
+    """Each op with expressions for arguments, and as a part of one: the text computes what the graph does."""
+    graph, values = test_rules.instance(name, sample, "float64")
+    args = [x - x * 0.0 if x.dtype.kind == "f" else x for x in graph.inputs]
+    results = splice(graph, args)
+    further = [part for o in results if o.dtype.kind == "f" for part in (2.0 - o, 3.0 * o)]
+    agrees(Graph(graph.inputs, [*results, *further], "f"), values, rtol=1e-12)
+
+
+def test_rows_of_compound_text(monkeypatch):
+    """Rows whose `code` is an operator and not a call."""
+
+    def elementwise(name, evaluate, code):
+        columns = {"infer": lambda x: (x.shape, x.dtype), "evaluate": evaluate, "code": code}
+        monkeypatch.setitem(OPS, name, Op(name, "elementwise", **columns))
+
+    elementwise("next_one", lambda x: x + 1.0, lambda x: f"{x} + 1.0")
+    elementwise("inverse", lambda x: 1.0 / x, lambda x: f"1.0 / {x}")
+    x, y = input_node((3,), F8, "x"), input_node((3,), F8, "y")
+    first = apply("next_one", x) / apply("inverse", x * y + 2.0)
+    graph = Graph((x, y), [first - apply("inverse", apply("next_one", y))], "f")
+    agrees(graph, [np.array([0.5, 2.0, -3.0]), np.array([3.0, 1.0, 0.25])], rtol=0)
