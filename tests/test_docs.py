@@ -21,7 +21,9 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2 import layers
 from gpt2.__main__ import commands as listed
+from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
+from gpt2.train import flags
 from tests.support import pages
 from tests.support.pages import PAGES, ROOT, blocks
 
@@ -86,6 +88,10 @@ EXCEPTIONS = {
 LONG_ONES = ("python -m bench.", "python -m tests.long.", "python tests/long/")
 # Programs without a fence or a prompt: the first line, and the function below that checks them
 SNIPPETS = {
+    (
+        "docs/adding-a-setting.md",
+        'ema: float = setting(0.0, "optimisation", "memory of averaged weights", minimum=0, below=1)',
+    ): "check_setting",
     ("docs/derivatives.md", "np.where(x > 0, np.sqrt(x), 0.0)"): "check_branch_not_taken",
     ("docs/derivatives.md", "safe = np.where(x > 0, x, 1.0)"): "check_branch_not_taken",
     ("docs/tour.md", "dinp = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm))"): "check_formula",
@@ -95,7 +101,7 @@ SHORT = "--steps 2 --batch-size 2 --block-size 32 --warmup 0 --eval-batches 1 --
 SMALL = "--n-layer 1 --n-head 2 --n-embd 16"
 # Commands that start from the released weights, and those that go on with the run made of them: a small model
 # stands in for the weights, but their tokenizer is GPT-2's own
-RELEASED = re.compile(r"--init gpt2|--preset (finetune|llm\.c)|gpt2\.convert gpt2|runs/mine")
+RELEASED = re.compile(r"--init gpt2|--preset (finetune|llm\.c)|gpt2 convert gpt2|runs/mine")
 # Commands that need more than `pip install -e '.[test]'`
 NEEDS = {
     "python -m gpt2 convert runs/shakespeare-1 mine-hf": "safetensors",
@@ -217,6 +223,15 @@ def check_branch_not_taken(text):
     np.testing.assert_allclose(gradient, [0.25, 0.0, 0.0][: len(x)], rtol=1e-12)
     if before:
         assert ad.grad(f)(np.array([-1.0])) == 0.0
+
+
+def check_setting(text):
+    """A field of this kind is parsed from a flag, and its limits hold."""
+    names: dict = {"setting": flags.setting, "__name__": "settings"}
+    exec(f"import dataclasses\n@dataclasses.dataclass\nclass S:\n    {text.strip()}", names)
+    assert flags.convert(names["S"], "ema", "0.5", "--ema") == 0.5 == names["S"](ema=0.5).ema
+    with pytest.raises(UserError, match="--ema"):
+        flags.convert(names["S"], "ema", "1", "--ema")
 
 
 def check_formula(text):

@@ -334,8 +334,13 @@ def inline(graph: Graph, args: Sequence) -> list:
 
 
 def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ...]:
-    """One op of the table on recorded or plain operands: a recorded value, or for a tuple node several."""
-    rec = innermost([x for x in args if type(x) is Recorded])
+    """One op of the table on recorded or plain operands: a recorded value, or for a tuple node several. Where
+    all are plain, what the row evaluates.
+    """
+    recorded = [x for x in args if type(x) is Recorded]
+    if not recorded:
+        return evaluate(op, list(map(np.asarray, args)), attrs)
+    rec = innermost(recorded)
     rec.check_computed()
     dtypes = [x.dtype for x in args if hasattr(x, "dtype")]
     like = np.result_type(*dtypes) if dtypes else None

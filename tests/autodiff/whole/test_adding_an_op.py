@@ -1,5 +1,6 @@
 """docs/adding-an-op.md does what it says: its code runs, and its rows pass the tests made from the table."""
 
+import dataclasses
 import os
 import re
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt2.autodiff.check.numeric import GradientMismatch
-from gpt2.autodiff.ops import OPS
+from gpt2.autodiff.ops import OPS, Op
 from tests.autodiff.ops import test_rules
 
 PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "adding-an-op.md")
@@ -33,7 +34,14 @@ def test_the_page(page):
     assert "np.nextafter has no derivative rule" in page["message"]
     np.testing.assert_allclose(page["gradient"], [2.0, 6.0], rtol=1e-12)
     np.testing.assert_allclose(page["curvature"], 2 * np.eye(2), rtol=1e-12)
-    assert page["slope"] == 0.5
+    assert page["slope"] == 0.5 and page["plain"] == np.log(2.0)
+
+
+def test_every_column_is_explained():
+    with open(PAGE) as f:
+        text = f.read()
+    named = {*re.findall(r"`(\w+)[`(=]", text), *re.findall(r"^    (\w+)=", text, re.M)}
+    assert {field.name for field in dataclasses.fields(Op)} - {"name", "kind"} - named == set()
 
 
 @pytest.mark.parametrize("name", ADDED)
