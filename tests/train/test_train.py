@@ -347,6 +347,15 @@ def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
     assert max(record["step"] for record in lines(whole)) == 1
 
 
+def test_overwrite_where_nothing_is(small, tmp_path, capsys):
+    missing = tmp_path / "missing"
+    assert program.main([*small, "--out", str(missing), "--overwrite", "--steps", "1"]) == 0
+    told = capsys.readouterr()
+    assert f"--overwrite: there is no folder {missing} yet" in told.out + told.err
+    assert program.main([*small, "--overwrite"]) == 2
+    assert "--overwrite has no effect without --out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", runs.FILES)
 def test_files_that_are_no_runs_are_not_replaced_by_accident(small, tmp_path, capsys, name):
     """Weights that were copied away from a run, the tokenizer of a folder of transformers."""

@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -194,8 +195,12 @@ def _text(key: tuple) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing: who reads meanwhile finds the old file."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    """All of it or nothing: who reads meanwhile finds the old file. What a killed writer left goes."""
+    for left in path.parent.glob(f"{path.name}.*.tmp"):
+        with suppress(OSError):
+            if left.stat().st_mtime < time.time() - 60:
+                left.unlink()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
     try:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)

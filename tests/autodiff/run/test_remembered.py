@@ -1,6 +1,7 @@
 """Choices kept in files: by machine, by any number of processes, and whatever the files hold."""
 
 import json
+import os
 
 import pytest
 
@@ -157,3 +158,12 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
         ways.put(KEY, "left")
         assert ways.get(KEY) == "left"
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["ways.json"]  # nothing temporary
+
+
+def test_what_a_killed_writer_left_goes(tmp_path):
+    left, fresh = tmp_path / "choices.json.abc.tmp", tmp_path / "choices.json.def.tmp"
+    left.write_text("{")
+    fresh.write_text("{")
+    os.utime(left, (0, 0))
+    remembered._write(tmp_path / "choices.json", "{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["choices.json", "choices.json.def.tmp"]
