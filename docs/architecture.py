@@ -227,8 +227,26 @@ WORDS = {
     "Step": ("train/step.py", "one update of the parameters by the optimizer."),
 }
 
+# What to read first, in this order
+FIRST = {
+    "gpt2/layers/layernorm.py": "a layer: its forward, and below it its backward by hand",
+    "gpt2/model/forward.py": "the forward of GPT-2, layer by layer",
+    "gpt2/model/backward.py": "its backward, the same in reverse",
+    "gpt2/train/loop.py": "training: validations, samples, steps and checkpoints",
+    "gpt2/autodiff/ops/matrix.py": "ops of the compiler with their rules: products of matrices",
+    "gpt2/autodiff/passes/algebra.py": "a pass of the compiler: rules that make a graph smaller",
+}
+
 HEAD = """\
 # The map
+
+## Read these six files first
+
+Some {lines:,} lines: a layer of GPT-2, its forward and backward, how it is trained, and one rule and one pass
+of the compiler.
+
+{files}
+## The rooms
 
 Made by `python -m docs.architecture`, as is the picture. A test fails when either is out of date, or a
 room is missing here.
@@ -281,13 +299,19 @@ NumPy's product of matrices, and among layers llm.c's name of the linear layer.
 
 def page() -> str:
     parts = [
-        HEAD + RUN + listed(PARTS, "gpt2"),
+        head() + RUN + listed(PARTS, "gpt2"),
         COMPILE.format(core=lines_of(STAGES)) + listed(STAGES, "gpt2/autodiff"),
         EXTRA.format(extra=lines_of(EXTRAS)) + listed(EXTRAS, "gpt2/autodiff"),
         MEANINGS + "".join(item(word, f"{text} `{file}`") for word, (file, text) in WORDS.items()),
         "## Beside gpt2\n\n" + "".join(item(name, words) for name, words in BESIDE.items()),
     ]
     return "\n".join(parts)
+
+
+def head() -> str:
+    lines = sum(len((house.ROOT / path).read_text(encoding="utf-8").splitlines()) for path in FIRST)
+    files = "".join(item(path, f"{words}.") for path, words in FIRST.items())
+    return HEAD.format(lines=round(lines, -2), files=files)
 
 
 def lines_of(rooms: Mapping[str, Room]) -> int:

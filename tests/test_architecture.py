@@ -90,3 +90,10 @@ def test_crossings_are_undone():
     above, below = picture.links_of(ways)
     assert picture.crossings(rows, below) > 0
     assert picture.crossings(picture.ordered(rows, above, below), below) == 0
+
+
+def test_the_first_six_files_are_few_lines():
+    counts = [
+        len((house.ROOT / path).read_text(encoding="utf-8").splitlines()) for path in architecture.FIRST
+    ]
+    assert len(counts) == 6 and max(counts) <= 200 and sum(counts) <= 900

@@ -24,10 +24,11 @@ from gpt2.backward import auto, compiled, options_for, whole
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import Sizes, at
+from gpt2.model.backward import backward_pass, block_backward
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.forward import block_forward, forward_pass, loss_fn
-from gpt2.model.gpt2 import GPT2, backward_pass, block_backward, default_backward
+from gpt2.model.gpt2 import GPT2, default_backward
 from gpt2.output import painted
 
 EXACT = 1e-10  # different orders of summation in float64

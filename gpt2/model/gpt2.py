@@ -1,7 +1,7 @@
-"""GPT-2 with parameters and gradients: its buffers, its step, and the backward of the whole by hand.
+"""GPT-2 with parameters and gradients: the class GPT2, its buffers and its step.
 
-What the model is, its layers, tensors and forward, stands in description.py. Here it gets arrays, and the way
-back: each layer's backward, by hand or derived, in reverse; or one program, with backward="whole".
+What the model is, its layers and tensors, stands in description.py, the forward in forward.py and the
+backward in backward.py. With backward="whole" both are one program.
 """
 
 import inspect
@@ -23,6 +23,7 @@ from gpt2.autodiff import run_on_threads
 from gpt2.errors import UserError, counted
 from gpt2.layers import Layer
 from gpt2.layers.layer import Parameter
+from gpt2.model.backward import Gradients, backward_pass, block_backward
 from gpt2.model.changes import Surroundings
 from gpt2.model.config import BLOCK_PLACES, PRESETS, GPT2Config, parameter_table
 from gpt2.model.description import Block, Description
@@ -564,7 +565,7 @@ class GPT2:
         if self.program is not None:
             self.program.backward(self._scale(scale), saved, self._grad_buffers(), accumulate)
             return
-        grads = _Gradients(self.grads, accumulate, on_ready, self.description)
+        grads = Gradients(self.grads, accumulate, on_ready, self.description)
         backward_pass(saved, scale, grads, self.description, self.layers)
 
     def first_non_finite(self, tokens: ArrayLike, targets: ArrayLike = None) -> str | None:
@@ -637,127 +638,6 @@ def _alike(d: Description) -> Callable:
         return once(x, *(params[name][l] for name in names)), {}
 
     return run_block
-
-
-# ---- Backward, by hand: the forward pass in reverse ------------------------------------------------------
-
-
-def backward_pass(saved: dict, scale: float, grads: "_Gradients", d: Description, layers: Layers) -> None:
-    """Gradient of scale * mean loss, handed to grads tensor by tensor. Empties saved on the way."""
-    dlogits = _loss_backward(saved, scale, d, layers)
-    dx = grads.through(d, layers, "head", dlogits, saved)
-    del dlogits  # (B, T, V), the largest array there is
-    dx = grads.through(d, layers, "lnf", dx, saved)
-    for l in reversed(range(d.config.n_layer)):
-        if dx is None:  # nothing before this is trained
-            break
-        dx = block_backward(dx, saved["blocks"].pop(), l, grads, d, layers)
-    # wte is used twice, as embedding and as head: its gradients add up
-    grads.through(d, layers, "encoder", dx, saved, again=("wte",))
-
-
-def _loss_backward(saved, scale, d, layers):
-    """dlogits. Of the mean over B*T losses, each gets its share."""
-    B, T = saved["shape"]
-    dlosses = np.full((B, T), scale / (B * T), d.config.dtype)
-    logits = saved.pop("logits")  # not needed again, so dlogits may take their memory
-    own = any(_may_hold(kept, logits) for kept in saved["head"])  # unless the head's backward reads them
-    dlogits, _ = layers["crossentropy"].backward(
-        dlosses, saved.pop("loss"), out=(None if own else logits, None)
-    )
-    return dlogits
-
-
-def _may_hold(kept, array):
-    """Whether something that a layer has saved may hold memory of an array: what is no array may hold any."""
-    return kept is not None and (not isinstance(kept, np.ndarray) or np.may_share_memory(kept, array))
-
-
-def block_backward(
-    dout: np.ndarray, saved: dict[str, tuple], l: int, grads: "_Gradients", d: Description, layers: Layers
-) -> np.ndarray:
-    """Gradient of block_forward with respect to x (B, T, C). Parameter gradients go to slice l of grads.
-
-    None where nobody wants it: neither x nor what it was computed from is trained.
-    """
-    if d.block is not None:
-        return grads.of_block(layers["block"], d.block_tensors, dout, saved["block"], l)
-    through = partial(grads.through, d, layers)
-    add, plus = layers["residual"].backward, layers["residual"].forward
-
-    dx, dfcproj = add(dout, saved["residual2"])
-    dfch_gelu = through("fcproj", dfcproj, saved, l)  # (B, T, 4C)
-    dfch = through("gelu", dfch_gelu, saved, l)
-    dln2 = through("fc", dfch, saved, l)  # (B, T, C)
-    dbranch = through("ln2", dln2, saved, l)
-    if dbranch is None:
-        return None
-    dx, _ = plus(dx, dbranch)  # x went two ways, past the MLP and through it
-
-    dx, dattproj = add(dx, saved["residual1"])
-    datty = through("attproj", dattproj, saved, l)
-    dqkv = through("att", datty, saved, l)  # (B, T, 3C)
-    dln1 = through("qkv", dqkv, saved, l)  # (B, T, C)
-    dbranch = through("ln1", dln1, saved, l)
-    if dbranch is None:
-        return None
-    dx, _ = plus(dx, dbranch)  # past attention and through it
-    return dx
-
-
-class _Gradients:
-    """Where parameter gradients go: views of the flat buffer, set on the first visit unless accumulating.
-
-    on_ready hears of a block's matrices as they are put. The rest is small, or comes at the end (wte).
-    """
-
-    def __init__(self, views, accumulate, on_ready, d):
-        self.views = views
-        self.accumulate = accumulate
-        self.on_ready = on_ready
-        self.d = d
-        self.ranges = ranges_of(d.trained.shapes)  # name -> (start, stop) in the flat buffer
-
-    def through(self, d, layers, place, dout, saved, l=..., again=()):
-        """The backward of the layer at this place; returns the gradient of its first input, and puts those of
-        its tensors. None where nobody wants it: nothing before this place is trained.
-
-        l of their block; again: names put before, to which this adds.
-        """
-        s = d.calls[place]
-        return self._put(layers[s.layer], place, dout, saved.pop(place), s.tensors, l, again, s.static)
-
-    def of_block(self, layer, names, dout, saved, l):
-        """The same for a block of one's own, which is one layer."""
-        return self._put(layer, "block", dout, saved, names, l)
-
-    def _put(self, layer, place, dout, saved, names, l, again=(), static={}):  # noqa: B006
-        wanted = self.d.trained.wanted(place, l)
-        if dout is None or (wanted is not None and not any(wanted)):
-            return None
-        views = [self._view(name, l) for name in names]
-        add = self.accumulate or bool(again)
-        for name, view in zip(names, views):
-            if add and not self.accumulate and name not in again and view is not None:
-                view[...] = 0.0  # its first gradient, added like the others
-        layer = layer if wanted is None else layer.wanting(wanted)
-        dinp, *_ = layer.backward(dout, saved, out=(None, *views), add=add, **static)
-        self._announce(names, views, l)
-        return dinp if wanted is None or wanted[0] else None
-
-    def _view(self, name, l):
-        """Where the gradient of a tensor's slice l goes; None: it is not wanted."""
-        if not self.d.trained.at(name, l):
-            return None
-        return self.views[name] if l is ... else self.views[name][l - self.d.trained[name]]
-
-    def _announce(self, names, views, l):
-        if self.on_ready is None or l is ...:
-            return
-        for name, view in zip(names, views):
-            if view is not None and view.ndim == 2:
-                start = self.ranges[name][0] + (l - self.d.trained[name]) * view.size
-                self.on_ready(start, start + view.size)
 
 
 # ---- Finding the first layer that went wrong -------------------------------------------------------------

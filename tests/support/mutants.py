@@ -181,8 +181,13 @@ def of_layers() -> list[Mutant]:
 
 
 def of_model() -> list[Mutant]:
-    s = source("gpt2.model.gpt2")
-    return [m for node in s.live if s.name(node) in MODEL for m in mutants_of(s, node, frozenset(["model"]))]
+    return [
+        m
+        for s in map(source, ("gpt2.model.gpt2", "gpt2.model.backward"))
+        for node in s.live
+        if s.name(node) in MODEL
+        for m in mutants_of(s, node, frozenset(["model"]))
+    ]
 
 
 def of_table() -> list[Mutant]:

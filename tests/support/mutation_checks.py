@@ -66,7 +66,7 @@ def checks(m: Mutant):
     if m.module.startswith("gpt2.layers"):
         (layer,) = m.tests
         yield from layer_checks(layer)
-    elif m.module == "gpt2.model.gpt2":
+    elif m.module in ("gpt2.model.gpt2", "gpt2.model.backward"):
         yield from model_checks()
     elif m.module.startswith("gpt2.autodiff.derive."):
         yield from chain_checks()

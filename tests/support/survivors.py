@@ -34,12 +34,12 @@ EXPLAINED = {
     },
     # the model
     (
-        "model.gpt2",
+        "model.backward",
         "backward_pass",
         "if dx is None:",
         "if False:",
     ): "nothing comes of None",
-    ("model.gpt2", "block_backward", "plus(dx, dbranch)", "plus(dbranch, dx)"): (SYMMETRIC, 2),
+    ("model.backward", "block_backward", "plus(dx, dbranch)", "plus(dbranch, dx)"): (SYMMETRIC, 2),
     ("model.gpt2", "backward", "if self.program is not None:", "if False:"): WHOLE,
     ("model.gpt2", "backward", "self", "scale"): (WHOLE, 3),
     ("model.gpt2", "backward", "scale", "accumulate"): WHOLE,
