@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..derive.differentiate import active_nodes, vjp_graph
-from ..graph import Graph, Node, rewrite
+from ..graph import Graph, Node, is_scalar_const, rewrite
 from ..ops import apply, const, input_node
 from ..ops.interpret import evaluate_graph
 from .axes import about_factor
@@ -149,6 +149,32 @@ def _other_gradient(problem: Problem, got, same) -> Iterator[str]:
 def _cotangent_ignored(problem: Problem, got, same) -> Iterator[str]:
     if same(got, problem.gradient(problem.graph, np.ones_like(problem.cotangent))):
         yield "the output gradient is ignored: this is the gradient of the sum of the output"
+    if same(got, problem.cotangent):
+        yield "it is the output gradient itself: the derivative of the function is left out"
+
+
+def _one_part(problem: Problem, got, same) -> Iterator[str]:
+    """One of several equal parts along an axis, such as q, k and v, is a multiple of what it should be."""
+    want = problem.expected
+    for axis in reversed(range(want.ndim)):
+        for count in (3, 2, 4):
+            if want.shape[axis] % count or want.shape[axis] == count:
+                continue
+            parts = list(zip(np.split(got, count, axis), np.split(want, count, axis)))
+            wrong = [k for k, (g, w) in enumerate(parts) if not same(g, w)]
+            if len(wrong) != 1:
+                continue
+            g, w = parts[wrong[0]]
+            factor = np.vdot(w, g).real / np.vdot(w, w).real if w.any() else 0.0
+            if factor and same(g, factor * w):
+                times = (about_factor(factor, problem.graph) or (f"{factor:.6g}", ""))[0]
+                consts = {float(n.value) for n in problem.graph.nodes if is_scalar_const(n)}
+                missing = next((c for c in consts if c and abs(c * factor - 1.0) < 1e-6), None)
+                cause = "" if missing is None else f": the factor {missing:g} is left out"
+                yield (
+                    f"part {wrong[0] + 1} of {count} along axis {axis} is {times} times what it should be, "
+                    f"and the others are right{cause}"
+                )
 
 
 def _paths(problem: Problem, got, same) -> Iterator[str]:
@@ -266,6 +292,16 @@ def _patterns(problem: Problem, got, same) -> Iterator[str]:
     want = problem.expected
     difference = got - want
     scale = np.max(np.abs(difference), initial=0.0)
+    wrong = np.abs(difference) > 1e-6 * scale
+    for axis in range(want.ndim):
+        others = tuple(a for a in range(want.ndim) if a != axis)
+        rows, empty = np.flatnonzero(wrong.any(others)), np.flatnonzero(~got.any(others))
+        if len(rows) and set(rows) <= set(empty):
+            numbers = ", ".join(map(str, rows))
+            yield (
+                f"it is zero at {'index' if len(rows) == 1 else 'indices'} {numbers} of axis {axis}, and "
+                "right elsewhere: nothing was added there"
+            )
     for axis, n in enumerate(want.shape):
         if n < 2:
             continue
@@ -274,13 +310,12 @@ def _patterns(problem: Problem, got, same) -> Iterator[str]:
                 f"the difference is the same all along axis {axis}: the derivative of a mean or a sum over "
                 "that axis is left out, or counts too much"
             )
-        others = tuple(a for a in range(want.ndim) if a != axis)
-        wrong = np.flatnonzero((np.abs(difference) > 1e-6 * scale).any(others))
-        if len(wrong) <= n // 3:
-            numbers = ", ".join(map(str, wrong))
-            yield f"only {'index' if len(wrong) == 1 else 'indices'} {numbers} of axis {axis} differ"
+        rows = np.flatnonzero(wrong.any(tuple(a for a in range(want.ndim) if a != axis)))
+        if len(rows) <= n // 3:
+            numbers = ", ".join(map(str, rows))
+            yield f"only {'index' if len(rows) == 1 else 'indices'} {numbers} of axis {axis} differ"
 
 
 # Causes that say what the gradient as a whole is like, and those that name a step of the function
-AS_A_WHOLE = (_simple_causes, _other_gradient, _cotangent_ignored)
-OF_A_STEP = (_paths, _repeated, _named_path_counts, _single_steps, _path_counts)
+AS_A_WHOLE = (_cotangent_ignored, _simple_causes, _other_gradient)
+OF_A_STEP = (_paths, _repeated, _named_path_counts, _one_part, _single_steps, _path_counts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import permutations
 
 import numpy as np
@@ -45,7 +46,10 @@ class DerivedFormula:
     def changed(self, node: Node, value: np.ndarray, backward_alone: bool = False) -> np.ndarray:
         """The gradient, were `node` this value; or were it so in the gradient's own steps alone, as where the
         forward saved others that depend on it."""
-        new = {node: value}
+        return self.with_values({node: value}, backward_alone)
+
+    def with_values(self, new: dict[Node, np.ndarray], backward_alone: bool = False) -> np.ndarray:
+        """The same for several values."""
         for n in self.graph.nodes:
             if backward_alone and n in self.forward:
                 continue
@@ -72,17 +76,28 @@ def mistakes(formula: DerivedFormula, suspected: Callable[[Node], bool]) -> Iter
     # the gradient's own steps before those of the function, which a backward may compute again
     steps.sort(key=lambda n: n in formula.forward)
     tried = 0
-    for kind in (_products, _sums, _scalings, _terms, _factors, _orders, _steps_left_out, _other_values):
+    for kind in (
+        _products,
+        _sums,
+        _other_axes,
+        _scalings,
+        _terms,
+        _factors,
+        _orders,
+        _steps_left_out,
+        _other_values,
+    ):
         for n in steps:
             for text, value in kind(formula, n):
-                if value.shape != n.shape:
+                if value.shape != n.shape and kind is not _other_axes:
                     continue
                 tried += 1
                 if tried > MOST:
                     return
-                yield text + _location(n), formula.changed(n, value)
-                if n in formula.forward:
-                    yield text + _location(n), formula.changed(n, value, backward_alone=True)
+                for alone in (False, True)[: 1 + (n in formula.forward)]:
+                    with suppress(ValueError):  # shapes that do not fit
+                        yield text + _location(n), formula.changed(n, value, backward_alone=alone)
+    yield from _constants(formula)
 
 
 def _location(n: Node) -> str:
@@ -141,6 +156,34 @@ def _sums(formula: DerivedFormula, n: Node):
     first = formula.values[x][tuple(slice(0, 1) if k in axes else slice(None) for k in range(x.ndim))]
     if first.size == value.size:
         yield f"the first of {where} of {said(x)} is taken where the sum is meant", first.reshape(n.shape)
+
+
+def _other_axes(formula: DerivedFormula, n: Node):
+    """A sum, a mean or an extreme over another axis, which fits where it is broadcast."""
+    if n.op not in ("sum", "max", "min") or not n.attrs.get("keepdims") or len(n.attrs["axes"]) != 1:
+        return
+    x, (axis,) = formula.values[n.args[0]], n.attrs["axes"]
+    for other in range(x.ndim):
+        if other != axis:
+            found = evaluate(n.op, [x], {**n.attrs, "axes": (other,)})
+            text = f"the {n.op} of {said(n.args[0])} is over axis {other} where axis {axis} is meant"
+            yield text, found
+            if n.op == "sum":
+                yield text.replace("sum", "mean", 1), found * (x.shape[axis] / x.shape[other])
+
+
+def _constants(formula: DerivedFormula) -> Iterator[tuple[str, np.ndarray]]:
+    """A number of the formula that is left out wherever it stands, as the 1 / sqrt(d) of attention."""
+    groups: dict[float, list[Node]] = {}
+    for n in formula.graph.nodes:
+        if n.op == "const" and not n.shape and n.dtype.kind == "f" and n in formula.needed:
+            groups.setdefault(float(formula.values[n]), []).append(n)
+    for number, nodes in groups.items():
+        if number not in (0.0, 1.0):
+            cause = about_factor(1.0 / number, formula.graph)
+            told = f", 1/{cause[0]}" if cause and not cause[0].replace(".", "").isdigit() else ""
+            values = {n: np.ones((), n.dtype) for n in nodes}
+            yield f"the factor {number:g}{told} is left out everywhere", formula.with_values(values)
 
 
 def _scalings(formula: DerivedFormula, n: Node):
@@ -233,9 +276,8 @@ def _steps_left_out(formula: DerivedFormula, n: Node):
 
 def _other_values(formula: DerivedFormula, n: Node):
     """A value of the function where another of the same shape is meant."""
-    named = [
-        m for m in formula.forward if m.shape and not isinstance(m.dtype, tuple) and m.dtype.kind in "fc"
-    ]
+    values = [*formula.forward, formula.graph.inputs[-1]]  # the last is the output's gradient
+    named = [m for m in values if m.shape and not isinstance(m.dtype, tuple) and m.dtype.kind in "fc"]
     for k, a in enumerate(n.args):
         if not a.shape or (a.args and a not in formula.forward):
             continue
