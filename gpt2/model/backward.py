@@ -3,10 +3,13 @@
 Each layer's own backward, written by hand or derived, is in the table `layers`.
 """
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from gpt2.layers import Layer
 from gpt2.model.description import Description
 from gpt2.model.fitting import Layers
 from gpt2.model.tensors import ranges_of
@@ -81,14 +84,29 @@ class Gradients:
     on_ready hears of a block's matrices as they are put. The rest is small, or comes at the end (wte).
     """
 
-    def __init__(self, views, accumulate, on_ready, d):
+    def __init__(
+        self,
+        views: Mapping[str, np.ndarray],
+        accumulate: bool,
+        on_ready: Callable[[int, int], None] | None,
+        d: Description,
+    ):
         self.views = views
         self.accumulate = accumulate
         self.on_ready = on_ready
         self.d = d
         self.ranges = ranges_of(d.trained.shapes)  # name -> (start, stop) in the flat buffer
 
-    def through(self, d, layers, place, dout, saved, l=..., again=()):
+    def through(
+        self,
+        d: Description,
+        layers: Layers,
+        place: str,
+        dout: Any,
+        saved: dict,
+        l: Any = ...,
+        again: Collection[str] = (),
+    ) -> Any:
         """The backward of the layer at this place; returns the gradient of its first input, and puts those of
         its tensors. None where nobody wants it: nothing before this place is trained.
 
@@ -97,7 +115,7 @@ class Gradients:
         s = d.calls[place]
         return self._put(layers[s.layer], place, dout, saved.pop(place), s.tensors, l, again, s.static)
 
-    def of_block(self, layer, names, dout, saved, l):
+    def of_block(self, layer: Layer, names: Sequence[str], dout: np.ndarray, saved: Any, l: int) -> Any:
         """The same for a block of one's own, which is one layer."""
         return self._put(layer, "block", dout, saved, names, l)
 

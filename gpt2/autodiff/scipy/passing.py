@@ -16,7 +16,7 @@ from ..record.value import Recorded
 from ..tree import flatten
 
 _HARMLESS = frozenset(
-    ("overwrite_a", "overwrite_b", "overwrite_ab", "overwrite_c", "check_finite", "lapack_driver")
+    ("overwrite_a", "overwrite_b", "overwrite_ab", "overwrite_c", "check_finite", "lapack_driver", "lwork")
 )
 _THEIRS: dict[str, Callable] = {}  # SciPy's functions, which are not part of what a recording depends on
 

@@ -75,12 +75,14 @@ def _in_steps(x: np.ndarray) -> str | None:
     """Numbers in equal steps."""
     if x.ndim != 1 or x.dtype.kind not in "iuf":
         return None
-    first, step = x[0].item(), (x[1] - x[0]).item()
+    first, step, found = x[0].item(), (x[1] - x[0]).item(), np.arange(len(x), dtype=x.dtype)
     text = f"np.arange({len(x)}, dtype=np.{x.dtype})"
-    text = text if step == 1 else f"{_number(step)} * {text}"
-    text = text if not first else f"{_number(first)} + {text}"
     with np.errstate(all="ignore"):
-        return text if eval(text, {"np": np}).tobytes() == x.tobytes() else None
+        if step != 1:
+            text, found = f"{_number(step)} * {text}", step * found
+        if first:
+            text, found = f"{_number(first)} + {text}", first + found
+    return text if found.tobytes() == x.tobytes() else None
 
 
 def _repeated(x: np.ndarray) -> str | None:
@@ -100,7 +102,7 @@ def _triangle(x: np.ndarray) -> str | None:
     for part, corner in (("triu", x[0, -1]), ("tril", x[-1, 0])):
         for k in range(-1, 2):
             text = f"np.{part}(np.full({x.shape}, {_number(corner.item())}, {dtype}), {k})"
-            found = eval(text, {"np": np})
+            found = getattr(np, part)(np.full(x.shape, corner), k)
             if found.tobytes() == x.tobytes():
                 return text
             if k == 1 - 2 * (part == "tril") and x.dtype == np.float64 and np.isfinite(x).all():
