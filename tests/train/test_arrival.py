@@ -18,6 +18,7 @@ from gpt2.model.optimizer import cosine_lr
 from gpt2.train import Settings, fastest, opened, session, steps
 from gpt2.train import run as run_module
 from gpt2.train.build import model_config
+from gpt2.train.kernels import VARIABLE
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 LAYER = """
@@ -127,6 +128,7 @@ class Seen:
 def trained(tmp_path, monkeypatch):
     """(settings, run, what was seen)."""
     s, told = values(tmp_path), {}
+    monkeypatch.delenv(VARIABLE, raising=False)  # --kernels own: those that are loaded
     monkeypatch.setattr(session, "set_threads", lambda n: told.setdefault("threads", n))
     join = parallel.join
     monkeypatch.setattr(parallel, "join", lambda *args: told.setdefault("join", args) and join(*args))
