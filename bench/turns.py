@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench import machine
 from bench.contenders import CONTENDERS, reason_missing
-from gpt2.memory import free_memory
+from gpt2.machine import free_memory
 from gpt2.parallel.cores import thread_variables
 
 ROOT = Path(__file__).resolve().parents[1]

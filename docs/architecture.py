@@ -54,7 +54,7 @@ PARTS = {
         "by hand or derived",
         "The seam: for each layer the backward by hand or the derived one, compiled or as written.",
     ),
-    "memory": Room("free memory", "How much memory this process may still take, in a container too."),
+    "machine": Room("machine", "Free memory, in a container too, and whether other programs are at work."),
     "model": Room(
         "GPT-2",
         "What GPT-2 is and does: sizes, tensors, layers, own ones too; forward, decoder, adapters, AdamW.",

@@ -89,12 +89,12 @@ def generate(
 
 def _words_of(model):
     """The Tokenizer of a model that was loaded."""
-    if model.find_tokenizer is None:
+    if (found := model.tokenizer) is None:
         raise UserError(
             "generate: this model brings no tokenizer; give one, as gpt2.load_tokenizer finds it, "
             "with tokenizer=, or token ids as the prompt"
         )
-    return model.find_tokenizer()
+    return found
 
 
 def generate_batch(

@@ -142,12 +142,12 @@ PARTS: dict[str, set[str]] = {
     "autodiff": set(),
     "storage": {"errors", "hints"},
     "data": {"cli", "errors", "hints", "storage"},
-    "memory": set(),
+    "machine": set(),
     "backward": {"layers", "autodiff", "errors"},
     # Of autodiff the threads, and what watches a function: the derived backwards come by `backward`
     "model": {"autodiff", "backward", "errors", "layers", "storage"},
     "sampling": {"data", "errors", "model"},
-    "parallel": {"autodiff", "errors", "hints", "memory", "model"},  # of autodiff the threads
+    "parallel": {"autodiff", "errors", "hints", "machine", "model"},  # of autodiff the threads
     "weights": {"data", "errors", "hints", "model", "storage"},
     "library": {"data", "model", "weights"},
     "train": {
@@ -156,7 +156,7 @@ PARTS: dict[str, set[str]] = {
         "data",
         "errors",
         "hints",
-        "memory",
+        "machine",
         "model",
         "output",
         "parallel",

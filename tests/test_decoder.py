@@ -37,7 +37,7 @@ def is_close(found, expected):
 
 
 def compiled(model, batch=2):
-    of, step = model.one_position.get(batch, (None, None))
+    of, step = model.generation.programs.get(batch, (None, None))
     return of is model.description and step is not None
 
 
@@ -83,7 +83,7 @@ def test_adapters_and_frozen_blocks_are_read(pieces):
 def test_it_is_not_compiled_where_the_model_is_not():
     model = model_of(compile=False)
     (*_, logits) = read(model, [1] * 9)
-    assert not model.one_position and is_close(logits[:, 0], model.forward(TOKENS)[:, -1])
+    assert not model.generation.programs and is_close(logits[:, 0], model.forward(TOKENS)[:, -1])
 
 
 def test_a_block_that_looks_at_values_is_read_as_it_is_written():
@@ -138,7 +138,7 @@ def test_a_state_moves_once_a_token():
     model = model_of(layers={"layernorm": Layer("running", running_mean, None, read=counted)})
     decoder = Decoder(model, 2)
     calls.clear()
-    model.one_position.clear()  # it compiles anew
+    model.generation.programs.clear()  # it compiles anew
     for t in range(4):
         decoder.read(TOKENS[:, t : t + 1])
     assert calls == [t for t in range(4) for _ in range(5)]

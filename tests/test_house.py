@@ -209,6 +209,27 @@ def test_a_private_name_is_seen(source):
     assert private_uses("from gpt2 import autodiff as ad\nfrom gpt2.autodiff import grad\nad.jvp") == []
 
 
+def written_onto_models(source):
+    """Assignments to an attribute of something called model, `new` or `other`, but for one of self's own."""
+    return [
+        f"{target.lineno}: {ast.unparse(target)}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value).split(".")[-1] in ("model", "twin")
+    ]
+
+
+def test_nobody_writes_attributes_onto_a_model():
+    assert written_onto_models("run.model.lent = 1\nself.model = model\nself.model.x += 1") == [
+        "1: run.model.lent",
+        "3: self.model.x",
+    ]
+    own = house.ROOT / "gpt2/model/gpt2.py"
+    found = {path: written_onto_models(path.read_text(encoding="utf-8")) for path in OUTSIDE if path != own}
+    assert not {path: lines for path, lines in found.items() if lines}
+
+
 # ---- Tests lie where the source does -----------------------------------------------------------------------
 
 

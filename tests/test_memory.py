@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpt2 import memory
+from gpt2 import machine
 from gpt2.errors import UserError
-from gpt2.memory import free_memory
+from gpt2.machine import free_memory
 from gpt2.train import Settings, opened
 
 MEMINFO = "MemTotal: 9 kB\nMemAvailable:  {} kB\nSwapTotal: 400 kB\nSwapFree: 300 kB\n"
@@ -17,8 +17,8 @@ LIMITS = {  # files of a group that may have 9000 bytes and has taken 8000, 600 
 @pytest.fixture
 def system(tmp_path, monkeypatch):
     """A function that writes files of a system that has 5 GB free and 300 kB of swap."""
-    monkeypatch.setattr(memory, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(memory, "CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine, "CGROUP", tmp_path / "cgroup")
 
     def write(files):
         for name, text in files.items():

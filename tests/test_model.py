@@ -348,7 +348,7 @@ def test_logits_lie_where_gradients_come_later(backward):
     model = GPT2(config, backward)
     tokens = np.random.default_rng(0).integers(0, 3000, (2, 64))
     logits = 2 * 64 * 3000 * 4  # bytes
-    assert not np.shares_memory(model.lent, model.grads["wte"])  # which the head's backward writes
+    assert not np.shares_memory(model._lent, model.grads["wte"])  # which the head's backward writes
     for _ in range(2):
         model.loss_and_grads(tokens, tokens)
 

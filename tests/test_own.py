@@ -165,7 +165,7 @@ def test_reading_on_gives_the_numbers_of_the_forward(name, dtype, tolerance, pie
     tokens = np.random.default_rng(5).integers(0, 23, (2, 9))
     decoder = Decoder(model, batch=2)
     assert not decoder.slow
-    assert model.one_position[2][1] is not None  # a single position is read by a program
+    assert model.generation.programs[2][1] is not None  # a single position is read by a program
     cuts = np.cumsum([0, *pieces])
     logits = np.concatenate([decoder.read(tokens[:, a:b]) for a, b in zip(cuts, cuts[1:])], axis=1)
     expected = model.forward(tokens)

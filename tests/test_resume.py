@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from gpt2.data import corpora
+from gpt2.data.fingerprint import EARLIER
 from gpt2.data.tokens import read_tokens, write_tokens
 from gpt2.errors import UserError
 from gpt2.storage import runs
 from gpt2.train import Settings, opened, program
-from gpt2.train.fingerprint import EARLIER
 from gpt2.weights import checkpoint
 from tests.support.small_run import flags
 

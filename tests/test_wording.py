@@ -140,7 +140,7 @@ def test_no_empty_parentheses(prose, tmp_path, monkeypatch, capsys):
     def fails(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("gpt2.train.run.make_model", fails)
+    monkeypatch.setattr("gpt2.train.resolve.make_model", fails)
     assert program.main(small_run.flags(prose[0], tmp_path / "a")) == 2
     assert "not enough memory (MemoryError); take" in capsys.readouterr().err
     assert [reason(TimeoutError()), reason(OSError(28, "full")), reason(ValueError("a\nb"))] == [

@@ -52,7 +52,7 @@ def retuned(model: GPT2, tuning: Tuning, seed: int = 0, backward: str | None = N
     take(new, model.params)
     names = {name for name in new.params if name not in model.params}
     initialise(new.params, new.description, seed, names)
-    new.find_tokenizer = model.find_tokenizer
+    new.use_tokenizer_of(model)
     return new
 
 
@@ -111,5 +111,5 @@ def merged(model: GPT2) -> GPT2:
         for l in range(d.config.n_layer):
             a, b = (model.params[f"{place}_lora_{letter}"][l] for letter in "ab")
             new.params[weight][l] += d.lora.scale * (b @ a)
-    new.find_tokenizer = model.find_tokenizer
+    new.use_tokenizer_of(model)
     return new

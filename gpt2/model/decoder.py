@@ -60,10 +60,10 @@ class Decoder:
         self._ends_alone = all(d.layers[d.calls[place].layer].by_position for place in ("lnf", "head"))
         if not d.standard and not self.slow:
             model.see_changes()
-            if model.tried is not d:
+            if model.generation.tried is not d:
                 with np.errstate(all="ignore"):
                     try_layers(d)
-                model.tried = d
+                model.generation.tried = d
             self._try()
 
     def read(self, tokens: ArrayLike, last_only: bool = False) -> np.ndarray:
@@ -101,11 +101,11 @@ class Decoder:
         """The model's OnePosition; None where that cannot be compiled, or is not to be."""
         if not self.model.compiled:
             return None
-        of, program = self.model.one_position.get(self.batch, (None, None))
+        of, program = self.model.generation.programs.get(self.batch, (None, None))
         if of is not self.description:
             made = OnePosition(self.description, self.batch)
             program = made if made.prepare(self.model.params) else None
-            self.model.one_position[self.batch] = self.description, program
+            self.model.generation.programs[self.batch] = self.description, program
         return program
 
     def _reading(self) -> Mapping[str, Layer]:

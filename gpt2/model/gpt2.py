@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -153,6 +153,18 @@ def default_backward(d: Description) -> str:
 # ---- The model -------------------------------------------------------------------------------------------
 
 
+@dataclass
+class Generation:
+    """What generating text with a model has found out about it (model/decoder.py).
+
+    tried     the Description whose own layers read on as their forward says
+    programs  batch -> (Description, what was compiled for one position of it)
+    """
+
+    tried: Description | None = None
+    programs: dict[int, tuple] = field(default_factory=dict)
+
+
 class GPT2:
     """A GPT-2 with parameters, gradients, and the activations of its last forward pass.
 
@@ -223,11 +235,9 @@ class GPT2:
         if seed is not None:
             initialise(self.params, d, seed)
         self._saved: Any = None
-        # Gives the Tokenizer of a model that was loaded: so texts can be continued
-        self.find_tokenizer: Callable[[], Any] | None = None
+        self._find_tokenizer: Callable[[], Any] | None = None
         self.compiled = compile
-        self.tried: Description | None = None  # whose layers generation has tried
-        self.one_position: dict[int, tuple] = {}  # batch -> what model/decoder.py compiled
+        self.generation = Generation()
         self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
 
     def __reduce__(self) -> tuple:
@@ -260,10 +270,10 @@ class GPT2:
         named = [name for name in self.layers if name not in seam.within_block(self.layers)]
         modes = {name: "auto" if self.layers[name].kind == "auto" else "manual" for name in named}
         arrays = self.flat_params, self.flat_grads, self._frozen
-        return _again, (self.config, self.spec, modes, *settings), (*arrays, self.find_tokenizer)
+        return _again, (self.config, self.spec, modes, *settings), (*arrays, self._find_tokenizer)
 
     def __setstate__(self, state: tuple) -> None:
-        self.flat_params, self.flat_grads, self._frozen, self.find_tokenizer = state
+        self.flat_params, self.flat_grads, self._frozen, self._find_tokenizer = state
         self._see()
 
     def __repr__(self) -> str:
@@ -357,8 +367,7 @@ class GPT2:
         for name, layer in self._table.items():
             dict.__setitem__(self._table, name, seam.made_again(layer))
         self.program = self._made_program()
-        self.tried = None
-        self.one_position.clear()
+        self.generation = Generation()
 
     def use(self, flat_params: np.ndarray, flat_grads: np.ndarray) -> None:
         """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.
@@ -417,7 +426,26 @@ class GPT2:
         trained = views(self.flat_params, d.trained.shapes)
         self.params = Named(joined(self._frozen, trained, d.shapes))
         self.grads = Named(views(self.flat_grads, d.trained.shapes))
-        self.lent = self.flat_grads[slice(*lent_range(d))]  # where logits may lie until it is written
+        self.lend(self.flat_grads[slice(*lent_range(d))])
+
+    def lend(self, memory: np.ndarray) -> None:
+        """Let logits lie in this array (count,), of the model's dtype, where they fit: until the next call of
+        `use`, in place of the gradients that are written last.
+        """
+        self._lent = memory
+
+    def use_tokenizer(self, find_tokenizer: Callable[[], Any] | None) -> None:
+        """Continue texts with the Tokenizer that find_tokenizer() gives."""
+        self._find_tokenizer = find_tokenizer
+
+    def use_tokenizer_of(self, other: "GPT2") -> None:
+        """Continue texts with the Tokenizer of another model, where it has one."""
+        self._find_tokenizer = other._find_tokenizer
+
+    @property
+    def tokenizer(self) -> Any:
+        """The Tokenizer with which it continues texts; None for a model that was not loaded or trained."""
+        return None if self._find_tokenizer is None else self._find_tokenizer()
 
     def twin(self) -> "GPT2":
         """A model with these very parameters and programs, but gradients and activations of its own.
@@ -518,8 +546,9 @@ class GPT2:
         little."""
         shape = (B, T, self.config.vocab_size)
         count = math.prod(shape)
-        start = -self.lent.ctypes.data % 64 // self.lent.itemsize  # a cache line begins there
-        return self.lent[start : start + count].reshape(shape) if start + count <= self.lent.size else None
+        lent = self._lent
+        start = -lent.ctypes.data % 64 // lent.itemsize  # a cache line begins there
+        return lent[start : start + count].reshape(shape) if start + count <= lent.size else None
 
     def _whole_loss(self, *arrays):
         """loss_fn of all tensors, tokens and targets: what is recorded."""

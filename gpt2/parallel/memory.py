@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.memory import free_memory
+from gpt2.machine import free_memory
 
 FOLDER = "/dev/shm"  # where Linux keeps shared memory that has a name, and limits it
 ALIGN = 4096  # bytes; arrays begin on a page of their own

@@ -18,9 +18,10 @@ How it is put together, in the order of a run:
     program.py, console.py    the program: before NumPy is imported, and after
     kernels.py, products.py   which kernels of BLAS it is to load, and what is timed to see
     recipe.py                 presets, and the shape of weights to start from
-    build.py, run.py          the model, the optimizer and the team of a run; its steps and its files
+    resolve.py, build.py      what the settings come to here: the model, the optimizer and the team of a run
+    run.py                    its steps and its files
     session.py, loop.py       opening a run; validations, samples, steps and checkpoints in their order
-    reporters.py, llmc.py     whose lines are printed; progress.py, spikes.py, flops.py and cost.py help them
+    reporters.py, llmc.py     whose lines are printed; step.py, flops.py and cost.py help them
 """
 
 import importlib

@@ -1,72 +1,23 @@
 """What a run is made of, from its settings: the tokenizer, the model, the optimizer, and who trains it."""
 
-import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from gpt2 import parallel
-from gpt2.autodiff import blas_kernels, get_threads
-from gpt2.data import tokenizer
-from gpt2.data.tokenizer import Tokenizer
+from gpt2.autodiff import get_threads
 from gpt2.errors import OptionError, UserError
 from gpt2.hints import quoted, typed
 from gpt2.model.config import GPT2Config
-from gpt2.model.description import Description
 from gpt2.model.gpt2 import GPT2, initialise
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
 from gpt2.model.tuning import Tuning
 from gpt2.parallel import auto
-from gpt2.parallel.cores import launched_ranks, ranks_told, threads_each
+from gpt2.parallel.cores import launched_ranks, threads_each
 from gpt2.parallel.memory import TooLittleMemory
-from gpt2.storage import runs
-from gpt2.train.cost import check_memory
-from gpt2.train.kernels import VARIABLE
-from gpt2.train.settings import FASTEST, OWN, Settings
+from gpt2.train.settings import Settings
 from gpt2.weights.pretrained import Pretrained
-
-
-def loaded_kernels(s: Settings) -> Settings:
-    """The settings with the kernels that BLAS has loaded. Raises UserError where they name others."""
-    core, named = blas_kernels(), os.environ.get(VARIABLE, "")
-    told = core if core and named.lower() == core.lower() else ""  # those that the environment names
-    if s.kernels == FASTEST:
-        return dataclasses.replace(s, kernels=told or OWN)
-    if s.kernels == OWN and told:
-        raise UserError(
-            f"--kernels own: {VARIABLE} has had OpenBLAS load those for {core}; unset it before Python "
-            f"starts, or take them with --kernels {core}: the last digits are then others"
-        )
-    if s.kernels != OWN and s.kernels.lower() != core.lower():
-        there = f"OpenBLAS has loaded those for {core}" if core else "NumPy has another BLAS than OpenBLAS"
-        raise UserError(
-            f"--kernels {s.kernels}: {there}; set {VARIABLE}={s.kernels} before Python starts, where this "
-            "processor can do that, or take what is there with --kernels own: the last digits are then others"
-        )
-    return s
-
-
-def start_tokenizer(s: Settings, start: Pretrained | None, folder: Path | None) -> Tokenizer | None:
-    """The Tokenizer that the weights of --init speak, or None where --tokenizer and the text decide.
-
-    start    what --init names, for a new run
-    folder   of a run that is resumed: it has kept its tokenizer
-    """
-    if not s.init:
-        return None
-    if start is None:
-        return tokenizer.load(folder / runs.TOKENIZER)
-    if start.words is None and s.tokenizer != "auto":
-        return None
-    words = start.tokenizer()
-    if s.tokenizer not in ("auto", words.name):
-        raise UserError(
-            f"--tokenizer {s.tokenizer}: the weights {s.init} were trained with {words.name}; leave it out"
-        )
-    return words
 
 
 def model_config(s: Settings, vocab_size: int) -> GPT2Config:
@@ -82,19 +33,6 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
             f"--n-embd {s.n_embd} is not divisible by --n-head {s.n_head}; heads share the channels equally"
         )
     return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
-
-
-def check_fits(s: Settings, config: GPT2Config) -> None:
-    """Raise UserError where this machine's memory cannot hold a step of these settings."""
-    trained = 0  # own layers may have any number of them
-    if not s.layers:
-        with errors_as_flags(s):
-            trained = Description(config, train=s.tuning).trained.count
-    ranks, here = 0, s.batch_size
-    if s.parallel == "mpi":
-        ranks, in_all = ranks_told() or (0, 0)
-        here = s.batch_size * ranks // in_all if in_all else 0
-    check_memory(config, here, s.block_size, trained, ranks)
 
 
 def make_model(

@@ -9,7 +9,7 @@ from gpt2 import parallel
 from gpt2.data import corpora
 from gpt2.errors import counted, no_overflow_warnings, printable
 from gpt2.hints import quoted, typed
-from gpt2.memory import free_memory
+from gpt2.machine import free_memory
 from gpt2.output import Output
 from gpt2.storage import runs
 from gpt2.train import cost, fastest, flops

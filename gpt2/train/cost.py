@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.memory import free_memory
+from gpt2.machine import free_memory
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.gpt2 import GPT2, lent_range
@@ -100,9 +100,9 @@ def _measure(config, B, T, options, lends):
     lends   whether logits lie where gradients will be: of a deeper model with more of these
     """
     model = GPT2(config, seed=None, **options)
-    model.flat_params += 0.02  # zeros would make some of the arithmetic too easy
+    model.flat_params.fill(0.02)  # zeros would make some of the arithmetic too easy
     model.freeze(np.full(model.num_parameters - model.flat_params.size, 0.02, config.dtype))
-    model.lent = np.empty(B * T * config.vocab_size + LINE if lends else 0, config.dtype)
+    model.lend(np.empty(B * T * config.vocab_size + LINE if lends else 0, config.dtype))
     optimizer = AdamW(model)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (B, T + 1))
     tracing = tracemalloc.is_tracing()

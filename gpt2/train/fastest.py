@@ -21,7 +21,7 @@ import numpy as np
 
 from gpt2.autodiff import Choices, get_threads
 from gpt2.errors import UserError
-from gpt2.memory import free_memory
+from gpt2.machine import free_memory, watched
 from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
@@ -29,7 +29,6 @@ from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks
 from gpt2.parallel.shares import BatchShares
 from gpt2.train.build import model_options
-from gpt2.train.quiet import watched
 from gpt2.train.settings import FASTEST, Settings
 
 PRICE = 0.05  # of the run's time

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpt2 import autodiff as ad
+from gpt2.machine import watched
 from gpt2.model.config import BLOCK_PLACES, GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.forward import forward_pass
-from gpt2.train.quiet import watched
 
 
 def forward_flops(model: GPT2Config | Description, B: int, T: int) -> int:

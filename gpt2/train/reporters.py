@@ -6,6 +6,8 @@ The loop tells a Reporter what happens. The Reporter itself tells nobody, which 
 import sys
 from typing import TextIO
 
+from tqdm import tqdm
+
 from gpt2.cli import fitted
 from gpt2.data import corpora
 from gpt2.errors import counted, printable
@@ -14,9 +16,8 @@ from gpt2.model.decoder import Decoder
 from gpt2.train import llmc
 from gpt2.train.flags import table
 from gpt2.train.flops import Peak, gflop, training_flops
-from gpt2.train.progress import RECENT, Clock, Progress, Rates
 from gpt2.train.run import Run
-from gpt2.train.step import Step
+from gpt2.train.step import AVERAGED, Clock, Rates, Step
 
 
 class Reporter:
@@ -35,7 +36,7 @@ class Reporter:
         step 3 of 3
     """
 
-    recent = RECENT
+    recent = AVERAGED
     sample_at_end = True
 
     def begin(self, run: Run) -> None:
@@ -66,6 +67,63 @@ class Reporter:
 
     def close(self) -> None:
         """Nothing more will be told, whether the run came to its end or not."""
+
+
+class Progress:
+    """Shows steps as they are done.
+
+    steps, start   the last step of the run, and how many were done before
+    every          steps between plain lines where there is no terminal
+    peak           what the machine can do, for the share shown
+    """
+
+    def __init__(self, steps: int, start: int, *, every: int, peak: Peak):
+        self.steps, self.every, self.peak = steps, every, peak
+        self.unclear = False
+        self.bar = None
+        if sys.stdout.isatty():
+            self.bar = tqdm(
+                total=steps,
+                initial=start,
+                file=sys.stdout,
+                dynamic_ncols=True,
+                leave=False,
+                bar_format="{n_fmt}/{total_fmt} {bar:10} {desc} {remaining} left",
+            )
+
+    def step(self, step: int, loss: float, rates: Rates) -> None:
+        """Show step number `step`."""
+        speed = f"{rates.flops / 1e9:.{1 if rates.flops < 1e11 else 0}f}"
+        text = f"loss {loss:.4f}  {rates.tokens:,.0f} tok/s  {speed} GFLOP/s"
+        share = self.share(rates.flops)
+        if self.bar is not None:
+            self.bar.set_description_str(f"{text} {share}", refresh=False)
+            self.bar.update(1)
+        elif step % self.every == 0 or step == self.steps or step == 1:
+            left = tqdm.format_interval((self.steps - step) / rates.steps)
+            print(
+                f"step {step:>{len(str(self.steps))}}/{self.steps}  {text} {share}  {left} left",
+                flush=True,
+            )
+
+    def share(self, flops: float) -> str:
+        """How much of the machine's peak a rate is. A rate near the peak says that the peak was measured
+        too low, so from then on there is none to compare with."""
+        share = self.peak.share(flops)
+        self.unclear = self.unclear or share is None
+        return "(peak unclear)" if self.unclear else f"({share} of peak)"
+
+    def line(self, text: str = "") -> None:
+        """Print a line, above the live one where there is one."""
+        if self.bar is not None:
+            self.bar.write(text, file=sys.stdout)
+        else:
+            print(text, flush=True)
+
+    def close(self) -> None:
+        """Take the live line away."""
+        if self.bar is not None:
+            self.bar.close()
 
 
 class Own(Reporter):

@@ -10,36 +10,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpt2 import parallel
-from gpt2.data import corpora, tokenizer
+from gpt2.data import tokenizer
+from gpt2.data.fingerprint import agree, fingerprint, vocabulary
 from gpt2.data.orders import ORDERS
-from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
-from gpt2.model.decoder import SlowGeneration, slowness, unread
+from gpt2.model.decoder import SlowGeneration
 from gpt2.model.description import described
 from gpt2.model.gpt2 import unflatten
 from gpt2.model.optimizer import cosine_lr
-from gpt2.model.own import OwnFile
 from gpt2.sampling import generate
 from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
 from gpt2.storage.lock import Lock
-from gpt2.train import fastest
-from gpt2.train.build import (
-    check_fits,
-    loaded_kernels,
-    make_model,
-    make_optimizer,
-    model_config,
-    start_team,
-    start_tokenizer,
-)
-from gpt2.train.fingerprint import agree, as_number, fingerprint, vocabulary
 from gpt2.train.flags import to_toml
-from gpt2.train.settings import Settings
-from gpt2.train.spikes import Spikes
-from gpt2.weights import checkpoint, pretrained
+from gpt2.train.resolve import Resolved
+from gpt2.train.step import Spikes
+from gpt2.weights import checkpoint
 
 
 class Run:
@@ -60,55 +47,18 @@ class Run:
         (3, 4, 8)
     """
 
-    def __init__(
-        self, settings: Settings, group: Any = None, folder: Path | None = None, spawn: bool = False
-    ):
-        """A new run; or the one in `folder`, to be loaded: its weights are not looked for where it began.
-
-        spawn   whether processes may be started to see if they are faster
-        """
-        self.folder: Path | None = None
-        settings = loaded_kernels(settings)
-        own = OwnFile.at(settings.layers) if settings.layers else None
-        if folder is not None and own is not None:
-            check_same_file(folder / runs.LAST, settings.layers, own)
-        init = settings.init if folder is None else ""
-        start = pretrained.find(init, settings.dtype, offered=own) if init else None
-        base = None if folder is None else base_of_run(folder, settings, own)
-        # where the weights below adapters lie for good, checkpoints need not hold them
-        self.origin = base.origin() if base else None
-        words = start_tokenizer(settings, start, folder)
-        prepared = prepare(settings, words, resumed=folder is not None)
-        self.tokenizer = prepared.tokenizer
-        # The recipe that is kept names what was used, so that `auto` cannot mean something else on resume
-        s = dataclasses.replace(settings, data=prepared.corpus, tokenizer=prepared.tokenizer.name)
-        self.settings = s
-        self.train = read_tokens(prepared.train)
-        self.val = read_tokens(prepared.val)
-        config = model_config(s, self.tokenizer.vocab_size)
-        self._check_tokens(config.vocab_size)
-        check_fits(s, config)
-        self.order = ORDERS[s.order]
+    def __init__(self, resolved: Resolved):
+        """A run of what `gpt2.train.resolve.resolve` has made of its settings, before its first step."""
+        self.settings = resolved.settings
+        self.tokenizer = resolved.tokenizer
+        self.train, self.val = resolved.train, resolved.val
+        self.model, self.optimizer, self.team = resolved.model, resolved.optimizer, resolved.team
+        self.origin = resolved.origin
+        self.notes = resolved.notes
+        self.order = ORDERS[self.settings.order]
+        s = self.settings
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
-        s, self.model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start, base), spawn)
-        self.model.find_tokenizer = lambda: self.tokenizer
-        if start is not None and start.lasting() and not self.model.description.trained.everything:
-            self.origin = start.origin()
-        if self.model.description.file is not None:  # from wherever the run is resumed
-            s = dataclasses.replace(s, layers=self.model.description.file.path)
-        self.optimizer = make_optimizer(self.model, s)
-        self.team, notes = start_team(
-            s,
-            self.model,
-            self.optimizer,
-            group or parallel.join("none"),
-            lambda: as_number(self.fingerprint),
-        )
-        # The same for what was measured: another number of workers would add up in another order
-        self.settings = with_workers(s, self.team)
-        self.notes: list[str] = [*prepared.notes, *choice, *notes]  # what was chosen, one line each
-        if (slow := unread(self.model.description)) and s.sample_tokens:
-            self.notes.append(slowness(slow))
+        self.folder: Path | None = None
         self.step = 0
         self.spikes = Spikes()
         self.best: float | None = None  # lowest validation loss so far, nats per token
@@ -116,16 +66,6 @@ class Run:
         self.lock: Lock | None = None  # of the folder, once there is one
         self.metrics: BinaryIO | None = None  # an open file, once the run begins
         self.stopping = False
-
-    def _check_tokens(self, vocab_size):
-        """Token files of somebody else's may hold anything."""
-        s = self.settings
-        for part in (self.train, self.val):
-            if s.data.endswith(".bin") and int(part.max()) >= vocab_size:
-                raise UserError(
-                    f"--data {s.data}: holds token {int(part.max())}, the tokenizer "
-                    f"{s.tokenizer} has 0 to {vocab_size - 1}"
-                )
 
     def __repr__(self) -> str:
         best = "" if self.best is None else f", best validation loss {self.best:.4f}"
@@ -344,14 +284,14 @@ class Run:
                 raise cannot_write(metrics, error) from None
 
     @cached_property
-    def kept_tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arrays and the state by which the checkpoints know the tokenizer."""
-        return checkpoint.kept_tokenizer(self.tokenizer)
-
-    @cached_property
     def fingerprint(self) -> dict[str, int]:
         """Tells this corpus, as encoded, from another. Taken once: it is that of what is trained on."""
         return fingerprint(self.train, self.val, self.tokenizer)
+
+    @cached_property
+    def kept_tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arrays and the state by which the checkpoints know the tokenizer."""
+        return checkpoint.kept_tokenizer(self.tokenizer)
 
     def _check_corpus(self, path, state):
         """Raise UserError where the checkpoint at `path` was written with another text, or other tokens."""
@@ -373,39 +313,6 @@ class Run:
         raise UserError(
             f"{data}: text or tokens have changed since {path} was written; a resumed run needs the same ones"
         )
-
-
-def check_same_file(path: Path, layers: str, now: OwnFile) -> None:
-    """Raise UserError where a run that goes on is given another file of layers than it was begun with."""
-    own = checkpoint.load_state(path).get("own") if path.exists() else None
-    file = own.get("file") if isinstance(own, dict) else None
-    if isinstance(file, dict) and file.get("sha256") != now.sha256:
-        raise UserError(f"{path}: made with the layers of {file.get('path')}, and {layers} holds others")
-
-
-def base_of_run(folder: Path, s: Settings, own: OwnFile | None) -> pretrained.Pretrained | None:
-    """The weights below what a run has trained, where its checkpoints do not hold them."""
-    path = folder / runs.LAST
-    state = checkpoint.load_state(path) if path.exists() else {}
-    if not isinstance(state, dict) or "base" not in state:
-        return None
-    before = state.get("settings", {}).get("init")
-    return pretrained.base_of(path, state, s.dtype, moved=s.init if s.init != before else "", offered=own)
-
-
-def with_workers(s: Settings, team: Any) -> Settings:
-    """The settings with the number of workers that `auto` came to."""
-    return dataclasses.replace(s, workers=str(team.size)) if s.parallel in ("shares", "processes") else s
-
-
-def prepare(s: Settings, words: Any, resumed: bool) -> corpora.Prepared:
-    """The corpus of these settings, encoded; of a resumed run it may lie elsewhere by now."""
-    try:
-        return corpora.prepare(s.data, words or s.tokenizer)
-    except UserError as error:
-        if resumed and Path(s.data).is_absolute() and not Path(s.data).exists():
-            raise UserError(f"{error}; if it was moved, name where it is now with --data") from None
-        raise
 
 
 def no_training_state(path: Path) -> UserError:

@@ -11,6 +11,7 @@ from gpt2.parallel.cores import local_ranks, threads_each
 from gpt2.storage.download import cache_folder
 from gpt2.train.loop import loop
 from gpt2.train.reporters import Reporter
+from gpt2.train.resolve import resolve
 from gpt2.train.run import Run
 from gpt2.train.settings import FASTEST, Settings
 from gpt2.train.step import Step
@@ -95,7 +96,7 @@ def opened(
     folder = Path(settings.out) if resume else None
     kind = "none" if settings.parallel == FASTEST else settings.parallel
     with parallel.join(kind, settings.worker_timeout) as group:
-        run = Run(settings, group, folder, spawn)
+        run = Run(resolve(settings, group, folder, spawn))
         with closing(run), run.team:
             if folder is None:
                 run.begin(run.take(overwrite=overwrite))

@@ -149,7 +149,7 @@ class Pretrained:
         self.check()
         model = GPT2(self.config, backward=backward, seed=None, **self.description.options)
         self.into(model)
-        model.find_tokenizer = self.tokenizer
+        model.use_tokenizer(self.tokenizer)
         return model
 
     def tokenizer(self) -> Tokenizer:

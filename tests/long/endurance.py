@@ -45,6 +45,7 @@ from gpt2.train import flops
 from gpt2.train.loop import Interrupts, loop
 from gpt2.train.recipe import new_settings
 from gpt2.train.reporters import Reporter
+from gpt2.train.resolve import resolve
 from gpt2.train.run import Run
 from gpt2.train.session import share_out_threads
 from gpt2.train.settings import read_settings
@@ -213,7 +214,7 @@ def settings_of(more):
 def new_run(text, more):
     settings = settings_of(["--data", str(text), *more])
     share_out_threads(settings)
-    return Run(settings)
+    return Run(resolve(settings))
 
 
 def run(folder, text, steps, more, reference):

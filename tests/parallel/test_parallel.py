@@ -25,6 +25,7 @@ from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
 from gpt2.train import program
 from gpt2.train.recipe import new_settings
+from gpt2.train.resolve import resolve
 from gpt2.train.run import Run
 from gpt2.weights import checkpoint
 from tests.support import parallel_jobs as jobs
@@ -277,7 +278,7 @@ def settings(prose, tmp_path, workers, name="run"):
 
 def go_on(settings, folder, steps):
     """A run, its checkpoint loaded where there is one, some steps further."""
-    run = Run(settings)
+    run = Run(resolve(settings))
     with run.team:
         if (folder / runs.LAST).exists():
             run.load(folder)
@@ -441,7 +442,7 @@ def test_bytes_for_people():
 def test_with_too_little_shared_memory_fewer_workers_are_taken(prose, tmp_path, monkeypatch, room, workers):
     """The model's 21,000 numbers of 8 bytes, five times for two workers and six times for three."""
     monkeypatch.setattr(memory, "room", lambda: ("memory", room))
-    run = Run(settings(prose, tmp_path, 3))
+    run = Run(resolve(settings(prose, tmp_path, 3)))
     with run.team:
         assert run.team.size == workers
         run.train_step()
@@ -458,9 +459,9 @@ def test_shared_memory_that_cannot_be_made_leaves_threads(prose, tmp_path, named
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(memory, "_Named", refuses)
-    run = Run(settings(prose, tmp_path, 2))
+    run = Run(resolve(settings(prose, tmp_path, 2)))
     assert run.team.size == 1 and any(os.strerror(error) in note for note in run.notes)
-    run = Run(settings(prose, tmp_path, "auto"))
+    run = Run(resolve(settings(prose, tmp_path, "auto")))
     assert run.team.size == 1
 
 

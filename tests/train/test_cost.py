@@ -8,7 +8,7 @@ import pytest
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.parallel import cores
-from gpt2.train import Settings, build, cost, opened
+from gpt2.train import Settings, cost, opened, resolve
 from gpt2.train.flops import training_flops
 from tests.support.peaks import peak_of
 
@@ -115,8 +115,8 @@ def test_a_rank_counts_what_is_surely_on_its_machine(told, ranks, here, monkeypa
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     seen = []
-    monkeypatch.setattr(build, "check_memory", lambda config, B, T, trained, ranks: seen.append((ranks, B)))
-    build.check_fits(Settings(parallel="mpi", batch_size=16), CONFIG)
+    monkeypatch.setattr(resolve, "check_memory", lambda config, B, T, trained, ranks: seen.append((ranks, B)))
+    resolve.check_fits(Settings(parallel="mpi", batch_size=16), CONFIG)
     assert seen == [(ranks, here)]
 
 

@@ -5,12 +5,12 @@ import itertools
 
 import pytest
 
+from gpt2 import machine
 from gpt2.autodiff import set_threads
 from gpt2.autodiff.run import remembered
 from gpt2.model import GPT2, GPT2Config
 from gpt2.storage import runs
 from gpt2.train import Settings, fastest, resumed_settings, steps, train
-from gpt2.train import quiet as quiet_machine
 from gpt2.train.fastest import Way
 from gpt2.train.flags import read_toml
 
@@ -31,7 +31,7 @@ def afresh():
 @pytest.fixture
 def quiet(monkeypatch):
     """The machine does nothing else."""
-    monkeypatch.setattr(quiet_machine, "busy", lambda: None)
+    monkeypatch.setattr(machine, "busy", lambda: None)
 
 
 def clock(monkeypatch, seconds):
@@ -190,7 +190,7 @@ def test_what_was_measured_is_kept(monkeypatch, tmp_path, quiet):
 def test_what_was_measured_on_a_busy_machine_is_not_kept(monkeypatch, tmp_path):
     remembered.remember(tmp_path)
     others = itertools.count(step=1000)
-    monkeypatch.setattr(quiet_machine, "busy", lambda: float(next(others)))
+    monkeypatch.setattr(machine, "busy", lambda: float(next(others)))
     clock(monkeypatch, {WHOLE: 2.0, SHARES: 1.0, MANUAL: 3.0})
     assert chosen()[0] == SHARES and not (tmp_path / "ways.json").exists()
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gpt2 import machine
 from gpt2.autodiff import blas_kernels
 from gpt2.autodiff.run import remembered
 from gpt2.errors import UserError
 from gpt2.model.config import GPT2Config
 from gpt2.train import Settings, kernels, products, program, resumed_settings, train
-from gpt2.train import quiet as quiet_machine
 from gpt2.train.flags import read_toml
 from gpt2.train.flops import training_flops
 from gpt2.train.kernels import FASTEST, OWN, VARIABLE, Kernels, Timing, fastest, measured
@@ -36,7 +36,7 @@ openblas = pytest.mark.skipif(not blas_kernels(), reason="NumPy has another BLAS
 def afresh(monkeypatch, tmp_path):
     monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(quiet_machine, "busy", lambda: None)  # nothing else runs
+    monkeypatch.setattr(machine, "busy", lambda: None)  # nothing else runs
     remembered.forget()
     yield
     remembered.forget()

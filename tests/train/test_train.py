@@ -18,6 +18,7 @@ from gpt2.storage import runs
 from gpt2.train import program
 from gpt2.train.flags import read_toml
 from gpt2.train.recipe import new_settings
+from gpt2.train.resolve import resolve
 from gpt2.train.run import Run
 from gpt2.train.settings import Settings, read_settings, resumed_settings
 from gpt2.weights import checkpoint
@@ -105,7 +106,7 @@ def test_what_a_run_prints(small, tmp_path, capsys):
 def test_accumulated_batches_are_one_large_batch(small, tmp_path):
     """Two runs that see the same sequences a step, one of them in two halves, take the same step."""
     settings = new_settings(read_settings([*small, "--dtype", "float64"])[0])
-    run = Run(settings)
+    run = Run(resolve(settings))
     (x1, y1), (x2, y2) = run.loader.batch(0), run.loader.batch(1)
     model = GPT2(run.model.config, seed=settings.seed)
     loss = model.forward(np.concatenate([x1, x2]), np.concatenate([y1, y2]))
@@ -117,7 +118,7 @@ def test_accumulated_batches_are_one_large_batch(small, tmp_path):
 
 
 def test_validation_is_the_mean_over_the_split(small):
-    run = Run(new_settings(read_settings([*small, "--eval-batches", "0"])[0]))
+    run = Run(resolve(new_settings(read_settings([*small, "--eval-batches", "0"])[0])))
     count = (len(run.val) - 1) // 16 * 16
     x, y = run.val[:count].reshape(-1, 16).astype(int), run.val[1 : count + 1].reshape(-1, 16).astype(int)
     assert run.validation_loss() == pytest.approx(run.model.forward(x, y), rel=1e-5)
@@ -150,7 +151,7 @@ def test_presets_have_the_released_shapes(name):
 
 @pytest.mark.parametrize("order", ["epochs", "random"])
 def test_the_order_of_batches_can_be_chosen(small, order):
-    run = Run(new_settings(read_settings([*small, "--order", order])[0]))
+    run = Run(resolve(new_settings(read_settings([*small, "--order", order])[0])))
     expected = {"epochs": Epochs, "random": Loader}[order](run.train, 4, 16, 1337)
     assert (run.loader.batch(3)[0] == expected.batch(3)[0]).all()
 
@@ -315,7 +316,7 @@ def test_a_resumed_run_keeps_its_shape_and_data(whole, capsys, change):
 
 
 def test_a_resumed_run_remembers_its_best(whole):
-    run = Run(resumed_settings(whole, {}))
+    run = Run(resolve(resumed_settings(whole, {})))
     run.load(whole)
     losses = [record["val_loss"] for record in lines(whole) if "val_loss" in record]
     assert run.best == min(losses) and run.validated == 12

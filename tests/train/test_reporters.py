@@ -4,9 +4,11 @@ import itertools
 
 import pytest
 
-from gpt2.train import flops, quiet
+from gpt2 import machine
+from gpt2.train import flops
 from gpt2.train.flops import Peak, matmul_peak
-from gpt2.train.progress import Progress, Rates
+from gpt2.train.reporters import Progress
+from gpt2.train.step import Rates
 
 
 def shares(capsys, peak, *rates):
@@ -42,7 +44,7 @@ def test_the_peak_is_measured_again_where_others_disturb(monkeypatch, others, tr
     """others: what other programs take of the machine in each try, by a clock that only calls move."""
     now, taken = itertools.count(), itertools.chain(*((0.0, share * 1e3) for share in others))
     monkeypatch.setattr(flops.time, "perf_counter", lambda: next(now))
-    monkeypatch.setattr(quiet, "own", lambda: 0.0)
-    monkeypatch.setattr(quiet, "busy", lambda: next(taken))
+    monkeypatch.setattr(machine, "own", lambda: 0.0)
+    monkeypatch.setattr(machine, "busy", lambda: next(taken))
     peak = matmul_peak(n=8, seconds=10)
     assert peak == Peak(2 * 8**3, calm) and next(taken, None) is None and tries == len(others)

@@ -1,7 +1,16 @@
-"""How much memory this process may still take: what the machine has free, and what its containers allow."""
+"""What the machine has left: memory that is free here and in its containers, and whether others are at work.
+
+free_memory()           bytes, or None where the system does not say
+with watched() as quiet:
+    ...                 # measure
+if quiet(): ...         # keep what was measured
+"""
 
 import math
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # Where Linux says so. Control groups of version 2 lie in CGROUP itself, those of version 1 in CGROUP/memory
@@ -16,6 +25,9 @@ V1 = (
     "memory.memsw.limit_in_bytes",
     "memory.memsw.usage_in_bytes",
 )
+
+
+BUSY = 0.1  # of the machine's cores; where others took more, it was not quiet
 
 
 def free_memory(swap: bool = False) -> int | None:
@@ -78,3 +90,35 @@ def _left(folder: Path, limit: str, used: str) -> float:
     except OSError:  # as where the system counts no swap
         return math.inf
     return math.inf if text == "max" else int(text) - int((folder / used).read_text())
+
+
+@contextmanager
+def watched() -> Iterator[Callable[[], bool]]:
+    """A function that says, after the block, whether the machine did little else meanwhile. True where the
+    system does not tell."""
+    before, began, mine = busy(), time.perf_counter(), own()
+    found = True
+
+    def quiet() -> bool:
+        return found
+
+    yield quiet
+    after, cores = busy(), os.cpu_count() or 1
+    if before is not None and after is not None:
+        others = after - before - (own() - mine)
+        found = others <= BUSY * cores * (time.perf_counter() - began)
+
+
+def busy() -> float | None:
+    """Seconds for which all cores together have worked, or been taken away by the machine below."""
+    try:
+        with open("/proc/stat", encoding="ascii") as stat:
+            user, nice, system, _, _, irq, softirq, steal = map(int, stat.readline().split()[1:9])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def own() -> float:
+    """Seconds for which this process, and those it has started and waited for, have worked."""
+    return sum(os.times()[:4])
