@@ -11,12 +11,12 @@ import textwrap
 import numpy as np
 
 from docs.reasons import CLASSES, MODULES, REASONS, public_functions
-from gpt2.autodiff.custom import (
-    custom,  # noqa: F401  all rows are in the table then
-)
+from gpt2.autodiff.custom import custom  # noqa: F401  all rows are in the table then
 from gpt2.autodiff.ops import OPS, Op
+from gpt2.autodiff.random import sampling  # noqa: F401  with those of random draws
 from gpt2.autodiff.record import dispatch
 from gpt2.autodiff.record.ufuncs import BUILDERS
+from tests.support.op_samples import samples_of
 
 HEAD = """\
 # What is differentiated
@@ -37,8 +37,8 @@ Every recorded NumPy call becomes a few of these. One rule an op serves both mod
 - *tangent*: written forward, transposed by the compiler
 - *both*: written in both directions
 
-Tests take the samples from the op's row: forward mode against central differences, reverse mode against
-forward mode, and the same again for both derivatives. *complex* says whether there are complex samples.
+Tests take the arguments in tests/support/op_samples.py: forward mode against central differences, reverse mode
+against forward mode, and the same again for both derivatives. *complex* says whether there are complex samples.
 """
 
 CONSTANT_HEAD = """\
@@ -97,8 +97,8 @@ def op_table() -> str:
     rows = ["| op | rule | complex | samples |", "|---|---|---|---|"]
     for name, op in sorted(OPS.items()):
         if op.needs is None and op.kind not in ("nondiff", "structural"):
-            complex_ = "yes" if any("complex128" in s.dtypes for s in op.samples) else ""
-            rows.append(f"| {name} | {rule_kind(op)} | {complex_} | {len(op.samples)} |")
+            complex_ = "yes" if any("complex128" in s.dtypes for s in samples_of(name)) else ""
+            rows.append(f"| {name} | {rule_kind(op)} | {complex_} | {len(samples_of(name))} |")
     return "\n".join(rows) + "\n"
 
 

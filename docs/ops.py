@@ -21,7 +21,7 @@ import gpt2.autodiff.loops.while_op
 import gpt2.autodiff.random.sampling  # noqa: F401  all rows are in the table then
 from gpt2.autodiff.graph import Node, attr_text, type_text
 from gpt2.autodiff.ops import OPS, Op, apply, const, input_node
-from gpt2.autodiff.ops.table import OpSample
+from tests.support.op_samples import OpSample, samples_of
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAMMAR = """\
@@ -203,7 +203,7 @@ def elementwise_table() -> str:
     lines = ["| op | NumPy | dtypes |", "|---|---|---|"]
     for name, op in sorted(OPS.items()):
         if op.needs is None and (op.ufunc is not None or op.kind == "elementwise"):
-            first = op.samples[0]
+            first = samples_of(name)[0]
             lines.append(f"| {name} | `{code(op, first)}` | {dtypes(op, shapes_of(first), {})} |")
     return "\n".join(lines) + "\n"
 
@@ -212,10 +212,10 @@ def other_table(rows: dict[str, Op]) -> str:
     lines = ["| op | computes | for example | dtypes |", "|---|---|---|---|"]
     for name, op in rows.items():
         example = types = ""
-        if op.samples:
-            first = op.samples[0]
+        if samples := samples_of(name):
+            first = samples[0]
             example, types = f"`{example_text(op, first)}`", dtypes(op, shapes_of(first), first.attrs)
-        title = name if op.samples else f"{name}({signature(op)})"
+        title = name if samples else f"{name}({signature(op)})"
         lines.append(f"| {title} | {MEANING[name]} | {example} | {types} |")
     return "\n".join(lines) + "\n"
 

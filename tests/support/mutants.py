@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from tests.support.op_samples import samples_of
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Names of derivative columns in a row of the table
@@ -197,7 +199,7 @@ def of_table() -> list[Mutant]:
     rows: dict[ast.AST, set] = {}  # function node -> the rows it serves
     where: dict[ast.AST, Source] = {}
     for name, op in OPS.items():
-        if not op.samples or op.needs is not None:
+        if not samples_of(name) or op.needs is not None:
             continue
         for column in RULES:
             f = getattr(op, column)

@@ -15,6 +15,7 @@ from tests import test_model, test_own, test_tuning
 from tests.layers import test_layers
 from tests.support import cases
 from tests.support.mutants import Mutant, Unplantable, planted
+from tests.support.op_samples import samples_of
 
 SECONDS = 5.0  # of processor time, after which a mutant counts as one that does not end
 HUNG = "it does not end"
@@ -256,11 +257,10 @@ def all_of(module):
 
 
 def row_checks(names, orders=(1, 2)):
-    from gpt2.autodiff.ops import OPS
     from tests.autodiff.ops import test_rule_points, test_rules
 
     samples = [
-        (name, i, s, dtype) for name in names for i, s in enumerate(OPS[name].samples) for dtype in s.dtypes
+        (name, i, s, dtype) for name in names for i, s in enumerate(samples_of(name)) for dtype in s.dtypes
     ]
     for order in orders:
         for name, i, s, dtype in samples:

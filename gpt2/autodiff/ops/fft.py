@@ -18,7 +18,7 @@ import numpy as np
 from ..graph import Node
 from . import batching
 from .build import assemble, axis_index, conjugate, slice_
-from .table import BOTH, REAL, apply, const, row, sample
+from .table import apply, const, row
 
 OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
@@ -72,9 +72,4 @@ row(
     transpose=_transpose,
     cost=20.0,
     batch=batching.one_axis,
-    samples=[
-        sample((5, 3), kind=kind, n=n, axis=0, norm=norm, dtypes=REAL if kind == "rfft" else BOTH)
-        for kind in ("fft", "ifft", "rfft", "irfft")
-        for n, norm in ((5, "backward"), (4, "ortho"), (8, "forward"))
-    ],
 )

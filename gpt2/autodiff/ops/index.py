@@ -15,7 +15,7 @@ from ..errors import AutodiffError
 from . import batching, rowwise, shifts
 from .build import equal, sum_, where, zeros
 from .shape import index_text
-from .table import BOTH, EVERYWHERE, REAL, OpSample, apply, const, row, sample
+from .table import EVERYWHERE, apply, const, row
 
 
 def numpy_index(spec: Sequence, arrays: Sequence) -> tuple:
@@ -63,24 +63,6 @@ def _set(out, index, v):
     out[index] = v
 
 
-# what the rows are tested on: repeated indices, an array beside a slice, two arrays apart, a new axis
-SPECS = [
-    ((("array", 0),), [np.array([2, 0, 2])], BOTH),
-    (((3, None, -2), ("array", 0)), [np.array([[1, 1], [4, 0]])], REAL),
-    ((("array", 0), (0, 5, 2), ("array", 1)), [np.array([3, 3]), np.array([[1], [5], [1]])], REAL),
-    (("new", ("array", 0), ("array", 1)), [np.array([0, 1, 0]), np.array(2)], REAL),
-]
-ALONG = np.array([[3, 0, 1], [3, 2, 1]])
-
-
-def scatter_samples() -> list[OpSample]:
-    shape = (4, 5, 6)
-    return [
-        sample(shape, gather_shape(shape, spec, [a.shape for a in arrays]), *arrays, spec=spec, dtypes=dtypes)
-        for spec, arrays, dtypes in SPECS
-    ] + [sample(shape, (), np.array([1, 3]), spec=(("array", 0),))]
-
-
 def no_gradient(arrays: Sequence) -> tuple[None, ...]:
     return (None,) * len(arrays)
 
@@ -119,7 +101,6 @@ row(
     batch=batching.gathered,
     decides=False,
     exact_on=EVERYWHERE,
-    samples=[sample((4, 5, 6), *arrays, spec=spec, dtypes=dtypes) for spec, arrays, dtypes in SPECS],
 )
 
 row(
@@ -133,7 +114,6 @@ row(
     changes_first=True,
     batch=batching.scattered,
     decides=False,
-    samples=scatter_samples(),
 )
 
 row(
@@ -151,7 +131,6 @@ row(
     changes_first=True,
     batch=batching.scattered,
     decides=False,
-    samples=scatter_samples(),
 )
 
 
@@ -207,11 +186,6 @@ row(
     shift=shifts.along_axis,
     decides=False,
     exact_on=EVERYWHERE,
-    samples=[
-        sample((4, 3), ALONG, axis=0, dtypes=BOTH),
-        sample((4, 1), ALONG[:, :1], axis=0),
-        sample((4, 2, 5), ALONG[None], axis=2),
-    ],
 )
 
 row(
@@ -222,7 +196,6 @@ row(
     evaluate=_in_order,
     transpose=lambda g, out, x: (g,),
     jvp=lambda t, out, x: t[0],
-    samples=[sample(lambda rng, dtype: np.sort(rng.normal(size=5)).astype(dtype))],
 )
 
 row(
@@ -237,7 +210,6 @@ row(
     by_rows=rowwise.along_axis,
     batch=batching.along,
     decides=False,
-    samples=[sample((4, 3), ALONG, (2, 3), axis=0, dtypes=BOTH)],
 )
 
 row(
@@ -248,7 +220,6 @@ row(
     code=lambda x, axis, kind: f"np.argsort({x}, axis={axis}{f', kind={kind!r}' if kind else ''})",
     batch=batching.one_axis,
     exact_on=EVERYWHERE,
-    samples=[sample((3, 4), axis=1, kind=None), sample((3, 4), axis=0, kind="stable")],
 )
 
 row(
@@ -258,7 +229,6 @@ row(
     evaluate=lambda x, kth, axis: np.argpartition(x, kth, axis=axis),
     code=lambda x, kth, axis: f"np.argpartition({x}, {kth}, axis={axis})",
     batch=batching.one_axis,
-    samples=[sample((3, 4), kth=2, axis=1)],
 )
 
 row(
@@ -269,5 +239,4 @@ row(
     code=lambda a, v, side: f"np.searchsorted({a}, {v}, {side!r})",
     batch=batching.searched,
     exact_on=EVERYWHERE,
-    samples=[sample(np.arange(5.0), (3, 4), side="left")],
 )

@@ -32,10 +32,10 @@ from .build import (
     swap_last,
     take_slice,
 )
-from .table import BOTH, COMPLEX, Op, OpSample, apply, const, row, sample
+from .table import Op, apply, const, row
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+    pass
 
 
 def float_dtype(dtype: np.dtype) -> np.dtype:
@@ -56,17 +56,6 @@ def matrix_row(name: str, infer: Callable, evaluate: Callable | None = None, **c
     columns.setdefault("code", code)
     columns.setdefault("batch", batching.stacks)
     return row(name, "nonlinear", infer=infer, evaluate=function, cost=100.0, **columns)
-
-
-def well_conditioned(*shapes: tuple[int, ...], **attrs: Any) -> list[OpSample]:
-    return [sample(shape, dtypes=BOTH, **attrs) for shape in shapes]
-
-
-def positive_definite(rng: np.random.Generator, dtype: DTypeLike) -> np.ndarray:
-    a = rng.normal(size=(2, 3, 3)).astype(dtype)
-    if a.dtype.kind == "c":
-        a = a + 1j * rng.normal(size=a.shape)
-    return a @ a.conj().swapaxes(-1, -2) + 2.0 * np.eye(3)
 
 
 def _same(x):
@@ -128,15 +117,12 @@ def inv(x: Node) -> Node:
 
 
 # inverse, determinant, solution
-matrix_row(
-    "inv", _same, jvp=lambda t, out, x: -(out @ t[0] @ out), samples=well_conditioned((3, 3), (2, 3, 3))
-)
+matrix_row("inv", _same, jvp=lambda t, out, x: -(out @ t[0] @ out))
 
 matrix_row(
     "det",
     lambda x: (x.shape[:-2], float_dtype(x.dtype)),
     jvp=lambda t, out, x: out * sum_(swap_last(inv(x)) * t[0], (-2, -1)),
-    samples=well_conditioned((3, 3), (2, 3, 3)),
 )
 
 
@@ -151,7 +137,6 @@ matrix_row(
     "slogdet",
     lambda x: ((x.shape[:-2],) * 2, (float_dtype(x.dtype), real_dtype(float_dtype(x.dtype)))),
     jvp=_slogdet_jvp,
-    samples=well_conditioned((3, 3), (2, 3, 3)),
 )
 
 
@@ -178,7 +163,6 @@ matrix_row(
     solve_infer,
     jvp=_solve_jvp,
     transpose=_solve_transpose,
-    samples=[sample(a, b, dtypes=BOTH) for a, b in (((3, 3), (3, 2)), ((2, 3, 3), (3, 1)))],
 )
 
 
@@ -200,7 +184,6 @@ matrix_row(
     evaluate=lambda x, rcond: np.linalg.pinv(x) if rcond is None else np.linalg.pinv(x, rcond),
     code=lambda x, rcond: f"np.linalg.pinv({x}{'' if rcond is None else f', {rcond!r}'})",
     jvp=_pinv_jvp,
-    samples=well_conditioned((4, 3), (2, 3, 4), rcond=None),
 )
 
 
@@ -211,7 +194,7 @@ def _cholesky_jvp(t, out, x):
     return out @ (inner * lower(x.shape[-1], x.dtype, 0.5))
 
 
-matrix_row("cholesky", _same, jvp=_cholesky_jvp, samples=[sample(positive_definite, dtypes=BOTH)])
+matrix_row("cholesky", _same, jvp=_cholesky_jvp)
 
 
 def _qr_infer(x):
@@ -243,14 +226,7 @@ matrix_row(
     _qr_infer,
     evaluate=lambda x: tuple(np.linalg.qr(x)),
     jvp=_qr_jvp,
-    samples=well_conditioned((4, 3), (3, 3), (2, 3, 5)),
 )
-
-
-def _projectors(out, x, uplo=None):
-    """v_i v_i^H for each eigenvector: the phases cancel."""
-    v = swap_last(item(out, 1))
-    return as_column(v) * as_row(conjugate(v))
 
 
 def _eigh_jvp(t, out, x, uplo):
@@ -265,12 +241,6 @@ matrix_row(
     evaluate=lambda x, uplo: tuple(np.linalg.eigh(x, uplo)),
     code=lambda x, uplo: f"np.linalg.eigh({x}{'' if uplo == 'L' else ', ' + repr(uplo)})",
     jvp=_eigh_jvp,
-    samples=[
-        sample((2, 3, 3), uplo="L"),
-        sample((3, 3), uplo="U"),
-        sample((3, 3), uplo="L", dtypes=COMPLEX, of=lambda out, x: item(out, 0)),
-        sample((3, 3), uplo="L", dtypes=COMPLEX, of=_projectors),
-    ],
 )
 
 
@@ -307,12 +277,6 @@ matrix_row(
     evaluate=_eig,
     code=None,
     jvp=_eig_jvp,
-    samples=[
-        sample((2, 3, 3), dtype="complex128", dtypes=COMPLEX),
-        sample((4, 4), dtype="complex128", of=lambda out, x: item(out, 0)),
-        sample((4, 4), dtype="complex128", of=lambda out, x: absolute(item(out, 1))),
-        sample(positive_definite, dtype="float64", of=lambda out, x: square(item(out, 1))),
-    ],
 )
 
 
@@ -322,11 +286,6 @@ def _svd_infer(x, full_matrices):
     lead, d = x.shape[:-2], float_dtype(x.dtype)
     inner_m, inner_n = (m, n) if full_matrices else (k, k)
     return ((*lead, m, inner_m), (*lead, k), (*lead, inner_n, n)), (d, real_dtype(d), d)
-
-
-def _outer_products(out, x):
-    """u_i v_i^H for each singular value: the phases cancel."""
-    return as_column(swap_last(item(out, 0))) * as_row(item(out, 2))
 
 
 def _no_full_vectors():
@@ -369,9 +328,4 @@ matrix_row(
     evaluate=lambda x, full_matrices: tuple(np.linalg.svd(x, full_matrices)),
     code=lambda x, full_matrices: f"np.linalg.svd({x}, full_matrices={full_matrices})",
     jvp=_svd_jvp,
-    samples=[sample(shape, full_matrices=False) for shape in ((3, 3), (2, 5, 3), (3, 4))]
-    + [
-        sample((3, 4), full_matrices=True, of=lambda out, x: item(out, 1), dtypes=BOTH),
-        sample((5, 3), full_matrices=False, of=_outer_products, dtypes=COMPLEX),
-    ],
 )

@@ -12,7 +12,7 @@ import numpy as np
 from ..graph import Node
 from . import batching, rowwise, shifts
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
-from .table import BOTH, EVERYWHERE, INTEGERS, OPS, REAL, Op, apply, none, row, sample
+from .table import EVERYWHERE, INTEGERS, OPS, Op, apply, none, row
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
@@ -58,10 +58,6 @@ def reduction_row(
         writes_out=True,
         by_rows=rowwise.reduction,
         batch=batching.several_axes,
-        samples=[
-            sample((3, 4, 5), axes=axes, keepdims=keepdims, dtypes=BOTH if name in ("sum", "prod") else REAL)
-            for axes, keepdims in (((1,), False), ((0, 2), True), ((0, 1, 2), False))
-        ],
         **columns,
     )
 
@@ -168,10 +164,6 @@ row(
     by_rows=_shares_by_rows,
     batch=_shares_of_examples,
     decides=False,
-    samples=[
-        sample((3, 1), np.array([[True, False], [True, True], [False, True]]), np.ones((3, 1)), axes=(1,)),
-        sample((1, 4, 1), np.arange(24).reshape(2, 4, 3) % 5 == 0, np.ones((1, 4, 1)), axes=(0, 2)),
-    ],
 )
 
 
@@ -208,7 +200,6 @@ def _arg_row(name):
         work="reduces",
         by_rows=rowwise.reduction,
         batch=batching.one_axis,
-        samples=[sample((3, 4), axis=0), sample((3, 4), axis=1)],
     )
 
 
@@ -238,7 +229,6 @@ row(
     shift=shifts.running_sum,
     decides=False,
     exact_on=INTEGERS,
-    samples=[sample((3, 4), axis=0, reverse=False, dtypes=BOTH), sample((3, 4), axis=1, reverse=True)],
 )
 
 
@@ -267,5 +257,4 @@ row(
     jvp=_cumprod_jvp,
     batch=batching.one_axis,
     decides=False,
-    samples=[sample((5, 3), axis=0, dtypes=BOTH), sample((2, 8), axis=1), sample((1,), axis=0)],
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import batching, rowwise, shifts
 from .build import assemble, reshape, slice_, transpose, update
-from .table import BOTH, EVERYWHERE, Op, row, sample
+from .table import EVERYWHERE, Op, row
 
 # An index is a tuple of (start, stop, step), one per axis, normalised: 0 <= start, extent known, step may be
 # negative (then stop may be None for "to the beginning"). Integers and new axes in the user's index become
@@ -79,7 +79,6 @@ view_row(
     by_rows=rowwise.reshape,
     batch=batching.reshaped,
     shift=shifts.reshape,
-    samples=[sample((2, 6), shape=(3, 4), dtypes=BOTH)],
 )
 
 view_row(
@@ -91,7 +90,6 @@ view_row(
     by_rows=rowwise.transpose,
     batch=batching.transposed,
     shift=shifts.transpose,
-    samples=[sample((2, 3, 4), perm=(2, 0, 1), dtypes=BOTH)],
 )
 
 view_row(
@@ -103,7 +101,6 @@ view_row(
     by_rows=rowwise.elementwise,
     batch=batching.broadcasted,
     shift=shifts.broadcast,
-    samples=[sample((3, 1), shape=(2, 3, 4), dtypes=BOTH), sample((), shape=(2,))],
 )
 
 view_row(
@@ -115,7 +112,6 @@ view_row(
     by_rows=rowwise.slice_,
     batch=batching.sliced,
     shift=shifts.slice_,
-    samples=[sample((5, 4), index=((1, 5, 2), (3, None, -1)), dtypes=BOTH), sample((), index=())],
 )
 
 
@@ -158,16 +154,6 @@ row(
     batch=batching.assembled,
     decides=False,
     exact_on=EVERYWHERE,
-    samples=[
-        sample(
-            (2, 3),
-            (3,),
-            shape=(4, 5),
-            dtype="float64",
-            indices=(((0, 2, 1), (0, 3, 1)), ((1, 2, 1), (4, 1, -1))),
-        ),  # overlapping, stretched
-        sample((2,), shape=(3,), dtype="complex128", indices=(((2, 0, -1),),)),
-    ],
 )
 
 
@@ -191,10 +177,6 @@ row(
     batch=batching.updated,
     decides=False,
     exact_on=EVERYWHERE,
-    samples=[
-        sample((4, 3), (2, 3), index=((0, 4, 2), (0, 3, 1)), dtypes=BOTH),
-        sample((4,), (), index=((1, 3, 1),)),
-    ],
 )
 
 # item i of a tuple node: what apart takes the results of eigh, svd, scan, ...
@@ -223,5 +205,4 @@ row(
     shift=shifts.unchanged,
     decides=False,
     exact_on=EVERYWHERE,
-    samples=[sample((2, 3))],
 )

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,41 +40,6 @@ from ..hidden import Hidden, is_hidden
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
-
-
-@dataclass(frozen=True)
-class OpSample:
-    """Arguments for the tests that are made from the table (tests/autodiff/ops/test_rules.py).
-
-    args      each a shape, to be filled at random; or an array, taken as it is and not differentiated (masks,
-              index arrays); or a function of a random generator and a dtype that gives an array
-    attrs     the op's attributes
-    domain    magnitudes of the random numbers; with a random sign each if `signed`
-    dtypes    what they are drawn in: "float64", "complex128"
-    of        what to test instead of the op's result, for vectors that are settled only up to a phase:
-              of(out, *args) -> node
-    """
-
-    args: tuple
-    attrs: dict
-    domain: tuple[float, float] = (0.3, 2.0)
-    signed: bool = True
-    dtypes: tuple[str, ...] = ("float64",)
-    of: Callable | None = None
-
-
-def sample(
-    *args: Any,
-    domain: tuple[float, float] = (0.3, 2.0),
-    signed: bool = True,
-    dtypes: tuple[str, ...] = ("float64",),
-    of: Callable | None = None,
-    **attrs: Any,
-) -> OpSample:
-    return OpSample(args, attrs, domain, signed, dtypes, of)
-
-
-REAL, BOTH, COMPLEX = ("float64",), ("float64", "complex128"), ("complex128",)
 
 
 def none(n: Node) -> int:
@@ -130,7 +95,6 @@ class Op:
     # How a program of Python floats spells it
     operator: str | None = None  # Python's, between the two arguments
     math: str | None = None  # a function of the math module
-    samples: list[OpSample] = field(default_factory=list)  # the row's tests
     needs: str | None = None  # a package besides NumPy, with which the row is loaded
 
 

@@ -11,7 +11,7 @@ from ..graph import Node
 from . import batching
 from .build import cast, swap_last
 from .linalg import float_dtype, lower, matrix_row, solve_infer
-from .table import BOTH, apply, row, sample
+from .table import apply, row
 
 BLOCK = 32  # rows
 SMALL = 8  # rows of a block that is inverted by LAPACK
@@ -95,11 +95,6 @@ def _transpose(g, out, a, b, upper):
     return lambda: triangle_of(-(db @ swap_last(out)), upper), db
 
 
-def _well_conditioned(rng, dtype):
-    a = rng.normal(size=(3, 3)) + (1j * rng.normal(size=(3, 3)) if np.dtype(dtype).kind == "c" else 0.0)
-    return (a + 3.0 * np.eye(3)).astype(dtype)
-
-
 def _lowered(known: dict, a: Node, b: Node, upper: bool) -> Node | None:
     """From inverses of blocks that all equations with this matrix, or with its transpose, have in common."""
     if a.shape[-1] <= BLOCK:
@@ -122,7 +117,6 @@ matrix_row(
     jvp=_jvp,
     transpose=_transpose,
     batch=batching.stacks,
-    samples=[sample(_well_conditioned, (3, 2), dtypes=BOTH, upper=upper) for upper in (False, True)],
 )
 
 # What the emitter puts in its place

@@ -10,11 +10,12 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import OPS, apply, build, const, input_node
 from gpt2.commands.explain.parts import split
+from tests.support.op_samples import samples_of
 from tests.support.random_graphs import RING, random_graph
 
 PAGE = page.ROOT / "docs" / "ops.md"
 HERE = {name for name, op in OPS.items() if op.needs is None}  # the page is about NumPy's
-NAMES = sorted(name for name in HERE if OPS[name].samples)
+NAMES = sorted(name for name in HERE if samples_of(name))
 GRAMMAR = page.grammar()
 
 
@@ -36,7 +37,7 @@ def test_every_op_has_a_line_and_no_sentence_is_left_over():
 @pytest.mark.parametrize("name", NAMES)
 def test_types_are_those_of_numpy(name):
     """In every dtype that the page lists, where the row's own samples have two."""
-    op, first = OPS[name], OPS[name].samples[0]
+    op, first = OPS[name], samples_of(name)[0]
     for dtype in page.TRIED:
         nodes = page.nodes_of(page.shapes_of(first), dtype)
         try:

@@ -14,9 +14,9 @@ from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, const, input_node
 from gpt2.autodiff.ops.interpret import evaluate_graph
-from gpt2.autodiff.ops.table import sample
 from gpt2.autodiff.record.record import record
-from tests.autodiff.ops.test_rules import ROWS, cases, instance
+from tests.autodiff.ops.test_rules import cases, instance
+from tests.support.op_samples import sample, samples_of
 
 
 def gradients(f, *args):
@@ -160,7 +160,7 @@ def test_one_argument_alone(name, sample, dtype):
 )
 def test_singular_vectors_of_a_stack(shape, dtype):
     """Each matrix of it has its own singular values."""
-    of = ROWS["svd"].samples[-1].of if dtype == "complex128" else None
+    of = samples_of("svd")[-1].of if dtype == "complex128" else None
     graph, values = instance("svd", sample(shape, full_matrices=False, of=of), dtype)
     check_graph(graph, values, order=1)
 
@@ -178,7 +178,7 @@ def checks_of(name):
     """(test, arguments) of everything here about a row."""
     for p in POINTS.get(name, ()):
         yield test_points, (name, *p)
-    for s in ROWS[name].samples:
+    for s in samples_of(name):
         for dtype in s.dtypes:
             yield test_one_argument_alone, (name, s, dtype)
     if name == "power":

@@ -1,4 +1,4 @@
-"""Every row of the op table, tested from the row itself: its samples, in both modes, to second order."""
+"""Every row of the op table on its samples (tests/support/op_samples.py), in both modes, to second order."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from gpt2.autodiff.ops.build import item
 from gpt2.autodiff.ops.check import check
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.ops.table import NEARLY
+from tests.support.op_samples import samples_of
 
 pytestmark = pytest.mark.numeric
 
@@ -49,7 +50,7 @@ def instance(name, sample, dtype, single=False):
     return Graph(inputs, outputs, name), values
 
 
-ROWS = {name: op for name, op in OPS.items() if op.samples and op.needs is None}
+ROWS = {name: op for name, op in OPS.items() if samples_of(name) and op.needs is None}
 
 
 def cases(which=lambda name, op: True, of=True):
@@ -60,7 +61,7 @@ def cases(which=lambda name, op: True, of=True):
     return pytest.mark.parametrize("name, sample, dtype", [
         pytest.param(name, sample, dtype, id=f"{name}-{i}-{dtype}")
         for name, op in ROWS.items() if which(name, op)
-        for i, sample in enumerate(op.samples)
+        for i, sample in enumerate(samples_of(name))
         if of or sample.of is None
         for dtype in sample.dtypes
     ])  # fmt: skip
@@ -70,7 +71,7 @@ def test_every_row_has_samples():
     """Except structural ones, which hold graphs or take tuples apart, and are tested where they are made; and
     random samples, whose derivatives are at fixed chance: tests/autodiff/random/test_draws.py.
     """
-    without = {name for name, op in OPS.items() if not op.samples and op.kind != "structural"}
+    without = {name for name, op in OPS.items() if not samples_of(name) and op.kind != "structural"}
     assert without <= {"stop_gradient", "gamma_sample", "gamma_slope", "t_sample", "t_slope"}
 
 

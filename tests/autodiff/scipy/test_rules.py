@@ -18,12 +18,13 @@ from gpt2.autodiff.scipy.rules import distributions, matrix_functions, special
 from tests.autodiff.ops.test_rules import instance
 from tests.autodiff.transforms import test_batch
 from tests.long import scipy_values
+from tests.support.op_samples import samples_of
 
 pytestmark = pytest.mark.numeric
 
 INF = np.inf
 ROWS = [*dict.fromkeys(special.OP_OF.values()), "matrix_function", "frechet", "distribution"]
-CASES = [pytest.param(n, s, id=f"{n}-{i}") for n in ROWS for i, s in enumerate(OPS[n].samples)]
+CASES = [pytest.param(n, s, id=f"{n}-{i}") for n in ROWS for i, s in enumerate(samples_of(n))]
 assert matrix_functions and distributions
 
 

@@ -9,12 +9,12 @@ import scipy.sparse.linalg
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.check.numeric import check_graph
-from gpt2.autodiff.ops import OPS
 from gpt2.autodiff.scipy import sparse
 from gpt2.autodiff.scipy.rules import sparse_matrices
 from gpt2.autodiff.scipy.sparse.linalg import factorized, splu, spsolve
 from tests.autodiff.ops.test_rules import instance
 from tests.autodiff.transforms import test_batch
+from tests.support.op_samples import samples_of
 
 pytestmark = pytest.mark.numeric
 
@@ -24,7 +24,7 @@ X, B = np.array([0.3, -1.2, 0.7, 2.0]), np.arange(8.0).reshape(4, 2)
 CASES = [
     pytest.param(name, s, dtype, id=f"{name}-{i}-{dtype}")
     for name in ("sparse_matmul", "sparse_solve")
-    for i, s in enumerate(OPS[name].samples)
+    for i, s in enumerate(samples_of(name))
     for dtype in s.dtypes
 ]
 assert sparse_matrices

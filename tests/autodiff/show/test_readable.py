@@ -20,6 +20,7 @@ from gpt2.commands import certificate
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 from tests.autodiff.ops import test_rules
+from tests.support.op_samples import samples_of
 from tests.support.random_graphs import random_arrays, random_graph
 
 F8 = np.dtype(np.float64)
@@ -189,7 +190,7 @@ def test_long_lines_are_broken_at_commas():
 SAMPLES = [
     pytest.param(name, sample, id=f"{name}-{i}")
     for name, op in test_rules.ROWS.items()
-    for i, sample in enumerate(op.samples)
+    for i, sample in enumerate(samples_of(name))
     if "float64" in sample.dtypes
 ]
 

@@ -10,6 +10,7 @@ import pytest
 from gpt2.autodiff.check.numeric import GradientMismatch
 from gpt2.autodiff.ops import OPS, Op
 from tests.autodiff.ops import test_rules
+from tests.support.op_samples import SAMPLES, samples_of
 
 PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "adding-an-op.md")
 ADDED = ("nextafter", "softplus")
@@ -28,6 +29,7 @@ def page():
     finally:
         for name in ADDED:
             OPS.pop(name, None)
+            SAMPLES.pop(name, None)
 
 
 def test_the_page(page):
@@ -46,7 +48,7 @@ def test_every_column_is_explained():
 
 @pytest.mark.parametrize("name", ADDED)
 def test_the_tests_come_with_the_row(page, name):
-    for sample in OPS[name].samples:
+    for sample in samples_of(name):
         for dtype in sample.dtypes:
             test_rules.test_derivatives(name, sample, dtype)
             test_rules.test_types(name, sample, dtype)
@@ -56,6 +58,6 @@ def test_the_tests_come_with_the_row(page, name):
 
 def test_a_wrong_row_fails_its_tests(page, monkeypatch):
     monkeypatch.setattr(OPS["nextafter"], "partials", lambda out, x, y: (2.0, None))
-    sample = OPS["nextafter"].samples[0]
+    sample = samples_of("nextafter")[0]
     with pytest.raises(GradientMismatch, match="nextafter: forward mode, tangent of output 0"):
         test_rules.test_derivatives("nextafter", sample, "float64")

@@ -27,7 +27,7 @@ from ...graph import Node, is_scalar_const
 from ...ops import rowwise
 from ...ops.build import absolute, equal, floor, log, sign, square, tanh, where
 from ...ops.elementwise import broadcast_shape
-from ...ops.table import apply, row, sample
+from ...ops.table import apply, row
 from .special import psi, psi_rise
 
 INF, NAN = math.inf, math.nan
@@ -1016,39 +1016,6 @@ law(
 # ---- The row ---------------------------------------------------------------------------------------------
 
 
-def _samples() -> list:
-    found = []
-    for name, of in LAWS.items():
-        n = len(of.shapes)
-        if of.discrete:
-            counts = np.array([1.0, 2.0, 4.0])
-            whole = [np.array(5.0)] if of.shapes[0] == "n" else []
-            points = counts if name != "bernoulli" else np.array([0.0, 1.0, 0.0])
-            rest = (np.array(0.0),)
-            found.append(
-                sample(
-                    points,
-                    *whole,
-                    *[(3,)] * (n - len(whole)),
-                    *rest,
-                    domain=(0.2, 0.8),
-                    signed=False,
-                    law=name,
-                    method="pmf",
-                )
-            )
-            continue
-        domain = (0.2, 0.7) if name in ("uniform", "beta") else (1.3, 2.5) if name == "pareto" else (0.4, 1.8)
-        for method in ("logpdf", "pdf"):
-            args = [(3,)] * (n + 1), [np.array(0.0), np.array(1.0)]
-            found.append(sample(*args[0], *args[1], domain=domain, signed=False, law=name, method=method))
-        for method in ("cdf", "logsf"):
-            held = [np.array(1.5)] * n
-            rest = [np.array(0.0), np.array(1.0)]
-            found.append(sample((2, 3), *held, *rest, domain=domain, signed=False, law=name, method=method))
-    return found
-
-
 row(
     "distribution",
     "elementwise",
@@ -1058,5 +1025,4 @@ row(
     by_rows=rowwise.elementwise,
     cost=40.0,
     needs="scipy",
-    samples=_samples(),
 )

@@ -21,14 +21,13 @@ from ...graph import Node
 from ...ops import rowwise
 from ...ops.build import absolute, cos, equal, exp, log, sign, sin, sqrt, square, where
 from ...ops.elementwise import broadcast_shape, ufunc_dtype
-from ...ops.table import apply, input_node, row, sample
+from ...ops.table import apply, row
 
 PREFIX = "special_"
 OP_OF: dict[np.ufunc, str] = {}
 
 NAN, INF = math.nan, math.inf
 ROOT_PI, ROOT_TWO_PI = math.sqrt(math.pi), math.sqrt(2.0 * math.pi)
-FULL = ((3, 4), (3, 4)), ((2, 1, 3), (4, 1)), ((3,), ())
 
 
 def f(name: str) -> Callable[..., Node]:
@@ -358,26 +357,19 @@ ALSO = {"psi": "digamma"}  # other ufuncs of the same values
 
 
 def _enter() -> None:
-    for name, (partials, domain) in PARTIALS.items():
+    for name, (partials, _) in PARTIALS.items():
         function = getattr(scipy.special, name, None)
         function = getattr(scipy.special._ufuncs, "_zeta", None) if name == "zeta" else function
         if not isinstance(function, np.ufunc):
             continue  # a SciPy that does not have it
-        _row(name, function, partials, domain)
+        _row(name, function, partials)
         OP_OF[function] = PREFIX + name
         other = getattr(scipy.special, ALSO.get(name, ""), None)
         if isinstance(other, np.ufunc) and other is not function:
             OP_OF[other] = PREFIX + name
 
 
-def _row(name: str, function: np.ufunc, partials: Callable, domain: tuple[float, float]) -> None:
-    shapes = [((3, 4),)] if function.nin == 1 else FULL if function.nin == 2 else [((2, 3),) * function.nin]
-
-    held = [False]
-    if function.nin > 1:  # their entries are functions, which are not called here
-        held = [d is None for d in partials(*[input_node((), np.float64)] * (function.nin + 1))]
-    point = np.linspace(*domain, 3)[1]  # for an argument without a derivative
-
+def _row(name: str, function: np.ufunc, partials: Callable) -> None:
     @functools.wraps(partials)
     def refusing(out, *args):
         found = partials(out, *args)
@@ -392,10 +384,6 @@ def _row(name: str, function: np.ufunc, partials: Callable, domain: tuple[float,
         by_rows=rowwise.elementwise,
         cost=20.0,
         needs="scipy",
-        samples=[
-            sample(*(np.array(point) if h else n for n, h in zip(s, held)), domain=domain, signed=False)
-            for s in shapes
-        ],
     )
 
 
@@ -424,5 +412,4 @@ row(
     by_rows=rowwise.elementwise,
     cost=60.0,
     needs="scipy",
-    samples=[sample(*s, domain=(0.5, 3.0), signed=False) for s in FULL],
 )
