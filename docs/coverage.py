@@ -37,8 +37,9 @@ Every recorded NumPy call becomes a few of these. One rule an op serves both mod
 - *tangent*: written forward, transposed by the compiler
 - *both*: written in both directions
 
-Tests take the arguments in tests/support/op_samples.py: forward mode against central differences, reverse mode
-against forward mode, and the same again for both derivatives. *complex* says whether there are complex samples.
+Tests take the arguments in tests/support/op_samples.py: forward mode against central differences, reverse
+mode against forward mode, and the same again for both derivatives. *complex* says whether there are complex
+samples.
 """
 
 CONSTANT_HEAD = """\
