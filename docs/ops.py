@@ -83,8 +83,8 @@ What the grammar does not say:
 - A type is the dtype of NumPy's result and its shape: `f32[2,3]`, and `f32[]` for a single number. An op with
   several results has several types in parentheses, and `item` takes it apart.
 - An attribute is a Python value without spaces; of a function or of a graph inside it, the name.
-- `gpt2/autodiff/ops/check.py` holds a graph to its types: each node's is what its op infers from those of its
-  arguments.
+- `gpt2/autodiff/ops/interpret.py` holds a graph to its types: each node's is what its op infers from those of
+  its arguments.
 
 Dtypes follow NumPy 2: a Python number takes the dtype of what it stands beside, so `2.0 * x` stays f32 for an
 x of f32. In the tables below, `f32` alone says that f32 arguments give f32, `i64→f64` that i64 arguments give

@@ -15,8 +15,7 @@ import numpy as np
 
 from ..derive.differentiate import jvp_graph, vjp_graph
 from ..graph import Graph
-from ..ops.check import check
-from ..ops.interpret import evaluate_graph
+from ..ops.interpret import check, evaluate_graph
 from .diagnose import input_name
 
 # f'(x) = sum of weight * (f(x + multiple * step) - f(x - multiple * step)) / step, exact for polynomials of

@@ -15,11 +15,9 @@ from typing import NamedTuple
 from ..graph import Graph, Node, is_scalar_const
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
-from .arena import offsets, rounded
-from .layout import Layout, chain, is_result_of_call, root
-from .planes import in_planes
-from .regions import Region, blocks_of, flags_of
-from .rowwise import by_rows
+from .layout import Layout, chain, in_planes, is_result_of_call, root
+from .memory import offsets, rounded
+from .regions import Region, blocks_of, by_rows, flags_of
 from .windows import Window
 
 # Lent memory is for what is kept long: what is made and used up at once does better in an arena that stays in
@@ -64,7 +62,7 @@ class BufferPlan:
     storage: dict[Node, Storage]  # arena values that own memory (none that live in another's window)
     windows: dict[Node, Window]
     slots: dict[Node, int]  # scratch values: number of their slot in the region
-    planes: set[Node]  # those that lie plane by plane (planes.py)
+    planes: set[Node]  # those that lie plane by plane (layout.py)
     partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
     arena_bytes: int
     folded: set[Node]

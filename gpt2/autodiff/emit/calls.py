@@ -2,14 +2,35 @@
 
 Such a function is emitted like a program, and the program around it gives it all of its memory: its
 arguments, its results, and a part of the arena for what it computes on the way.
+
+    block(x, ln1w, ln1b, result_2, result_3, work)          few calls: a name for each view, made at the start
+    block(x, *given, *made, work)                           many: views of arguments and results by the row
+
+A model of many blocks has hundreds of views of its stacked weights, which are read by one call alone. Rows
+of them come from a table; a line for each takes Python longer to compile than all the calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..graph import Node, is_scalar_const
+from ..ops.subgraph import cut_index, cut_of
+from .array_names import Stretch, method_of
+from .buffers import UNOWNED
+from .layout import is_result_of_call, root
+from .memory import rows_of_cuts
+
+if TYPE_CHECKING:
+    from .source import Emitter
+
+
 from dataclasses import dataclass
 
-from ..graph import Graph, Node
+from ..graph import Graph
 from .memory import Needs
 
 
@@ -40,3 +61,134 @@ def results_of(graph: Graph) -> dict[Node, dict[int, list[Node]]]:
         if n.op == "item" and n.args[0] in found:
             found[n.args[0]].setdefault(n.attrs["i"], []).append(n)
     return found
+
+
+MOST_SPELLED = 100  # views that calls are given, beyond which they come in rows
+
+View = tuple[str, tuple]  # an argument or result of the program, and the steps that lead to the view
+
+
+class CallLines:
+    """The lines of the calls of a program."""
+
+    def __init__(self, emitter: Emitter):
+        self.emitter = emitter
+        plan = emitter.plan
+        views = sum(len(cuts) - cuts.count(None) for cuts in (n.attrs["cuts"] for n in emitter.called))
+        views += sum(map(is_result_of_call, plan.windows)) if emitter.called else 0
+        self.in_rows = views > MOST_SPELLED
+        self.rows: dict[str, list[View]] = {}  # name of a row -> its views
+        self.known: dict[View, tuple[str, int]] = {}  # view -> its row, and its place there
+        self.owners = {*map(emitter.names.get, emitter.graph.inputs), *emitter.result_names}
+        self.functions: dict = {}  # routine -> its name
+
+    def lines(self, n: Node) -> list[str]:
+        """The line that calls the function of a stretch, with memory for all that it makes."""
+        e = self.emitter
+        routine, results, body = e.called[n], e.results[n], n.attrs["body"]
+        name = self.functions.get(routine)
+        if name is None:
+            name = self.functions[routine] = e.unique(routine.name)
+            e.owned_names[name], e.env[name] = name, routine.function
+        given = [self.argument(n, k, a) for k, a in enumerate(n.args)]
+        made = [
+            self.result(results[k][0]) if k in results else self.unread(n, k, o)
+            for k, o in enumerate(body.outputs)
+        ]
+        texts = [
+            *self.joined(given, "given", lambda k: self.part(n, k)),
+            *self.joined(made, "made", lambda k: e.whole(results[k][0])),
+        ]
+        key = routine, e.plan.work[n].offset
+        if key not in e.works:
+            e.works[key] = e.unique("work")
+        again = [(o, found[0]) for found in results.values() for o in found[1:]]
+        copies = [f"np.copyto({e.whole(o)}, {e.whole(first)})" for o, first in again]
+        return [f"{name}({', '.join([*texts, e.works[key]])})", *copies]
+
+    def argument(self, n: Node, k: int, a: Node) -> str | View:
+        """An array for a function, or the part of it that it is given: of a number an array of no axes."""
+        e, cut = self.emitter, cut_of(n, k)
+        if cut is not None:
+            owner = e.whole(a)
+            if self.in_rows and owner in self.owners:
+                return owner, (("cut", *cut),)
+            return self.part(n, k)
+        if not a.shape and e.plan.kind.get(root(a)) in UNOWNED:
+            return f"np.asarray({e.whole(a)})"
+        if not is_scalar_const(a):
+            return e.whole(a)
+        name = e.unique("number")
+        e.env[name] = np.asarray(a.value, a.dtype)
+        return name
+
+    def part(self, n: Node, k: int) -> str:
+        """The name of a view, of the part of its argument k that a call is given."""
+        cut = cut_of(n, k)
+        assert cut is not None
+        return self.emitter.part(n.args[k], cut_index(n.args[k], cut), n.attrs["body"].inputs[k])
+
+    def result(self, n: Node) -> str | View:
+        """Memory for a result: a part of one of the program's results, in a row, or what it is called."""
+        e, window = self.emitter, self.emitter.plan.windows.get(n)
+        if self.in_rows and window is not None and window.steps and n not in e.full:
+            if window.base in e.output_index:
+                return e.result_names[e.output_index[window.base]], window.steps
+        return e.whole(n)
+
+    def unread(self, n: Node, k: int, like: Node) -> str:
+        """Memory for a result that nothing reads."""
+        e = self.emitter
+        s, name = e.plan.unread[n, k], e.unique("unread")
+        e.setup.append(Stretch(name, s.offset, like))
+        e.kept.append(name)
+        return name
+
+    def joined(self, texts: Sequence[str | View], hint: str, named: Callable[[int], str]) -> list[str]:
+        """The texts of a call's arguments, those of views that stand side by side as one. Of a view that
+        stands alone named(k) is the text.
+        """
+        found: list[str] = []
+        row: list[View] = []
+        for k, text in enumerate([*texts, ""]):
+            if not isinstance(text, str):
+                row.append(text)
+                continue
+            if row:
+                found += self.row(row, hint) or [named(i) for i in range(k - len(row), k)]
+                row = []
+            found.append(text)
+        return found[:-1]
+
+    def row(self, views: Sequence[View], hint: str) -> list[str]:
+        """Views as a row of their own, or as part of the one that another call has made of them; nothing
+        where they are neither.
+        """
+        places = [self.known.get(v) for v in views]
+        if len(views) > 1 and not any(places):
+            name = self.emitter.unique(hint)
+            self.rows[name] = list(views)
+            self.known.update((v, (name, i)) for i, v in enumerate(views))
+            return [f"*{name}"]
+        name, start = places[0] or ("", 0)
+        if places != [(name, start + i) for i in range(len(views))]:
+            return []
+        end = start + len(views)
+        whole = len(views) == len(self.rows[name])
+        return [f"*{name}" if whole else f"*{name}[{start or ''}:{end}]"]
+
+    def prelude(self) -> list[str]:
+        """The line that makes all rows, at the start of the program."""
+        if not self.rows:
+            return []
+        e, table = self.emitter, self.emitter.own("row_steps")
+        number: dict[str, int] = {}
+        for views in self.rows.values():
+            for owner, _ in views:
+                number.setdefault(owner, len(number))
+        e.env[table] = [
+            [(number[owner], tuple(map(method_of, steps))) for owner, steps in views]
+            for views in self.rows.values()
+        ]
+        owners, names = ", ".join(number), ", ".join(self.rows)
+        return [f"({names},) = {e.helper(rows_of_cuts)}(({owners},), {table})"]

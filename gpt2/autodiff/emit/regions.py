@@ -1,4 +1,4 @@
-"""Cuts the graph into regions: ops that run together.
+"""Cuts the graph into regions, ops that run together, and says how a block of rows reaches its arrays.
 
 A region with N rows runs its ops one after another on a block of rows that stays in cache, block after block,
 on several threads. Matrix products, small values and ops that do not work row by row make regions with N = 1:
@@ -12,19 +12,20 @@ the same rows they would cut a region in two.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
 from ..run.caches import in_cache
-from .layout import chain, is_result_of_call, root
-from .rowwise import by_rows, finest, sums_rows
+from .layout import Layout, chain, is_result_of_call, reshape_view, root
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
 # Bytes of the widest value in a block of rows: four such values, more than which are rarely in use at once,
 # fill half of a core's cache. Beyond 1 MiB Python takes next to no time beside it, below 64 KiB most of it.
 BLOCK_BYTES = in_cache(4, 1 << 16, 1 << 20)
+SHORTEST = 1 << 14  # bytes of a row axis, from which blocks along it pay
 ROW_LIMIT = BLOCK_BYTES  # rows wider than this are not joined to a region of narrower ones
 
 
@@ -328,3 +329,84 @@ def _cut(N: int, per_block: int, even: bool) -> tuple[tuple[int, int], ...]:
         count = min(N, count + 1)
     size = -(-N // count)
     return tuple((i, min(i + size, N)) for i in range(0, N, size))
+
+
+def by_rows(n: Node, N: int) -> tuple[bool, ...] | None:
+    """For each argument ROW or WHOLE; None where `n` does not work row by row with N rows."""
+    rule = facts(n).by_rows
+    if rule is None:
+        return None
+    p = row_axes(n.shape, N)
+    return None if p is None else rule(n, N, p)
+
+
+def sums_rows(n: Node) -> int:
+    """N, if `n` adds up N rows of its arguments into one value (a bias' gradient, say); else 0."""
+    p = facts(n).adds_axes(n)
+    return math.prod(n.args[0].shape[:p]) if p else 0
+
+
+def finest(n: Node) -> int:
+    """The largest number of rows that `n` can be cut into, leaving the last axis whole; 1 if it cannot be."""
+    if n.ndim == 0:
+        return 1
+    N = 1
+    best = 1
+    for s in n.shape[: max(1, n.ndim - 1)]:
+        N *= s
+        if N > 1 and by_rows(n, N) is not None:
+            best = N
+    return best
+
+
+def reach_rows(r: Region, where: dict[Node, Region], layouts: dict[Node, Layout]) -> None:
+    """Decide how a block reaches its rows: along one axis, or nested, by fewer and wider rows where the ones
+    that it has are numbered in different ways; else the ops are plain statements.
+    """
+    r.nested = r.N > 1 and not flat(r, where, layouts)
+    if not r.nested or _reached(r, where):
+        return
+    for N in fewer_rows(r, where):
+        r.N = N
+        r.nested = not flat(r, where, layouts)
+        if (not r.nested or _reached(r, where)) and len(blocks_of(r)) > 1:
+            return
+    # no single index reaches them, or it would reach too few at a time
+    r.N, r.sums, r.nested = 1, [], False
+
+
+def _reached(r: Region, where: dict[Node, Region]) -> bool:
+    return one_prefix(r, where) and _is_long(r)
+
+
+def _is_long(r: Region) -> bool:
+    """Whether a block of a nested region takes longer to compute than to call."""
+    axes = prefix(r)
+    return axes is not None and axes[-1] * widest_row(r) >= SHORTEST
+
+
+def ends(r: Region, where: dict[Node, Region]) -> list[Node]:
+    """The arrays that a region reads or writes by rows."""
+    found = []
+    for n in r.members:
+        if n not in r.sums:
+            found.append(n)
+        found += [
+            a for a, flag in zip(n.args, flags_of(n, r.N)) if flag is ROW and where.get(root(a)) is not r
+        ]
+    return found
+
+
+def flat(r: Region, where: dict[Node, Region], layouts: dict[Node, Layout]) -> bool:
+    """Whether each array that it reads or writes by rows has a view with its rows along one axis."""
+    for a in ends(r, where):
+        p = row_axes(a.shape, r.N)
+        if p != 1 and reshape_view(layouts[a], (r.N, *a.shape[p:])) is None:
+            return False
+    return True
+
+
+def one_prefix(r: Region, where: dict[Node, Region]) -> bool:
+    """Whether the same leading axes number the rows of all those arrays, so that one index reaches them."""
+    axes = prefix(r)
+    return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, where))

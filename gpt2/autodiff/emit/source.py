@@ -20,18 +20,15 @@ from ..ops import OPS
 from ..ops.cost import nanoseconds
 from ..ops.table import facts
 from . import numexpr
-from .arena import cuts, stretches
 from .array_names import ArrayTexts, Cut, Stretch, method_of
 from .buffers import BufferPlan, Kind, Overwrites, Uses, Values, lends, plan
-from .call_lines import CallLines
-from .calls import Routine, Routines, none, results_of
-from .decisions import folded, reach_rows
+from .calls import CallLines, Routine, Routines, none, results_of
 from .expressions import is_written, number_text, written
 from .layout import Layout, is_result_of_call, lower, root
-from .memory import Needs
-from .regions import Region, schedule
+from .memory import Needs, cuts, stretches
+from .regions import Region, reach_rows, schedule
 from .row_blocks import RowBlocks
-from .statements import Statement, with_source
+from .statements import Statement, folded, with_source
 from .windows import hosts
 
 # Nanoseconds that a statement of one block takes on the average, as ops/cost.py counts, from which a

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import Node, const_value
+from ..graph import Graph, Node, const_value
 from ..hidden import known
 from ..ops import OPS
 from ..ops.rowwise import row_axes, takes_rows
@@ -21,10 +21,9 @@ from ..ops.shape import index_text
 from ..ops.table import facts
 from ..run import kernels, short
 from .buffers import Kind
-from .decisions import goes_by_columns
 from .layout import chain, root, same_memory, slice_view
 from .regions import Region, blocks_of
-from .windows import fills, parts_apart
+from .windows import Window, fills, parts_apart
 
 if TYPE_CHECKING:
     from .source import Emitter
@@ -437,3 +436,31 @@ def _added_rows(e: Emitter, n: Node, target: str, x: object, r: Region) -> str:
     if root(a) in e.plan.planes:
         return f"{e.helper(short.add_planes)}({x}, {e.ones(max(sizes), a.dtype)}, {target})"
     return f"np.add.reduce({x}, axis={axes[0] if len(axes) == 1 else axes}, out={target})"
+
+
+def goes_by_columns(m: Node) -> bool:
+    """Whether the last axis of a product is so short that its columns are added up, in NumPy's order."""
+    few = m.ndim > 1 and 2 <= m.shape[-1] <= short.IN_ORDER and m.dtype in (np.float32, np.float64)
+    return few and m.size // m.shape[-1] >= short.FEWEST
+
+
+def folded(
+    graph: Graph, users: dict[Node, list[Node]], where: dict[Node, Region], windows: dict[Node, Window]
+) -> set[Node]:
+    """The multiplications that only a sum over the last axis reads: each such pair is one np.vecdot, or where
+    that axis is short, a sum of columns (run/short.py), which has the bits of both."""
+    found = set()
+    for n in graph.nodes:
+        if n.op in ("sum", "sum_as_numpy") and n.args[0].op in ("multiply", "square"):
+            m = n.args[0]
+            if (n.op == "sum" or goes_by_columns(m)) and (
+                len(users[m]) == 1
+                and n.attrs["axes"] == (m.ndim - 1,)
+                and m not in windows
+                and where[m] is where[n]
+                and all(a.shape == m.shape and a.dtype == m.dtype for a in m.args)
+                and m.dtype.kind == "f"
+                and n not in where[n].sums
+            ):
+                found.add(m)
+    return found

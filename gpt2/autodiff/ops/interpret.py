@@ -1,5 +1,6 @@
 """Computes a graph: every node is evaluated by its row of the table, one after another. That is slow, and the
-reference that passes, derivatives and emitted programs are tested against.
+reference that passes, derivatives and emitted programs are tested against. `check` holds a graph to its
+types.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph import Graph, Node
-from . import evaluate
+from ..graph import Graph, GraphError, Node, freeze, type_text
+from .table import OPS, evaluate, infer
 
 
 def evaluate_graph(graph: Graph, arrays: Sequence) -> list:
@@ -49,3 +50,28 @@ def last_uses(graph: Graph) -> dict[Node, list[Node]]:
         if a not in kept:
             drop.setdefault(n, []).append(a)
     return drop
+
+
+def check(graph: Graph) -> Graph:
+    """Raise GraphError unless the graph is well formed: order, types as inferred, inputs declared."""
+    inputs = set(graph.inputs)
+    for n in graph.nodes:
+        if n.op == "input":
+            if n not in inputs:
+                raise GraphError(f"{n!r} is an input that the graph does not list")
+            continue
+        if n.op == "const":
+            v = np.asarray(n.value)
+            if v.shape != n.shape:
+                raise GraphError(f"{n!r} holds a constant of shape {v.shape}")
+            continue
+        if n.op not in OPS:
+            raise GraphError(f"{n!r} has the unknown op {n.op!r}")
+        for a in n.args:
+            if a.id >= n.id:
+                raise GraphError(f"{n!r} = {n.op} reads {a!r}, which is younger")
+        freeze(n.attrs)
+        shape, dtype = infer(n.op, n.args, n.attrs)
+        if shape != n.shape or dtype != n.dtype:
+            raise GraphError(f"{n!r} = {n.op}{[type_text(a) for a in n.args]} should be {shape} {dtype}")
+    return graph

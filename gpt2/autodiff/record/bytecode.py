@@ -16,18 +16,55 @@
     reads(code).trouble   why running it again might not give the same, whatever its values are; or None
 
 Functions defined inside count when they run. Which values stand behind the names, and what those hold in
-turn, is for world.py.
+turn, is for world.py. What is found is remembered for as long as a code object lives: a
+process may make functions without end.
 """
 
 from __future__ import annotations
 
 import dis
+import functools
 import sys
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from .of_code import remembered
+T = TypeVar("T")
+
+
+class OfCode(dict[int, Any]):
+    """Values by the ids of code objects. They go when those go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alive: dict[int, weakref.ref] = {}
+
+    def note(self, code: CodeType, value: T) -> T:
+        key = id(code)
+
+        def forget(_) -> None:
+            self.pop(key, None)
+            self._alive.pop(key, None)
+
+        self[key] = value
+        self._alive[key] = weakref.ref(code, forget)
+        return value
+
+
+def remembered(function: Callable[[CodeType], T]) -> Callable[[CodeType], T]:
+    """Decorator: a function of code objects that is called once for each. `known` has what it gave."""
+
+    @functools.wraps(function)
+    def found(code: CodeType) -> Any:
+        known = found.known  # type: ignore[attr-defined]
+        value = known.get(id(code), known)
+        return known.note(code, function(code)) if value is known else value
+
+    found.known = OfCode()  # type: ignore[attr-defined]
+    return found
+
 
 # Attributes that lead to what is not followed: frames, code, a function's own insides, all names at once
 OPAQUE_ATTRIBUTES = frozenset(

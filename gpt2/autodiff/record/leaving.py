@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .of_code import OfCode, remembered
+from .bytecode import OfCode, remembered
 from .source_lines import is_inside, is_observer, is_standard
 
 _OF_MATH = tuple(getattr(math, name) for name in "isnan isinf isfinite isclose".split())

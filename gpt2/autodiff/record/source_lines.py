@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .bytecode import awaits, reads
-from .of_code import OfCode
+from .bytecode import OfCode, awaits, reads
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # the compiler
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep

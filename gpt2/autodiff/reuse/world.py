@@ -28,10 +28,9 @@ import numpy as np
 
 from ..atoms import ATOMS
 from ..record import source_lines
-from ..record.bytecode import CATCHES, awaits, reads
+from ..record.bytecode import CATCHES, OfCode, awaits, reads
 from ..record.conversions import Seen, plain
 from ..record.draws import Drawing
-from ..record.of_code import OfCode
 from ..record.types_asked import type_asked
 from ..record.ufuncs import op_of
 from ..record.value import Recorded

@@ -13,8 +13,7 @@ from gpt2.autodiff.errors import UnsupportedError
 from gpt2.autodiff.graph import Graph, Node
 from gpt2.autodiff.ops import OPS, apply, const, input_node, row
 from gpt2.autodiff.ops.build import broadcast, exp, item, log, reshape, slice_, sqrt, sum_, tanh, where
-from gpt2.autodiff.ops.check import check
-from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from tests.support.random_graphs import random_arrays, random_graph
 
 

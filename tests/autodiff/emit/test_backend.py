@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.emit import buffers, decisions, layout, regions, windows
+from gpt2.autodiff.emit import buffers, layout, regions, windows
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.graph import Graph, GraphError
 from gpt2.autodiff.ops import OPS, apply, build, input_node, row, rowwise
-from gpt2.autodiff.ops.check import check
-from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.ops.table import VIEWS
 from gpt2.autodiff.run import kernels, recycled, threads
 from tests.support.random_graphs import BLOCKS, SINGLE, random_graph
@@ -321,7 +320,7 @@ def test_which_parts_fill_the_result():
 def test_rows_that_are_numbered_in_two_ways_are_taken_as_fewer(monkeypatch):
     """Heads, read as groups of heads later on: no index reaches both, but one of the batch does."""
     monkeypatch.setattr(regions, "BLOCK_BYTES", 1 << 13)
-    monkeypatch.setattr(decisions, "SHORTEST", 64)
+    monkeypatch.setattr(regions, "SHORTEST", 64)
 
     def f(x, cos):
         heads = x.reshape(4, 8, 6, 16).transpose(0, 2, 1, 3)

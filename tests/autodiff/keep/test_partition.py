@@ -15,8 +15,7 @@ from gpt2.autodiff.keep.maxflow import UNLIMITED, Network
 from gpt2.autodiff.keep.partition import PRECISION, _Problem, _root, partition
 from gpt2.autodiff.ops import apply, build, const, cost, input_node
 from gpt2.autodiff.ops.build import exp, log, reshape, sqrt, sum_, swap_last, tanh, transpose
-from gpt2.autodiff.ops.check import check
-from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.switches import Options
 from tests.support.random_graphs import random_arrays, random_graph
 

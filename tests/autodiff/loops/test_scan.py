@@ -5,7 +5,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.loops import scan_op as scan
-from gpt2.autodiff.ops.check import check
+from gpt2.autodiff.ops.interpret import check
 from gpt2.autodiff.record.record import record
 
 rng = np.random.default_rng(11)

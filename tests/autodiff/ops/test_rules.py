@@ -8,8 +8,7 @@ from gpt2.autodiff.derive.differentiate import jvp_graph, vjp_graph
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import OPS, apply, const, input_node
 from gpt2.autodiff.ops.build import item
-from gpt2.autodiff.ops.check import check
-from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.ops.table import NEARLY
 from tests.support.op_samples import samples_of
 

@@ -16,8 +16,7 @@ from gpt2.autodiff.derive.differentiate import gradient_graph, vjp_graph
 from gpt2.autodiff.graph import Graph, GraphError
 from gpt2.autodiff.ops import apply, build, const, input_node
 from gpt2.autodiff.ops.build import broadcast, cast, reshape, slice_, sum_, tanh, transpose, where, zeros
-from gpt2.autodiff.ops.check import check
-from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.passes import FAMILIES, PASSES, engine, simplify
 from gpt2.autodiff.passes.engine import READS, Family, Sweep, sweep_to_end
 from gpt2.autodiff.switches import MATH, Options

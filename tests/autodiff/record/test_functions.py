@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.ops.check import check
-from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.record import dispatch
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.tree import flatten

@@ -10,8 +10,7 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff.check.check_grads import check_grads
 from gpt2.autodiff.errors import AutodiffError, WriteError
-from gpt2.autodiff.ops.check import check
-from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.tree import flatten
 

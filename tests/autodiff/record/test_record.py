@@ -15,8 +15,7 @@ from numpy import array
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.errors import AutodiffError, ConversionError, DtypeError, EscapedError, UnsupportedError
-from gpt2.autodiff.ops.check import check
-from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.record.record import apply_op, inline, record
 from gpt2.autodiff.record.value import Recorded
 from gpt2.autodiff.reuse.conditions import path_of_pure

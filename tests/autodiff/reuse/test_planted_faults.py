@@ -12,7 +12,7 @@ from gpt2.autodiff.emit import program, scalar
 from gpt2.autodiff.programs import derived, fast_path, transform
 from gpt2.autodiff.programs.derived import Compiled
 from gpt2.autodiff.record import bytecode, record, value
-from gpt2.autodiff.record.of_code import OfCode
+from gpt2.autodiff.record.bytecode import OfCode
 from gpt2.autodiff.record.recording import ActiveRecording
 from gpt2.autodiff.record.value import Recorded
 from gpt2.autodiff.reuse import conditions, guard, kinds, named, world

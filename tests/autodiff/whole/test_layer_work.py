@@ -10,8 +10,7 @@ import pytest
 from gpt2.autodiff import passes
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.keep.partition import partition
-from gpt2.autodiff.ops.check import check
-from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.switches import Options
 from gpt2.layers import LAYERS

@@ -13,7 +13,7 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.programs import fixed
-from gpt2.autodiff.record.of_code import remembered
+from gpt2.autodiff.record.bytecode import remembered
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.reuse.cache import Cache, Store
 from gpt2.autodiff.reuse.guard import trust
