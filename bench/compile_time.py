@@ -54,7 +54,7 @@ class Stages:
         self.times = dict.fromkeys(STAGES, 0.0)
         self.ops = 0
 
-    def hear(self, title, made, seconds):
+    def on_stage(self, title, made, seconds):
         """What the compiler tells after each of its stages."""
         if title in TITLES:
             self.times[TITLES[title]] += seconds * 1e3
@@ -70,7 +70,7 @@ class Stages:
 def compiled(f, args, static, options=None):
     """Stages of making f's forward and backward programs, as gpt2.backward has them made."""
     s = Stages()
-    ad.FixedPair(f, options_for(), **(options or {})).build(args, static, s.hear)
+    ad.FixedPair(f, options_for(), **(options or {})).build(args, static, s.on_stage)
     return s
 
 

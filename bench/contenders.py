@@ -122,7 +122,7 @@ def find(names, default, among=TRAINING):
     return names
 
 
-def told(default, among=TRAINING):
+def summary(default, among=TRAINING):
     """What --help says of them: a line each, with * those that take part where none are named."""
     lines = [f"  {name:<20}{'*' * (name in default):<3}{CONTENDERS[name].title}" for name in among]
     return "\n".join(["Contenders, and with * those that take part without --contenders:", "", *lines])

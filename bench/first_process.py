@@ -60,7 +60,7 @@ def main(config, backward, threads, B, T, folder, nbytes, began):
     marks.append(time.time())
     model.loss_and_grads(tokens, targets)
     marks.append(time.time())
-    checks = split_matmul._patience.spent
+    checks = split_matmul._check_budget.spent
     optimizer.step()
     marks.append(time.time())
     later = []
@@ -84,11 +84,11 @@ class Inside:
         from gpt2.autodiff.run import split_matmul
 
         self.compiling = self.trials = 0.0
-        came_out, trial = pipeline.Row._came_out, split_matmul._Trial
+        came_out, trial = pipeline.Pipeline._came_out, split_matmul._Trial
 
-        def heard(row, title, made, seconds, remark=""):
+        def heard(pipeline, title, made, seconds, remark=""):
             self.compiling += seconds
-            return came_out(row, title, made, seconds, remark)
+            return came_out(pipeline, title, made, seconds, remark)
 
         def tried(*args):
             begin = time.time()
@@ -96,7 +96,7 @@ class Inside:
             self.trials += time.time() - begin
             return made
 
-        pipeline.Row._came_out, split_matmul._Trial = heard, tried
+        pipeline.Pipeline._came_out, split_matmul._Trial = heard, tried
 
 
 if __name__ == "__main__":

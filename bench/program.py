@@ -48,7 +48,7 @@ def model_flags(p, size="124M-B4T64"):
 
 def contest_flags(p, rounds, seconds, default, among=contenders.TRAINING):
     """The flags of a contest. default, among: names of contenders, as in `contenders.find`."""
-    p.note = contenders.told(default, among)
+    p.note = contenders.summary(default, among)
     p.add_argument(
         "--contenders",
         metavar="NAME,...",

@@ -64,7 +64,7 @@ def main(argv):
         who = f"{size.name}, {options.backward}, {count} thread{'s' * (count > 1)}"
         title = f"{who}: {1e3 * seconds:.1f} ms a step"
         Path(options.out).write_text(svg(spans, seconds, title), encoding="utf-8")
-        program.say(options, f"{title}\n" + "\n".join(told(spans, seconds)) + f"\nwrote {options.out}")
+        program.say(options, f"{title}\n" + "\n".join(summary(spans, seconds)) + f"\nwrote {options.out}")
     if options.memory:
         Path(options.memory).write_text(memory(size), encoding="utf-8")
         program.say(options, f"wrote {options.memory}")
@@ -153,7 +153,7 @@ def lanes(spans):
     return list(dict.fromkeys(who for who, *_ in sorted(spans, key=lambda span: span[3])))
 
 
-def told(spans, seconds):
+def summary(spans, seconds):
     """A line for each thread: the shares of the step that it spends on products and regions."""
     for k, who in enumerate(lanes(spans)):
         product, region = (

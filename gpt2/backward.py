@@ -113,7 +113,7 @@ class ModelLayer(Layer):
         return self if self.narrowed is None else self.narrowed(wanted)
 
 
-def as_a_person_wrote_it(layer: Layer) -> Layer:
+def uncompiled(layer: Layer) -> Layer:
     """The layer with the functions that it was made of, where it is a compiled form of them."""
     return layer.written if isinstance(layer, ModelLayer) and layer.written is not None else layer
 
@@ -190,7 +190,7 @@ def replace_functions(
     """
     facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
     facts |= {"forward": forward, "backward": backward, "kind": kind}
-    written, narrowed = as_a_person_wrote_it(layer), narrowed and cache(narrowed)
+    written, narrowed = uncompiled(layer), narrowed and cache(narrowed)
     return ModelLayer(**facts, written=written, narrowed=narrowed, into=into, remade=remade)
 
 

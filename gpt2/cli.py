@@ -24,7 +24,7 @@ PAGE = 80  # characters: --help and messages are no wider, however wide the term
 WIDE = 180  # of what is no terminal: a pipe or a file has room
 NARROW = 40  # a column of source with less cannot be read
 
-# What a flag is called here, and what others call it: understood where a command has no flag of that name
+# What a flag is called here, and what others call it: taken where a command has no flag of that name
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "--lr": ("--learning-rate",),
     "--min-lr": ("--min-learning-rate", "--learning-rate-min"),
@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
         return [s for action in self._actions for s in action.option_strings if s.startswith("--")]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words = [self.understood(word) for word in (sys.argv[1:] if args is None else args)]
+        words = [self.canonical_flag(word) for word in (sys.argv[1:] if args is None else args)]
         return super().parse_known_args(words, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
             raise UserError(f"unknown argument {unknown[0]}; --help lists what there is")
         return found
 
-    def understood(self, word: str) -> str:
+    def canonical_flag(self, word: str) -> str:
         """A word of the command line as this parser spells it. UserError for a flag that there is not."""
         if not word.startswith("--") or word == "--" or " " in word.partition("=")[0]:
             return word

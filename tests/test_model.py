@@ -348,7 +348,7 @@ def test_logits_lie_where_gradients_come_later(backward):
     model = GPT2(config, backward)
     tokens = np.random.default_rng(0).integers(0, 3000, (2, 64))
     logits = 2 * 64 * 3000 * 4  # bytes
-    assert not np.shares_memory(model._lent, model.grads["wte"])  # which the head's backward writes
+    assert not np.shares_memory(model._scratch, model.grads["wte"])  # which the head's backward writes
     for _ in range(2):
         model.loss_and_grads(tokens, tokens)
 
@@ -365,10 +365,10 @@ HOW = [dict(), dict(backward="auto"), dict(compile=False)]
 
 @pytest.mark.parametrize("train", ["all", "last:1", "biases", "lora:2"])
 @pytest.mark.parametrize("how", HOW, ids=str)
-def test_what_is_lent_changes_no_bit(how, train):
+def test_logits_scratch_changes_no_bit(how, train):
     """A step at once, in memory that held anything before, and its two halves, which lend nothing."""
     model = GPT2(GPT2Config(V, MAX_T, L, NH, C), seed=1, train=train, **how)
-    assert model._room(B, T).base is not None and model._room(100 * B, T) is None
+    assert model._logits_scratch(B, T).base is not None and model._logits_scratch(100 * B, T) is None
     model.forward(*batch())
     model.backward(scale=0.5)
     wanted = model.flat_grads.copy()

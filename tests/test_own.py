@@ -361,7 +361,7 @@ def test_a_run_with_own_layers(name, tmp_path, monkeypatch, capsys):
     last = tmp_path / "run" / "last.safetensors"
     model, state = gpt2.load(last), checkpoint.load(last)[1]
     assert state["own"]["file"] == {"path": str(file), "sha256": OwnFile.at(file).sha256}
-    assert model.description.told() == d.told() and list(model.params) == [n for n, _ in d.shapes]
+    assert model.description.summary() == d.summary() and list(model.params) == [n for n, _ in d.shapes]
     assert sample.main(["--run", "run", "--max-tokens", "4"]) == 0
     assert "reading run, step 4" in capsys.readouterr().err
     assert evaluate.main(["--run", "run", "--data", "text.txt", "--json", "--checkpoint", "last"]) == 0

@@ -11,7 +11,7 @@ from bench.studies.study import BYTES, RATIO, SECONDS, Column, Result, Series, S
 from gpt2 import autodiff as ad
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import cost
-from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.pipeline import Pipeline
 from gpt2.autodiff.record.record import record
 from gpt2.backward import options_for
 from gpt2.model import GPT2, GPT2Config
@@ -67,13 +67,13 @@ class Plans:
         recorded = record(model._whole_loss, arguments(model, size)).graph
         wrt = [k for k, x in enumerate(recorded.inputs) if x.dtype.kind == "f"]
         self.n_inputs = len(recorded.inputs)
-        self.row = Row("loss", options_for())
-        self.joint = self.row.joint(Graph(recorded.inputs, recorded.outputs[:1], "loss"), wrt, (0,))
+        self.pipeline = Pipeline("loss", options_for())
+        self.joint = self.pipeline.joint(Graph(recorded.inputs, recorded.outputs[:1], "loss"), wrt, (0,))
         self.once = total_ns(self.joint)
 
     def cut(self, **how):
         """(bytes kept, seconds recomputed by the compiler's own reckoning) for a rate or a budget."""
-        halves = self.row.split(self.joint, self.n_inputs, 1, **how)
+        halves = self.pipeline.split(self.joint, self.n_inputs, 1, **how)
         kept = sum(node.nbytes for node in halves.forward.outputs[1:] if node.op != "input")
         again = total_ns(halves.forward) + total_ns(halves.backward) - self.once
         return kept, max(round(again), 0) * 1e-9

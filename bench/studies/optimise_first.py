@@ -12,7 +12,7 @@ from bench.studies.study import COUNT, RATIO, SECONDS, Column, Result, Series, S
 from gpt2.autodiff import Options
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
-from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.pipeline import Pipeline
 from gpt2.autodiff.record.record import record
 from gpt2.model import GPT2, GPT2Config
 
@@ -78,11 +78,11 @@ class Gradient:
     """A compiled program for a subject's result and gradients. Call it to run it; `values` are from then."""
 
     def __init__(self, subject, before, after, off=()):
-        row = Row(subject.graph.name, Options(off=off, before=before, math="fast"))
-        joint = row.differentiated(vjp_graph, row.simplified(subject.graph), subject.wrt, (0,))
-        again = row if after else Row(row.name, Options(off=Options.PASSES, math="fast"))
+        pipeline = Pipeline(subject.graph.name, Options(off=off, before=before, math="fast"))
+        joint = pipeline.differentiated(vjp_graph, pipeline.simplified(subject.graph), subject.wrt, (0,))
+        again = pipeline if after else Pipeline(pipeline.name, Options(off=Options.PASSES, math="fast"))
         self.graph = again.prepared(joint)
-        self.program = row.emitted(self.graph)
+        self.program = pipeline.emitted(self.graph)
         self.arrays = (*subject.arrays, np.asarray(subject.dout))
         self.values = None
 

@@ -13,7 +13,7 @@ from bench.studies.measure import Sample, seconds_of
 from bench.studies.study import BYTES, COUNT, SECONDS, Column, Result, Series, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import gradient_graph
-from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.pipeline import Pipeline
 from gpt2.autodiff.record.record import record
 
 AT = 2.0
@@ -171,7 +171,7 @@ def stages(case, rounds):
 def _compiled(recording):
     joint = gradient_graph(recording.graph, [0])
     gradients = type(joint)(joint.inputs, joint.outputs[1:], joint.name)
-    return Row("f_grad", ad.Options()).program(gradients, scalar=True)
+    return Pipeline("f_grad", ad.Options()).program(gradients, scalar=True)
 
 
 # ---- Telling -----------------------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ def number_computed_with(function: str, loc: tuple | None) -> ConversionError:
     )
 
 
-def type_not_told(loc: tuple | None) -> ConversionError:
+def type_unknown(loc: tuple | None) -> ConversionError:
     """The error for `type(x) is float`, where x is a recorded value."""
     return ConversionError(
         "type(x) of a recorded value is not the type of the value that it stands for. Write isinstance(x, "

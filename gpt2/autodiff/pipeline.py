@@ -2,7 +2,7 @@
 
     recorded -> simplified -> differentiated -> simplified again -> forward | backward -> emitted
 
-    row = Row(name, options)
+    row = Pipeline(name, options)
     graph = row.simplified(graph)                before it is differentiated, if the options say so
     graph = row.differentiated(vjp_graph, graph, wrt, cts)
     graph = row.prepared(graph)                  calls opened, and simplified
@@ -114,23 +114,23 @@ class _Uncollected:
 uncollected = _Uncollected()
 
 
-class Row:
+class Pipeline:
     """The stages, under the same options, for one program.
 
     name      what the program is called
     options   Options, or None for the default ones
-    hear      hear(title, graph or program, seconds) is called after each stage
+    on_stage      on_stage(title, graph or program, seconds) is called after each stage
     """
 
     def __init__(
         self,
         name: str,
         options: Options | None = None,
-        hear: Callable[[str, Any, float], None] | None = None,
+        on_stage: Callable[[str, Any, float], None] | None = None,
     ):
         self.name = name
         self.options = options or DEFAULT
-        self.hear = hear
+        self.on_stage = on_stage
 
     def recorded(self, graph: Graph, seconds: float, why: str) -> Graph:
         """The graph as it was recorded, in so many seconds; `why` it was recorded is for people."""
@@ -247,12 +247,12 @@ class Row:
         return self._came_out(title, made, time.perf_counter() - begin)
 
     def _came_out(self, title: str, made, seconds: float, remark: str = ""):
-        if self.hear is not None or switches.DEBUG:
+        if self.on_stage is not None or switches.DEBUG:
             shown = made if hasattr(made, "source") else getattr(made, "graph", made)
             if switches.DEBUG:
                 switches.tell(self.name, title, shown, seconds, remark)
-            if self.hear is not None:
-                self.hear(title, shown, seconds)
+            if self.on_stage is not None:
+                self.on_stage(title, shown, seconds)
         return made
 
 
@@ -283,7 +283,7 @@ def program_of(graph: Graph, scalar: bool = False) -> Any:
     programs = graph.kept.setdefault("programs", {})
     options = replace(current_options(), elementwise="numpy")
     if (options, scalar) not in programs:
-        row = Row(graph.name, options)
+        row = Pipeline(graph.name, options)
         made = row.program(graph, scalar=scalar, title="simplified")
         programs[options, scalar] = made
         if type(made) is Program:

@@ -125,7 +125,7 @@ def _of_llmc(source):
     model = pretrained.find(str(source)).model()
     if not model.description.standard:
         raise UserError(
-            f"{source}: llm.c knows GPT-2 alone, and this is another model: {model.description.told()}"
+            f"{source}: llm.c knows GPT-2 alone, and this is another model: {model.description.summary()}"
         )
     return model
 

@@ -45,7 +45,7 @@ def retuned(model: GPT2, tuning: Tuning, seed: int = 0, backward: str | None = N
     """The model, of which something else is trained. What is frozen is the model's own arrays, not a copy."""
     if model.description.lora is not None:
         raise UserError(
-            f"the model has adapters already ({model.description.tuning.told()}); merge them first"
+            f"the model has adapters already ({model.description.tuning.summary()}); merge them first"
         )
     options = {**model.description.options, "train": tuning}
     new = GPT2(model.config, backward, seed=None, **options)

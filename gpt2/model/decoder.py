@@ -150,8 +150,8 @@ class Decoder:
         close = error <= ROUNDING[self.config.dtype] * np.max(np.abs(expected))
         if not close and np.isfinite(expected).all():
             raise UserError(
-                f"generation: read by pieces, the model ({self.description.told()}) gives other numbers than "
-                "its forward; what an own layer says with by_position or read is not so"
+                f"generation: read by pieces, the model ({self.description.summary()}) gives other numbers "
+                "than its forward; what an own layer says with by_position or read is not so"
             )
 
 

@@ -29,6 +29,7 @@ from gpt2.model.fitting import (
     Layers,
     arguments_of,
     called,
+    check_pure,
     declared_by,
     drawn,
     expected_shape,
@@ -38,7 +39,6 @@ from gpt2.model.fitting import (
     plain,
     required_function,
     try_layer,
-    twice,
     watched,
 )
 from gpt2.model.own import OwnFile
@@ -208,7 +208,7 @@ class Description:
         rng = np.random.default_rng(0)
         arrays = BlockTensors(what, {n: drawn(rng, p.shape, config.dtype) for n, p in offered.items()})
         x = drawn(rng, (2, min(3, config.block_size), config.n_embd), config.dtype)
-        twice(
+        check_pure(
             what,
             lambda *inputs: block.forward(*inputs, arrays, plain(self.layers), config),
             (x,),
@@ -376,10 +376,10 @@ class Description:
         own["file"] = None if self.file is None else {"path": self.file.path, "sha256": self.file.sha256}
         return {"own": own, **tuned}
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The own layers in words: "attention is rope, the block is swiglu_block"; adapters among them."""
         own = {slot: name_of(layer.forward) for slot, layer in self.own.items()}
-        adapters = [] if self.lora is None else [f"adapters {self.tuning.told()}"]
+        adapters = [] if self.lora is None else [f"adapters {self.tuning.summary()}"]
         return ", ".join([*filter(None, [_told(own, self.block and self.block.name)]), *adapters])
 
 
@@ -428,7 +428,9 @@ def described(
         raise UserError(f"{where}: made with the layers of {kept.path}, and {made.file.path} holds others")
     now = made.state().get("own", {"layers": {}, "block": None})
     if (now["layers"], now["block"]) != (own["layers"], own["block"]):
-        raise UserError(f"{where}: made with own layers ({told}), given are others ({made.told() or 'none'})")
+        raise UserError(
+            f"{where}: made with own layers ({told}), given are others ({made.summary() or 'none'})"
+        )
     return made
 
 

@@ -204,7 +204,7 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DTypeLike) ->
     return np.resize(few, shape)
 
 
-def twice(
+def check_pure(
     what: str, forward: Callable, inputs: Sequence, shape: tuple[int, ...], dtype: DTypeLike
 ) -> np.ndarray:
     """The result of a forward, run twice: it has to fit, come out the same, and leave its inputs alone."""
@@ -236,7 +236,7 @@ def try_layer(
         given = iter(arrays)
         return layer.forward(*(None if a is None else next(given) for a in inputs), **static)[0]
 
-    out = twice(what, forward, present, shape, dtype)
+    out = check_pure(what, forward, present, shape, dtype)
     if layer.backward is not None:
         _try_backward(what, layer, inputs, out, static)
 

@@ -280,7 +280,7 @@ class GPT2:
         c = self.config
         sizes = {"block": c.n_layer, "head": c.n_head, "channel": c.n_embd, "token": c.vocab_size}
         shape = ", ".join(counted(count, noun) for noun, count in sizes.items())
-        own = "" if self.description.standard else f"; own layers: {self.description.told()}"
+        own = "" if self.description.standard else f"; own layers: {self.description.summary()}"
         kind = f"{c.dtype}, backward={self.spec!r}{own}"
         return f"<GPT2: {self.num_parameters:,} parameters; {shape}, context {c.block_size}; {kind}>"
 
@@ -340,7 +340,7 @@ class GPT2:
         """Make `layer` the one called `name` for everything that this model does; returns it as it runs."""
         if name == "block":
             raise UserError("model.layers['block']: is given when a model is made: GPT2(config, block=...)")
-        d = self.description.with_layer(name, seam.as_a_person_wrote_it(layer))
+        d = self.description.with_layer(name, seam.uncompiled(layer))
         if d.shapes != self.description.shapes:
             raise UserError(
                 f"model.layers[{name!r}]: changes the model's tensors; give it when the model is made: "
@@ -432,7 +432,7 @@ class GPT2:
         """Let logits lie in this array (count,), of the model's dtype, where they fit: until the next call of
         `use`, in place of the gradients that are written last.
         """
-        self._lent = memory
+        self._scratch = memory
 
     def use_tokenizer(self, find_tokenizer: Callable[[], Any] | None) -> None:
         """Continue texts with the Tokenizer that find_tokenizer() gives."""
@@ -528,7 +528,7 @@ class GPT2:
         tokens = self._checked("tokens", tokens)
         targets = self._checked_targets(targets, tokens)
         if self.program is None:
-            loss = self._forward(tokens, targets, None if accumulate else self._room(*tokens.shape))
+            loss = self._forward(tokens, targets, None if accumulate else self._logits_scratch(*tokens.shape))
             self.backward(scale, accumulate, on_ready)
             return loss
         loss, _ = self.program.both(
@@ -541,12 +541,12 @@ class GPT2:
         )
         return float(loss)
 
-    def _room(self, B, T):
+    def _logits_scratch(self, B, T):
         """Memory for logits (B, T, V), which gradients take back after their last use; None where it is too
         little."""
         shape = (B, T, self.config.vocab_size)
         count = math.prod(shape)
-        lent = self._lent
+        lent = self._scratch
         start = -lent.ctypes.data % 64 // lent.itemsize  # a cache line begins there
         return lent[start : start + count].reshape(shape) if start + count <= lent.size else None
 

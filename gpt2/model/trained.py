@@ -24,7 +24,7 @@ class Trained(dict[str, int]):
         told.check_names([p.name for p in d.table])
         super().__init__({name: n for name, n in self._of_kind().items() if name not in told.frozen})
         if not self:
-            text = f"{told.told()}: nothing is left to train"
+            text = f"{told.summary()}: nothing is left to train"
             raise OptionError(f"train: {text}", f"--train {text}")
 
     def _of_kind(self) -> dict[str, int]:

@@ -109,7 +109,7 @@ class Tuning:
             return None
         return LoRA(self.number, float(self.lora_alpha), places_of(self.lora_targets))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """In words: "lora:8 (alpha 16) on attn.c_attn", "last:2, wte frozen"."""
         lora = self.lora
         parts = [self.train.strip()]

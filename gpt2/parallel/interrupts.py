@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def mortal() -> Iterator[None]:
+def default_sigint() -> Iterator[None]:
     """Ctrl-C ends this process at once in the block, also while it is in MPI, and mpiexec ends the others.
 
     As an exception it would come once MPI has answered, or not at all; a rank that then leaves waits in

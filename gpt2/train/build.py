@@ -72,7 +72,7 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
     """Raise UserError where the weights or the lines of a run are not for a model with its own layers."""
     d = model.description
     if s.lines == "llm.c" and not d.standard:
-        raise UserError(f"--lines llm.c: tells of GPT-2 alone, and this model has own layers: {d.told()}")
+        raise UserError(f"--lines llm.c: tells of GPT-2 alone, and this model has own layers: {d.summary()}")
     if start is None:
         return
     before = start.description
@@ -80,19 +80,19 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
         told = before.tuning
         same = f"--train {told.train} --lora-alpha {told.lora_alpha:g} --lora-targets {told.lora_targets}"
         raise UserError(
-            f"--init {s.init}: has adapters, {told.told()}; go on with the same ({same}), or take them "
+            f"--init {s.init}: has adapters, {told.summary()}; go on with the same ({same}), or take them "
             f"into the weights first: {typed(f'gpt2 convert {quoted(s.init)} merged --merge')}"
         )
     if not before.gpt2 and d.gpt2:
         raise UserError(
-            f"--init {s.init}: made with own layers ({before.told()}); give them: --layers FILE.py"
+            f"--init {s.init}: made with own layers ({before.summary()}); give them: --layers FILE.py"
         )
     new = () if before.lora is not None else d.adapters  # these start here
     if before.shapes != tuple((name, shape) for name, shape in d.shapes if name not in new):
         other = next(name for name, _ in {*before.shapes} ^ {*d.shapes})
         raise UserError(
-            f"--init {s.init}: with own layers ({d.told() or before.told()}) the model has other tensors, "
-            f"{other!r} for one; start from nothing, or from a run with the same layers"
+            f"--init {s.init}: with own layers ({d.summary() or before.summary()}) the model has other "
+            f"tensors, {other!r} for one; start from nothing, or from a run with the same layers"
         )
 
 

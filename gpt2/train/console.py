@@ -21,14 +21,14 @@ from gpt2.train.recipe import new_settings, weights_config, with_corpus
 from gpt2.train.reporters import REPORTERS
 from gpt2.train.run import Run
 from gpt2.train.session import opened, share_out_threads
-from gpt2.train.settings import Asked, Settings
+from gpt2.train.settings import Request, Settings
 
 NOBODY_READS = (
     13  # SIGPIPE's number, also where there is no such signal: a run ends so when its output is lost
 )
 
 
-def run(asked: Asked, resumed: Settings | None, kernels: Kernels, out: Output) -> int:
+def run(asked: Request, resumed: Settings | None, kernels: Kernels, out: Output) -> int:
     """Do what was asked for; returns the exit status.
 
     resumed   the settings of a run that goes on, or None for a new one

@@ -7,8 +7,8 @@ up, so a run's last digits depend on the choice: it is told in one line and kept
 a run that goes on, or names its way, is the same to the last bit. (Shares and processes of one number are one
 arithmetic.)
 
-Measuring must pay for itself: what it takes may be PRICE of the time that the run is going to take, and where
-it would be more, the first way is taken as it is. What was found in quiet is kept for this machine.
+Measuring must pay for itself: it may take MAX_MEASURING_SHARE of the run's time. Where it would take more,
+the first way is taken as it is. What was found in quiet is kept for this machine.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from gpt2.parallel.shares import BatchShares
 from gpt2.train.build import model_options
 from gpt2.train.settings import FASTEST, Settings
 
-PRICE = 0.05  # of the run's time
+MAX_MEASURING_SHARE = 0.05  # of the run's time
 ROUNDS = 3  # in which each way is timed, in turns; the median counts
 MOST_ROUNDS = 15  # where ways lie close together and the price allows it
 MARGIN = 0.97  # a later way has to win by this much: the choice should not change with the noise
@@ -113,13 +113,13 @@ def choose(
         chosen.put(key, str(best), keep=quiet())
     if best.backward != model.spec:
         model = make(best.applied(s))
-    return best.applied(s), model, [trial.told(best)]
+    return best.applied(s), model, [trial.summary(best)]
 
 
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
     """The key of a choice: what it depends on besides the machine."""
     batch = (s.batch_size, s.block_size, s.accumulate)
-    tuned = () if s.tuning.everything else (s.tuning.told(),)
+    tuned = () if s.tuning.everything else (s.tuning.summary(),)
     engine = (s.elementwise, s.kernels, s.layers, get_threads())
     return *dataclasses.astuple(config), *batch, *engine, *open_ways, *tuned
 
@@ -142,12 +142,14 @@ class Trial:
         """The way to take. Those that would cost too much to try are left out."""
         first, *others = self.ways
         gradients = self.s.steps * self.s.accumulate
-        if not others or PRICE * gradients < 2 * (1 + ROUNDS):  # not even if nothing had to be compiled
+        if not others or MAX_MEASURING_SHARE * gradients < 2 * (
+            1 + ROUNDS
+        ):  # not even if nothing had to be compiled
             return first
         takers = {first: self.taker(first)}
         compiling = timed(takers[first])
         self.times[first] = step = timed(takers[first])
-        price = PRICE * gradients * step
+        price = MAX_MEASURING_SHARE * gradients * step
         self.spent = (1 + ROUNDS) * step  # the first compiles what is needed anyway
         for way in others:
             cost = compiling + (1 + ROUNDS) * step + START_S * (way.parallel == "processes")
@@ -212,7 +214,7 @@ class Trial:
             return {way: max(step - timed(lambda: optimizer.update(1.0)), 0.0)}
         return {}
 
-    def told(self, best: Way) -> str:
+    def summary(self, best: Way) -> str:
         """The choice as a line."""
         if len(self.times) < 2:
             alone = len(self.ways) == 1

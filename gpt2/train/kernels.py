@@ -34,11 +34,11 @@ from gpt2.errors import UserError
 from gpt2.machine import watched
 from gpt2.parallel.cores import available, launched_ranks, thread_variables, threads_each
 from gpt2.storage.download import cache_folder
-from gpt2.train.settings import FASTEST, OWN, PRESETS, Asked, Settings
+from gpt2.train.settings import FASTEST, OWN, PRESETS, Request, Settings
 
 VARIABLE = "OPENBLAS_CORETYPE"
 OTHERS = ("Haswell",)  # what is tried beside OpenBLAS's own choice: with AVX2, for all x86 of this decade
-PRICE = 0.05  # of the time that the run's products are going to take, for measuring
+MAX_MEASURING_SHARE = 0.05  # of the time that the run's products are going to take, for measuring
 START_S = 1.0  # for two processes that load NumPy
 RATE = 1e11  # operations a second: where START_S is too dear at this rate, nothing is started
 FEWEST_ROUNDS, ROUNDS = 3, 9
@@ -64,7 +64,7 @@ class Kernels(NamedTuple):
     why: str = ""
 
     @classmethod
-    def of(cls, asked: Asked, resumed: Settings | None) -> "Kernels":
+    def of(cls, asked: Request, resumed: Settings | None) -> "Kernels":
         """Those that a flag, the environment or the run that goes on names, else the fastest here."""
         wanted = resumed.kernels if resumed else asked.given.get("kernels", FASTEST)
         kind = resumed.parallel if resumed else asked.given.get("parallel", FASTEST)
@@ -98,7 +98,11 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
     s = Settings(**{**PRESETS.get(given.get("preset", "shakespeare"), {}), **given})
     gradients = s.steps * s.accumulate
     known_sizes = s.init in ("", *RELEASED)
-    if s.dtype != "float32" or not known_sizes or PRICE * gradients * operations(s) < START_S * RATE:
+    if (
+        s.dtype != "float32"
+        or not known_sizes
+        or MAX_MEASURING_SHARE * gradients * operations(s) < START_S * RATE
+    ):
         return Kernels(OWN)
     with suppress(UserError):  # no home folder: what is found out now is found out again
         remember(cache_folder())
@@ -110,7 +114,7 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
         return Kernels(known, "the fastest when products were last timed here")
     with watched() as quiet:
         try:
-            parts = measured(model, PRICE * gradients / threads_each(1, s.threads))
+            parts = measured(model, MAX_MEASURING_SHARE * gradients / threads_each(1, s.threads))
         except OSError:  # no process can be started
             parts = None
     if parts is None:

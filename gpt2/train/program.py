@@ -15,10 +15,10 @@ from gpt2 import parallel
 from gpt2.errors import UserError, reason, say_error
 from gpt2.output import Output, open_what_is_closed, standing_in
 from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thread_variables, threads_each
-from gpt2.parallel.interrupts import die_of_interrupt, mortal
+from gpt2.parallel.interrupts import default_sigint, die_of_interrupt
 from gpt2.storage import runs
 from gpt2.train.kernels import Kernels
-from gpt2.train.settings import FASTEST, Asked, Settings, check_effect, read_settings, resumed_settings
+from gpt2.train.settings import FASTEST, Request, Settings, check_effect, read_settings, resumed_settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +55,7 @@ def guarded(argv: Sequence[str], out: Output) -> int:
         asked, resumed = read(argv)
         in_job = (resumed.parallel if resumed else asked.given.get("parallel")) == "mpi"
         speaks = speaks or not in_job
-        with mortal() if in_job else nullcontext():
+        with default_sigint() if in_job else nullcontext():
             return program(asked, resumed, out)
     except UserError as error:
         if speaks:
@@ -78,7 +78,7 @@ def guarded(argv: Sequence[str], out: Output) -> int:
         return 2
 
 
-def read(argv: Sequence[str]) -> tuple[Asked, Settings | None]:
+def read(argv: Sequence[str]) -> tuple[Request, Settings | None]:
     """Reads what is asked for, and the settings of the run that is to go on, or None for a new one."""
     asked = read_settings(argv)
     given, resumed = asked.given, None
@@ -91,7 +91,7 @@ def read(argv: Sequence[str]) -> tuple[Asked, Settings | None]:
     return asked, resumed
 
 
-def program(asked: Asked, resumed: Settings | None, out: Output) -> int:
+def program(asked: Request, resumed: Settings | None, out: Output) -> int:
     """Set the threads and the kernels of BLAS, and leave the rest to gpt2.train.console."""
     if resumed is None:
         limit_threads(threads_here(asked.given.get("threads", 0), asked.given.get("parallel", FASTEST)))

@@ -24,7 +24,7 @@ from gpt2.model.description import Description
 from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
-from gpt2.parallel.cores import ranks_told
+from gpt2.parallel.cores import ranks_from_env
 from gpt2.storage import runs
 from gpt2.train import fastest
 from gpt2.train.build import errors_as_flags, make_model, make_optimizer, model_config, start_team
@@ -169,7 +169,7 @@ def check_fits(s: Settings, config: GPT2Config) -> None:
             trained = Description(config, train=s.tuning).trained.count
     ranks, here = 0, s.batch_size
     if s.parallel == "mpi":
-        ranks, in_all = ranks_told() or (0, 0)
+        ranks, in_all = ranks_from_env() or (0, 0)
         here = s.batch_size * ranks // in_all if in_all else 0
     check_memory(config, here, s.block_size, trained, ranks)
 

@@ -282,7 +282,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """What a command line and the files it names ask for.
 
     given      setting -> value, without defaults and presets
@@ -335,7 +335,7 @@ def parser() -> Parser:
     return made
 
 
-def read_settings(argv: Sequence[str]) -> Asked:
+def read_settings(argv: Sequence[str]) -> Request:
     """Read the command line, and the TOML file that it names. Raises UserError for what it cannot mean."""
     given, other = parse(parser(), Settings, argv)
     typed = frozenset(given)
@@ -343,14 +343,14 @@ def read_settings(argv: Sequence[str]) -> Asked:
         given = {**read_toml(other["config"], Settings), **given}
         if given.get("layers") and "layers" not in typed:
             check_trained_with(given["layers"])
-    return Asked(given, other["resume"], other["overwrite"], other["dry_run"], typed)
+    return Request(given, other["resume"], other["overwrite"], other["dry_run"], typed)
 
 
 # What has an effect with some kinds of --parallel only
 OF_KINDS = {"workers": ("processes", "shares"), "worker_timeout": ("processes", "mpi"), "shard": ("mpi",)}
 
 
-def check_effect(asked: Asked, resumed: Settings | None) -> None:
+def check_effect(asked: Request, resumed: Settings | None) -> None:
     """Raise UserError for a flag that was typed and would do nothing: something else was meant.
 
     What a file says with --config is let pass: it may be the settings of a run of another kind.

@@ -40,7 +40,7 @@ def check_kind(destination: Path, d: Description) -> None:
     if not d.gpt2:
         raise UserError(
             f"{destination}: {who} would compute GPT-2 with these weights, and this is another model: "
-            f"{d.told()}; write it as X.safetensors"
+            f"{d.summary()}; write it as X.safetensors"
         )
     if who == "llm.c":
         raise UserError(

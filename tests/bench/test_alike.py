@@ -9,7 +9,7 @@ from gpt2.autodiff.emit import source
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.passes import alike, simplify
-from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.pipeline import Pipeline
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.switches import Options
 from gpt2.backward import options_for
@@ -324,11 +324,11 @@ def test_several_threads_at_once():
 @pytest.mark.parametrize("math", ["strict", "fast"])
 def test_a_budget_counts_what_stretches_keep(math):
     f, args = blocks(16, width=32)
-    row = Row("f", Options(math=math))
+    pipeline = Pipeline("f", Options(math=math))
     graph = graph_of(f, *args)
-    joint = row.joint(graph, [0, 1, 2], [0])
-    full = row.split(joint, 3, 1)
-    small = row.split(joint, 3, 1, budget=20_000)
+    joint = pipeline.joint(graph, [0, 1, 2], [0])
+    full = pipeline.split(joint, 3, 1)
+    small = pipeline.split(joint, 3, 1, budget=20_000)
     inputs = {n.name for n in graph.inputs}
 
     def kept(halves):

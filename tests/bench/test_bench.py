@@ -98,7 +98,7 @@ def test_a_timeline_has_a_bar_for_each_span():
     tree = ElementTree.fromstring(timeline.svg(spans, seconds, "a < b"))
     drawn = [r.get("class") for r in tree.iter("{http://www.w3.org/2000/svg}rect")]
     assert sum(kind in ("product", "region") for kind in drawn) == len(spans) + 2  # and the keys
-    assert list(timeline.told([(1, "product", "", 0.0, 0.5), (1, "region", "", 0.5, 0.6)], 1.0)) == [
+    assert list(timeline.summary([(1, "product", "", 0.0, 0.5), (1, "region", "", 0.5, 0.6)], 1.0)) == [
         "thread 1: products 50%, regions 10%, neither 40%"
     ]
 

@@ -55,7 +55,7 @@ def test_the_page_lists_every_program(name):
 
 
 def test_contenders_of_other_benchmarks_are_refused():
-    assert "programs-own" not in contenders.told(contenders.STEP) and "torch" in contenders.told(
+    assert "programs-own" not in contenders.summary(contenders.STEP) and "torch" in contenders.summary(
         contenders.STEP
     )
     with pytest.raises(UserError, match="no contender 'programs-own', expected some of torch, "):

@@ -17,7 +17,7 @@ from gpt2.autodiff.emit.buffers import Values
 from gpt2.autodiff.emit.memory import offsets
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
-from gpt2.autodiff.pipeline import Row, uncollected
+from gpt2.autodiff.pipeline import Pipeline, uncollected
 from gpt2.autodiff.programs import derived, programs
 from gpt2.autodiff.record.source_lines import _span
 from tests.support.slow import rest_slow
@@ -147,11 +147,11 @@ def test_views_of_the_arena_by_lines_or_from_a_table(name, monkeypatch):
 def test_garbage_is_collected_again_afterwards():
     f, args = PROGRAMS["chain"](20)
     seen = []
-    row = Row("f")
-    row._stage("simplified", lambda: seen.append(gc.isenabled()))
+    pipeline = Pipeline("f")
+    pipeline._stage("simplified", lambda: seen.append(gc.isenabled()))
     assert seen == [False] and gc.isenabled()
     with pytest.raises(ZeroDivisionError):
-        row._stage("simplified", lambda: 1 // 0)
+        pipeline._stage("simplified", lambda: 1 // 0)
     assert gc.isenabled()
     gc.disable()
     try:

@@ -16,7 +16,7 @@ from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.emit.program import Program
 from gpt2.autodiff.graph import Graph, Node, is_scalar_const, with_values
 from gpt2.autodiff.hidden import compiling
-from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.pipeline import Pipeline
 from gpt2.autodiff.programs.families import Exchangeable
 from gpt2.autodiff.switches import Options
 from tests.support.random_graphs import random_arrays, random_graph
@@ -88,13 +88,13 @@ def check(seed: int, counts: Counter) -> None:
 
 def compiled(graph: Graph, options: Options, seed: int) -> Program:
     """The program of a graph, or of four in five that of its gradients."""
-    row = Row("f", options)
-    graph = row.simplified(graph, alike=True)
+    pipeline = Pipeline("f", options)
+    graph = pipeline.simplified(graph, alike=True)
     if seed % 5:
         wrt, outs = [[i for i, n in enumerate(ns) if _is_real(n)] for ns in (graph.inputs, graph.outputs)]
         graph = vjp_graph(graph, wrt, outs)
     with np.errstate(all="ignore"):
-        return row.program(graph)
+        return pipeline.program(graph)
 
 
 def _is_real(n: Node) -> bool:

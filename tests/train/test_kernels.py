@@ -16,7 +16,7 @@ from gpt2.train import Settings, kernels, products, program, resumed_settings, t
 from gpt2.train.flags import read_toml
 from gpt2.train.flops import training_flops
 from gpt2.train.kernels import FASTEST, OWN, VARIABLE, Kernels, Timing, fastest, measured
-from gpt2.train.settings import Asked
+from gpt2.train.settings import Request
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("quick_peak")
@@ -105,7 +105,7 @@ def test_a_name_is_obeyed(monkeypatch):
     monkeypatch.setattr(kernels, "fastest", lambda given: Kernels("measured"))
 
     def of(resumed=None, dry_run=False, **given):
-        return Kernels.of(Asked(given, None, False, dry_run), resumed).name
+        return Kernels.of(Request(given, None, False, dry_run), resumed).name
 
     assert of() == "measured" and of(kernels=OWN) == OWN and of(kernels="Zen") == "Zen"
     assert of(Settings(kernels="Zen")) == "Zen" and of(Settings(kernels=FASTEST)) == "measured"

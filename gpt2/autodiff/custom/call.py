@@ -224,7 +224,7 @@ row(
     jvp_rule=_jvp,
     batch=_batch,
     cost=1000.0,
-    anchor=True,
+    scheduled_alone=True,
 )
 
 

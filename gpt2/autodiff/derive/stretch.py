@@ -109,7 +109,7 @@ row(
     jvp_rule=_collect_jvp,
     lowered=_lowered,
     work="moves",
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -121,5 +121,5 @@ row(
     vjp_rule=_vjp,
     jvp_rule=_jvp,
     cost=1000.0,
-    anchor=True,
+    scheduled_alone=True,
 )

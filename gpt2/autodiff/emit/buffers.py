@@ -219,7 +219,7 @@ def _steps(regions) -> tuple[dict[Node, int], dict[Node, int]]:
 def _fills(n: Node) -> bool:
     """Whether its statement writes the result into memory that the program gives it."""
     op = facts(n)
-    return op.streams or op.changes_first or op.writes_out or is_result_of_call(n)
+    return op.streams or op.changes_first or op.has_out or is_result_of_call(n)
 
 
 def makes_number(n: Node) -> bool:

@@ -59,7 +59,7 @@ row(
     "structural",
     infer=_not_recorded,
     evaluate=_not_recorded,
-    decides=False,
+    discontinuous=False,
     work="streams",
     streams=True,
     by_rows=rowwise.elementwise,

@@ -98,7 +98,7 @@ def demanded(graph: Graph, results_early: bool = False) -> list[Node]:
     for n in digests.get(None, ()):
         visit(n)
     for n in graph.nodes:
-        if facts(n).anchor:
+        if facts(n).scheduled_alone:
             visit(n)
             for r in results.get(n, ()):  # which are there from then on
                 if r not in seen:
@@ -131,7 +131,7 @@ def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
     found: dict[Node | None, list[Node]] = {}
     early = set(graph.outputs) if results else set()
     for n in graph.nodes:
-        if facts(n).anchor:
+        if facts(n).scheduled_alone:
             anchors.append(n)
             last[n] = len(anchors)
             continue
@@ -144,7 +144,7 @@ def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
             continue
         big = max([a.size for a in n.args if not isinstance(a.dtype, tuple)], default=0)
         if big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big:
-            if facts(n).picks or sums_rows(n) > 1:
+            if facts(n).gathers or sums_rows(n) > 1:
                 found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
     return found
 

@@ -293,8 +293,8 @@ class Emitter(ArrayTexts):
         op = OPS[n.op]
         if op.code is not None:
             return op.code(*args, **attrs)
-        if op.spared is not None:
-            attrs = op.spared({m.attrs["i"] for m in self.graph.nodes if m.args == (n,)}, attrs)
+        if op.drop_unused is not None:
+            attrs = op.drop_unused({m.attrs["i"] for m in self.graph.nodes if m.args == (n,)}, attrs)
         function = self.own(f"_{n.op}")
         self.env[function] = op.evaluate
         texts = []

@@ -498,5 +498,5 @@ row(
     vjp_rule=_vjp,
     batch=_batch,
     cost=100.0,
-    anchor=True,
+    scheduled_alone=True,
 )

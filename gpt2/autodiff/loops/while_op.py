@@ -432,12 +432,12 @@ row(
     "structural",
     infer=_infer,
     evaluate=evaluate_while,
-    spared=_spared,
+    drop_unused=_spared,
     jvp_rule=_jvp,
     vjp_rule=_vjp,
     batch=_batch,
     cost=1000.0,
-    anchor=True,
+    scheduled_alone=True,
 )
 row(
     "while_loop_back",
@@ -448,5 +448,5 @@ row(
     vjp_rule=_back_vjp,
     batch=_back_batch,
     cost=1000.0,
-    anchor=True,
+    scheduled_alone=True,
 )

@@ -83,7 +83,7 @@ def ufunc_row(
 
 def smooth_row(name: str, partials: Callable | None = None, **columns: Any) -> Op:
     """A row for a ufunc that takes small relative changes to small ones."""
-    return ufunc_row(name, partials, decides=False, **columns)
+    return ufunc_row(name, partials, discontinuous=False, **columns)
 
 
 # arithmetic
@@ -280,7 +280,7 @@ row(
     code=lambda x: f"np.sinc({x})",
     partials=_sinc,
     cost=5.0,
-    decides=False,
+    discontinuous=False,
 )
 
 
@@ -341,7 +341,7 @@ row(
     code=lambda x: x,
     batch=batching.as_it_is,
     work="free",
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -400,7 +400,7 @@ def _part_row(name, partials, **columns):
         evaluate=getattr(np, name),
         code=lambda x: f"np.{name}({x})",
         partials=partials,
-        writes_out=True,
+        has_out=True,
         **columns,
     )
 
@@ -409,14 +409,14 @@ _part_row(
     "real",
     lambda out, x: (1.0,),
     cost=0.2,
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 _part_row(
     "imag",
     lambda out, x: (-1j if x.dtype.kind == "c" else None,),
     cost=0.2,
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -449,7 +449,7 @@ row(
     shift=shifts.where,
     streams=True,
     by_rows=rowwise.elementwise,
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -465,6 +465,6 @@ row(
     shift=shifts.unchanged,
     streams=True,
     by_rows=rowwise.elementwise,
-    decides=False,
+    discontinuous=False,
     exact_on=INTEGERS,
 )

@@ -43,7 +43,7 @@ def decided(graph: Graph, order: Sequence[Node] | None = None) -> set[int]:
 
 
 def _is_continuous(n: Node) -> bool:
-    return not facts(n).decides and not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"
+    return not facts(n).discontinuous and not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"
 
 
 def without_rounding(nodes: Iterable[Node]) -> bool:

@@ -95,11 +95,11 @@ row(
         *no_gradient(arrays),
     ),
     work="moves",
-    picks=True,
-    writes_out=True,
+    gathers=True,
+    has_out=True,
     by_rows=rowwise.gather,
     batch=batching.gathered,
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -113,7 +113,7 @@ row(
     work="scatters",
     changes_first=True,
     batch=batching.scattered,
-    decides=False,
+    discontinuous=False,
 )
 
 row(
@@ -130,7 +130,7 @@ row(
     work="scatters",
     changes_first=True,
     batch=batching.scattered,
-    decides=False,
+    discontinuous=False,
 )
 
 
@@ -179,12 +179,12 @@ row(
     code=lambda x, idx, axis: f"np.take_along_axis({x}, {idx}, axis={axis})",
     transpose=lambda g, out, x, idx, axis: (_taken_back(g, x, idx, axis), None),
     work="moves",
-    picks=True,
-    writes_out=True,
+    gathers=True,
+    has_out=True,
     by_rows=rowwise.along_axis,
     batch=batching.along,
     shift=shifts.along_axis,
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -209,7 +209,7 @@ row(
     changes_first=True,
     by_rows=rowwise.along_axis,
     batch=batching.along,
-    decides=False,
+    discontinuous=False,
 )
 
 row(

@@ -40,12 +40,12 @@ row(
     work="multiplies",
     flops=lambda n: 2.0 * n.size * n.args[0].shape[-1],
     product=lambda a, b: (a, b),
-    anchor=True,
-    writes_out=True,
+    scheduled_alone=True,
+    has_out=True,
     by_rows=rowwise.matmul,
     batch=batching.matmul,
     shift=shifts.matmul,
-    decides=False,
+    discontinuous=False,
 )
 
 
@@ -61,8 +61,8 @@ row(
     flops=lambda n: 2.0 * n.size * n.args[0].shape[0],
     adds_axes=lambda n: 1,
     product=lambda x, y: (f"{x}.T", y),
-    writes_out=True,
-    decides=False,
+    has_out=True,
+    discontinuous=False,
 )
 
 
@@ -147,9 +147,9 @@ row(
     ),
     work="multiplies",
     flops=lambda n: 2.0 * math.prod(letter_sizes(n.attrs["subscripts"], n.args).values()),
-    anchor=True,
-    writes_out=True,
+    scheduled_alone=True,
+    has_out=True,
     batch=batching.einsum,
     shift=_einsum_shift,
-    decides=False,
+    discontinuous=False,
 )

@@ -55,7 +55,7 @@ def reduction_row(
         code=code,
         work="reduces",
         reducer=ufunc,
-        writes_out=True,
+        has_out=True,
         by_rows=rowwise.reduction,
         batch=batching.several_axes,
         **columns,
@@ -74,7 +74,7 @@ reduction_row(
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
     shift=shifts.reduction,
     adds_axes=rowwise.first_axes,
-    decides=False,
+    discontinuous=False,
     exact_on=INTEGERS,
 )
 
@@ -114,7 +114,7 @@ for _name, _ufunc, _beaten in (("max", "maximum", "less"), ("min", "minimum", "g
         jvp=_extreme_jvp(_beaten),
         transpose=_extreme_transpose(_beaten),
         shift=shifts.reduction,
-        decides=False,
+        discontinuous=False,
         exact_on=EVERYWHERE,
     )
 
@@ -160,10 +160,10 @@ row(
         None,
     ),
     work="moves",
-    writes_out=True,
+    has_out=True,
     by_rows=_shares_by_rows,
     batch=_shares_of_examples,
-    decides=False,
+    discontinuous=False,
 )
 
 
@@ -184,7 +184,9 @@ def _prod_jvp(t, out, x, axes, keepdims):
     return reshape(sum_(d, -1), out.shape)  # of length 1, or 0 for an empty product
 
 
-reduction_row("prod", "multiply", "nonlinear", sum_dtype, jvp=_prod_jvp, decides=False, exact_on=INTEGERS)
+reduction_row(
+    "prod", "multiply", "nonlinear", sum_dtype, jvp=_prod_jvp, discontinuous=False, exact_on=INTEGERS
+)
 reduction_row("any", "logical_or", "nondiff", _bool, exact_on=EVERYWHERE)
 reduction_row("all", "logical_and", "nondiff", _bool, exact_on=EVERYWHERE)
 
@@ -223,11 +225,11 @@ row(
         else f"np.cumsum({x}, axis={axis})"
     ),
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
-    writes_out=True,
+    has_out=True,
     by_rows=rowwise.along_axis,
     batch=batching.one_axis,
     shift=shifts.running_sum,
-    decides=False,
+    discontinuous=False,
     exact_on=INTEGERS,
 )
 
@@ -256,5 +258,5 @@ row(
     code=lambda x, axis: f"np.cumprod({x}, axis={axis})",
     jvp=_cumprod_jvp,
     batch=batching.one_axis,
-    decides=False,
+    discontinuous=False,
 )

@@ -66,7 +66,7 @@ def _slice_text(s: tuple, length: int | None) -> str:
 
 def view_row(name: str, **columns: Any) -> Op:
     """A row for an op that computes nothing: NumPy hands out its argument's memory, seen in another way."""
-    free = dict(linear_in=(0,), work="free", view=True, decides=False, exact_on=EVERYWHERE)
+    free = dict(linear_in=(0,), work="free", view=True, discontinuous=False, exact_on=EVERYWHERE)
     return row(name, "linear", **free, **columns)
 
 
@@ -149,10 +149,10 @@ row(
     transpose=lambda g, out, *parts, shape, indices, dtype: tuple(partial(slice_, g, i) for i in indices),
     jvp=_assemble_jvp,
     work="moves",
-    writes_out=True,
+    has_out=True,
     by_rows=rowwise.assemble,
     batch=batching.assembled,
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -175,7 +175,7 @@ row(
     changes_first=True,
     by_rows=rowwise.update,
     batch=batching.updated,
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -187,7 +187,7 @@ row(
     evaluate=lambda x, i: x[i],
     code=lambda x, i: f"{x}[{i}]",
     work="free",
-    decides=False,
+    discontinuous=False,
 )  # tested with the ops that make tuples
 
 row(
@@ -203,6 +203,6 @@ row(
     by_rows=rowwise.elementwise,
     batch=batching.as_it_is,
     shift=shifts.unchanged,
-    decides=False,
+    discontinuous=False,
     exact_on=EVERYWHERE,
 )

@@ -73,14 +73,13 @@ class Op:
     reducer: str | None = None  # the ufunc whose `reduce` it is
     any_strides: bool = False  # any loop over real floats gives the same bits: IEEE 754 says which
     changes_first: bool = False  # copies its first argument, then changes a part of the copy
-    writes_out: bool = False  # NumPy writes the result where it is told to
+    has_out: bool = False  # NumPy writes the result where it is told to
     # lowered(known, *args, **attrs): other nodes that compute it, None for none; `known` is the program's own
     lowered: Callable | None = None
-    anchor: bool = False  # long work in which nothing else joins: what it needs is computed just before
-    picks: bool = False  # takes elements out of its first argument at an array of indices
-    spared: Callable | None = (
-        None  # (results that are read, attrs) -> attrs that leave out some of the others
-    )
+    scheduled_alone: bool = False  # long work that nothing joins: what it needs is computed just before
+    gathers: bool = False  # takes elements out of its first argument at an array of indices
+    # drop_unused(results that are read, attrs): attrs that leave out some of the others
+    drop_unused: Callable | None = None
     by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
     adds_axes: Callable[[Node], int] = none  # of how many axes, from the first on, it adds up all arguments
     product: Callable | None = None  # (*argument texts) -> texts of the two operands of np.matmul that it is
@@ -90,7 +89,9 @@ class Op:
     idempotent: bool = False  # op(x, x) is x
     shift: Callable | None = None  # one of the rules of ops/shifts.py
     # What becomes of a difference in the last bit (ops/exactness.py)
-    decides: bool = True  # no: a small relative change of an argument makes a small one of the result
+    discontinuous: bool = (
+        True  # False: a small relative change of an argument makes a small one of the result
+    )
     exact_on: str = ""  # kinds of dtypes whose results are copies, compared or whole numbers: never rounded
     # How a program of Python floats spells it
     operator: str | None = None  # Python's, between the two arguments

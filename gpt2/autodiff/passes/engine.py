@@ -46,7 +46,7 @@ _chosen: dict[tuple, dict] = {}  # families and settings -> kind of node -> the 
 _DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
 
 
-class RestlessError(GraphError):
+class RewriteCycle(GraphError):
     """Two rules undo each other; `rule` is one of them."""
 
     def __init__(self, rule: Rule, n: Node):
@@ -101,13 +101,13 @@ class Sweep:
         families: tuple[Family, ...],
         share: bool = True,
         order: list[Node] | None = None,
-        resting: frozenset[Rule] = frozenset(),
+        disabled: frozenset[Rule] = frozenset(),
         math: str = STRICT,
     ):
         self.graph = graph
         self.fast = math == FAST
         self.tape = active()  # of the hidden numbers among the constants
-        self.resting = resting  # rules that are left out
+        self.disabled = disabled  # rules that are left out
         self.families = families
         self.share = share
         self.old_order = graph.nodes if order is None else order
@@ -116,7 +116,7 @@ class Sweep:
         self.changed = False
         self._exact = frozenset() if self.fast else decided(graph, self.old_order)
         self._exactly = False  # is the node being looked at one that keeps every bit?
-        self._rules = _chosen.setdefault((families, self.fast, resting), {})
+        self._rules = _chosen.setdefault((families, self.fast, disabled), {})
         self._known: dict[tuple, Node] = {}
         self._known_exactly: dict[tuple, Node] = {}  # those that were made by rules that keep every bit
         self._settled: set[int] = {n.id for n in graph.inputs}
@@ -251,7 +251,7 @@ class Sweep:
         kept = (BITS, DIGITS, None) if self.fast else (BITS,) if self._exactly else (BITS, DIGITS)
         found = dict.fromkeys(r for f in self.families for r in f.of(n.op, kind, kept))
         return tuple(
-            r for r in found if r not in self.resting and (r not in READS or not READS[r].isdisjoint(ops))
+            r for r in found if r not in self.disabled and (r not in READS or not READS[r].isdisjoint(ops))
         )
 
     def _adopt(self, n: Node, got: Node, origin: Node, rule: Rule) -> Node:
@@ -259,7 +259,7 @@ class Sweep:
         self.changed = True
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise RestlessError(rule, n)
+            raise RewriteCycle(rule, n)
         if (got.dtype, got.shape) != (n.dtype, n.shape):
             raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {got!r} = {got.op}")
         user, self.user = self.user, None
@@ -354,24 +354,24 @@ def sweep_to_end(
     families: tuple[Family, ...],
     share: bool = True,
     most: int = 20,
-    forgiving: bool = False,
+    drop_cycles: bool = False,
     math: str = STRICT,
 ) -> Graph:
     """Sweep until no rule applies. The graph itself if none does.
 
-    forgiving   of two rules that undo each other on this graph, one rests from then on, instead of an error:
-                a program that could be a little simpler is better than none
+    drop_cycles   of two rules that undo each other on this graph, one is left out from then on, instead of an
+                  error
     """
     order = None
-    resting: frozenset[Rule] = frozenset()
+    disabled: frozenset[Rule] = frozenset()
     for _ in range(most):
-        sweep = Sweep(graph, families, share, order, resting, math)
+        sweep = Sweep(graph, families, share, order, disabled, math)
         try:
             new = sweep.run()
-        except RestlessError as error:
-            if not forgiving:
+        except RewriteCycle as error:
+            if not drop_cycles:
                 raise
-            resting |= {error.rule}
+            disabled |= {error.rule}
             continue
         if not sweep.changed:
             break

@@ -35,7 +35,7 @@ from ..errors import AutodiffError
 from ..graph import Graph, Node, rewrite, type_text
 from ..hidden import compiling
 from ..ops import input_node
-from ..pipeline import Row, uncollected
+from ..pipeline import Pipeline, uncollected
 from ..record.bytecode import CATCHES, catches, reads
 from ..record.draws import Draws, again, seen
 from ..record.record import Recording, record
@@ -62,7 +62,7 @@ from .transform import (
     result_leaves,
 )
 
-DOUBTS = 63  # calls between two looks at a function that cannot be followed
+CALLS_BETWEEN_LOOKS = 63  # calls between two looks at a function that cannot be followed
 FIRST = "this was its first call, and most functions of its kind are called once"
 OF_KIN = "its first call used what was recorded for another function of the same code"
 CHANGING = "it returns an object that can be changed"
@@ -207,36 +207,36 @@ class Derived:
         return wiring
 
     @uncollected
-    def built(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple[Wiring, Any]:
+    def built(self, call: Arguments, rec: Recording, pipeline: Pipeline, scalar: bool) -> tuple[Wiring, Any]:
         """The wiring of a recording, and its program: all stages, one after the other."""
-        wiring = self.derived_wiring(call, rec, row, scalar)
-        return wiring, self.transform.compile(wiring, row, scalar)
+        wiring = self.derived_wiring(call, rec, pipeline, scalar)
+        return wiring, self.transform.compile(wiring, pipeline, scalar)
 
-    def derived_wiring(self, call: Arguments, rec: Recording, row: Row, scalar: bool) -> Wiring:
+    def derived_wiring(self, call: Arguments, rec: Recording, pipeline: Pipeline, scalar: bool) -> Wiring:
         if not self.transform.differentiates:
             return self.wiring(call, rec)
-        rec = replace(rec, graph=row.simplified(rec.graph, alike=self.transform.reverse and not scalar))
-        return row.differentiated(self.wiring, call, rec)
+        rec = replace(rec, graph=pipeline.simplified(rec.graph, alike=self.transform.reverse and not scalar))
+        return pipeline.differentiated(self.wiring, call, rec)
 
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
         """Records the call anew, and compiles it; a Wiring alone where that is not worth it."""
         kin, self.kin = self.kin, None
-        row = Row(self.name, key[-1])
-        rec, guard, path, scalar = self.recorded(call, key, row)
+        pipeline = Pipeline(self.name, key[-1])
+        rec, guard, path, scalar = self.recorded(call, key, pipeline)
         kinds = tuple(map(result_kind, result_leaves(rec)))
         changing = is_changing(rec.out_tree.spec)
         tree = without_objects(rec.out_tree) if changing else rec.out_tree
         graph_key = Key(structure(rec.graph), tree, kinds, tuple(rec.written), self.transform.key(), key)
-        found = _programs.find(graph_key) or self.of_family(graph_key, call, rec, row, scalar)
+        found = _programs.find(graph_key) or self.of_family(graph_key, call, rec, pipeline, scalar)
         if found is None:
             if self.why is not None and not _programs.seen(graph_key):
                 return self.wiring(call, rec)
-            wiring, program = self.built(call, rec, row, scalar)
+            wiring, program = self.built(call, rec, pipeline, scalar)
             wiring = wiring.settled()
             found = None if changing else wiring, program, memory_of(program)
             _programs.add(graph_key, found, found[-1])
         else:
-            wiring = found[0] or self.derived_wiring(call, rec, row, scalar).settled()
+            wiring = found[0] or self.derived_wiring(call, rec, pipeline, scalar).settled()
         _, program, nbytes = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
@@ -254,19 +254,27 @@ class Derived:
             records.add(*kin, guard, compiled, nbytes)
         return compiled
 
-    def of_family(self, key: Key, call: Arguments, rec: Recording, row: Row, scalar: bool) -> tuple | None:
+    def of_family(
+        self, key: Key, call: Arguments, rec: Recording, pipeline: Pipeline, scalar: bool
+    ) -> tuple | None:
         """The wiring, the program and its bytes, of recordings that are like this one but for constants."""
         family, nodes = family_of(rec.graph, key)
         if family is None:
             return None
         values = [n.value for n in nodes]
-        found = family.find(values) or self.hiding(family, nodes, call, rec, row, scalar)
+        found = family.find(values) or self.hiding(family, nodes, call, rec, pipeline, scalar)
         if found is not None and self.why is not None:
             self.why += EXCHANGED
         return found
 
     def hiding(
-        self, family: ProgramFamily, nodes: list, call: Arguments, rec: Recording, row: Row, scalar: bool
+        self,
+        family: ProgramFamily,
+        nodes: list,
+        call: Arguments,
+        rec: Recording,
+        pipeline: Pipeline,
+        scalar: bool,
     ) -> Any:
         """The same, compiled with hidden inputs; None where that fails, or is not worth while."""
         values = [n.value for n in nodes]
@@ -276,7 +284,7 @@ class Derived:
         try:
             with compiling(made.tape):
                 graph = made.graph(rec.graph, nodes)
-                wiring, made.program = self.built(call, replace(rec, graph=graph), row, scalar)
+                wiring, made.program = self.built(call, replace(rec, graph=graph), pipeline, scalar)
             program = made.program_for(values)
         except Exception as error:  # it needs the numbers, or fails with its constants just so
             family.refusal = f"{type(error).__name__}: {error}"
@@ -289,16 +297,18 @@ class Derived:
         family.add(made)
         return made.wiring, program, made.nbytes
 
-    def stages(self, args: tuple, kwargs: dict, hear: Callable) -> None:
-        """Record and compile for these arguments once more, and tell `hear` what comes out of each stage."""
+    def stages(self, args: tuple, kwargs: dict, on_stage: Callable) -> None:
+        """Record and compile for these arguments once more; on_stage gets what comes out of each stage."""
         fresh = Derived(self.f, self.transform, self.pure)
         call = Arguments.of(args, {k: v for k, v in kwargs.items() if k != "out" or not self.takes_out})
         key = call.key()
-        row = Row(self.name, key[-1], hear)
-        rec, _, _, scalar = fresh.recorded(call, key, row)
-        fresh.built(call, rec, row, scalar)
+        pipeline = Pipeline(self.name, key[-1], on_stage)
+        rec, _, _, scalar = fresh.recorded(call, key, pipeline)
+        fresh.built(call, rec, pipeline, scalar)
 
-    def recorded(self, call: Arguments, key: tuple, row: Row) -> tuple[Recording, Guard, Path | None, bool]:
+    def recorded(
+        self, call: Arguments, key: tuple, pipeline: Pipeline
+    ) -> tuple[Recording, Guard, Path | None, bool]:
         """A recording, what says whether it may be used again, and whether all arguments are floats.
 
         It leaves in `why` what speaks against using it again.
@@ -329,7 +339,7 @@ class Derived:
         if self.why is not None:
             rec = with_constants_as_inputs(rec)
         new = "it reads other values, or goes another way" if key in self.cache else "new types of arguments"
-        row.recorded(rec.graph, time.perf_counter() - begin, self.why or new)
+        pipeline.recorded(rec.graph, time.perf_counter() - begin, self.why or new)
         return rec, guard, path, scalar
 
     def watched(self, call: Arguments, key: tuple, args: tuple, kwargs: dict) -> tuple[Recording, Guard]:
@@ -348,7 +358,7 @@ class Derived:
         rec, guard = self.drawing(args, kwargs, held)
         self.by_is |= guard.by_is
         self.doubt = guard.trouble or (CHANGES if self.ways[key] > MOST else None)
-        self.doubts = DOUBTS if self.doubt else 0
+        self.doubts = CALLS_BETWEEN_LOOKS if self.doubt else 0
         return rec, guard
 
     def drawing(self, args: tuple, kwargs: dict, roots: Sequence | None = None) -> Any:

@@ -27,7 +27,7 @@ from ..graph import Graph, Node, remade, with_args
 from ..ops import apply, input_node
 from ..ops.cost import NS_PER_BYTE
 from ..ops.table import VIEWS
-from ..pipeline import Row
+from ..pipeline import Pipeline
 from ..record.record import Recording, input_names, record_pure
 from ..reuse.cache import drop_oldest
 from ..reuse.conditions import MOST, Path, path_of_pure
@@ -131,33 +131,33 @@ class _Entries:
                 f"{self.name or name_of(self.f)}: {error}; arguments are arrays and values that can be hashed"
             ) from None
 
-    def build(self, args: Sequence, static: dict, hear: Callable | None = None):
-        """A new entry for these arguments. `hear` is told of each stage (pipeline.Row); then all programs
-        are made now, which otherwise are made when they are first wanted.
+    def build(self, args: Sequence, static: dict, on_stage: Callable | None = None):
+        """A new entry for these arguments. With on_stage, called after each stage, all programs are made now;
+        otherwise each is made when it is first needed.
         """
         begin = time.perf_counter()
         rec = record_pure(*of_arrays(self.f, args, static), name=self.name or name_of(self.f))
         check_pure(rec)
-        row = Row(rec.graph.name, self.options, hear)
-        row.recorded(
+        pipeline = Pipeline(rec.graph.name, self.options, on_stage)
+        pipeline.recorded(
             rec.graph, time.perf_counter() - begin, "new types of arguments, or another way through f"
         )
-        e = self.entry_of(rec, args, row)
+        e = self.entry_of(rec, args, pipeline)
         e.path, e.captured = path_of_pure(rec), [a for _, a in rec.captures]
-        if hear is not None:
+        if on_stage is not None:
             e.make_all()
         return e
 
-    def entry_of(self, rec: Recording, args: Sequence, row: Row):
+    def entry_of(self, rec: Recording, args: Sequence, pipeline: Pipeline):
         raise NotImplementedError
 
 
 class _Summing:
     """A program and, made when first asked for, the one that adds its results to the caller's buffers."""
 
-    def __init__(self, graph: Graph, row: Row, name: str, half: str = "", lend: bool = False):
-        self.graph, self.row, self.name = graph, row, name
-        self.program = row.emitted(graph, name, half=half, share_inputs=True, lend=lend)
+    def __init__(self, graph: Graph, pipeline: Pipeline, name: str, half: str = "", lend: bool = False):
+        self.graph, self.pipeline, self.name = graph, pipeline, name
+        self.program = pipeline.emitted(graph, name, half=half, share_inputs=True, lend=lend)
         self.sums: dict = {}
 
     def __call__(self, *arrays, out=None, add=False):
@@ -167,8 +167,8 @@ class _Summing:
             return self.program(*arrays, out=out)
         which = tuple(k for k, b in enumerate(out) if b is not None)
         if which not in self.sums:
-            graph = self.row.prepared(_plus_inputs(self.graph, which))
-            self.sums[which] = self.row.emitted(graph, f"{self.name}_add", share_inputs=True)
+            graph = self.pipeline.prepared(_plus_inputs(self.graph, which))
+            self.sums[which] = self.pipeline.emitted(graph, f"{self.name}_add", share_inputs=True)
         return self.sums[which](*arrays, *(out[k] for k in which), out=out)
 
 
@@ -180,9 +180,9 @@ def _plus_inputs(graph: Graph, which: tuple[int, ...]) -> Graph:
 
 
 class _FixedEntry(_Entry):
-    def __init__(self, rec: Recording, row: Row):
-        graph = row.prepared(row.opened(rec.graph), "simplified")
-        self.program = _Summing(graph, row, rec.graph.name)
+    def __init__(self, rec: Recording, pipeline: Pipeline):
+        graph = pipeline.prepared(pipeline.opened(rec.graph), "simplified")
+        self.program = _Summing(graph, pipeline, rec.graph.name)
         self.tree = rec.out_tree
 
     def make_all(self) -> None:
@@ -235,33 +235,33 @@ class Fixed(_Entries):
             out = e.buffers(out)
         return unflatten(e.tree, e.program(*arrays, *e.captured, out=out, add=add))
 
-    def entry_of(self, rec: Recording, args: Sequence, row: Row) -> _FixedEntry:
-        return _FixedEntry(rec, row)
+    def entry_of(self, rec: Recording, args: Sequence, pipeline: Pipeline) -> _FixedEntry:
+        return _FixedEntry(rec, pipeline)
 
 
 class _PairEntry(_Entry):
     """Forward and backward program; `joint`, made when first asked for, does the work of both in one."""
 
-    def __init__(self, rec: Recording, wrt: Sequence[int], row: Row, rate: float, ample: int):
-        self.name, self.row = rec.graph.name, row
+    def __init__(self, rec: Recording, wrt: Sequence[int], pipeline: Pipeline, rate: float, ample: int):
+        self.name, self.pipeline = rec.graph.name, pipeline
         graph = Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name)
-        halves = row.forward_backward(graph, wrt, (0,), rate=rate, ample=ample)
+        halves = pipeline.forward_backward(graph, wrt, (0,), rate=rate, ample=ample)
         self.graphs = halves.forward, halves.backward
 
     @cached_property
     def forward(self):
         name = f"{self.name}_forward"
-        return self.row.emitted(self.graphs[0], name, half="forward", share_inputs=True)
+        return self.pipeline.emitted(self.graphs[0], name, half="forward", share_inputs=True)
 
     @cached_property
     def backward(self):
-        return _Summing(self.graphs[1], self.row, f"{self.name}_backward", half="backward")
+        return _Summing(self.graphs[1], self.pipeline, f"{self.name}_backward", half="backward")
 
     @cached_property
     def joint(self):
         """(inputs, cotangent) -> (out, gradients)."""
         graph, name = _joined(*self.graphs), f"{self.name}_and_gradients"
-        return _Summing(graph, self.row, name, half="both in one", lend=True)
+        return _Summing(graph, self.pipeline, name, half="both in one", lend=True)
 
     def make_all(self) -> None:
         """Make the three programs now."""
@@ -346,12 +346,12 @@ class FixedPair(_Entries):
         super().__init__(f, options, name)
         self.rate, self.ample, self.wanted = rate, ample, wanted
 
-    def entry_of(self, rec: Recording, args: Sequence, row: Row) -> _PairEntry:
+    def entry_of(self, rec: Recording, args: Sequence, pipeline: Pipeline) -> _PairEntry:
         asked = [wanted for a, wanted in zip(args, self._asked(args)) if type(a) is np.ndarray]
         wrt = [k for k, wanted in enumerate(asked) if wanted]
         if not wrt:
             raise AutodiffError(f"{self.name or name_of(self.f)}: no gradient is wanted, or can be had")
-        return _PairEntry(rec, wrt, row, self.rate, self.ample)
+        return _PairEntry(rec, wrt, pipeline, self.rate, self.ample)
 
     def _asked(self, args: Sequence) -> list[bool]:
         """For each argument whether it gets a gradient: those that are wanted, of arrays of floats."""

@@ -15,7 +15,7 @@ from ..atoms import SCALARS
 from ..errors import AutodiffError
 from ..graph import Graph, Node
 from ..ops.interpret import evaluate_graph
-from ..pipeline import Row
+from ..pipeline import Pipeline
 from ..record import recording
 from ..record.record import Recording, inline
 from ..record.recording import computes_as_ndarray, native
@@ -191,10 +191,10 @@ class Transform:
         raise NotImplementedError
 
     # A transform that needs more than one program (vjp) replaces these.
-    def compile(self, wiring: Wiring, row: Row, scalar: bool) -> Any:
+    def compile(self, wiring: Wiring, pipeline: Pipeline, scalar: bool) -> Any:
         """The last stages: what `execute` takes as its program."""
         title = "simplified again" if self.differentiates else "simplified"
-        return row.program(wiring.graph, scalar=scalar, title=title)
+        return pipeline.program(wiring.graph, scalar=scalar, title=title)
 
     def execute(
         self, program: Callable, wiring: Wiring, leaves: Sequence, outside: Sequence, out: Any

@@ -145,7 +145,7 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     value, guess = (_moved if moved else _computed)(rec, function, values, options, site)
     if entry.nodes is None:
         return _without_handler(function, value, found, site)
-    noted = _noted if known else _noted_aloud
+    noted = _noted if known else _noted_watched
     result = noted(rec, entry.nodes, args, kwargs, function, site, value, found)
     if guess:
         rec.guessed.add(result.node)
@@ -195,7 +195,7 @@ def _computed(
 _moved = unwatched(_computed)
 
 
-def _noted_aloud(
+def _noted_watched(
     rec: ActiveRecording,
     handler: Callable,
     args: Sequence,
@@ -209,7 +209,7 @@ def _noted_aloud(
     return _wrap(rec, _handled(rec, handler, args, kwargs, function, site), value, found, site, function)
 
 
-_noted = unwatched(_noted_aloud)
+_noted = unwatched(_noted_watched)
 
 
 def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict, Recorded | None]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import type_not_told
+from ..errors import type_unknown
 from .bytecode import reads
 from .results import holds
 from .value import Recorded
@@ -45,5 +45,5 @@ def type_asked(code: types.CodeType, given: Mapping, names: dict) -> Exception |
             continue  # a recorded value is as little one as what it stands for
         known = name is not None and name in given
         if type(given[name]) is Recorded if known else any(map(holds, given.values())):
-            return type_not_told((code.co_filename, line, code.co_name))
+            return type_unknown((code.co_filename, line, code.co_name))
     return None

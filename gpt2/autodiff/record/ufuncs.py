@@ -61,7 +61,7 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
     rec, values, site = _begun(inputs)
     guess = rec.stand_in(ufunc, values) if rec.dry else None
     value = _computed(ufunc, function, values, site) if guess is None else guess
-    noted = _noted if OPERANDS.issuperset(map(type, inputs)) else _noted_aloud
+    noted = _noted if OPERANDS.issuperset(map(type, inputs)) else _noted_watched
     result = noted(rec, ufunc, function is not ufunc, inputs, values, value, site)
     if guess is not None:
         rec.guessed.add(result.node)
@@ -96,7 +96,7 @@ def _begun(inputs: Sequence) -> tuple[ActiveRecording, list, Site]:
     return rec, values, site
 
 
-def _noted_aloud(
+def _noted_watched(
     rec: ActiveRecording,
     ufunc: np.ufunc,
     is_operator: bool,
@@ -120,7 +120,7 @@ def _noted_aloud(
     return finish(rec, node, value, site)
 
 
-_noted = unwatched(_noted_aloud)  # of inputs that are no objects of the user's
+_noted = unwatched(_noted_watched)  # of inputs that are no objects of the user's
 
 
 def _computed(ufunc, function, values, site):

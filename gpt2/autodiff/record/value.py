@@ -30,7 +30,7 @@ from ..errors import (
     lost_in_scipy,
     no_attribute,
     number_lost,
-    type_not_told,
+    type_unknown,
     written_to_plain,
 )
 from ..graph import Node, type_text
@@ -54,7 +54,7 @@ class _Kind(type):
         if cls is not other and other in _STOOD_FOR:
             file = sys._getframe(1).f_code.co_filename
             if not source_lines.is_inside(file) and not source_lines.is_standard(file):
-                raise type_not_told(source_lines.here())
+                raise type_unknown(source_lines.here())
         return cls is other
 
     __hash__ = type.__hash__

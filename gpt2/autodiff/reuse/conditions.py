@@ -25,7 +25,7 @@ from ..emit.scalar import ScalarProgram
 from ..graph import Graph
 from ..ops.exactness import without_rounding
 from ..ops.interpret import evaluate_graph
-from ..pipeline import Row
+from ..pipeline import Pipeline
 from ..record.record import Recording
 from ..record.recording import layout_of
 from ..same import same, same_array
@@ -108,7 +108,7 @@ def path_of(rec: Recording, scalar: bool) -> Path | None:
 
 
 def _program_of(graph: Graph, scalar: bool) -> Callable:
-    program = Row(graph.name).program(graph, scalar=scalar, title="simplified")
+    program = Pipeline(graph.name).program(graph, scalar=scalar, title="simplified")
     return program.__call__ if type(program) is ScalarProgram else program
 
 

@@ -209,7 +209,7 @@ def _pool(dtype: np.dtype) -> np.ndarray:
     return numbers.astype(dtype)
 
 
-class _Patience:
+class _CheckBudget:
     """Time for checks that are dear, as those of turned products are: a small part of all that has passed."""
 
     def __init__(self):
@@ -225,7 +225,7 @@ class _Patience:
         return found
 
 
-_patience = _Patience()
+_check_budget = _CheckBudget()
 
 
 class _Trial(Samples):
@@ -251,9 +251,9 @@ class _Trial(Samples):
 
     def next(self, *given) -> str:
         """The way that has been tried least, of those that are checked by now."""
-        if self.unchecked and _patience.allows():
+        if self.unchecked and _check_budget.allows():
             way = self.unchecked.pop()
-            if _patience.watch(keeps_bits, way, *given):
+            if _check_budget.watch(keeps_bits, way, *given):
                 self.times[way], self.disturbed[way] = [], []
         return super().next()
 

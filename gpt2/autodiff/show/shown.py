@@ -8,7 +8,7 @@ from typing import Any
 
 from ..emit.program import Program
 from ..errors import AutodiffError
-from ..pipeline import Row
+from ..pipeline import Pipeline
 from ..programs.derived import Derived
 from ..programs.fixed import Fixed, FixedPair
 from ..record.record import record
@@ -54,7 +54,7 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
         state.stages(args, kwargs, lambda title, made, seconds: parts.append((title, made)))
         return "\n\n".join(_shown(made, emitted) for title, made in parts if title.endswith("emitted"))
     if program is None:
-        program = state.transform.compile(wiring, Row(state.name, current_options()), scalar=False)
+        program = state.transform.compile(wiring, Pipeline(state.name, current_options()), scalar=False)
     return _shown(program, emitted)
 
 
@@ -85,7 +85,7 @@ def drawing(g: Callable | Pullback, *args: Any, memory: bool = False, **kwargs: 
             raise AutodiffError(f"drawing: {g.__name__} was not called yet. Give arguments: ad.drawing(g, x)")
         wiring, program = state.last
         if program is None:
-            program = state.transform.compile(wiring, Row(state.name, current_options()), scalar=False)
+            program = state.transform.compile(wiring, Pipeline(state.name, current_options()), scalar=False)
     program = getattr(program, "backward", program)
     if not memory:
         return drawn(program.graph)
@@ -169,15 +169,15 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
             return dx
     """
     parts: list[tuple[str, str]] = []
-    hear = partial(_note, parts)
+    on_stage = partial(_note, parts)
     if isinstance(f, (Fixed, FixedPair)):
-        f.build(args, kwargs, hear)
+        f.build(args, kwargs, on_stage)
     else:
         state = getattr(f, "__derived__", None)
         if state is None:
             _check_differentiable(f, args, kwargs)
             state = Derived(f, Vjp())
-        state.stages(args, kwargs, hear)
+        state.stages(args, kwargs, on_stage)
     return "\n\n".join(f"# {title}\n\n{text.rstrip()}" for title, text in parts) + "\n"
 
 

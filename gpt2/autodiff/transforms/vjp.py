@@ -12,7 +12,7 @@ import numpy as np
 from ..derive.differentiate import vjp_graph
 from ..errors import AutodiffError
 from ..graph import Graph, Node
-from ..pipeline import Halves, Row
+from ..pipeline import Halves, Pipeline
 from ..programs.arguments import _described, _dtype, float_leaves
 from ..programs.derived import derived_of
 from ..programs.transform import (
@@ -46,10 +46,10 @@ class VjpWiring(Wiring):
     back_tree: Tree | None = None
     back_outs: list = field(default_factory=list)
 
-    def split(self, row: Row, joint: Graph) -> Halves:
+    def split(self, pipeline: Pipeline, joint: Graph) -> Halves:
         """Forward and backward of the joint graph; the forward does not hand on what it was given."""
         n_inputs = len(joint.inputs) - sum(n is not None for n in self.cotangents)
-        return row.split(joint, n_inputs, len(joint.outputs) - len(self.back_outs), hand_on_inputs=False)
+        return pipeline.split(joint, n_inputs, len(joint.outputs) - len(self.back_outs), hand_on_inputs=False)
 
 
 class Pair:
@@ -102,11 +102,11 @@ class Vjp(Transform):
             back_outs=[Out(i, k) for i, k in enumerate(k for w in found for k in w.kinds)],
         )
 
-    def compile(self, wiring: VjpWiring, row: Row, scalar: bool) -> Pair:
-        halves = wiring.split(row, row.prepared(wiring.graph))
+    def compile(self, wiring: VjpWiring, pipeline: Pipeline, scalar: bool) -> Pair:
+        halves = wiring.split(pipeline, pipeline.prepared(wiring.graph))
         name = wiring.graph.name.removesuffix("_vjp")
-        forward = row.emitted(halves.forward, f"{name}_forward", half="forward")
-        backward = row.emitted(halves.backward, f"{name}_backward", half="backward")
+        forward = pipeline.emitted(halves.forward, f"{name}_forward", half="forward")
+        backward = pipeline.emitted(halves.backward, f"{name}_backward", half="backward")
         return Pair(forward, backward, halves.saved)
 
     def execute(
@@ -116,15 +116,15 @@ class Vjp(Transform):
         return self.finish(wiring, operands, pair.forward(*operands), pair.saved, pair.backward)
 
     def interpret(self, wiring: VjpWiring, leaves: Sequence, out: Any) -> tuple[Any, Pullback]:
-        row = Row(wiring.graph.name, current_options())
-        halves = wiring.split(row, row.prepared(wiring.graph))
+        pipeline = Pipeline(wiring.graph.name, current_options())
+        halves = wiring.split(pipeline, pipeline.prepared(wiring.graph))
         operands = wiring.operands(leaves)
         results = interpreted(halves.forward, operands)
         return self.finish(wiring, operands, results, halves.saved, Interpreted(halves.backward))
 
     def inline(self, wiring: VjpWiring, leaves: Sequence) -> tuple[Any, Pullback]:
         """In a function that is differentiated in turn, calls keep their own rules: they are not opened."""
-        halves = wiring.split(Row(wiring.graph.name, current_options()), wiring.graph)
+        halves = wiring.split(Pipeline(wiring.graph.name, current_options()), wiring.graph)
         operands = wiring.operands(leaves)
         results = inline(halves.forward, operands)
         return self.finish(wiring, operands, results, halves.saved, Interpreted(halves.backward))

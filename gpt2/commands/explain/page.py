@@ -6,7 +6,7 @@ from html import escape
 from gpt2.commands.explain.highlight import STYLE as CODE_STYLE
 from gpt2.commands.explain.highlight import graph, python
 from gpt2.commands.explain.parts import Explained
-from gpt2.commands.explain.text import told_kept
+from gpt2.commands.explain.text import kept_text
 
 STYLE = """\
 :root { color-scheme: light dark; --line: #d0d7de; --back: #ffffff; --text: #1f2328; --soft: #f6f8fa; }
@@ -89,7 +89,7 @@ def section(e: Explained) -> str:
             _figure("derived by the compiler", e.derived),
             "</div>",
             f"<p>Compiled for {shapes}. Kept from forward to backward, besides the inputs: "
-            f"{told_kept(by_hand, derived)}.</p>",
+            f"{kept_text(by_hand, derived)}.</p>",
             _agreement(e.errors),
             *(_stage(title, text) for title, text in e.stages),
         ]

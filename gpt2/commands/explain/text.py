@@ -23,7 +23,7 @@ def text(explained: Explained, width: int, emitted: bool = False) -> str:
     return "\n".join(lines[:-1])
 
 
-def told_kept(by_hand: int | None, derived: int) -> str:
+def kept_text(by_hand: int | None, derived: int) -> str:
     """Tells what each of the two keeps, in words."""
     if by_hand is None:
         return f"{derived:,} bytes by the compiler"
@@ -37,7 +37,7 @@ def facts(explained: Explained) -> list[str]:
     holds = all(error <= tolerance for error, tolerance in explained.errors.values())
     return [
         "compiled for    " + ", ".join(f"{name} {kind}" for name, kind in explained.shapes.items()),
-        f"kept            {told_kept(by_hand, derived)}, besides the inputs",
+        f"kept            {kept_text(by_hand, derived)}, besides the inputs",
         f"agreement       {'holds' if holds else 'DOES NOT HOLD'}: scaled error at most {worst:.1e} among "
         f"{len(explained.errors)} comparisons in float64",
         *(

@@ -512,7 +512,7 @@ def test_text_of_an_op_may_hold_any_sign(own_row):
     np.testing.assert_array_equal(program(array)[0], array @ array.T)
 
 
-@pytest.mark.parametrize("says", [{}, {"by_rows": rowwise.elementwise}, {"writes_out": True}])
+@pytest.mark.parametrize("says", [{}, {"by_rows": rowwise.elementwise}, {"has_out": True}])
 def test_own_op_runs_as_its_row_says(own_row, says):
     """Between ufunc ops on many rows: in blocks of rows if its row says so, else on whole arrays."""
     own_row(

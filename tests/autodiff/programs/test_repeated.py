@@ -9,7 +9,7 @@ from gpt2.autodiff.keep.partition import partition
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.ops.subgraph import with_slices
 from gpt2.autodiff.passes.alike import flat
-from gpt2.autodiff.pipeline import Row
+from gpt2.autodiff.pipeline import Pipeline
 from gpt2.autodiff.record.record import record_pure
 from gpt2.model import GPT2, GPT2Config
 
@@ -121,8 +121,8 @@ def test_slices_of_arguments_are_cut_by_the_calls():
 
 def joint_graph(f):
     """Result and gradients of f, with calls in it, and the inputs of such a graph."""
-    row = Row("f")
-    graph = row.simplified(record_pure(f, (X, W)).graph, alike=True)
+    pipeline = Pipeline("f")
+    graph = pipeline.simplified(record_pure(f, (X, W)).graph, alike=True)
     return vjp_graph(graph, [0, 1], [0]), [X, W, np.array(0.7)]
 
 

@@ -75,7 +75,7 @@ def test_a_turned_product_is_checked_when_there_is_time_and_tried_only_then(monk
     now, checked, used = [0.0], [], []
     monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 20)
     monkeypatch.setattr(split_matmul.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(split_matmul, "_patience", split_matmul._Patience())
+    monkeypatch.setattr(split_matmul, "_check_budget", split_matmul._CheckBudget())
 
     def check(way, *given):
         checked.append(way)

@@ -294,9 +294,9 @@ def test_every_rule_says_what_it_keeps_or_is_off():
 
 def test_an_op_decides_and_rounds_unless_its_row_says_otherwise():
     silent = Op("mystery", "nondiff", infer=None, evaluate=None)
-    assert silent.decides and not silent.exact_on
+    assert silent.discontinuous and not silent.exact_on
     deciding = "remainder floor_divide arctan2 angle sign copysign argmax floor less eigh svd".split()
-    assert all(OPS[name].decides for name in deciding)
+    assert all(OPS[name].discontinuous for name in deciding)
 
 
 def test_absolute_values_of_complex_numbers_are_rounded():

@@ -89,7 +89,7 @@ row(
     evaluate=lambda x, matrix: matrix.rows @ x,
     transpose=lambda g, out, x, matrix: (apply("sparse_matmul", g, matrix=matrix.turned),),
     cost=10.0,
-    anchor=True,
+    scheduled_alone=True,
     needs="scipy",
     batch=_as_columns,
 )
@@ -101,7 +101,7 @@ row(
     evaluate=lambda b, matrix: matrix.solve(b),
     transpose=lambda g, out, b, matrix: (apply("sparse_solve", g, matrix=matrix.turned),),
     cost=100.0,
-    anchor=True,
+    scheduled_alone=True,
     needs="scipy",
     batch=_as_columns,
 )
