@@ -1,8 +1,8 @@
-"""The pictures of docs/studies.md, from the page's own tables: `python -m docs.studies`.
+"""The page docs/studies.md and its pictures, made from bench/studies/figures.md: `python -m docs.studies`.
 
-    python -m bench.studies --out FOLDER                  measure; FOLDER/studies.md becomes docs/studies.md
-    python -m docs.studies                                draw, and put each picture below its question
-    python -m docs.studies FOLDER/studies.md              the same, with the studies of this report
+    python -m bench.studies --out FOLDER                  measure; FOLDER/studies.md is the report
+    python -m docs.studies                                draw, and write the page: the report less its tables
+    python -m docs.studies FOLDER/studies.md              the same, with the studies of this report taken over
 
 A picture has a row of dots for each row of its tables, with quartiles, and a line at 1 where ratios are
 drawn. It is 560 wide, to be read on a phone as well. A test compares page and pictures with what this makes.
@@ -21,6 +21,7 @@ from docs import front, house
 from docs.front import DARK, LIGHT, Palette, words
 
 PAGE = house.ROOT / "docs" / "studies.md"
+REPORT = house.ROOT / "bench" / "studies" / "figures.md"
 WIDTH, ROW, RIGHT, TOP, CHARACTER = 560, 24, 30, 34, 7.3  # pixels
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 KINDS = ("own", "limit", "soft")  # colours of the first, second and third series
@@ -273,7 +274,7 @@ def _told(number: float, time: bool) -> str:
 
 def files() -> dict:
     """Path -> text of all pictures."""
-    parts = sections(PAGE.read_text(encoding="utf-8"))
+    parts = sections(REPORT.read_text(encoding="utf-8"))
     return {
         front.FOLDER / f"study-{picture.name}-{palette.name}.svg": draw(
             picture, parts[picture.study], palette
@@ -293,19 +294,19 @@ def shown(picture: Picture) -> str:
 
 
 def page() -> str:
-    """The page, with each study's pictures below its question."""
-    text = re.sub(r"<picture>.*?</picture>\n\n", "", PAGE.read_text(encoding="utf-8"), flags=re.S)
+    """The report without its tables, with each study's pictures below its question."""
+    text = re.sub(r"<details.*?</details>\n\n?", "", REPORT.read_text(encoding="utf-8"), flags=re.S)
     for name in sections(text):
         pictures = "".join(shown(picture) for picture in PICTURES if picture.study == name)
         found = re.search(rf"^## {re.escape(name)}\n\n\*\*Question\.\*\* .*\n\n", text, re.M)
         text = text[: found.end()] + pictures + text[found.end() :]
-    return text
+    return text.rstrip() + "\n"
 
 
 def taken_over(text: str, report: str) -> str:
-    """The page with the studies of another report: each in the place of an older one, new ones behind.
+    """The report with the studies of another one: each in the place of an older one, new ones behind.
 
-    The page's head says when the others were measured; what is taken over says its own day.
+    The head says when the others were measured; what is taken over says its own day.
     """
     head, *_ = re.split(r"^## ", text, flags=re.M)
     found = sections(text)
@@ -317,8 +318,8 @@ def taken_over(text: str, report: str) -> str:
 
 def main(reports: list[str]) -> None:
     for path in reports:
-        text = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(taken_over(text, Path(path).read_text(encoding="utf-8")), encoding="utf-8")
+        text = REPORT.read_text(encoding="utf-8")
+        REPORT.write_text(taken_over(text, Path(path).read_text(encoding="utf-8")), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
     for path, text in files().items():
         path.write_text(text, encoding="utf-8")
