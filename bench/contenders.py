@@ -130,7 +130,7 @@ def summary(default, among=TRAINING):
 
 def reference(names):
     """Of these contenders the one that ratios are taken to before anything is timed: tuned PyTorch, else the
-    first that can run, and the peak only where nobody trains.
+    first that can run, and the peak only if no contender trains.
     """
     names = [name for name in names if name != PEAK] or names
     installed = [name for name in names if reason_missing(name) is None] or names

@@ -4,7 +4,7 @@
     python -m bench.first_step --size 124M-B4T256 --backward manual --threads 1 --runs 3
 
 Each run is a new process. It first writes to as much memory as it will need, which does not count: on a
-virtual machine pages that nobody has touched yet cost up to two seconds a gigabyte, whoever asks for them
+virtual machine pages that were never touched cost up to two seconds a gigabyte, whichever program asks
 first, and what a process gives back may be taken from the machine at once. --untouched counts that as well.
 Python's bytecode of the engine is there, as after an installation. All else counts: Python's start, what is
 imported, and the trials of how products may be cut. What those find is kept in a folder of its own, and

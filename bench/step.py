@@ -31,7 +31,7 @@ ABOUT = "Time the whole training step beside PyTorch, JAX and others."
 
 
 def main(argv, name="bench.step", about=ABOUT, size="124M-B4T64", default=contenders.STEP):
-    """The program `name`; `size` and `default` are the size and the contenders that nobody has to name."""
+    """The program `name`; `size` and `default` are the size and the default contenders."""
     parser = program.parser(name, about)
     parser.add_argument(
         "--sizes",

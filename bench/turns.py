@@ -221,7 +221,7 @@ class Contest:
             spent = time.perf_counter() - begin
             if done >= 3 and spent + spent / done > seconds:
                 break
-            shuffle(order)  # so that nobody always follows the same one
+            shuffle(order)  # so that none always follows the same one
             others.append(max([self._turn(name, more[name], pids) for name in order], default=0.0))
         quiet = [i for i, share in enumerate(others) if share <= DISTURBED]
         counted = quiet if len(quiet) >= ENOUGH else range(len(others))

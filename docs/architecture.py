@@ -66,7 +66,7 @@ PARTS = {
         "text from a model", "Text from a model, token by token: choices among tokens, stop strings."
     ),
     "library": Room(
-        "load and save", "`load`, `save` and `load_tokenizer`, as a program of one's own uses them."
+        "load and save", "`load`, `save` and `load_tokenizer`, for your own program."
     ),
     "commands": Room(
         "gpt2 sample, ...",

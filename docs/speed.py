@@ -26,7 +26,7 @@ TABLES = {
     "avx2": ("<!-- figures without AVX-512: python -m docs.speed -->\n\n", "\n<!-- end of these figures -->"),
 }
 
-# What the picture shows, from left to right in each group; "peak" is the line below which nobody can come
+# What the picture shows, from left to right in each group; "peak" is the lower bound
 BARS = ("torch-tuned", "torch-compile-tuned", "jax", "llmc", "whole", "shares", "processes")
 HASWELL = ("whole-haswell", "shares-haswell", "processes-haswell")
 OWN = ("whole", "shares", "processes", "auto", "manual", "written", *HASWELL)

@@ -7,7 +7,7 @@
     lora, merged              a model with low-rank adapters, which alone are trained; one that took them in
     generate                  token ids that continue a prompt, one at a time
     autodiff                  the compiler by itself: grad, jvp, hessian, check_backward, ...
-    train                     what train.py does, in a loop of one's own: Settings, steps, train
+    train                     what train.py does, in your own loop: Settings, steps, train
 
 docs/examples.md shows each of them at work.
 """

@@ -72,7 +72,7 @@ def choose(
     return table
 
 
-WITHIN_BLOCK = ("attention", "gelu", "residual")  # what a block of one's own takes the place of
+WITHIN_BLOCK = ("attention", "gelu", "residual")  # what a user's block replaces
 
 
 def within_block(layers: Mapping[str, Layer]) -> tuple[str, ...]:
@@ -260,7 +260,7 @@ def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
 
         def separate(dout, *saved, **static):
             gradients = layer.backward(dout, saved, **static)
-            # what nobody wants is no result of the program, and is not computed by it
+            # what is not needed is not a result of the program, and is not computed
             return gradients if wanted is None else tuple(g if w else None for g, w in zip(gradients, wanted))
 
         gradients = ad.Fixed(separate, options, name=f"{layer.name}_backward")

@@ -33,7 +33,7 @@ def load(
     backward  manual, auto, a mix such as "manual,attention=auto", or whole; by default manual, with those
               layers derived that have no backward by hand
     dtype     float32 or float64; by default the one in which a run computed, float32 for other files
-    layers, block   of one's own, with which the model was made; not needed where they are in a file with
+    layers, block   own ones, with which the model was made; not needed where they are in a file with
               which you have trained on this machine. The code of any other file runs only if it is named here
 
     Raises gpt2.errors.UserError, a ValueError of one line, where it cannot be had or read.

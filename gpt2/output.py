@@ -141,7 +141,7 @@ def standing_in(raising: bool = False) -> Iterator[Output]:
 
 
 def open_what_is_closed() -> None:
-    """Give the numbers 0, 1 and 2 to nobody where they are closed: else the next file that is opened has one,
+    """Keep the numbers 0, 1 and 2 occupied where they are closed: else the next file that is opened has one,
     and whatever a library writes to "standard output" ends up in it."""
     for number in range(3):
         try:

@@ -117,7 +117,7 @@ class Training:
 
     @staticmethod
     def _lines(terminal):
-        """What is written to a terminal, until nobody writes any more."""
+        """What is written to a terminal, until it is closed."""
         with open(terminal, encoding="utf-8", errors="replace") as lines, suppress(OSError):
             yield from lines
 

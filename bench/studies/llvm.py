@@ -374,7 +374,7 @@ class Halves:
 
 
 class Cut(tuple):
-    """A result in two halves, which nobody needs in one piece but to be compared."""
+    """A result in two halves, joined only to be compared."""
 
     def __array__(self, dtype=None, copy=None):
         return np.concatenate(self)

@@ -1,4 +1,4 @@
-"""Types of values that are no objects of the user's, nor hold any: what is done with them runs none of the
+"""Types of values that are not the user's objects, nor hold any: operations on them run none of the
 user's code.
 
 Only these very types are meant. A class derived from one may have methods and attributes of its own, so it

@@ -310,7 +310,7 @@ def whole_source(file: str | None = None) -> tuple[str, str, str]:
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
     vars(loss)["__signature__"] = inspect.Signature(parameters)
     tokens = np.zeros((SHOWN.B, SHOWN.T), np.int64)
-    # looked at by nobody: memory is not touched
+    # not read: memory is not touched
     params = [np.zeros(shape, WHOLE.dtype) for _, shape in d.shapes]
     forwards: list[Callable] = [loss_fn, forward_pass]
     backwards: list[Callable] = [backward_pass]

@@ -77,7 +77,7 @@ def tell(line: str) -> None:
 
 
 def _check_text(flag, text):
-    """Bytes of the command line that are no text come as lone surrogates."""
+    """Bytes of the command line that are not text come as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -3,7 +3,7 @@
     out = inp @ weight.T + bias + scale * (inp @ a.T) @ b.T         a (r, C), b (OC, r)
 
 b starts at zero, so that at first the layer is the linear one. Hu et al. 2021. There is no backward by hand:
-the compiler derives it, and leaves out what nobody wants, the gradient of weight first of all.
+the compiler derives it, and leaves out what is not needed, the gradient of weight first of all.
 """
 
 from gpt2.layers.layer import Array, Layer

@@ -51,7 +51,7 @@ def block_backward(
 ) -> np.ndarray:
     """Gradient of block_forward with respect to x (B, T, C). Parameter gradients go to slice l of grads.
 
-    None where nobody wants it: neither x nor what it was computed from is trained.
+    None if it is not needed: neither x nor what it was computed from is trained.
     """
     if d.block is not None:
         return grads.of_block(layers["block"], d.block_tensors, dout, saved["block"], l)
@@ -108,7 +108,7 @@ class Gradients:
         again: Collection[str] = (),
     ) -> Any:
         """The backward of the layer at this place; returns the gradient of its first input, and puts those of
-        its tensors. None where nobody wants it: nothing before this place is trained.
+        its tensors. None if it is not needed: nothing before this place is trained.
 
         l of their block; again: names put before, to which this adds.
         """
@@ -116,7 +116,7 @@ class Gradients:
         return self._put(layers[s.layer], place, dout, saved.pop(place), s.tensors, l, again, s.static)
 
     def of_block(self, layer: Layer, names: Sequence[str], dout: np.ndarray, saved: Any, l: int) -> Any:
-        """The same for a block of one's own, which is one layer."""
+        """The same for a user's block, which is one layer."""
         return self._put(layer, "block", dout, saved, names, l)
 
     def _put(self, layer, place, dout, saved, names, l, again=(), static={}):  # noqa: B006

@@ -89,7 +89,7 @@ def _dtype_name(dtype):
 
 # ---- GPT-2's places --------------------------------------------------------------------------------------
 
-# For each layer the arguments that are no parameters, and the keyword arguments that a model gives it
+# For each layer the arguments that are not parameters, and the keyword arguments that a model gives it
 DATA = {
     "encoder": ("tokens",),
     "layernorm": ("inp",),

@@ -71,7 +71,7 @@ class Decoder:
 
         last_only   only the row of the last token is wanted: (B, 1, V); the head is a third of the work
 
-        The logits of a single token may lie in memory that is used again once nobody holds them.
+        The logits of a single token may lie in memory that is used again once they are released.
         Raises ValueError where that makes more than block_size positions.
         """
         tokens = np.asarray(tokens)

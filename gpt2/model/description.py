@@ -49,7 +49,7 @@ from gpt2.model.tuning import LoRA, Tuning, tuning
 
 @dataclass(frozen=True)
 class Block:
-    """A block of one's own, in place of GPT-2's.
+    """A user's block, in place of GPT-2's.
 
     forward(x, p, layers, config) -> (B, T, C), shaped like x
 
@@ -88,7 +88,7 @@ class Description:
     config   GPT2Config
     layers   own layers by the names of those that they replace: a Layer, or a forward function, which gives
              its output, or its output and what it saved; or a file that has them
-    block    a Block of one's own, or a function as its forward
+    block    the user's Block, or a function as its forward
     train    what is trained of it: a Tuning, or its words, such as "lora:8"; by default everything
 
     own      the own layers among `layers`, as they were given; block is the own one, or None
@@ -129,7 +129,7 @@ class Description:
                 )
             layer = layer_of(slot, given)
             if layer.forward is LAYERS[slot].forward:
-                self.layers[slot] = layer  # GPT-2's own formula, with a backward of somebody's
+                self.layers[slot] = layer  # GPT-2's own formula, with a user's backward
                 continue
             declared = declared_by(called(slot, layer), layer.parameters, config)
             arguments[slot] = arguments_of(slot, layer, declared)

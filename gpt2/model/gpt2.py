@@ -178,7 +178,7 @@ class GPT2:
     elementwise  "numpy", "numexpr" or "tuned": what computes the compiled elementwise operations
     layers    own layers in place of GPT-2's, by name: {"attention": rope}, a Layer or a forward function; or
               the path of a file that has them
-    block     a Block of one's own, or a function (x, p, layers, config) -> x
+    block     the user's Block, or a function (x, p, layers, config) -> x
     train     what is trained: "all", "lora:8", "last:2", "biases", or a gpt2.model.tuning.Tuning, for more.
               What is frozen has no gradient, and nothing is computed for one
 

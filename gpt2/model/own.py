@@ -1,4 +1,4 @@
-"""A file with layers or a block of one's own, as `--layers my_layers.py` names it.
+"""A file with your own layers or block, as `--layers my_layers.py` names it.
 
     LAYERS = {"attention": rope}       layers or forward functions, by the name of the layer that they replace
     BLOCK = Block(...)                 a block in place of GPT-2's
@@ -33,7 +33,7 @@ class OwnFile:
 
     path     absolute
     sha256   of what was in it
-    named    by the user; not by a file that may be somebody else's
+    named    by the user; not by a file that may come from another user
     """
 
     path: str
@@ -124,7 +124,7 @@ def trained_with(path: str) -> list[str]:
         with open(_record(path), "rb") as file:
             status = os.fstat(file.fileno())
             if status.st_uid != _user() or (os.name == "posix" and status.st_mode & 0o022):
-                return []  # somebody else could have written it
+                return []  # another user could have written it
             lines = [line.split(" ", 1) for line in file.read().decode(errors="replace").splitlines()]
     except (OSError, UserError):
         return []

@@ -81,7 +81,7 @@ class Trained(dict[str, int]):
     def wanted(self, place: str, l: Any) -> tuple[bool, ...] | None:
         """For each input of the layer at a place whether its gradient is wanted; None: all are.
 
-        l, of its block, or ... ; place is "block" for a block of one's own.
+        l, of its block, or ... ; place is "block" for a user's block.
         """
         return None if self.everything else self._wanted[place, l]
 

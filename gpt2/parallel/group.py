@@ -17,7 +17,7 @@ from gpt2.autodiff import run_on_threads
 from gpt2.model.optimizer import SUM_BLOCK, sum_of_squares
 
 GRAIN = 1024  # entries: parts of a flat buffer begin at a multiple of it, so that no two share a page
-CHUNK = 8192  # bytes in one exchange: no pipe holds less, so nobody waits to write while all should read
+CHUNK = 8192  # bytes in one exchange: no pipe holds less, so no worker blocks in a write
 
 
 class Group:
@@ -96,13 +96,13 @@ class Group:
         return Reduction(self, grads)
 
     def note(self, phase: str) -> None:
-        """A sign of life, for whoever watches over this worker. phase is a word of worker.PHASES."""
+        """A sign of life, for the overseer of this worker. phase is a word of worker.PHASES."""
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, trace):
-        """Part from the others; where an error is on its way, in such a manner that nobody waits in vain."""
+        """Part from the others; where an error is on its way, so that no worker is left waiting."""
 
 
 class Reduction:

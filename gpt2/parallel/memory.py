@@ -55,7 +55,7 @@ class SharedArrays:
         return self._shared
 
     def unlink(self) -> None:
-        """Let nobody attach from now on; who is attached stays so. May be called again."""
+        """Remove the name, so that no further process attaches. May be called again."""
         self._shared.unlink()
 
 

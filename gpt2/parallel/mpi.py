@@ -27,7 +27,7 @@ from gpt2.parallel.time_limit import TimeLimit
 
 LARGEST = 1 << 28  # entries in one message; older MPIs count bytes in 31 bits
 TOGETHER = 3.0  # seconds in which all ranks fail for one reason, if they do
-SPEAKS_AFTER = 1.0  # seconds that each rank leaves to the one before it to say that nobody answers
+SPEAKS_AFTER = 1.0  # seconds that each rank leaves to the one before it to say that no rank answers
 
 
 class MPIGroup(Group):
@@ -37,7 +37,7 @@ class MPIGroup(Group):
     """
 
     def __init__(self, timeout: float = 0.0):
-        self.rank = launched_rank()  # for whoever waits in vain before MPI has said more
+        self.rank = launched_rank()  # for messages before MPI has said more
         self.timeout = timeout
         self.watch = TimeLimit(timeout, self._nobody_answers)
         with self.watch:

@@ -66,7 +66,7 @@ class Pipes(Group):
 class SharedReduction(Reduction):
     """Each worker adds up its own part of all workers' gradients, in the order of ranks, where they lie.
 
-    The sum goes to the first worker's array: nobody else reads or writes that part of it until the next step.
+    The sum goes to the first worker's array: no other worker uses that part of it until the next step.
     """
 
     group: Pipes

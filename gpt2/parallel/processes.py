@@ -110,7 +110,7 @@ class Processes:
         return function()
 
     def wait_for_root(self) -> None:
-        pass  # nobody else is at work
+        pass  # no other worker is running
 
     def highest(self, number: float) -> float:
         return number

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Team:
-    """What a program trains with, whoever does the work. In an MPI job every rank makes the same calls.
+    """What a program trains with: one process, several, or MPI, where every rank makes the same calls.
 
     part   (start, stop) of the parameters that this worker updates; None for all of them
     shard  whether each worker keeps parameters for all, but moments for its own part alone

@@ -125,7 +125,7 @@ class Workers:
 
         if max(map(len, messages)) <= SMALL:
             send()
-        else:  # a worker that hangs would not take it, and nobody would look at the time
+        else:  # a worker that hangs would not take it, and the time limit would not be checked
             threading.Thread(target=send, daemon=True).start()
 
     # -- watching

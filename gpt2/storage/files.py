@@ -5,7 +5,7 @@
     with replacing(path) as file:      one, for a writer that goes back and forth
     check_whole(path)                  refuses a set whose files may not belong together
 
-What is written goes into temporary files in the same folder, which nobody else may read (mode 0600). The
+What is written goes into temporary files in the same folder, readable by their owner alone (mode 0600). The
 disk confirms them (fsync), then they are renamed over the old files, whose modes they take. A process that is
 killed at any moment leaves the old file or the new one. Of several files the old ones or the new ones are
 there, or a mark beside the first says that the renames were interrupted.
@@ -97,7 +97,7 @@ def _temporary(folder, staged, stack):
     """A new temporary file, open and locked; its path is added to `staged`."""
     while True:
         path = folder / f".gpt2-{HOST}-{secrets.token_hex(8)}.tmp"
-        # x: a link that somebody laid in its place is not followed
+        # x: a link in its place is not followed
         file = open(path, "xb", opener=_private)
         staged.append(path)
         stack.enter_context(file)

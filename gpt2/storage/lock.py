@@ -4,7 +4,7 @@
         ...                 a second Lock on the folder is a UserError that says who has it
 
 The operating system holds the lock, on the open file FOLDER/lock, and lets go of it when the process ends,
-in whatever way. After kill -9 or a power cut the file is still there, but nobody holds it: the next one takes
+in whatever way. After kill -9 or a power cut the file is still there, but not locked: the next one takes
 it. The text in it says who has the lock; nothing depends on it.
 """
 
@@ -21,7 +21,7 @@ from typing import IO
 from gpt2.errors import UserError
 
 NAME = "lock"
-FAR = 1 << 30  # Windows locks bytes, which nobody else can read then: a byte far behind the text
+FAR = 1 << 30  # Windows locks bytes, which no other program can read then: a byte far behind the text
 LONGEST = 200  # bytes of text that are shown
 POLL = 0.1  # seconds between attempts of who waits for a lock
 # What a file system answers that has no locks, as some on a network do. One runs there without.
@@ -52,7 +52,7 @@ class Lock:
             return
         # First removed, then given back: whoever comes in between sees that its file is not the one in the
         # folder, and tries again. Windows cannot remove an open file, so there it is the other way round, and
-        # removing fails where somebody else has the file open by then.
+        # removing fails where another program has the file open by then.
         if sys.platform != "win32":
             _remove(self.path)
         file.close()
@@ -118,7 +118,7 @@ def turn(path: str | Path) -> Iterator[None]:
 
 
 def lock_file(file: IO) -> bool:
-    """Lock an open file until it is closed, without waiting; False: somebody else has locked it.
+    """Lock an open file until it is closed, without waiting; False: another program has locked it.
 
     True as well on a file system without locks.
     """

@@ -1,4 +1,4 @@
-"""Training: the program behind train.py, and the same for a program or a notebook of one's own.
+"""Training: the program behind train.py, and the same for your own program or notebook.
 
     from gpt2.train import Settings, steps
 

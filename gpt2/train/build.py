@@ -198,7 +198,7 @@ def number_of_workers(s: Settings, config: GPT2Config) -> tuple[int, list[str]]:
 
 
 def named_workers(s: Settings) -> int:
-    """--workers as a number. Raises UserError for what is none."""
+    """--workers as a number. Raises UserError if it is not one."""
     if not s.workers.isdecimal() or int(s.workers) < 1:
         raise UserError(f"--workers {s.workers}: expected a number from 1, or auto")
     return int(s.workers)

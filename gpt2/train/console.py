@@ -33,7 +33,7 @@ def run(asked: Request, resumed: Settings | None, kernels: Kernels, out: Output)
 
     resumed   the settings of a run that goes on, or None for a new one
     kernels   those that BLAS was told to take
-    out       standard output: a run that nobody can follow any more is saved and ends
+    out       standard output: when it is closed or full, the run is saved and ends
     """
     no_overflow_warnings()
     settings, notes = resumed, [kernels.note]

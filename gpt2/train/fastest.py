@@ -1,4 +1,4 @@
-"""How a run trains where nobody says it: a few gradients are taken in each way, and the fastest way is taken.
+"""How a run trains by default: a few gradients are taken in each way, and the fastest way is taken.
 
     settings, model, notes = choose(settings, config, make, spawn=True)
 
@@ -63,7 +63,7 @@ class Way(NamedTuple):
 def ways(s: Settings, threads: int, spawn: bool) -> list[Way]:
     """Ways that these settings leave open. The first is for those who do not measure.
 
-    spawn   whether processes may be started: in a program of somebody else's they would run its script again
+    spawn   whether processes may be started: without a main guard they would run the script again
     """
     plain = "whole" if s.compile == "on" else by_hand(s)
     backward = plain if s.backward == FASTEST else s.backward
@@ -230,7 +230,7 @@ class Trial:
 
 
 class Zeros:
-    """Parameters that nobody needs."""
+    """Parameters for timing alone."""
 
     def __init__(self, model: GPT2):
         self.flat_params, self.flat_grads = (np.zeros_like(model.flat_params) for _ in range(2))

@@ -150,7 +150,7 @@ def convert(cls: type, name: str, value: Any, where: str) -> Any:
 
 
 def _check_text(where, text):
-    """Bytes of the command line that are no text come as lone surrogates, which no settings file can hold."""
+    """Bytes that are not text come as lone surrogates, which no settings file can hold."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

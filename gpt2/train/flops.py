@@ -53,7 +53,7 @@ def _products(d, T):
 
 
 def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
-    """Operations of forward and backward together, without those for gradients that nobody wants.
+    """Operations of forward and backward together, without those for gradients that are not needed.
 
     Of a model with own layers, trained in part, it is as if all of it were trained.
     """

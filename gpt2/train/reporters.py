@@ -1,6 +1,6 @@
 """Tells a run in this project's words, or in those of llm.c's program.
 
-The loop tells a Reporter what happens. The Reporter itself tells nobody, which is what a library wants.
+The loop tells a Reporter what happens. The Reporter itself prints nothing, which is what a library wants.
 """
 
 import sys

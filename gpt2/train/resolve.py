@@ -112,7 +112,7 @@ def weights(
 
 
 def check_tokens(s: Settings, parts: tuple[np.ndarray, ...], vocab_size: int) -> None:
-    """Raise UserError where the token files of somebody else's hold what the tokenizer does not have."""
+    """Raise UserError where given token files hold tokens that the tokenizer does not have."""
     for part in parts:
         if s.data.endswith(".bin") and int(part.max()) >= vocab_size:
             raise UserError(

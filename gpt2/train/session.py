@@ -1,4 +1,4 @@
-"""Training from a program or a notebook of one's own: a run that is opened, trained, and let go of."""
+"""Training from your own program or notebook: a run that is opened, trained, and let go of."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -30,7 +30,7 @@ def train(
     callbacks  each is called with the Step after every step; step.run.stop() ends the training early
     resume     go on with the run in the folder settings.out, as resumed_settings gave them
     overwrite  replace a run that is already there
-    reporter   who is told of it besides; by default nobody
+    reporter   who else is told; by default none
 
     Raises UserError where a setting cannot be had, or the loss is no longer finite.
 

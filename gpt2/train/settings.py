@@ -226,7 +226,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         sample_tokens=300,
         log_every=50,
     ),
-    # From the released weights to a text of one's own: small steps, few of them, or it forgets what it knew
+    # From the released weights to your own text: small steps, few of them, or it forgets what it knew
     "finetune": dict(
         init="gpt2",
         batch_size=4,
@@ -301,7 +301,7 @@ class Request(NamedTuple):
 
 EXAMPLES = (
     ("gpt2 train", "the default: a small model on Shakespeare, a few minutes"),
-    ("gpt2 train --data my.txt --out runs/mine", "on a text of one's own"),
+    ("gpt2 train --data my.txt --out runs/mine", "on your own text"),
     ("gpt2 train --preset finetune --data my.txt", "from GPT-2's released weights"),
     ("gpt2 train --preset finetune --train lora:8 --data my.txt", "adapters beside them, in little memory"),
     ("gpt2 train --backward auto --steps 100", "with the gradients that the compiler derives"),

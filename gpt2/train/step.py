@@ -1,6 +1,6 @@
 """A step of a run in numbers: its loss, how fast it went, and whether its loss stands far above those before.
 
-Such a spike is no error. Many runs recover, but one that is not noticed is found days later in a plot.
+Such a spike is not an error. Many runs recover, but one that is not noticed is found days later in a plot.
 """
 
 import math

@@ -167,7 +167,7 @@ def description_of(
 ) -> Description:
     """The description of the model in a checkpoint, by its state.
 
-    given    layers and block of one's own, where the checkpoint cannot find them by itself
+    given    own layers and block, where the checkpoint cannot find them by itself
     sizes    of GPT2Config, to change
     """
     try:
@@ -198,7 +198,7 @@ def check_shapes(
 
 
 def check_finite(path: str | Path, params: Mapping[str, np.ndarray]) -> None:
-    """Raise UserError where a weight is infinite or no number: whatever is computed with it is no number."""
+    """Raise UserError where a weight is infinite or nan: so is whatever is computed with it."""
     if found := not_finite(params):
         raise UserError(
             f"{path}: {found}, expected finite numbers; the weights are damaged, or training had gone wrong "

@@ -181,7 +181,7 @@ def _check_settings(settings, described):
 def _check_merges(folder, content, made):
     """Raise UserError where tokens are merged in another order than that of their ids.
 
-    made   the tokens that are no single bytes, as the files spell them, by their ids
+    made   the tokens that are not single bytes, as the files spell them, by their ids
     """
     path = folder / (MERGES if (folder / MERGES).exists() else ALL_IN_ONE)
     try:

@@ -197,7 +197,7 @@ def find(
 
     dtype   of the model that they are for: float32 or float64. By default the one in which a run computed,
             and float32 for files of other programs
-    layers, block   of one's own, with which the model was made, where what was saved does not find them
+    layers, block   own ones, with which the model was made, where what was saved does not find them
     offered         a file of layers that the user names; used where the model was made with the same
     """
     found = _find(name, dtype, {"layers": layers, "block": block, "offered": offered})
@@ -325,7 +325,7 @@ def base_of(
 ) -> Pretrained:
     """The weights that a checkpoint of what was trained alone stands on. UserError where they are others now.
 
-    moved     where they lie now, if somebody says so
+    moved     where they lie now, if that is given
     offered   the file of layers with which the checkpoint is read
     """
     try:

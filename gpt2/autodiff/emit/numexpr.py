@@ -1,6 +1,6 @@
 """The second elementwise backend: elementwise ops that follow each other, fused into one numexpr expression.
 
-A fusion is a tree of ops whose values in between nobody else reads. It becomes one node, `fused`, that a
+A fusion is a tree of ops whose intermediate values have no other reader. It becomes one node, `fused`, that a
 region runs like any other elementwise op: numexpr walks over its arguments in pieces of a thousand elements
 and keeps what lies between in its own registers. What numexpr cannot spell, or takes fifty times as long for
 as NumPy, stays with NumPy.

@@ -34,7 +34,7 @@ _serial = itertools.count(1)
 class Program(Immutable):
     """A compiled graph. `program(*arrays, out=None)` returns a tuple; `source` is the NumPy text that runs.
 
-    Results are arrays that nobody else holds: fresh ones at first, and later those that every caller has let
+    Results are arrays without another owner: fresh ones at first, and later those that every caller has let
     go of. `out` is a tuple with a buffer (or None) for each result, which is written instead; it may be one
     of the arguments (and is used directly where the program has no need of that argument any more by then).
     Several threads may call one program at once: each call works in memory of its own.

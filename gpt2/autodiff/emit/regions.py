@@ -124,7 +124,7 @@ def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
     those of the graph.
 
     Sums over rows (a bias's gradient) and single elements (the target's logit) are small. Computed as soon as
-    they can be, they do not keep what they are computed from alive until somebody asks for them.
+    they can be, they do not keep what they are computed from alive until they are used.
     """
     last: dict[Node, int] = {}
     anchors: list[Node] = []

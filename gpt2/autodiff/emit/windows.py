@@ -221,7 +221,7 @@ class _Hosts:
                 self.spoiled[r] = spoiler
 
     def may_move(self, r: Node, window: Window) -> bool:
-        """Whether r is computed, into memory that is nobody's yet, in the type of what it moves into."""
+        """Whether r is computed, into memory that is not in use yet, in the type of what it moves into."""
         taken = r in self.windows or r in self.outputs or r.op in ("input", "const")
         if r.op == "item" and not is_result_of_call(r):
             return False

@@ -98,7 +98,7 @@ class LinearSolve(Implicit):
 
     product     the graph of (*v, *consts) -> *A v
     solver      the graph of (*b, *consts) -> *x, the call's own
-    backward    the graph of (*b, *consts) -> *x with A transposed; None if nobody gave a way to solve that
+    backward    the graph of (*b, *consts) -> *x with A transposed; None if no solver for that was given
     symmetric   A is its own transpose
     """
 
@@ -317,5 +317,5 @@ def split(x: Vector, like: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def krylov(product: Callable, b: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The x of A x = b by GMRES, where nobody gave another solver and a matrix were too large."""
+    """The x of A x = b by GMRES, the default where a matrix would be too large."""
     return split(gmres(lambda v: flat(product(*split(v, b))), flat(b)), b)

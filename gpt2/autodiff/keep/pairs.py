@@ -80,7 +80,7 @@ def _key(body: Graph, args: tuple[Node, ...], cuts: tuple) -> tuple:
 
 class _Alone:
     """Calls that have no partner, with what their graph reads and no more: a gradient that does not read its
-    function's values leaves nobody who asks for them.
+    function's values leaves no reader of them.
     """
 
     def __init__(self, simplified: Callable[[Graph], Graph]):

@@ -48,7 +48,7 @@ from . import numbers
 from .map_op import swap_first
 from .scan_op import Backward, active_inputs, or_zeros
 
-MOST, FEWEST = 128, 8  # carries that are kept where nobody says how many
+MOST, FEWEST = 128, 8  # carries that are kept by default
 ROOM = 1 << 28  # and the bytes that they may take, unless the fewest take more
 
 

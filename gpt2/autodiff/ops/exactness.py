@@ -27,7 +27,7 @@ def exact(graph: Graph) -> set[int]:
 def decided(graph: Graph, order: Sequence[Node] | None = None) -> set[int]:
     """The ids of the values that a result or a decision shows: without those that only a derivative reads.
 
-    order   the graph's nodes, each after its arguments, where whoever asks has them
+    order   the graph's nodes, each after its arguments, where the caller has them
     """
     returned = {o.id for o in graph.outputs if not o.derived}
     decisive: set[int] = set()

@@ -39,7 +39,7 @@ def apart(results: Sequence, arrays: Sequence[np.ndarray]) -> tuple:
 
 
 def last_uses(graph: Graph) -> dict[Node, list[Node]]:
-    """For each node, the values that nobody reads after it."""
+    """For each node, the values whose last use it is."""
     last: dict[Node, Node] = {}
     for n in graph.nodes:
         for a in n.args:

@@ -1,6 +1,6 @@
 """Takes sums of multiplied factors apart, and puts them together with less work.
 
-The additions and multiplications that meet in one value, and whose results nobody else wants, form a
+The additions and multiplications that meet in one value, and whose results have no other reader, form a
 `Formula`. Taken apart it is a sum of terms, each a number times factors:
 
     0.5 * d * w  +  0.5 * d * x * (1 - t*t) * q        ->  0.5 * (d * (w + x * (1 - t*t) * q))
@@ -11,7 +11,7 @@ Putting together tries what could be less work: like terms are added, factors th
 numbers meet numbers, and factors are multiplied from the smallest shape to the largest. The result replaces
 the original only if it costs clearly less, counted in elements touched, so that applying this again and again
 ends. At equal cost, a formula that reads `x` is preferred to one that reads `c * x`, if others read `c * x`
-too: once nobody does, it goes.
+too: without a reader it goes.
 
 What is never done: sums are not multiplied out (except by a number, for free), and differences are not
 regrouped: x - row1 - row2 keeps its order, for (row1 + row2) may have lost what the differences would have

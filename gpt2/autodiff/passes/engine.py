@@ -15,7 +15,7 @@ A rule says what it keeps of the numbers, in one place, where it is registered:
 In strict mode a rule that says nothing is left out, and one that keeps digits is tried only on values of
 which no more is asked (ops/exactness.py). With math="fast" all rules are tried everywhere.
 
-Some rules pay only where an argument is used by nobody else: then it disappears. `sweep.single(x)` answers
+Some rules pay only where an argument has no other user: then it disappears. `sweep.single(x)` answers
 that. Its count may be too high while a sweep is under way, never too low by more than the sweep's own
 additions; the next sweep counts anew.
 """
@@ -171,7 +171,7 @@ class Sweep:
         return n if found is None or found.id in self._retired else found
 
     def retire(self, nodes: Iterable[Node]) -> None:
-        """Note that these nodes are about to lose their only user: `known` gives them to nobody any more."""
+        """Note that these nodes are about to lose their only user: `known` no longer returns them."""
         self._retired.update(n.id for n in nodes)
 
     # the machine

@@ -131,7 +131,7 @@ def _added_parts(n: Node, sweep) -> Node | None:
 
 @assemble.rule("slice", keeps=BITS, reads=("assemble",))
 def slice_of_assemble(n: Node, sweep: Sweep) -> Node | None:
-    """A slice that meets one part of what it cuts from, or none; or several, if nobody wants the whole."""
+    """A slice that meets one part of what it cuts from, or none; or several, if the whole is not read."""
     (x,) = n.args
     if x.op != "assemble":
         return None

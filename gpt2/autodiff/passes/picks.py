@@ -75,7 +75,7 @@ def pick_then_multiply(n: Node, sweep: Sweep) -> Node | None:
 
 
 def _axis(n: Node, sweep: Sweep) -> int | None:
-    """The axis along which a vector of indices picks half of the elements or less, from what nobody else
+    """The axis along which a vector of indices picks half of the elements or less, from what no other node
     reads."""
     x, *arrays = n.args
     spec = n.attrs["spec"]

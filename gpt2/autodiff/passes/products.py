@@ -81,7 +81,7 @@ def _minus(x: Node) -> Node:
 
 
 def _negated(x: Node, sweep: Sweep) -> Node | None:
-    """y such that x = -y and nobody else reads x, also through views; None where x is nothing of the kind."""
+    """y such that x = -y and x has no other reader, also through views; else None."""
     if not sweep.single(x) or x.dtype.kind != "f":
         return None
     if x.op == "negative":
@@ -203,7 +203,7 @@ def einsum_as_product(n: Node, sweep: Sweep) -> Node | None:
 
 
 def _summed(x: Node, t: str, others: str):
-    """Sum over the letters that nobody else has."""
+    """Sum over the letters that no other operand has."""
     axes = tuple(i for i, c in enumerate(t) if c not in others)
     return (build.sum_(x, axes), "".join(c for c in t if c in others)) if axes else (x, t)
 

@@ -210,7 +210,7 @@ class Fixed(_Entries):
 
         fixed(*args, out=None, add=False, **static)
 
-    returns what f returns. Results are arrays, in f's structure, each in memory that nobody else holds.
+    returns what f returns. Results are arrays, in f's structure, each in memory of its own.
 
     out   where f returns a tuple: a buffer (or None) for each result, an array of the result's shape and
           dtype that is written instead of a new one. A result that is itself a container has None

@@ -88,7 +88,7 @@ def _as_made(result: np.ndarray) -> bool:
 
 
 def _call(rec: ActiveRecording, known: Recording, leaves: Sequence[Recorded]) -> Any:
-    """The results of a call, as values that nobody has computed."""
+    """The results of a call, as values that are not computed."""
     node = stretch(known.graph, [x.node for x in leaves])
     node.loc = site().loc
     made = []

@@ -74,7 +74,7 @@ class Wiring:
 
 @dataclass
 class Arguments:
-    """The arguments of one call, taken apart. `copies`: leaves that are copies, which nobody sees written."""
+    """The arguments of one call, taken apart. `copies`: leaves that are private copies."""
 
     args: tuple
     kwargs: dict

@@ -5,7 +5,7 @@ NumPy asks an argument how a function is to run. It does not ask when it makes a
 for recorded numbers in a list. So as long as any recording runs, these names of NumPy's modules stand for
 objects of Seen. In a thread that records they look at the arguments first; in any other they only pass the
 call on, and so they do for the compiler's own code. No name is replaced that stands for something else than
-it did at the start, and none is put back that somebody has replaced in the meantime.
+it did at the start, and none is put back that was replaced in the meantime.
 
 Who has imported such a function by itself (`from numpy import array`) has NumPy's own, which asks the
 recorded value for a plain array: that stays an error.

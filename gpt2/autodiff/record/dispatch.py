@@ -288,7 +288,7 @@ def _carries_derivative(value) -> bool:
 
 
 def is_of_scipy(ufunc: Callable) -> bool:
-    """Is it one of scipy.special's, which somebody has imported? That module has NumPy's sinc as well."""
+    """Is it one of scipy.special's, if that is imported? That module has NumPy's sinc as well."""
     if getattr(np, ufunc.__name__, None) is ufunc:
         return False
     module = sys.modules.get("scipy.special")

@@ -6,7 +6,7 @@ rec.graph        inputs: the array and float arguments, flattened; then captured
                  arguments that f wrote to
 rec.in_tree      the structure of (args, kwargs), with everything that is static
 rec.out_tree     the structure of the results
-rec.captures     (input, the array itself) for arrays from outside that somebody else still holds
+rec.captures     (input, the array itself) for arrays from outside that have another owner
 rec.lifted       (input, outer recorded value)
 rec.written      flat positions of the arguments that f wrote to, in the order of their outputs
 rec.reads        values that f looked at (`if x > 0`): another run takes the same path if they are the same

@@ -50,7 +50,7 @@ class Capture:
     def __init__(self, array: np.ndarray, node: Node, content: np.ndarray | None):
         self.array = array
         self.node = node
-        self.content = content  # None: nobody can write to the array
+        self.content = content  # None: the array is read-only for everybody
 
 
 class ActiveRecording:
@@ -167,8 +167,8 @@ class ActiveRecording:
         return node
 
     def close(self) -> list[tuple[Node, np.ndarray]]:
-        """End the recording. Arrays that nobody else can reach become constants; the others are returned, as
-        (input, array) in the order of their first use.
+        """End the recording. Arrays that cannot be reached from elsewhere become constants; the others are
+        returned, as (input, array) in the order of their first use.
         """
         self.active = False
         found = []
@@ -189,7 +189,7 @@ class ActiveRecording:
         return found
 
     def _is_private(self, captured: list[Capture], views: Counter) -> bool:
-        """Whether nobody but the recording holds this array, nor the array that it is a view of."""
+        """Whether the recording alone holds this array, and the array that it is a view of."""
         array = captured[0].array
         if sys.getrefcount(array) > len(captured) + views[id(array)] + _SEEN:
             return False
@@ -261,7 +261,7 @@ def check_kind(array: np.ndarray, what: str) -> None:
 
 
 def is_frozen(array: np.ndarray) -> bool:
-    """Whether nobody can write to this memory."""
+    """Whether this memory is read-only."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return False

@@ -19,7 +19,7 @@ _PLAIN = (*_ATOMS, type, types.ModuleType, types.BuiltinFunctionType)
 
 
 def check_results(rec: ActiveRecording, tree: Tree) -> None:
-    """Raise where a result that is no array, number or container of them holds a value of this recording."""
+    """Raise where a result other than an array, a number or a container holds a value of this recording."""
     for x in _statics(tree.spec):
         if isinstance(x, _PLAIN):
             continue

@@ -1,5 +1,5 @@
 """Finds where in the user's source an operation stands: file, line, function; the name that its value is
-given; and whether somebody waits for its errors.
+given; and whether its errors are caught.
 
 All of it is found once per instruction of the user's code and remembered.
 """

@@ -1,4 +1,4 @@
-"""Refuses `type(x) is float` where x is a recorded value: its type is Recorded, and Python asks nobody.
+"""Refuses `type(x) is float` where x is a recorded value: its type is Recorded.
 
 What code asks is found in its bytecode, and what stands for x among the arguments that the code is called
 with. isinstance(x, float) and x.__class__ are answered as for the value itself.

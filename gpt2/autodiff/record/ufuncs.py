@@ -120,7 +120,7 @@ def _noted_watched(
     return finish(rec, node, value, site)
 
 
-_noted = unwatched(_noted_watched)  # of inputs that are no objects of the user's
+_noted = unwatched(_noted_watched)  # of inputs that are not the user's objects
 
 
 def _computed(ufunc, function, values, site):

@@ -1,7 +1,7 @@
 """Records without the arithmetic: what a graph needs of large values is their shape, dtype and layout.
 
-In a dry run a ufunc's large result is an array of zeros that nobody fills, a large array that is written to
-stays as it was, and a sum over zeros that nobody filled is not added up. The nodes are those of a real run.
+In a dry run a ufunc's large result is an array of zeros that is never filled, a large array that is written
+to stays as it was, and a sum over such zeros is not added up. The nodes are those of a real run.
 What looks at a value (`if x.max() > 3:`, x[mask]) makes sure first that it does not hang on such a stand-in;
 if it does, Unknown ends the attempt, and `record` runs the function again, with values. Integers and small
 arrays are always computed.
@@ -112,8 +112,8 @@ def _is_zeros(x: np.ndarray) -> bool:
 
 
 def _zeros(shape: tuple, dtype: np.dtype) -> np.ndarray:
-    """An array of zeros in pages of its own, which exist once somebody touches them. np.zeros would take what
-    it can from the heap, and fill it.
+    """An array of zeros in pages of its own, which are allocated when they are touched. np.zeros would take
+    what it can from the heap, and fill it.
     """
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < mmap.PAGESIZE:

@@ -118,7 +118,7 @@ def _moved(value: np.ndarray, low: int, root) -> np.ndarray:
 
 
 def own(root: Recorded) -> None:
-    """Give the root memory that nobody else sees."""
+    """Give the root memory of its own."""
     if root._owned:
         return
     old = root._value
@@ -163,7 +163,7 @@ def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None
 
 @unwatched
 def _begun(x: Recorded) -> tuple[np.ndarray, tuple]:
-    """The array to write to, which nobody else sees, and the line that writes."""
+    """The array to write to, a private one, and the line that writes."""
     if not x._rec.active:
         raise escaped(x)
     if not isinstance(x._value, np.ndarray):

@@ -143,7 +143,7 @@ LISTED.add(recorded_functions())
 
 
 def cannot_change(v: Any, known: Callable[[Any], bool] = lambda v: False) -> bool:
-    """Whether v is the same whenever it is asked for, and nobody can change it; of its parts, or `known`."""
+    """Whether v is the same whenever it is read, and immutable; of its parts, or `known`."""
     kind = type(v)
     if kind in (tuple, frozenset):
         return all(cannot_change(part, known) for part in v)
@@ -177,7 +177,7 @@ _C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.Cla
 
 
 def is_of_a_module(function: Callable) -> bool:
-    """Whether it is a function written in C that is no method."""
+    """Whether it is a function, not a method, written in C."""
     return function.__self__ is None or type(function.__self__) is types.ModuleType
 
 

@@ -117,7 +117,7 @@ class World:
         self._by_identity = False  # does some code ask by `is` for what another may be equal to?
         self.by_is = False  # and for what may be an argument?
         self._read: dict[int, object] = {}  # id of code -> code whose questions are known
-        self._users: set[int] = set()  # ids of those that are no library's
+        self._users: set[int] = set()  # ids of those outside libraries
         self._nbytes = 0
 
     def guard(self, arrays: bool = True) -> Guard:

@@ -20,7 +20,7 @@ UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def cache_bytes() -> int:
     """Bytes of cache for one core: the largest that it has, and of one that several cores share its part.
 
-    That is said by the system (Linux), or else by nobody, and taken to be 4 MiB. The environment variable
+    Linux says that; elsewhere it is taken to be 4 MiB. The environment variable
     GPT2_AD_CACHE, a number of bytes, has the last word. Of several kinds of cores the least counts.
 
     Blocks of elementwise work and of AdamW are cut to fit: the same on any number of threads, but perhaps not

@@ -1,4 +1,4 @@
-"""Uses the memory of earlier results again, once nobody holds them any more."""
+"""Uses the memory of earlier results again, once they are released."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RECYCLE_FROM = 512
 
 
 class Recycled:
-    """Hands out arrays of one shape and dtype; one that nobody holds any more is used again.
+    """Hands out arrays of one shape and dtype; one that was released is used again.
 
-    A view that somebody holds keeps its base alive, so counting references to the owner is enough. That makes
+    A view keeps its base alive, so counting references to the owner is enough. That makes
     a result safe for as long as anybody can see it, and makes a training loop allocate nothing after its
     first steps.
 
     At first FEW arrays are kept for another time. Who comes back for more than that (a model whose layers are
-    one program) finds more kept from the second time on; those that nobody needs for a while are given back.
+    one program) finds more kept from the second time on; those unused for a while are given back.
     """
 
     __slots__ = ("shape", "dtype", "arrays", "limit", "missed", "reach", "left", "many")
@@ -44,7 +44,7 @@ class Recycled:
         return made if made().nbytes < RECYCLE_FROM else self.take
 
     def take(self) -> np.ndarray:
-        """An array that nobody else holds: one that was used before, or a new one."""
+        """An array without another owner: one that was used before, or a new one."""
         for a in self.arrays:
             if sys.getrefcount(a) == _ALONE:
                 break

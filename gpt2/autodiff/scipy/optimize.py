@@ -66,7 +66,7 @@ class Solver:
 def minimize(fun: Callable, x0: Any, args: tuple = (), method: Any = None, **options: Any) -> Any:
     """scipy.optimize.minimize(fun, x0) with the gradient derived; x0 is any tree of arrays and numbers.
 
-    The result is SciPy's, with `x` and `jac` in the structure of x0. A gradient of one's own (jac=) is for
+    The result is SciPy's, with `x` and `jac` in the structure of x0. Your own gradient (jac=) is for
     scipy.optimize itself.
     """
     if "jac" in options:

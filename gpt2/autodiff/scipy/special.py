@@ -1,4 +1,4 @@
-"""scipy.special: the functions of it that are no ufuncs."""
+"""scipy.special: its functions that are not ufuncs."""
 
 from __future__ import annotations
 

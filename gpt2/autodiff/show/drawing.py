@@ -12,7 +12,7 @@ from ..graph import Graph, Node, const_value, is_scalar_const, node_names, type_
 from .runnable import runnable_source
 
 CHARACTER, HEIGHT, ROW, GAP, MARGIN, THREAD = 7.4, 40, 78, 14, 8, 6  # pixels
-MOST = 80  # boxes; a picture of more helps nobody
+MOST = 80  # boxes; a picture of more is unreadable
 SWEEPS = 8
 
 Point = tuple[Node, int]

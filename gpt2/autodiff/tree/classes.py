@@ -81,7 +81,7 @@ class Registered:
 @dataclasses.dataclass
 class Opened:
     """An instance taken apart. `static`: names whose values are settings, whatever they are. `derived`:
-    (name, value) of attributes that are no fields.
+    (name, value) of attributes that are not fields.
     """
 
     kind: Record | Registered

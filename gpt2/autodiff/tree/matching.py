@@ -23,7 +23,7 @@ def numbered(tree: Tree, numbers: Sequence[int] | None = None) -> Any:
 def matched(
     expected: Any, given: Any, fail: Callable[[str, str, Any], Any]
 ) -> Iterator[tuple[Any, Any, str]]:
-    """(part of `expected`, what `given` has in its place, the path to it) for all that is no container.
+    """(part of `expected`, what `given` has in its place, the path to it) for all that is not a container.
 
     None in `given` stands for a whole part: all that is in it is given None. Where containers differ,
     `fail(path, what is expected, what is given)` is to raise the error.

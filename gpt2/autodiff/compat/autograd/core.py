@@ -92,11 +92,11 @@ def _own(fun: Any) -> Primitive:
         return found
     home = (getattr(fun, "__module__", None) or "").partition(".")[0]
     if isinstance(fun, types.FunctionType) and home not in ("numpy", "scipy", "gpt2"):
-        warnings.warn(f"{fun.__name__} is no primitive, so a rule has no effect on it", stacklevel=4)
+        warnings.warn(f"{fun.__name__} is not a primitive, so a rule has no effect on it", stacklevel=4)
         return Primitive(fun)
     name = getattr(fun, "__name__", fun)
     raise TypeError(
-        f"{name} is no primitive, so it cannot be given a rule: what operators stand for, and what has no "
+        f"{name} is not a primitive, so it cannot be given a rule: what operators stand for, and what has no "
         f"rule here, takes none. Make a new name: my_{name} = primitive({name})"
     )
 

@@ -30,7 +30,7 @@ def constant(value: int, function: Callable) -> Callable:
 
 
 def _bare(x):
-    """An array of the type of a node, which nobody reads."""
+    """An array of the type of a node, whose elements are not read."""
     return np.empty(x.shape, x.dtype) if hasattr(x, "attrs") else x
 
 
