@@ -65,9 +65,7 @@ PARTS = {
     "sampling": Room(
         "text from a model", "Text from a model, token by token: choices among tokens, stop strings."
     ),
-    "library": Room(
-        "load and save", "`load`, `save` and `load_tokenizer`, for your own program."
-    ),
+    "library": Room("load and save", "`load`, `save` and `load_tokenizer`, for your own program."),
     "commands": Room(
         "gpt2 sample, ...",
         "One module a command: sample, evaluate, plot, convert, explain, check, bench, certificate.",

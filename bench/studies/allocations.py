@@ -3,7 +3,7 @@
     arrays, nbytes = counted(f)
 
 tracemalloc says how many bytes there are, not how often memory was asked for. NumPy lets C code put its own
-functions in the place of malloc and its kin; here they are Python functions that count and pass on to
+functions in the place of malloc, calloc and realloc; here they are Python functions that count and pass on to
 NumPy's. Freeing stays NumPy's own, so arrays that outlive the count need nothing of this module any more.
 
 What is counted is the calling thread alone: NumPy keeps the hook in a context variable. Views have no

@@ -9,7 +9,7 @@
     halves = row.split(graph, n_inputs, n_outputs)
     program = row.emitted(graph)
 
-`ad.grad` and its kin, Fixed, FixedPair, the bodies of scans and maps, and the studies all call these methods,
+The transforms, Fixed, FixedPair, the bodies of scans and maps, and the studies all call these methods,
 and only they call the stages behind them. `on_stage` is called with what came out of each stage: that is
 what ad.stages shows, and what GPT2_AD_DEBUG prints.
 """

@@ -141,7 +141,7 @@ class Epochs(Loader):
         super().__init__(tokens, B, T, seed)
         self.begin = 0  # the sequence with which batch 0 began, had all been of this size
         self.pieces = max(1, (len(tokens) - 1) // T - 1)  # sequences in an epoch
-        self._drawn = None  # (seed, epoch) of the shift and the order that are at hand
+        self._drawn = None  # (seed, epoch) of the cached shift and order
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands; it may reach into the next epoch."""

@@ -372,7 +372,7 @@ class GPT2:
     def use(self, flat_params: np.ndarray, flat_grads: np.ndarray) -> None:
         """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.
 
-        For memory that other processes see. The arrays used before are let go.
+        For memory that other processes see. The arrays used before are released.
         """
         for name, array in (("flat_params", flat_params), ("flat_grads", flat_grads)):
             if array.shape != self.flat_params.shape or array.dtype != self.config.dtype:
@@ -500,7 +500,7 @@ class GPT2:
         return float(np.mean(losses))
 
     def loss(self, tokens: ArrayLike, targets: ArrayLike) -> float:
-        """The mean loss as forward gives it, for evaluation: what backward would need is let go."""
+        """The mean loss as forward gives it, for evaluation: what backward would need is released."""
         loss = self.forward(tokens, targets)
         self._saved = None
         return loss

@@ -40,7 +40,7 @@ VARIABLE = "OPENBLAS_CORETYPE"
 OTHERS = ("Haswell",)  # what is tried beside OpenBLAS's own choice: with AVX2, for all x86 of this decade
 MAX_MEASURING_SHARE = 0.05  # of the time that the run's products are going to take, for measuring
 START_S = 1.0  # for two processes that load NumPy
-RATE = 1e11  # operations a second: where START_S is too dear at this rate, nothing is started
+RATE = 1e11  # operations a second: where START_S costs too much at this rate, nothing is started
 FEWEST_ROUNDS, ROUNDS = 3, 9
 MARGIN = 0.97  # other kernels have to win by this much
 PATIENCE_S = 120  # for a process that measures
@@ -144,7 +144,7 @@ def measured(model: Mapping[str, Any], price: float) -> dict[str, float] | None:
 
     price   how many times as long as these products, on one thread, measuring may take
 
-    Without those kernels that cannot be had; None where measuring is too dear. They take turns on
+    Without those kernels that cannot be had; None where measuring costs too much. They take turns on
     each core, and each product counts at its best: other programs slow now the one and now the other.
     """
     began = time.perf_counter()
@@ -161,7 +161,7 @@ def measured(model: Mapping[str, Any], price: float) -> dict[str, float] | None:
                 return None
             if now - began + (now - first) > budget or not any(other.seconds for other in others):
                 break
-    if not own.seconds:  # it has ended, by want of memory or of patience
+    if not own.seconds:  # it has ended: out of memory, or killed after PATIENCE_S
         return None
     return {other.name: other.seconds / own.seconds for other in others if other.seconds}
 

@@ -1,4 +1,4 @@
-"""Training from your own program or notebook: a run that is opened, trained, and let go of."""
+"""Training from your own program or notebook: a run is opened, trained and closed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -25,7 +25,7 @@ def train(
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Train to the last step and return the Run, its folder written and let go of.
+    """Train to the last step and return the Run, its folder written and released.
 
     callbacks  each is called with the Step after every step; step.run.stop() ends the training early
     resume     go on with the run in the folder settings.out, as resumed_settings gave them
@@ -55,7 +55,7 @@ def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False
 
     A `break` saves the run as it is. The other arguments, and what is raised, as for `train`.
 
-    Where the body of the loop may fail, open the run first: then its folder is let go of at once, not when
+    Where the body of the loop may fail, open the run first: then its folder is released at once, not when
     Python forgets the loop. (A notebook keeps the last error, and all that belongs to it.)
 
         with opened(settings) as run:
@@ -81,7 +81,7 @@ def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False
 def opened(
     settings: Settings, *, resume: bool = False, overwrite: bool = False, spawn: bool = False
 ) -> Iterator[Run]:
-    """A run in its folder, ready for its next step. At the end of the block the folder is let go of.
+    """A run in its folder, ready for its next step. At the end of the block the folder is released.
 
     spawn   whether processes may be started to see if they are faster: in a script that does not say
             `if __name__ == "__main__":` they would run it again

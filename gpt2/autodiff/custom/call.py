@@ -176,7 +176,7 @@ def check_linear(made: Iterable[Node | None], marks: Iterable[Node], what: str, 
         if n.id in marked:
             raise AutodiffError(
                 f"{what} is not linear in {of}, and cannot be turned round. Give the function a rule of "
-                "the other mode, or leave out what bends it (np.clip, abs, a norm)"
+                "the other mode, or remove the nonlinear part (np.clip, abs, a norm)"
             )
         if n.id > oldest and n.id not in seen:
             seen.add(n.id)

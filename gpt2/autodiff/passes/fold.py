@@ -6,7 +6,7 @@ of a zero is not kept where that costs an operation: 0 + x becomes x, though 0 +
 sum() starts every sum of arrays with 0), and -(a - b) becomes b - a. And what is computed while compiling
 is rounded once where the program would have rounded at each step. Not taken, in no mode, is what gains
 nothing: 0 - x stays, as -x is -0.0 for x = 0.0. Nor what would lie: x * 0 stays, since it is nan where x is
-infinite or nan; a program is not cured of its nan by differentiating it.
+infinite or nan: x * 0 stays.
 """
 
 from __future__ import annotations

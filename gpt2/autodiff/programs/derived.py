@@ -1,4 +1,4 @@
-"""Derived functions: what `ad.grad(f)` and its kin return, from the call down to the program.
+"""Derived functions: what `ad.grad(f)` and the other transforms return, from the call down to the program.
 
     call -> same types as last time?   yes: the program, at once (fast_path.py)
                                        no:  look up the types of the arguments, record f if they are new,
@@ -43,8 +43,8 @@ from ..record.recording import layout_of
 from ..reuse.cache import Cache
 from ..reuse.conditions import MOST, Path, Questions, are_one, path_of, share_memory
 from ..reuse.guard import Guard, never, trust
-from ..reuse.kin import Kin, kin_of, records
 from ..reuse.kinds import cannot_change
+from ..reuse.same_code import SameCode, records, same_code_of
 from ..reuse.watch import watch
 from ..switches import overrides
 from ..tree import LEAF, Tree, flatten
@@ -132,7 +132,8 @@ class Derived:
         self.plain_draws = False  # does it need plain random numbers?
         self.entry = self.slow
         self.first = True  # was it never called?
-        self.kin: tuple[tuple, Kin] | None = None  # where its next recording is kept for others of its code
+        # where its next recording is kept for others of its code
+        self.same_code: tuple[tuple, SameCode] | None = None
         # Is its first call neither watched nor compiled?
         self.waits = getattr(f, "compiles_when_called_again", False)
         self.takes_out = transform.takes_out and not _has_parameter(f, "out")
@@ -157,7 +158,7 @@ class Derived:
         compiled = self.cache.find(key, lambda c: c.accepts(call))
         outside = None if compiled is None else compiled.drawn(call.leaves)
         if compiled is None:
-            compiled = self.of_kin(call, key) or self.compiled(call, key)
+            compiled = self.of_same_code(call, key) or self.compiled(call, key)
             if isinstance(compiled, Wiring):
                 self.last = compiled, None
                 call.check_written(self.name, compiled)
@@ -173,19 +174,19 @@ class Derived:
             self.entry = compiled.entry(self, call, out)
         return result
 
-    def of_kin(self, call: Arguments, key: tuple) -> Compiled | None:
+    def of_same_code(self, call: Arguments, key: tuple) -> Compiled | None:
         """At its first call: what was recorded for another function that the same code made."""
         first, self.first = self.first, False
-        kin = None if not first or self.pure or overrides() else kin_of(self.f)
-        if kin is None:
+        same_code = None if not first or self.pure or overrides() else same_code_of(self.f)
+        if same_code is None:
             return None
-        where = kin.key, self.transform.key(), key
-        found = records.find(where, kin, lambda c: c.accepts(call))
+        where = same_code.key, self.transform.key(), key
+        found = records.find(where, same_code, lambda c: c.accepts(call))
         if found is not None:
             self.waits = False
             return replace(found, guard=Guard(OF_KIN, never), entries={})  # at its second call it is recorded
         if records.is_time(where):
-            self.waits, self.kin = False, (where, kin)
+            self.waits, self.same_code = False, (where, same_code)
         return None
 
     def within(self, call: Arguments, out: Any) -> Any:
@@ -220,7 +221,7 @@ class Derived:
 
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
         """Records the call anew, and compiles it; a Wiring alone where that is not worth it."""
-        kin, self.kin = self.kin, None
+        same_code, self.same_code = self.same_code, None
         pipeline = Pipeline(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, pipeline)
         kinds = tuple(map(result_kind, result_leaves(rec)))
@@ -240,8 +241,8 @@ class Derived:
         _, program, nbytes = found
         outside = [array for _, array in rec.captures]
         if self.why is not None:
-            if kin is not None:
-                records.add(*kin, Guard(self.why, never), None)
+            if same_code is not None:
+                records.add(*same_code, Guard(self.why, never), None)
             return Compiled(wiring, program, outside, Guard(self.why, never))
         graph = rec.graph if rec.draws else None
         compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
@@ -250,8 +251,8 @@ class Derived:
             layout = layout_of(call.leaves) if "layout" in rec.asked else None
             compiled.questions = Questions(layout, "memory" in rec.asked, guard.by_is, guard.met)
         self.cache.add(key, guard, compiled, nbytes)
-        if kin is not None and not rec.draws:
-            records.add(*kin, guard, compiled, nbytes)
+        if same_code is not None and not rec.draws:
+            records.add(*same_code, guard, compiled, nbytes)
         return compiled
 
     def of_family(

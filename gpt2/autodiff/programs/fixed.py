@@ -4,8 +4,8 @@
     FixedPair(f)    f's first result and its pullback: a forward program that saves what a minimum cut says,
                     and a backward program for it; or the two in one
 
-Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad` and its
-kin they do not look for what f reads besides its arguments: f promises to be a pure function of them.
+Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad`
+they do not look for what f reads besides its arguments: f promises to be a pure function of them.
 What f decides by looking at its arguments (`if ids.max() >= V: raise`) is checked at each call, by a
 small program of its own.
 """

@@ -278,7 +278,7 @@ class Recorded(metaclass=_Kind):
             )
             what = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
             raise located(error, what, source_lines.here())  # NumPy itself then asks __array__
-        # What Python's own library asks in vain it refuses by itself: statistics.mean
+        # Python's own library refuses these by itself: statistics.mean
         of_python = source_lines.is_standard(sys._getframe(1).f_code.co_filename)
         if name.startswith("_") or of_python or not hasattr(type(self._value), name):
             raise AttributeError(f"'Recorded' object has no attribute {name!r}", name=name, obj=self)

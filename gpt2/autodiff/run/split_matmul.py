@@ -210,7 +210,7 @@ def _pool(dtype: np.dtype) -> np.ndarray:
 
 
 class _CheckBudget:
-    """Time for checks that are dear, as those of turned products are: a small part of all that has passed."""
+    """The budget for expensive bit checks, those of turned products: a small part of the run time."""
 
     def __init__(self):
         self.began, self.spent = time.perf_counter(), 0.0

@@ -400,7 +400,7 @@ class Writer:
         return f"{self.ref(s.args[0]).at(ATOM)}[{', '.join(parts)}]"
 
     def spec(self, n: Node, arrays: Sequence[Node]) -> str:
-        """The index of gather and its kin."""
+        """The index of gather, scatter and scatter_add."""
         return index_text(n.attrs["spec"], n.args[0].shape, [self.ref(a).text for a in arrays])
 
     # ---- what takes more than one line: True where it was written

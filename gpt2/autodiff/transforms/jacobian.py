@@ -1,4 +1,4 @@
-"""ad.jacobian and its kin: derivatives as arrays, by rows or by columns, whichever are fewer."""
+"""ad.jacobian, ad.jacrev and others: derivatives as arrays, by rows or by columns, whichever are fewer."""
 
 from __future__ import annotations
 

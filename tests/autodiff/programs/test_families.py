@@ -13,7 +13,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff import hidden, tree
 from gpt2.autodiff.emit import program, scalar
 from gpt2.autodiff.programs import derived, families, programs
-from gpt2.autodiff.reuse import kin
+from gpt2.autodiff.reuse import same_code
 from gpt2.autodiff.reuse.cache import Store
 from tests.support import exchanged_numbers
 
@@ -27,7 +27,7 @@ def fresh(monkeypatch):
     """No program is known."""
     monkeypatch.setattr(derived, "_programs", programs._Programs())
     monkeypatch.setattr(families, "_families", Store(256, 1 << 29))
-    monkeypatch.setattr(derived, "records", kin.Records())
+    monkeypatch.setattr(derived, "records", same_code.Records())
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def compiled_alone(run, c, monkeypatch):
     with monkeypatch.context() as m:
         m.setattr(derived, "_programs", programs._Programs())
         m.setattr(families, "_families", Store(256, 1 << 29))
-        m.setattr(derived, "records", kin.Records())
+        m.setattr(derived, "records", same_code.Records())
         return run(c)
 
 

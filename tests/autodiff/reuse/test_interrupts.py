@@ -12,7 +12,7 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff import undo
 from gpt2.autodiff.record import conversions, draws, record, recording
-from gpt2.autodiff.reuse import kin
+from gpt2.autodiff.reuse import same_code
 
 X = np.array([1.0, 2.0])
 
@@ -125,7 +125,7 @@ def scanned(rng):
 def interrupted(make, at, only=None):
     """Whether the first call of a function came so far; nothing stays behind. It is recorded, and watched."""
     rng = np.random.default_rng(0)
-    kin.records.__init__()
+    same_code.records.__init__()
     g = make(rng)
     names, before = names_of_numpy(), state()
     ended = False
@@ -142,7 +142,7 @@ def interrupted(make, at, only=None):
 
 @pytest.fixture(autouse=True)
 def watched_at_once(monkeypatch):
-    monkeypatch.setattr(kin._Attempts, "now", lambda self: True)
+    monkeypatch.setattr(same_code._Attempts, "now", lambda self: True)
 
 
 MAKERS = [plain, drawing, with_a_rule, scanned]

@@ -66,7 +66,7 @@ class Unary:
         chosen = (self.argnum,) if isinstance(self.argnum, int) else self.argnum
         return [i + n if i < 0 else i for i in chosen]
 
-    def _kin(self) -> tuple | None:
+    def _same_code(self) -> tuple | None:
         """(settings, function, other arguments): where these are equal, so is what is recorded."""
         calls = self._calls()
         if not calls or type(self.argnum) is list:

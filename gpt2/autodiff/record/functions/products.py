@@ -65,7 +65,7 @@ def outer(a: Operand, b: Operand, out: Any = None) -> Node:
 
 
 def _scaled(a: Node, b: Node, shape: tuple[int, ...]) -> Node | None:
-    """The product of two arrays of one element, which np.dot and its kin take for numbers: they add nothing
+    """The product of two arrays of one element, which np.dot and others take for numbers: they add nothing
     to 0.0, and a zero keeps its sign. None where np.dot does as `@` does.
     """
     if a.dtype.char not in "fdFD" or a.size != 1 or b.size != 1 or max(a.ndim, b.ndim) > 2:

@@ -1,5 +1,5 @@
-"""Finds a recording again for a function that was made anew by the same code, as `grad(lambda w: ...)` in a
-loop makes one at each turn.
+"""Finds a recording again for another function object with the same code, as `grad(lambda w: ...)` in a loop
+makes one at each turn.
 
 Two such functions do the same if their code is the same object, if their globals, defaults and names are, and
 if each variable that they close over holds the same object, or, where no code asks by `is`, an equal one of a
@@ -35,8 +35,8 @@ LONGEST = 64  # misses between two attempts to keep a recording of one piece of 
 _ATOMS = (*COMPARED, type(None), np.generic, np.dtype, ModuleType, BuiltinFunctionType, np.ufunc, type)
 
 
-class Kin(NamedTuple):
-    """What a function has in common with its kin, and what has to be the same.
+class SameCode(NamedTuple):
+    """What a function shares with others of its code, and what has to be the same.
 
     key       where it was written: the codes and settings of it and of what wraps it
     held      values to compare
@@ -48,17 +48,21 @@ class Kin(NamedTuple):
     wrappers: tuple
 
 
-def kin_of(f: Callable) -> Kin | None:
+def same_code_of(f: Callable) -> SameCode | None:
     """None where a recording of f is not to be shared."""
     if recording.current() is not None or is_watching():
-        return None  # whoever records or watches has to see f run
+        return None  # a recording or a watch must see f run
     key: list = []
     held: list = []
     wrappers: list = []
     if not _outlined(f, key, held, wrappers):
         return None
     room = [BYTES]
-    return Kin(tuple(key), tuple(held), tuple(wrappers)) if all(_may_be_kept(v, room) for v in held) else None
+    return (
+        SameCode(tuple(key), tuple(held), tuple(wrappers))
+        if all(_may_be_kept(v, room) for v in held)
+        else None
+    )
 
 
 def _outlined(v: Any, key: list, held: list, wrappers: list) -> bool:
@@ -78,7 +82,7 @@ def _outlined(v: Any, key: list, held: list, wrappers: list) -> bool:
             elif not _outlined(content, key, held, wrappers):
                 return False
         return True
-    outline = getattr(type(v), "_kin", None)
+    outline = getattr(type(v), "_same_code", None)
     found = None if outline is None else outline(v)
     if found is None:
         return False
@@ -91,7 +95,7 @@ def _outlined(v: Any, key: list, held: list, wrappers: list) -> bool:
 
 def _may_be_kept(v: Any, room: list, depth: int = 0) -> bool:
     """Whether to keep it alive does no harm. `room` has the bytes that are left."""
-    if isinstance(v, _ATOMS) or type(v) is type(kin_of.__code__):
+    if isinstance(v, _ATOMS) or type(v) is type(same_code_of.__code__):
         return True
     if type(v) is np.ndarray:
         room[0] -= v.nbytes if v.base is None else BYTES + 1  # a view keeps what it is a view of
@@ -107,7 +111,7 @@ def _may_be_kept(v: Any, room: list, depth: int = 0) -> bool:
     return type(v) is dict and "__builtins__" in v or type(v) is dict and v is _BUILTINS
 
 
-_BUILTINS = kin_of.__builtins__
+_BUILTINS = same_code_of.__builtins__
 
 
 class _Attempts:
@@ -133,9 +137,14 @@ class Records:
         self._records = Store(SIZE, MOST_BYTES)  # key -> ((same, held, holds, record, bytes), ...)
         self._attempts = Store(4 * SIZE, 1)  # key -> _Attempts
 
-    def find(self, key: Hashable, kin: Kin, accept: Callable[[Any], bool]) -> Any:
+    def find(self, key: Hashable, same_code: SameCode, accept: Callable[[Any], bool]) -> Any:
         for same, held, holds, record, _ in self._records.find(key, ()):
-            if len(held) == len(kin.held) and all(map(same, kin.held, held)) and holds() and accept(record):
+            if (
+                len(held) == len(same_code.held)
+                and all(map(same, same_code.held, held))
+                and holds()
+                and accept(record)
+            ):
                 self._attempts.discard(key)
                 return record
         return None
@@ -145,7 +154,7 @@ class Records:
         with self._lock:
             return self._attempts_of(key).now()
 
-    def add(self, key: Hashable, kin: Kin, guard: Guard, record: Any, nbytes: int = 0) -> None:
+    def add(self, key: Hashable, same_code: SameCode, guard: Guard, record: Any, nbytes: int = 0) -> None:
         """Keep a recording that takes so many bytes. Without a guard that can be kept, it is long until the
         next attempt.
         """
@@ -155,11 +164,11 @@ class Records:
             if guard.trouble is not None or guard.facts is None or _nbytes(guard.facts) > BYTES:
                 attempts.wait = LONGEST
                 return
-            own = [fact for fact in guard.facts if not any(fact[1] is w for w in kin.wrappers)]
+            own = [fact for fact in guard.facts if not any(fact[1] is w for w in same_code.wrappers)]
             holds = guard.holds if len(own) == len(guard.facts) else make_guard(own, guard.by_identity).holds
             same = operator.is_ if guard.by_identity else interchangeable
             others = self._records.find(key, ())
-            made = (same, kin.held, holds, record, nbytes + _nbytes(guard.facts))
+            made = (same, same_code.held, holds, record, nbytes + _nbytes(guard.facts))
             found = (made, *others)[:VARIANTS]
             self._records.add(key, found, sum(entry[-1] for entry in found))
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.compat.autograd import grad, jacobian
-from gpt2.autodiff.reuse import kin
+from gpt2.autodiff.reuse import same_code
 from tests.support.worlds.random_worlds import ACTING, HELPERS, KINDS, STEPS, X, check_twins
 
 RATE = 1.0
@@ -19,8 +19,8 @@ RATE = 1.0
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     """Every second function is tried, however often it was in vain."""
-    monkeypatch.setattr(kin, "LONGEST", 1)
-    kin.records.__init__()
+    monkeypatch.setattr(same_code, "LONGEST", 1)
+    same_code.records.__init__()
 
 
 def made_by_code(g) -> bool:
