@@ -1,10 +1,12 @@
 """gpt2 as one house: no circle of imports, every module can come first, and the compiler has one door."""
 
 import ast
+import io
 import os
 import re
 import subprocess
 import sys
+import tokenize
 
 import pytest
 
@@ -228,6 +230,38 @@ def test_nobody_writes_attributes_onto_a_model():
     own = house.ROOT / "gpt2/model/gpt2.py"
     found = {path: written_onto_models(path.read_text(encoding="utf-8")) for path in OUTSIDE if path != own}
     assert not {path: lines for path, lines in found.items() if lines}
+
+
+# ---- What comments and docstrings cite ---------------------------------------------------------------------
+
+EXAMPLES = {"example.py", "f.py", "mine.py", "my_layers.py"}  # files of a user
+SOURCES = [
+    p
+    for folder in ("gpt2", "tests", "bench", "docs", "examples")
+    for p in (house.ROOT / folder).rglob("*.py")
+]
+
+
+def cited(source):
+    """Names of Python files in the comments and docstrings of a module."""
+    texts = [
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT or token.type == tokenize.STRING and token.string.startswith('"""')
+    ]
+    return {name for text in texts for name in re.findall(r"(?<![\w./-])(\w[\w/]*\.py)\b", text)}
+
+
+def test_files_that_are_cited_exist():
+    assert cited('"""See dry.py."""\nx = "no.py"  # and run/short.py') == {"dry.py", "run/short.py"}
+    there = {f"/{path.relative_to(house.ROOT).as_posix()}" for path in [*SOURCES, *house.ROOT.glob("*.py")]}
+    missing = {
+        f"{path.relative_to(house.ROOT)}: {name}"
+        for path in SOURCES
+        for name in cited(path.read_text(encoding="utf-8")) - EXAMPLES
+        if not any(known.endswith(f"/{name}") for known in there)
+    }
+    assert not missing
 
 
 # ---- Tests lie where the source does -----------------------------------------------------------------------

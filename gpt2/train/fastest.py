@@ -146,9 +146,9 @@ class Trial:
             1 + ROUNDS
         ):  # not even if nothing had to be compiled
             return first
-        takers = {first: self.taker(first)}
-        compiling = timed(takers[first])
-        self.times[first] = step = timed(takers[first])
+        runners = {first: self.runner(first)}
+        compiling = timed(runners[first])
+        self.times[first] = step = timed(runners[first])
         price = MAX_MEASURING_SHARE * gradients * step
         self.spent = (1 + ROUNDS) * step  # the first compiles what is needed anyway
         for way in others:
@@ -159,27 +159,27 @@ class Trial:
             if way.parallel == "processes":
                 self.times |= self.processes(way)
             else:
-                takers[way] = self.taker(way)
-                timed(takers[way])
+                runners[way] = self.runner(way)
+                timed(runners[way])
             self.spent += time.perf_counter() - began + ROUNDS * step
-        if len(takers) > 1:
-            self.rounds(takers, price)
+        if len(runners) > 1:
+            self.rounds(runners, price)
         best = first
         for way, seconds in self.times.items():
             if seconds < MARGIN * self.times[best]:
                 best = way
         return best
 
-    def rounds(self, takers: dict[Way, Callable[[], Any]], price: float) -> None:
+    def rounds(self, runners: dict[Way, Callable[[], Any]], price: float) -> None:
         """Time the ways in turns; while the one ahead has lost a round, in more, as far as the price goes."""
-        samples: dict[Way, list[float]] = {way: [] for way in takers}
+        samples: dict[Way, list[float]] = {way: [] for way in runners}
         for n in range(MOST_ROUNDS):
-            for way, take in takers.items():
+            for way, take in runners.items():
                 samples[way].append(timed(take))
             self.times |= {way: float(np.median(found)) for way, found in samples.items()}
             if n + 1 >= ROUNDS:
                 (_, ahead), (second, _), *_ = sorted((seconds, way) for way, seconds in self.times.items())
-                another = sum(self.times[way] for way in takers)
+                another = sum(self.times[way] for way in runners)
                 if max(samples.get(ahead, [0.0])) < MARGIN * second or self.spent + another > price:
                     return
                 self.spent += another
@@ -191,7 +191,7 @@ class Trial:
         needed = (3 + way.workers) * self.model.flat_params.size + frozen * (way.parallel == "processes")
         return free is None or needed * self.model.flat_params.itemsize < free / 2
 
-    def taker(self, way: Way) -> Callable[[], Any]:
+    def runner(self, way: Way) -> Callable[[], Any]:
         """A function that takes a gradient, and its norm, in this way."""
         model = self.model
         if way.backward != model.spec:

@@ -40,12 +40,12 @@ def clock(monkeypatch, seconds):
     monkeypatch.setattr(fastest, "timed", lambda take: take())
     monkeypatch.setattr(fastest.time, "perf_counter", lambda: 1e-9 * next(now))
 
-    def taker(self, way):
+    def runner(self, way):
         tried.append(way)
         return lambda: seconds[way]
 
-    monkeypatch.setattr(fastest.Trial, "taker", taker)
-    monkeypatch.setattr(fastest.Trial, "processes", lambda self, way: {way: taker(self, way)()})
+    monkeypatch.setattr(fastest.Trial, "runner", runner)
+    monkeypatch.setattr(fastest.Trial, "processes", lambda self, way: {way: runner(self, way)()})
     return tried
 
 
@@ -125,14 +125,14 @@ def test_one_lucky_gradient_decides_nothing(monkeypatch):
     }
     taken = dict.fromkeys(turns, 0)
 
-    def taker(self, way):
+    def runner(self, way):
         def take():
             taken[way] += 1
             return next(turns[way])
 
         return take
 
-    monkeypatch.setattr(fastest.Trial, "taker", taker)
+    monkeypatch.setattr(fastest.Trial, "runner", runner)
     assert chosen()[0] == SHARES
     assert set(taken.values()) == {1 + fastest.MOST_ROUNDS, 2 + fastest.MOST_ROUNDS}
     taken.update(dict.fromkeys(taken, 0))

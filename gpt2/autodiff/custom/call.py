@@ -8,7 +8,7 @@ A rule object says how the call is differentiated:
     Checkpoint   keeps the arguments only; the backward is another call, which runs the graph again
     CustomVJP    a graph for the forward (results and residuals) and one for the backward, both the user's
     CustomJVP    a graph for the tangents, the user's
-    Implicit     what the equation says that the results solve (implicit.py)
+    Implicit     what the equation says that the results solve (implicit/rules.py)
 
 The user gives one direction, and the other follows, because a derivative is linear in the gradient or tangent
 that it is given: the tangent program of a CustomVJP is the transpose of its backward, found by

@@ -85,7 +85,7 @@ def record_pure(
 ) -> Recording:
     """`record` for a function without side effects: it may run twice, and `results` mean nothing.
 
-    The first run is dry (dry.py): its time hardly depends on the size of the arrays.
+    The first run is dry (unevaluated.py): its time hardly depends on the size of the arrays.
     """
     try:
         with np.errstate(all="ignore"):

@@ -58,7 +58,7 @@ class ActiveRecording:
 
     def __init__(self, name: str, dry: bool = False):
         self.name = name
-        self.dry = dry  # large values are not computed (dry.py)
+        self.dry = dry  # large values are not computed (unevaluated.py)
         self.guessed: set[Node] = set()  # those that were not
         self.repeated: dict = {}  # recordings of functions that it calls often (programs/repeated.py)
         self.serial = ActiveRecording.last = next(_serials)  # inner recordings have larger ones
