@@ -6,7 +6,7 @@ model without these biases), and those that it declares. It is read by its signa
 inputs, before anything else is computed or written.
 
     declared_by, arguments_of   what it says of itself, and takes
-    twice, try_layer            a trial run, forward and backward
+    check_pure, try_layer       a trial run, forward and backward
     watched, BlockTensors       hold it to that whenever it runs
 """
 
