@@ -5,8 +5,8 @@
     Trained                 which of its tensors are trained, and which gradients that takes
     Parameter, Block        what an own layer or block says of itself
 
-Sizes and GPT-2's places are in config.py, what an own layer has to keep to in fitting.py, how the user says what
-is trained in tuning.py, and the forward in forward.py.
+Sizes and GPT-2's places are in config.py, what an own layer has to keep to in fitting.py, how the user names
+what is trained in tuning.py, and the forward in forward.py.
 """
 
 from __future__ import annotations
