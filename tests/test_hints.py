@@ -209,10 +209,8 @@ def test_what_to_try_next_runs_where_it_was_printed(machine, way, tmp_path):
     shell = Shell(machine / folder, machine / first, **(installed(machine) if known else {}))
     out = shlex.quote(str(tmp_path / "my run"))
     told = shell.run(f"{start} {' '.join(SHORT)} {out}")
-    printed = re.findall(
-        r"(?m)^  (?:more text|train on|letter by letter|your own text|a larger model) +(.*)$", told
-    )
-    assert len(printed) == 2
+    printed = re.findall(r"(?m)^(?:more text|train on|try next, [^:]*): +(.*)$", told)
+    assert len(printed) == 3
     for command in printed:
         shell.run(command + (" --max-tokens 3" if "sample" in command else ""))
     assert "has done its 4 steps" in shell.run(printed[1], status=2)

@@ -1,6 +1,6 @@
-"""The losses of a run as a small picture, which needs no package: an SVG for a notebook.
+"""The losses of a run as a small picture, without packages: an SVG for a notebook, a line for a terminal.
 
-Text and lines take the colour of the page around, so that it can be read on light and dark.
+Text and lines of the SVG take the colour of the page around, so that it can be read on light and dark.
 """
 
 import math
@@ -12,6 +12,25 @@ from gpt2.storage.metrics import Metrics, without_lag
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 240, 48, 16, 28, 34  # pixels
 OWN = "#2f81f7"  # of the validation: readable on white and on black
+
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def bars(numbers: Sequence[float], columns: int = 40) -> str:
+    """Numbers as a row of bars, each the mean of its share of them; "" if fewer than two are finite.
+
+    >>> bars([3.0, 2.0, 1.5, 1.2, 1.1, 1.0])
+    '█▄▂▁▁▁'
+    """
+    finite = np.asarray(numbers, float)
+    finite = finite[np.isfinite(finite)]
+    if len(finite) < 2:
+        return ""
+    means = np.array([part.mean() for part in np.array_split(finite, min(columns, len(finite)))])
+    low, high = means.min(), means.max()
+    heights = (means - low) / (high - low or 1.0) * (len(BARS) - 1)
+    return "".join(BARS[int(height)] for height in heights)
 
 
 def svg(run: Metrics) -> str:

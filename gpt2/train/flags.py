@@ -177,6 +177,19 @@ def _check_limits(limits, value, where):
         raise UserError(f"{where}: expected less than {below}, got {value}")
 
 
+def essence(settings: Any, main: Sequence[str], without: Sequence[str]) -> str:
+    """The settings `main`, and those that differ from their defaults, but for `without`; 79 columns wide."""
+    found = {name: getattr(settings, name) for name in main}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name not in without and value != field.default:
+            found.setdefault(field.name, value)
+    texts = [
+        f"{name}={v:g}" if isinstance(v, float) else f"{name}={printable(v)}" for name, v in found.items()
+    ]
+    return textwrap.fill(" ".join(texts), 79, break_on_hyphens=False, break_long_words=False)
+
+
 def table(settings: Any) -> str:
     """The settings as text, one paragraph a group, at most 79 columns wide."""
     groups: dict[str, list[str]] = {}

@@ -4,6 +4,7 @@ The loop tells a Reporter what happens. The Reporter itself prints nothing, whic
 """
 
 import sys
+from contextlib import suppress
 from typing import TextIO
 
 from tqdm import tqdm
@@ -13,11 +14,17 @@ from gpt2.data import corpora
 from gpt2.errors import counted, printable
 from gpt2.hints import quoted, typed
 from gpt2.model.decoder import Decoder
+from gpt2.storage import curve, metrics, runs
 from gpt2.train import llmc
-from gpt2.train.flags import table
+from gpt2.train.flags import essence
 from gpt2.train.flops import Peak, gflop, training_flops
 from gpt2.train.run import Run
+from gpt2.train.settings import Settings
 from gpt2.train.step import AVERAGED, Clock, Rates, Step
+
+# The settings that a run begins with telling, and those that its notes tell or nobody set
+MAIN = "preset data tokenizer n_layer n_head n_embd batch_size block_size steps lr backward parallel".split()
+UNTOLD = ("out", "kernels", "workers")
 
 
 class Reporter:
@@ -167,18 +174,15 @@ class Own(Reporter):
         s = run.settings
         best = f"best validation loss {run.best:.4f} nats per token"
         done = f"done: {counted(run.step, 'step')}, {best}, all in {printable(run.folder)}"
+        _, losses = metrics.read(run.folder).get("loss")
+        if picture := curve.bars(losses):
+            _print_if_encodable(f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}")
         print(fitted(done))
-        print("what to try next:")
         folder, start = quoted(run.folder), "def " if s.data == "stdlib" else "O "
-        print("  more text          ", typed(f'gpt2 sample --run {folder} --prompt "{start}"'))
-        print("  train on           ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
-        if s.preset == "shakespeare-char-cpu":
-            larger = typed("gpt2 train --preset shakespeare-char-cpu --n-embd 192 --n-head 6")
-            print("  a larger model     ", larger)
-        elif s.data == "tinyshakespeare":
-            print("  letter by letter   ", typed("gpt2 train --preset shakespeare-char-cpu"))
-        if s.data in corpora.NAMED:
-            print("  your own text      ", typed("gpt2 train --data path/to/file.txt"))
+        print("more text:", typed(f'gpt2 sample --run {folder} --prompt "{start}"'))
+        print("train on: ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
+        what, command = _next(s)
+        print(f"try next, {what}: {typed(command)}")
 
     def close(self) -> None:
         if self.progress is not None:
@@ -240,10 +244,27 @@ def _line(text):
     print(text, flush=True)
 
 
+def _next(s: Settings) -> tuple[str, str]:
+    """The one thing to try after a run with these settings: what it is, and the command."""
+    if s.preset == "shakespeare" and s.data == "tinyshakespeare":
+        return "letter by letter", "gpt2 train --preset shakespeare-char-cpu"
+    if s.data in corpora.NAMED:
+        return "your own text", "gpt2 train --data path/to/file.txt"
+    return "the gradients that trained it, by hand and derived", "gpt2 explain layernorm"
+
+
+def _print_if_encodable(line: str) -> None:
+    """Print a line, unless standard output's encoding lacks its characters."""
+    with suppress(UnicodeEncodeError):
+        line.encode(sys.stdout.encoding or "ascii")
+        print(line)
+
+
 def _describe(run: Run, flops: float, peak: Peak, file: TextIO) -> None:
     """The first lines of a run: its settings, and what they come to."""
     s = run.settings
-    print(table(s), file=file)
+    print(essence(s, MAIN, UNTOLD), file=file)
+    print(f"all settings: {printable(run.folder / runs.SETTINGS)}", file=file)
     for note in run.notes:
         print(fitted(f"note: {printable(note)}"), file=file)
     model = run.model

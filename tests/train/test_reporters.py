@@ -1,13 +1,17 @@
 """The line that shows how fast a run goes, and the peak that it is compared with."""
 
+import io
 import itertools
+import sys
 
 import pytest
 
 from gpt2 import machine
-from gpt2.train import flops
+from gpt2.storage import curve
+from gpt2.train import Settings, flops, reporters
+from gpt2.train.flags import essence
 from gpt2.train.flops import Peak, matmul_peak
-from gpt2.train.reporters import Progress
+from gpt2.train.reporters import MAIN, UNTOLD, Progress
 from gpt2.train.step import Rates
 
 
@@ -48,3 +52,35 @@ def test_the_peak_is_measured_again_where_others_disturb(monkeypatch, others, tr
     monkeypatch.setattr(machine, "busy", lambda: next(taken))
     peak = matmul_peak(n=8, seconds=10)
     assert peak == Peak(2 * 8**3, calm) and next(taken, None) is None and tries == len(others)
+
+
+def test_a_run_begins_with_the_settings_that_matter():
+    settings = Settings(data="my.txt", steps=7, clip=0.5, out="here", workers="3")
+    text = essence(settings, MAIN, UNTOLD)
+    assert text.split() == [
+        *("preset=shakespeare", "data=my.txt", "tokenizer=auto", "n_layer=4", "n_head=4", "n_embd=128"),
+        *("batch_size=8", "block_size=64", "steps=7", "lr=0.002", "backward=fastest", "parallel=fastest"),
+        "clip=0.5",
+    ]
+    assert max(map(len, text.splitlines())) < 80
+
+
+def test_losses_as_bars():
+    assert curve.bars([3.0, 2.0, 1.5, 1.2, 1.1, 1.0]) == "█▄▂▁▁▁"
+    assert curve.bars([1.0]) == curve.bars([]) == curve.bars([float("nan"), 2.0]) == ""
+    assert curve.bars([2.0, 2.0]) == "▁▁" and len(curve.bars(range(1000, 0, -1))) == 40
+
+
+def test_the_one_thing_to_try_next():
+    assert reporters._next(Settings(data="tinyshakespeare"))[0] == "letter by letter"
+    assert reporters._next(Settings(data="stdlib"))[0] == "your own text"
+    assert reporters._next(Settings(data="my.txt"))[1] == "gpt2 explain layernorm"
+
+
+def test_bars_are_left_out_where_the_output_cannot_hold_them(monkeypatch):
+    for encoding, wanted in (("ascii", b""), ("utf-8", "▁\n".encode())):
+        out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", out)
+        reporters._print_if_encodable("▁")
+        out.flush()
+        assert out.buffer.getvalue().replace(b"\r", b"") == wanted

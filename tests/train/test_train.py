@@ -95,7 +95,9 @@ def test_what_a_run_prints(small, tmp_path, capsys):
         "% of peak",
         "validation loss",
         "sample",
-        "what to try next",
+        "all settings: ",
+        "more text: ",
+        "try next, the gradients that trained it, by hand and derived: ",
         f"--resume {tmp_path / 'a'}",
     ):
         assert piece in out, piece
