@@ -1,14 +1,12 @@
 """The rooms of gpt2, what each may import, and what it does import: `python -m tests.house`.
 
-Then how many functions there are, and how long and winding the worst of them is. The tables stand here, from
-the ground up; tests/test_house.py, tests/test_imports.py and tests/autodiff/test_stages.py hold the source to
-them.
+The tables stand here, from the ground up; tests/test_house.py, tests/test_imports.py and
+tests/autodiff/test_stages.py hold the source to them.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 from collections.abc import Mapping
 
 from docs import house
@@ -224,49 +222,7 @@ def report() -> str:
     lines += ["", *section("gpt2/autodiff, by stages", stages, list(STAGES))]
     lines += ["", section("gpt2, by files", files, house.depth_first(files))[0].replace("rooms", "files")]
     lines += [f"  circle: {', '.join(circle)}" for circle in house.circles(files)]
-    found = functions()
-    (most, _), (_, longest) = (max(found.values(), key=lambda of: of[k]) for k in (0, 1))
-    lines += ["", f"{len(found)} functions, of at most {most} ways and {longest} lines"]
     return "\n".join(lines)
-
-
-# What one function may have of ways through it, counted as complexity() counts, and of lines
-MOST_WAYS, MOST_LINES = 19, 60
-
-
-def complexity(function: ast.AST) -> int:
-    """How many ways lead through a function: 1, and one more for each condition, loop and function in it.
-
-    Methods of a class inside it are functions of their own.
-    """
-    ways, todo = 1, list(ast.iter_child_nodes(function))
-    for x in todo:
-        if isinstance(x, ast.ClassDef):
-            continue
-        todo.extend(ast.iter_child_nodes(x))
-        if isinstance(x, ast.BoolOp):
-            ways += len(x.values) - 1
-        elif isinstance(x, ast.comprehension):
-            ways += 1 + len(x.ifs)
-        elif isinstance(x, ast.Try):
-            ways += len(x.handlers) + bool(x.orelse)
-        elif isinstance(x, (ast.For, ast.While)):
-            ways += 1 + bool(x.orelse)
-        else:
-            ways += isinstance(
-                x, (ast.If, ast.IfExp, ast.Assert, ast.match_case, ast.FunctionDef, ast.Lambda)
-            )
-    return ways
-
-
-def functions() -> dict[str, tuple[int, int]]:
-    """(ways through it, lines) of every function in gpt2, by its module, line and name."""
-    return {
-        f"{module}:{x.lineno} {x.name}": (complexity(x), x.end_lineno - x.lineno + 1)
-        for module, path in house.files().items()
-        for x in ast.walk(house.parsed(path))
-        if isinstance(x, ast.FunctionDef)
-    }
 
 
 def main(argv=None) -> None:
