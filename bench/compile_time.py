@@ -20,8 +20,8 @@ import time
 
 import numpy as np
 
-from bench.cases import cases
 from bench.growth import PROGRAMS
+from bench.harness.cases import cases
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for
 from gpt2.hints import typed

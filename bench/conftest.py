@@ -24,7 +24,7 @@ def pytest_addoption(parser):
 @pytest.fixture(scope="session", autouse=True)
 def threads(pytestconfig):
     """Threads of BLAS and of compiled programs, from here on."""
-    from bench.machine import available_cores
+    from bench.harness.machine import available_cores
 
     n = pytestconfig.getoption("--bench-threads")
     if not 1 <= n <= available_cores():
@@ -36,7 +36,7 @@ def threads(pytestconfig):
 
 @pytest.fixture(scope="session")
 def facts():
-    from bench import machine
+    from bench.harness import machine
 
     return machine.describe()
 

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bench import machine, program
-from bench.contenders import KEEP_MEMORY
-from bench.sizes import BETAS, CLIP, EPS, LR
-from bench.turns import Lines, environment
-from bench.worker import watch_coordinator
+from bench.harness import machine, program
+from bench.harness.contenders import KEEP_MEMORY
+from bench.harness.sizes import BETAS, CLIP, EPS, LR
+from bench.harness.turns import Lines, environment
+from bench.harness.worker import watch_coordinator
 from gpt2 import AdamW
 from gpt2.autodiff import set_threads
 from gpt2.commands.convert import write

@@ -18,10 +18,10 @@ import tempfile
 import time
 from dataclasses import asdict
 
-from bench import machine, program, ratios, sizes
-from bench.contenders import KEEP_MEMORY
-from bench.first_process import PARTS
-from bench.turns import ROOT, environment
+from bench.harness import machine, program, ratios, sizes
+from bench.harness.contenders import KEEP_MEMORY
+from bench.harness.first_process import PARTS
+from bench.harness.turns import ROOT, environment
 from gpt2.model import GPT2Config
 
 # Bytes a parameter that a run holds at most: parameters, gradients, two moments, and what comes and goes
@@ -60,7 +60,7 @@ def measure(size, backward, threads, folder, touched=0):
     env.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def run(config, B, T):
-        command = [sys.executable, "-m", "bench.first_process", json.dumps(asdict(config)), backward]
+        command = [sys.executable, "-m", "bench.harness.first_process", json.dumps(asdict(config)), backward]
         command += [*map(str, (threads, B, T)), folder, str(touched), repr(time.time())]
         done = subprocess.run(command, check=True, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
         return json.loads(done.stdout.splitlines()[-1])

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 import gpt2
-from bench import machine, program
-from bench.turns import Lines, environment
-from bench.worker import watch_coordinator
+from bench.harness import machine, program
+from bench.harness.turns import Lines, environment
+from bench.harness.worker import watch_coordinator
 from gpt2 import autodiff as ad
 from gpt2.data import tokenizer
 from gpt2.model import GPT2Config

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import worker
+from bench.harness import worker
 from bench.studies.measure import interleave
 from gpt2 import autodiff as ad
 from gpt2.hints import typed

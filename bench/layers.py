@@ -3,7 +3,7 @@
     python -m bench.layers
     python -m bench.layers --sizes B4T64,B4T256 --threads 1,2 --layers gelu,attention
 
-Shapes are those of GPT-2 124M (bench/cases.py), inputs and output gradients random, float32. A backward gets
+Shapes are those of GPT-2 124M (cases.py), inputs and output gradients random, float32. A backward gets
 what its own forward saved. One that computes more in the forward and less in the backward is not better for
 that, so the sum of the two is in the table as well. Contenders take turns as in bench.step. Times count only
 where the result and all gradients agree.
@@ -11,8 +11,8 @@ where the result and all gradients agree.
 
 import functools
 
-from bench import cases, contenders, program, ratios
-from bench.turns import Contest
+from bench.harness import cases, contenders, program, ratios
+from bench.harness.turns import Contest
 
 # float32 sums of up to 50257 terms in different orders, relative to the length of the array.
 TOLERANCE = 1e-4

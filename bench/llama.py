@@ -6,7 +6,8 @@
 It is bench.step with other sizes: all that is said there of steps, turns and ratios holds here.
 """
 
-from bench import program, sizes, step
+from bench import step
+from bench.harness import program, sizes
 
 ABOUT = "Time a training step of examples/llama.py beside the same model in PyTorch."
 CONTENDERS = ("torch-tuned", "torch-compile-tuned", "whole", "shares", "peak")

@@ -5,7 +5,7 @@
     python -m bench.roofline --sizes 124M-B4T256 --contenders manual,whole --lines 20
 
 The machine's best rate for a float32 product and its bandwidth for a copy bound the time of each layer from
-below (bench/work.py): by its operations or by its bytes, whichever takes longer. What is above the bound is
+below (harness/work.py): by its operations or by its bytes, whichever takes longer. What is above the bound is
 what a faster engine could still win there. --lines samples the lines of source that run, those of emitted
 programs included.
 """
@@ -14,9 +14,9 @@ import itertools
 import statistics
 from pathlib import Path
 
-from bench import bars, contenders, machine, program, ratios, sizes
-from bench.turns import DISTURBED, Failed, Player, settle
-from bench.work import step_work
+from bench.harness import bars, contenders, machine, program, ratios, sizes
+from bench.harness.turns import DISTURBED, Failed, Player, settle
+from bench.harness.work import step_work
 from gpt2.errors import UserError
 
 ENGINE = ("written", "manual", "auto", "whole")

@@ -2,11 +2,11 @@
 
     python -m bench.scaling
     python -m bench.scaling --size 124M-B8T64 --workers 1,2 --json scaling.json
-    python -m bench.scaling --cluster                   the computed table alone (bench/cluster.py says how)
+    python -m bench.scaling --cluster                   the computed table alone (harness/cluster.py)
 
 Strong scaling: the batch stays, more workers share it. Weak scaling: each worker brings a share of its own.
 The first row of each table is one process with one thread. Teams take turns step by step, and what counts is
-the median over the rounds of the ratio within a round; see bench/turns.py for the reasons.
+the median over the rounds of the ratio within a round; see bench/harness/turns.py for the reasons.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ import random
 import time
 from dataclasses import dataclass
 
-from bench import cluster, machine, program, ratios
-from bench.turns import DISTURBED, ENOUGH, settle
-from bench.worker import set_priority
+from bench.harness import cluster, machine, program, ratios
+from bench.harness.turns import DISTURBED, ENOUGH, settle
+from bench.harness.worker import set_priority
 from gpt2.errors import UserError
 
 # name -> preset, changes, B of strong scaling, B of each worker in weak scaling, T

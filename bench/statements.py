@@ -20,8 +20,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from bench import machine, program, rates, ratios, sizes
-from bench.sizes import CLIP
+from bench.harness import machine, program, rates, ratios, sizes
+from bench.harness.sizes import CLIP
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import program as emitted
 from gpt2.model import GPT2

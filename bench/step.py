@@ -4,7 +4,7 @@
     python -m bench.step --sizes 124M-B4T64,4x128-B12T64 --threads 1,2 --contenders torch,manual,auto,whole
 
 A step is forward, backward, clipping to norm 1 and AdamW, in float32, from the same weights on the same
-batches. Contenders take turns of several steps in one run, as in training (bench/turns.py), and what counts
+batches. Contenders take turns of several steps in one run, as in training (harness/turns.py), and what counts
 is the median over the rounds of the ratio to the fastest PyTorch of the run. Times count only for contenders
 whose first losses agree. One contender, `peak`, trains nothing: it does a step's operations as large
 products. Its rate is what the machine's sgemm reaches in these minutes, and a column says what share of it
@@ -14,10 +14,10 @@ the others reach over their whole step.
 import functools
 import time
 
-from bench import contenders, program, ratios, sizes
-from bench.contenders import PEAK
-from bench.turns import Contest
-from bench.work import step_flops
+from bench.harness import contenders, program, ratios, sizes
+from bench.harness.contenders import PEAK
+from bench.harness.turns import Contest
+from bench.harness.work import step_flops
 
 CHECKED_STEPS = 3  # before anything is timed
 # Losses of float32 programs that add up in different orders. A wrong gradient shows from the second step on.

@@ -7,8 +7,8 @@ timed as well. The derived gradients are compared with the manual ones before th
 import numpy as np
 import pytest
 
-from bench.cases import cases, find_batch
-from bench.engine import LayerRun, variant_layer
+from bench.harness.cases import cases, find_batch
+from bench.harness.engine import LayerRun, variant_layer
 
 # As in bench.layers: sums of up to 50257 float32 terms, relative to the length of the array.
 TOLERANCE = 1e-4

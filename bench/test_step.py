@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.engine import training
-from bench.sizes import SIZES, batches
+from bench.harness.engine import training
+from bench.harness.sizes import SIZES, batches
 
 SIZE = SIZES["4x128-B12T64"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench import program, sizes
+from bench.harness import program, sizes
 from gpt2 import autodiff as ad
 from gpt2.autodiff.run import kernels, threads
 from gpt2.autodiff.run.split_matmul import product

@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 
-from bench import program
 from bench.gradbench import MODULES, protocol
+from bench.harness import program
 from gpt2.autodiff import limit_blas_threads, set_threads
 from gpt2.errors import UserError
 from gpt2.hints import typed

@@ -24,8 +24,8 @@ import traceback
 
 import numpy as np
 
-from bench import machine
 from bench.gradbench import MODULES
+from bench.harness import machine
 from gpt2.autodiff import get_threads
 from gpt2.errors import UserError
 

@@ -7,8 +7,8 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.scipy.special import logsumexp
 
+from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
 from bench.peers.formulas import by_block, layers, loss_function
-from bench.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
 from gpt2.model.gpt2 import MATRICES
 
 LAYERS = layers(anp, logsumexp)
@@ -60,7 +60,7 @@ class LayerRun:
         self.function = LAYERS[case.layer]
         self.argnums = [i for i, x in enumerate(self.inputs) if x is not None and x.dtype.kind == "f"]
         self.forward()
-        from bench.engine import output_gradient
+        from bench.harness.engine import output_gradient
 
         self.dout = output_gradient(self.out)
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.contenders import Missing
-from bench.sizes import initial_weights
+from bench.harness.contenders import Missing
+from bench.harness.sizes import initial_weights
 from gpt2.data.tokens import write_tokens
 from gpt2.weights import llmc
 

@@ -2,14 +2,14 @@
 
 Variants: eager, with PyTorch's defaults; fused, with AdamW's fused kernel, which is not the default on a CPU;
 tuned, with the fused kernel and denormal numbers flushed to zero, in a process that keeps its memory
-(bench/contenders.py); compile and compile-tuned, the same through torch.compile.
+(bench/harness/contenders.py); compile and compile-tuned, the same through torch.compile.
 """
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from bench.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
+from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
 
 # ---- The layers, as functions ------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class LayerRun:
             x.requires_grad_(True) for x in self.inputs if x is not None and x.is_floating_point()
         ]
         self.forward()
-        from bench.engine import output_gradient
+        from bench.harness.engine import output_gradient
 
         self.dout = torch.from_numpy(output_gradient(self.out.detach().numpy()))
 

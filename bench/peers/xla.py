@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
+from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
 from bench.peers.formulas import by_block, layers, loss_function
-from bench.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
 from gpt2.model.gpt2 import MATRICES
 
 LAYERS = layers(jnp, logsumexp)
@@ -79,7 +79,7 @@ class LayerRun:
         self.vjp = jax.jit(lambda *args: jax.vjp(function, *args))
         self.pull = jax.jit(lambda pullback, dout: pullback(dout))
         self.forward()
-        from bench.engine import output_gradient
+        from bench.harness.engine import output_gradient
 
         self.dout = jnp.array(output_gradient(np.asarray(self.out)))
 

@@ -13,12 +13,12 @@ import sys
 import time
 from pathlib import Path
 
-from bench import machine, program
+from bench.harness import machine, program
+from bench.harness.turns import environment
 from bench.studies import STUDIES, find
 from bench.studies.markdown import markdown
 from bench.studies.page import page
 from bench.studies.study import Report, from_json, to_json
-from bench.turns import environment
 from gpt2.cli import Parser
 from gpt2.errors import UserError
 from gpt2.hints import typed

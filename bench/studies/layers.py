@@ -4,10 +4,10 @@ import inspect
 
 import numpy as np
 
-from bench.cases import cases
-from bench.engine import LayerRun, output_gradient
-from bench.ratios import geometric_mean
-from bench.sizes import SIZES, Size, batches
+from bench.harness.cases import cases
+from bench.harness.engine import LayerRun, output_gradient
+from bench.harness.ratios import geometric_mean
+from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.measure import interleave, memory, peak_and_kept, threads
 from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Listing, Result, Series, Study
 from gpt2 import backward

@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 
-from bench.ratios import geometric_mean
+from bench.harness.ratios import geometric_mean
 from bench.studies.layers import layer_times, time_table
 from bench.studies.measure import threads
 from bench.studies.study import Listing, Result, Study

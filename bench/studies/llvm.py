@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.engine import LayerRun
-from bench.ratios import geometric_mean
-from bench.sizes import SIZES, Size, batches
+from bench.harness.engine import LayerRun
+from bench.harness.ratios import geometric_mean
+from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.layers import TOLERANCE, compare, model_players
 from bench.studies.measure import interleave, threads
 from bench.studies.study import RATIO, SECONDS, Column, Result, Series, Study

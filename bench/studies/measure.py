@@ -17,7 +17,7 @@ import tracemalloc
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench import ratios
+from bench.harness import ratios
 from bench.studies.allocations import counted
 from gpt2 import autodiff as ad
 

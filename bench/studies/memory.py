@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 
-from bench.sizes import Size, batches
+from bench.harness.sizes import Size, batches
 from bench.studies.measure import interleave, peak_and_kept, threads
 from bench.studies.numbers import cell_text
 from bench.studies.study import BYTES, RATIO, SECONDS, Column, Result, Series, Study

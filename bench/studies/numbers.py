@@ -75,7 +75,7 @@ def load_text(result):
 
 def conditions(report):
     """Sentences that hold for all studies of a report."""
-    from bench.program import machine_line
+    from bench.harness.program import machine_line
 
     lines = [machine_line(report.machine).replace("; float32", "") + "."]
     if "date" in report.options:

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 
-from bench import machine, program
+from bench.harness import machine, program
 from bench.studies import load
 from bench.studies.study import Options, to_json
 from gpt2.hints import typed

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from bench.cases import cases
-from bench.engine import output_gradient
-from bench.ratios import geometric_mean
+from bench.harness.cases import cases
+from bench.harness.engine import output_gradient
+from bench.harness.ratios import geometric_mean
 from bench.studies.layers import plain, study_cases
 from bench.studies.measure import interleave
 from bench.studies.programs import programs

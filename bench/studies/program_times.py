@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bench import programs, ratios
-from bench.contenders import CONTENDERS
+from bench import programs
+from bench.harness import ratios
+from bench.harness.contenders import CONTENDERS
+from bench.harness.turns import Contest
 from bench.studies.measure import Sample
 from bench.studies.numbers import number
 from bench.studies.study import RATIO, SECONDS, Column, Result, Series, Study
-from bench.turns import Contest
 
 TOLERANCE = 1e-8  # of derivatives, relative to the largest: sums in another order, through hundreds of steps
 QUICK = ("hello", "gaussian-process", "rk4")

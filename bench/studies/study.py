@@ -20,7 +20,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bench.machine import available_cores
+from bench.harness.machine import available_cores
 from bench.studies.measure import Sample
 
 # Units that the report scales: seconds to us or ms, bytes to kB or MB. Any other is printed as it is.

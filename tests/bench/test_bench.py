@@ -14,27 +14,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import (
+from bench import layers, roofline, step, timeline
+from bench.harness import (
     bars,
     contenders,
     engine,
-    layers,
     machine,
     peak,
     processors,
     program,
     rates,
     ratios,
-    roofline,
     sizes,
-    step,
-    timeline,
     turns,
 )
-from bench.cases import cases, find_batch, find_layers
+from bench.harness.cases import cases, find_batch, find_layers
+from bench.harness.work import step_flops, step_work
+from bench.harness.worker import Worker, digest
 from bench.peers import llmc
-from bench.work import step_flops, step_work
-from bench.worker import Worker, digest
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import numexpr
 from gpt2.autodiff.run import blas, kernels, remembered, threads
@@ -591,7 +588,7 @@ def test_a_worker_ends_with_its_coordinator():
 import subprocess, sys, time
 worker = subprocess.Popen([sys.executable, "-c", '''
 import time
-from bench.worker import watch_coordinator
+from bench.harness.worker import watch_coordinator
 watch_coordinator()
 print("ready", flush=True)
 time.sleep(60)'''], stdout=subprocess.PIPE, text=True)

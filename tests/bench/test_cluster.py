@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import cluster
+from bench.harness import cluster
 from gpt2.model import GPT2Config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench import contenders, finetune, sizes, timeline
+from bench import finetune, timeline
+from bench.harness import contenders, sizes
 from gpt2.errors import UserError
 
 # They are started by other benchmarks, with arguments that those give

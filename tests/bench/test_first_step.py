@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from bench import first_step, rates, sizes, statements
-from bench.first_process import PARTS
+from bench import first_step, statements
+from bench.harness import rates, sizes
+from bench.harness.first_process import PARTS
 from gpt2.model import GPT2Config
 
 

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from bench import contenders, engine, program, sizes, step
+from bench import step
+from bench.harness import contenders, engine, program, sizes
+from bench.harness.work import step_flops
+from bench.harness.worker import Worker
 from bench.studies import llama as study
-from bench.work import step_flops
-from bench.worker import Worker
 from examples import llama
 from gpt2 import autodiff as ad
 

@@ -7,7 +7,7 @@ Lines of JSON come in and go out. Every request gets one answer, {"error": ...} 
     {"do": "program", "name": NAME, "tiny": bool, "answer": FILE} -> {"first"}   see bench/programs
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
-    {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/rates.py
+    {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/harness/rates.py
     {"do": "profile", "size": NAME, "steps": n}       -> {"steps": [{"kind/part": s}]}
     {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, place, text]]}
 
@@ -15,7 +15,7 @@ Lines of JSON come in and go out. Every request gets one answer, {"error": ...} 
 own_data: whether it reads that instead of the common batches. times: of the steps that were done on the way.
 Times are those of a whole step, also where a contender does a share of one.
 
-Run by bench/turns.py with the environment that limits the threads of every library.
+Run by bench/harness/turns.py with the environment that limits the threads of every library.
 """
 
 import json
@@ -29,7 +29,7 @@ class Worker:
     def __init__(self, name, threads):
         import importlib
 
-        from bench.contenders import CONTENDERS
+        from bench.harness.contenders import CONTENDERS
 
         self.contender = CONTENDERS[name]
         self.threads = threads
@@ -40,8 +40,8 @@ class Worker:
         return getattr(self, "do_" + request.pop("do"))(**request)
 
     def do_training(self, size, **settings):
-        from bench.contenders import Missing
-        from bench.sizes import LLAMAS, SIZES, batches, find
+        from bench.harness.contenders import Missing
+        from bench.harness.sizes import LLAMAS, SIZES, batches, find
 
         size = find(size, SIZES | LLAMAS)
         begin = time.perf_counter()
@@ -73,7 +73,7 @@ class Worker:
         }
 
     def do_layer(self, batch, case, **settings):
-        from bench.cases import cases, find_batch
+        from bench.harness.cases import cases, find_batch
 
         self.turn = None  # lets the last case's arrays go before new ones are made
         case = cases(*find_batch(batch))[case]
@@ -122,23 +122,23 @@ class Worker:
         return self.turn(steps)
 
     def do_rates(self):
-        from bench import rates
+        from bench.harness import rates
 
         return {"sgemm": rates.sgemm_peak(self.threads), "copy": rates.copy_bandwidth(self.threads)}
 
     def do_profile(self, size, steps):
-        from bench import profiling, sizes
+        from bench.harness import profiling, sizes
 
         results = profiling.by_layer(sizes.find(size), self.contender.variant, self.threads, steps)
         return {"steps": [{f"{kind}/{part}": t for (kind, part), t in step.items()} for step in results]}
 
     def do_lines(self, size, seconds):
-        from bench import profiling, sizes
+        from bench.harness import profiling, sizes
 
         return {"lines": profiling.by_line(sizes.find(size), self.contender.variant, self.threads, seconds)}
 
     def do_peak(self):
-        from bench.machine import peak_memory
+        from bench.harness.machine import peak_memory
 
         pids = getattr(self.trainer, "pids", [])
         if not pids:

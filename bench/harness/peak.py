@@ -4,9 +4,9 @@ It trains nothing. Beside the others in a contest it says how fast the machine i
 step's share of the peak does not depend on an hour in which the peak was measured.
 """
 
-from bench.contenders import Missing
-from bench.rates import fastest_product
-from bench.work import step_flops
+from bench.harness.contenders import Missing
+from bench.harness.rates import fastest_product
+from bench.harness.work import step_flops
 
 # Seconds of products, at most: of a longer step a share is done, and the time is scaled up.
 LONGEST_S = 0.5

@@ -1,6 +1,6 @@
 """A process that does its first step, and tells the seconds of each part as JSON, for bench/first_step.py.
 
-    python -m bench.first_process CONFIG BACKWARD THREADS B T FOLDER BYTES BEGAN
+    python -m bench.harness.first_process CONFIG BACKWARD THREADS B T FOLDER BYTES BEGAN
 
 CONFIG is that of a GPT2Config as JSON, BYTES what is touched before, which does not count, BEGAN the time at
 which the process was started. Nothing is imported but what is needed.

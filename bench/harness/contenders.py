@@ -2,27 +2,30 @@
 
 A contender is a module with two functions:
 
-    training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float; see bench/peak.py
+    training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float; see peak.py
                                         for a share of a step that has no loss. Of another model than GPT-2
-                                        the function is called as bench.sizes.Size.training says
+                                        the function is called as bench.harness.sizes.Size.training says
     layer(case, variant, threads)    -> object with forward(), backward(), results() -> list of arrays
 
 Those of this engine take settings besides: see `settings`.
 
-Neither is imported here: each contender runs in a process of its own (bench/worker.py).
+Neither is imported here: each contender runs in a process of its own (bench/harness/worker.py).
 """
 
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench import ratios
+from bench.harness import ratios
 from gpt2.errors import UserError
 from gpt2.hints import install
 
 
 class Missing(Exception):
     """This contender cannot take part; the text says why."""
+
+
+ENGINE = "bench.harness.engine"
 
 
 @dataclass(frozen=True)
@@ -63,20 +66,18 @@ CONTENDERS = {
     "jax": Contender("JAX", "bench.peers.xla", "", "jax", KEEP_MEMORY),
     "llmc": Contender("llm.c", "bench.peers.llmc"),
     "autograd": Contender("HIPS autograd", "bench.peers.hips", "", "autograd"),
-    "written": Contender("gpt2 manual, as written", "bench.engine", "written"),
-    "manual": Contender("gpt2 manual", "bench.engine", "manual"),
-    "auto": Contender("gpt2 auto", "bench.engine", "auto"),
-    "whole": Contender("gpt2 whole", "bench.engine", "whole"),
-    "shares": Contender("gpt2 whole, shares", "bench.engine", "shares"),
-    "processes": Contender("gpt2 whole, processes", "bench.engine", "processes"),
-    "whole-haswell": Contender("gpt2 whole, Haswell kernels", "bench.engine", "whole", environment=HASWELL),
-    "shares-haswell": Contender(
-        "gpt2 shares, Haswell kernels", "bench.engine", "shares", environment=HASWELL
-    ),
+    "written": Contender("gpt2 manual, as written", ENGINE, "written"),
+    "manual": Contender("gpt2 manual", ENGINE, "manual"),
+    "auto": Contender("gpt2 auto", ENGINE, "auto"),
+    "whole": Contender("gpt2 whole", ENGINE, "whole"),
+    "shares": Contender("gpt2 whole, shares", ENGINE, "shares"),
+    "processes": Contender("gpt2 whole, processes", ENGINE, "processes"),
+    "whole-haswell": Contender("gpt2 whole, Haswell kernels", ENGINE, "whole", environment=HASWELL),
+    "shares-haswell": Contender("gpt2 shares, Haswell kernels", ENGINE, "shares", environment=HASWELL),
     "processes-haswell": Contender(
-        "gpt2 processes, Haswell kernels", "bench.engine", "processes", environment=HASWELL
+        "gpt2 processes, Haswell kernels", ENGINE, "processes", environment=HASWELL
     ),
-    "peak": Contender("its products at sgemm peak", "bench.peak"),
+    "peak": Contender("its products at sgemm peak", "bench.harness.peak"),
     # Of bench.programs: these have no training, but `program(name, variant, inputs)`
     "programs-own": Contender("derived", "bench.programs.own", "", "numpy", KEEP_MEMORY),
     "programs-jax": Contender("JAX, jit", "bench.programs.xla", "", "jax", KEEP_MEMORY),
@@ -151,12 +152,12 @@ def settings(name, elementwise):
     """What this contender is built with, besides work and threads: the compiled ones of this engine have a
     backend for elementwise operations."""
     contender = CONTENDERS[name]
-    compiled = contender.module == "bench.engine" and contender.variant != "written"
+    compiled = contender.module == ENGINE and contender.variant != "written"
     return {"elementwise": elementwise} if compiled else {}
 
 
 def absence(facts):
-    """Why a contender is absent, as text, from the facts of bench.turns.Failed."""
+    """Why a contender is absent, as text, from the facts of bench.harness.turns.Failed."""
     return f"{'missing' if facts['missing'] else 'failed'}, {facts['reason']}"
 
 

@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 
-from bench.engine import Training
-from bench.sizes import CLIP, batches
+from bench.harness.engine import Training
+from bench.harness.sizes import CLIP, batches
 
 
 class TimedLayers:

@@ -16,7 +16,7 @@ What it leaves out: other traffic in the network, stragglers, and the time the p
 import math
 from dataclasses import dataclass
 
-from bench import ratios
+from bench.harness import ratios
 from gpt2.model import GPT2Config
 from gpt2.model.gpt2 import parameter_ranges
 from gpt2.train.flops import forward_flops

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentTypeError  # unlike a ValueError's, its text reaches the user
 from pathlib import Path
 
-from bench import contenders, machine, processors, sizes
+from bench.harness import contenders, machine, processors, sizes
 from gpt2.autodiff import Options
 from gpt2.backward import options_for
 from gpt2.cli import Parser

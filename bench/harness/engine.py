@@ -9,8 +9,8 @@ import inspect
 
 import numpy as np
 
-from bench.contenders import Missing
-from bench.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY
+from bench.harness.contenders import Missing
+from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY
 from gpt2.errors import UserError
 from gpt2.storage.download import cache_folder
 

@@ -15,12 +15,12 @@ import sys
 import time
 from pathlib import Path
 
-from bench import machine
-from bench.contenders import CONTENDERS, reason_missing
+from bench.harness import machine
+from bench.harness.contenders import CONTENDERS, reason_missing
 from gpt2.machine import free_memory
 from gpt2.parallel.cores import thread_variables
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SETTLE = 1.0  # seconds to wait at most for a contender's threads to fall asleep
 # A round in which others took more than this share of the machine during one of its turns is not counted,
 # unless hardly any round was quieter.
@@ -49,7 +49,7 @@ class Player:
         self.helpers = []  # pids of processes that it has started for its work
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", name, str(threads), str(nice)],
+            [sys.executable, "-m", "bench.harness.worker", name, str(threads), str(nice)],
             cwd=ROOT,
             env={**environment(threads), **CONTENDERS[name].environment},
             stdin=subprocess.PIPE,

@@ -1,0 +1,1 @@
+"""How contenders are run in turns, and what all benchmarks share."""
