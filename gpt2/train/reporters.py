@@ -182,7 +182,7 @@ class Own(Reporter):
         print("more text:", typed(f'gpt2 sample --run {folder} --prompt "{start}"'))
         print("train on: ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
         what, command = _next(s)
-        print(f"try next, {what}: {typed(command)}")
+        print(f"try next, {what}: {command}")
 
     def close(self) -> None:
         if self.progress is not None:
@@ -247,10 +247,10 @@ def _line(text):
 def _next(s: Settings) -> tuple[str, str]:
     """The one thing to try after a run with these settings: what it is, and the command."""
     if s.preset == "shakespeare" and s.data == "tinyshakespeare":
-        return "letter by letter", "gpt2 train --preset shakespeare-char-cpu"
+        return "letter by letter", typed("gpt2 train --preset shakespeare-char-cpu")
     if s.data in corpora.NAMED:
-        return "your own text", "gpt2 train --data path/to/file.txt"
-    return "the gradients that trained it, by hand and derived", "gpt2 explain layernorm"
+        return "your own text", typed("gpt2 train --data path/to/file.txt")
+    return "the gradients that trained it, by hand and derived", typed("gpt2 explain layernorm")
 
 
 def _print_if_encodable(line: str) -> None:
