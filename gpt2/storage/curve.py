@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gpt2.storage.metrics import Metrics, without_lag
 
@@ -17,7 +18,7 @@ OWN = "#2f81f7"  # of the validation: readable on white and on black
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def bars(numbers: Sequence[float], columns: int = 40) -> str:
+def bars(numbers: ArrayLike, columns: int = 40) -> str:
     """Numbers as a row of bars, each the mean of its share of them; "" if fewer than two are finite.
 
     >>> bars([3.0, 2.0, 1.5, 1.2, 1.1, 1.0])
