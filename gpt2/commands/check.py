@@ -28,17 +28,22 @@ from gpt2.output import painted
 SIZES = certificate.SIZES
 
 
+def run_file(path: str | Path) -> dict[str, Any]:
+    """The names that a file of Python defines. Raises UserError where it cannot be run."""
+    try:
+        return runpy.run_path(str(path))
+    except OSError as error:
+        raise UserError(f"{path}: {reason(error)}") from None
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path}: it cannot be run: {type(error).__name__}: {reason(error)}") from None
+
+
 def pairs(path: str | Path) -> Iterator[tuple[str, Any, Any, list]]:
     """(name, forward, backward, cases) of every backward in a file of Python. Runs the file.
 
     Raises UserError where it cannot be run, has no backward, or one whose forward or cases are missing.
     """
-    try:
-        names = runpy.run_path(str(path))
-    except OSError as error:
-        raise UserError(f"{path}: {reason(error)}") from None
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{path}: it cannot be run: {type(error).__name__}: {reason(error)}") from None
+    names = run_file(path)
     found = [name.removesuffix("_backward") for name in names if name.endswith("_backward")]
     if not found:
         layers = typed(f"gpt2 certificate --check --layers {quoted(path)}")

@@ -1,0 +1,1 @@
+"""gpt2 exercises: the files that it writes are in sheets."""

@@ -1,0 +1,87 @@
+"""gpt2 exercises: what is handed out, graded and hinted, tried with right and wrong answers."""
+
+import json
+import re
+
+import pytest
+
+from gpt2.commands.exercises import __main__ as exercises
+from gpt2.commands.exercises.sheets import ORDER
+
+
+@pytest.fixture
+def solved(tmp_path):
+    exercises.write(tmp_path / "solved", solved=True)
+    return tmp_path / "solved"
+
+
+def test_what_is_handed_out_has_no_solution_and_is_open(tmp_path, capsys):
+    assert exercises.main([str(tmp_path / "mine")]) == 0
+    for name in ORDER:
+        text = exercises.file_of(tmp_path / "mine", name).read_text()
+        assert text.endswith(f"saved{', *, num_heads' * (name == 'attention')}):\n    {exercises.TO_WRITE}\n")
+        assert "HINTS" not in text and f"def {name}_forward(" in text and f"Write `{name}_backward`" in text
+    assert exercises.main([str(tmp_path / "mine"), "--grade"]) == 1
+    assert capsys.readouterr().out.endswith("0 of 7 right\n")
+
+
+def test_solutions_are_right(solved, tmp_path, capsys):
+    results = tmp_path / "grade.json"
+    assert exercises.main([str(solved), "--grade", "--json", str(results)]) == 0
+    told = json.loads(results.read_text())
+    assert told["right"] == told["of"] == 7 and [e["state"] for e in told["exercises"]] == ["right"] * 7
+    assert capsys.readouterr().out.splitlines()[-1] == "7 of 7 right"
+
+
+# name -> what is written, what is written instead, what the report has to say of it
+MISTAKES = [
+    ("residual", "return dout, dout", "return dout, -dout", "the sign is wrong"),
+    ("matmul", "rows.T @ inp.reshape(-1, C)", "inp.reshape(-1, C).T @ rows", "it is transposed"),
+    ("gelu", "3.0 * CUBIC", "CUBIC", "the factor 3 is left out"),
+    ("layernorm", " - norm * scale)", ")", "the path through variance"),
+    ("crossentropy", "(p - is_target)", "p", "the path through at_target"),
+    ("encoder", "np.add.at(dwte, tokens, dout)", "dwte[tokens] += dout", "adds once for each"),
+    ("attention", "keepdims=True)) / np.sqrt(HS)", "keepdims=True))", "factor 0.5 is left out"),
+    ("gelu", "du = ", "du = 1 / 0  #", "gelu_backward raises ZeroDivisionError"),
+    ("gelu", "def gelu_backward", "def gelu_back", "has no function gelu_backward"),
+    ("gelu", "import numpy as np", "import numpy as np, no_such_module", "it cannot be run"),
+]
+
+
+@pytest.mark.parametrize("name, right, wrong, told", MISTAKES, ids=[f"{m[0]}: {m[3]}" for m in MISTAKES])
+def test_a_mistake_is_named(solved, capsys, monkeypatch, name, right, wrong, told):
+    monkeypatch.setenv("COLUMNS", "110")
+    path = exercises.file_of(solved, name)
+    text = path.read_text()
+    assert right in text
+    path.write_text(text.replace(right, wrong))
+    assert exercises.main([str(solved), "--grade"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert told in out and out.endswith("6 of 7 right")
+
+
+def test_a_forward_that_was_changed_helps_nobody(solved):
+    path = exercises.file_of(solved, "residual")
+    path.write_text(path.read_text().replace("a + b", "a - b").replace("dout, dout", "dout, -dout"))
+    assert exercises.grade(path, "residual")["state"] == "wrong"
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_hints_come_in_two_steps(name, capsys):
+    assert exercises.main(["--hint", name]) == exercises.main(["--hint", name, "--more"]) == 0
+    first, second = exercises.sheet(name).HINTS
+    out = " ".join(capsys.readouterr().out.split())
+    assert out == " ".join(f"{first} {second}".split()) and first != second
+
+
+def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert exercises.main([]) == 0
+    for argv, told in (
+        ([], "exercises/1_residual.py is there already"),
+        (["missing", "--grade"], "missing: no such folder"),
+        (["--json", "x.json"], "--json has no effect without --grade"),
+        (["--more"], "--more has no effect without --hint"),
+    ):
+        assert exercises.main(argv) == 2
+        assert re.search(f"^error: {re.escape(told)}.*\n$", capsys.readouterr().err)
