@@ -242,7 +242,7 @@ def test_bash_completes_commands_flags_and_choices(known):
         assert run.returncode == 0 and not run.stderr
         return run.stdout.split()
 
-    assert completed("gpt2", "ex") == ["explain"]
+    assert completed("gpt2", "ex") == ["explain", "exercises"]
     assert completed("gpt2", "sample", "--temp") == ["--temperature"]
     assert completed("gpt2", "train", "--comp") == ["--compile"]
     assert completed("gpt2", "sample", "--checkpoint", "") == ["best", "last"]

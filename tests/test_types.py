@@ -39,6 +39,8 @@ def public_in(body):
 def test_public_functions_are_annotated():
     bare = []
     for place, function in public_functions():
+        if "/sheets/" in place:
+            continue  # what students write on needs no types
         given = function.args
         arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
         untold = [a.arg for a in arguments if a and a.annotation is None and a.arg not in ("self", "cls")]
