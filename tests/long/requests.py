@@ -2,6 +2,7 @@
 
     python -m tests.long.requests                      each kind of function, some twenty minutes
     python -m tests.long.requests --count 2000 code    one of the kinds, fewer of them
+    python -m tests.long.requests --seconds 3600 service    one for an hour
 
     numbers   the code of a request is always the same, and a number in it another one each time
     code      each request brings code of its own, as a service does that is sent formulas
@@ -9,8 +10,9 @@
     programs  each request computes something else
     service   one derived function, whose world changes from request to request
 
-Exit status 1 where the process has grown by more than 4 MB between a tenth of the requests and all of them,
-or has sources in linecache, threads or code that is remembered beyond what the stores of the compiler hold.
+Exit status 1 where the process has grown by more than 4 MB between a tenth of the requests (or of the seconds)
+and all of them, or has sources in linecache, threads or code that is remembered beyond what the stores of the
+compiler hold.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import gc
 import linecache
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -108,14 +111,28 @@ def left_behind() -> dict[str, int]:
     }
 
 
-def check(kind: str, count: int, megabytes: float = MEGABYTES) -> list[str]:
-    """What is wrong after so many requests of a kind, compared with the first, which fill the stores."""
+def during(requests: Iterator, seconds: float) -> int:
+    """How many requests so many seconds take."""
+    end = time.monotonic() + seconds
+    return next(k for k, _ in enumerate(requests, 1) if time.monotonic() > end)
+
+
+def check(kind: str, count: int, seconds: float | None = None, megabytes: float = MEGABYTES) -> list[str]:
+    """What is wrong after so many requests of a kind, or so many seconds of them, compared with the first tenth,
+    which fills the stores.
+    """
     requests, first = KINDS[kind](), max(count // 10, 150)
-    for _ in range(first):
-        next(requests)
+    if seconds is None:
+        for _ in range(first):
+            next(requests)
+    else:
+        first = during(requests, seconds / 10)
     before, memory = left_behind(), resident()
-    for _ in range(count - first):
-        next(requests)
+    if seconds is None:
+        for _ in range(count - first):
+            next(requests)
+    else:
+        count = first + during(requests, 0.9 * seconds)
     after, grown = left_behind(), resident() - memory
     most = {name: n + (SOURCES if name == "sources" else 50) for name, n in before.items()}
     wrong = [f"{name}: {n} after {before[name]}" for name, n in after.items() if n > most[name]]
@@ -129,8 +146,9 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("kinds", nargs="*", default=[*KINDS], help=", ".join(KINDS))
     parser.add_argument("--count", type=int, default=100_000, help="requests of each kind")
+    parser.add_argument("--seconds", type=float, help="of each kind, in place of a number of requests")
     args = parser.parse_args(argv)
-    wrong = [w for kind in args.kinds for w in check(kind, args.count)]
+    wrong = [w for kind in args.kinds for w in check(kind, args.count, args.seconds)]
     sys.exit(bool(wrong))
 
 
