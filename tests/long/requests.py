@@ -10,9 +10,9 @@
     programs  each request computes something else
     service   one derived function, whose world changes from request to request
 
-Exit status 1 where the process has grown by more than 4 MB between a tenth of the requests (or of the seconds)
-and all of them, or has sources in linecache, threads or code that is remembered beyond what the stores of the
-compiler hold.
+Exit status 1 where the process has grown by more than 4 MB after the first tenth of the requests, or of the
+seconds, or has sources in linecache, threads or code that is remembered beyond what the stores of the compiler
+hold.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def during(requests: Iterator, seconds: float) -> int:
 
 
 def check(kind: str, count: int, seconds: float | None = None, megabytes: float = MEGABYTES) -> list[str]:
-    """What is wrong after so many requests of a kind, or so many seconds of them, compared with the first tenth,
-    which fills the stores.
+    """What is wrong after so many requests of a kind, or so many seconds of them, compared with the first
+    tenth, which fills the stores.
     """
     requests, first = KINDS[kind](), max(count // 10, 150)
     if seconds is None:
