@@ -26,7 +26,6 @@ V1 = (
     "memory.memsw.usage_in_bytes",
 )
 
-
 BUSY = 0.1  # of the machine's cores; where others took more, it was not quiet
 
 

@@ -44,6 +44,8 @@ MISTAKES = [
     ("attention", "keepdims=True)) / np.sqrt(HS)", "keepdims=True))", "factor 0.5 is left out"),
     ("gelu", "du = ", "du = 1 / 0  #", "gelu_backward raises ZeroDivisionError"),
     ("gelu", "def gelu_backward", "def gelu_back", "has no function gelu_backward"),
+    ("gelu", "    (inp,) = saved\n", "    raise SystemExit\n", "gelu_backward raises SystemExit"),
+    ("gelu", "(inp,) = saved", 'raise ValueError("\\x1b[31m")', r"gelu_backward raises ValueError: \x1b[31m"),
     ("gelu", "import numpy as np", "import numpy as np, no_such_module", "it cannot be run"),
 ]
 
@@ -60,7 +62,7 @@ def test_a_mistake_is_named(solved, capsys, monkeypatch, name, right, wrong, tol
     assert told in out and out.endswith("6 of 7 right")
 
 
-def test_a_forward_that_was_changed_helps_nobody(solved):
+def test_the_forward_of_the_file_does_not_count(solved):
     path = exercises.file_of(solved, "residual")
     path.write_text(path.read_text().replace("a + b", "a - b").replace("dout, dout", "dout, -dout"))
     assert exercises.grade(path, "residual")["state"] == "wrong"
@@ -82,6 +84,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
         (["missing", "--grade"], "missing: no such folder"),
         (["--json", "x.json"], "--json has no effect without --grade"),
         (["--more"], "--more has no effect without --hint"),
+        (["--grade", "--hint", "gelu"], "argument --hint: not allowed with argument --grade"),
     ):
         assert exercises.main(argv) == 2
         assert re.search(f"^error: {re.escape(told)}.*\n$", capsys.readouterr().err)

@@ -142,9 +142,8 @@ class Trial:
         """The way to take. Those that would cost too much to try are left out."""
         first, *others = self.ways
         gradients = self.s.steps * self.s.accumulate
-        if not others or MAX_MEASURING_SHARE * gradients < 2 * (
-            1 + ROUNDS
-        ):  # not even if nothing had to be compiled
+        # too short a run even if nothing had to be compiled
+        if not others or MAX_MEASURING_SHARE * gradients < 2 * (1 + ROUNDS):
             return first
         runners = {first: self.runner(first)}
         compiling = timed(runners[first])

@@ -98,11 +98,9 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
     s = Settings(**{**PRESETS.get(given.get("preset", "shakespeare"), {}), **given})
     gradients = s.steps * s.accumulate
     known_sizes = s.init in ("", *RELEASED)
-    if (
-        s.dtype != "float32"
-        or not known_sizes
-        or MAX_MEASURING_SHARE * gradients * operations(s) < START_S * RATE
-    ):
+    if s.dtype != "float32" or not known_sizes:
+        return Kernels(OWN)
+    if MAX_MEASURING_SHARE * gradients * operations(s) < START_S * RATE:  # too short a run
         return Kernels(OWN)
     with suppress(UserError):  # no home folder: what is found out now is found out again
         remember(cache_folder())

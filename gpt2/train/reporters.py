@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from gpt2.cli import fitted
 from gpt2.data import corpora
-from gpt2.errors import counted, printable
+from gpt2.errors import UserError, counted, printable
 from gpt2.hints import quoted, typed
 from gpt2.model.decoder import Decoder
 from gpt2.storage import curve, metrics, runs
@@ -174,9 +174,10 @@ class Own(Reporter):
         s = run.settings
         best = f"best validation loss {run.best:.4f} nats per token"
         done = f"done: {counted(run.step, 'step')}, {best}, all in {printable(run.folder)}"
-        _, losses = metrics.read(run.folder).get("loss")
-        if picture := curve.bars(losses):
-            _print_if_encodable(f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}")
+        with suppress(UserError):  # another machine of an MPI job need not see the folder
+            _, losses = metrics.read(run.folder).get("loss")
+            if picture := curve.bars(losses):
+                _print_if_encodable(f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}")
         print(fitted(done))
         folder, start = quoted(run.folder), "def " if s.data == "stdlib" else "O "
         print("more text:", typed(f'gpt2 sample --run {folder} --prompt "{start}"'))

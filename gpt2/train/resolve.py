@@ -4,7 +4,9 @@
 that are named the arrays that they hold. gpt2.train.run.Run keeps the result and changes none of it.
 """
 
+import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ class Resolved:
     model, optimizer, team
     origin      where the weights below adapters lie for good, if checkpoints need not hold them
     notes       what was decided, one line each
+    fingerprint   a function that tells this corpus, as encoded, from another; computed at its first call
     """
 
     settings: Settings
@@ -56,6 +59,7 @@ class Resolved:
     team: Any
     origin: Any
     notes: list[str]
+    fingerprint: Callable[[], dict[str, int]]
 
 
 def resolve(
@@ -86,7 +90,8 @@ def resolve(
         s = replace(s, layers=d.file.path)
     optimizer = make_optimizer(model, s)
     group = group or parallel.join("none")
-    team, told = start_team(s, model, optimizer, group, lambda: as_number(fingerprint(train, val, words)))
+    found = functools.cache(lambda: fingerprint(train, val, words))
+    team, told = start_team(s, model, optimizer, group, lambda: as_number(found()))
     if s.parallel in ("shares", "processes"):  # another number of workers would add up in another order
         s = replace(s, workers=str(team.size))
     slow = [slowness(layers)] if s.sample_tokens and (layers := unread(d)) else []
@@ -94,7 +99,7 @@ def resolve(
     if start is not None and start.lasting() and not d.trained.everything:
         origin = start.origin()
     notes = [*prepared.notes, *choice, *told, *slow]
-    return Resolved(s, words, train, val, model, optimizer, team, origin, notes)
+    return Resolved(s, words, train, val, model, optimizer, team, origin, notes, found)
 
 
 def weights(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpt2.data import tokenizer
-from gpt2.data.fingerprint import agree, fingerprint, vocabulary
+from gpt2.data.fingerprint import agree, vocabulary
 from gpt2.data.orders import ORDERS
 from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
@@ -55,6 +55,7 @@ class Run:
         self.model, self.optimizer, self.team = resolved.model, resolved.optimizer, resolved.team
         self.origin = resolved.origin
         self.notes = resolved.notes
+        self._fingerprint = resolved.fingerprint
         self.order = ORDERS[self.settings.order]
         s = self.settings
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
@@ -283,10 +284,10 @@ class Run:
             except OSError as error:
                 raise cannot_write(metrics, error) from None
 
-    @cached_property
+    @property
     def fingerprint(self) -> dict[str, int]:
         """Tells this corpus, as encoded, from another. Taken once: it is that of what is trained on."""
-        return fingerprint(self.train, self.val, self.tokenizer)
+        return self._fingerprint()
 
     @cached_property
     def kept_tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:

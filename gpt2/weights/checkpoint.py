@@ -198,7 +198,7 @@ def check_shapes(
 
 
 def check_finite(path: str | Path, params: Mapping[str, np.ndarray]) -> None:
-    """Raise UserError where a weight is infinite or nan: so is whatever is computed with it."""
+    """Raise UserError where a weight is infinite or nan."""
     if found := not_finite(params):
         raise UserError(
             f"{path}: {found}, expected finite numbers; the weights are damaged, or training had gone wrong "

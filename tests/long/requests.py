@@ -11,7 +11,7 @@
     service   one derived function, whose world changes from request to request
 
 Exit status 1 where the process has grown by more than 4 MB after the first tenth of the requests, or of the
-seconds, or has sources in linecache, threads or code that is remembered beyond what the stores of the compiler
+seconds, or has sources in linecache, threads or code that is remembered beyond what the compiler's stores
 hold.
 """
 

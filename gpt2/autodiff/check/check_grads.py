@@ -172,7 +172,7 @@ def check_one(
     got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
     got = got if isinstance(got, (tuple, list)) else (got,)
     if len(got) != len(inputs):
-        count = f"{len(got)} gradients are returned for {len(inputs)} inputs"
+        count = f"gradients returned: {len(got)}, inputs: {len(inputs)}"
         return [f"{count}: return one for each, None for integers"]
     lines = [f"{what} is written to" for what in _written(dout, kept, leaves, given)]
     double = [in_double_precision(x) for x in given]
