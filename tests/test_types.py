@@ -105,8 +105,9 @@ from gpt2 import GPT2, AdamW, GPT2Config
 from gpt2 import autodiff as ad
 
 
-def energy(x: npt.NDArray[np.float64]) -> float:
-    return float(np.sum(x * x))
+def energy(x: npt.NDArray[np.float64]) -> np.float64:
+    total: np.float64 = np.sum(x * x)
+    return total
 
 
 model = GPT2(GPT2Config.preset("tiny"), backward="whole", seed=0)
@@ -114,8 +115,14 @@ optimizer = AdamW(model, lr=1e-3)
 tokens = np.zeros((2, 8), int)
 loss: float = model.loss_and_grads(tokens, tokens)
 norm: float = optimizer.step()
-print(loss, norm, ad.grad(energy)(np.ones(3)), ad.source(ad.grad(energy)))
+slope = ad.grad(energy)
+print(loss, norm, slope(np.ones(3)), ad.grad(lambda x: np.sum(x * x))(np.ones(3)), ad.source(slope))
 """
+
+
+def test_the_ten_lines_run(capsys):
+    exec(PROGRAM, {})
+    assert capsys.readouterr().out.count("[2. 2. 2.]") == 2
 
 
 @pytest.fixture(scope="module", params=["editable", "ordinary"])

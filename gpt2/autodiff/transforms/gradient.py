@@ -109,7 +109,7 @@ def check_number(name: str, rec: Recording, wrt: Sequence[int], has_aux: bool = 
         )
 
 
-X = TypeVar("X")
+X = TypeVar("X", bound=Any)  # so that pyright lets a lambda compute with its argument
 P = ParamSpec("P")
 V = TypeVar("V")
 
