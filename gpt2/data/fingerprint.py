@@ -1,5 +1,6 @@
 """The fingerprint of an encoded corpus: a resumed run has to have the one that it began with."""
 
+import mmap
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -28,10 +29,18 @@ def fingerprint(train: np.ndarray, val: np.ndarray, words: Tokenizer) -> dict[st
 
 
 def _crc32(tokens):
-    """zlib.crc32 of an array, in blocks: between two of them Ctrl-C is heard."""
+    """zlib.crc32 of an array, in blocks: between two of them Ctrl-C is heard, and pages of a mapped file are
+    given back, which would count as memory of this process.
+    """
+    owner = tokens
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    mapped = isinstance(owner, mmap.mmap) and not tokens.flags.writeable and hasattr(mmap, "MADV_DONTNEED")
     found = 0
     for start in range(0, len(tokens), BLOCK):
         found = zlib.crc32(tokens[start : start + BLOCK].data, found)
+        if mapped:
+            owner.madvise(mmap.MADV_DONTNEED)
     return found
 
 

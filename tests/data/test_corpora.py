@@ -12,10 +12,11 @@ import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gpt2.data import corpora, stdlib, textfile, tinyshakespeare
-from gpt2.data.tokens import read_tokens, write_tokens
+from gpt2.data import corpora, fingerprint, stdlib, textfile, tinyshakespeare
+from gpt2.data.tokens import read_tokens, write_token_stream, write_tokens
 from gpt2.errors import UserError
 from gpt2.storage import download, files
 
@@ -365,3 +366,19 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         download.write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's count of memory")
+def test_the_fingerprint_of_a_long_corpus_takes_one_block_of_memory(tmp_path):
+    """A file that is mapped counts as memory of the process that has read it, unless it gives the pages back."""
+    path = tmp_path / "train.bin"
+    write_token_stream(path, (np.zeros(fingerprint.BLOCK, np.uint16) for _ in range(4)))
+    script = (
+        "import resource\nfrom gpt2.data import fingerprint, tokens\n"
+        f"mapped = tokens.read_tokens({str(path)!r})\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "fingerprint._crc32(mapped)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1.5 * 2 * fingerprint.BLOCK / 1024  # kB: two bytes a token
