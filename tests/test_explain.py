@@ -158,7 +158,7 @@ def test_statements_and_what_they_computed(shown):
 def test_values_as_text():
     rows = np.arange(36.0).reshape(3, 1, 12)
     assert value_text("x", rows) == (
-        "x: float64 (3, 1, 12)\n[[ 0.  1. ... 10. 11.]\n [12. 13. ... 22. 23.]]\n... 1 more rows"
+        "x: float64 (3, 1, 12)\n[[ 0.  1. ... 10. 11.]\n [12. 13. ... 22. 23.]]\n... 1 more row"
     )
     assert value_text("n", 3) == "n = 3" and value_text("f", len) == ""
 
@@ -170,6 +170,31 @@ def test_lines_lead_to_lines_in_both_backwards(shown):
     assert about(shown.manual, "dbias =").origins == (about(shown.forward, "out =").line,)
     known = {s.line for s in shown.forward}
     assert all({*s.origins} <= known for s in [*shown.manual, *shown.derived])
+
+
+LOOP = """
+import numpy as np
+from gpt2 import autodiff as ad
+
+def smooth(inp):
+    def step(carry, x):
+        carry = 0.5 * carry + x
+        return carry, carry
+    ys = ad.scan(step, np.zeros(inp.shape[:-1], inp.dtype), np.moveaxis(inp, -1, 0))[1]
+    return np.tanh(np.moveaxis(ys, 0, -1))
+
+LAYERS = {"gelu": smooth}
+"""
+
+
+def test_a_layer_with_a_loop_of_the_compilers(tmp_path):
+    """Its derived text cannot be run: it is shown without numbers."""
+    file = tmp_path / "smooth.py"
+    file.write_text(LOOP)
+    found = panels("gelu", str(file))
+    assert about(found.forward, "return np.tanh").line in about(found.derived, "out = np.tanh").origins
+    assert not any(s.values for s in found.derived) and any(s.values for s in found.forward)
+    assert found.manual[0].source.startswith("# There is none")
 
 
 def test_what_is_kept(layernorm):

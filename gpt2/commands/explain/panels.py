@@ -58,7 +58,7 @@ def panels(name: str, file: str | None = None) -> Panels:
     origins = ad.Origins(layer.forward, args, static, options_for())
     forward = Source.of(layer.forward, lambda: layer.forward(*args, **static))
     starts = forward.starts
-    manual = []
+    manual = [Statement(certificate.written_source(layer)[1])]
     if layer.backward is not None:
         dout, saved = origins.cotangents[0], origins.saved
         by_hand = Source.of(layer.backward, lambda: layer.backward(dout, saved, **static))
@@ -81,20 +81,31 @@ def _at_starts(line, starts):
 def derived(origins: ad.Origins, name: str, starts: Mapping[int, int]) -> list[Statement]:
     """The derived forward and backward, run one after the other."""
     found: list[Statement] = []
-    given = origins.arrays
+    given: Sequence | None = origins.arrays
     for half, written in zip(("forward", "backward"), origins.derived(name)):
         text = "\n".join(line for line, _ in written.lines).rstrip()
-        names: dict[str, Any] = dict(written.constants)
-        exec(compile(text, f"<{name} {half}>", "exec"), names)
-        function = names[f"{name}_{half}"]
-        source = Source(text, 1, function.__code__, partial(function, *given))
+        function, results = _run(text, f"{name}_{half}", written.constants, given)
+        source = Source(
+            text, 1, function and function.__code__, partial(function, *given) if function else int
+        )
         shown = source.statements({k: lines for k, (_, lines) in enumerate(written.lines, 1)}, starts)
         if found:  # without a second `import numpy as np`
             head, *rest = (s for s in shown if "import numpy" not in s.source)
             shown = [Statement("\n\n" + head.source.lstrip()), *rest]
         found += shown
-        given = [*function(*given)[1:], origins.cotangents[0]]
+        given = None if results is None else [*results[1:], origins.cotangents[0]]
     return found
+
+
+def _run(text: str, name: str, constants: dict, given: Sequence | None) -> tuple[Any, tuple | None]:
+    """The function of a text and its results; (None, None) if nothing is given, or the text cannot be run: it
+    may have a loop that NumPy has no name for."""
+    names = dict(constants)
+    try:
+        exec(compile(text, f"<{name}>", "exec"), names)
+        return (names[name], names[name](*given)) if given is not None else (None, None)
+    except (SyntaxError, NameError):
+        return None, None
 
 
 @dataclass
@@ -119,7 +130,11 @@ class Source:
     def pieces(self) -> list[tuple[int, int, str, ast.stmt]]:
         """(first line, last line, fold, statement) of each; of a loop or a condition that of its head."""
         shift = self.first - 1
-        found = _pieces(ast.parse(self.text).body)
+        try:
+            found = list(_pieces(ast.parse(self.text).body))
+        except SyntaxError:  # a derived text with what NumPy has no name for: line by line
+            lines = enumerate(self.text.split("\n"), 1)
+            found = [(k, k, "", ast.Pass()) for k, line in lines if line.startswith(" ")]
         return [(a + shift, b + shift, fold, statement) for a, b, fold, statement in found]
 
     @property
@@ -234,7 +249,8 @@ def value_text(name: str, value: Any) -> str:
         rows = rows.reshape(-1, rows.shape[-1])
         first = rows[:ROWS]
         numbers = np.array2string(first, precision=3, suppress_small=True, threshold=NUMBERS, edgeitems=2)
-        more = f"\n... {len(rows) - ROWS} more rows" if len(rows) > ROWS else ""
+        left = len(rows) - ROWS
+        more = f"\n... {left} more {'rows' if left > 1 else 'row'}" if left > 0 else ""
         return f"{name}: {value.dtype} {value.shape}\n{numbers}{more}"
     if isinstance(value, (bool, int, float, np.ndarray, np.number)):
         return f"{name} = {value}"
