@@ -30,7 +30,7 @@ from .changes import NONE, Lines, Pair, Stage, changes, values
 from .readable import constants, readable_lines
 
 NEAR = 1e-9  # relative: float64, computed in another order
-WRITES = "update", "scatter", "scatter_add"
+WRITES = "update", "scatter", "scatter_add"  # into their first argument, which is not what they compute
 
 
 @dataclass
@@ -39,9 +39,8 @@ class _Recorded:
 
     code: CodeType | None  # None where the function is not written in Python
     stages: dict[str, Any] = field(default_factory=dict)
-    starts: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # (number of a node, the line begun before it)
+    # (a number below those of the nodes that are made next, the line of the function that begins)
+    starts: list[tuple[int, int]] = field(default_factory=list)
 
     def run(self, entries: Fixed | FixedPair, args: Sequence, static: dict) -> _Recorded:
         def inside(frame, event, arg):
@@ -94,7 +93,9 @@ class Origins:
     forward       forward(*args, **static) -> (out, saved); out is differentiated, an array of floats
     args, static  the example, in double precision
 
-    derived(name), by_hand(backward) and changes() relate to it what they are about.
+    derived(name) is the derived backward line by line, by_hand(backward) relates one that someone wrote, and
+    changes() is what each stage of the compiler changed. A function that `forward` calls from several lines
+    counts for each of them.
 
         >>> def tanh(x):
         ...     y = np.tanh(x)
@@ -117,9 +118,8 @@ class Origins:
         self.cotangents = np.random.default_rng(1).standard_normal((2, *self.out.shape))
         line_by_line = FixedPair(forward, replace(options, before=False))
         self.recorded = _Recorded(_code(forward)).run(line_by_line, args, static)
-        self.places: dict[
-            Any, set[int]
-        ] = {}  # where a value was recorded, or its name's gradient -> its lines
+        # where a value was recorded, and what its gradient is called -> the lines of the value
+        self.places: dict[Any, set[int]] = {}
         for n in self.recorded.graph.nodes:
             for key in (n.loc, n.name and f"d{n.name}"):
                 self.places.setdefault(key, set()).update(self.recorded.line(n))
@@ -203,9 +203,7 @@ class Origins:
         made: dict[int, list[Node]] = {}
         for n in recorded.graph.nodes:
             like = self.like(known[n], n.op == "input") if n in known else None
-            read = (
-                n.args[1:] if n.op in ("update", "scatter", "scatter_add") else n.args
-            )  # not what it writes to
+            read = n.args[1:] if n.op in WRITES else n.args
             lines[n] = NONE.union(*(lines[a] for a in read)) if like is None else like
             for line in recorded.line(n):
                 made.setdefault(line, []).append(n)
@@ -213,9 +211,7 @@ class Origins:
         for line, nodes in made.items():
             computed = [n for n in nodes if n.op not in VIEWS]
             found[line] = NONE.union(*(lines[n] for n in computed or nodes))
-        if (
-            recorded.graph.inputs[0] in recorded.graph.outputs
-        ):  # handed on as it is, where the function returns
+        if recorded.graph.inputs[0] in recorded.graph.outputs:  # dout is returned as it is
             found[recorded.starts[-1][1]] = self.of(self.recorded.graph.outputs[0])
         pairs = [[known[n] for n in made.get(line, ()) if n in known] for line in found]
         return dict(zip(found, self._with_missing([*found.values()], pairs)))
@@ -287,7 +283,7 @@ def _depends(pair: Pair) -> bool:
 
 def _near(x: np.ndarray, y: np.ndarray) -> bool:
     # Not relative to the largest: beside a mask's -1e30 all other numbers would be alike
-    typical = np.quantile(np.abs(y[y != 0]), 0.25) if np.any(y) else 0.0
+    typical = np.quantile(np.abs(y[y != 0]).astype(float), 0.25) if np.any(y) else 0.0
     return np.allclose(x, y, rtol=NEAR, atol=NEAR * float(typical))
 
 

@@ -29,9 +29,7 @@ def page(explained: Sequence[Explained]) -> str:
     names = [e.name for e in explained]
     links = " &middot; ".join(f'<a href="#{name}">{name}</a>' for name in names)
     return Template(_file("page.html")).substitute(
-        title=escape(
-            f"{names[0]}: forward, manual, derived" if len(names) == 1 else "Layers and their backwards"
-        ),
+        title=f"{names[0]} and its backwards" if len(names) == 1 else "Layers and their backwards",
         links=f"<nav><p>{links}</p></nav>" if len(names) > 1 else "",
         style=_file("page.css") + CODE_STYLE,
         script=_file("page.js"),
@@ -73,16 +71,15 @@ def _folded(title: str, html: str) -> str:
 
 def _figure(panel: str, title: str, statements: Sequence[Statement]) -> str:
     coloured = iter(lines(python("\n".join(s.source for s in statements))))
-    body = "".join(
-        _statement(s, [next(coloured) for _ in s.source.split("\n")], panel == "forward") for s in statements
-    )
+    parts = [[next(coloured) for _ in s.source.split("\n")] for s in statements]
+    body = "".join(_statement(s, part, panel == "forward") for s, part in zip(statements, parts))
     head = f"<figcaption>{title}</figcaption>"
     return f'<figure data-panel="{panel}">{head}<div class="code">{body}</div></figure>'
 
 
 def _statement(s: Statement, coloured: Sequence[str], is_forward: bool) -> str:
     first, *rest = [_line(html, text) for html, text in zip(coloured, s.source.split("\n"))]
-    if s.fold:
+    if s.folded:
         inner = f"<summary>{first}</summary>{''.join(rest)}"
         return f'<details class="fold">{inner}</details>' if rest else first
     data = {
@@ -144,11 +141,11 @@ def _checks(e: Explained) -> str:
         for name, (error, tolerance) in e.errors.items()
     )
     shapes = ", ".join(f"{name} {kind}" for name, kind in e.shapes.items())
-    table = (
-        f"<table><tr><th>compared, in float64</th><th>largest scaled error</th><th></th></tr>{rows}</table>"
-    )
+    head = "<tr><th>compared, in float64</th><th>largest scaled error</th><th></th></tr>"
     kept = (
         f"<p>At the sizes of a training step ({escape(shapes)}) the forward keeps for the backward, besides "
         f"the inputs: {kept_text(*e.kept)}.</p>"
     )
-    return _folded(f"Checks: the gradients {'agree' if holds else 'DO NOT AGREE'}", table + kept)
+    return _folded(
+        f"Checks: the gradients {'agree' if holds else 'DO NOT AGREE'}", f"<table>{head}{rows}</table>{kept}"
+    )

@@ -18,7 +18,6 @@ from gpt2 import autodiff as ad
 from gpt2.backward import options_for
 from gpt2.commands import certificate
 
-DOCSTRING, CHECK = "docstring", "checks"
 ROWS, NUMBERS = 2, 16  # of an array: rows that are shown, and how many numbers they may have to be whole
 
 
@@ -30,14 +29,14 @@ class Statement:
     line     the number of the first one in its file: the name of a statement of the forward; 0 between them
     origins  the statements of the forward that it comes from
     values   what it computed on the example: names, types and numbers, as text
-    fold     DOCSTRING or CHECK for what is folded away
+    folded   whether only its first line is shown at first: docstrings, and checks of arguments
     """
 
     source: str
     line: int = 0
     origins: tuple[int, ...] = ()
     values: str = ""
-    fold: str = ""
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,9 @@ def derived(origins: ad.Origins, name: str, starts: Mapping[int, int]) -> list[S
     for half, written in zip(("forward", "backward"), origins.derived(name)):
         text = "\n".join(line for line, _ in written.lines).rstrip()
         function, results = _run(text, f"{name}_{half}", written.constants, given)
-        source = Source(
-            text, 1, function and function.__code__, partial(function, *given) if function else int
-        )
+        source = Source(text, 1, None, lambda: None)
+        if function is not None:
+            source = Source(text, 1, function.__code__, partial(function, *given))
         shown = source.statements({k: lines for k, (_, lines) in enumerate(written.lines, 1)}, starts)
         if found:  # without a second `import numpy as np`
             head, *rest = (s for s in shown if "import numpy" not in s.source)
@@ -127,20 +126,20 @@ class Source:
         return cls(textwrap.dedent("".join(lines)).rstrip(), first, inner.__code__, call)
 
     @cached_property
-    def pieces(self) -> list[tuple[int, int, str, ast.stmt]]:
-        """(first line, last line, fold, statement) of each; of a loop or a condition that of its head."""
+    def pieces(self) -> list[tuple[int, int, bool, ast.stmt]]:
+        """(first line, last line, whether folded, statement); of a loop or a condition its head."""
         shift = self.first - 1
         try:
             found = list(_pieces(ast.parse(self.text).body))
         except SyntaxError:  # a derived text with what NumPy has no name for: line by line
             lines = enumerate(self.text.split("\n"), 1)
-            found = [(k, k, "", ast.Pass()) for k, line in lines if line.startswith(" ")]
-        return [(a + shift, b + shift, fold, statement) for a, b, fold, statement in found]
+            found = [(k, k, False, ast.Pass()) for k, line in lines if line.startswith(" ")]
+        return [(a + shift, b + shift, folded, statement) for a, b, folded, statement in found]
 
     @property
     def starts(self) -> dict[int, int]:
         """Each line -> the first line of its statement."""
-        return {line: a for a, b, fold, _ in self.pieces if not fold for line in range(a, b + 1)}
+        return {line: a for a, b, folded, _ in self.pieces if not folded for line in range(a, b + 1)}
 
     def statements(self, origins: Mapping[int, Iterable[int]], starts: Mapping[int, int]) -> list[Statement]:
         """All of the text, in order.
@@ -154,11 +153,11 @@ class Source:
         def text(a, b):
             return "\n".join(lines[a - self.first : b - self.first + 1])
 
-        for a, b, fold, _ in self.pieces:
+        for a, b, folded, _ in self.pieces:
             if a > at:
                 found.append(Statement(text(at, a - 1)))
             of = {starts[k] for line in range(a, b + 1) for k in origins.get(line, ()) if k in starts}
-            found.append(Statement(text(a, b), a, tuple(sorted(of)), values.get(a, ""), fold))
+            found.append(Statement(text(a, b), a, tuple(sorted(of)), values.get(a, ""), folded))
             at = b + 1
         if at - self.first < len(lines):
             found.append(Statement(text(at, self.first + len(lines))))
@@ -172,12 +171,12 @@ class Source:
 
         def note(frame, event, arg):
             if running:
-                a, _, fold, statement = running.pop()
+                a, _, folded, statement = running.pop()
                 if isinstance(statement, ast.Return):
                     computed = _returned(statement, arg) if event == "return" else []
                 else:
                     computed = [(k, frame.f_locals[k]) for k in _written(statement) if k in frame.f_locals]
-                if not fold:
+                if not folded:
                     found[a] = "\n\n".join(t for k, v in computed if (t := value_text(k, v)))
             if event == "line" and frame.f_lineno in by_line:
                 running.append(by_line[frame.f_lineno])
@@ -192,20 +191,19 @@ class Source:
         return found
 
 
-def _pieces(body: Sequence[ast.stmt]) -> Iterator[tuple[int, int, str, ast.stmt]]:
-    for k, statement in enumerate(body):
+def _pieces(body: Sequence[ast.stmt]) -> Iterator[tuple[int, int, bool, ast.stmt]]:
+    for statement in body:
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         inner = [part for field in ("body", "orelse", "finalbody") for part in getattr(statement, field, [])]
-        if k == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            yield first, last, DOCSTRING, statement
-        elif _is_check(statement):
-            yield first, last, CHECK, statement
+        is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if is_docstring or _is_check(statement):
+            yield first, last, True, statement
         elif inner and inner[0].lineno > first:
             if not isinstance(statement, ast.FunctionDef):
-                yield first, inner[0].lineno - 1, "", statement
+                yield first, inner[0].lineno - 1, False, statement
             yield from _pieces(inner)
         else:
-            yield first, last, "", statement
+            yield first, last, False, statement
 
 
 def _is_check(statement: ast.stmt) -> bool:
