@@ -79,18 +79,21 @@ def test_no_sideways_scrolling(opened):
 
 
 def test_letters_are_legible(opened):
-    """At least 12 px, and 4.5 times as bright or dark as what is behind them, or the other way round."""
+    """At least 12 px and a contrast of 4.5, in lines that light up, are new or are gone too."""
     script = """[...document.querySelectorAll('#gelu :is(p, .ln, .ln span, label, button, summary, h2)')]
         .filter((x) => x.offsetParent && x.textContent.trim()).map((x) => {
             const style = getComputedStyle(x);
             let behind = x;
             const back = (y) => getComputedStyle(y).backgroundColor;
-            while (back(behind) === 'rgba(0, 0, 0, 0)') behind = behind.parentElement;
-            return [x.outerHTML.slice(0, 60), parseFloat(style.fontSize), style.color, back(behind)];
+            while (!back(behind).startsWith('rgb(')) behind = behind.parentElement;
+            return [x.className, x.textContent, parseFloat(style.fontSize), style.color, back(behind)];
         })"""
+    opened.run("document.querySelectorAll('#gelu .steps input')[3].click()")
+    opened.point(mark(opened, "forward", "u =", "gelu"), click=True)
+    opened.run("new Promise((done) => setTimeout(done, 300))")  # until colours have changed
     found = opened.run(script)
-    assert len(found) > 50
-    for what, size, color, behind in found:
+    assert {"lit", "new", "gone"} <= {word for kind, *_ in found for word in kind.split()}
+    for _, what, size, color, behind in found:
         assert size >= 12, what
         assert contrast(color, behind) >= 4.5, (what, color, behind)
 
