@@ -49,7 +49,7 @@ class _Step:
     computes: tuple
 
 
-class _Numbers:
+class _ValueNumbers:
     """Numbers arrays so that those with the same entries have the same number."""
 
     def __init__(self):
@@ -83,7 +83,7 @@ def changes(
     given = dict.fromkeys(BEFORE, arrays)
     given["differentiated"] = given["simplified again"] = [*arrays, cotangent]
     given["backward"] = [*evaluate_graph(stages["forward"], arrays)[1:], cotangent]
-    numbers = _Numbers()
+    numbers = _ValueNumbers()
     steps = {
         title: _steps(origin, stages[title], given[title], numbers) for title in BEFORE if title in stages
     }
@@ -106,7 +106,7 @@ def values(graph: Graph, given: Sequence[Sequence]) -> dict[Node, Pair]:
     return dict(zip(nodes, zip(first, second)))
 
 
-def _steps(origin: Callable, graph: Graph, given: Sequence, numbers: _Numbers) -> list[_Step]:
+def _steps(origin: Callable, graph: Graph, given: Sequence, numbers: _ValueNumbers) -> list[_Step]:
     known = {n: numbers.of(value) for n, (value, _) in values(graph, [given, given]).items()}
     shown = [n for n in graph.nodes if n.op != "input" and not is_scalar_const(n)]
     texts = str(graph).split("\n")[1:]

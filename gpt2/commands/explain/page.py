@@ -7,7 +7,7 @@ from string import Template
 
 from gpt2.commands.explain.highlight import STYLE as CODE_STYLE
 from gpt2.commands.explain.highlight import graph, lines, python
-from gpt2.commands.explain.panels import Panels, Statement, panels
+from gpt2.commands.explain.panels import Panels, SourcePart, panels
 from gpt2.commands.explain.parts import Explained
 from gpt2.commands.explain.text import kept_text
 
@@ -69,7 +69,7 @@ def _folded(title: str, html: str) -> str:
     return f'<details class="box"><summary>{title}</summary>{html}</details>'
 
 
-def _figure(panel: str, title: str, statements: Sequence[Statement]) -> str:
+def _figure(panel: str, title: str, statements: Sequence[SourcePart]) -> str:
     coloured = iter(lines(python("\n".join(s.source for s in statements))))
     parts = [[next(coloured) for _ in s.source.split("\n")] for s in statements]
     body = "".join(_statement(s, part, panel == "forward") for s, part in zip(statements, parts))
@@ -77,7 +77,7 @@ def _figure(panel: str, title: str, statements: Sequence[Statement]) -> str:
     return f'<figure data-panel="{panel}">{head}<div class="code">{body}</div></figure>'
 
 
-def _statement(s: Statement, coloured: Sequence[str], is_forward: bool) -> str:
+def _statement(s: SourcePart, coloured: Sequence[str], is_forward: bool) -> str:
     first, *rest = [_line(html, text) for html, text in zip(coloured, s.source.split("\n"))]
     if s.folded:
         inner = f"<summary>{first}</summary>{''.join(rest)}"

@@ -22,7 +22,7 @@ ROWS, NUMBERS = 2, 16  # of an array: rows that are shown, and how many numbers 
 
 
 @dataclass(frozen=True)
-class Statement:
+class SourcePart:
     """Some lines of a source.
 
     source   their text
@@ -43,9 +43,9 @@ class Statement:
 class Panels:
     """The three sources, and the stages of ad.Origins.changes; `shapes` tells of which example."""
 
-    forward: list[Statement]
-    manual: list[Statement]
-    derived: list[Statement]
+    forward: list[SourcePart]
+    manual: list[SourcePart]
+    derived: list[SourcePart]
     stages: list
     shapes: str
 
@@ -57,7 +57,7 @@ def panels(name: str, file: str | None = None) -> Panels:
     origins = ad.Origins(layer.forward, args, static, options_for())
     forward = Source.of(layer.forward, lambda: layer.forward(*args, **static))
     starts = forward.starts
-    manual = [Statement(certificate.written_source(layer)[1])]
+    manual = [SourcePart(certificate.written_source(layer)[1])]
     if layer.backward is not None:
         dout, saved = origins.cotangents[0], origins.saved
         by_hand = Source.of(layer.backward, lambda: layer.backward(dout, saved, **static))
@@ -77,9 +77,9 @@ def _at_starts(line, starts):
     return replace(line, origins=frozenset(starts[k] for k in line.origins if k in starts))
 
 
-def derived(origins: ad.Origins, name: str, starts: Mapping[int, int]) -> list[Statement]:
+def derived(origins: ad.Origins, name: str, starts: Mapping[int, int]) -> list[SourcePart]:
     """The derived forward and backward, run one after the other."""
-    found: list[Statement] = []
+    found: list[SourcePart] = []
     given: Sequence | None = origins.arrays
     for half, written in zip(("forward", "backward"), origins.derived(name)):
         text = "\n".join(line for line, _ in written.lines).rstrip()
@@ -90,7 +90,7 @@ def derived(origins: ad.Origins, name: str, starts: Mapping[int, int]) -> list[S
         shown = source.statements({k: lines for k, (_, lines) in enumerate(written.lines, 1)}, starts)
         if found:  # without a second `import numpy as np`
             head, *rest = (s for s in shown if "import numpy" not in s.source)
-            shown = [Statement("\n\n" + head.source.lstrip()), *rest]
+            shown = [SourcePart("\n\n" + head.source.lstrip()), *rest]
         found += shown
         given = None if results is None else [*results[1:], origins.cotangents[0]]
     return found
@@ -141,7 +141,7 @@ class Source:
         """Each line -> the first line of its statement."""
         return {line: a for a, b, folded, _ in self.pieces if not folded for line in range(a, b + 1)}
 
-    def statements(self, origins: Mapping[int, Iterable[int]], starts: Mapping[int, int]) -> list[Statement]:
+    def statements(self, origins: Mapping[int, Iterable[int]], starts: Mapping[int, int]) -> list[SourcePart]:
         """All of the text, in order.
 
         origins  the lines of the forward that a line comes from
@@ -155,12 +155,12 @@ class Source:
 
         for a, b, folded, _ in self.pieces:
             if a > at:
-                found.append(Statement(text(at, a - 1)))
+                found.append(SourcePart(text(at, a - 1)))
             of = {starts[k] for line in range(a, b + 1) for k in origins.get(line, ()) if k in starts}
-            found.append(Statement(text(a, b), a, tuple(sorted(of)), values.get(a, ""), folded))
+            found.append(SourcePart(text(a, b), a, tuple(sorted(of)), values.get(a, ""), folded))
             at = b + 1
         if at - self.first < len(lines):
-            found.append(Statement(text(at, self.first + len(lines))))
+            found.append(SourcePart(text(at, self.first + len(lines))))
         return found
 
     def values(self) -> dict[int, str]:
