@@ -35,12 +35,15 @@ WRITES = "update", "scatter", "scatter_add"  # into their first argument, which 
 
 @dataclass
 class _Recorded:
-    """The graphs of a function at each stage, and the line of the function that ran for each value."""
+    """The graphs of a function at each stage. What was recorded in functions that it calls stands at the line
+    of the call, and so does all that is made of it."""
 
     code: CodeType | None  # None where the function is not written in Python
     stages: dict[str, Any] = field(default_factory=dict)
     # (a number below those of the nodes that are made next, the line of the function that begins)
     starts: list[tuple[int, int]] = field(default_factory=list)
+    # what the gradient of a variable of the function is called -> the lines that assign the variable
+    gradients: dict[str, Lines] = field(default_factory=dict)
 
     def run(self, entries: Fixed | FixedPair, args: Sequence, static: dict) -> _Recorded:
         def inside(frame, event, arg):
@@ -51,23 +54,33 @@ class _Recorded:
         before = sys.gettrace()
         sys.settrace(lambda frame, event, arg: inside if frame.f_code is self.code else None)
         try:
-            entries.build(args, static, lambda title, made, seconds: self.stages.setdefault(title, made))
+            entries.build(args, static, self.came_out)
         finally:
             sys.settrace(before)
         return self
+
+    def came_out(self, title: str, made: Any, seconds: float) -> None:
+        """Note the graph of a stage. Lines of a recording are set before anything is made of it."""
+        if title == "recorded" and self.starts:
+            for n in made.nodes:
+                if self.lines(n) and n.name is not None:
+                    name = f"d{n.name}"
+                    self.gradients[name] = self.gradients.get(name, NONE) | self.lines(n)
+                elif n.loc is not None and not self.lines(n):
+                    k = max(0, bisect_right(self.starts, (n.id, 0)) - 1)
+                    n.loc = (self.code.co_filename, self.starts[k][1], self.code.co_name)
+        self.stages.setdefault(title, made)
 
     @property
     def graph(self) -> Graph:
         return self.stages["recorded"]
 
-    def line(self, n: Node) -> Lines:
-        """The line of a recorded value: its own, or the one that called the function that it stands in."""
+    def lines(self, n: Node) -> Lines:
+        """The line of the function that a value stems from, as far as the compiler has noted one."""
         if n.loc is None or self.code is None:
             return NONE
-        if (n.loc[0], n.loc[2]) == (self.code.co_filename, self.code.co_name):
-            return frozenset((n.loc[1],))
-        k = bisect_right(self.starts, (n.id, 0)) - 1
-        return frozenset((self.starts[k][1],)) if k >= 0 else NONE
+        inside = (n.loc[0], n.loc[2]) == (self.code.co_filename, self.code.co_name)
+        return frozenset((n.loc[1],)) if inside else NONE
 
 
 @dataclass(frozen=True)
@@ -94,8 +107,7 @@ class Origins:
     args, static  the example, in double precision
 
     derived(name) is the derived backward line by line, by_hand(backward) relates one that someone wrote, and
-    changes() is what each stage of the compiler changed. A function that `forward` calls from several lines
-    counts for each of them.
+    changes() is what each stage of the compiler changed.
 
         >>> def tanh(x):
         ...     y = np.tanh(x)
@@ -118,17 +130,12 @@ class Origins:
         self.cotangents = np.random.default_rng(1).standard_normal((2, *self.out.shape))
         line_by_line = FixedPair(forward, replace(options, before=False))
         self.recorded = _Recorded(_code(forward)).run(line_by_line, args, static)
-        # where a value was recorded, and what its gradient is called -> the lines of the value
-        self.places: dict[Any, set[int]] = {}
-        for n in self.recorded.graph.nodes:
-            for key in (n.loc, n.name and f"d{n.name}"):
-                self.places.setdefault(key, set()).update(self.recorded.line(n))
 
     def of(self, n: Node) -> Lines:
         """The lines that the compiler notes for a value; of a sum of gradients those of its parts."""
-        named = frozenset(self.places.get(n.name, ())) if n.derived and n.name else NONE
+        named = self.recorded.gradients.get(n.name, NONE) if n.derived else NONE
         if n.loc is not None:
-            return named.union(self.places.get(n.loc, ()))
+            return named | self.recorded.lines(n)
         return named.union(*map(self.of, n.args))
 
     @cached_property
@@ -168,7 +175,7 @@ class Origins:
     def stages(self) -> dict[str, Any]:
         """What came out of each stage of the compiler on the way to the derived backward."""
         pair = FixedPair(self.forward, self.options)
-        return _Recorded(None).run(pair, self.args, self.static).stages
+        return _Recorded(_code(self.forward)).run(pair, self.args, self.static).stages
 
     def derived(self, name: str) -> tuple[Derivation, Derivation]:
         """The derived forward and backward, NAME_forward and NAME_backward, as readable source."""
@@ -205,7 +212,7 @@ class Origins:
             like = self.like(known[n], n.op == "input") if n in known else None
             read = n.args[1:] if n.op in WRITES else n.args
             lines[n] = NONE.union(*(lines[a] for a in read)) if like is None else like
-            for line in recorded.line(n):
+            for line in recorded.lines(n):
                 made.setdefault(line, []).append(n)
         found = {}
         for line, nodes in made.items():

@@ -102,10 +102,10 @@ def test_a_function_that_the_forward_calls_counts_where_it_is_called():
         return a * b, ()
 
     first = forward.__code__.co_firstlineno
-    lines = [
-        origins for text, origins in ad.Origins(forward, (np.ones(3),), {}).derived("f")[1].lines if origins
-    ]
-    assert frozenset().union(*lines) == {first + 1, first + 2, first + 3}
+    _, backward = ad.Origins(forward, (np.ones(3),), {}).derived("f")
+    found = {lines for _, lines in backward.lines}
+    assert {frozenset((first + 1,)), frozenset((first + 2,))} <= found  # each call by itself
+    assert frozenset().union(*found) == {first + 1, first + 2, first + 3}
 
 
 def test_likeness():
