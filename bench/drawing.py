@@ -142,7 +142,7 @@ def dots(
     keys = [name for name in names if name]
     left = min(WIDTH / 2, 20 + CHARACTER * max(map(len, rows)))
     row = max(ROW, 9 * len(names) + 3)
-    top, deep = TITLE + KEY * len(keys), row * len(rows) + 6
+    top, deep = _above(title, keys), row * len(rows) + 6
     with look():
         figure = canvas(WIDTH, top + deep + BOTTOM + 20 * bool(unit), title)
         axes = place(figure, left, top, WIDTH - left - RIGHT, deep)
@@ -171,8 +171,8 @@ def lines(
     one: bool = False,
 ) -> Any:
     """A curve for each series, through (x, spread of y). names, told and log are of x and of y."""
-    keys = len(series) if len(series) > 1 else 0
-    top = TITLE + KEY * keys
+    keys = list(series) if len(series) > 1 else []
+    top = _above(title, keys)
     with look():
         figure = canvas(WIDTH, top + 300 + 2 * BOTTOM, title)
         axes = place(figure, 76, top, WIDTH - 76 - RIGHT, 300)
@@ -189,6 +189,11 @@ def lines(
         if keys:
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
     return figure
+
+
+def _above(title: str, keys: Sequence[str]) -> float:
+    """The pixels that the title and the names of series take above the axes."""
+    return (TITLE if title else 8) + KEY * len(keys)
 
 
 def _marks(axes: Any, k: int, name: str, points: Iterable, upright: bool) -> None:

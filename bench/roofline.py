@@ -14,12 +14,20 @@ import itertools
 import statistics
 from pathlib import Path
 
-from bench.harness import bars, contenders, machine, program, ratios, sizes
+from bench import drawing
+from bench.harness import contenders, machine, program, ratios, sizes
 from bench.harness.turns import DISTURBED, Failed, Player, settle
 from bench.harness.work import step_work
 from gpt2.errors import UserError
 
 ENGINE = ("written", "manual", "auto", "whole")
+# Of the picture
+COLOURS = {"products": "own", "memory": "green"}
+KEYS = {
+    "own": "bound by products",
+    "green": "bound by memory",
+    "peer": "above the bound: what a faster engine could win",
+}
 
 
 def main(argv):
@@ -59,6 +67,8 @@ def main(argv):
     variants = contenders.find(options.contenders, ENGINE)
     if others := [name for name in variants if name not in ENGINE]:
         raise UserError(f"--contenders: {others[0]!r} has no timers, expected some of {', '.join(ENGINE)}")
+    if options.svg:
+        drawing.look()  # says so if matplotlib is missing, before anything is measured
     facts = machine.describe()
     program.say(options, program.machine_line(facts))
     threads = program.thread_counts(options.threads)
@@ -66,7 +76,7 @@ def main(argv):
     program.write_json(options, {"benchmark": "roofline", "machine": facts, "results": results})
     drawn = [result for result in results if "rows" in result]
     if options.svg and drawn:
-        Path(options.svg).write_text(bars.svg(drawn[-1], heading(drawn[-1])), encoding="utf-8")
+        Path(options.svg).write_text(picture(drawn[-1]), encoding="utf-8")
     return 0 if drawn else 1
 
 
@@ -178,6 +188,17 @@ def as_text(result):
         text += ["", ratios.table(header, lines)]
     text += [f"{share:6.1%}  {place}  {source[:80]}" for share, place, source in result.get("lines", ())]
     return "\n".join([*text, program.load_line(result["load"])])
+
+
+def picture(result):
+    """For each layer its time, and in it the least that the machine needs; who takes longest first."""
+    rows = {key: row for key, row in result["rows"].items() if row["ms"] is not None}
+    group = []
+    for key, row in sorted(rows.items(), key=lambda item: -item[1]["ms"]):
+        parts = ("peer", row["ms"]), (COLOURS[row["by"]], min(row["bound_ms"], row["ms"]))
+        over = f", {row['ms'] / row['bound_ms']:.1f} x" if row["bound_ms"] else ""
+        group.append(drawing.Bar(key.replace("/", " "), parts, f"{row['ms']:.1f} ms{over}"))
+    return drawing.adaptive(drawing.svg(drawing.bars(heading(result), {"": group}, KEYS, 760, 190)))
 
 
 def line(key, row, step_ms):

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.harness import machine, program
@@ -21,7 +22,7 @@ from bench.studies.page import page
 from bench.studies.study import Report, from_json, to_json
 from gpt2.cli import Parser
 from gpt2.errors import UserError
-from gpt2.hints import typed
+from gpt2.hints import install, typed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +45,8 @@ def main(argv):
     else:
         print(markdown(report, listings=False))
         print(f"wrote {', '.join(str(options.out / name) for name in files(report))}", file=sys.stderr)
+        if "studies.html" not in files(report):
+            program.note(f"studies.html needs two packages: {install('markdown', 'matplotlib')}")
         program.write_json(options, report_json(report))
     return 1 if report.failed else 0
 
@@ -149,12 +152,14 @@ def read(path, names=()):
 
 
 def files(report):
-    """Name -> text of everything that is written."""
-    return {
+    """Name -> text of everything that is written; the page is left out without the packages that make it."""
+    found = {
         "studies.md": lambda: markdown(report),
         "studies.json": lambda: json.dumps(report_json(report), indent=1) + "\n",
-        "studies.html": lambda: page(report),
     }
+    if find_spec("markdown") and find_spec("matplotlib"):
+        found["studies.html"] = lambda: page(report)
+    return found
 
 
 def write(report, folder):

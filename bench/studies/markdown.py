@@ -3,6 +3,8 @@
 `python -m docs.studies` draws pictures of the tables of such a page, and puts them below the questions.
 """
 
+import html
+
 from bench.studies import load
 from bench.studies.numbers import cell_text, conditions, counts_text, load_text
 
@@ -40,6 +42,7 @@ def study_text(name, result, listings):
 
 def folded(title, text):
     """What is shown where its title is clicked, on GitHub and on the site."""
+    title = html.escape(title, quote=False)
     return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
@@ -47,7 +50,10 @@ def table_text(table):
     """Columns of equal width, so that the Markdown itself can be read."""
     head = [column.name for column in table.columns]
     rows = [
-        [cell_text(cell, column.unit).replace("|", "\\|") for cell, column in zip(row, table.columns)]
+        [
+            cell_text(cell, column.unit).replace("|", "\\|").replace("<", "&lt;")
+            for cell, column in zip(row, table.columns)
+        ]
         for row in table.rows
     ]
     widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,6 @@ import pytest
 
 from bench import layers, roofline, step, timeline
 from bench.harness import (
-    bars,
     contenders,
     engine,
     machine,
@@ -38,6 +38,7 @@ from gpt2.autodiff.run import blas, kernels, remembered, threads
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config
 from gpt2.train.flops import training_flops
+from tests.support.pictures import words
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,14 +77,16 @@ def test_bound_is_the_slower_of_products_and_memory():
 
 
 def test_a_roofline_is_drawn_with_its_bounds():
+    pytest.importorskip("matplotlib")
     size = sizes.SIZES["4x128-B12T64"]
     seconds = {f"{kind}/{part}": 1.0 for kind, part in step_work(size)} | {"step/": 30.0}
     result = roofline.compare(size, [seconds], {"sgemm": 1e9, "copy": 1e9})
-    tree = ElementTree.fromstring(bars.svg(result, "a < b"))
-    found = [(r.get("class"), float(r.get("width"))) for r in tree.iter("{http://www.w3.org/2000/svg}rect")]
-    for (kind, whole), (by, bound) in zip(found[4::2], found[5::2]):  # behind the paper and three keys
-        assert kind == "above" and by in ("products", "memory") and bound <= whole
-    assert len(found) == 4 + 2 * len(result["rows"])
+    text = roofline.picture({**result, "size": "a < b", "variant": "manual", "threads": 1})
+    said = [word for word, *_ in words(text)]
+    assert "a < b, gpt2 manual, 1 thread" in said and {*roofline.KEYS.values()} < set(said)
+    for key, row in result["rows"].items():
+        assert key.replace("/", " ") in said
+        assert not row["bound_ms"] or f"1000.0 ms, {1000 / row['bound_ms']:.1f} x" in said
 
 
 def test_a_timeline_has_a_bar_for_each_span():
@@ -92,12 +95,13 @@ def test_a_timeline_has_a_bar_for_each_span():
     assert kernels.run_blocks is timeline.RUN_BLOCKS and kernels.matmul is timeline.MATMUL
     assert {kind for _, kind, *_ in spans} == {"product", "region"} and len(timeline.lanes(spans)) == 1
     assert all(0 <= begin <= end <= seconds for *_, begin, end in spans)
-    tree = ElementTree.fromstring(timeline.svg(spans, seconds, "a < b"))
-    drawn = [r.get("class") for r in tree.iter("{http://www.w3.org/2000/svg}rect")]
-    assert sum(kind in ("product", "region") for kind in drawn) == len(spans) + 2  # and the keys
     assert list(timeline.summary([(1, "product", "", 0.0, 0.5), (1, "region", "", 0.5, 0.6)], 1.0)) == [
         "thread 1: products 50%, regions 10%, neither 40%"
     ]
+    pytest.importorskip("matplotlib")
+    said = [word for word, *_ in words(timeline.picture(spans, seconds, "a < b"))]
+    assert sum(bool(re.fullmatch(r".+: \d+ us", word)) for word in said) == len(spans)
+    assert {"a < b", "thread 1", *timeline.KEYS.values()} < set(said)
 
 
 def test_the_memory_of_a_step_is_drawn_with_the_names_of_its_tensors(tmp_path):
