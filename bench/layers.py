@@ -29,9 +29,7 @@ def main(argv):
         default="B4T64",
         help="batches, B sequences of T tokens (default B4T64)",
     )
-    parser.add_argument(
-        "--layers", metavar="NAME,...", default="", help=f"of {', '.join(cases.cases(1, 1))} (default all)"
-    )
+    program.names(parser, "--layers", "", f"of {', '.join(cases.cases(1, 1))}")
     program.contest_flags(parser, rounds=15, seconds=20, default=contenders.LAYER, among=contenders.LAYERS)
     options = parser.parse_args(argv)
     batches = options.sizes.split(",")
@@ -40,15 +38,12 @@ def main(argv):
         cases.find_batch(batch)
     taking_part = contenders.find(options.contenders, contenders.LAYER, contenders.LAYERS)
     threads = program.thread_counts(options.threads)
-    facts = program.facts(options)
-    program.say(options, program.machine_line(facts))
-    results = []
+    report = program.Report(options, "layers", program.facts(options))
     for batch in batches:
         for n in threads:
-            results.append(measure(batch, n, names, taking_part, options))
-            program.say(options, "\n" + as_text(results[-1]))
-    program.write_json(options, {"benchmark": "layers", "machine": facts, "results": results})
-    return 0 if any(row["rows"] for result in results for row in result["layers"].values()) else 1
+            result = measure(batch, n, names, taking_part, options)
+            report.add(result, as_text(result))
+    return 0 if any(row["rows"] for result in report.write() for row in result["layers"].values()) else 1
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
@@ -60,7 +55,7 @@ def measure(batch, threads, layers, names, options):
     with Contest(names, threads, lambda player: {}, options.nice) as contest:
         result["absent"] = dict(contest.absent)
         for layer in layers:
-            program.note(f"{batch}, {threads} thread{'s' * (threads > 1)}: {layer}")
+            program.note(f"{batch}, {ratios.plural(threads, 'thread')}: {layer}")
             contest.set_work(
                 functools.partial(set_up, batch=batch, case=layer, elementwise=options.elementwise)
             )
@@ -143,7 +138,7 @@ def geometric_means(layers):
 def as_text(result):
     present = [n for n in contenders.CONTENDERS if any(n in row["rows"] for row in result["layers"].values())]
     text = [
-        f"{result['batch']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
+        f"{result['batch']}, {ratios.plural(result['threads'], 'thread')}, "
         f"gpt2 with elementwise {result['elementwise']}: forward / backward, median milliseconds"
     ]
     lines = []
@@ -152,7 +147,7 @@ def as_text(result):
         lines.append([layer, *cells])
     text.append(ratios.table(["layer", *map(title, present)], lines))
     text += ratio_table(result, present)
-    text += [f"{title(name)}: {contenders.absence(why)}" for name, why in result["absent"].items()]
+    text += contenders.absences(result["absent"])
     for layer, row in result["layers"].items():
         text += [f"{layer}, {title(name)}: not counted, {why}" for name, why in row["wrong"].items()]
     text += [f"{', '.join(layers)}: {why}" for why, layers in absences(result["layers"]).items()]

@@ -36,21 +36,9 @@ def main(argv):
         "Compare the training step with what this machine could do.",
         "threads of a step, e.g. 1,2",
     )
-    parser.add_argument(
-        "--sizes",
-        metavar="NAME,...",
-        default="124M-B4T64",
-        help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)",
-    )
-    parser.add_argument(
-        "--contenders",
-        metavar="NAME,...",
-        default="manual",
-        help=f"whose steps: of {', '.join(ENGINE)} (default manual)",
-    )
-    parser.add_argument(
-        "--steps", metavar="N", type=program.positive(int), default=5, help="steps that are timed (default 5)"
-    )
+    program.names(parser, "--sizes", "124M-B4T64", f"of model and batch: {', '.join(sizes.SIZES)}, or all")
+    program.names(parser, "--contenders", "manual", f"whose steps: of {', '.join(ENGINE)}")
+    program.number(parser, "--steps", 5, "steps that are timed")
     parser.add_argument(
         "--lines",
         metavar="N",
@@ -69,12 +57,11 @@ def main(argv):
         raise UserError(f"--contenders: {others[0]!r} has no timers, expected some of {', '.join(ENGINE)}")
     if options.svg:
         drawing.look()  # says so if matplotlib is missing, before anything is measured
-    facts = machine.describe()
-    program.say(options, program.machine_line(facts))
-    threads = program.thread_counts(options.threads)
-    results = [measure(*which, options) for which in itertools.product(chosen, variants, threads)]
-    program.write_json(options, {"benchmark": "roofline", "machine": facts, "results": results})
-    drawn = [result for result in results if "rows" in result]
+    report = program.Report(options, "roofline")
+    for which in itertools.product(chosen, variants, program.thread_counts(options.threads)):
+        result = measure(*which, options)
+        report.add(result, as_text(result))
+    drawn = [result for result in report.write() if "rows" in result]
     if options.svg and drawn:
         Path(options.svg).write_text(picture(drawn[-1]), encoding="utf-8")
     return 0 if drawn else 1
@@ -102,7 +89,6 @@ def measure(size, variant, threads, options):
     finally:
         settle(*player.pids)
         player.close()
-    program.say(options, "\n" + as_text(result))
     return result
 
 
@@ -140,7 +126,7 @@ def heading(result):
     beside = ", measured beside other work" if disturbed(result) else ""
     return (
         f"{result['size']}, {contenders.CONTENDERS[result['variant']].title}, "
-        f"{result['threads']} thread{'s' * (result['threads'] > 1)}{beside}"
+        f"{ratios.plural(result['threads'], 'thread')}{beside}"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from bench.harness.cases import cases, find_batch
 from bench.harness.engine import LayerRun, variant_layer
+from bench.harness.ratios import plural
 
 # As in bench.layers: sums of up to 50257 float32 terms, relative to the length of the array.
 TOLERANCE = 1e-4
@@ -34,7 +35,7 @@ def derived(case, threads):
 def group(case, record, pytestconfig, threads):
     batch = pytestconfig.getoption("--bench-batch")
     shapes = [None if shape is None else list(getattr(shape, "shape", shape)) for shape in case.shapes]
-    record(f"{case.name} {batch}, {threads} thread{'s' * (threads > 1)}", shapes=shapes, batch=batch)
+    record(f"{case.name} {batch}, {plural(threads, 'thread')}", shapes=shapes, batch=batch)
 
 
 def test_forward(benchmark, group, manual):

@@ -20,6 +20,7 @@ import numpy as np
 
 from bench import drawing
 from bench.harness import program, sizes
+from bench.harness.ratios import plural
 from gpt2 import autodiff as ad
 from gpt2.autodiff.run import kernels, threads
 from gpt2.autodiff.run.split_matmul import product
@@ -38,15 +39,9 @@ def main(argv):
         "threads of the step",
     )
     program.model_flags(parser, "4x128-B12T64")
+    program.number(parser, "--steps", 5, "steps, of which the last is drawn")
     add = parser.add_argument
     add("--out", metavar="FILE", default="timeline.svg", help="the picture (default timeline.svg)")
-    add(
-        "--steps",
-        metavar="N",
-        type=program.positive(int),
-        default=5,
-        help="steps, of which the last is drawn (default 5)",
-    )
     add("--memory", metavar="FILE", help="another picture: who holds which memory in the course of the step")
     options = parser.parse_args(argv)
     size = sizes.find(options.size, flag="--size")
@@ -55,7 +50,7 @@ def main(argv):
     drawing.look()  # says so if matplotlib is missing, before anything is measured
     for count in program.thread_counts(options.threads)[-1:]:
         spans, seconds = record(size, options.backward, count, options.steps)
-        who = f"{size.name}, {options.backward}, {count} thread{'s' * (count > 1)}"
+        who = f"{size.name}, {options.backward}, {plural(count, 'thread')}"
         title = f"{who}: {1e3 * seconds:.1f} ms a step"
         Path(options.out).write_text(picture(spans, seconds, title), encoding="utf-8")
         program.say(options, f"{title}\n" + "\n".join(summary(spans, seconds)) + f"\nwrote {options.out}")

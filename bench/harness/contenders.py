@@ -86,6 +86,15 @@ CONTENDERS = {
         "PyTorch, compiled", "bench.programs.pytorch", "compile", "torch", KEEP_MEMORY
     ),
     "programs-autograd": Contender("HIPS autograd", "bench.programs.hips", "", "autograd", KEEP_MEMORY),
+    # Of bench.generate and bench.finetune, which have functions of their own
+    "generate-gpt2": Contender("gpt2", "bench.generate", "gpt2"),
+    "generate-transformers": Contender("transformers", "bench.generate", "transformers", "transformers"),
+    "generate-copy": Contender("as many bytes moved by a copy", "bench.generate", "copy"),
+    "finetune-full": Contender("full", "bench.finetune", "full"),
+    "finetune-lora": Contender("lora", "bench.finetune", "lora"),
+    "finetune-lora-manual": Contender("lora-manual", "bench.finetune", "lora-manual"),
+    "finetune-peft": Contender("peft", "bench.finetune", "peft", "peft", KEEP_MEMORY),
+    "finetune-peft-compile": Contender("peft-compile", "bench.finetune", "peft-compile", "peft", KEEP_MEMORY),
 }
 
 # PyTorch as its users can have it at its fastest. Ratios are to the faster of the two in the run.
@@ -159,6 +168,11 @@ def settings(name, elementwise):
 def absence(facts):
     """Why a contender is absent, as text, from the facts of bench.harness.turns.Failed."""
     return f"{'missing' if facts['missing'] else 'failed'}, {facts['reason']}"
+
+
+def absences(absent):
+    """A line for each contender that is absent."""
+    return [f"{CONTENDERS[name].title}: {absence(facts)}" for name, facts in absent.items()]
 
 
 def reason_missing(name):

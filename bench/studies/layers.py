@@ -6,7 +6,7 @@ import numpy as np
 
 from bench.harness.cases import cases
 from bench.harness.engine import LayerRun, output_gradient
-from bench.harness.ratios import geometric_mean
+from bench.harness.ratios import geometric_mean, plural
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.measure import interleave, memory, peak_and_kept, threads
 from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Listing, Result, Series, Study
@@ -127,7 +127,7 @@ def time_table(result, times, batch, n):
     B, T = batch
     written = [Column("backward, as written", SECONDS)] if n == 1 else []
     table = result.table(
-        f"Layers, B={B}, T={T}, {n} thread{'s' * (n > 1)}",
+        f"Layers, B={B}, T={T}, {plural(n, 'thread')}",
         Column("layer"),
         Column("forward", SECONDS),
         *written,
@@ -302,7 +302,7 @@ def models(result, options, counts):
                 *peaks,
             )
     told = ", ".join(
-        f"{ratio.median:.2f} ({name}, {n} thread{'s' * (n > 1)})" for (name, n), ratio in whole.items()
+        f"{ratio.median:.2f} ({name}, {plural(n, 'thread')})" for (name, n), ratio in whole.items()
     )
     result.note(
         f"The whole model differentiated as one program takes, as a part of the time of the "
@@ -359,7 +359,7 @@ def layer_notes(result, times, shown, counts):
         ratios = {name: t["derived", "both"].over(t["manual", "both"]) for name, t in times[shown, n].items()}
         mean = geometric_mean([ratio.median for ratio in ratios.values()])
         slower = [f"{name} ({ratio.median:.2f})" for name, ratio in ratios.items() if ratio.q1 > 1.02]
-        text = f"derived / manual, {n} thread{'s' * (n > 1)}"
+        text = f"derived / manual, {plural(n, 'thread')}"
         result.note(
             f"Forward and backward, {text}: geometric mean {mean:.2f}. "
             + (
@@ -368,7 +368,7 @@ def layer_notes(result, times, shown, counts):
                 else "In no layer is the lower quartile above 1.02."
             )
         )
-        series.append(Series(f"{n} thread{'s' * (n > 1)}", range(len(ratios)), list(ratios.values())))
+        series.append(Series(f"{plural(n, 'thread')}", range(len(ratios)), list(ratios.values())))
     result.plot(
         "Forward and backward, derived / manual: left of 1 the derived code is faster",
         "layer",

@@ -2,6 +2,7 @@
 
 import math
 
+from bench.harness.ratios import plural
 from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Sample
 
 _SCALES = {
@@ -88,7 +89,7 @@ def conditions(report):
     if "date" in report.options:
         lines.append(f"Measured on {report.options['date']}.")
     threads = report.options.get("threads")
-    lines.append(f"At most {threads} thread{'s' * (threads != 1)}.")
+    lines.append(f"At most {plural(threads, 'thread')}.")
     if report.options.get("quick"):
         lines.append("A quick run at small sizes, to see that everything works: its numbers mean nothing.")
     return lines

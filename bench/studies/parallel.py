@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from bench.harness.ratios import plural
 from bench.studies.measure import interleave, threads
 from bench.studies.study import COUNT, RATIO, SECONDS, Column, Result, Series, Study
 from gpt2 import autodiff as ad
@@ -136,7 +137,7 @@ def tell(result, name, what, times, counts):
         f"{name}: overhead of the gradient over work",
         "elements" + " a slice" * (name[0] == "p"),
         "time of gradient / time of primal",
-        [Series(f"{n} thread{'s' * (n > 1)}", sizes, [overhead[size, n] for size in sizes]) for n in counts],
+        [Series(f"{plural(n, 'thread')}", sizes, [overhead[size, n] for size in sizes]) for n in counts],
         log_x=True,
     )
     if len(counts) > 2:
@@ -161,7 +162,7 @@ def conclusion(name, overhead, sizes, counts):
     over_threads = [overhead[size, most].median / overhead[size, 1].median for size in sizes]
     over_work = [overhead[size, most].median for size in sizes]
     return (
-        f"{name}: the overhead on {most} thread{'s' * (most > 1)} is {min(over_threads):.2f} to "
+        f"{name}: the overhead on {plural(most, 'thread')} is {min(over_threads):.2f} to "
         f"{max(over_threads):.2f} times that on one, and lies between {min(over_work):.2f} and "
         f"{max(over_work):.2f} over the work per thread."
     )

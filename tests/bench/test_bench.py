@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import layers, roofline, step, timeline
+from bench import finetune, layers, roofline, step, timeline
 from bench.harness import (
     contenders,
     engine,
@@ -449,21 +449,45 @@ def test_a_peer_that_is_not_installed_is_said_to_be_missing(monkeypatch):
     assert contenders.absence(contest.absent["ghost"]).startswith("missing, no_such_package is not installed")
 
 
+class Loads:
+    """machine.Load, by which others have a half of every second turn. The first one is of all turns."""
+
+    turns = 0
+
+    def __init__(self, pids):
+        self.share = Loads.turns % 2 / 2
+        Loads.turns += 1
+
+    def report(self, pids):
+        return {"others": self.share}
+
+
 def test_disturbed_rounds_are_left_out(monkeypatch):
+    monkeypatch.setattr(machine, "Load", Loads)
     contest = turns.Contest([], 1, None)
     contest.players = {"a": SimpleNamespace(pids=[], fastest=1.0)}
     contest.facts = {"a": {}}
-    shares = iter([0.0, 0.5] * 6)
+    done = []
 
-    def turn(name, more, pids):
-        share = next(shares)
-        contest.samples.setdefault(name, {}).setdefault("step", []).append([share])
-        return share
+    def turn(name, more):
+        done.append(Loads.turns)
+        contest.samples.setdefault(name, {}).setdefault("step", []).append([Loads.turns])
 
     monkeypatch.setattr(contest, "_turn", turn)
+    monkeypatch.setattr(Loads, "turns", 0)
     contest.play(rounds=12, seconds=60)
-    assert contest.samples["a"]["step"] == [[0.0]] * 6
+    assert contest.samples["a"]["step"] == [[n] for n in done[1::2]]
     assert (contest.load["rounds"], contest.load["rounds_counted"]) == (12, 6)
+
+
+def test_rounds_end_with_their_time_and_are_three_at_least(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(machine, "Load", Loads)
+    for seconds, wanted in ((1, 3), (7.5, 6)):  # the clock ticks once a round
+        rested = []
+        counted, load = turns.play_rounds({"a": list}, rested.append, [], 20, seconds)
+        assert rested == ["a"] * wanted and load["rounds"] == wanted
 
 
 @pytest.mark.parametrize(
@@ -620,12 +644,36 @@ def _runs(pid):
 
 def test_a_contender_that_has_died_is_closed_without_a_word():
     """What was asked last is still in the buffer of its pipe, which closing would write."""
-    for kind in (turns.Player, turns.Lines):
-        player = object.__new__(kind)
-        player.process = subprocess.Popen(
-            [sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        player.process.wait()
-        player.process.stdin.write("1\n")
-        player.close()
-        player.process.stdout.close()
+    player = object.__new__(turns.Player)
+    player.process = subprocess.Popen(
+        [sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    player.process.wait()
+    player.process.stdin.write("1\n")
+    player.close()
+    player.process.stdout.close()
+
+
+@pytest.mark.slow
+def test_generation_from_end_to_end():
+    pytest.importorskip("transformers")
+    done = run(
+        "bench.generate", "--model", "tiny", "--tokens", "4", "--rounds", "3", "--threads", "1", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert set(result["seconds"]) == {"gpt2", "transformers", "copy"} and not result["absent"]
+    assert all(len(times) == 3 and min(times) > 0 for times in result["seconds"].values())
+    assert result["same_tokens"]
+
+
+def test_adapters_are_compared_by_their_first_loss():
+    found = {"full": {"loss": 4.0, "seconds": [2.0, 4.0], "bytes": 2**30}}
+    found["lora"] = {"loss": 4.00001, "seconds": [1.0, 1.0], "bytes": 2**29}
+    finetune.check(found)
+    result = {"model": "gpt2", "threads": 2, "targets": "c_attn", "contenders": found, "absent": {}}
+    told = finetune.as_text({**result, "load": None})
+    assert "lora:8 on c_attn, 2 threads" in told and "0.38 of full" in told and "0.50 GiB" in told
+    for wrong in (4.1, math.nan):
+        with pytest.raises(UserError, match="lora begins with a loss of"):
+            finetune.check({**found, "lora": {**found["lora"], "loss": wrong}})
