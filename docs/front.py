@@ -1,139 +1,27 @@
-"""The three pictures of README.md, each for light and for dark surroundings: `python -m docs.front`.
+"""Two pictures of README.md, each for light and for dark surroundings: `python -m docs.front`.
 
-    layernorm   a forward, its backward by hand and the derived one, from gpt2/layers and from the compiler
     step        the time of a training step beside peers, from docs/speed.json, where docs.speed keeps it
     run         the losses of a run and its sample, from docs/run.json
 
     python -m docs.front runs/NAME      keep another run in docs/run.json first
 
-A test compares the files with what this makes.
+docs/demo.py draws the third. A test compares the files with what this makes.
 """
 
 from __future__ import annotations
 
-import ast
-import html
-import inspect
 import json
-import re
 import sys
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 from bench import drawing
 from bench.drawing import LIGHT
 from docs import house, speed
-from gpt2 import layers
-from gpt2.commands import certificate
-from gpt2.commands.explain import highlight
 
 FOLDER = house.ROOT / "docs" / "pictures"
 RUN = house.ROOT / "docs" / "run.json"
 WIDTH = 976  # pixels, as all that follow; GitHub shows a README about 840 wide
-CHARACTER, LINE, PAD = 7.25, 18, 16
-SANS = '"Helvetica Neue", Arial, sans-serif'
-MONO = "Menlo, Consolas, monospace"
-# Kinds of code -> their colours
-KINDS = {"k": "keyword", "s": "soft", "c": "comment", "n": "number", "f": "name"}
-
-
-# ---- A layer, three times ----------------------------------------------------------------------------------
-
-
-def document(height: float, label: str, lines: list[str]) -> str:
-    """An SVG file of this height with these elements; label says what is seen to who cannot see it."""
-    style = [
-        f"text {{ font: 14px {SANS}; fill: {LIGHT['text']}; }}",
-        ".title { font-weight: 600; font-size: 16px; }",
-        f".soft {{ font-size: 13px; fill: {LIGHT['soft']}; }}",
-        f".code {{ font: 12px {MONO}; white-space: pre; }}",
-        *(f".code .{kind} {{ fill: {LIGHT[colour]}; }}" for kind, colour in KINDS.items()),
-    ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '
-            f'height="{height:g}" role="img" aria-label="{html.escape(label)}">',
-            "  <style>",
-            *(f"    {line}" for line in style),
-            "  </style>",
-            f'  <rect width="{WIDTH}" height="{height:g}" fill="{LIGHT["paper"]}"/>',
-            *(f"  {line}" for line in lines),
-            "</svg>",
-            "",
-        ]
-    )
-
-
-def words(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
-    """A line of text with its base line at y."""
-    named = f' class="{kind}"' if kind else ""
-    where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text{named} x="{x:g}" y="{y:g}"{where}>{html.escape(text)}</text>'
-
-
-def code(x: float, y: float, source: str) -> list[str]:
-    """Python in colours, a <text> a line, the first base line at y."""
-    coloured = re.sub("<(/?)span", r"<\1tspan", highlight.python(source)).split("\n")
-    return [
-        f'<text class="code" xml:space="preserve" x="{x:g}" y="{y + LINE * i:g}">{line}</text>'
-        for i, line in enumerate(coloured)
-        if line.strip()
-    ]
-
-
-def box(x: float, y: float, width: float, height: float) -> str:
-    return (
-        f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" fill="{LIGHT["panel"]}" '
-        f'stroke="{LIGHT["edge"]}"/>'
-    )
-
-
-def plain(function: Callable) -> str:
-    """The source of a function without docstring, comments and checks of its arguments."""
-    source = textwrap.dedent(inspect.getsource(function))
-    tree = ast.parse(source)
-    lines = source.rstrip().split("\n")
-    for part in tree.body[0].body:
-        said = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
-        if said or any(isinstance(inner, ast.Raise) for inner in ast.walk(part)):
-            lines[part.lineno - 1 : part.end_lineno] = [None] * (part.end_lineno - part.lineno + 1)
-    return "\n".join(re.sub("  #.*", "", line) for line in lines if line is not None)
-
-
-def three() -> list[tuple[str, str, str]]:
-    """Heading, remark and source of the forward, of the backward by hand, and of the derived one."""
-    layer = layers.LAYERS["layernorm"]
-    derived = (
-        "def layernorm_backward" + certificate.derived_source("layernorm").split("def layernorm_backward")[1]
-    )
-    return [
-        ("A layer's forward", "plain NumPy; its check of shapes is left out here", plain(layer.forward)),
-        ("Its backward by hand", "worked out by a person", plain(layer.backward)),
-        ("Its backward derived", "written by the compiler from the forward", derived.rstrip()),
-    ]
-
-
-def layernorm() -> str:
-    (forward, *backwards), gap = three(), 16
-    lines, top = [], 0.0
-    half = (WIDTH - gap) / 2
-    below = 44 + 26 + LINE * (forward[2].count("\n") + 1) + 14
-    most = max(source.count("\n") + 1 for _, _, source in backwards)
-    places = [
-        (0.0, top, WIDTH, forward),
-        (0.0, below, half, backwards[0]),
-        (half + gap, below, half, backwards[1]),
-    ]
-    for x, y, width, (heading, remark, source) in places:
-        count = forward[2].count("\n") + 1 if source is forward[2] else most
-        lines.append(words(x, y + 24, heading, "title"))
-        lines.append(words(x + width, y + 24, remark, "soft", "end"))
-        lines.append(box(x + 0.5, y + 36, width - 1, LINE * count + 20))
-        lines += code(x + PAD, y + 58, source)
-    label = "The forward of layernorm, its backward written by hand, and the one that the compiler derived"
-    return document(below + 36 + LINE * most + 22, label, lines)
-
+LINE, PAD = 18, 16
 
 # ---- The time of a step ------------------------------------------------------------------------------------
 
@@ -231,7 +119,7 @@ def speeches(sample: str) -> list[str]:
 
 # ---- The files ---------------------------------------------------------------------------------------------
 
-PICTURES = {"layernorm": layernorm, "step": step, "run": run}
+PICTURES = {"step": step, "run": run}
 
 
 def files(name: str) -> dict[Path, str]:

@@ -77,6 +77,8 @@ EXCEPTIONS = {
     "python -m docs.ops > docs/ops.md": ("not here", "as above"),
     "python -m docs.architecture": ("not here", "as above"),
     "python -m docs.front": ("not here", "as above"),
+    "python -m docs.demo": ("not here", "as above"),
+    "python -m docs.slides": ("not here", "as above"),
     "python -m gpt2.autodiff.compat.autograd program.py --its arguments": (
         "not here",
         "tests/autodiff/compat runs one",

@@ -1,11 +1,12 @@
 """The pictures of README.md: up to date, and README says what they show."""
 
 import re
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from docs import front, house, speed
-from tests.support.pictures import beyond, words
+from docs import demo, front, house, speed
+from tests.support.pictures import SVG, beyond, words
 
 README = (house.ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -19,7 +20,8 @@ def test_the_pictures_are_up_to_date(name):
 
 def test_every_picture_is_shown_in_light_and_dark():
     shown = set(re.findall(r'(?:src|srcset)="docs/pictures/([\w-]+\.svg)"', README))
-    assert shown == {f"{name}-{how}.svg" for name in front.PICTURES for how in ("light", "dark")}
+    made = {f"{name}-{how}.svg" for name in front.PICTURES for how in ("light", "dark")}
+    assert shown == made | {path.name for path in demo.files()}
 
 
 @pytest.mark.parametrize("name", front.PICTURES)
@@ -72,8 +74,30 @@ def test_the_table_of_readme_is_that_of_the_pages():
     assert [row[2] for row in table[1:] if row[0] != "llm.c"] == sizes
 
 
-def test_the_code_is_that_of_the_layer():
-    (_, _, forward), (_, _, manual), (_, _, derived) = front.three()
-    assert "raise" not in forward and '"""' not in forward + manual and "#" not in manual
-    assert forward.startswith("def layernorm_forward(") and forward.endswith("(inp, weight, mean, rstd)")
-    assert manual.endswith("return dinp, dweight, dbias") and derived.endswith("return dinp, dweight, dbias")
+@pytest.mark.parametrize("path, text", demo.files().items(), ids=lambda value: getattr(value, "name", ""))
+def test_the_moving_picture_is_up_to_date(path, text):
+    assert path.read_text(encoding="utf-8") == text, "run: python -m docs.demo"
+    tree = ElementTree.fromstring(text)
+    for line in tree.iter(f"{SVG}text"):
+        if line.get("class") == "code":
+            panel = float(line.get("x")) // demo.PANEL
+            end = float(line.get("x")) + demo.CHARACTER * len("".join(line.itertext()))
+            assert end < (panel + 1) * (demo.PANEL + 16), "".join(line.itertext())
+
+
+def test_the_moving_picture_says_what_a_run_says():
+    forward, derived, by_hand, named = demo.panels()
+    assert "def gelu(x):" in forward.lines[0] and "def gelu_backward(" in derived.lines[0]
+    compile("\n".join(derived.lines), "wrapped", "exec")
+    assert sum(demo.WRONG in line for line in by_hand.lines) == 1
+    message = " ".join(line.strip() for line in named.lines)
+    assert "not the derivative" in message and "the factor 3 is left out" in message
+
+
+def test_the_picture_rests_for_those_who_prefer_it_and_in_the_end():
+    text = demo.picture(1)
+    assert "@media (prefers-reduced-motion: reduce) { * { animation: none !important } }" in text
+    hidden = re.findall(r"100% \{ (.*?) \}", text)
+    assert len(hidden) > 15 and set(hidden) == {"transform: scaleX(0)", "opacity: 1"}
+    for rule in re.findall(r"\.a\d+ \{ (.*?;)", text):  # without an animation as at its end
+        assert rule in ("transform: scaleX(0);", "opacity: 1;")

@@ -6,14 +6,14 @@ import linecache
 
 import pytest
 
-from docs import notebooks
+from docs import notebooks, slides
 
 NOTEBOOKS = pytest.mark.parametrize("path", notebooks.notebooks(), ids=lambda path: path.stem)
 
 
 def test_there_are_notebooks():
     names = [path.stem for path in notebooks.notebooks()]
-    assert names == ["check", "finetune", "inside", "programs", "tour"]
+    assert names == ["check", "finetune", "inside", "lesson", "programs", "tour"]
 
 
 @pytest.mark.slow
@@ -62,3 +62,17 @@ def test_outputs_of_other_code_are_noticed():
     before = notebooks.fingerprint(content)
     cell["source"] = ["x = 1"]
     assert notebooks.fingerprint(content) != before
+
+
+def test_the_slides_are_those_of_the_lesson():
+    pytest.importorskip("markdown", reason="the slides need Python-Markdown: pip install mkdocs")
+    assert slides.PAGE.read_text(encoding="utf-8") == slides.made(), "run: python -m docs.slides"
+
+
+def test_every_slide_begins_with_text_and_shows_its_outputs():
+    content = json.loads(slides.NOTEBOOK.read_text(encoding="utf-8"))
+    page = slides.PAGE.read_text(encoding="utf-8")
+    count = len(slides.slides(content))
+    assert count == page.count("<section") == page.count("<h1>") + page.count("<h2>") + page.count("<h3>")
+    assert page.count("<img ") == 2 and page.count("likely cause: ") == 3
+    assert "http" not in page.replace("http-equiv", "")

@@ -101,24 +101,23 @@ class Progress:
     def step(self, step: int, loss: float, rates: Rates) -> None:
         """Show step number `step`."""
         speed = f"{rates.flops / 1e9:.{1 if rates.flops < 1e11 else 0}f}"
-        text = f"loss {loss:.4f}  {rates.tokens:,.0f} tok/s  {speed} GFLOP/s"
-        share = self.share(rates.flops)
+        text = f"loss {loss:.4f}  {rates.tokens:,.0f} tok/s  {speed} GFLOP/s{self.share(rates.flops)}"
         if self.bar is not None:
-            self.bar.set_description_str(f"{text} {share}", refresh=False)
+            self.bar.set_description_str(text, refresh=False)
             self.bar.update(1)
         elif step % self.every == 0 or step == self.steps or step == 1:
             left = tqdm.format_interval((self.steps - step) / rates.steps)
             print(
-                f"step {step:>{len(str(self.steps))}}/{self.steps}  {text} {share}  {left} left",
+                f"step {step:>{len(str(self.steps))}}/{self.steps}  {text}  {left} left",
                 flush=True,
             )
 
     def share(self, flops: float) -> str:
-        """How much of the machine's peak a rate is. A rate near the peak says that the peak was measured
-        too low, so from then on there is none to compare with."""
+        """How much of the machine's peak a rate is, or nothing. A rate near the peak says that the peak was
+        measured too low, so from then on there is none to compare with."""
         share = self.peak.share(flops)
         self.unclear = self.unclear or share is None
-        return "(peak unclear)" if self.unclear else f"({share} of peak)"
+        return "" if self.unclear else f" ({share} of peak)"
 
     def line(self, text: str = "") -> None:
         """Print a line, above the live one where there is one."""
@@ -166,7 +165,7 @@ class Own(Reporter):
         self.progress.line(
             "---- sample " + "-" * 48 if last else f"---- sample at step {run.step} " + "-" * 40
         )
-        self.progress.line(text)
+        self.progress.line(_whole_lines(text))
         self.progress.line("-" * 60)
 
     def end(self, run: Run) -> None:
@@ -179,8 +178,8 @@ class Own(Reporter):
             if picture := curve.bars(losses):
                 _print_if_encodable(f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}")
         print(fitted(done))
-        folder, start = quoted(run.folder), "def " if s.data == "stdlib" else "O "
-        print("more text:", typed(f'gpt2 sample --run {folder} --prompt "{start}"'))
+        folder = quoted(run.folder)
+        print("more text:", typed(f'gpt2 sample --run {folder} --prompt "{run.prompt or "O "}"'))
         print("train on: ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
         what, command = _next(s)
         print(f"try next, {what}: {command}")
@@ -188,6 +187,12 @@ class Own(Reporter):
     def close(self) -> None:
         if self.progress is not None:
             self.progress.close()
+
+
+def _whole_lines(text: str) -> str:
+    """A sample without the line that its last token cut off, if more than half of it is left."""
+    whole, _, rest = text.rpartition("\n")
+    return (whole if len(whole) > len(rest) else text).strip("\n")
 
 
 class LlmC(Reporter):

@@ -126,15 +126,18 @@ class Run:
             count += inputs.size
         return total / count
 
+    @property
+    def prompt(self) -> str:
+        """What a sample begins with: a definition where the text is Python, else nothing."""
+        return "def " if self.settings.data == "stdlib" else ""
+
     def sample(self) -> str:
         """Some text from the model as it is now, the same for the same weights."""
-        s = self.settings
+        s, start = self.settings, [self.tokenizer.start, *map(int, self.tokenizer.encode(self.prompt))]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SlowGeneration)  # it stands in the notes
-            tokens = generate(
-                self.model, [self.tokenizer.start], s.sample_tokens, temperature=0.8, top_k=200, seed=s.seed
-            )
-            return "".join(self.tokenizer.stream(tokens))
+            tokens = generate(self.model, start, s.sample_tokens, temperature=0.8, top_k=200, seed=s.seed)
+            return self.prompt + "".join(self.tokenizer.stream(tokens))
 
     # -- what is kept
 

@@ -10,7 +10,6 @@ explains the result is named, with its line.
 from __future__ import annotations
 
 import linecache
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from ..graph import Graph, Node, is_scalar_const, rewrite
 from ..ops import apply, const, input_node
 from ..ops.interpret import evaluate_graph
 from .axes import about_factor
-from .mistakes import SOFTMAX, DerivedFormula, mistakes, said
+from .mistakes import SOFTMAX, DerivedFormula, file_name, mistakes, said
 
 MOST_PATHS = 300  # intermediate values to try; small cases have fewer
 
@@ -259,7 +258,7 @@ def describe(n: Node) -> str:
         return said(n)
     file, line = n.loc[:2]
     source = linecache.getline(file, line).strip()
-    return f"{said(n)} ({os.path.basename(file)}:{line}{': ' + source if source else ''})"
+    return f"{said(n)} ({file_name(file)}:{line}{': ' + source if source else ''})"
 
 
 def input_name(graph: Graph, i: int) -> str:

@@ -8,7 +8,6 @@ parts.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ..graph import Graph, Node, rewrite
 from ..ops import input_node
 from ..ops.table import VIEWS
 from .diagnose import AS_A_WHOLE, OF_A_STEP, Problem, likely_cause
+from .mistakes import file_name
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def functions(graph: Graph, steps: set[Node]) -> list[tuple[str, str]]:
         function = Counter(name for name, _ in seen).most_common(1)[0][0]
         at = sorted(line for name, line in seen if name == function)
         at_lines = f"{at[0]}-{at[-1]}" if at[0] != at[-1] else str(at[0])
-        found.append((f"{function} ({os.path.basename(file)}:{at_lines})", file))
+        found.append((f"{function} ({file_name(file)}:{at_lines})", file))
     return found
 
 

@@ -100,10 +100,16 @@ def mistakes(formula: DerivedFormula, suspected: Callable[[Node], bool]) -> Iter
     yield from _constants(formula)
 
 
+def file_name(path: str) -> str:
+    """A source file without its folder. A notebook's cell runs from a file of ipykernel named by a number."""
+    folder, name = os.path.split(path)
+    return "notebook cell" if os.path.basename(folder).startswith("ipykernel_") else name
+
+
 def _location(n: Node) -> str:
     if n.loc is None:
         return ""
-    return f" ({'the gradient of ' if n.derived else ''}{os.path.basename(n.loc[0])}:{n.loc[1]})"
+    return f" ({'the gradient of ' if n.derived else ''}{file_name(n.loc[0])}:{n.loc[1]})"
 
 
 def said(n: Node, depth: int = 2) -> str:

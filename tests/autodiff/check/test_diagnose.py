@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from gpt2 import autodiff as ad
 from gpt2.autodiff.check.diagnose import Problem, likely_cause
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
@@ -106,3 +107,13 @@ def test_repeated_indices():
 def test_what_is_like_nothing_known_gets_no_cause():
     problem = layernorm_problem(0)
     assert likely_cause(problem, np.random.default_rng(5).standard_normal((B, C)), 1e-9) is None
+
+
+def test_a_cell_of_a_notebook_is_called_so():
+    """ipykernel compiles a cell under the name of a file that nobody knows."""
+    names = {"np": np}
+    exec(compile("def cubed(x):\n    return np.sin(x**3 + x)", "/tmp/ipykernel_7/123.py", "exec"), names)
+    with pytest.raises(ad.BackwardMismatch, match=r"factor 3 .*\(the gradient of notebook cell:2\)"):
+        ad.check_backward(
+            names["cubed"], lambda dout, x: (dout * np.cos(x**3 + x) * (x**2 + 1),), [(np.arange(1.0, 6.0),)]
+        )
