@@ -173,6 +173,7 @@ PARTS: dict[str, set[str]] = {
         "errors",
         "hints",
         "layers",
+        "machine",
         "model",
         "output",
         "parallel",

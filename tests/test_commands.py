@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 import gpt2.__main__ as commands
+from gpt2 import autodiff as ad
 from gpt2 import cli, hints
-from gpt2.commands import bench, certificate, check, completion
+from gpt2.commands import certificate, check, completion
+from gpt2.commands.bench import __main__ as bench
+from gpt2.commands.bench import machine
 from gpt2.errors import UserError, suggestion
 from gpt2.output import has_colour, painted
 
@@ -326,6 +329,28 @@ def test_bench_prints_a_line_a_kind(capsys):
     told = capsys.readouterr().out
     assert re.search(r"^manual +[\d.]+ +[\d,]+ +[\d.]+ +(\d+%|\?) +\d+$", told, re.M) and "\nwhole " in told
     assert max(map(len, told.splitlines())) <= 80
+
+
+def test_bench_looks_at_the_machine(monkeypatch, capsys):
+    """Every figure for one thread and for all, with arrays and times that take no time here."""
+    for name, value in {"BYTES": 1 << 16, "SIDE": 16, "SECONDS": 1e-4, "CALLS": 2, "OTHERS": ()}.items():
+        monkeypatch.setattr(machine, name, value)
+    monkeypatch.setattr(machine.best, "__defaults__", (1e-4,))
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    before = ad.get_threads()
+    assert bench.main(["--machine"]) == 0
+    told = capsys.readouterr().out
+    assert ad.get_threads() == before and max(map(len, told.splitlines())) <= 110
+    for name, (_, unit) in machine.FIGURES.items():
+        assert re.search(rf"^{re.escape(name)} +{re.escape(unit)} +[\d.]+ +[\d.]+$", told, re.M), name
+    assert ad.processor() in told and "AdamW goes through its arrays" in told
+
+
+@pytest.mark.slow
+def test_other_kernels_are_measured_in_a_process_of_their_own():
+    """None where this processor's OpenBLAS does not load them."""
+    rate = machine.with_kernels(ad.blas_kernels() or "Haswell", 1)
+    assert (rate is None) == (not ad.blas_kernels()) and machine.with_kernels("NoSuchKernels", 1) is None
 
 
 def test_check_of_a_file_of_layers_says_what_checks_them(tmp_path, monkeypatch, capsys):

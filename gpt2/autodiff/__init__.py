@@ -41,7 +41,7 @@ _EXPORTS = {
     "run.axpby": "axpby",
     "run.blas": "blas_kernels limit_blas_threads",
     "run.caches": "cache_bytes in_cache",
-    "run.remembered": "Choices remember",
+    "run.remembered": "Choices processor remember",
     "run.threads": "get_threads run_apart run_on_threads set_threads",
     "switches": "Options detect_anomaly options",
 }

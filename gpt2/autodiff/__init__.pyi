@@ -21,7 +21,7 @@ from .reuse.watch import watch
 from .run.axpby import axpby
 from .run.blas import blas_kernels, limit_blas_threads
 from .run.caches import cache_bytes, in_cache
-from .run.remembered import Choices, remember
+from .run.remembered import Choices, processor, remember
 from .run.threads import get_threads, run_apart, run_on_threads, set_threads
 from .show.readable import readable_source
 from .show.shown import drawing, source, stages, why_recorded
@@ -78,6 +78,7 @@ __all__ = [
     "limit_blas_threads",
     "options",
     "parallel_map",
+    "processor",
     "readable_source",
     "remember",
     "repeated",

@@ -212,7 +212,11 @@ def _write(path: Path, text: str) -> None:
 
 @cache
 def processor() -> str:
-    """The processor's name, as far as the system tells it."""
+    """The processor's name, as far as the system tells it; empty where it does not.
+
+    >>> isinstance(ad.processor(), str)
+    True
+    """
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
             for line in info:

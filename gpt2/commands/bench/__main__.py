@@ -2,6 +2,7 @@
 
     gpt2 bench
     gpt2 bench --size gpt2 --backward manual whole --batch-size 4 --block-size 64
+    gpt2 bench --machine                            what this machine can do instead, in half a minute
 
 A step is forward, backward and AdamW, in float32. The kinds take turns, so that whatever else the machine
 does meets all of them; the median of the steps is shown. The comparison with PyTorch and JAX is `python -m
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt2 import cli
+from gpt2.commands.bench import machine
 from gpt2.errors import UserError
 from gpt2.model.config import PRESETS, GPT2Config
 from gpt2.model.gpt2 import GPT2
@@ -54,6 +56,7 @@ EXAMPLES = (
     ("gpt2 bench", "a small model: by hand, derived by layers, derived as a whole"),
     ("gpt2 bench --size gpt2 --batch-size 4 --block-size 64", "the smallest released GPT-2"),
     ("gpt2 bench --backward manual auto --seconds 20", "two kinds, measured for longer"),
+    ("gpt2 bench --machine", "what this machine can do, in half a minute"),
 )
 
 
@@ -77,11 +80,17 @@ def parser() -> cli.Parser:
     )
     add("--batch-size", type=int, default=4, metavar="B", help="sequences in a batch (default: %(default)s)")
     add("--block-size", type=int, default=64, metavar="T", help="tokens in a sequence (default: %(default)s)")
+    about = "instead: products, copies, AdamW, short calls and threads of this machine, on a page"
+    add("--machine", action="store_true", help=about)
     add("--seconds", type=float, default=5.0, help="of each kind (default: %(default)s)")
     return made
 
 
 def _run(args):
+    if args.machine:
+        for line in machine.lines():
+            print(line, flush=True)
+        return 0
     for flag, value in (("--batch-size", args.batch_size), ("--block-size", args.block_size)):
         if value < 1:
             raise UserError(f"{flag} {value}: expected 1 or more")
