@@ -9,7 +9,7 @@ from bench.harness.engine import LayerRun, output_gradient
 from bench.harness.ratios import geometric_mean, plural
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.measure import interleave, memory, peak_and_kept, threads
-from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Listing, Result, Series, Study
+from bench.studies.study import Listing, Result, Series, Study
 from gpt2 import backward
 from gpt2.commands.certificate import derived_source
 from gpt2.layers import LAYERS, Layer
@@ -125,18 +125,14 @@ def compare(players):
 
 def time_table(result, times, batch, n):
     B, T = batch
-    written = [Column("backward, as written", SECONDS)] if n == 1 else []
+    written = ["backward, as written [s]"] if n == 1 else []
     table = result.table(
         f"Layers, B={B}, T={T}, {plural(n, 'thread')}",
-        Column("layer"),
-        Column("forward", SECONDS),
+        "layer | forward [s]",
         *written,
-        Column("backward, manual", SECONDS),
-        Column("backward, derived", SECONDS),
-        Column("forward that goes with it", SECONDS),
-        Column("forward and backward, derived / manual", RATIO),
-        Column("gradient / forward, manual", RATIO),
-        Column("gradient / forward, derived", RATIO),
+        "backward, manual [s] | backward, derived [s] | forward that goes with it [s]",
+        "forward and backward, derived / manual [x]",
+        "gradient / forward, manual [x] | gradient / forward, derived [x]",
         note="manual and derived both run as compiled programs. A derived backward chooses what its forward "
         "saves or computes ahead, so compare forward and backward together. The last two columns are "
         "the time of forward and backward by the time of the manual variant's forward.",
@@ -156,15 +152,11 @@ def time_table(result, times, batch, n):
 
 def memory_table(result, batch, quick):
     B, T = batch
-    columns = [
-        Column(f"{what}, {variant}", unit)
-        for what, unit in (("peak", BYTES), ("saved", BYTES), ("arrays", COUNT))
-        for variant in ("written", "manual", "derived")
-    ]
     table = result.table(
         f"Memory of a forward and a backward, B={B}, T={T}",
-        Column("layer"),
-        *columns,
+        "layer | peak, written [B] | peak, manual [B] | peak, derived [B]",
+        "saved, written [B] | saved, manual [B] | saved, derived [B]",
+        "arrays, written | arrays, manual | arrays, derived",
         note="Peak: the most that one forward and backward held beyond its inputs, working memory and "
         "results included, in the first call of programs compiled before. Saved: what the backward is "
         "handed beyond the layer's inputs and result. Arrays: allocated by a later call.",
@@ -227,9 +219,9 @@ def growth(result, times, sizes):
     rows = [B * T for B, T in sizes]
     table = result.table(
         "Derived gradient / forward over the number of rows, 1 thread",
-        Column("layer"),
-        *(Column(f"{n} rows", RATIO) for n in rows),
-        Column("largest / smallest", RATIO),
+        "layer",
+        *(f"{n} rows [x]" for n in rows),
+        "largest / smallest [x]",
     )
     series = []
     for name in NAMES:
@@ -268,17 +260,9 @@ def models(result, options, counts):
     seconds = options.seconds * SHARE_OF_MODELS / len(sizes) / len(counts)
     table = result.table(
         "The whole model: loss, and loss with all gradients",
-        Column("size, threads"),
-        Column("forward", SECONDS),
-        Column("manual", SECONDS),
-        Column("auto", SECONDS),
-        Column("whole", SECONDS),
-        Column("auto / manual", RATIO),
-        Column("whole / manual", RATIO),
-        Column("whole / forward", RATIO),
-        Column("peak, manual", BYTES),
-        Column("peak, auto", BYTES),
-        Column("peak, whole", BYTES),
+        "size, threads | forward [s] | manual [s] | auto [s] | whole [s] | auto / manual [x] | "
+        "whole / manual [x] | whole / forward [x] | peak, manual [B] | peak, auto [B] | peak, whole "
+        "[B]",
         note="auto derives layer by layer, whole differentiates the loss as one program. Peak: beyond "
         "parameters and gradients, at the first step after compiling.",
     )

@@ -16,7 +16,7 @@ from bench.harness.ratios import geometric_mean
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.layers import TOLERANCE, compare, model_players
 from bench.studies.measure import interleave, threads
-from bench.studies.study import RATIO, SECONDS, Column, Result, Series, Study
+from bench.studies.study import Result, Series, Study
 from gpt2 import backward
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import Sizes, at
@@ -231,14 +231,8 @@ def layers(result, sizes, seconds):
     """Every layer: forward and backward together, in C++ and here, by hand and derived."""
     table = result.table(
         f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, one thread",
-        Column("layer"),
-        Column("C++, by hand", SECONDS),
-        Column("C++, Enzyme", SECONDS),
-        Column("Enzyme / by hand", RATIO),
-        Column("the same without restrict", RATIO),
-        Column("here, by hand", SECONDS),
-        Column("here, derived", SECONDS),
-        Column("derived / by hand", RATIO),
+        "layer | C++, by hand [s] | C++, Enzyme [s] | Enzyme / by hand [x] | the same without "
+        "restrict [x] | here, by hand [s] | here, derived [s] | derived / by hand [x]",
     )
     ratios = {"Enzyme / by hand, C++": [], "derived / by hand, here": []}
     with threads(1):
@@ -385,13 +379,8 @@ def layers_on_two(result, sizes, seconds):
     half = replace(sizes, B=sizes.B // 2)
     table = result.table(
         f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, two threads",
-        Column("layer"),
-        Column("C++, by hand", SECONDS),
-        Column("C++, Enzyme", SECONDS),
-        Column("Enzyme / by hand", RATIO),
-        Column("here, by hand", SECONDS),
-        Column("here, derived", SECONDS),
-        Column("derived / by hand", RATIO),
+        "layer | C++, by hand [s] | C++, Enzyme [s] | Enzyme / by hand [x] | here, by hand [s] | "
+        "here, derived [s] | derived / by hand [x]",
     )
     compiled = Compiled(RESTRICTED["restrict"])
     for name, whole in kernels(sizes).items():
@@ -449,9 +438,7 @@ class Model:
         said = "one thread" if count == 1 else "two threads"
         table = result.table(
             f"The stacked model, {self.size.name}, loss and all gradients, {said}",
-            Column("backward"),
-            Column("time", SECONDS),
-            Column("by that of the one by hand", RATIO),
+            "backward | time [s] | by that of the one by hand [x]",
         )
         for title, (_, base) in rows.items():
             table.add(title, times[title], times[title].over(times[base]))

@@ -4,7 +4,7 @@ import numpy as np
 
 from bench.harness.ratios import plural
 from bench.studies.measure import interleave, threads
-from bench.studies.study import COUNT, RATIO, SECONDS, Column, Result, Series, Study
+from bench.studies.study import Result, Series, Study
 from gpt2 import autodiff as ad
 
 SLICES = 64
@@ -108,13 +108,8 @@ def tell(result, name, what, times, counts):
     sizes = sorted(times)
     table = result.table(
         f"{name}: {what}",
-        Column("elements", COUNT),
-        Column("threads", COUNT),
-        Column("primal", SECONDS),
-        Column("gradient", SECONDS),
-        Column("overhead", RATIO),
-        Column("speed-up of the primal", RATIO),
-        Column("speed-up of the gradient", RATIO),
+        "elements | threads | primal [s] | gradient [s] | overhead [x] | speed-up of the primal [x] "
+        "| speed-up of the gradient [x]",
         note="Overhead: the time of the gradient by that of the primal. Speed-up: how many times as fast as "
         "on one thread.",
     )

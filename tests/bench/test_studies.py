@@ -114,8 +114,8 @@ def test_numbers_are_told_with_three_digits(cell, unit, text):
 
 def sample_result():
     result = Result()
-    columns = Column("name"), Column("time", "s"), Column("bytes", "B")
-    table = result.table("Time & <space>", *columns, note="A.")
+    table = result.table("Time & <space>", "name | time [s]", "bytes [B]", note="A.")
+    assert table.columns == [Column("name"), Column("time", "s"), Column("bytes", "B")]
     table.add("a|b", Sample([1e-3, 2e-3, 3e-3], 0.5), np.int64(2048))
     table.add("c<d", None, 0)
     result.plot(
