@@ -73,15 +73,6 @@ LOOK = {
 Spread = tuple[float, float, float]  # median, lower and upper quartile
 
 
-def available() -> bool:
-    """Whether matplotlib is installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def look() -> AbstractContextManager:
     """In this context matplotlib draws as the pictures here look. Raises UserError without matplotlib."""
     try:

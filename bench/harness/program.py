@@ -14,9 +14,14 @@ from gpt2.errors import UserError
 from gpt2.hints import typed
 
 
+def plain_parser(module, description):
+    """A parser for `python -m MODULE` with no flags yet."""
+    return Parser(module, description, prog=typed(f"python -m {module}"))
+
+
 def parser(module, description, threads="threads of each contender, e.g. 1,2"):
-    """A parser with the flags that every benchmark has. threads: what --threads is."""
-    p = Parser(module, description, prog=typed(f"python -m {module}"))
+    """A parser with the flags that most benchmarks have. threads: what --threads is."""
+    p = plain_parser(module, description)
     p.add_argument(
         "--threads",
         metavar="N,...",

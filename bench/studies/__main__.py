@@ -20,9 +20,8 @@ from bench.studies import STUDIES, find
 from bench.studies.markdown import markdown
 from bench.studies.page import page
 from bench.studies.study import Report, from_json, to_json
-from gpt2.cli import Parser
 from gpt2.errors import UserError
-from gpt2.hints import install, typed
+from gpt2.hints import install
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,10 +51,8 @@ def main(argv):
 
 
 def parse(argv):
-    p = Parser(
-        "bench.studies",
-        "Run studies, and write their report as Markdown, JSON and HTML.",
-        prog=typed("python -m bench.studies"),
+    p = program.plain_parser(
+        "bench.studies", "Run studies, and write their report as Markdown, JSON and HTML."
     )
     p.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
     p.add_argument(
@@ -66,13 +63,7 @@ def parse(argv):
         help="where studies.md, studies.json and studies.html are written (default bench/results)",
     )
     p.add_argument("--quick", action="store_true", help="small sizes, seconds a study: a test, no result")
-    p.add_argument(
-        "--threads",
-        metavar="N",
-        type=program.positive(int),
-        default=machine.available_cores(),
-        help="the most threads that are used (default: the number of cores)",
-    )
+    program.number(p, "--threads", machine.available_cores(), "the most threads that are used")
     p.add_argument(
         "--seconds",
         metavar="S",

@@ -3,7 +3,6 @@
 python -m bench.studies.one roots --quick
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -13,24 +12,14 @@ import time
 from bench.harness import machine, program
 from bench.studies import load
 from bench.studies.study import Options, to_json
-from gpt2.hints import typed
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(
-        prog=typed("python -m bench.studies.one"), description=__doc__.split("\n")[0], allow_abbrev=False
-    )
+    parser = program.plain_parser("bench.studies.one", __doc__.split("\n")[0])
     parser.add_argument("name", help="of the study")
     parser.add_argument("--quick", action="store_true", help="small sizes, seconds: a test, no result")
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=machine.available_cores(),
-        help="the most that are used (default: the cores)",
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=0.0, help="about how long it may take (0: what it asks for)"
-    )
+    program.number(parser, "--threads", machine.available_cores(), "the most that are used")
+    parser.add_argument("--seconds", type=float, default=0.0, help="that it may take (0: what it asks for)")
     args = parser.parse_args(argv)
     with contextlib.redirect_stdout(sys.stderr):  # whatever a study or a peer prints is not the result
         result = measured(load(args.name), Options(args.quick, args.threads, args.seconds))
