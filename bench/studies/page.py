@@ -32,21 +32,13 @@ svg { width: 100%; max-width: 40rem; height: auto }
 def page(report):
     """The text of the page: studies with their plots, tables and sources, and links to them at the top."""
     from markdown import Markdown
+    from markdown.extensions.toc import TocExtension
 
-    text = re.sub(r"^## (.*)$", r"## \1 {#\1}", markdown(report), flags=re.M)
+    text = markdown(report, drawn=figure).replace("\n\n", "\n\n[TOC]\n\n", 1)
     text = text.replace("<details", "<details open")
-    made = Markdown(extensions=["tables", "fenced_code", "md_in_html", "attr_list", "sane_lists"]).convert(
-        text
-    )
+    extensions = ["tables", "fenced_code", "md_in_html", "sane_lists", TocExtension(toc_depth="2-2")]
+    made = Markdown(extensions=extensions).convert(text)
     made = re.sub('<code class="language-python">(.*?)</code>', _coloured, made, flags=re.S)
-    for name, result in report.results.items():
-        drawn = "\n".join(map(figure, result.plots))
-        start = made.index(f'<h2 id="{name}">')
-        first = made.find("<details", start)
-        at = len(made) if first < 0 else first
-        made = made[:at] + drawn + made[at:]
-    links = " ".join(f'<a href="#{name}">{name}</a>' for name in (*report.results, *report.failed))
-    made = made.replace("</h1>", f"</h1>\n<nav>{links}</nav>", 1)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>The studies</title>\n'
