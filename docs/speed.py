@@ -97,8 +97,7 @@ def keep(paths: list[str]) -> None:
     for path in paths:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         machine = content["machine"]
-        processor = "own" if isinstance(machine, str) else machine.get("passes_for", "own")
-        told = machine if isinstance(machine, str) else f"{machine.get('cpu', '')}".strip()
+        processor, told = machine["passes_for"], machine["cpu"]
         for result in content["results"]:
             one = condensed(result, told, processor)
             kept[one["size"], one["threads"], processor] = one
