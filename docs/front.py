@@ -61,7 +61,7 @@ def step() -> str:
         for one in speed.figures()
         if one["threads"] == 2 and one["size"] in SIZES
     }
-    title = "Time of a training step by that of the fastest PyTorch: shorter is better"
+    title = "Step time relative to the fastest PyTorch: shorter is better"
     below = (
         "Forward, backward, clipping and AdamW in float32; two threads of one machine, contenders in turns."
     )

@@ -165,13 +165,13 @@ def bar(name: str, row: dict, title: str = "", words: str = "") -> drawing.Bar:
 
 
 def picture() -> str:
-    """Bars of the time of a step by that of the fastest PyTorch, two threads, a group for each size."""
+    """Bars of the step time relative to the fastest PyTorch, two threads, a group for each size."""
     groups = {
         one["size"]: [bar(name, one["rows"][name]) for name in BARS if name in one["rows"]]
         for one in figures()
         if one["threads"] == 2
     }
-    title = "Time of a training step by that of the fastest PyTorch, two threads"
+    title = "Step time relative to the fastest PyTorch, two threads"
     keys = {"own": "this engine", "peer": "peers", "limit": "its matrix products alone"}
     return drawing.adaptive(drawing.svg(drawing.bars(title, groups, keys, 700, 190, MOST, rule=1.0)))
 

@@ -129,11 +129,11 @@ def test_text_fits_the_terminal(layernorm):
 
 def test_command(capsys, tmp_path):
     assert command.main(["residual", "--emitted"]) == 0
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
     assert (
-        told.startswith("residual: ")
-        and "def residual_forward(a: Array, b: Array)" in told
-        and "out=" in told
+        text.startswith("residual: ")
+        and "def residual_forward(a: Array, b: Array)" in text
+        and "out=" in text
     )
     assert command.main(["residual", "--out", str(tmp_path / "page.txt")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
