@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from docs import demo, front, house, speed
-from tests.support.pictures import SVG, beyond, words
+from tests.support.pictures import SVG, beyond, said, words
 
 README = (house.ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -15,7 +15,7 @@ README = (house.ROOT / "README.md").read_text(encoding="utf-8")
 def test_the_pictures_are_up_to_date(name):
     pytest.importorskip("matplotlib")
     for path, text in front.files(name).items():
-        assert words(path.read_text(encoding="utf-8")) == words(text), "run: python -m docs.front"
+        assert said(path.read_text(encoding="utf-8")) == said(text), "run: python -m docs.front"
 
 
 def test_every_picture_is_shown_in_light_and_dark():
@@ -46,10 +46,10 @@ def test_a_bar_that_is_too_long_is_cut(monkeypatch):
     slow = {**figures[0]["rows"]["torch-tuned"], "title": "llm.c", "ratio": [9.0, 9.0, 9.0]}
     changed = [{**one, "rows": {**one["rows"], "llmc": slow}} for one in figures]
     monkeypatch.setattr(speed, "figures", lambda: changed)
-    said = words(front.step())
+    shown_words = words(front.step())
     shown = [one for one in figures if one["threads"] == 2 and one["size"] in front.SIZES]
-    assert sum(word == "//" for word, *_ in said) == len(shown)
-    values = {x for word, _, x in said if word.startswith("9.00")}
+    assert sum(word == "//" for word, *_ in shown_words) == len(shown)
+    values = {x for word, _, x in shown_words if word.startswith("9.00")}
     assert len(values) == 1 and max(values) < front.WIDTH - 100  # all end at the same place
 
 

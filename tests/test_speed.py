@@ -5,7 +5,7 @@ import re
 import pytest
 
 from docs import speed
-from tests.support.pictures import words
+from tests.support.pictures import said
 
 STALE = "run: python -m docs.speed"
 
@@ -16,12 +16,12 @@ def test_the_page_is_up_to_date():
 
 def test_the_picture_is_up_to_date():
     pytest.importorskip("matplotlib")
-    assert words(speed.PICTURE.read_text(encoding="utf-8")) == words(speed.picture()), STALE
+    assert said(speed.PICTURE.read_text(encoding="utf-8")) == said(speed.picture()), STALE
 
 
 def test_the_picture_has_a_bar_for_each_contender_that_took_part():
-    ratios = [word for word, *_ in words(speed.PICTURE.read_text(encoding="utf-8"))]
-    ratios = [word for word in ratios if re.fullmatch(r"\d\.\d\d", word)]
+    words = said(speed.PICTURE.read_text(encoding="utf-8"))
+    ratios = [word for word in words if re.fullmatch(r"\d\.\d\d", word)]
     shown = [one for one in speed.figures() if one["threads"] == 2]
     wanted = [one["rows"][name]["ratio"][0] for one in shown for name in speed.BARS if name in one["rows"]]
     assert ratios == [f"{ratio:.2f}" for ratio in wanted] and wanted

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from docs import studies
-from tests.support.pictures import beyond, words
+from tests.support.pictures import beyond, said
 
 STALE = "run: python -m docs.studies"
 TEXT = studies.PAGE.read_text(encoding="utf-8")
@@ -20,7 +20,7 @@ def test_the_page_is_up_to_date():
 def test_the_pictures_are_up_to_date(picture):
     pytest.importorskip("matplotlib")
     for path, text in studies.files(picture, studies.sections(REPORT)[picture.study]).items():
-        assert words(path.read_text(encoding="utf-8")) == words(text), STALE
+        assert said(path.read_text(encoding="utf-8")) == said(text), STALE
 
 
 def test_every_study_has_pictures_first_and_its_tables_in_the_report():
@@ -34,11 +34,11 @@ def test_every_study_has_pictures_first_and_its_tables_in_the_report():
 def test_a_picture_has_a_dot_for_each_figure(picture):
     rows = studies.rows_of(picture, studies.sections(REPORT)[picture.study])
     text = (studies.FOLDER / f"study-{picture.name}-light.svg").read_text(encoding="utf-8")
-    said = [word for word, *_ in words(text)]
+    words = said(text)
     for label, values in rows.items():
-        assert label in said
-        assert sum(word.startswith(f"{label}: ") for word in said) == sum(map(bool, values)), label
-    assert all(series.name in said for series in picture.series if series.name)
+        assert label in words
+        assert sum(word.startswith(f"{label}: ") for word in words) == sum(map(bool, values)), label
+    assert all(series.name in words for series in picture.series if series.name)
     assert not beyond(text, studies.drawing.WIDTH, 6.6)
 
 

@@ -38,7 +38,7 @@ from gpt2.autodiff.run import blas, kernels, remembered, threads
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config
 from gpt2.train.flops import training_flops
-from tests.support.pictures import words
+from tests.support.pictures import said
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,11 +82,11 @@ def test_a_roofline_is_drawn_with_its_bounds():
     seconds = {f"{kind}/{part}": 1.0 for kind, part in step_work(size)} | {"step/": 30.0}
     result = roofline.compare(size, [seconds], {"sgemm": 1e9, "copy": 1e9})
     text = roofline.picture({**result, "size": "a < b", "variant": "manual", "threads": 1})
-    said = [word for word, *_ in words(text)]
-    assert "a < b, gpt2 manual, 1 thread" in said and {*roofline.KEYS.values()} < set(said)
+    words = said(text)
+    assert "a < b, gpt2 manual, 1 thread" in words and {*roofline.KEYS.values()} < set(words)
     for key, row in result["rows"].items():
-        assert key.replace("/", " ") in said
-        assert not row["bound_ms"] or f"1000.0 ms, {1000 / row['bound_ms']:.1f} x" in said
+        assert key.replace("/", " ") in words
+        assert not row["bound_ms"] or f"1000.0 ms, {1000 / row['bound_ms']:.1f} x" in words
 
 
 def test_a_timeline_has_a_bar_for_each_span():
@@ -99,9 +99,9 @@ def test_a_timeline_has_a_bar_for_each_span():
         "thread 1: products 50%, regions 10%, neither 40%"
     ]
     pytest.importorskip("matplotlib")
-    said = [word for word, *_ in words(timeline.picture(spans, seconds, "a < b"))]
-    assert sum(bool(re.fullmatch(r".+: \d+ us", word)) for word in said) == len(spans)
-    assert {"a < b", "thread 1", *timeline.KEYS.values()} < set(said)
+    words = said(timeline.picture(spans, seconds, "a < b"))
+    assert sum(bool(re.fullmatch(r".+: \d+ us", word)) for word in words) == len(spans)
+    assert {"a < b", "thread 1", *timeline.KEYS.values()} < set(words)
 
 
 def test_the_memory_of_a_step_is_drawn_with_the_names_of_its_tensors(tmp_path):

@@ -22,7 +22,7 @@ from bench.studies.measure import Sample, interleave, memory
 from bench.studies.page import figure, page
 from bench.studies.study import Column, Report, Result, Series, from_json, to_json
 from gpt2.errors import UserError
-from tests.support.pictures import words
+from tests.support.pictures import said
 
 ROOT = Path(__file__).parents[2]
 
@@ -179,8 +179,8 @@ def test_a_peer_that_is_not_installed_is_named():
 def test_plots_have_their_points_and_units():
     pytest.importorskip("matplotlib")
     lines, rows = (figure(plot) for plot in sample_result().plots)
-    said = [word for word, *_ in words(lines[lines.index("<svg") : -len("</figure>")])]
-    assert {"a: 1.5 s at 1", "a: 3 s at 10", "b: 4 s at 10", "n", "time"} <= set(said)
+    words = said(lines[lines.index("<svg") : -len("</figure>")])
+    assert {"a: 1.5 s at 1", "a: 3 s at 10", "b: 4 s at 10", "n", "time"} <= set(words)
     assert "<figcaption>Lines</figcaption>" in lines and "x: 0.5" in rows and "y: 2" in rows
     assert figure(study.Plot("none", "x", "y", [Series("a", [1], [None])])) == ""
 

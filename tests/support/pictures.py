@@ -1,4 +1,4 @@
-"""What a picture says: the words and hints of an SVG, which do not depend on the version of matplotlib."""
+"""What a picture says: the words and hints of an SVG."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -17,12 +17,17 @@ def words(text):
     return found
 
 
+def said(text):
+    """Its words alone: where they stand hangs on the fonts of the machine that draws."""
+    return [word for word, *_ in words(text)]
+
+
 def beyond(text, width, letter=7.0):
     """The texts of a picture that reach beyond its edges, where a letter is so many pixels wide."""
     found = []
-    for said, anchor, x in words(text):
-        long = letter * len(said)
+    for word, anchor, x in words(text):
+        long = letter * len(word)
         left = {"end": x - long, "middle": x - long / 2}.get(anchor, x)
         if left < -6 or left + long > width + 6:
-            found.append(said)
+            found.append(word)
     return found
