@@ -30,6 +30,7 @@ PALETTE = {
     "text": ("#1f2328", "#e6edf3"),
     "soft": ("#57606a", "#9aa4af"),
     "own": ("#2563eb", "#58a6ff"),
+    "lit": ("#dbeafe", "#1e3a5f"),
     "peer": ("#c3ccd6", "#4b5563"),
     "limit": ("#cf222e", "#ff7b72"),
     "green": ("#0d9488", "#2dd4bf"),

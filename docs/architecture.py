@@ -338,13 +338,15 @@ def item(name: str, words: str) -> str:
 
 
 def picture() -> str:
+    return draw(panels())
+
+
+def panels() -> list[Panel]:
     arrows = house.arrows()
-    return draw(
-        [
-            panel("gpt2", arrows, PARTS, 1, lit=frozenset({"autodiff"})),
-            panel("inside gpt2/autodiff", arrows, ROOMS["gpt2/autodiff"], 2),
-        ]
-    )
+    return [
+        panel("gpt2", arrows, PARTS, 1, lit=frozenset({"autodiff"})),
+        panel("inside gpt2/autodiff", arrows, ROOMS["gpt2/autodiff"], 2),
+    ]
 
 
 def panel(title: str, arrows: house.Arrows, rooms: Mapping[str, Room], depth: int, lit=frozenset()) -> Panel:
