@@ -121,15 +121,15 @@ def dots(
     title: str,
     rows: Mapping[str, Sequence[Spread | None]],
     names: Sequence[str],
-    told: Callable[[float], str],
+    text: Callable[[float], str],
     log: bool = False,
     one: bool = False,
     unit: str = "",
 ) -> Any:
     """A row for each label, with a dot for each of the series that are named; None is a gap.
 
-    told   a number as text       one    with a line at 1, where both sides of a ratio are equal
-    unit   what stands below the axis
+    text   a number as text    one    with a line at 1, where both sides of a ratio are equal
+    unit      what stands below the axis
     """
     keys = [name for name in names if name]
     left = min(WIDTH / 2, 20 + CHARACTER * max(map(len, rows)))
@@ -138,19 +138,21 @@ def dots(
     with look():
         figure = canvas(WIDTH, top + deep + BOTTOM + 20 * bool(unit), title)
         axes = place(figure, left, top, WIDTH - left - RIGHT, deep)
-        for k, name in enumerate(names):
-            shown = [(i, label, v[k]) for i, (label, v) in enumerate(rows.items()) if v[k]]
-            heights = [i + (k + 1) / (len(names) + 1) for i, _, _ in shown]
-            _marks(axes, k, name, [(v, y) for (_, _, v), y in zip(shown, heights)], upright=False)
-            for (_, label, (middle, *_)), y in zip(shown, heights):
-                hint(_dot(axes, k, middle, y), f"{label}: {told(middle)}")
+        for i, (label, values) in enumerate(rows.items()):
+            for k, spread in enumerate(values):
+                if spread:
+                    y = i + (k + 1) / (len(names) + 1)
+                    hint(_dot(axes, k, y, spread, upright=False), f"{label}: {text(spread[0])}")
         axes.set(ylim=(len(rows), 0), yticks=[i + 0.5 for i in range(len(rows))], xlabel=unit)
         axes.set_yticklabels(rows, color=LIGHT["text"])
         _ruled(
-            axes.xaxis, [n for v in rows.values() for spread in v if spread for n in spread], told, log, one
+            axes.xaxis,
+            [n for v in rows.values() for spread in v if spread for n in spread],
+            text,
+            log,
+            one,
         )
-        if keys:
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
+        _series(axes, keys)
     return figure
 
 
@@ -158,11 +160,11 @@ def lines(
     title: str,
     series: Mapping[str, Sequence[tuple[float, Spread]]],
     names: tuple[str, str],
-    told: tuple[Callable[[float], str], Callable[[float], str]],
+    text: tuple[Callable[[float], str], Callable[[float], str]],
     log: tuple[bool, bool] = (False, False),
     one: bool = False,
 ) -> Any:
-    """A curve for each series, through (x, spread of y). names, told and log are of x and of y."""
+    """A curve for each series, through (x, spread of y). names, text and log are of x and of y."""
     keys = list(series) if len(series) > 1 else []
     top = _above(title, keys)
     with look():
@@ -171,15 +173,16 @@ def lines(
         for k, (name, points) in enumerate(series.items()):
             xs, ys = [x for x, _ in points], [y[0] for _, y in points]
             axes.plot(xs, ys, color=_colour(k), linewidth=2)
-            _marks(axes, k, name if keys else "", points, upright=True)
-            for x, y in zip(xs, ys):
-                hint(_dot(axes, k, x, y), f"{name}: {told[1](y)} at {told[0](x)}")
+            for x, spread in points:
+                hint(
+                    _dot(axes, k, x, spread, upright=True),
+                    f"{name}: {text[1](spread[0])} at {text[0](x)}",
+                )
         every = [point for points in series.values() for point in points]
-        _ruled(axes.xaxis, [x for x, _ in every], told[0], log[0], False)
-        _ruled(axes.yaxis, [n for _, spread in every for n in spread], told[1], log[1], one)
+        _ruled(axes.xaxis, [x for x, _ in every], text[0], log[0], False)
+        _ruled(axes.yaxis, [n for _, spread in every for n in spread], text[1], log[1], one)
         axes.set(xlabel=names[0], ylabel=names[1])
-        if keys:
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
+        _series(axes, keys)
     return figure
 
 
@@ -188,24 +191,27 @@ def _above(title: str, keys: Sequence[str]) -> float:
     return (TITLE if title else 8) + KEY * len(keys)
 
 
-def _marks(axes: Any, k: int, name: str, points: Iterable, upright: bool) -> None:
-    """Quartiles of the dots of series k, and its key. points: (x, spread) if upright, else (spread, y)."""
-    for point in points:
-        (_, low, high), at = point[::-1] if upright else point
-        ends = ([at, at], [low, high]) if upright else ([low, high], [at, at])
-        axes.plot(*ends, color=_colour(k), linewidth=2, solid_capstyle="butt")
-    axes.plot([], [], MARKERS[k % 8], color=_colour(k), markersize=8, label=name or "_")
+def _dot(axes: Any, k: int, at: float, spread: Spread, upright: bool) -> Any:
+    """A dot of series k, and a line between its quartiles, which is upright or lies."""
+    middle, low, high = spread
+    x, y, error = (at, middle, "yerr") if upright else (middle, at, "xerr")
+    style = {"fmt": MARKERS[k % 8], "color": _colour(k), "markersize": 8, "elinewidth": 2}
+    return axes.errorbar(x, y, **{error: [[middle - low], [high - middle]]}, **style)[0]
 
 
-def _dot(axes: Any, k: int, x: float, y: float) -> Any:
-    return axes.plot([x], [y], MARKERS[k % 8], color=_colour(k), markersize=8)[0]
+def _series(axes: Any, names: Sequence[str]) -> None:
+    """The names of the series beside their markers, above the axes."""
+    for k, name in enumerate(names):
+        axes.plot([], [], MARKERS[k % 8], color=_colour(k), markersize=8, label=name)
+    if names:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def _colour(k: int) -> str:
     return LIGHT[SERIES[k % len(SERIES)]]
 
 
-def _ruled(axis: Any, numbers: Sequence[float], told: Callable, log: bool, one: bool) -> None:
+def _ruled(axis: Any, numbers: Sequence[float], text: Callable, log: bool, one: bool) -> None:
     """Scale, ticks and rules of an axis for these numbers, and a thicker rule at 1."""
     from matplotlib import ticker
 
@@ -224,7 +230,7 @@ def _ruled(axis: Any, numbers: Sequence[float], told: Callable, log: bool, one: 
         limits = low - margin, high + margin
         axis.set_major_locator(ticker.MaxNLocator(6, steps=(1, 2, 5, 10)))
     axis.set_minor_locator(ticker.NullLocator())
-    axis.set_major_formatter(lambda x, _: told(x))
+    axis.set_major_formatter(lambda x, _: text(x))
     (axis.axes.set_ylim if upright else axis.axes.set_xlim)(limits)
     axis.grid(True)
     if one:
