@@ -128,8 +128,8 @@ def dots(
 ) -> Any:
     """A row for each label, with a dot for each of the series that are named; None is a gap.
 
-    text   a number as text    one    with a line at 1, where both sides of a ratio are equal
-    unit      what stands below the axis
+    text   a number as text    one   with a line at 1, where both sides of a ratio are equal
+    unit   what stands below the axis
     """
     keys = [name for name in names if name]
     left = min(WIDTH / 2, 20 + CHARACTER * max(map(len, rows)))
@@ -145,13 +145,8 @@ def dots(
                     hint(_dot(axes, k, y, spread, upright=False), f"{label}: {text(spread[0])}")
         axes.set(ylim=(len(rows), 0), yticks=[i + 0.5 for i in range(len(rows))], xlabel=unit)
         axes.set_yticklabels(rows, color=LIGHT["text"])
-        _ruled(
-            axes.xaxis,
-            [n for v in rows.values() for spread in v if spread for n in spread],
-            text,
-            log,
-            one,
-        )
+        numbers = [n for values in rows.values() for spread in values if spread for n in spread]
+        _ruled(axes.xaxis, numbers, text, log, one)
         _series(axes, keys)
     return figure
 
@@ -234,9 +229,8 @@ def _ruled(axis: Any, numbers: Sequence[float], text: Callable, log: bool, one: 
     (axis.axes.set_ylim if upright else axis.axes.set_xlim)(limits)
     axis.grid(True)
     if one:
-        (axis.axes.axhline if upright else axis.axes.axvline)(
-            1.0, color=LIGHT["text"], linewidth=1.5, zorder=1
-        )
+        line = axis.axes.axhline if upright else axis.axes.axvline
+        line(1.0, color=LIGHT["text"], linewidth=1.5, zorder=1)
 
 
 # ---- Bars and lanes ----------------------------------------------------------------------------------------
