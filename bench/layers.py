@@ -14,8 +14,6 @@ import functools
 from bench.harness import cases, contenders, program, ratios
 from bench.harness.turns import Contest
 
-# float32 sums of up to 50257 terms in different orders, relative to the length of the array.
-TOLERANCE = 1e-4
 TURN_S = 0.05  # many short turns: a layer takes between 0.1 ms and 0.5 s
 PARTS = ("forward", "backward")
 DERIVED = (("auto", "manual"), ("auto", "written"), ("manual", "written"))
@@ -90,7 +88,7 @@ def disagreeing(facts):
             wrong[name] = f"shapes of its results differ from those of {base}"
             continue
         errors = [abs(a - b) / y[1] for x, y in zip(ours, theirs) if y[1] for a, b in zip(x[1:], y[1:])]
-        if not (error := ratios.worst(errors)) <= TOLERANCE:
+        if not (error := ratios.worst(errors)) <= cases.TOLERANCE:
             wrong[name] = f"differs from {base} by {error:.1e} (relative)"
     return wrong
 

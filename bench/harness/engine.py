@@ -6,6 +6,7 @@ elementwise says what computes the elementwise operations of compiled programs: 
 
 import numpy as np
 
+from bench.harness.cases import TOLERANCE
 from bench.harness.contenders import Missing
 from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY
 from gpt2 import autodiff as ad
@@ -147,8 +148,19 @@ class LayerRun:
         self.gradients = None
         self.gradients = self.layer.backward(self.dout, self.saved, **self.static)
 
+    def both(self):
+        self.forward()
+        self.backward()
+
     def results(self):
         return [self.out, *(g for g in self.gradients if g is not None)]
+
+
+def check_results(name, found, wanted):
+    """Raise AssertionError where an array differs from the wanted one."""
+    for ours, theirs in zip(found, wanted, strict=True):
+        error = np.linalg.norm(np.ravel(ours) - np.ravel(theirs)) / max(np.linalg.norm(theirs), 1e-30)
+        assert error <= TOLERANCE, f"{name}: a result differs by {error:.1e}"
 
 
 def layer(case, variant, threads, elementwise="numpy"):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.harness.engine import LayerRun
+from bench.harness.engine import LayerRun, check_results
 from bench.harness.ratios import geometric_mean
 from bench.harness.sizes import SIZES, Size, batches
-from bench.studies.layers import TOLERANCE, compare, model_players
+from bench.studies.layers import compare, model_players
 from bench.studies.measure import interleave, threads
 from bench.studies.study import Result, Series, Study
 from gpt2 import backward
@@ -279,10 +279,10 @@ def layer_times(name, kernel, sizes, seconds):
         compiled = Compiled(restrict)
         for who, make in (("hand", by_hand), ("Enzyme", by_enzyme)):
             gradient = make(kernel, compiled)
-            agree(f"{name}, {key}, {who}", gradient(*arrays), ours["written"].results())
+            check_results(f"{name}, {key}, {who}", gradient(*arrays), ours["written"].results())
             calls[key, who] = lambda gradient=gradient: jax.block_until_ready(gradient(*arrays))
     for who in ("hand", "derived"):
-        calls["here", who] = both(ours[who])
+        calls["here", who] = ours[who].both
     return interleave(calls, seconds)
 
 
@@ -296,7 +296,7 @@ def layer_players(name, sizes):
         "derived": LayerRun(case, backward.auto(LAYERS[name])),
     }
     for player in players.values():
-        both(player)()
+        player.both()
     compare(players)
     return players
 
@@ -304,21 +304,6 @@ def layer_players(name, sizes):
 def floats(player):
     """The output's gradient and the inputs, each as one row of floats, which is how C++ gets them."""
     return [np.ravel(x).astype(np.float32) for x in (player.dout, *player.inputs)]
-
-
-def both(player):
-    def forward_and_backward():
-        player.forward()
-        player.backward()
-
-    return forward_and_backward
-
-
-def agree(name, found, wanted):
-    """Raise AssertionError where a result of C++ is not that of the layer as written."""
-    for x, y in zip(found, wanted, strict=True):
-        error = np.linalg.norm(np.ravel(x) - np.ravel(y)) / max(np.linalg.norm(y), 1e-30)
-        assert error <= TOLERANCE, f"{name}: a result differs by {error:.1e}"
 
 
 # ---- Two threads -------------------------------------------------------------------------------------------
@@ -389,10 +374,10 @@ def layers_on_two(result, sizes, seconds):
         cut_results = [True, *(whole.inputs[x] != kernel.inputs[x] for x in kernel.differentiable)]
         with threads(2), Halves() as halves:
             ours = layer_players(name, sizes)
-            calls = {("here", who): both(ours[who]) for who in ("hand", "derived")}
+            calls = {("here", who): ours[who].both for who in ("hand", "derived")}
             for who, make in (("hand", by_hand), ("Enzyme", by_enzyme)):
                 call = halves.call(make(kernel, compiled), floats(ours["written"]), cut, cut_results)
-                agree(f"{name} on two threads, {who}", call(), ours["written"].results())
+                check_results(f"{name} on two threads, {who}", call(), ours["written"].results())
                 calls["C++", who] = call
             times = interleave(calls, seconds / len(LAYERS))
         table.add(
@@ -453,7 +438,7 @@ def model(result, options):
     cpp = {}
     for key, restrict in RESTRICTED.items():
         for who, gradient in model_gradients(ours.size, Compiled(restrict)).items():
-            agree(f"model, {key}, {who}", gradient(*arrays), ours.wanted)
+            check_results(f"model, {key}, {who}", gradient(*arrays), ours.wanted)
 
             def call(gradient=gradient):
                 return jax.block_until_ready(gradient(*arrays))
@@ -470,7 +455,7 @@ def model_on_two(result, options):
         cpp = {}
         for who, gradient in model_gradients(half, Compiled(RESTRICTED["restrict"])).items():
             call = halves.call(gradient, ours.arrays, (False, True, True), (False, False), mean=True)
-            agree(f"model on two threads, {who}", call(), ours.wanted)
+            check_results(f"model on two threads, {who}", call(), ours.wanted)
             cpp[who] = call, "hand"
         ours.compare(result, 2, cpp, options.seconds * LAYER_SHARE / 2)
 
