@@ -95,10 +95,9 @@ def parse(argv):
 def run(name, options, report):
     """Add one study to the report, run in a process of its own: none finds threads or memory of another."""
     program.note(f"{name} ...")
-    flags = ["--threads", str(options.threads), "--seconds", str(options.seconds)]
-    flags += ["--quick"] * options.quick
+    chosen = {key: getattr(options, key) for key in ("quick", "threads", "seconds")}
     done = subprocess.run(
-        [sys.executable, "-m", "bench.studies.one", name, *flags],
+        [sys.executable, "-m", "bench.studies.one", name, json.dumps(chosen)],
         cwd=ROOT,
         text=True,
         env=environment(1),

@@ -1,6 +1,6 @@
-"""One study in this process; its result as JSON on standard output. `python -m bench.studies` starts this.
+"""One study in this process, its result as JSON on standard output; `python -m bench.studies` starts this.
 
-python -m bench.studies.one roots --quick
+python -m bench.studies.one NAME '{"quick": true, "threads": 1, "seconds": 0}'
 """
 
 import contextlib
@@ -9,22 +9,15 @@ import json
 import sys
 import time
 
-from bench.harness import machine, program
+from bench.harness import machine
 from bench.studies import load
 from bench.studies.study import Options, to_json
 
 
-def main(argv):
-    parser = program.plain_parser("bench.studies.one", __doc__.split("\n")[0])
-    parser.add_argument("name", help="of the study")
-    parser.add_argument("--quick", action="store_true", help="small sizes, seconds: a test, no result")
-    program.number(parser, "--threads", machine.available_cores(), "the most that are used")
-    parser.add_argument("--seconds", type=float, default=0.0, help="that it may take (0: what it asks for)")
-    args = parser.parse_args(argv)
+def main(name, options):
     with contextlib.redirect_stdout(sys.stderr):  # whatever a study or a peer prints is not the result
-        result = measured(load(args.name), Options(args.quick, args.threads, args.seconds))
+        result = measured(load(name), Options(**json.loads(options)))
     print(json.dumps(to_json(result)))
-    return 0
 
 
 def measured(study, options):
@@ -40,4 +33,4 @@ def measured(study, options):
 
 
 if __name__ == "__main__":
-    program.run(main)
+    main(*sys.argv[1:])
