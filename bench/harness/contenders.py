@@ -117,7 +117,8 @@ STEP = (
 )
 LAYER = ("torch-tuned", "jax", "written", "manual", "auto")
 # Who can be asked to train, and who has layers apart from a model
-TRAINING = tuple(name for name in CONTENDERS if not name.startswith("programs-"))
+ELSEWHERE = ("programs-", "generate-", "finetune-")  # how the names of contenders of other benchmarks begin
+TRAINING = tuple(name for name in CONTENDERS if not name.startswith(ELSEWHERE))
 LAYERS = (*(name for name in TRAINING if CONTENDERS[name].module == "bench.peers.pytorch"), "jax", "autograd")
 LAYERS += ("written", "manual", "auto")
 
