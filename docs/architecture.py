@@ -28,7 +28,7 @@ PARTS = {
     "train": Room(
         "the program",
         "Everything between a command line and a trained model: flags, settings, building, the loop, "
-        "and whose lines are printed.",
+        "and the progress reports.",
     ),
     "data": Room(
         "text to tokens", "Corpora become tokens: tokenizers, token files, and the batches of a run."
@@ -39,7 +39,7 @@ PARTS = {
     ),
     "storage": Room(
         "files of any kind",
-        "Files that are whole or not there, locks, downloads, the folders of runs and their metrics.",
+        "Atomic files, locks, downloads, the folders of runs and their metrics.",
     ),
     "layers": Room(
         "the mathematics",
@@ -48,7 +48,7 @@ PARTS = {
     "autodiff": Room(
         "the compiler",
         "The compiler, which derives a backward from a forward and makes fast programs of both. "
-        "It has never heard of GPT-2; its rooms come below.",
+        "It imports nothing else of gpt2; its packages are listed below.",
     ),
     "backward": Room(
         "by hand or derived",
@@ -60,7 +60,8 @@ PARTS = {
         "What GPT-2 is and does: sizes, tensors, layers, own ones too; forward, decoder, adapters, AdamW.",
     ),
     "parallel": Room(
-        "many workers", "The same step by several workers: processes that share memory, or MPI ranks."
+        "many workers",
+        "Several workers: threads with shares of the batch, processes with shared memory, MPI ranks.",
     ),
     "sampling": Room(
         "text from a model", "Text from a model, token by token: choices among tokens, stop strings."
@@ -77,10 +78,8 @@ PARTS = {
         "what is printed",
         "Standard output: its colours, and what to do when it goes away while a program runs, or fills up.",
     ),
-    "errors": Room("for people", "The error that a person gets to read, and how programs end with it."),
-    "hints": Room(
-        "what to type", "Commands in messages, as they work in the shell that the program was started from."
-    ),
+    "errors": Room("for people", "UserError, the one-line error for users, and the exit status."),
+    "hints": Room("what to type", "Commands quoted in messages, spelled for the user's shell."),
     "__main__": Room("", "`gpt2`, or `python -m gpt2`: the list of commands, started by name."),
 }
 
@@ -92,7 +91,7 @@ STAGES = {
     "loops": Room("scan, while", "Loops whose body is recorded once: `scan`, `while_loop`, `parallel_map`."),
     "implicit": Room("equations", "`root`, `fixed_point` and `custom_linear_solve`, with their derivatives."),
     "custom": Room(
-        "rules of one's own", "`custom_vjp`, `custom_jvp`, `checkpoint`, `stop_gradient`, `callback`."
+        "your own rules", "`custom_vjp`, `custom_jvp`, `checkpoint`, `stop_gradient`, `callback`."
     ),
     "programs": Room(
         "a call to a program",
@@ -140,12 +139,12 @@ STAGES = {
     ),
     "hidden": Room(
         "exchanged numbers",
-        "Constants of a program whose values other calls exchange, and what follows from them.",
+        "Constants that change without compiling again: recordings that differ only in them share a program.",
     ),
     "same": Room("equal to the bit", "Whether two values are equal to the last bit."),
-    "atoms": Room("plain values", "Types of values that are no objects of the user's: numbers, texts, None."),
+    "atoms": Room("plain values", "Types treated as plain values: numbers, strings, None."),
     "doors": Room("", "Loads a room beside the core, where one is first used."),
-    "undo": Room("undoing", "Undoes what was changed, whatever happens."),
+    "undo": Room("undoing", "Restores state on any exit, Ctrl-C included."),
     "switches": Room("options", "What may be switched off or chosen: `ad.options`."),
     "errors": Room("what goes wrong", "What may go wrong, with the line of the user's function."),
 }
@@ -205,7 +204,7 @@ WORDS = {
     "Guard": ("autodiff/reuse/guard.py", "a test whether the world of a recording is as it was."),
     "Path": (
         "autodiff/reuse/conditions.py",
-        "the way that a recording took through `if` and `while`. A key path leads to a leaf of a tree.",
+        "the way that a recording took through `if` and `while` (a key path leads to a leaf of a tree).",
     ),
     "Tree": ("autodiff/tree/structure.py", "nested containers of arrays, as in `ad.tree`."),
     "Wiring": (
@@ -235,6 +234,47 @@ FIRST = {
     "gpt2/autodiff/passes/algebra.py": "a pass of the compiler: rules that make a graph smaller",
 }
 
+# Calls from the outside in: title -> (file, function, what it does there)
+CALLS = {
+    "A training step, `python train.py`": [
+        (
+            "gpt2/train/program.py",
+            "main",
+            "reads the command line, and chooses kernels before NumPy is loaded",
+        ),
+        ("gpt2/train/console.py", "run", "prints, and turns signals and errors into an exit status"),
+        ("gpt2/train/session.py", "opened", "takes the folder, resumes"),
+        ("gpt2/train/resolve.py", "resolve", "makes the parts of a Run: text, model, AdamW, team"),
+        ("gpt2/train/loop.py", "loop", "steps, validations, checkpoints in their order"),
+        ("gpt2/train/run.py", "train_step", "one step of a Run: batches, learning rate"),
+        ("gpt2/parallel/team.py", "step", "gradients of all workers, then the update"),
+        (
+            "gpt2/model/gpt2.py",
+            "loss_and_grads",
+            "by default the whole loss as one program (`self.program.both`); "
+            "with `--backward manual` or `auto` model/forward.py and model/backward.py, layer by layer",
+        ),
+        ("gpt2/model/optimizer.py", "update", "AdamW in blocks"),
+    ],
+    "A first gradient, `ad.grad(f)(x)`": [
+        ("gpt2/autodiff/transforms/gradient.py", "grad", "returns a derived function"),
+        ("gpt2/autodiff/programs/derived.py", "slow", "looks for a program that fits the call, or makes one"),
+        (
+            "gpt2/autodiff/record/record.py",
+            "record",
+            "runs f once on values that note what is done with them",
+        ),
+        ("gpt2/autodiff/derive/differentiate.py", "gradient_graph", "the chain rule over the recorded graph"),
+        ("gpt2/autodiff/passes/__init__.py", "simplify", "rules of the passes, until none applies"),
+        ("gpt2/autodiff/pipeline.py", "emitted", "the stages in their order, up to a callable program"),
+        (
+            "gpt2/autodiff/emit/source.py",
+            "emit",
+            "the NumPy text; for functions of floats alone, `math` text",
+        ),
+    ],
+}
+
 HEAD = """\
 # The map
 
@@ -244,12 +284,17 @@ Some {lines:,} lines: a layer of GPT-2, its forward and backward, how it is trai
 of the compiler.
 
 {files}
+## Two calls, followed
+
+Who calls whom, from the command to the numbers. A test looks for each function in its file.
+
+{calls}
 ## The rooms
 
 Made by `python -m docs.architecture`, as is the picture. A test fails when either is out of date, or a
 room is missing here.
 
-![The rooms of gpt2 and of its compiler, and which knows which](pictures/architecture.svg)
+![The rooms of gpt2 and of its compiler, and their imports](pictures/architecture.svg)
 
 An arrow leads from a room to one that it imports; arrows that follow from others are left out. All of them
 point down: no two rooms need each other, and no import hides in a function without a reason. pyproject.toml
@@ -310,7 +355,11 @@ def page() -> str:
 def head() -> str:
     lines = sum(len((house.ROOT / path).read_text(encoding="utf-8").splitlines()) for path in FIRST)
     files = "".join(item(path, f"{words}.") for path, words in FIRST.items())
-    return HEAD.format(lines=round(lines, -2), files=files)
+    calls = "\n".join(
+        f"{title}:\n\n" + "".join(item(f"{file}: {name}", f"{words}.") for file, name, words in steps)
+        for title, steps in CALLS.items()
+    )
+    return HEAD.format(lines=round(lines, -2), files=files, calls=calls)
 
 
 def lines_of(rooms: Mapping[str, Room]) -> int:

@@ -95,3 +95,10 @@ def test_the_first_six_files_are_few_lines():
         len((house.ROOT / path).read_text(encoding="utf-8").splitlines()) for path in architecture.FIRST
     ]
     assert len(counts) == 6 and max(counts) <= 200 and sum(counts) <= 900
+
+
+@pytest.mark.parametrize(
+    "file, name", [(file, name) for steps in architecture.CALLS.values() for file, name, _ in steps]
+)
+def test_the_calls_that_are_followed_are_there(file, name):
+    assert re.search(rf"^ *def {name}\(", (house.ROOT / file).read_text(encoding="utf-8"), re.M), (file, name)
