@@ -6,17 +6,15 @@ is a whole region of row blocks.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from ..graph import Graph, Node, is_scalar_const
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts
 from .layout import Layout, chain, in_planes, is_result_of_call, root
-from .memory import offsets, rounded
+from .memory import Span, Taken, offsets, rounded
 from .regions import Region, blocks_of, by_rows, flags_of
 from .windows import Window
 
@@ -384,32 +382,9 @@ def overwritable(n: Node) -> tuple[Node, ...]:
     return n.args if facts(n).streams else ()
 
 
-def _gap(taken: list[Span], s: Storage) -> int:
-    """The lowest offset at which there is room for s, beside spans that are sorted by where they begin."""
-    at = 0
-    for lo, hi, start, end in taken:
-        if start <= s.end and s.start <= end:
-            if lo - at >= s.nbytes:
-                break
-            if hi > at:
-                at = hi
-    return at
-
-
 def lends(o: Node) -> bool:
     """Whether a result is of a kind that lends its memory."""
     return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
-
-
-class Span(NamedTuple):
-    """Bytes lo:hi of a result that are taken in the steps from start to end. hi is rounded up to where the
-    next may begin.
-    """
-
-    lo: int
-    hi: int
-    start: int
-    end: int
 
 
 def _lend(kind, storage, values: Values, layouts) -> None:
@@ -418,15 +393,16 @@ def _lend(kind, storage, values: Values, layouts) -> None:
     A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
     keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
-    taken = written_spans(kind, values, layouts, [o for o in values.outputs if lends(o)])
+    written = written_spans(kind, values, layouts, [o for o in values.outputs if lends(o)])
+    taken = {o: Taken(spans) for o, spans in written.items()}
     long = LONG * max(values.end.values(), default=0)
     types: dict[int, set] = {}
     for base, s in storage.items():
         types.setdefault(id(s), set()).add(base.dtype)
     for s in sorted({id(s): s for s in storage.values()}.values(), key=lambda s: (-s.nbytes, s.start)):
         if s.nbytes >= LEND_FROM and s.end - s.start >= long:
-            lenders = {o: spans for o, spans in taken.items() if types[id(s)] == {o.dtype}}
-            _borrow(s, lenders)
+            fits = [o for o in taken if o.nbytes >= s.nbytes and types[id(s)] == {o.dtype}]
+            _borrow(s, {o: taken[o] for o in fits})
     _note_lent(kind, storage, values)
 
 
@@ -466,32 +442,28 @@ def _writes_all(o: Node, values: Values) -> bool:
 def written_spans(
     kind: Iterable[Node], values: Values, layouts: dict[Node, Layout], results: Iterable[Node]
 ) -> dict[Node, list[Span]]:
-    """For each of these results, the bytes that the program writes of it, from then on: sorted."""
+    """For each of these results, the bytes that the program writes of it, from then on."""
     taken: dict[Node, list[Span]] = {o: [] for o in results}
     for n in kind:
         base = values.base(n)
         if base in taken:
             lo, hi = layouts[n].span
             taken[base].append(Span(lo, rounded(hi), values.start[n], NEVER))
-    for spans in taken.values():
-        spans.sort()
     return taken
 
 
-def _borrow(s: Storage, lenders: dict[Node, list[Span]]) -> None:
+def _borrow(s: Storage, lenders: dict[Node, Taken]) -> None:
     """Give s the memory of the result that takes it back first, if any has room: others may stay longer."""
     best = None
-    for o, spans in lenders.items():
-        at = _gap(spans, s)
-        beyond = at + s.nbytes
-        if beyond <= o.nbytes:
-            later = [start for lo, hi, start, _ in spans if start > s.end and lo < beyond and at < hi]
-            back = min(later, default=0)
+    for o, taken in lenders.items():
+        at = taken.room(s)
+        if at + s.nbytes <= o.nbytes:
+            back = taken.next_use(s, at)
             if best is None or back < best[0]:
                 best = back, o, at
     if best is not None:
         _, s.lender, s.offset = best
-        bisect.insort(lenders[s.lender], Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end))
+        lenders[s.lender].take(s)
 
 
 class _Slots:

@@ -1,21 +1,28 @@
 """What a call of a program works in: an arena, where in it each stretch of memory lies, and scratch blocks.
 
-A stretch of memory has `nbytes`, `start` and `end`, the first and the last step of its life; `offsets` gives
-it its `offset`. Functions that a program calls many times (calls.py) work in a part of its arena, and in its
-scratch blocks: only one of them runs at a time.
+`Taken` is the one allocator: it finds room for a stretch of memory beside those that live at the same time,
+in the arena (`offsets`) or in a result that lends its memory (buffers.py). Functions that a program calls
+many times (calls.py) work in a part of its arena, and in its scratch blocks: only one of them runs at a time.
 """
 
 from __future__ import annotations
 
-import bisect
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 ALIGN = 64
-MOST_COMPARED = 1000  # stretches whose lives are compared in pairs: 0.1 s for so many
+
+
+class Stretch(Protocol):
+    """A stretch of memory for the steps from `start` to `end`."""
+
+    nbytes: int
+    start: int
+    end: int
+    offset: int
 
 
 def rounded(nbytes: int) -> int:
@@ -48,130 +55,66 @@ def rows_of_cuts(
     return [cuts(owners, row) for row in layout]
 
 
-def offsets(storages: list) -> int:
-    """Place every stretch at an offset that is free for its whole life; give the total."""
-    if len(storages) > MOST_COMPARED:
-        return _offsets_in_time(storages)
-    return _offsets_by_size(storages)
+class Span(NamedTuple):
+    """Bytes lo:hi of some memory that are taken in the steps from start to end, both included. hi is rounded
+    up to where the next may begin.
+    """
+
+    lo: int
+    hi: int
+    start: int
+    end: int
 
 
-def _offsets_by_size(storages: list) -> int:
-    """Large ones first, at the lowest offset. Each is compared with all before it."""
-    placed: list[_Place] = []  # by offset
-    known: dict[tuple[int, int], _Place] = {}
-    total = 0
-    for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
-        at, nbytes, begin, until = 0, s.nbytes, s.start, s.end
-        for p in placed:
-            if p.first <= until and begin <= p.last and (not p.starts or p.is_taken(begin, until)):
-                if p.lo - at >= nbytes:
-                    break
-                if p.hi > at:
-                    at = p.hi
-        s.offset = at
-        end = at + rounded(nbytes)
-        if (at, end) in known:
-            known[at, end].take(begin, until)
-        else:
-            place = known[at, end] = _Place(at, end, begin, until)
-            bisect.insort(placed, place, key=_Place.bytes)
-        total = max(total, end)
+class Taken:
+    """The spans of one piece of memory that are taken, the arena's or a result's.
+
+    A deep program has thousands. So they are the columns of a table, whose rows are lo, hi, start and end, in
+    the order of lo: what is alive in a given time, and wide enough, is found by NumPy.
+    """
+
+    def __init__(self, spans: Iterable[Span] = ()):
+        self.table = np.array(sorted(spans), np.int64).reshape(-1, 4).T.copy()
+        self.count = self.table.shape[1]  # the columns in use; the others are for more
+
+    def room(self, s: Stretch) -> int:
+        """The lowest offset from which there is room for s during its whole life."""
+        lo, hi, start, end = self.table[:, : self.count]
+        alive = np.flatnonzero((start <= s.end) & (s.start <= end))
+        if not alive.size or lo[alive[0]] >= s.nbytes:
+            return 0
+        until = np.maximum.accumulate(hi[alive])  # a gap begins after each span, and the last one is endless
+        fits = np.append(lo[alive[1:]] - until[:-1] >= s.nbytes, True)
+        return int(until[fits.argmax()])
+
+    def take(self, s: Stretch) -> int:
+        """Note that s has its offset from now on; give the first byte after it."""
+        n = self.count
+        if n == self.table.shape[1]:
+            self.table = np.concatenate([self.table, np.empty((4, n + 16), np.int64)], axis=1)
+        span = Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end)
+        k = self.table[0, :n].searchsorted(span.lo)
+        self.table[:, k + 1 : n + 1] = self.table[:, k:n]
+        self.table[:, k] = span
+        self.count = n + 1
+        return span.hi
+
+    def next_use(self, s: Stretch, at: int) -> int:
+        """The first step after the life of s in which its bytes, from `at` on, are taken; 0 if never."""
+        lo, hi, start, _ = self.table[:, : self.count]
+        later = start[(start > s.end) & (lo < at + s.nbytes) & (at < hi)]
+        return int(later.min()) if later.size else 0
+
+
+def offsets(stretches: Iterable[Stretch]) -> int:
+    """Place every stretch at the lowest offset that is free for its whole life, large ones first; give the
+    total.
+    """
+    taken, total = Taken(), 0
+    for s in sorted(stretches, key=lambda s: (-s.nbytes, s.start)):
+        s.offset = taken.room(s)
+        total = max(total, taken.take(s))
     return total
-
-
-class _Place:
-    """Bytes lo:hi of an arena, which one stretch has after the other: from step `first` on, and until `last`.
-
-    starts, ends   of the lives, in order, where there are several. So the calls of one function, of which
-                   each needs as much memory as the others, are looked at as one.
-    """
-
-    __slots__ = ("lo", "hi", "first", "last", "starts", "ends")
-
-    def __init__(self, lo: int, hi: int, start: int, end: int):
-        self.lo, self.hi, self.first, self.last = lo, hi, start, end
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-
-    def bytes(self) -> tuple[int, int]:
-        return self.lo, self.hi
-
-    def take(self, start: int, end: int) -> None:
-        """Note one more life, which overlaps with no other."""
-        if not self.starts:
-            self.starts, self.ends = [self.first], [self.last]
-        k = bisect.bisect(self.starts, start)
-        self.starts.insert(k, start)
-        self.ends.insert(k, end)
-        self.first, self.last = self.starts[0], self.ends[-1]
-
-    def is_taken(self, start: int, end: int) -> bool:
-        """Whether one of several lives overlaps with these steps."""
-        k = bisect.bisect(self.starts, end)
-        return k > 0 and self.ends[k - 1] >= start
-
-
-def _offsets_in_time(storages: list) -> int:
-    """In the order of their lives, as an allocator would that is told when each begins and ends.
-
-    The time grows with their number and not with its square. Memory is a little worse: it holds gaps that
-    nothing fits in. The smallest gap that is wide enough is taken; neighbouring gaps become one.
-    """
-    free = Gaps()
-    ending: list[tuple[int, int, int]] = []  # (last step, offset, bytes) of those that live, as a heap
-    for s in sorted(storages, key=lambda s: (s.start, -s.nbytes)):
-        while ending and ending[0][0] < s.start:
-            _, at, nbytes = heapq.heappop(ending)
-            free.give(at, nbytes)
-        s.offset = free.take(rounded(s.nbytes))
-        heapq.heappush(ending, (s.end, s.offset, rounded(s.nbytes)))
-    return free.total
-
-
-class Gaps:
-    """The stretches of an arena that are free, found by their width, and by where they begin and end."""
-
-    def __init__(self):
-        self.total = 0  # bytes that the arena has so far
-        self.by_width: list[tuple[int, int]] = []  # (bytes, offset), sorted
-        self.ends: dict[int, int] = {}  # offset -> where that gap ends
-        self.begins: dict[int, int] = {}  # where a gap ends -> its offset
-
-    def take(self, nbytes: int) -> int:
-        k = bisect.bisect_left(self.by_width, (nbytes, -1))
-        if k < len(self.by_width):
-            width, at = self.by_width[k]
-        elif self.total in self.begins:  # the last gap grows
-            at = self.begins[self.total]
-            width = self.total - at
-            self.total = at + nbytes
-        else:
-            at, self.total = self.total, self.total + nbytes
-            return at
-        self._remove(at, at + width)
-        if width > nbytes:
-            self._add(at + nbytes, at + width)
-        return at
-
-    def give(self, at: int, nbytes: int) -> None:
-        end = at + nbytes
-        if at in self.begins:
-            before = self.begins[at]
-            self._remove(before, at)
-            at = before
-        if end in self.ends:
-            after = self.ends[end]
-            self._remove(end, after)
-            end = after
-        self._add(at, end)
-
-    def _add(self, at: int, end: int) -> None:
-        self.ends[at], self.begins[end] = end, at
-        bisect.insort(self.by_width, (end - at, at))
-
-    def _remove(self, at: int, end: int) -> None:
-        del self.ends[at], self.begins[end]
-        del self.by_width[bisect.bisect_left(self.by_width, (end - at, at))]
 
 
 @dataclass(eq=False)
