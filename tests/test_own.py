@@ -576,6 +576,11 @@ def test_explained_and_checked(name, tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"def {OWN[name][0]}_backward(" in out and "agreement       holds" in out
     assert ("There is none: this layer's backward" in out) == (name != "rmsnorm")
+    page = tmp_path / "page.html"
+    assert explain.main(["all", "--layers", str(file), "--out", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert f"{OWN[name][0]}_backward" in text and text.count("data-from=") > 10
+    capsys.readouterr()
     assert explain.main(["model", "--layers", str(file)]) == 0
     out = capsys.readouterr().out
     assert FILES[name].split("\n\n\n")[1].strip() in out or name == "rope"  # its first function, as it stands

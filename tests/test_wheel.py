@@ -140,6 +140,7 @@ def test_every_command_explains_itself(ran):
 
 def test_the_commands_that_need_no_run(ran):
     assert "def gelu_backward(" in ran("gpt2", "explain", "gelu")
+    assert ran("gpt2", "explain", "gelu", "--out", "gelu.html") == "wrote gelu.html\n"
     assert "all hold" in ran("gpt2", "check", "gelu")
     assert "whole" in ran("gpt2", "bench", "--size", "tiny", "--block-size", "8", "--seconds", "0.01")
     assert "tokenizer byte" in ran("gpt2", "data", "my.txt", "--tokenizer", "byte", "--out", "tokens")

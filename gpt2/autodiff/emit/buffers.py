@@ -12,8 +12,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ..graph import Node, is_scalar_const
-from ..ops.table import facts
-from .layout import Layout, in_planes, is_result_of_call, root
+from ..ops.table import facts, root
+from .layout import Layout, in_planes, is_result_of_call
 from .liveness import Liveness, Overwrites, read_in_step
 from .memory import Span, Taken, offsets, rounded
 from .regions import Region, blocks_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
-from ..ops.table import VIEWS, facts
-from .layout import chain, is_result_of_call, root
+from ..ops.table import VIEWS, facts, root, views_of
+from .layout import is_result_of_call
 from .regions import Region, by_rows, flags_of
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def reads_in_step(n: Node, x: Node) -> bool:
 
 
 def _in_step(n: Node) -> Iterator[Node]:
-    return (a for a in _overwritable(n) if a.shape == n.shape and all(v.op == "reshape" for v in chain(a)))
+    return (a for a in _overwritable(n) if a.shape == n.shape and all(v.op == "reshape" for v in views_of(a)))
 
 
 def _overwritable(n: Node) -> tuple[Node, ...]:
@@ -165,7 +165,7 @@ def _reads_own_rows(u: Node, y: Node, r: Region) -> bool:
     flags = flags_of(u, r.N)
     if flags is None or any(a is y and flag is not ROW for a, flag in zip(u.args, flags)):
         return False
-    return all(by_rows(v, r.N) == (ROW,) for v in chain(y)) and row_axes(root(y).shape, r.N) is not None
+    return all(by_rows(v, r.N) == (ROW,) for v in views_of(y)) and row_axes(root(y).shape, r.N) is not None
 
 
 class Overwrites:
