@@ -13,8 +13,8 @@ from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import source
 from gpt2.autodiff.emit.array_names import ArrayTexts
+from gpt2.autodiff.emit.buffers import offsets
 from gpt2.autodiff.emit.liveness import Liveness
-from gpt2.autodiff.emit.memory import offsets
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
 from gpt2.autodiff.pipeline import Pipeline, uncollected

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from ..graph import Node, is_scalar_const
 from ..ops.table import facts, root
+from ..run.memory import rounded
 from .layout import Layout, in_planes, is_result_of_call
 from .liveness import Liveness, Overwrites, read_in_step
-from .memory import Span, Taken, offsets, rounded
 from .regions import Region, blocks_of
 
 if TYPE_CHECKING:
@@ -325,3 +327,65 @@ class _Slots:
     def expire(self, now: int) -> None:
         for x in [x for x in self.held if self.last[x] <= now]:
             self.free.append(self.held.pop(x))
+
+
+class Span(NamedTuple):
+    """Bytes lo:hi of some memory that are taken in the steps from start to end, both included. hi is rounded
+    up to where the next may begin.
+    """
+
+    lo: int
+    hi: int
+    start: int
+    end: int
+
+
+class Taken:
+    """The spans of one piece of memory that are taken, the arena's or a result's: the one allocator.
+
+    A deep program has thousands. So they are the columns of a table, whose rows are lo, hi, start and end, in
+    the order of lo: what is alive in a given time, and wide enough, is found by NumPy.
+    """
+
+    def __init__(self, spans: Iterable[Span] = ()):
+        self.table = np.array(sorted(spans), np.int64).reshape(-1, 4).T.copy()
+        self.count = self.table.shape[1]  # the columns in use; the others are for more
+
+    def room(self, s: Storage) -> int:
+        """The lowest offset from which there is room for s during its whole life."""
+        lo, hi, start, end = self.table[:, : self.count]
+        alive = np.flatnonzero((start <= s.end) & (s.start <= end))
+        if not alive.size or lo[alive[0]] >= s.nbytes:
+            return 0
+        until = np.maximum.accumulate(hi[alive])  # a gap begins after each span, and the last one is endless
+        fits = np.flatnonzero(lo[alive[1:]] - until[:-1] >= s.nbytes)
+        return int(until[fits[0] if fits.size else -1])
+
+    def take(self, s: Storage) -> int:
+        """Note that s has its offset from now on; give the first byte after it."""
+        n = self.count
+        if n == self.table.shape[1]:
+            self.table = np.concatenate([self.table, np.empty((4, n + 16), np.int64)], axis=1)
+        span = Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end)
+        k = self.table[0, :n].searchsorted(span.lo)
+        self.table[:, k + 1 : n + 1] = self.table[:, k:n]
+        self.table[:, k] = span
+        self.count = n + 1
+        return span.hi
+
+    def next_use(self, s: Storage, at: int) -> int:
+        """The first step after the life of s in which its bytes, from `at` on, are taken; 0 if never."""
+        lo, hi, start, _ = self.table[:, : self.count]
+        later = start[(start > s.end) & (lo < at + s.nbytes) & (at < hi)]
+        return int(later.min()) if later.size else 0
+
+
+def offsets(stretches: Iterable[Storage]) -> int:
+    """Place every stretch at the lowest offset that is free for its whole life, large ones first; give the
+    total.
+    """
+    taken, total = Taken(), 0
+    for s in sorted(stretches, key=lambda s: (-s.nbytes, s.start)):
+        s.offset = taken.room(s)
+        total = max(total, taken.take(s))
+    return total

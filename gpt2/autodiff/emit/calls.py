@@ -13,26 +13,21 @@ of them come from a table; a line for each takes Python longer to compile than a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import Node, is_scalar_const
+from ..graph import Graph, Node, is_scalar_const
 from ..ops.subgraph import cut_index, cut_of
 from ..ops.table import root
+from ..run.memory import Needs, rows_of_cuts
 from .array_names import Stretch, method_of
 from .buffers import UNOWNED
 from .layout import is_result_of_call
-from .memory import rows_of_cuts
 
 if TYPE_CHECKING:
     from .source import Emitter
-
-
-from dataclasses import dataclass
-
-from ..graph import Graph
-from .memory import Needs
 
 
 @dataclass(eq=False)

@@ -22,10 +22,10 @@ from ..graph import Graph, Immutable, exchanged
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
+from ..run.memory import Memory, Needs
 from ..switches import FAST, Options, followed
 from . import numexpr, tuned
 from .calls import Routine
-from .memory import Memory, Needs
 from .source import Emitted, emit, planned
 
 _serial = itertools.count(1)

@@ -19,6 +19,7 @@ from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
 from ..ops.table import facts, root
+from ..run.memory import Needs, cuts, stretches
 from . import numexpr
 from .array_names import ArrayTexts, Cut, Stretch, method_of
 from .buffers import BufferPlan, Kind, assign
@@ -26,7 +27,6 @@ from .calls import CallLines, Routine, Routines, none, results_of
 from .expressions import is_written, number_text, written
 from .layout import is_result_of_call, lower
 from .liveness import Liveness, Overwrites
-from .memory import Needs, cuts, stretches
 from .regions import Region, reach_rows, schedule
 from .row_blocks import RowBlocks
 from .statements import Statement, folded, with_source

@@ -1,28 +1,17 @@
-"""What a call of a program works in: an arena, where in it each stretch of memory lies, and scratch blocks.
+"""What a call of a program works in: an arena, and scratch blocks for each thread.
 
-`Taken` is the one allocator: it finds room for a stretch of memory beside those that live at the same time,
-in the arena (`offsets`) or in a result that lends its memory (buffers.py). Functions that a program calls
-many times (calls.py) work in a part of its arena, and in its scratch blocks: only one of them runs at a time.
+Functions that a program calls many times (emit/calls.py) work in a part of its arena, and in its scratch
+blocks: only one of them runs at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
 ALIGN = 64
-
-
-class Stretch(Protocol):
-    """A stretch of memory for the steps from `start` to `end`."""
-
-    nbytes: int
-    start: int
-    end: int
-    offset: int
 
 
 def rounded(nbytes: int) -> int:
@@ -53,68 +42,6 @@ def rows_of_cuts(
 ) -> list[list[np.ndarray]]:
     """The same row by row."""
     return [cuts(owners, row) for row in layout]
-
-
-class Span(NamedTuple):
-    """Bytes lo:hi of some memory that are taken in the steps from start to end, both included. hi is rounded
-    up to where the next may begin.
-    """
-
-    lo: int
-    hi: int
-    start: int
-    end: int
-
-
-class Taken:
-    """The spans of one piece of memory that are taken, the arena's or a result's.
-
-    A deep program has thousands. So they are the columns of a table, whose rows are lo, hi, start and end, in
-    the order of lo: what is alive in a given time, and wide enough, is found by NumPy.
-    """
-
-    def __init__(self, spans: Iterable[Span] = ()):
-        self.table = np.array(sorted(spans), np.int64).reshape(-1, 4).T.copy()
-        self.count = self.table.shape[1]  # the columns in use; the others are for more
-
-    def room(self, s: Stretch) -> int:
-        """The lowest offset from which there is room for s during its whole life."""
-        lo, hi, start, end = self.table[:, : self.count]
-        alive = np.flatnonzero((start <= s.end) & (s.start <= end))
-        if not alive.size or lo[alive[0]] >= s.nbytes:
-            return 0
-        until = np.maximum.accumulate(hi[alive])  # a gap begins after each span, and the last one is endless
-        fits = np.append(lo[alive[1:]] - until[:-1] >= s.nbytes, True)
-        return int(until[fits.argmax()])
-
-    def take(self, s: Stretch) -> int:
-        """Note that s has its offset from now on; give the first byte after it."""
-        n = self.count
-        if n == self.table.shape[1]:
-            self.table = np.concatenate([self.table, np.empty((4, n + 16), np.int64)], axis=1)
-        span = Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end)
-        k = self.table[0, :n].searchsorted(span.lo)
-        self.table[:, k + 1 : n + 1] = self.table[:, k:n]
-        self.table[:, k] = span
-        self.count = n + 1
-        return span.hi
-
-    def next_use(self, s: Stretch, at: int) -> int:
-        """The first step after the life of s in which its bytes, from `at` on, are taken; 0 if never."""
-        lo, hi, start, _ = self.table[:, : self.count]
-        later = start[(start > s.end) & (lo < at + s.nbytes) & (at < hi)]
-        return int(later.min()) if later.size else 0
-
-
-def offsets(stretches: Iterable[Stretch]) -> int:
-    """Place every stretch at the lowest offset that is free for its whole life, large ones first; give the
-    total.
-    """
-    taken, total = Taken(), 0
-    for s in sorted(stretches, key=lambda s: (-s.nbytes, s.start)):
-        s.offset = taken.room(s)
-        total = max(total, taken.take(s))
-    return total
 
 
 @dataclass(eq=False)
