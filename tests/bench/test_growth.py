@@ -13,8 +13,8 @@ from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import source
 from gpt2.autodiff.emit.array_names import ArrayTexts
-from gpt2.autodiff.emit.buffers import Values
-from gpt2.autodiff.emit.memory import offsets
+from gpt2.autodiff.emit.buffers import offsets
+from gpt2.autodiff.emit.liveness import Liveness
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
 from gpt2.autodiff.pipeline import Pipeline, uncollected
@@ -97,14 +97,14 @@ def test_a_name_that_thousands_have_is_found_at_once():
 
 def test_readers_of_one_value_are_not_looked_through_by_each_of_them(monkeypatch):
     counts = []
-    readers = Values.readers
+    readers = Liveness.readers
 
     def counting(self, n):
         found = readers(self, n)
         counts[-1] += len(found)
         return found
 
-    monkeypatch.setattr(Values, "readers", counting)
+    monkeypatch.setattr(Liveness, "readers", counting)
     for n in (100, 200):
         counts.append(0)
         f, args = PROGRAMS["fan"](n)

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import gpt2.autodiff as ad
-from gpt2.autodiff.emit import buffers, calls, layout, memory, source
+from gpt2.autodiff.emit import buffers, calls, layout, source
 from tests.long.seeds import hunt
 from tests.support.small_sizes import set_sizes
 
@@ -121,7 +121,7 @@ def other_sizes(seed):
     rng = np.random.default_rng((seed, 1))
     calls.MOST_SPELLED = int(rng.choice([0, 3, 100]))
     source.MOST_SPELLED, source.MOST_CUTS = int(rng.choice([0, 50])), int(rng.choice([0, 100]))
-    memory.MOST_COMPARED, buffers.LEND_FROM = int(rng.choice([0, 1000])), int(rng.choice([1, 1 << 16]))
+    buffers.LEND_FROM = int(rng.choice([1, 1 << 16]))
     layout.MANY = int(rng.choice([1, 1 << 18]))
     set_sizes(small=bool(rng.random() < 0.4))
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
+from ..graph import Node, is_scalar_const, scalar_text, source_name, source_names
 from ..hidden import is_hidden
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_slices, index_text
 from ..ops.subgraph import cut_slices
 from ..ops.table import OPS, VIEWS, root, views_of
 from .buffers import UNOWNED, BufferPlan, Kind
-from .layout import Layout, is_result_of_call
+from .layout import is_result_of_call
 from .regions import Region
 
 # Names in emitted code that no variable may have; those of ArrayTexts.own give way to variables instead
@@ -53,7 +52,6 @@ class Cut(NamedTuple):
         return f"{self.name} = {self.text}"
 
 
-@dataclass(eq=False)
 class ArrayTexts:
     """What the arrays of a program are called, and the lines that make them.
 
@@ -61,15 +59,11 @@ class ArrayTexts:
     source finds defined.
     """
 
-    graph: Graph
-    name: str
-    where: dict[Node, Region]
-    plan: BufferPlan
-    layouts: dict[Node, Layout]
-
-    def __post_init__(self):
-        graph = self.graph
-        self.function = source_name(self.name, RESERVED)
+    def __init__(self, plan: BufferPlan, name: str):
+        self.plan, self.layouts = plan, plan.layouts
+        self.graph = graph = plan.live.graph
+        self.where, self.windows, self.folded = plan.live.region, plan.live.windows, plan.live.folded
+        self.function = source_name(name, RESERVED)
         self.names = source_names(graph, {*RESERVED, self.function})
         self.taken = {*self.names.values(), self.function}
         self.tried: dict[str, int] = {}  # name -> the number that it was given last
@@ -127,7 +121,7 @@ class ArrayTexts:
 
     def owned(self, n: Node) -> str:
         """A result, a stretch of the arena or of a result, or a window into one of those."""
-        window = self.plan.windows.get(n)
+        window = self.windows.get(n)
         base = window.base if window else n
         if base in self.output_index:
             owner = self.result_names[self.output_index[base]]

@@ -1,24 +1,27 @@
-"""Plans the memory of a program: which value lives where, and for how long, in results, arena or scratch.
+"""Buffer assignment: which value lives where, in results, arena or scratch, from which step to which.
 
-`plan` gives every value a Kind of storage. Lives are counted in steps: a plain statement is one step, and so
-is a whole region of row blocks.
+`assign` gives every value a Kind of storage, and memory to those that own some. What may share memory is
+known from liveness.py.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..graph import Graph, Node, is_scalar_const
-from ..ops.rowwise import ROW, row_axes
-from ..ops.table import VIEWS, facts, root, views_of
+import numpy as np
+
+from ..graph import Node, is_scalar_const
+from ..ops.table import facts, root
+from ..run.memory import rounded
 from .layout import Layout, in_planes, is_result_of_call
-from .memory import offsets, rounded
-from .regions import Region, blocks_of, by_rows, flags_of
-from .windows import Window
+from .liveness import Liveness, Overwrites, read_in_step
+from .regions import Region, blocks_of
+
+if TYPE_CHECKING:
+    from .calls import Routine
 
 # Lent memory is for what is kept long: what is made and used up at once does better in an arena that stays in
 # cache. Bytes, and the share of all steps.
@@ -56,164 +59,115 @@ class Storage:
 
 @dataclass
 class BufferPlan:
-    """What `plan` decides."""
+    """What `assign` decides, and what follows from it. `live` and `layouts` are what it is known from."""
 
+    live: Liveness
+    layouts: dict[Node, Layout]  # of every array
     kind: dict[Node, Kind]
     storage: dict[Node, Storage]  # arena values that own memory (none that live in another's window)
-    windows: dict[Node, Window]
     slots: dict[Node, int]  # scratch values: number of their slot in the region
     planes: set[Node]  # those that lie plane by plane (layout.py)
     partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
     arena_bytes: int
-    folded: set[Node]
-    work: dict[Node, Storage]  # for each call of a stretch, what its function works in
+    called: Mapping[Node, Routine]  # the function of each call of a stretch
+    work: dict[Node, Storage]  # what it works in
     unread: dict[tuple[Node, int], Storage]  # and for each of its results that nothing reads
-
-    def lenders(self) -> set[Node]:
-        """The results in whose memory other values live before they are written."""
-        return {s.lender for s in self.storage.values() if s.lender is not None}
+    overwrites: Overwrites  # (result, input): the result may be written over that input's memory
 
 
-def plan(
-    values: Values, layouts: dict[Node, Layout] | None = None, work: dict[Node, int] | None = None
+def assign(
+    live: Liveness, layouts: dict[Node, Layout], called: Mapping[Node, Routine], lend: bool = False
 ) -> BufferPlan:
-    """Decide where each value lives. `layouts` (windows.hosts) where results lend their memory, else None.
+    """Decide where each value lives.
 
-    work   for each call of a stretch how many bytes of arena its function needs
+    called    the function of each call of a stretch, which works in a part of the arena
+    lend      results lend their memory to other values until they are written
     """
-    regions, kind = values.regions, values.kinds()
-    storage = values.storage(kind)
-    for r in regions:
-        _share(r, storage, values)
-    start, end = values.start, values.end
-    partials = {n: Storage(n.nbytes * len(blocks_of(r)), start[n], end[n]) for r in regions for n in r.sums}
-    if layouts is not None:
-        _lend(kind, storage, values, layouts)
+    kind = _kinds(live)
+    storage = _storage(kind, live)
+    for r in live.regions:
+        _share(r, storage, live)
+    start, end = live.start, live.end
+    partials = {
+        n: Storage(n.nbytes * len(blocks_of(r)), start[n], end[n]) for r in live.regions for n in r.sums
+    }
+    if lend:
+        _lend(kind, storage, live, layouts)
     else:
-        _begin_in_results(kind, storage, values)
-    during = {n: Storage(nbytes, start[n], end[n]) for n, nbytes in (work or {}).items()}
+        _begin_in_results(kind, storage, live)
+    during = {n: Storage(r.needs.arena_bytes, start[n], end[n]) for n, r in called.items()}
+    results = {(n.args[0], n.attrs["i"]) for n in live.order if is_result_of_call(n)}
     unread = {
         (n, k): Storage(o.nbytes, start[n], end[n])
         for n in during
         for k, o in enumerate(n.attrs["body"].outputs)
-        if (n, k) not in values.results
+        if (n, k) not in results
     }
     stretches = {id(s): s for s in storage.values() if s.lender is None}
     total = offsets([*stretches.values(), *partials.values(), *during.values(), *unread.values()])
     slots: dict[Node, int] = {}
     planes: set[Node] = set()
-    for r in regions:
+    apart = {*live.windows, *map(live.base, live.windows), *live.folded}
+    for r in live.regions:
         if r.N > 1:
-            inside = _Slots(r, kind, values).slots
+            inside = _Slots(r, kind, live).slots
             slots.update(inside)
-            planes |= in_planes(r, inside, values.readers, values.guests_and_hosts)
+            planes |= in_planes(r, inside, live.readers, apart)
+    barred = {s.lender for s in storage.values() if s.lender is not None}
+    if lend:
+        barred.update(filter(lends, live.outputs))
+    overwrites = Overwrites(live, barred)
     return BufferPlan(
-        kind, storage, values.windows, slots, planes, partials, total, values.folded, during, unread
+        live, layouts, kind, storage, slots, planes, partials, total, called, during, unread, overwrites
     )
 
 
-class Values:
-    """What is known of the values of a program before they have memory."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        regions: list[Region],
-        where: dict[Node, Region],
-        windows: dict[Node, Window],
-        folded: set[Node],
-        uses: Uses,
-    ):
-        self.outputs = dict.fromkeys(graph.outputs)
-        self.regions, self.where, self.windows = regions, where, windows
-        self.folded, self.uses = folded, uses
-        self.start, self.end = _steps(regions)
-        self.results = {(n.args[0], n.attrs["i"]) for n in self.start if is_result_of_call(n)}
-        self._last: dict[Node, int] = {}
-        self.hosts = {n: w.base for n, w in windows.items()}
-        self.guests_and_hosts = {*windows, *self.hosts.values(), *folded}
-
-    def base(self, n: Node) -> Node:
-        """The value in whose memory n lives, n itself for most."""
-        return self.hosts.get(n, n)
-
-    def readers(self, n: Node) -> list[Node]:
-        """The ops that read n, also through views, and also in place of a folded op."""
-        direct = [u for u, _ in self.uses.readers(n)]
-        if not any([u in self.folded for u in direct]):
-            return direct
-        return [w for u in direct for w in (self.readers(u) if u in self.folded else [u])]
-
-    def last_read(self, n: Node) -> int:
-        """The position in the order of the last of them; -1 where there is none."""
-        if n not in self._last:
-            self._last[n] = max([self.uses.order[u] for u in self.readers(n)], default=-1)
-        return self._last[n]
-
-    def kinds(self) -> dict[Node, Kind]:
-        """The kind of each value that is stored at all."""
-        kind = {n: self.kind_of(n, r) for r in self.regions for n in r.members if n not in self.folded}
-        guests = [n for n in kind if n in self.windows]
-        for n in guests:
-            host = self.base(n)
-            if kind[host] is Kind.SCRATCH and self.outlives(n, self.where[host]):
-                kind[host] = Kind.ARENA
-        for n in guests:  # a value is where its host is, in memory that is there before the host is made
-            host = self.base(n)
-            if kind[host] in UNOWNED:
-                kind[host] = Kind.ARENA
-            kind[n] = kind[host]
-        return kind
-
-    def kind_of(self, n: Node, r: Region) -> Kind:
-        """The kind of a value by itself, whoever lives in its memory."""
-        base = self.base(n)
-        if base in self.outputs:
-            return Kind.RESULT
-        if base is not n:
-            return Kind.ARENA
-        if r.N == 1:
-            if n not in r.sums and makes_number(n) and self.is_read_as_number(n):
-                return Kind.NUMBER
-            return Kind.ARENA if _fills(n) else Kind.FREE
-        return Kind.ARENA if n in r.sums or self.outlives(n, r) else Kind.SCRATCH
-
-    def outlives(self, n: Node, r: Region) -> bool:
-        """Whether n is made or read outside of a region: scratch ends with it."""
-        return self.where[n] is not r or any(self.where.get(u) is not r for u in self.readers(n))
-
-    def is_read_as_number(self, n: Node) -> bool:
-        """Whether its readers care for the number alone, not for an array of the shape (1, ..., 1)."""
-        return n.shape == () or all(
-            facts(u).streams and u not in self.folded for u, _ in self.uses.readers(n)
-        )
-
-    def storage(self, kind: dict[Node, Kind]) -> dict[Node, Storage]:
-        """A stretch of the arena for each host, for as long as any of its values lives."""
-        found: dict[Node, Storage] = {}
-        for n, what in kind.items():
-            if what is Kind.ARENA:
-                base = self.base(n)
-                s = found.setdefault(base, Storage(base.nbytes, NEVER, -1))
-                s.holds.append(n)
-                s.start = min(s.start, self.start[n])
-                s.end = max([s.end, self.end[n], *[self.end[u] for u in self.readers(n)]])
-        return found
+def _kinds(live: Liveness) -> dict[Node, Kind]:
+    """The kind of each value that is stored at all."""
+    kind = {n: _kind_of(n, r, live) for r in live.regions for n in r.members if n not in live.folded}
+    guests = [n for n in kind if n in live.windows]
+    for n in guests:
+        host = live.base(n)
+        if kind[host] is Kind.SCRATCH and live.outlives(n, live.region[host]):
+            kind[host] = Kind.ARENA
+    for n in guests:  # a value is where its host is, in memory that is there before the host is made
+        host = live.base(n)
+        if kind[host] in UNOWNED:
+            kind[host] = Kind.ARENA
+        kind[n] = kind[host]
+    return kind
 
 
-def _steps(regions) -> tuple[dict[Node, int], dict[Node, int]]:
-    """First and last step of each member's life as a writer or reader."""
-    start: dict[Node, int] = {}
-    end: dict[Node, int] = {}
-    step = 0
-    for r in regions:
-        for n in r.members:
-            step += r.N == 1
-            start[n] = end[n] = step
-            if is_result_of_call(n):  # written while the call runs
-                start[n] = start[n.args[0]]
-        step += 1
-    return start, end
+def _kind_of(n: Node, r: Region, live: Liveness) -> Kind:
+    """The kind of a value by itself, whoever lives in its memory."""
+    base = live.base(n)
+    if base in live.outputs:
+        return Kind.RESULT
+    if base is not n:
+        return Kind.ARENA
+    if r.N == 1:
+        if n not in r.sums and makes_number(n) and _is_read_as_number(n, live):
+            return Kind.NUMBER
+        return Kind.ARENA if _fills(n) else Kind.FREE
+    return Kind.ARENA if n in r.sums or live.outlives(n, r) else Kind.SCRATCH
+
+
+def _is_read_as_number(n: Node, live: Liveness) -> bool:
+    """Whether its readers care for the number alone, not for an array of the shape (1, ..., 1)."""
+    return n.shape == () or all(facts(u).streams and u not in live.folded for u, _ in live.reads(n))
+
+
+def _storage(kind: dict[Node, Kind], live: Liveness) -> dict[Node, Storage]:
+    """A stretch of the arena for each host, for as long as any of its values lives."""
+    found: dict[Node, Storage] = {}
+    for n, what in kind.items():
+        if what is Kind.ARENA:
+            base = live.base(n)
+            s = found.setdefault(base, Storage(base.nbytes, NEVER, -1))
+            s.holds.append(n)
+            s.start = min(s.start, live.start[n])
+            s.end = max([s.end, live.end[n], *[live.end[u] for u in live.readers(n)]])
+    return found
 
 
 def _fills(n: Node) -> bool:
@@ -235,69 +189,7 @@ def makes_number(n: Node) -> bool:
     return made and all(a.size == 1 for a in n.args)
 
 
-class Uses:
-    """Who reads what, in the order of execution."""
-
-    def __init__(self, graph: Graph, regions: list[Region]):
-        self.users = graph.users()
-        self.region = {n: r for r in regions for n in r.members}
-        self.order = {n: k for k, n in enumerate(m for r in regions for m in r.members)}
-        self._last: dict[Node, int] = {}
-        self._readers: dict[Node, list[tuple[Node, Node]]] = {}
-
-    def readers(self, x: Node) -> list[tuple[Node, Node]]:
-        """(op, the argument through which it reads x), for x itself and for views of x."""
-        found = self._readers.get(x)
-        if found is not None:
-            return found
-        found = self._readers[x] = []
-        todo = [x]
-        while todo:
-            y = todo.pop()
-            for u in self.users[y]:
-                if u.op in VIEWS:
-                    todo.append(u)
-                else:
-                    found.append((u, y))
-        return found
-
-    def last_read(self, x: Node) -> int:
-        """The position in the order of the op that reads x last; -1 where none does."""
-        if x not in self._last:
-            self._last[x] = max((self.order[u] for u, _ in self.readers(x)), default=-1)
-        return self._last[x]
-
-    def last_use(self, x: Node, n: Node) -> bool:
-        """Whether n may write over x, which it reads: nothing reads x later, not in a later block either."""
-        if self.last_read(x) > self.order[n]:
-            return False
-        r = self.region[n]
-        made_here = self.region.get(x) is r
-        if not facts(n).streams and sum(root(a) is x for a in n.args) > 1:
-            return False  # what is written over by one argument's sake is read for another's
-        if n.op == "fused" and not all(_element_by_element(a, n) for a in n.args if root(a) is x):
-            return False  # ufuncs look whether what they read and write overlaps; numexpr does not
-        if r.N > 1 and not made_here:
-            for u, y in self.readers(x):
-                if self.region[u] is r and not reads_own_rows(u, y, r):
-                    return False
-        return True
-
-
-def _element_by_element(a: Node, n: Node) -> bool:
-    """Whether n, an elementwise op, reads each element of a's root at the position that it writes."""
-    return a.shape == n.shape and all(v.op == "reshape" for v in views_of(a))
-
-
-def reads_own_rows(u: Node, y: Node, r: Region) -> bool:
-    """Whether u reads, for each row, that row of y's root alone."""
-    flags = flags_of(u, r.N)
-    if flags is None or any(a is y and flag is not ROW for a, flag in zip(u.args, flags)):
-        return False
-    return all(by_rows(v, r.N) == (ROW,) for v in views_of(y)) and row_axes(root(y).shape, r.N) is not None
-
-
-def _share(r: Region, storage: dict[Node, Storage], values: Values) -> None:
+def _share(r: Region, storage: dict[Node, Storage], live: Liveness) -> None:
     """Write values over others that nothing needs any more.
 
     A plain elementwise statement takes over one of its arguments. In a region of row blocks, a
@@ -305,95 +197,20 @@ def _share(r: Region, storage: dict[Node, Storage], values: Values) -> None:
     before the value is written.
     """
     read = (root(a) for n in r.members for a in n.args) if r.N > 1 else ()
-    outside = [x for x in dict.fromkeys(read) if x in storage]
+    by_region = [x for x in dict.fromkeys(read) if x in storage]
     sums = set(r.sums)
     for n in r.members:
-        s = storage.get(values.base(n))
-        if s is None or n in sums or not _first_writer(n, s, values):
+        base = live.base(n)
+        s = storage.get(base)
+        if s is None or n in sums or live.first_writer(base) is not n:
             continue
-        t = _to_write_over(n, r, sums, storage, outside, values)
-        if t is not None:
-            t.end = max(t.end, s.end)
-            t.holds = s.holds  # from here on they are what lives there
-            storage[values.base(n)] = t
-
-
-def _to_write_over(
-    n: Node,
-    r: Region,
-    sums: set[Node],
-    storage: dict[Node, Storage],
-    outside: Iterable[Node],
-    values: Values,
-) -> Storage | None:
-    """The storage of a value that n may be written over: one of its arguments, or of the arrays `outside`."""
-    own, direct = storage[values.base(n)], _read_in_step(n)
-    for x in dict.fromkeys((*direct, *outside)):
-        t = storage.get(x)
-        if t is None or t is own or not _fits_over(n, x, values.windows):
-            continue
-        inside = values.uses.region[x] is r and x not in direct
-        if t.holds == [x] and x not in sums and not inside and _done_with(x, n, x in direct, values, r):
-            return t
-    return None
-
-
-def _fits_over(n: Node, x: Node, windows) -> bool:
-    """Whether n takes as much memory as x, which owns it, in the same type."""
-    return x not in windows and x.nbytes == n.nbytes and x.dtype == n.dtype
-
-
-def _read_in_step(n: Node) -> list[Node]:
-    """The values that n may write over while it reads them: each element where it is written."""
-    return [root(a) for a in overwritable(n) if _element_by_element(a, n)]
-
-
-def _first_writer(n: Node, s: Storage, values: Values) -> bool:
-    """Whether n is the first to write to its storage, and writes all of it, as the values after it do."""
-    windows = values.windows
-    if s.holds[0] is not n:  # they stand in the order of execution
-        return False
-    return all(
-        m.nbytes == s.nbytes and all(step[0] == "reshape" for step in windows[m].steps)
-        for m in s.holds
-        if m in windows
-    )
-
-
-def _done_with(x: Node, n: Node, direct: bool, values: Values, r: Region) -> bool:
-    """Whether every use of x is over, row for row, when n is written; n's own reading may be just then."""
-    uses = values.uses
-    last = uses.order[n]
-    if values.last_read(x) > last or (not direct and n in values.readers(x)):
-        return False
-    if not uses.last_use(x, n):
-        return False
-    if r.N == 1:
-        return direct
-    return row_axes(x.shape, r.N) is not None and all(
-        reads_own_rows(u, y, r) for u, y in uses.readers(x) if uses.region[u] is r
-    )
-
-
-def overwritable(n: Node) -> tuple[Node, ...]:
-    """Arguments whose memory n may take over while it reads them."""
-    if facts(n).changes_first:
-        return n.args[:1]
-    if n.op == "where":  # two copies: what is taken where the condition is false comes first
-        return n.args[2:]
-    return n.args if facts(n).streams else ()
-
-
-def _gap(taken: list[Span], s: Storage) -> int:
-    """The lowest offset at which there is room for s, beside spans that are sorted by where they begin."""
-    at = 0
-    for lo, hi, start, end in taken:
-        if start <= s.end and s.start <= end:
-            if lo - at >= s.nbytes:
+        for x in dict.fromkeys((*read_in_step(n), *by_region)):
+            t = storage.get(x)
+            if t is not None and t is not s and t.holds == [x] and live.may_write_over(n, x):
+                t.end = max(t.end, s.end)
+                t.holds = s.holds  # from here on they are what lives there
+                storage[base] = t
                 break
-            if hi > at:
-                at = hi
-    return at
 
 
 def lends(o: Node) -> bool:
@@ -401,127 +218,105 @@ def lends(o: Node) -> bool:
     return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
 
 
-class Span(NamedTuple):
-    """Bytes lo:hi of a result that are taken in the steps from start to end. hi is rounded up to where the
-    next may begin.
-    """
-
-    lo: int
-    hi: int
-    start: int
-    end: int
-
-
-def _lend(kind, storage, values: Values, layouts) -> None:
+def _lend(kind, storage, live: Liveness, layouts) -> None:
     """Put values that are kept long into the memory of results that are written after their life is over.
 
     A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
     keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
-    taken = written_spans(kind, values, layouts, [o for o in values.outputs if lends(o)])
-    long = LONG * max(values.end.values(), default=0)
+    written = written_spans(kind, live, layouts, [o for o in live.outputs if lends(o)])
+    taken = {o: Taken(spans) for o, spans in written.items()}
+    long = LONG * max(live.end.values(), default=0)
     types: dict[int, set] = {}
     for base, s in storage.items():
         types.setdefault(id(s), set()).add(base.dtype)
     for s in sorted({id(s): s for s in storage.values()}.values(), key=lambda s: (-s.nbytes, s.start)):
         if s.nbytes >= LEND_FROM and s.end - s.start >= long:
-            lenders = {o: spans for o, spans in taken.items() if types[id(s)] == {o.dtype}}
-            _borrow(s, lenders)
-    _note_lent(kind, storage, values)
+            fits = [o for o in taken if o.nbytes >= s.nbytes and types[id(s)] == {o.dtype}]
+            _borrow(s, {o: taken[o] for o in fits})
+    _note_lent(kind, storage, live)
 
 
-def _note_lent(kind, storage, values: Values) -> None:
+def _note_lent(kind, storage, live: Liveness) -> None:
     for n in kind:
-        if kind[n] is Kind.ARENA and storage[values.base(n)].lender is not None:
+        if kind[n] is Kind.ARENA and storage[live.base(n)].lender is not None:
             kind[n] = Kind.LENT
 
 
-def _begin_in_results(kind, storage, values: Values) -> None:
+def _begin_in_results(kind, storage, live: Liveness) -> None:
     """Put large values into the memory of results that are written over them, element by element.
 
     One array is then in cache where there were two. Nothing else is written there before.
     """
-    first: dict[Node, Node] = {}
-    for n in kind:
-        first.setdefault(values.base(n), n)
-    for o in values.outputs:
-        n = first.get(o)
-        if n is None or n.op == "copy" or not lends(o) or n.nbytes != o.nbytes or not _writes_all(o, values):
+    for o in live.outputs:
+        n = live.first_writer(o)
+        if n is None or n.op == "copy" or not lends(o):
             continue
-        for x in _read_in_step(n):
+        for x in read_in_step(n):
             s = storage.get(x)
-            alone = s is not None and s.lender is None and s.holds == [x] and _fits_over(n, x, values.windows)
-            if alone and x not in values.where[x].sums and _done_with(x, n, True, values, values.where[n]):
-                s.lender, s.offset, s.end = o, 0, values.start[n] - 1  # where n writes, it is done with
+            alone = s is not None and s.lender is None and s.holds == [x]
+            if alone and live.may_write_over(n, x):
+                s.lender, s.offset, s.end = o, 0, live.start[n] - 1  # where n writes, it is done with
                 break
-    _note_lent(kind, storage, values)
-
-
-def _writes_all(o: Node, values: Values) -> bool:
-    """Whether what is computed in the memory of a result fills all of it, in its order."""
-    inside = [w for w in values.windows.values() if w.base is o]
-    return all(step[0] == "reshape" for w in inside for step in w.steps)
+    _note_lent(kind, storage, live)
 
 
 def written_spans(
-    kind: Iterable[Node], values: Values, layouts: dict[Node, Layout], results: Iterable[Node]
+    kind: Iterable[Node], live: Liveness, layouts: dict[Node, Layout], results: Iterable[Node]
 ) -> dict[Node, list[Span]]:
-    """For each of these results, the bytes that the program writes of it, from then on: sorted."""
+    """For each of these results, the bytes that the program writes of it, from then on."""
     taken: dict[Node, list[Span]] = {o: [] for o in results}
     for n in kind:
-        base = values.base(n)
+        base = live.base(n)
         if base in taken:
             lo, hi = layouts[n].span
-            taken[base].append(Span(lo, rounded(hi), values.start[n], NEVER))
-    for spans in taken.values():
-        spans.sort()
+            taken[base].append(Span(lo, rounded(hi), live.start[n], NEVER))
     return taken
 
 
-def _borrow(s: Storage, lenders: dict[Node, list[Span]]) -> None:
+def _borrow(s: Storage, lenders: dict[Node, Taken]) -> None:
     """Give s the memory of the result that takes it back first, if any has room: others may stay longer."""
     best = None
-    for o, spans in lenders.items():
-        at = _gap(spans, s)
-        beyond = at + s.nbytes
-        if beyond <= o.nbytes:
-            later = [start for lo, hi, start, _ in spans if start > s.end and lo < beyond and at < hi]
-            back = min(later, default=0)
+    for o, taken in lenders.items():
+        at = taken.room(s)
+        if at + s.nbytes <= o.nbytes:
+            back = taken.next_use(s, at)
             if best is None or back < best[0]:
                 best = back, o, at
     if best is not None:
         _, s.lender, s.offset = best
-        bisect.insort(lenders[s.lender], Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end))
+        lenders[s.lender].take(s)
 
 
 class _Slots:
     """Slots of a region's scratch: used again once a value was read for the last time, in place if may be."""
 
-    def __init__(self, r: Region, kind: dict[Node, Kind], values: Values):
+    def __init__(self, r: Region, kind: dict[Node, Kind], live: Liveness):
+        self.live = live
         self.slots: dict[Node, int] = {}
         self.sizes: list[int] = []  # bytes a row
         self.free: list[int] = []
-        self.live: dict[Node, int] = {}
+        self.held: dict[Node, int] = {}  # value -> its slot, while it is needed
         self.last: dict[Node, int] = {}  # when a value is read for the last time
-        order = values.uses.order
-        self.bases = {n: values.base(n) for n in r.members if kind.get(n) is Kind.SCRATCH}
+        order = live.order
+        self.bases = {n: live.base(n) for n in r.members if kind.get(n) is Kind.SCRATCH}
         for n, base in self.bases.items():
-            self.last[base] = max([self.last.get(base, -1), order[n], *(order[u] for u in values.readers(n))])
+            self.last[base] = max([self.last.get(base, -1), order[n], *(order[u] for u in live.readers(n))])
         for n in r.members:
             base = self.bases.get(n)
-            if base is not None and base in self.live:  # a part of its host was written before
+            if base is not None and base in self.held:  # a part of its host was written before
                 continue
             if base is not None:
-                self.live[base] = self.slots[base] = self.slot_for(n, base, base.nbytes // r.N, order[n])
+                self.held[base] = self.slots[base] = self.slot_for(n, base, base.nbytes // r.N, order[n])
             self.expire(order[n])
 
     def slot_for(self, n: Node, base: Node, row: int, now: int) -> int:
         """A slot for n: that of an argument which it writes over, one that is free, or a new one."""
         if base is n:
-            for x in _read_in_step(n):
-                ends = x in self.live and self.last[x] == now and x is self.bases.get(x)
-                if ends and x.nbytes == n.nbytes and x.dtype == n.dtype:
-                    return self.live.pop(x)
+            for x in read_in_step(n):
+                ends = x in self.held and self.last[x] == now and x is self.bases.get(x)
+                if ends and self.live.may_write_over(n, x):
+                    return self.held.pop(x)
         for slot in reversed(self.free):
             if self.sizes[slot] == row:
                 self.free.remove(slot)
@@ -530,44 +325,67 @@ class _Slots:
         return len(self.sizes) - 1
 
     def expire(self, now: int) -> None:
-        for x in [x for x in self.live if self.last[x] <= now]:
-            self.free.append(self.live.pop(x))
+        for x in [x for x in self.held if self.last[x] <= now]:
+            self.free.append(self.held.pop(x))
 
 
-class Overwrites:
-    """Which pairs (result, input) are such that the result may be written over that input's memory.
-
-    Found out when a caller asks: a program with thousands of parameters has millions of pairs, of which few
-    are ever wanted.
+class Span(NamedTuple):
+    """Bytes lo:hi of some memory that are taken in the steps from start to end, both included. hi is rounded
+    up to where the next may begin.
     """
 
-    def __init__(self, graph: Graph, windows: dict[Node, Window], uses: Uses, barred: Callable[[Node], bool]):
-        self.graph, self.windows, self.uses, self.barred = graph, windows, uses, barred
-        self.known: dict[tuple[int, int], bool] = {}
-        self.writers: dict[Node, list[Node]] = {}  # of each memory, in the order of execution
-        for n in uses.order:
-            self.writers.setdefault(windows[n].base if n in windows else n, []).append(n)
+    lo: int
+    hi: int
+    start: int
+    end: int
 
-    def __contains__(self, pair: tuple[int, int]) -> bool:
-        if pair not in self.known:
-            o, x = self.graph.outputs[pair[0]], self.graph.inputs[pair[1]]
-            self.known[pair] = not self.barred(o) and self._may(o, x)
-        return self.known[pair]
 
-    def _may(self, o: Node, x: Node) -> bool:
-        """Whether output o may be computed in the memory of input x: nothing reads x once that is written."""
-        if o.op == "input" or x.shape != o.shape or x.dtype != o.dtype:
-            return False
-        writers, windows, uses = self.writers[o], self.windows, self.uses
-        if is_result_of_call(writers[0]):  # the function may read x after it wrote the result
-            return False
-        if any(step[0] != "reshape" for n in writers if n in windows for step in windows[n].steps):
-            return False
-        first = writers[0]
-        # what copies its first argument has no need to where the result is that very array
-        read = first.args[1:] if facts(first).changes_first and first.args[0] is x else first.args
-        if not facts(first).streams and any(root(a) is x for a in read):
-            return False
-        if uses.region[first].N > 1 and row_axes(x.shape, uses.region[first].N) is None:
-            return False
-        return uses.last_use(x, first)
+class Taken:
+    """The spans of one piece of memory that are taken, the arena's or a result's: the one allocator.
+
+    A deep program has thousands. So they are the columns of a table, whose rows are lo, hi, start and end, in
+    the order of lo: what is alive in a given time, and wide enough, is found by NumPy.
+    """
+
+    def __init__(self, spans: Iterable[Span] = ()):
+        self.table = np.array(sorted(spans), np.int64).reshape(-1, 4).T.copy()
+        self.count = self.table.shape[1]  # the columns in use; the others are for more
+
+    def room(self, s: Storage) -> int:
+        """The lowest offset from which there is room for s during its whole life."""
+        lo, hi, start, end = self.table[:, : self.count]
+        alive = np.flatnonzero((start <= s.end) & (s.start <= end))
+        if not alive.size or lo[alive[0]] >= s.nbytes:
+            return 0
+        until = np.maximum.accumulate(hi[alive])  # a gap begins after each span, and the last one is endless
+        fits = np.flatnonzero(lo[alive[1:]] - until[:-1] >= s.nbytes)
+        return int(until[fits[0] if fits.size else -1])
+
+    def take(self, s: Storage) -> int:
+        """Note that s has its offset from now on; give the first byte after it."""
+        n = self.count
+        if n == self.table.shape[1]:
+            self.table = np.concatenate([self.table, np.empty((4, n + 16), np.int64)], axis=1)
+        span = Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end)
+        k = self.table[0, :n].searchsorted(span.lo)
+        self.table[:, k + 1 : n + 1] = self.table[:, k:n]
+        self.table[:, k] = span
+        self.count = n + 1
+        return span.hi
+
+    def next_use(self, s: Storage, at: int) -> int:
+        """The first step after the life of s in which its bytes, from `at` on, are taken; 0 if never."""
+        lo, hi, start, _ = self.table[:, : self.count]
+        later = start[(start > s.end) & (lo < at + s.nbytes) & (at < hi)]
+        return int(later.min()) if later.size else 0
+
+
+def offsets(stretches: Iterable[Storage]) -> int:
+    """Place every stretch at the lowest offset that is free for its whole life, large ones first; give the
+    total.
+    """
+    taken, total = Taken(), 0
+    for s in sorted(stretches, key=lambda s: (-s.nbytes, s.start)):
+        s.offset = taken.room(s)
+        total = max(total, taken.take(s))
+    return total

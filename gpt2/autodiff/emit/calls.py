@@ -13,26 +13,21 @@ of them come from a table; a line for each takes Python longer to compile than a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import Node, is_scalar_const
+from ..graph import Graph, Node, is_scalar_const
 from ..ops.subgraph import cut_index, cut_of
 from ..ops.table import root
+from ..run.memory import Needs, rows_of_cuts
 from .array_names import Stretch, method_of
 from .buffers import UNOWNED
 from .layout import is_result_of_call
-from .memory import rows_of_cuts
 
 if TYPE_CHECKING:
     from .source import Emitter
-
-
-from dataclasses import dataclass
-
-from ..graph import Graph
-from .memory import Needs
 
 
 @dataclass(eq=False)
@@ -75,8 +70,8 @@ class CallLines:
     def __init__(self, emitter: Emitter):
         self.emitter = emitter
         plan = emitter.plan
-        views = sum(len(cuts) - cuts.count(None) for cuts in (n.attrs["cuts"] for n in emitter.called))
-        views += sum(map(is_result_of_call, plan.windows)) if emitter.called else 0
+        views = sum(len(cuts) - cuts.count(None) for cuts in (n.attrs["cuts"] for n in plan.called))
+        views += sum(map(is_result_of_call, plan.live.windows)) if plan.called else 0
         self.in_rows = views > MOST_SPELLED
         self.rows: dict[str, list[View]] = {}  # name of a row -> its views
         self.known: dict[View, tuple[str, int]] = {}  # view -> its row, and its place there
@@ -86,7 +81,7 @@ class CallLines:
     def lines(self, n: Node) -> list[str]:
         """The line that calls the function of a stretch, with memory for all that it makes."""
         e = self.emitter
-        routine, results, body = e.called[n], e.results[n], n.attrs["body"]
+        routine, results, body = e.plan.called[n], e.results[n], n.attrs["body"]
         name = self.functions.get(routine)
         if name is None:
             name = self.functions[routine] = e.unique(routine.name)
@@ -131,7 +126,7 @@ class CallLines:
 
     def result(self, n: Node) -> str | View:
         """Memory for a result: a part of one of the program's results, in a row, or what it is called."""
-        e, window = self.emitter, self.emitter.plan.windows.get(n)
+        e, window = self.emitter, self.emitter.windows.get(n)
         if self.in_rows and window is not None and window.steps and n not in e.full:
             if window.base in e.output_index:
                 return e.result_names[e.output_index[window.base]], window.steps

@@ -22,10 +22,10 @@ from ..graph import Graph, Immutable, exchanged
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
+from ..run.memory import Memory, Needs
 from ..switches import FAST, Options, followed
 from . import numexpr, tuned
 from .calls import Routine
-from .memory import Memory, Needs
 from .source import Emitted, emit, planned
 
 _serial = itertools.count(1)
@@ -85,8 +85,8 @@ class Program(Immutable):
 
     def memory_drawing(self) -> str:
         """Who holds which memory in the course of a call, as an SVG."""
-        made = planned(self.graph, *_settings(self.graph, *self._made_with))
-        return beside("show.holdings").drawing(made, self.name)
+        plan = planned(self.graph, *_settings(self.graph, *self._made_with))
+        return beside("show.holdings").drawing(plan, self.name)
 
     def __repr__(self) -> str:
         return f"<Program {self.name}: {len(self.graph.nodes)} values, {self.measures}>"

@@ -66,7 +66,7 @@ class RowBlocks:
 
     def lines(self) -> list[str]:
         """The function's body."""
-        members = [n for n in self.region.members if n not in self.emitter.plan.folded]
+        members = [n for n in self.region.members if n not in self.emitter.folded]
         statements = [(n, self.statement(n)) for n in members]
         for read in self.reads.values():
             if read.count > 1:
@@ -90,14 +90,14 @@ class RowBlocks:
     def statement(self, n: Node) -> Lines:
         """The lines for n, which are not made yet: what is read twice is known when all have been here."""
         e, r = self.emitter, self.region
-        args = ["" if a in e.plan.folded else self.operand(a, f, n) for a, f in zip(n.args, flags_of(n, r.N))]
+        args = ["" if a in e.folded else self.operand(a, f, n) for a, f in zip(n.args, flags_of(n, r.N))]
         if n in r.sums:
             _count(args)
             return sum_rows(e, n, f"{e.partial(n)}[k]", args, r)
         statement = Statement(e, n, r)
         statement.args, statement.target = args, self.target(n)
         _count(a for k, a in enumerate(args) if k not in statement.settled)
-        if n.args and n.args[0] in e.plan.folded:
+        if n.args and n.args[0] in e.folded:
             multiply = n.args[0]
             flags = flags_of(multiply, r.N)
             factors = [self.operand(a, f, multiply) for a, f in zip(multiply.args, flags)]
@@ -124,7 +124,7 @@ class RowBlocks:
         plan, N = self.emitter.plan, self.region.N
         if plan.kind[n] is not Kind.SCRATCH:
             return f"{self.emitter.whole_rows(n, self.region)}[{self.index}]"
-        window = plan.windows.get(n)
+        window = self.emitter.windows.get(n)
         owner = n if window is None else window.base
         planes = owner in plan.planes
         key = plan.slots[owner], owner.shape[row_axes(owner.shape, N) :], owner.dtype, planes

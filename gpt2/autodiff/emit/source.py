@@ -13,23 +13,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
 from ..ops.table import facts, root
+from ..run.memory import Needs, cuts, stretches
 from . import numexpr
 from .array_names import ArrayTexts, Cut, Stretch, method_of
-from .buffers import BufferPlan, Kind, Overwrites, Uses, Values, lends, plan
+from .buffers import BufferPlan, Kind, assign
 from .calls import CallLines, Routine, Routines, none, results_of
 from .expressions import is_written, number_text, written
-from .layout import Layout, is_result_of_call, lower
-from .memory import Needs, cuts, stretches
+from .layout import is_result_of_call, lower
+from .liveness import Liveness, Overwrites
 from .regions import Region, reach_rows, schedule
 from .row_blocks import RowBlocks
 from .statements import Statement, folded, with_source
-from .windows import hosts
+from .windows import find_windows
 
 # Nanoseconds that a statement of one block takes on the average, as ops/cost.py counts, from which a
 # region is spread over threads. Shorter ones lose more by passing on the interpreter lock than a core gives.
@@ -55,18 +56,6 @@ class Emitted:
     calls: list[tuple[Needs, int]]  # for each memory that it hands to one: what for, where in the arena
 
 
-@dataclass
-class Planned:
-    """A graph as it is going to be written: its regions, and where each value lives."""
-
-    graph: Graph
-    values: Values
-    plan: BufferPlan
-    layouts: dict[Node, Layout]  # of every array (windows.hosts)
-    overwrites: Overwrites
-    called: dict[Node, Routine]  # the function of each call of a stretch
-
-
 def planned(
     graph: Graph,
     share_inputs: bool = False,
@@ -75,8 +64,8 @@ def planned(
     exact: Container[int] = frozenset(),
     routines: Routines = none,
     results_early: bool = False,
-) -> Planned:
-    """What `emit` writes of a graph.
+) -> BufferPlan:
+    """A graph as `emit` writes it: lowered, in regions, and with memory for each value.
 
     fusing     fusing(graph, regions) may give elementwise ops to another backend
     exact      ids of values that are summed in NumPy's own order
@@ -87,51 +76,40 @@ def planned(
     regions = schedule(graph, results_early)
     if fusing is not None:
         graph = fusing(graph, regions)
-    where = {n: r for r in regions for n in r.members}
-    uses = Uses(graph, regions)
-    windows, layouts = hosts(graph, uses)
-    multiplied = folded(graph, uses.users, where, windows)
+    live = Liveness(graph, regions)
+    windows, layouts = find_windows(live)
+    products = folded(live, windows)
     for r in regions:
-        reach_rows(r, where, layouts)
-    barred: set[Node] = set()
-    overwrites = Overwrites(graph, windows, uses, lambda o: (lend and lends(o)) or o in barred)
-    values = Values(graph, regions, where, windows, multiplied, uses)
+        reach_rows(r, live.region, layouts)
     called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "stretch"}
-    p = plan(values, layouts if lend else None, {n: r.needs.arena_bytes for n, r in called.items()})
-    barred |= p.lenders()
-    return Planned(graph, values, p, layouts, overwrites, called)
+    return assign(Liveness(graph, regions, windows, products), layouts, called, lend)
 
 
-def emit(made: Planned, name: str) -> Emitted:
+def emit(plan: BufferPlan, name: str) -> Emitted:
     """The source of a planned graph, as a function of this name."""
-    graph, regions, where, p = made.graph, made.values.regions, made.values.where, made.plan
-    layouts, called = made.layouts, made.called
-    emitter = Emitter(graph, name, where, p, layouts, called)
-    for r in regions:
+    emitter = Emitter(plan, name)
+    for r in plan.live.regions:
         emitter.region(r)
-    results = [None if o.op == "input" else (o.shape, o.dtype) for o in graph.outputs]
+    results = [None if o.op == "input" else (o.shape, o.dtype) for o in plan.live.graph.outputs]
     source, env = emitter.source(), emitter.env
     return Emitted(
         emitter.function,
         source,
         env,
         emitter.block_regions,
-        p.arena_bytes,
+        plan.arena_bytes,
         results,
-        made.overwrites,
-        list(dict.fromkeys(called.values())),
+        plan.overwrites,
+        list(dict.fromkeys(plan.called.values())),
         [(r.needs, at) for r, at in emitter.works],
     )
 
 
-@dataclass(eq=False)
 class Emitter(ArrayTexts):
-    """Writes the program, region by region. `called` has the function of each call of a stretch."""
+    """Writes the program, region by region."""
 
-    called: dict[Node, Routine] = field(default_factory=dict)
-
-    def __post_init__(self):
-        super().__post_init__()
+    def __init__(self, plan: BufferPlan, name: str):
+        super().__init__(plan, name)
         self.results = results_of(self.graph)
         self.calls = CallLines(self)
         self.works: dict[tuple[Routine, int], str] = {}  # (function, where its arena lies) -> its memory
@@ -215,7 +193,7 @@ class Emitter(ArrayTexts):
 
     def plain(self, n: Node) -> None:
         """The statement for n on whole arrays."""
-        if n in self.plan.folded or is_result_of_call(n):
+        if n in self.folded or is_result_of_call(n):
             return
         kind = self.plan.kind[n]
         if n.op == "stretch":
@@ -228,7 +206,7 @@ class Emitter(ArrayTexts):
             else:
                 statement = Statement(self, n)
                 statement.args, statement.target = self.operands(n, statement.settled), self.whole(n)
-                if n.args and n.args[0] in self.plan.folded:
+                if n.args and n.args[0] in self.folded:
                     statement.factors = self.factors(n.args[0])
                 lines = list(statement.lines())
         self.body += with_source(lines, n)
@@ -239,9 +217,7 @@ class Emitter(ArrayTexts):
 
     def operands(self, n: Node, unread: Container[int] = ()) -> list[str]:
         """The operands of an op, "" for those that it has folded into it or does not read."""
-        return [
-            "" if k in unread or a in self.plan.folded else self.operand(a, n) for k, a in enumerate(n.args)
-        ]
+        return ["" if k in unread or a in self.folded else self.operand(a, n) for k, a in enumerate(n.args)]
 
     def operand(self, a: Node, user: Node) -> str:
         """All of a, for an op: where that is elementwise, a number is as good as an array of one element."""
@@ -281,7 +257,7 @@ class Emitter(ArrayTexts):
     def total(self, n: Node) -> str:
         """The sum of all elements."""
         (x,) = n.args
-        if x in self.plan.folded:  # a multiplication along the last axis, the only one
+        if x in self.folded:  # a multiplication along the last axis, the only one
             a, b = self.factors(x)
             return f"{a}.dot({b})"
         if x.ndim == 1 and x.size >= 16:

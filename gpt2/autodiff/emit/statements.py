@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import Graph, Node, const_value
+from ..graph import Node, const_value
 from ..hidden import known
 from ..ops import OPS
 from ..ops.rowwise import row_axes, takes_rows
@@ -22,6 +22,7 @@ from ..ops.table import facts, root, views_of
 from ..run import kernels, short
 from .buffers import Kind
 from .layout import same_memory, slice_view
+from .liveness import Liveness
 from .regions import Region, blocks_of
 from .windows import Window, fills, parts_apart
 
@@ -163,14 +164,14 @@ class Statement:
 
     def is_part(self, x: Node, index: tuple) -> bool:
         """Whether x is already where this part of the result is."""
-        n, layouts, windows = self.n, self.emitter.layouts, self.emitter.plan.windows
+        n, layouts, windows = self.n, self.emitter.layouts, self.emitter.windows
         if self.leads_there(x, (("slice", index, n.shape),)):
             return True
         return root(x) in windows and same_memory(layouts[x], slice_view(layouts[n], index))
 
     def leads_there(self, x: Node, steps: tuple = ()) -> bool:
         """Whether the steps from the owner of x's memory are those to the result, and then these."""
-        there, own = self.emitter.plan.windows.get(x), self.emitter.plan.windows.get(self.n)
+        there, own = self.emitter.windows.get(x), self.emitter.windows.get(self.n)
         if there is None:
             return False
         base, before = (self.n, ()) if own is None else (own.base, own.steps)
@@ -178,11 +179,11 @@ class Statement:
 
     def in_place(self, k: int) -> bool:
         """Whether argument k is already where the result goes."""
-        p, n, x = self.emitter.plan, self.n, self.n.args[k]
+        p, n, x, windows = self.emitter.plan, self.n, self.n.args[k], self.emitter.windows
         r = root(x)
-        if r in p.windows:
+        if r in windows:
             return self.leads_there(x) or same_memory(self.emitter.layouts[x], self.emitter.layouts[n])
-        if n in p.windows:
+        if n in windows:
             return False
         if n in p.storage and r in p.storage:
             return p.storage[n] is p.storage[r]
@@ -306,9 +307,7 @@ class Statement:
         e, r = self.emitter, root(x)
         if self.region and e.where.get(r) is self.region and e.plan.kind.get(r) is Kind.SCRATCH:
             return (
-                r not in e.plan.windows
-                and r not in e.plan.planes
-                and all(v.op == "reshape" for v in views_of(x))
+                r not in e.windows and r not in e.plan.planes and all(v.op == "reshape" for v in views_of(x))
             )
         return e.layouts[x].contiguous
 
@@ -444,17 +443,15 @@ def goes_by_columns(m: Node) -> bool:
     return few and m.size // m.shape[-1] >= short.FEWEST
 
 
-def folded(
-    graph: Graph, users: dict[Node, list[Node]], where: dict[Node, Region], windows: dict[Node, Window]
-) -> set[Node]:
+def folded(live: Liveness, windows: dict[Node, Window]) -> set[Node]:
     """The multiplications that only a sum over the last axis reads: each such pair is one np.vecdot, or where
     that axis is short, a sum of columns (run/short.py), which has the bits of both."""
-    found = set()
-    for n in graph.nodes:
+    found, where = set(), live.region
+    for n in live.graph.nodes:
         if n.op in ("sum", "sum_as_numpy") and n.args[0].op in ("multiply", "square"):
             m = n.args[0]
             if (n.op == "sum" or goes_by_columns(m)) and (
-                len(users[m]) == 1
+                len(live.users[m]) == 1
                 and n.attrs["axes"] == (m.ndim - 1,)
                 and m not in windows
                 and where[m] is where[n]

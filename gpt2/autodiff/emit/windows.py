@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..graph import Graph, Node
+from ..graph import Node
 from ..ops.boxes import FEW_BOXES, alone, disjoint, ranges
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_text
@@ -17,7 +17,7 @@ from ..ops.table import VIEWS, facts, root, views_of
 from .layout import Layout, is_result_of_call, reshape_view, slice_view, view, whole
 
 if TYPE_CHECKING:
-    from .buffers import Uses
+    from .liveness import Liveness
 
 
 class Window:
@@ -141,34 +141,29 @@ def _span(s, m) -> tuple[int, int]:
     return (min(r[0], r[-1]), max(r[0], r[-1]) + 1) if len(r) else (0, 0)
 
 
-def hosts(graph: Graph, uses: Uses) -> tuple[dict[Node, Window], Layouts]:
-    """The windows of values that are computed in the memory of a later one, and the layouts of all.
-
-    `uses` (buffers.Uses) tells whether an op may destroy a value while it runs, because nothing reads that
-    later.
-    """
-    found = _Hosts(graph, uses)
-    for n in reversed(graph.nodes):
+def find_windows(live: Liveness) -> tuple[dict[Node, Window], Layouts]:
+    """The windows of values that are computed in the memory of a later one, and the layouts of all."""
+    found = _Windows(live)
+    for n in reversed(live.graph.nodes):
         found.visit(n)
     return found.windows, Layouts(found)
 
 
-class _Hosts:
+class _Windows:
     """The search for windows.
 
     It walks backwards, so that a chain of values (a product, transposed, put beside others, returned) lands
     where it ends.
     """
 
-    def __init__(self, graph: Graph, uses):
-        self.graph, self.uses = graph, uses
-        self.outputs = set(graph.outputs)
+    def __init__(self, live: Liveness):
+        self.live = live
         self.windows: dict[Node, Window] = {}
         self.whole: dict[Node, Window] = {}  # of values in memory of their own
         self.spoiled: dict[Node, Node] = {}  # value -> the op that writes over its memory
         self.views: dict[Node, list[Node]] = defaultdict(list)  # root -> the views of it, in order
         self.multiplied: set[tuple[Node, Node]] = set()  # the roots of the factors of each product
-        for n in graph.nodes:
+        for n in live.graph.nodes:
             if n.op in VIEWS:
                 self.views[root(n)].append(n)
             elif n.op == "matmul":
@@ -222,16 +217,15 @@ class _Hosts:
 
     def may_move(self, r: Node, window: Window) -> bool:
         """Whether r is computed, into memory that is not in use yet, in the type of what it moves into."""
-        taken = r in self.windows or r in self.outputs or r.op in ("input", "const")
+        taken = r in self.windows or r in self.live.outputs or r.op in ("input", "const")
         if r.op == "item" and not is_result_of_call(r):
             return False
         return not taken and r.dtype == window.base.dtype
 
     def may_spoil(self, r: Node, spoiler: Node, n: Node) -> bool:
         """Whether r may lie in memory that spoiler writes over, where n puts it."""
-        if not self.uses.last_use(r, spoiler):
-            return False
-        return spoiler is n or all(u is not spoiler for u, _ in self.uses.readers(r))
+        readings = sum(root(a) is r for a in spoiler.args)  # of which n may be one
+        return readings <= (spoiler is n) and self.live.is_done_with(r, spoiler)
 
     def keeps_views(self, r: Node, window: Window) -> bool:
         """Whether everything that is a view of r can be one of r in that memory."""
@@ -247,7 +241,7 @@ class _Hosts:
 class Layouts(dict[Node, Layout]):
     """The layout of every value that is an array, made when it is asked for: few are."""
 
-    def __init__(self, found: _Hosts):
+    def __init__(self, found: _Windows):
         super().__init__()
         self.found = found
 

@@ -1,7 +1,7 @@
 """Who holds which memory while a program runs, and for how long: the plan for memory as lanes and a picture.
 
-lanes(planned) -> [Lane, ...]       the arena, and each result whose memory is large enough to be lent
-drawing(planned, name) -> str       an SVG: the course of a call from left to right, bytes upwards
+lanes(plan) -> [Lane, ...]       the arena, and each result whose memory is large enough to be lent
+drawing(plan, name) -> str       an SVG: the course of a call from left to right, bytes upwards
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-from ..emit.buffers import NEVER, written_spans
-from ..emit.source import Planned
+from ..emit.buffers import NEVER, BufferPlan, written_spans
 from ..graph import Graph, Node, node_names, type_text
 from ..ops.cost import nanoseconds
 
@@ -47,13 +46,13 @@ class Lane:
     holdings: list[Holding] = field(default_factory=list)
 
 
-def lanes(made: Planned) -> list[Lane]:
+def lanes(plan: BufferPlan) -> list[Lane]:
     """The memory of a call in which values lie, the arena first, then results in the order of the program."""
-    values, plan = made.values, made.plan
-    names = node_names(made.graph)
-    last = max(values.end.values(), default=0)
+    live = plan.live
+    names = node_names(live.graph)
+    last = max(live.end.values(), default=0)
     arena = Lane("arena", plan.arena_bytes)
-    results = {o: Lane(names[o], o.nbytes) for o in values.outputs if o.op != "input" and o.nbytes}
+    results = {o: Lane(names[o], o.nbytes) for o in live.outputs if o.op != "input" and o.nbytes}
 
     def hold(lane: Lane, kind: str, words: str, low: int, nbytes: int, start: int, end: int) -> None:
         high = min(low + nbytes, lane.nbytes)  # a number's span is rounded up
@@ -71,17 +70,17 @@ def lanes(made: Planned) -> list[Lane]:
         hold(arena, CALL, n.attrs["body"].name, s.offset, s.nbytes, s.start, s.end)
     for (n, k), s in plan.unread.items():
         hold(arena, CALL, f"result {k} of {n.attrs['body'].name}", s.offset, s.nbytes, s.start, s.end)
-    for o, spans in written_spans(plan.kind, values, made.layouts, results).items():
+    for o, spans in written_spans(plan.kind, live, plan.layouts, results).items():
         for s in spans:
             hold(results[o], RESULT, f"{names[o]}: {type_text(o)}", s.lo, s.hi - s.lo, s.start, NEVER)
     return [lane for lane in (arena, *results.values()) if lane.nbytes]
 
 
-def course(made: Planned) -> list[float]:
+def course(plan: BufferPlan) -> list[float]:
     """When each step of a call begins, and when the last one ends, from 0 to 1, by our reckoning."""
-    values = made.values
-    taken = [0.0] * (max(values.end.values(), default=0) + 1)
-    for n, at in values.end.items():
+    end = plan.live.end
+    taken = [0.0] * (max(end.values(), default=0) + 1)
+    for n, at in end.items():
         taken[at] += _reckoned(n)
     total = sum(taken) or 1.0
     least = 1 / (4 * len(taken))  # so that nothing is too short to be seen
@@ -121,12 +120,12 @@ TINY = 10_000  # a result that is a smaller part than this of all has no lane
 FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor"'
 
 
-def drawing(made: Planned, name: str) -> str:
+def drawing(plan: BufferPlan, name: str) -> str:
     """The SVG. A lane for the arena and one for each result, as high as it has bytes; in it a box for each
     stretch that holds something, from when that is made to when it is read for the last time.
     """
-    found = lanes(made)
-    shares = course(made)
+    found = lanes(plan)
+    shares = course(plan)
     total = sum(lane.nbytes for lane in found) or 1
     scale = HEIGHT / total
     heading = (

@@ -426,6 +426,33 @@ def _regrouped(rng, shape):
     return tuple(found)
 
 
+OVER_ARGUMENTS = {
+    "where the condition is true": lambda x, y: np.where(y > 0.0, x, y),
+    "where the condition is false": lambda x, y: np.where(y > 0.0, y, x),
+    "read by columns and transposed": lambda x, y: x + x[:3, :1].T,
+    "one element for all": lambda x, y: x * x[1, 1],
+    "read in another order": lambda x, y: x - x[::-1],
+    "read before": lambda x, y: np.exp(y) + np.sum(x),
+}
+
+
+@pytest.mark.parametrize("small", [2, 1 << 30], ids=["in blocks", "plain"])
+@pytest.mark.parametrize("name", OVER_ARGUMENTS)
+def test_a_result_may_lie_in_any_argument(name, small, monkeypatch):
+    """What is read of x after its elements were written would be read wrong: so it is computed elsewhere. The
+    same where x is a value of the program.
+    """
+    monkeypatch.setattr(regions, "SMALL", small)
+    f, rng = OVER_ARGUMENTS[name], np.random.default_rng(3)
+    x, y = rng.normal(size=(2, 5000, 3))
+    want = f(x, y)
+    inside = ad.compile(lambda x, y: f(np.negative(x), y))
+    np.testing.assert_array_equal(inside(-x, y), want)
+    given = x.copy()
+    assert ad.compile(f)(given, y, out=given) is given
+    np.testing.assert_array_equal(given, want)
+
+
 def test_layouts_are_those_that_numpy_gives():
     """Of views of views: shape, strides, first byte, span, and whether a reshape would copy."""
     rng = np.random.default_rng(0)

@@ -1,0 +1,138 @@
+"""What a call of a program works in: an arena, and scratch blocks for each thread.
+
+Functions that a program calls many times (emit/calls.py) work in a part of its arena, and in its scratch
+blocks: only one of them runs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+ALIGN = 64
+
+
+def rounded(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // ALIGN) * ALIGN
+
+
+def stretches(arena: np.ndarray, layout: list[tuple]) -> list[np.ndarray]:
+    """The arrays that lie in an arena: one for each (offset, dtype, shape)."""
+    return [np.ndarray(shape, dtype, arena, offset) for offset, dtype, shape in layout]
+
+
+def cuts(owners: Sequence[np.ndarray], layout: Sequence[tuple[int, tuple]]) -> list[np.ndarray]:
+    """Views of arrays: one for each (number of the array, steps that lead to the view).
+
+    A step is a method of arrays and what it is given.
+    """
+    found = []
+    for k, steps in layout:
+        x = owners[k]
+        for method, how in steps:
+            x = method(x, how)
+        found.append(x)
+    return found
+
+
+def rows_of_cuts(
+    owners: Sequence[np.ndarray], layout: Sequence[Sequence[tuple[int, tuple]]]
+) -> list[list[np.ndarray]]:
+    """The same row by row."""
+    return [cuts(owners, row) for row in layout]
+
+
+@dataclass(eq=False)
+class Needs:
+    """The memory that a function asks for.
+
+    setup        makes views of an arena of `arena_bytes`
+    regions      (blocks, slot shapes) of each region of row blocks, in order
+    calls        (what that function needs, where in the arena) for each that is called
+    """
+
+    setup: Callable | None
+    arena_bytes: int
+    regions: Sequence[tuple]
+    calls: Sequence[tuple[Needs, int]] = field(default_factory=tuple)
+
+    def scratch_bytes(self) -> int:
+        """Of the block that serves all regions of a thread."""
+        own = max([_slot_offsets(r)[1] for r in self.regions], default=0)
+        return max([own, *{id(n): n.scratch_bytes() for n, _ in self.calls}.values()])
+
+
+class Memory:
+    """Memory for a function: `arrays` are views of its arena, `scratch` has blocks for each region and
+    thread, `calls` the memory of the functions that it calls.
+    """
+
+    __slots__ = ("arrays", "calls", "scratch", "threads")
+
+    def __init__(
+        self,
+        needs: Needs,
+        threads: int,
+        arena: np.ndarray | None = None,
+        blocks: Sequence[np.ndarray] | None = None,
+    ):
+        if arena is None:
+            arena = aligned(needs.arena_bytes)
+        if blocks is None:  # one block of memory a thread serves all regions: only one of them runs at a time
+            size = needs.scratch_bytes()
+            blocks = [aligned(size) for _ in range(threads)]
+        self.threads = threads
+        self.arrays = needs.setup(arena) if needs.setup else ()
+        self.scratch = tuple(
+            [tuple([_scratch_views(r, blocks[t]) for t in range(threads)]) for r in needs.regions]
+        )
+        self.calls = tuple(
+            [Memory(n, threads, arena[at : at + n.arena_bytes], blocks) for n, at in needs.calls]
+        )
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Bytes that start at a cache line."""
+    raw = np.empty(nbytes + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + nbytes]
+
+
+def _sizes(region) -> tuple[int, ...]:
+    """Lengths of the region's blocks: the common one, and that of the last if it is shorter."""
+    blocks, _ = region
+    return tuple(sorted({b[-1] - b[-2] for b in blocks}, reverse=True))
+
+
+def _slot_offsets(region) -> tuple[dict[int, int], int]:
+    """Where each slot starts in the scratch block, and the bytes of all of them."""
+    _, views = region
+    size = _sizes(region)[0]
+    widths: dict[int, int] = {}
+    for row, dtype, _, slot in views:
+        nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
+        widths[slot] = max(widths.get(slot, 0), -(-nbytes // ALIGN) * ALIGN)
+    offsets, at = {}, 0
+    for slot, width in sorted(widths.items()):
+        offsets[slot], at = at, at + width
+    return offsets, at
+
+
+def _scratch_views(region, block: np.ndarray) -> tuple:
+    """(common length, the views for it, the views for the shorter last block)."""
+    _, views = region
+    offsets, _ = _slot_offsets(region)
+    sets = []
+    for size in _sizes(region):
+        one = []
+        for row, dtype, planes, slot in views:
+            nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
+            flat = block[offsets[slot] : offsets[slot] + nbytes].view(dtype)
+            if planes:
+                one.append(np.moveaxis(flat.reshape(row[-1], size, *row[:-1]), 0, -1))
+            else:
+                one.append(flat.reshape(size, *row))
+        sets.append(tuple(one))
+    return (_sizes(region)[0], sets[0], sets[-1])
