@@ -145,9 +145,7 @@ def step(palette: Palette) -> str:
     bars = [bars_of(one) for one in groups]
     most = min(LONGEST, max(row["ratio"][0] for group in bars for _, _, row in group))
     scale = (WIDTH - LEFT - RIGHT) / most
-    lines = [
-        words(0, 24, "Time of a training step by that of the fastest PyTorch: shorter is better", "title")
-    ]
+    lines = [words(0, 24, "Step time relative to the fastest PyTorch: shorter is better", "title")]
     y = 40.0
     for one, group in zip(groups, bars):
         lines.append(words(0, y + 20, SIZES[one["size"]], "soft"))

@@ -1,8 +1,9 @@
 """What mkdocs does besides: pages from outside of docs/, and links between pages.
 
 README.md becomes the first page, and CONTRIBUTING.md, CHANGELOG.md and the notebooks of examples/ become
-pages too. In the running text of a page, `docs/speed.md` is the name of a page, and becomes a link to it: so
-the texts read the same in an editor, on GitHub and here.
+pages too; layers.html is what `gpt2 explain all --out layers.html` writes. In the running text of a page,
+`docs/speed.md` is the name of a page, and becomes a link to it: so the texts read the same in an editor, on
+GitHub and here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from typing import Any
 
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
+
+from gpt2.commands.explain.page import page
+from gpt2.commands.explain.parts import explain
+from gpt2.layers import LAYERS
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
@@ -30,6 +35,8 @@ def on_files(files: Any, config: Any) -> Any:
     for source, target in OUTSIDE.items():
         content = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, target, content=content))
+    layers = page([explain(name) for name in LAYERS])
+    files.append(File.generated(config, "layers.html", content=layers))
     for source in notebooks():
         files.append(File(source, str(ROOT), config.site_dir, config.use_directory_urls))
     return files

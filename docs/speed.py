@@ -175,7 +175,7 @@ STYLE = """\
 
 
 def picture() -> str:
-    """Bars of the time of a step by that of the fastest PyTorch, two threads, a group for each size."""
+    """Bars of the step time relative to the fastest PyTorch, two threads, a group for each size."""
     groups = [one for one in figures() if one["threads"] == 2]
     shown = [[name for name in BARS if name in one["rows"]] for one in groups]
     spare = WIDTH - 70 - GROUP * len(shown)
@@ -183,7 +183,7 @@ def picture() -> str:
     width = max(WIDTH, 70 + sum(len(names) * bar + GROUP for names in shown))
     ratios = [one["rows"][name]["ratio"][0] for one, names in zip(groups, shown) for name in names]
     scale = (FLOOR - TOP) / min(MOST, max(ratios, default=1.0))
-    lines = [_text("title", 40, 26, "Time of a training step by that of the fastest PyTorch, two threads")]
+    lines = [_text("title", 40, 26, "Step time relative to the fastest PyTorch, two threads")]
     cut = f"; longer bars are cut at {MOST:g}" if max(ratios, default=0.0) > MOST else ""
     lines.append(
         _text("small", 40, 44, f"blue: this engine; grey: peers; red: its matrix products alone{cut}")

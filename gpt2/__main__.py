@@ -22,7 +22,7 @@ from gpt2.errors import exit_status, nearest, say_error
 from gpt2.hints import typed
 from gpt2.output import painted
 
-# What people call a command, and what it is called here: they are told
+# What other programs call a command -> its name here, which the error message suggests
 MEANT = {
     "benchmark": "bench",
     "curves": "plot",

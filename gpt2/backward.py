@@ -42,7 +42,7 @@ def choose(
     Each is a ModelLayer; another Layer that is put into the table becomes one.
     elementwise: "numpy", "numexpr" or "tuned" (options_for), in whatever is compiled.
     layers: of the model, its own among them; "block" is a block of its own
-    changed: told of a layer that is put into the table later; gives the one that runs
+    changed: called with a layer that is put into the table later; returns the one that runs
     """
     if spec.strip() == "whole":
         spec = default_for(layers)
@@ -58,8 +58,8 @@ def choose(
         modes[name] = _checked(mode, spec)
     for name, mode in modes.items():
         if mode == "manual" and layers[name].backward is None and name not in within_block(layers):
-            told = f"{name} is {layers[name].forward.__name__}, which has no backward by hand"
-            raise _not_known(spec, f"{told}; write one, or take {default_for(layers)!r}")
+            problem = f"{name} is {layers[name].forward.__name__}, which has no backward by hand"
+            raise _not_known(spec, f"{problem}; write one, or take {default_for(layers)!r}")
     options = options_for(elementwise)
 
     def written(layer):
@@ -95,7 +95,7 @@ class ModelLayer(Layer):
     narrowed  makes, of a tuple that says for each input whether its gradient is wanted, a layer whose
               backward computes these alone, and gives None for the others
     into      into(room, *inputs, **static) -> (out, saved): the forward with `out` in this memory where that
-              can be, an array of its shape and dtype; None where the layer cannot be told
+              can be, an array of its shape and dtype; None if the layer takes no such argument
     remade    (function, arguments) that make this layer again, where it is loaded from a pickle
     """
 
@@ -119,7 +119,7 @@ def uncompiled(layer: Layer) -> Layer:
 
 
 class Table(dict):
-    """Layers by name, each a ModelLayer. `changed` is told of one that is put in, and gives what runs."""
+    """Layers by name, each a ModelLayer. `changed` is called with one that is put in, returning what runs."""
 
     def __init__(self, changed: Callable[[str, Layer], Layer] | None = None):
         super().__init__()

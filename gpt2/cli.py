@@ -1,7 +1,7 @@
 """What all commands share: a parser that helps with typing errors, and text that fits a terminal.
 
     parser = Parser("sample", "Text from a trained model.", [("gpt2 sample", "of the newest run")])
-    run(parser, work, argv)      work(arguments) as a program: its status, and every mistake told in one line
+    run(parser, work, argv)      work(arguments) as a program: its status, and every error in one line
     beside(texts, width())       sources side by side where there is room, else one below the other
 
 Nothing here imports NumPy: the flags of a training run are read before NumPy starts its threads.

@@ -124,7 +124,7 @@ def reason(error: BaseException) -> str:
 
 def no_overflow_warnings() -> None:
     """Have NumPy not warn of overflow in this process. What overflows in a step ends in a loss or a norm that
-    is not finite, and that is told in one line, with its position."""
+    is not finite, which is reported in one line, with its position."""
     if not sys.warnoptions:  # who asked for warnings gets them
         kinds = "overflow|underflow|invalid value|divide by zero"
         warnings.filterwarnings("ignore", f"({kinds}) encountered", RuntimeWarning)

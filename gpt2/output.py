@@ -80,14 +80,14 @@ class Output:
     A write that fails is noted, and nothing is written after it.
 
     lost      the OutputLost, or None
-    told      whether the program has told its user so
+    reported  whether the program has told its user so
     raising   whether it is raised as well; else the program decides when to look
     """
 
     def __init__(self, stream: TextIO, raising: bool = False):
         self.stream, self.raising = stream, raising
         self.lost: OutputLost | None = None
-        self.told = False
+        self.reported = False
         self.live = stream.isatty()
 
     def write(self, text: str) -> int:

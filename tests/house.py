@@ -206,8 +206,8 @@ def section(title: str, rooms: Mapping[str, Mapping[str, int]], order: list[str]
     arrows = sum(map(len, rooms.values()))
     lines = [f"{title}: {len(rooms)} rooms, {arrows} arrows, {len(up)} back up, {len(found)} circles"]
     for room in order:
-        told = ", ".join(f"{other} {n}" for other, n in sorted(rooms.get(room, {}).items()))
-        lines.append(f"  {room:12}{'-> ' + told if told else ''}".rstrip())
+        others = ", ".join(f"{other} {n}" for other, n in sorted(rooms.get(room, {}).items()))
+        lines.append(f"  {room:12}{'-> ' + others if others else ''}".rstrip())
     lines += [f"  back up: {a} -> {b}" for a, b in up]
     lines += [f"  circle: {', '.join(circle)}" for circle in found]
     return lines

@@ -193,5 +193,5 @@ def test_worker_processes_that_would_compute_something_else_are_refused(monkeypa
     """They import the module anew, in which the number is what is written there."""
     monkeypatch.setitem(jobs.FACTOR, "k", 25.0)
     model = GPT2(CONFIG, layers={"gelu": jobs.scaled})
-    with pytest.raises(UserError, match="import own layers anew, and get others"):
+    with pytest.raises(UserError, match="import own layers again, and get others"):
         Processes(model, AdamW(model), 2)

@@ -58,8 +58,8 @@ def test_version(capsys):
 def test_each_explains_itself(name):
     """Without importing anything that may be missing."""
     command = [sys.executable, "-m", "gpt2", name, "--help"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert told.returncode == 0 and f"usage: {sys.executable} -m gpt2 {name}" in told.stdout, told.stderr
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0 and f"usage: {sys.executable} -m gpt2 {name}" in said.stdout, said.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -121,9 +121,9 @@ def test_typing_errors(line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name, *words = line.split()
     assert importlib.import_module(commands.module_of(name)).main(words) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ") and told.endswith(f"; did you mean {TYPOS[line]}?\n")
-    assert told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert text.startswith("error: ") and text.endswith(f"; did you mean {TYPOS[line]}?\n")
+    assert text.count("\n") == 1
 
 
 def test_flags_by_the_names_that_others_have_for_them():
@@ -287,9 +287,9 @@ def test_check_of_a_file(tmp_path, capsys):
     assert capsys.readouterr().out.count("ok ") == 2
     file.write_text(MINE.format(sign="-"))
     assert check.main([str(file)]) == 1
-    told = capsys.readouterr().out
-    assert "BAD residual_backward (mine.py:4) is not the derivative" in told and "the sign is wrong" in told
-    assert "ok  double_backward" in told
+    said = capsys.readouterr().out
+    assert "BAD residual_backward (mine.py:4) is not the derivative" in said and "the sign is wrong" in said
+    assert "ok  double_backward" in said
     for text, message in (
         ("def f(", "it cannot be run: SyntaxError"),
         ("x = 1", "no function is called NAME_backward"),
@@ -298,8 +298,8 @@ def test_check_of_a_file(tmp_path, capsys):
     ):
         file.write_text(text)
         assert check.main([str(file)]) == 2
-        told = capsys.readouterr().err
-        assert message in told and told.count("\n") == 1
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1
 
 
 def test_check_of_a_file_that_is_not_there(tmp_path, capsys):
@@ -318,17 +318,17 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
 
 def test_check_finds_a_wrong_gradient(capsys):
     assert check.main(["residual"]) == 0
-    told = capsys.readouterr().out
-    assert "residual " in told and "layernorm" not in told and "all hold" in told
+    text = capsys.readouterr().out
+    assert "residual " in text and "layernorm" not in text and "all hold" in text
 
 
 @pytest.mark.slow
 def test_bench_prints_a_line_a_kind(capsys):
     options = "--size tiny --backward manual whole --batch-size 1 --block-size 8 --seconds 0.01"
     assert bench.main(options.split()) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"^manual +[\d.]+ +[\d,]+ +[\d.]+ +(\d+%|\?) +\d+$", told, re.M) and "\nwhole " in told
-    assert max(map(len, told.splitlines())) <= 80
+    text = capsys.readouterr().out
+    assert re.search(r"^manual +[\d.]+ +[\d,]+ +[\d.]+ +(\d+%|\?) +\d+$", text, re.M) and "\nwhole " in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_bench_looks_at_the_machine(monkeypatch, capsys):
@@ -339,11 +339,11 @@ def test_bench_looks_at_the_machine(monkeypatch, capsys):
     monkeypatch.setattr(machine, "cores", lambda: 2)
     before = ad.get_threads()
     assert bench.main(["--machine"]) == 0
-    told = capsys.readouterr().out
-    assert ad.get_threads() == before and max(map(len, told.splitlines())) <= 110
+    text = capsys.readouterr().out
+    assert ad.get_threads() == before and max(map(len, text.splitlines())) <= 110
     for name, (_, unit) in machine.FIGURES.items():
-        assert re.search(rf"^{re.escape(name)} +{re.escape(unit)} +[\d.]+ +[\d.]+$", told, re.M), name
-    assert ad.processor() in told and "AdamW goes through its arrays" in told
+        assert re.search(rf"^{re.escape(name)} +{re.escape(unit)} +[\d.]+ +[\d.]+$", text, re.M), name
+    assert ad.processor() in text and "AdamW goes through its arrays" in text
 
 
 @pytest.mark.slow
@@ -360,7 +360,7 @@ def test_check_of_a_file_of_layers_says_what_checks_them(tmp_path, monkeypatch, 
         "LAYERS = {'layernorm': forward}\n"
     )
     assert check.main(["rms norm.py"]) == 2
-    told = capsys.readouterr().err
-    command = told.strip().partition("; its layers are checked with: gpt2 ")[2]
-    assert command == "certificate --check --layers 'rms norm.py'" and told.count("\n") == 1
+    text = capsys.readouterr().err
+    command = text.strip().partition("; its layers are checked with: gpt2 ")[2]
+    assert command == "certificate --check --layers 'rms norm.py'" and text.count("\n") == 1
     assert certificate.main(shlex.split(command)[1:]) == 0

@@ -169,9 +169,9 @@ def test_files_that_contributors_are_sent_to_are_there():
 
 def test_the_tables_are_up_to_date():
     """No row for something that no page says any more, and no page left to a test that does not know it."""
-    told = {command for page in PAGES for command in (*commands(page), *pages.inline_commands(page))}
-    assert set(EXCEPTIONS) <= told, set(EXCEPTIONS) - told
-    assert set(NEEDS) <= told, set(NEEDS) - told
+    text = {command for page in PAGES for command in (*commands(page), *pages.inline_commands(page))}
+    assert set(EXCEPTIONS) <= text, set(EXCEPTIONS) - text
+    assert set(NEEDS) <= text, set(NEEDS) - text
     assert set(SNIPPETS) <= {(page, block.first) for page in PAGES for block in blocks(page)}
     for page, test in ELSEWHERE.items():
         assert Path(page).name in (ROOT / "tests" / test).read_text(encoding="utf-8")
@@ -381,16 +381,16 @@ def torch_in_place():
 
 
 @pytest.mark.parametrize(
-    "peer, error, told",
+    "peer, error, text",
     [
         ("autograd", TypeError, "does not support item assignment"),
         ("jax", TypeError, "immutable"),
         ("torch", RuntimeError, "modified by an inplace operation"),
     ],
 )
-def test_writing_in_place_elsewhere(peer, error, told):
+def test_writing_in_place_elsewhere(peer, error, text):
     pytest.importorskip(peer)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=text):
         globals()[f"{peer}_in_place"]()
 
 

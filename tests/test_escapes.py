@@ -50,19 +50,19 @@ def at_a_terminal(*words, **options):
         **options,
     )
     os.close(theirs)
-    told = b""
+    text = b""
     try:
         while part := os.read(ours, 1 << 16):
-            told += part
+            text += part
     except OSError:  # the other end is closed
         pass
     os.close(ours)
-    return program.wait(), told.decode(errors="replace")
+    return program.wait(), text.decode(errors="replace")
 
 
-def harmless(told):
+def harmless(text):
     """Whether a terminal got no control characters but those of the word "error" in red."""
-    return not output.CONTROL.search(told.replace("\x1b[31merror:\x1b[0m", ""))
+    return not output.CONTROL.search(text.replace("\x1b[31merror:\x1b[0m", ""))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
@@ -74,8 +74,8 @@ def test_a_run_with_such_names_and_texts_leaves_a_terminal_alone(tmp_path):
     text = evil / f"{EVIL}.txt"
     text.write_text(EVIL * 300)
     words = flags(text, evil / "run", "--tokenizer", "char", "--sample-tokens", 20, "--steps", 2)
-    status, told = at_a_terminal(ROOT / "train.py", *words, cwd=ROOT)
-    assert status == 0 and harmless(told) and "\\x1b]0;owned" in told, repr(told)
+    status, said = at_a_terminal(ROOT / "train.py", *words, cwd=ROOT)
+    assert status == 0 and harmless(said) and "\\x1b]0;owned" in said, repr(said)
     for command in (
         ["sample", "--run", evil / "run", "--prompt", EVIL, "--max-tokens", 20],
         ["evaluate", "--run", evil / "run", "--data", text],
@@ -83,8 +83,8 @@ def test_a_run_with_such_names_and_texts_leaves_a_terminal_alone(tmp_path):
         ["convert", evil / "run", evil / "mine.safetensors"],
         ["sample", "--run", evil],
     ):
-        status, told = at_a_terminal("-m", "gpt2", *command, cwd=ROOT)
-        assert harmless(told) and "\\x1b" in told, (command, told)
+        status, said = at_a_terminal("-m", "gpt2", *command, cwd=ROOT)
+        assert harmless(said) and "\\x1b" in said, (command, said)
 
 
 @pytest.mark.parametrize("name", ["$x$", "a_$1", "_hidden", "$\\frac{1}{", "plain", EVIL])

@@ -113,13 +113,13 @@ def run(tmp_path, model):
 def test_command(run, model, prose, capsys):
     path, text = prose
     assert evaluate.main(["--run", str(run), "--data", str(path), "--stride", "4", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    said = json.loads(capsys.readouterr().out)
     tokens = np.frombuffer(text.encode(), np.uint8)
     expected = evaluate.token_losses(model, tokens, 4)
-    assert told["tokens"] == len(tokens) - 1 == told["bytes"]
-    assert math.isclose(told["nats_per_token"], expected.mean(), rel_tol=1e-12)
-    assert math.isclose(told["perplexity"], math.exp(expected.mean()), rel_tol=1e-12)
-    assert math.isclose(told["bits_per_byte"], expected.mean() / math.log(2), rel_tol=1e-12)
+    assert said["tokens"] == len(tokens) - 1 == said["bytes"]
+    assert math.isclose(said["nats_per_token"], expected.mean(), rel_tol=1e-12)
+    assert math.isclose(said["perplexity"], math.exp(expected.mean()), rel_tol=1e-12)
+    assert math.isclose(said["bits_per_byte"], expected.mean() / math.log(2), rel_tol=1e-12)
 
 
 def test_a_token_file_gives_the_same(run, prose, tmp_path, capsys):
@@ -153,8 +153,8 @@ def test_mistakes(run, monkeypatch, capsys, arguments, message):
     write_tokens(run.parent / "large.bin", [300, 1, 2])
     arguments = arguments if {"--run", "--init"} & set(arguments) else ["--run", "run", *arguments]
     assert evaluate.main(arguments) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert message in text and text.count("\n") == 1
 
 
 def test_tokenizer_of_another_run(run, capsys):

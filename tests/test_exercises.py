@@ -28,8 +28,8 @@ def test_what_is_handed_out_has_no_solution_and_is_open(tmp_path, capsys):
 def test_solutions_are_right(solved, tmp_path, capsys):
     results = tmp_path / "grade.json"
     assert exercises.main([str(solved), "--grade", "--json", str(results)]) == 0
-    told = json.loads(results.read_text())
-    assert told["right"] == told["of"] == 7 and [e["state"] for e in told["exercises"]] == ["right"] * 7
+    text = json.loads(results.read_text())
+    assert text["right"] == text["of"] == 7 and [e["state"] for e in text["exercises"]] == ["right"] * 7
     assert capsys.readouterr().out.splitlines()[-1] == "7 of 7 right"
 
 
@@ -50,8 +50,8 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("name, right, wrong, told", MISTAKES, ids=[f"{m[0]}: {m[3]}" for m in MISTAKES])
-def test_a_mistake_is_named(solved, capsys, monkeypatch, name, right, wrong, told):
+@pytest.mark.parametrize("name, right, wrong, said", MISTAKES, ids=[f"{m[0]}: {m[3]}" for m in MISTAKES])
+def test_a_mistake_is_named(solved, capsys, monkeypatch, name, right, wrong, said):
     monkeypatch.setenv("COLUMNS", "110")
     path = exercises.file_of(solved, name)
     text = path.read_text()
@@ -59,7 +59,7 @@ def test_a_mistake_is_named(solved, capsys, monkeypatch, name, right, wrong, tol
     path.write_text(text.replace(right, wrong))
     assert exercises.main([str(solved), "--grade"]) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert told in out and out.endswith("6 of 7 right")
+    assert said in out and out.endswith("6 of 7 right")
 
 
 def test_the_forward_of_the_file_does_not_count(solved):
@@ -79,7 +79,7 @@ def test_hints_come_in_two_steps(name, capsys):
 def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert exercises.main([]) == 0
-    for argv, told in (
+    for argv, text in (
         ([], "exercises/1_residual.py is there already"),
         (["missing", "--grade"], "missing: no such folder"),
         (["--json", "x.json"], "--json has no effect without --grade"),
@@ -87,4 +87,4 @@ def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
         (["--grade", "--hint", "gelu"], "argument --hint: not allowed with argument --grade"),
     ):
         assert exercises.main(argv) == 2
-        assert re.search(f"^error: {re.escape(told)}.*\n$", capsys.readouterr().err)
+        assert re.search(f"^error: {re.escape(text)}.*\n$", capsys.readouterr().err)

@@ -208,8 +208,8 @@ def test_what_to_try_next_runs_where_it_was_printed(machine, way, tmp_path):
     folder, first, start, known = WAYS[way]
     shell = Shell(machine / folder, machine / first, **(installed(machine) if known else {}))
     out = shlex.quote(str(tmp_path / "my run"))
-    told = shell.run(f"{start} {' '.join(SHORT)} {out}")
-    printed = re.findall(r"(?m)^(?:more text|train on|try next, [^:]*): +(.*)$", told)
+    text = shell.run(f"{start} {' '.join(SHORT)} {out}")
+    printed = re.findall(r"(?m)^(?:more text|train on|try next, [^:]*): +(.*)$", text)
     assert len(printed) == 3
     for command in printed:
         shell.run(command + (" --max-tokens 3" if "sample" in command else ""))
@@ -222,8 +222,8 @@ def test_what_to_try_next_runs_where_it_was_printed(machine, way, tmp_path):
 def test_commands_in_help_and_errors_run_where_they_were_printed(machine, way):
     folder, first, start, known = WAYS[way]
     shell = Shell(machine / folder, machine / first, **(installed(machine) if known else {}))
-    told = shell.run(f"{start} --help").replace(" \\\n", " ")
-    examples = re.findall(r"(?m)^  (\S.*)$", told.partition("\nexamples:\n")[2])
+    text = shell.run(f"{start} --help").replace(" \\\n", " ")
+    examples = re.findall(r"(?m)^  (\S.*)$", text.partition("\nexamples:\n")[2])
     program = examples[0].partition(" --")[0]
     assert len(examples) == 7 and all(command.startswith(program) for command in examples)
     for command in examples:
@@ -235,8 +235,8 @@ def test_commands_in_help_and_errors_run_where_they_were_printed(machine, way):
         ("convert gpt2 --write-state x", "`(.*?)` writes such files"),
         ("xyzzy", "; (.*) lists what there is"),
     ):
-        told = shell.run(f"{sample[1] or sample[2]} {words}", status=2)
-        (command,) = re.findall(expected, told)
+        text = shell.run(f"{sample[1] or sample[2]} {words}", status=2)
+        (command,) = re.findall(expected, text)
         assert "usage: " in shell.run(f"{command} --help") or "xyzzy" in words
 
 

@@ -615,8 +615,8 @@ def test_losses_are_those_of_an_independent_program(start, tmp_path, capfd):
     ]
     assert [int(step[1]) for step in steps] == list(range(11))
     assert np.abs(np.array([float(step[2]) for step in steps]) - expected).max() < 1e-4
-    told = [float(re.fullmatch(r"val loss (\d+\.\d{6})", lines[i])[1]) for i in (11, 22)]
-    assert np.abs(np.array(told) - validation).max() < 1e-4
+    text = [float(re.fullmatch(r"val loss (\d+\.\d{6})", lines[i])[1]) for i in (11, 22)]
+    assert np.abs(np.array(text) - validation).max() < 1e-4
     assert abs(expected[0] - expected[1]) > 1e-3  # batches differ by more than what is allowed
     # Decay and the second moment's memory hardly show in eleven losses, but they do here
     arrays, _ = checkpoint.load(tmp_path / "run" / "last.safetensors")
@@ -693,7 +693,7 @@ def test_the_released_weights_give_the_published_losses(tmp_path, capfd, shakesp
         )
         == 0
     )
-    told = [float(number) for number in re.findall(r"loss (\d+\.\d+)", capfd.readouterr().out)]
+    text = [float(number) for number in re.findall(r"loss (\d+\.\d+)", capfd.readouterr().out)]
     published = [
         5.3254,
         4.6777,
@@ -708,4 +708,4 @@ def test_the_released_weights_give_the_published_losses(tmp_path, capfd, shakesp
         4.3922,
         4.4159,
     ]
-    assert np.abs(np.array(told[:12]) - published).max() < 1e-3
+    assert np.abs(np.array(text[:12]) - published).max() < 1e-3

@@ -50,9 +50,9 @@ def test_what_does_not_end_is_told_apart(groups, monkeypatch):
             pass
 
     monkeypatch.setattr(mutation_checks, "SECONDS", 0.05)
-    for test, told in ((works_for_ever, HUNG), (functools.partial(time.sleep, 0.2), None)):
+    for test, text in ((works_for_ever, HUNG), (functools.partial(time.sleep, 0.2), None)):
         monkeypatch.setattr(mutation_checks, "checks", lambda m, test=test: [("a test", test)])
-        assert caught(groups["layers"][0]) == told
+        assert caught(groups["layers"][0]) == text
 
 
 def test_explanations_are_of_mistakes_that_exist(groups):

@@ -165,22 +165,22 @@ def test_an_anomaly_is_traced_to_its_line():
     for run in (ad.grad(logarithm), ad.value_and_grad(logarithm), ad.compile(logarithm)):
         with ad.detect_anomaly(), pytest.raises(ad.AnomalyError) as error:
             run(x)
-        told = str(error.value)
-        assert re.match(rf"tests/test_numbers.py:{line}: log made -inf at \[1\]", told), told
-        assert "= 0" in told
+        text = str(error.value)
+        assert re.match(rf"tests/test_numbers.py:{line}: log made -inf at \[1\]", text), text
+        assert "= 0" in text
     assert np.isnan(ad.compile(logarithm)(x))  # and nothing is followed outside
 
 
 def test_an_anomaly_of_a_gradient_names_the_forward_s_line():
     line = root.__code__.co_firstlineno + 1
-    told = rf"test_numbers.py:{line}: \w+ made (nan|inf)"
-    with ad.detect_anomaly(), pytest.raises(ad.AnomalyError, match=told):
+    text = rf"test_numbers.py:{line}: \w+ made (nan|inf)"
+    with ad.detect_anomaly(), pytest.raises(ad.AnomalyError, match=text):
         ad.grad(root)(np.array([1.0, 0.0]))
 
 
 def test_an_anomaly_in_an_argument_is_told_apart():
-    told = r"argument x .*holds nan at \[0\] already"
-    with ad.detect_anomaly(), pytest.raises(ad.AnomalyError, match=told):
+    text = r"argument x .*holds nan at \[0\] already"
+    with ad.detect_anomaly(), pytest.raises(ad.AnomalyError, match=text):
         ad.grad(root)(np.array([np.nan, 1.0]))
 
 
@@ -228,8 +228,8 @@ def test_an_overflow_in_a_backward_is_traced(how):
     model.params["lnfw"][...] = 1e18
     model.params["wte"][...] *= 1e-18
     assert np.isfinite(model.loss_and_grads(*BATCH, scale=1e10)) and np.isfinite(model.flat_grads).all()
-    told = r"^gpt2/layers/matmul.py:\d+: matmul made -?inf at .* float32 \(13, 12\)"  # (V, C)
-    with pytest.raises(UserError, match=told):
+    text = r"^gpt2/layers/matmul.py:\d+: matmul made -?inf at .* float32 \(13, 12\)"  # (V, C)
+    with pytest.raises(UserError, match=text):
         model.loss_and_grads(*BATCH, scale=1e30)
 
 

@@ -51,12 +51,12 @@ def test_a_reader_that_has_seen_enough(prose, tmp_path, lines):
     assert process.wait(timeout=120) == 128 + signal.SIGPIPE
     done = steps(tmp_path / "a")
     assert done == list(range(1, len(done) + 1)) and 3 <= len(done) < 100000
-    told = [line for line in error.splitlines() if line.startswith("error")]
-    assert told == [
+    said = [line for line in error.splitlines() if line.startswith("error")]
+    assert said == [
         f"error: standard output: Broken pipe; stopped and saved at step {done[-1]}; "
         f"go on with: {sys.executable} {ROOT / 'train.py'} --resume {tmp_path / 'a'}"
     ]
-    assert lines == "llm.c" or error.splitlines() == told
+    assert lines == "llm.c" or error.splitlines() == said
 
 
 @pytest.mark.slow

@@ -175,9 +175,9 @@ def test_reading_on_gives_the_numbers_of_the_forward(name, dtype, tolerance, pie
 
 def test_a_layer_that_does_not_say_how_it_reads_on_is_slow_and_right():
     model = model_of(layers=without_reading(own("rope")["layers"]))
-    with pytest.warns(SlowGeneration, match=r"attention \(rope\), encoder \(embed\) does not say") as told:
+    with pytest.warns(SlowGeneration, match=r"attention \(rope\), encoder \(embed\) does not say") as text:
         made = list(generate(model, [1, 2], 7, temperature=0))
-    assert made == greedy(model, [1, 2], 7) and len(told) == 1
+    assert made == greedy(model, [1, 2], 7) and len(text) == 1
     assert made == list(generate(model_of(**own("rope")), [1, 2], 7, temperature=0))
 
 
@@ -394,8 +394,8 @@ def test_other_layers_and_adapters_of_a_run_with_own_layers(tmp_path, monkeypatc
     assert program.main([*flags.split(), *more, "--layers", "swiglu.py", "--out", "run"]) == 0
     capsys.readouterr()
     assert program.main(["--resume", "run", "--steps", "2", "--layers", "rope.py"]) == 2
-    told = capsys.readouterr().err
-    assert "swiglu.py, and rope.py holds others" in told and told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert "swiglu.py, and rope.py holds others" in text and text.count("\n") == 1
     lora = [*flags.split(), *more, "--train", "lora:2"]
     assert program.main([*lora, "--layers", "rope.py", "--out", "adapted"]) == 0
     capsys.readouterr()
@@ -576,6 +576,11 @@ def test_explained_and_checked(name, tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"def {OWN[name][0]}_backward(" in out and "agreement       holds" in out
     assert ("There is none: this layer's backward" in out) == (name != "rmsnorm")
+    page = tmp_path / "page.html"
+    assert explain.main(["all", "--layers", str(file), "--out", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert f"{OWN[name][0]}_backward" in text and text.count("data-from=") > 10
+    capsys.readouterr()
     assert explain.main(["model", "--layers", str(file)]) == 0
     out = capsys.readouterr().out
     assert FILES[name].split("\n\n\n")[1].strip() in out or name == "rope"  # its first function, as it stands

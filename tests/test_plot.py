@@ -132,8 +132,8 @@ def test_the_newest_run_by_default(tmp_path, monkeypatch, capsys):
 def test_without_matplotlib(run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert plot.main([str(run)]) == 2
-    told = capsys.readouterr().err
-    assert "-m pip install matplotlib" in told and told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert "-m pip install matplotlib" in text and text.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_without_matplotlib(run, monkeypatch, capsys):
 )
 def test_mistakes(arguments, message, capsys):
     assert plot.main(arguments) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert message in text and text.count("\n") == 1
 
 
 def test_a_run_without_a_step_yet(tmp_path, capsys):
@@ -245,8 +245,8 @@ def test_without_tensorboard(run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     assert plot.main([str(run), "--tensorboard", "x"]) == 2
-    told = capsys.readouterr().err
-    assert "-m pip install tensorboard" in told and told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert "-m pip install tensorboard" in text and text.count("\n") == 1
 
 
 def test_smoothing_does_not_lag():

@@ -174,8 +174,8 @@ def test_weights_that_are_not_finite_are_refused_with_the_place_of_the_first(run
     arrays[name][0, 3, 2:4] = np.nan
     checkpoint.save(path, arrays, state)
     status, error = resumed(capsys, run)
-    told = name.removeprefix("params.")
-    assert status == 2 and f"{path}: {told}[0, 3, 2] is nan, expected finite numbers" in error, error
+    text = name.removeprefix("params.")
+    assert status == 2 and f"{path}: {text}[0, 3, 2] is nan, expected finite numbers" in error, error
 
 
 def test_spoilt_weights_are_not_saved_over_good_ones(run, capsys):

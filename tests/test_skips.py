@@ -40,7 +40,7 @@ def outcome(folder, **environment):
     """(counts, skips by reason): the last two lines of pytest for SKIPS and a module that skips itself."""
     (folder / "test_skips.py").write_text(SKIPS)
     (folder / "test_module.py").write_text('import pytest\npytest.importorskip("no_such_package")\n')
-    told = {
+    said = {
         name: value
         for name, value in os.environ.items()
         if name not in ("GPT2_REQUIRE_PEERS", "GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR")
@@ -62,7 +62,7 @@ def outcome(folder, **environment):
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**told, "PYTHONPATH": str(TESTS), **environment},
+        env={**said, "PYTHONPATH": str(TESTS), **environment},
     )
     *_, reasons, counts = done.stdout.splitlines()
     return counts.split(" in ")[0], reasons

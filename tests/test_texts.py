@@ -149,22 +149,22 @@ def output(capsys, *arguments):
 
 
 def test_json(run, model, capsys):
-    told = json.loads(
+    text = json.loads(
         output(capsys, "--run", run, "--prompt", "ab", "--samples", 2, "--logprobs", 2, "--max-tokens", 5)
     )
-    assert told["prompt"] == "ab" and len(told["samples"]) == 2
-    for made in told["samples"]:
+    assert text["prompt"] == "ab" and len(text["samples"]) == 2
+    for made in text["samples"]:
         assert len(made["tokens"]) == len(made["pieces"]) == len(made["logprobs"]) == len(made["top"]) == 5
         assert all(len(place) == 2 for place in made["top"])
     plain = json.loads(output(capsys, "--run", run, "--prompt", "ab", "--logprobs", "--max-tokens", 5))
-    assert plain["samples"][0]["tokens"] == told["samples"][0]["tokens"]
+    assert plain["samples"][0]["tokens"] == text["samples"][0]["tokens"]
     assert "top" not in plain["samples"][0]
 
 
 def test_several_samples_as_text(run, capsys):
-    told = output(capsys, "--run", run, "--prompt", "ab", "--samples", 3, "--max-tokens", 4)
+    text = output(capsys, "--run", run, "--prompt", "ab", "--samples", 3, "--max-tokens", 4)
     alone = output(capsys, "--run", run, "--prompt", "ab", "--max-tokens", 4)
-    assert told.count("---- sample ") == 3 and alone in told
+    assert text.count("---- sample ") == 3 and alone in text
 
 
 def test_prompt_files(run, tmp_path, monkeypatch, capsys):
@@ -203,5 +203,5 @@ def test_mistakes(run, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(run.parent)
     (run.parent / "bad").write_bytes(b"a\xff")
     assert sample.main(["--run", "run", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert message in text and text.count("\n") == 1

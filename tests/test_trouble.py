@@ -134,6 +134,6 @@ def test_python_without_docstrings_and_assertions(prose, tmp_path):
         ["-m", "gpt2", "evaluate", "--run", tmp_path / "a", "--data", prose[0]],
     ):
         done = small_run.run([sys.executable, "-OO", *map(str, arguments)], errors="replace")
-        told = [line for line in done.stderr.splitlines() if not line.startswith("reading ")]
-        assert done.returncode == 0 and not told, (arguments, done.stderr)
+        text = [line for line in done.stderr.splitlines() if not line.startswith("reading ")]
+        assert done.returncode == 0 and not text, (arguments, done.stderr)
     assert (tmp_path / "a" / runs.LAST).exists()

@@ -114,8 +114,8 @@ def test_nothing_is_installed_but_gpt2(wheel):
     assert f"{INFO}/licenses/LICENSE" in names and "gpt2 = gpt2.__main__:main" in entries
     assert about["Name"] == "numpy-gpt2" and about["License-Expression"] == "MIT"
     assert about["Description-Content-Type"] == "text/markdown"
-    told = " ".join(about.get_all("Classifier"))
-    assert "Typing :: Typed" in told and "3.14" in told and about.get_all("Project-URL")
+    text = " ".join(about.get_all("Classifier"))
+    assert "Typing :: Typed" in text and "3.14" in text and about.get_all("Project-URL")
 
 
 def test_the_source_distribution_holds_its_tests(sdist):
@@ -140,6 +140,7 @@ def test_every_command_explains_itself(ran):
 
 def test_the_commands_that_need_no_run(ran):
     assert "def gelu_backward(" in ran("gpt2", "explain", "gelu")
+    assert ran("gpt2", "explain", "gelu", "--out", "gelu.html") == "wrote gelu.html\n"
     assert "all hold" in ran("gpt2", "check", "gelu")
     assert "whole" in ran("gpt2", "bench", "--size", "tiny", "--block-size", "8", "--seconds", "0.01")
     assert "tokenizer byte" in ran("gpt2", "data", "my.txt", "--tokenizer", "byte", "--out", "tokens")
@@ -149,8 +150,8 @@ def test_the_commands_that_need_no_run(ran):
 def test_it_trains_samples_evaluates_and_plots(ran, tmp_path):
     pytest.importorskip("matplotlib")
     assert "gpt2" in ran("python", "-c", "import gpt2; print(gpt2.__file__)")
-    told = ran("gpt2", "train", "--data", "my.txt", "--out", "run", *SMALL, *SHORT)
-    assert "done: 3 steps" in told and "gpt2 train --resume run --steps 6" in told
+    text = ran("gpt2", "train", "--data", "my.txt", "--out", "run", *SMALL, *SHORT)
+    assert "done: 3 steps" in text and "gpt2 train --resume run --steps 6" in text
     ran("gpt2", "train", "--resume", "run", "--steps", "5")
     assert ran("gpt2", "sample", "--run", "run", "--prompt", "the ", "--max-tokens", "5").startswith("the ")
     assert "perplexity" in ran("gpt2", "evaluate", "--run", "run", "--data", "my.txt")

@@ -36,6 +36,7 @@ _EXPORTS = {
     "errors": "AutodiffError ConvergenceError",
     "interop": "as_numpy from_jax from_torch to_jax to_torch",
     "ops.anomaly": "AnomalyError",
+    "show.origins": "Origins",
     "show.readable": "readable_source",
     "reuse.watch": "watch",
     "run.axpby": "axpby",

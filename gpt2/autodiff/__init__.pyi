@@ -23,6 +23,7 @@ from .run.blas import blas_kernels, limit_blas_threads
 from .run.caches import cache_bytes, in_cache
 from .run.remembered import Choices, processor, remember
 from .run.threads import get_threads, run_apart, run_on_threads, set_threads
+from .show.origins import Origins
 from .show.readable import readable_source
 from .show.shown import drawing, source, stages, why_recorded
 from .sparse import sparse_jacobian
@@ -45,6 +46,7 @@ __all__ = [
     "Fixed",
     "FixedPair",
     "Options",
+    "Origins",
     "as_numpy",
     "autodiff",
     "axpby",

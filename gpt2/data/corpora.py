@@ -107,7 +107,7 @@ class _PartedText:
     """A text that is read in parts, as often as is needed, and never held as a whole.
 
     name            of its corpus
-    read            gives its parts anew with each call
+    read            returns its parts again at each call
     length, digest  in characters, and SHA-256 of its UTF-8
     """
 

@@ -1,7 +1,7 @@
 """Batches in the order in which llm.c's program for the CPU draws them.
 
 Sample k is the B*T + 1 tokens from k*B*T on. Training takes them in an order shuffled by the Mersenne Twister
-with seed 42, anew in each round; validation takes the first, in order.
+with seed 42, again in each round; validation takes the first, in order.
 """
 
 from collections.abc import Iterator, Mapping

@@ -129,7 +129,7 @@ class Loader:
 
 
 class Epochs(Loader):
-    """Batches that visit the corpus evenly: every token once an epoch, in an order drawn anew for each.
+    """Batches that visit the corpus evenly: every token once an epoch, in a new order for each.
 
     An epoch cuts the corpus into sequences of T, beginning at a position of its own, so that the cuts fall
     elsewhere each time; what is left over at the two ends, less than 2T tokens, waits for another epoch.

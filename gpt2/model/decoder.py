@@ -38,7 +38,7 @@ class Decoder:
 
     model   gpt2.model.GPT2; its parameters may change, its layers are those that it has now
     batch   B, sequences read side by side
-    length  positions read; 0 begins anew
+    length  positions read; 0 starts over
 
     slow    which layers do not say how they read on, in words, or ""; then every position is computed again
             for each token

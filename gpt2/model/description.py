@@ -89,27 +89,27 @@ class Trained(dict[str, int]):
     """
 
     def __init__(self, d: Description):
-        self.d, told = d, d.tuning
-        told.check_names([p.name for p in d.table])
-        super().__init__({name: n for name, n in self._of_kind().items() if name not in told.frozen})
+        self.d, tuning = d, d.tuning
+        tuning.check_names([p.name for p in d.table])
+        super().__init__({name: n for name, n in self._of_kind().items() if name not in tuning.frozen})
         if not self:
-            text = f"{told.summary()}: nothing is left to train"
+            text = f"{tuning.summary()}: nothing is left to train"
             raise OptionError(f"train: {text}", f"--train {text}")
 
     def _of_kind(self) -> dict[str, int]:
-        d, told, names = self.d, self.d.tuning, [p.name for p in self.d.table]
-        if told.kind == "lora":
+        d, tuning, names = self.d, self.d.tuning, [p.name for p in self.d.table]
+        if tuning.kind == "lora":
             return dict.fromkeys(d.adapters, 0)
-        if told.kind == "biases":
+        if tuning.kind == "biases":
             biases = {place.tensors.get("bias") for place in PLACES.values()}
             return {name: 0 for name in names if name in biases}
-        if told.kind != "last":
+        if tuning.kind != "last":
             return dict.fromkeys(names, 0)
         L = d.config.n_layer
-        if told.number > L:
+        if tuning.number > L:
             text = f"the model has {L} block{'s' * (L > 1)}"
-            raise told.wrong(text)
-        first = {name: 0 for name in d.calls["lnf"].tensors} | dict.fromkeys(d.in_block, L - told.number)
+            raise tuning.wrong(text)
+        first = {name: 0 for name in d.calls["lnf"].tensors} | dict.fromkeys(d.in_block, L - tuning.number)
         return {name: first[name] for name in names if name in first}
 
     @property
@@ -285,8 +285,8 @@ class Description:
             return
         who = "matmul" if "matmul" in self.own else "block" if self.block is not None else ""
         if who:
-            told = f"the model's own {who} has taken the place of the matrices that adapters stand beside"
-            raise self.tuning.wrong(told)
+            text = f"the model's own {who} has taken the place of the matrices that adapters stand beside"
+            raise self.tuning.wrong(text)
         self.layers["lora"] = lora.LAYER
 
     @staticmethod
@@ -483,10 +483,10 @@ class Description:
         """The own layers in words: "attention is rope, the block is swiglu_block"; adapters among them."""
         own = {slot: name_of(layer.forward) for slot, layer in self.own.items()}
         adapters = [] if self.lora is None else [f"adapters {self.tuning.summary()}"]
-        return ", ".join([*filter(None, [_told(own, self.block and self.block.name)]), *adapters])
+        return ", ".join([*filter(None, [_layer_names(own, self.block and self.block.name)]), *adapters])
 
 
-def _told(layers, block):
+def _layer_names(layers, block):
     parts = [f"{slot} is {name}" for slot, name in layers.items()]
     return ", ".join([*parts, *([f"the block is {block}"] if block else [])])
 
@@ -514,14 +514,14 @@ def described(
             )
         return Description(config, **train)
     try:
-        told, file = _told(own["layers"], own["block"]), own["file"]
+        saved, file = _layer_names(own["layers"], own["block"]), own["file"]
         kept = None if file is None else OwnFile(str(file["path"]), str(file["sha256"]))
     except (KeyError, TypeError, AttributeError):
         raise UserError(f"{where}: what it says of own layers cannot be read; the file is damaged") from None
     if not given:
         if kept is None:
             raise UserError(
-                f"{where}: a model with own layers ({told}), which lie in no file that it knows; give them: "
+                f"{where}: a model with own layers ({saved}), which lie in no file that it knows; give them: "
                 "gpt2.load(..., layers=..., block=...), or --layers FILE.py"
             )
         same = offered is not None and offered.sha256 == kept.sha256
@@ -532,7 +532,7 @@ def described(
     now = made.state().get("own", {"layers": {}, "block": None})
     if (now["layers"], now["block"]) != (own["layers"], own["block"]):
         raise UserError(
-            f"{where}: made with own layers ({told}), given are others ({made.summary() or 'none'})"
+            f"{where}: made with own layers ({saved}), given are others ({made.summary() or 'none'})"
         )
     return made
 

@@ -215,8 +215,8 @@ def check_pure(
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            told = ", ".join(f"{a.dtype} {a.shape}" for a in inputs)
-            raise UserError(f"{what}: fails for {told}: {type(error).__name__}: {reason(error)}") from None
+            kinds = ", ".join(f"{a.dtype} {a.shape}" for a in inputs)
+            raise UserError(f"{what}: fails for {kinds}: {type(error).__name__}: {reason(error)}") from None
     if any(not np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(before, inputs)):
         raise UserError(f"{what}: writes to its arguments; a layer returns a new array")
     if not np.array_equal(first, second, equal_nan=True):

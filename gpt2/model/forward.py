@@ -27,7 +27,7 @@ def run_layer(
 ) -> tuple[np.ndarray, tuple]:
     """The layer at a place, given its tensors of block l (... outside of the blocks): (out, saved).
 
-    room   memory in which `out` may lie, where the layer can be told; of its shape and dtype
+    room   memory in which `out` may lie, if the layer takes such an argument; of its shape and dtype
     """
     s = d.calls[place]
     tensors = [None if name is None else params[name][l] for name in s.tensors]

@@ -293,8 +293,8 @@ class GPT2:
         for place, layer, tensors in self.description.overview():
             shapes = ", ".join(f"{name} {' x '.join(map(str, self.params[name].shape))}" for name in tensors)
             count = sum(self.params[name].size for name in {*tensors} - seen)
-            told = f"{count:,}" if count else "shared" if tensors else ""
-            rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in (place, layer, shapes, told)))
+            size = f"{count:,}" if count else "shared" if tensors else ""
+            rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in (place, layer, shapes, size)))
             seen |= {*tensors}
         head = "<tr><th>place</th><th>layer</th><th>tensors, of all blocks</th><th>numbers</th></tr>"
         table = "".join(f"<tr>{row}</tr>" for row in rows)

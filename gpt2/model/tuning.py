@@ -140,10 +140,10 @@ def places_of(targets: str | Iterable[str]) -> tuple[str, ...]:
             known = sorted(
                 {*MODULES, *MODULES.values(), "c_attn", "c_proj", "c_fc", "attn", "mlp", ALL_LINEAR}
             )
-            told = (
+            problem = (
                 f"{name!r} is no matrix of a block; expected c_attn, c_proj, c_fc, attn.c_proj, mlp.c_proj, "
             )
-            text = told + f"attn, mlp or {ALL_LINEAR}" + suggestion(name, known)
+            text = problem + f"attn, mlp or {ALL_LINEAR}" + suggestion(name, known)
             raise _option("lora_targets", ",".join(names), text)
         found.update(meant)
     return tuple(place for place in MODULES if place in found)

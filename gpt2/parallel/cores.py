@@ -51,7 +51,7 @@ def local_ranks() -> int:
 
 
 def ranks_from_env() -> tuple[int, int] | None:
-    """(ranks of this process's MPI job on this machine, ranks in all), or None where it was not told both."""
+    """(ranks of this process's MPI job on this machine, ranks in all), or None if it was not given both."""
     here, in_all = _number(*LOCAL_RANKS), _number(*RANKS)
     return (here, in_all) if here and in_all else None
 

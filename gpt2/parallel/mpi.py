@@ -39,7 +39,7 @@ class MPIGroup(Group):
     def __init__(self, timeout: float = 0.0):
         self.rank = launched_rank()  # for messages before MPI has said more
         self.timeout = timeout
-        self.watch = TimeLimit(timeout, self._nobody_answers)
+        self.watch = TimeLimit(timeout, self._on_timeout)
         with self.watch:
             self._start()
 
@@ -124,7 +124,7 @@ class MPIGroup(Group):
         sys.stderr.flush()
         self.comm.Abort(2 if issubclass(kind, UserError) else 1)
 
-    def _nobody_answers(self):
+    def _on_timeout(self):
         """End the job: this process is in MPI, which does not come back. Of the ranks that wait, the first
         one speaks, and mpiexec ends the others before they do."""
         time.sleep(min(self.rank, 10) * SPEAKS_AFTER)

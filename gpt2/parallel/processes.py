@@ -61,7 +61,7 @@ class Processes:
             options = options or {"backward": model.spec, **model.description.options}
             found = self.workers.call(_set_up, model.config, options, spec, each)
             if not all(map(self.surroundings.gives, found)):
-                raise UserError(f"worker processes import own layers anew, and get others: {_MOVE}")
+                raise UserError(f"worker processes import own layers again, and get others: {_MOVE}")
         except BaseException:
             self.workers.kill()
             raise

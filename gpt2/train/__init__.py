@@ -10,7 +10,7 @@
     train(settings, callbacks)   all steps at once, with functions that are called after each; returns the Run
     opened(settings)             a context with the Run itself, for steps(run) or a loop of another kind
     resumed_settings(folder)     the settings with which `train(..., resume=True)` goes on with a run
-    Step, Run, Reporter          what was done, what is trained, and who is told
+    Step, Run, Reporter          what was done, what is trained, and what reports it
 
 How it is put together, in the order of a run:
 

@@ -77,10 +77,12 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
         return
     before = start.description
     if before.lora is not None and before.lora != d.lora:
-        told = before.tuning
-        same = f"--train {told.train} --lora-alpha {told.lora_alpha:g} --lora-targets {told.lora_targets}"
+        tuning = before.tuning
+        same = (
+            f"--train {tuning.train} --lora-alpha {tuning.lora_alpha:g} --lora-targets {tuning.lora_targets}"
+        )
         raise UserError(
-            f"--init {s.init}: has adapters, {told.summary()}; go on with the same ({same}), or take them "
+            f"--init {s.init}: has adapters, {tuning.summary()}; go on with the same ({same}), or take them "
             f"into the weights first: {typed(f'gpt2 convert {quoted(s.init)} merged --merge')}"
         )
     if not before.gpt2 and d.gpt2:

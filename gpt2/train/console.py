@@ -32,7 +32,7 @@ def run(asked: Request, resumed: Settings | None, kernels: Kernels, out: Output)
     """Do what was asked for; returns the exit status.
 
     resumed   the settings of a run that goes on, or None for a new one
-    kernels   those that BLAS was told to take
+    kernels   those that BLAS was asked to take
     out       standard output: when it is closed or full, the run is saved and ends
     """
     no_overflow_warnings()
@@ -95,7 +95,7 @@ def train(run: Run, peak: flops.Peak, out: Output) -> int:
         out.flush()
     end = f"stopped and saved at step {run.step}; go on with: {again}"
     if out.lost:
-        out.told = True
+        out.reported = True
         end = f"done and saved: {counted(run.step, 'step')}, all in {printable(run.folder)}" if done else end
         print(f"error: standard output: {out.lost}; {end}", file=sys.stderr)
     elif not done:

@@ -3,9 +3,9 @@
     settings, model, notes = choose(settings, config, make, spawn=True)
 
 A way is a backward, a kind of --parallel and a number of workers. Ways differ in the order in which they add
-up, so a run's last digits depend on the choice: it is told in one line and kept with the run's settings, and
-a run that goes on, or names its way, is the same to the last bit. (Shares and processes of one number are one
-arithmetic.)
+up, so a run's last digits depend on the choice: it is printed in one line and kept with the run's settings,
+and a run that goes on, or names its way, is the same to the last bit. (As many shares as processes give the
+same bits.)
 
 Measuring must pay for itself: it may take MAX_MEASURING_SHARE of the run's time. Where it would take more,
 the first way is taken as it is. What was found in quiet is kept for this machine.

@@ -39,11 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def lost(out: Output) -> bool:
-    """Whether something that was written did not arrive; told once."""
+    """Whether something that was written did not arrive; reported once."""
     out.flush()
-    if out.lost is None or out.told:
+    if out.lost is None or out.reported:
         return False
-    out.told = True
+    out.reported = True
     say_error(f"standard output: {out.lost}")
     return True
 

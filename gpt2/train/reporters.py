@@ -22,7 +22,7 @@ from gpt2.train.run import Run
 from gpt2.train.settings import Settings
 from gpt2.train.step import AVERAGED, Clock, Rates, Step
 
-# The settings that a run begins with telling, and those that its notes tell or nobody set
+# The settings that a run prints first, and those that its notes say or that were not set
 MAIN = "preset data tokenizer n_layer n_head n_embd batch_size block_size steps lr backward parallel".split()
 UNTOLD = ("out", "kernels", "workers")
 
@@ -73,7 +73,7 @@ class Reporter:
         """The last step is done, and all is saved."""
 
     def close(self) -> None:
-        """Nothing more will be told, whether the run came to its end or not."""
+        """The last call, whether the run came to its end or not."""
 
 
 class Progress:

@@ -91,14 +91,14 @@ def resolve(
     optimizer = make_optimizer(model, s)
     group = group or parallel.join("none")
     found = functools.cache(lambda: fingerprint(train, val, words))
-    team, told = start_team(s, model, optimizer, group, lambda: as_number(found()))
+    team, team_notes = start_team(s, model, optimizer, group, lambda: as_number(found()))
     if s.parallel in ("shares", "processes"):  # another number of workers would add up in another order
         s = replace(s, workers=str(team.size))
     slow = [slowness(layers)] if s.sample_tokens and (layers := unread(d)) else []
     origin = base.origin() if base is not None else None
     if start is not None and start.lasting() and not d.trained.everything:
         origin = start.origin()
-    notes = [*prepared.notes, *choice, *told, *slow]
+    notes = [*prepared.notes, *choice, *team_notes, *slow]
     return Resolved(s, words, train, val, model, optimizer, team, origin, notes, found)
 
 
@@ -129,10 +129,10 @@ def check_tokens(s: Settings, parts: tuple[np.ndarray, ...], vocab_size: int) ->
 def with_kernels(s: Settings) -> Settings:
     """The settings with the kernels that BLAS has loaded. Raises UserError where they name others."""
     core, named = blas_kernels(), os.environ.get(VARIABLE, "")
-    told = core if core and named.lower() == core.lower() else ""  # those that the environment names
+    given = core if core and named.lower() == core.lower() else ""  # those that the environment names
     if s.kernels == FASTEST:
-        return replace(s, kernels=told or OWN)
-    if s.kernels == OWN and told:
+        return replace(s, kernels=given or OWN)
+    if s.kernels == OWN and given:
         raise UserError(
             f"--kernels own: {VARIABLE} has had OpenBLAS load those for {core}; unset it before Python "
             f"starts, or take them with --kernels {core}: the last digits are then others"

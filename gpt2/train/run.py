@@ -255,7 +255,7 @@ class Run:
         """Take over last.safetensors and cut metrics.jsonl back to the lines written before it."""
         path = folder / runs.LAST
         if not path.exists():
-            raise UserError(f"{folder} has no checkpoint yet; start it anew with --overwrite")
+            raise UserError(f"{folder} has no checkpoint yet; start over with --overwrite")
         arrays, state = checkpoint.load(path)
         self._check_corpus(path, state)  # first: with another vocabulary the arrays have other shapes as well
         d = self.model.description

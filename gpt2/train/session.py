@@ -30,7 +30,7 @@ def train(
     callbacks  each is called with the Step after every step; step.run.stop() ends the training early
     resume     go on with the run in the folder settings.out, as resumed_settings gave them
     overwrite  replace a run that is already there
-    reporter   who else is told; by default none
+    reporter   a further reporter; by default none
 
     Raises UserError where a setting cannot be had, or the loss is no longer finite.
 

@@ -247,14 +247,14 @@ def load(
     run     its folder; empty for the newest one
     which   best or last: the weights with the lowest validation loss, or the latest
     layers  the file with the model's own layers, where it is no longer where it was
-    say     told in a line or two what is read, and what else there was to read
+    say     called with a line or two: what is read, and what else there was to read
     """
     if run and init:
         raise UserError("--run and --init both name weights; give one of them")
     if init:
         found = find(init, layers=layers)
         made = found.model(), found.tokenizer()
-        say(f"reading {found.path}" + _told_step(found.path if found.kind == "checkpoint" else None))
+        say(f"reading {found.path}" + _step_text(found.path if found.kind == "checkpoint" else None))
         return made
     folder = runs.existing(run)
     path = folder / (runs.BEST if which == "best" else runs.LAST)
@@ -262,32 +262,32 @@ def load(
         path = folder / runs.LAST  # a run too young to have been validated
     found = _checkpoint(str(path), path, None, {"layers": layers})
     model, words = found.model(), found.tokenizer()
-    for line in told(folder, path, chosen=bool(run)):
+    for line in reading_lines(folder, path, chosen=bool(run)):
         say(line)
     return model, words
 
 
-def told(folder: Path, path: Path, chosen: bool) -> list[str]:
+def reading_lines(folder: Path, path: Path, chosen: bool) -> list[str]:
     """Which run and step are read, and what else could be: lines.
 
     chosen   whether the run was named; if not, it is the one that was saved last
     """
     other = folder / (runs.LAST if path.name == runs.BEST else runs.BEST)
     flag = "last" if other.name == runs.LAST else "best"
-    also = f" (--checkpoint {flag}: {other.name}{_told_step(other)})" if other.exists() else ""
-    lines = [f"reading {folder}{_told_step(path)}: {path.name}{also}"]
+    also = f" (--checkpoint {flag}: {other.name}{_step_text(other)})" if other.exists() else ""
+    lines = [f"reading {folder}{_step_text(path)}: {path.name}{also}"]
     others = [] if chosen else [run for run in runs.newest_first() if run != folder]
     if others:
-        names = ", ".join(f"{run}{_told_step(run / runs.LAST)}" for run in others[:MOST_TOLD])
-        more = f", and {len(others) - MOST_TOLD} more" if len(others) > MOST_TOLD else ""
+        names = ", ".join(f"{run}{_step_text(run / runs.LAST)}" for run in others[:MOST_NAMED])
+        more = f", and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
         lines.append(f"it is the newest of {len(others) + 1} runs; --run names another: {names}{more}")
     return lines
 
 
-MOST_TOLD = 8  # runs that are listed
+MOST_NAMED = 8  # runs that are listed
 
 
-def _told_step(path):
+def _step_text(path):
     """ ", step 40" of a checkpoint that says its step, else nothing."""
     try:
         state = checkpoint.load_state(path) if path is not None else {}
@@ -332,14 +332,16 @@ def base_of(
         name, was_at, sha256 = (str(state["base"][key]) for key in ("name", "path", "sha256"))
     except (KeyError, TypeError):
         raise UserError(f"{path}: what it says of its base cannot be read; the file is damaged") from None
-    told = f"{path}: holds what was trained alone, beside the weights of {name}"
+    partial = f"{path}: holds what was trained alone, beside the weights of {name}"
     try:
         found = find(moved or (was_at if os.path.exists(was_at) else name), dtype, offered=offered)
         same = found.sha256() == sha256
     except (UserError, OSError) as error:
-        raise UserError(f"{told}, which cannot be had ({reason(error)}); put them back at {was_at}") from None
+        raise UserError(
+            f"{partial}, which cannot be had ({reason(error)}); put them back at {was_at}"
+        ) from None
     if not same:
-        raise UserError(f"{told}; {found.path} holds others now; put back what was there")
+        raise UserError(f"{partial}; {found.path} holds others now; put back what was there")
     return found
 
 
@@ -407,7 +409,7 @@ def _from_hub(name, repository):
         raise UserError(
             f"{name}: needs the huggingface_hub package ({install('huggingface_hub')}); or {advice}"
         ) from None
-    hub.logging.set_verbosity_error()  # what goes wrong is told below, once
+    hub.logging.set_verbosity_error()  # errors are reported below, once
 
     def get(file, needed=True):
         found = hub.try_to_load_from_cache(repository, file)

@@ -288,7 +288,7 @@ g(np.ones(5))
 """
 
 
-def told(level):
+def run_at(level):
     env = {**os.environ, "GPT2_AD_DEBUG": level}
     run = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True)
     assert run.stdout == ""
@@ -297,8 +297,8 @@ def told(level):
 
 @pytest.mark.slow
 def test_debug_levels_say_more_and_more():
-    assert told("").stderr == told("0").stderr == ""
-    one, two, three = (told(str(k)).stderr for k in (1, 2, 3))
+    assert run_at("").stderr == run_at("0").stderr == ""
+    one, two, three = (run_at(str(k)).stderr for k in (1, 2, 3))
     lines = one.splitlines()
     titles = [line.split(": ")[1].split("  ")[0] for line in lines]
     row = ["recorded", "simplified", "differentiated", "simplified again", "emitted"]
@@ -312,7 +312,7 @@ def test_debug_levels_say_more_and_more():
 
 
 def test_a_debug_level_that_does_not_exist():
-    run = told("loud")
+    run = run_at("loud")
     assert run.returncode and "GPT2_AD_DEBUG is 'loud', expected one of 0, 1, 2, 3" in run.stderr
 
 

@@ -146,12 +146,12 @@ def test_the_peak_is_the_fastest_of_its_forms(quick_rates, monkeypatch, fast):
 
 
 def test_measuring_the_peak_leaves_the_threads_as_they_were(quick_rates, monkeypatch):
-    told = []
-    monkeypatch.setattr(ad, "limit_blas_threads", told.append)
+    text = []
+    monkeypatch.setattr(ad, "limit_blas_threads", text.append)
     for before, after in ((1, 2), (2, 1)):
         threads.set_threads(before)
         rates.sgemm_peak(2)
-        assert (threads.get_threads(), told[-1]) == (before, after)
+        assert (threads.get_threads(), text[-1]) == (before, after)
 
 
 @pytest.mark.parametrize("name", sizes.SIZES)
@@ -172,11 +172,11 @@ def test_a_share_of_a_step_counts_as_a_whole_one(monkeypatch):
     worker = Worker("peak", 1)
     clock = iter(range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    for share, told in (({"share": 0.25}, 4.0), ({}, 1.0)):
+    for share, text in (({"share": 0.25}, 4.0), ({}, 1.0)):
         trainer = SimpleNamespace(step=lambda tokens, targets: 5.0, **share)
         worker.module = SimpleNamespace(training=lambda *args, trainer=trainer: trainer)
         worker.do_training("4x128-B12T64")
-        assert worker.do_turn(2) == {"times": {"step": [told, told]}, "losses": [5.0, 5.0]}
+        assert worker.do_turn(2) == {"times": {"step": [text, text]}, "losses": [5.0, 5.0]}
 
 
 def test_the_share_of_the_peak_is_taken_within_a_round():
@@ -200,8 +200,8 @@ def test_the_share_of_the_peak_is_taken_within_a_round():
         "absent": {},
         "heats": [],
     }
-    told = step.as_text(result)
-    assert "of sgemm peak" in told and "8 GFLOP; sgemm peak: 8 GFLOP/s" in told
+    text = step.as_text(result)
+    assert "of sgemm peak" in text and "8 GFLOP; sgemm peak: 8 GFLOP/s" in text
     del contest.samples["peak"], contest.facts["peak"]
     result["rows"] = step.rows_of(contest, "whole", flops=8e9)
     assert "of_peak" not in result["rows"]["whole"] and "sgemm" not in step.as_text(result)
@@ -334,11 +334,11 @@ def test_a_turn_of_long_steps_counts_one():
 
 def test_the_engines_compiled_contenders_are_told_the_backend():
     """By step and by layers; the others do not know the word."""
-    told = {}
+    text = {}
     for name in contenders.CONTENDERS:
 
         def ask(name=name, **request):
-            told.setdefault((name, request["do"]), request.get("elementwise"))
+            text.setdefault((name, request["do"]), request.get("elementwise"))
             return {"about": None, "losses": [], "bytes": 0, "own_data": False}
 
         player = SimpleNamespace(name=name, ask=ask, began=0.0)
@@ -346,7 +346,7 @@ def test_the_engines_compiled_contenders_are_told_the_backend():
         layers.set_up(player, "B1T1", "gelu", "tuned")
     ways = {"whole", "shares", "processes"}
     knowing = {"manual", "auto", *ways, *(f"{way}-haswell" for way in ways)}
-    for (name, do), backend in told.items():
+    for (name, do), backend in text.items():
         assert backend == ("tuned" if name in knowing and do in ("training", "layer") else None), (name, do)
 
 
@@ -384,14 +384,14 @@ def test_the_engine_compiles_for_the_backend(backends, variant):
 
 
 def test_the_engines_processes_are_told_the_backend(monkeypatch):
-    told = {}
+    text = {}
 
     def team(model, optimizer, size, **options):
-        told.update(options["options"])
+        text.update(options["options"])
 
     monkeypatch.setattr("gpt2.parallel.processes.Processes", team)
     engine.training(sizes.find("4x128-B12T64"), "processes", 2, elementwise="numexpr")
-    assert told == {"backward": "whole", "elementwise": "numexpr"}
+    assert text == {"backward": "whole", "elementwise": "numexpr"}
 
 
 def test_a_backend_that_is_not_installed_is_said_before_anything_is_measured(monkeypatch):

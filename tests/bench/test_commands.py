@@ -43,9 +43,9 @@ def test_help_has_the_programs_name_and_explains_every_option(name, monkeypatch)
     assert parser.prog.endswith(f" -m {name.removesuffix('.__main__')}")
     assert parser.description and parser.description[0].isupper()
     for action in parser._actions:
-        told = action.help or ""
-        assert re.search(r"[a-z]{3}", re.sub(r"\(.*\)", "", told)), (name, action.dest, told)
-        assert action.default in (None, False, "", 0, 0.0, "==SUPPRESS==") or "default" in told, action.dest
+        words = action.help or ""
+        assert re.search(r"[a-z]{3}", re.sub(r"\(.*\)", "", words)), (name, action.dest, words)
+        assert action.default in (None, False, "", 0, 0.0, "==SUPPRESS==") or "default" in words, action.dest
 
 
 @pytest.mark.parametrize("name", [*commands()])

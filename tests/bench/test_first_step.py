@@ -15,20 +15,20 @@ def test_a_first_step_is_told_part_by_part(monkeypatch, capsys):
     times = iter(range(100))
     monkeypatch.setattr(first_step, "measure", lambda *given: {part: next(times) / 8 for part in PARTS})
     assert not first_step.main(["--size", "4x128-B12T64", "--runs", "2", "--threads", "1"])
-    told = capsys.readouterr().out
-    assert "4x128-B12T64, gpt2 whole, 1 thread: seconds from an empty process" in told
-    assert re.search(r"run 1 +0.00 +0.12 +0.25 .* 1.00\nrun 2 +1.12", told)
+    seconds = capsys.readouterr().out
+    assert "4x128-B12T64, gpt2 whole, 1 thread: seconds from an empty process" in seconds
+    assert re.search(r"run 1 +0.00 +0.12 +0.25 .* 1.00\nrun 2 +1.12", seconds)
 
 
 @pytest.mark.slow
 def test_a_process_tells_its_first_step(monkeypatch, tmp_path):
     """The parts of the step itself make up all of it."""
     size = sizes.Size("tiny", GPT2Config(64, 16, 2, 2, 16), 2, 16)
-    told = first_step.measure(size, "whole", 1, str(tmp_path))
-    assert set(told) == set(PARTS) and min(told.values()) >= 0.0
-    assert told["recording, compiling"] > 0.01 and told["running"] > 0.0
-    parts = [told[part] for part in PARTS if part not in ("all", "later")]
-    assert sum(parts) == pytest.approx(told["all"], abs=1e-3)
+    seconds = first_step.measure(size, "whole", 1, str(tmp_path))
+    assert set(seconds) == set(PARTS) and min(seconds.values()) >= 0.0
+    assert seconds["recording, compiling"] > 0.01 and seconds["running"] > 0.0
+    parts = [seconds[part] for part in PARTS if part not in ("all", "later")]
+    assert sum(parts) == pytest.approx(seconds["all"], abs=1e-3)
 
 
 def test_a_step_is_told_statement_by_statement(monkeypatch):

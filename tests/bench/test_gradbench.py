@@ -540,9 +540,9 @@ def without_times(answer):
 def test_the_session_of_the_page():
     lines = [line.strip() for line in (ROOT / "docs" / "gradbench.md").read_text().splitlines()]
     messages = [json.loads(line[2:]) for line in lines if line.startswith("> {")]
-    told = [json.loads(line[2:]) for line in lines if line.startswith("< {")]
-    assert len(told) == len(messages) == 6
-    for message, expected in zip(messages, told):
+    replies = [json.loads(line[2:]) for line in lines if line.startswith("< {")]
+    assert len(replies) == len(messages) == 6
+    for message, expected in zip(messages, replies):
         got = without_times(protocol.answer(message))
         expected = without_times(expected)
         assert got.pop("output", 0.0) == pytest.approx(expected.pop("output", 0.0), rel=1e-14)

@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
-import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from bench.studies.page import page
 from bench.studies.study import Column, Report, Result, Series, from_json, to_json
 from bench.studies.svg import svg
 from gpt2.errors import UserError
+from tests.support import browser as chromium
 
 ROOT = Path(__file__).parents[2]
 
@@ -315,12 +314,7 @@ def test_the_page_escapes_what_it_shows():
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     """browser(*flags): run a headless Chromium and return what it prints."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        why = f"NOT CHECKED IN A BROWSER: none of {', '.join(names)} is installed (apt-get install chromium)"
-        warnings.warn(why, stacklevel=2)
-        pytest.skip(why)
+    program = chromium.program()
     profile = tmp_path_factory.mktemp("profile")
 
     def browser(*flags):

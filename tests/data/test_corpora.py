@@ -183,8 +183,8 @@ def test_a_file_for_each_corpus(shakespeare, tmp_path):
     for name in ("tinyshakespeare", "stdlib"):
         command = [sys.executable, f"data/{name}.py", "--tokenizer", "byte", "--out", str(tmp_path / name)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-        assert told.stdout.startswith(f"{name}, tokenizer byte")
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(f"{name}, tokenizer byte")
 
 
 # ---- Long texts --------------------------------------------------------------------------------------------

@@ -117,12 +117,12 @@ def fork(argv, log, saved, faults):
 def tell_saves(path):
     """Note in the file at `path` the step of each checkpoint as soon as save() has come back."""
     save = checkpoint.save
-    told = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    text = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def saves(where, arrays, state):
         save(where, arrays, state)
         if Path(where).name == runs.LAST:
-            os.write(told, f"{state['step']}\n".encode())
+            os.write(text, f"{state['step']}\n".encode())
 
     checkpoint.save = saves
 
@@ -209,14 +209,14 @@ def complete(folder):
 
 def check(folder, saved):
     """After a kill: every checkpoint that is there is whole, and the one reported last is there."""
-    told = [int(line) for line in saved.read_text().split()] if saved.exists() else []
+    saves = [int(line) for line in saved.read_text().split()] if saved.exists() else []
     step = -1
     for name in (runs.LAST, runs.BEST):
         if (folder / name).exists():
             _, state = checkpoint.load(folder / name)
             step = max(step, state["step"]) if name == runs.LAST else step
-    if told and step < told[-1]:
-        raise Wrong(f"lost: step {told[-1]} was reported as saved, found {step}")
+    if saves and step < saves[-1]:
+        raise Wrong(f"lost: step {saves[-1]} was reported as saved, found {step}")
 
 
 def same(one, other):

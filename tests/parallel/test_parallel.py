@@ -766,8 +766,8 @@ def test_an_mpi_rank_that_does_not_answer_ends_the_job(mpi_command):
     os.kill(stopped, signal.SIGSTOP)
     _, errors = run.communicate(timeout=60)
     assert run.returncode != 0
-    told = [line for line in errors.splitlines() if line.startswith("error")]
-    assert len(told) == 1 and "does not answer" in told[0] and "--worker-timeout" in told[0]
+    complaints = [line for line in errors.splitlines() if line.startswith("error")]
+    assert len(complaints) == 1 and "does not answer" in complaints[0] and "--worker-timeout" in complaints[0]
     wait_until(lambda: not alive(stopped))
 
 

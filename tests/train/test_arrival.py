@@ -127,15 +127,15 @@ class Seen:
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
     """(settings, run, what was seen)."""
-    s, told = values(tmp_path), {}
+    s, text = values(tmp_path), {}
     monkeypatch.delenv(VARIABLE, raising=False)  # --kernels own: those that are loaded
-    monkeypatch.setattr(session, "set_threads", lambda n: told.setdefault("threads", n))
+    monkeypatch.setattr(session, "set_threads", lambda n: text.setdefault("threads", n))
     join = parallel.join
-    monkeypatch.setattr(parallel, "join", lambda *args: told.setdefault("join", args) and join(*args))
+    monkeypatch.setattr(parallel, "join", lambda *args: text.setdefault("join", args) and join(*args))
     with opened(s) as run:
         seen = Seen(run, monkeypatch)
         taken = list(steps(run))
-    seen.told, seen.count = told, len(taken)
+    seen.told, seen.count = text, len(taken)
     return s, run, seen
 
 

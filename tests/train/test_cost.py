@@ -100,7 +100,7 @@ def test_a_step_that_memory_cannot_hold_is_refused(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "told, ranks, here",
+    "text, ranks, here",
     [
         ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 2, 4),
         ({"PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}, 4, 16),
@@ -109,10 +109,10 @@ def test_a_step_that_memory_cannot_hold_is_refused(monkeypatch, tmp_path):
         ({}, 0, 0),
     ],
 )
-def test_a_rank_counts_what_is_surely_on_its_machine(told, ranks, here, monkeypatch):
+def test_a_rank_counts_what_is_surely_on_its_machine(text, ranks, here, monkeypatch):
     for name in (*cores.LOCAL_RANKS, *cores.ROOM, *cores.RANKS):
         monkeypatch.delenv(name, raising=False)
-    for name, value in told.items():
+    for name, value in text.items():
         monkeypatch.setenv(name, value)
     seen = []
     monkeypatch.setattr(resolve, "check_memory", lambda config, B, T, trained, ranks: seen.append((ranks, B)))

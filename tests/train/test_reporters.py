@@ -24,8 +24,8 @@ def shares(capsys, peak, *rates):
 
 
 def test_no_share_of_a_peak_that_was_measured_too_low(capsys):
-    told = shares(capsys, Peak(1e9), 5e8, 2e9, 5e8)
-    assert told == ["(50% of peak)", "", ""]
+    text = shares(capsys, Peak(1e9), 5e8, 2e9, 5e8)
+    assert text == ["(50% of peak)", "", ""]
 
 
 def test_no_step_has_all_of_the_peak(capsys):

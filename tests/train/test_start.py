@@ -150,8 +150,8 @@ def test_mistakes(start, monkeypatch, tmp_path, capsys, arguments, message):
     monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
     init = start[start.index("--init") + 1]
     assert program.main([*start, *arguments]) == 2
-    told = capsys.readouterr().err
-    assert any(part in told for part in message.format(init=init).split("|")) and told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert any(part in text for part in message.format(init=init).split("|")) and text.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
@@ -183,12 +183,12 @@ def test_a_dry_run_says_what_it_takes_and_does_nothing(prose, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     small = ["--tokenizer", "byte", "--n-layer", "3", "--n-head", "2", "--n-embd", "16", *OPTIONS]
     assert program.main(["--data", str(prose[0]), *small, "--dry-run"]) == 0
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
     count = GPT2Config(256, 16, 3, 2, 16).num_parameters
-    assert f"{count:,}" in told and "n_layer=3" in told
+    assert f"{count:,}" in text and "n_layer=3" in text
     for kind in ("parameters", "moments", "activations", "in all"):
-        assert f"memory: {kind}" in told or f"memory {kind}" in told
-    assert "GFLOP a step" in told and "for 4 steps" in told
+        assert f"memory: {kind}" in text or f"memory {kind}" in text
+    assert "GFLOP a step" in text and "for 4 steps" in text
     assert not (tmp_path / "runs").exists()
 
 
@@ -214,13 +214,13 @@ def test_a_first_run_without_a_network_takes_the_steps_that_it_needs(monkeypatch
     for name in ("GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path))
-    for given, steps, told in (
+    for given, steps, text in (
         ({}, 2500, "2,500 steps, one or two minutes"),
         ({"steps": 7, "lr": 1e-3}, 7, "standard library instead of tinyshakespeare"),
         ({"preset": "shakespeare-char-cpu"}, 2000, "standard library"),
     ):
         settings, (note,) = recipe.with_corpus(recipe.new_settings(given), given)
-        assert (settings.data, settings.steps) == ("stdlib", steps) and told in note and "\n" not in note
+        assert (settings.data, settings.steps) == ("stdlib", steps) and text in note and "\n" not in note
         assert ("2,500" in note) == (not given)
     settings = recipe.new_settings({"data": "my.txt"})
     assert recipe.with_corpus(settings, {}) == (settings, [])

@@ -212,15 +212,15 @@ def test_a_spike_is_told_and_kept_the_same_after_a_resume(small, tmp_path, monke
     (record,) = [record for record in records if "spike_from" in record]
     usual = statistics.median(earlier["loss"] for earlier in records[:18])
     assert record["step"] == 19 and record["spike_from"] == usual
-    told = f"step 19: the loss jumped to {record['loss']:.4f}, from {record['spike_from']:.4f} in the steps"
-    assert told in capsys.readouterr().out
+    text = f"step 19: the loss jumped to {record['loss']:.4f}, from {record['spike_from']:.4f} in the steps"
+    assert text in capsys.readouterr().out
 
     dying_at(18, monkeypatch)
     with pytest.raises(Stop):
         program.main([*small, "--out", str(broken)])
     assert program.main(["--resume", str(broken)]) == 0
     assert_same(whole, broken)
-    assert told in capsys.readouterr().out
+    assert text in capsys.readouterr().out
 
 
 def test_a_checkpoint_that_kept_no_losses_is_resumed(whole):
@@ -353,8 +353,8 @@ def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
 def test_overwrite_where_nothing_is(small, tmp_path, capsys):
     missing = tmp_path / "missing"
     assert program.main([*small, "--out", str(missing), "--overwrite", "--steps", "1"]) == 0
-    told = capsys.readouterr()
-    assert f"--overwrite: there is no folder {missing} yet" in told.out + told.err
+    text = capsys.readouterr()
+    assert f"--overwrite: there is no folder {missing} yet" in text.out + text.err
     assert program.main([*small, "--overwrite"]) == 2
     assert "--overwrite has no effect without --out" in capsys.readouterr().err
 

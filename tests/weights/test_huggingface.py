@@ -97,8 +97,8 @@ def test_transformers_reads_what_we_write(peers, tmp_path):
     _, transformers = peers
     model = random_model()
     huggingface.write(tmp_path, model.params, model.config)
-    peer, told = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, output_loading_info=True)
-    assert not told["missing_keys"] and not told["unexpected_keys"] and not told["mismatched_keys"]
+    peer, text = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not text["missing_keys"] and not text["unexpected_keys"] and not text["mismatched_keys"]
     assert np.abs(logits_of(peers, peer.eval(), TOKENS) - model.forward(TOKENS)).max() < 1e-4
 
 
@@ -387,9 +387,9 @@ def test_a_tokenizer_that_is_not_gpt_2s_is_refused(tmp_path, change, message):
     text = "a cat's hat, 1234"
     assert np.array_equal(huggingface_tokenizer.read(tmp_path).encode(text), words.encode(text))
     (tmp_path / "tokenizer.json").write_text(json.dumps({**content, **change}))
-    with pytest.raises(UserError, match=f"tokenizer.json: not the vocabulary of a GPT-2 .*{message}") as told:
+    with pytest.raises(UserError, match=f"tokenizer.json: not the vocabulary of a GPT-2 .*{message}") as said:
         huggingface_tokenizer.read(tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(said.value)
 
 
 def test_merges_in_another_order_and_another_class_are_refused(tmp_path):
@@ -447,8 +447,8 @@ def test_mistakes_on_the_command_line(tmp_path, monkeypatch, capsys, arguments, 
     written(tmp_path / "hf")
     monkeypatch.chdir(tmp_path)
     assert convert.main(arguments) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert message in text and text.count("\n") == 1
 
 
 @pytest.mark.parametrize("kind", ["huggingface", "llm.c"])

@@ -53,7 +53,7 @@ def follow(graph: Graph, arrays: Sequence, name: str) -> None:
         if at is not None:
             spoilt[n] = [a for a in n.args if a in spoilt]
             if not spoilt[n]:
-                origin[n] = (_told(n, at, values, names, name), n.loc)
+                origin[n] = (_blame(n, at, values, names, name), n.loc)
         for a in drop.get(n, ()):
             del values[a]
     for o in graph.outputs:
@@ -86,7 +86,7 @@ def _begin(n: Node, spoilt) -> Node:
     return min(found, key=lambda n: n.id)
 
 
-def _told(n: Node, at, values, names, program: str) -> str:
+def _blame(n: Node, at, values, names, program: str) -> str:
     index, number = at
     where = f" at {list(index)}" if index else ""
     shape = "" if isinstance(n.dtype, tuple) else f" {n.dtype} {n.shape}"

@@ -87,6 +87,7 @@ class Writer:
         self.calls = results_of(self.graph)
         self.results = set(self.graph.outputs)
         self.there: set[Node] = set()  # values that have a line by now
+        self.made_by: list[Node | None] = []  # for each line the value that it was written for
         self.order, loops = in_order(self.graph, loops_of(self.graph, self.calls))
         self.loops = {loop.calls[0]: loop for loop in loops}
         self.inside = {n for loop in loops for n in loop.inside}
@@ -109,16 +110,22 @@ class Writer:
         for body in dict.fromkeys(n.attrs["body"] for n in self.calls):
             self.within(body)
         self.begin_loops()
+        self.attribute(None)
         for n in self.order:
             if n in self.loops:
                 loop = self.loops[n]
                 LoopLines(self, loop, self.records.get(loop.body) or self.inner.get(loop.body)).write()
             elif n.op not in ("input", "const") and n not in self.inside and n not in self.filled:
                 self.value(n)
+            self.attribute(n)
         outputs = self.returned()
         returned, single = ", ".join(outputs), len(outputs) == 1
         self.lines.append(f"return ({returned},)" if single else f"return {returned or '()'}")
         return [head, *(f"    {line}" if line else "" for line in self.lines)]
+
+    def attribute(self, n: Node | None) -> None:
+        """The lines that are new were written for this value."""
+        self.made_by += [n] * (len(self.lines) - len(self.made_by))
 
     def head(self) -> str:
         """The function's first line, with a name for each input."""
@@ -587,6 +594,20 @@ def readable_source(graph: Graph, name: str | None = None) -> str:
             "derived or compiled function"
         )
     return Writer(graph, name or graph.name).source()
+
+
+def readable_lines(graph: Graph, name: str | None = None) -> list[tuple[str, list[Node]]]:
+    """The lines of readable_source, each with the values that it computes."""
+    writer = Writer(graph, name or graph.name)
+    lines = writer.source().split("\n")
+
+    def within(n: Node) -> list[Node]:
+        return [n, *(inner for a in n.args if a in writer.texts for inner in within(a))]
+
+    made = [[] if n is None else within(n) for n in writer.made_by]
+    made.append([n for o in writer.graph.outputs if o in writer.texts for n in within(o)])  # returned
+    first = len(lines) - 1 - len(made)
+    return [(line, made[k - first] if 0 <= k - first < len(made) else []) for k, line in enumerate(lines)]
 
 
 def constants(graph: Graph) -> dict[str, np.ndarray]:

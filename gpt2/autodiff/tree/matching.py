@@ -40,7 +40,7 @@ def matched(
         if given is not None:
             found = _opened(given)
             if found is None or found[0] is not kind or found[1].keys() != parts.keys():
-                fail(path, _told(expected), given)
+                fail(path, _kind_of(expected), given)
             others = found[1]
         todo += [(part, others[key], path + step.format(key)) for key, part in reversed(parts.items())]
 
@@ -55,7 +55,7 @@ def _opened(x: Any) -> tuple[type, dict, str] | None:
     return None if parts is None else (type(x), parts, ".{}")
 
 
-def _told(x: Any) -> str:
+def _kind_of(x: Any) -> str:
     name = type(x).__name__
     if isinstance(x, dict):
         return f"a {name} with keys {list(x)}"

@@ -76,7 +76,7 @@ def reading() -> float:
 
 
 def adamw() -> float:
-    """The time of a step, the norm included, by that of copying what it reads and writes."""
+    """Time of a step with its norm, relative to copying the bytes that it reads and writes."""
     n = BYTES // 16
     params, grads = np.ones((2, n), np.float32)
     step = optimizer.AdamW(SimpleNamespace(flat_params=params, flat_grads=grads, decayed=[(0, n)])).step

@@ -146,8 +146,8 @@ def _run(args) -> int:
         report(results)
         right = sum(result["state"] == "right" for result in results)
         if args.json:
-            told = {"right": right, "of": len(results), "exercises": results}
-            write_atomically(Path(args.json), (json.dumps(told, indent=1) + "\n").encode())
+            summary = {"right": right, "of": len(results), "exercises": results}
+            write_atomically(Path(args.json), (json.dumps(summary, indent=1) + "\n").encode())
         return 0 if right == len(results) else 1
     else:
         write(folder, solved=False)

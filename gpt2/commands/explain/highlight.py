@@ -54,6 +54,17 @@ def python(source: str) -> str:
     return "".join(parts)
 
 
+def lines(html: str) -> list[str]:
+    """Coloured source line by line: a span over several lines becomes one in each."""
+    found, around = [], ""
+    for line in html.split("\n"):
+        tags = re.findall(r"</?span[^>]*>", line)
+        found.append(around + line + "</span>" * ((around + line).count("<span") - line.count("</span")))
+        if tags:
+            around = tags[-1] if tags[-1] != "</span>" else ""
+    return found
+
+
 def _kind(token, defined):
     if token.type == tokenize.NAME:
         return "f" if defined else "k" if keyword.iskeyword(token.string) else None

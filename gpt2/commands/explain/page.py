@@ -1,42 +1,15 @@
-"""Explained layers as one page of HTML that needs nothing else: no network, no scripts."""
+"""Explained layers as one page of HTML that needs nothing else: no network, no library."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
+from string import Template
 
 from gpt2.commands.explain.highlight import STYLE as CODE_STYLE
-from gpt2.commands.explain.highlight import graph, python
+from gpt2.commands.explain.highlight import graph, lines, python
+from gpt2.commands.explain.panels import Panels, SourcePart, panels
 from gpt2.commands.explain.parts import Explained
 from gpt2.commands.explain.text import kept_text
-
-STYLE = """\
-:root { color-scheme: light dark; --line: #d0d7de; --back: #ffffff; --text: #1f2328; --soft: #f6f8fa; }
-@media (prefers-color-scheme: dark) {
-  :root { --line: #30363d; --back: #0d1117; --text: #e6edf3; --soft: #161b22; }
-}
-body { margin: 0 auto; padding: 1rem; max-width: 110rem; background: var(--back); color: var(--text);
-       font: 1rem/1.5 system-ui, sans-serif; }
-h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
-.three { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 0.8rem; }
-@media (max-width: 70rem) { .three { grid-template-columns: minmax(0, 1fr); } }
-figure, details, pre.note { margin: 0 0 0.8rem; border: 1px solid var(--line); border-radius: 6px;
-                            background: var(--soft); overflow: hidden; }
-figure > pre, details > pre, pre.note { padding: 0.7rem; overflow-x: auto; }
-pre.note.code { margin-bottom: 0.8rem; }
-figcaption, summary { padding: 0.4rem 0.7rem; font-weight: 600; border-bottom: 1px solid var(--line); }
-summary { cursor: pointer; }
-table { border-collapse: collapse; margin: 0.8rem 0; } td, th { border: 1px solid var(--line);
-        padding: 0.2rem 0.6rem; text-align: left; } td.number { text-align: right;
-        font-variant-numeric: tabular-nums; }
-@media print { .three { grid-template-columns: minmax(0, 1fr); }
-               details::details-content { content-visibility: visible; display: block; } }
-"""
-
-INTRODUCTION = """\
-<p>Each layer of GPT-2 stands here three times: its forward, the backward that a person wrote, and the forward
-and backward that the compiler wrote from the forward alone. Below are the stages on the way: what was
-recorded, the same simplified, its derivative, that simplified, cut into what runs forward and what runs
-backward, and both as the programs that run, in blocks of rows with preallocated buffers.</p>
-"""
 
 STAGES = {
     "recorded": "what NumPy was asked to do while the forward ran once, one typed value a line",
@@ -45,77 +18,134 @@ STAGES = {
     "simplified again": "what the derivative brought in twice, or for nothing, is gone",
     "forward": "the part that runs forward, with the values that it keeps",
     "backward": "the part that needs the output's gradient; cheap values are computed again, not kept",
-    "forward, emitted": "as it runs",
-    "backward, emitted": "as it runs",
+    "forward, emitted": "as it runs, at the sizes of a training step",
+    "backward, emitted": "as it runs, at the sizes of a training step",
 }
+MARKS = {"+": "new", "-": "gone"}
 
 
 def page(explained: Sequence[Explained]) -> str:
     """The page for a list of gpt2.commands.explain.parts.Explained."""
     names = [e.name for e in explained]
     links = " &middot; ".join(f'<a href="#{name}">{name}</a>' for name in names)
-    body = "\n".join(
-        [
-            f"<h1>{escape(_title(names))}</h1>",
-            INTRODUCTION,
-            f"<nav><p>{links}</p></nav>" if len(names) > 1 else "",
-            *map(section, explained),
-        ]
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(_title(names))}</title>\n<style>\n{STYLE}{CODE_STYLE}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
+    return Template(_file("page.html")).substitute(
+        title=f"{names[0]} and its backwards" if len(names) == 1 else "Layers and their backwards",
+        links=f"<nav><p>{links}</p></nav>" if len(names) > 1 else "",
+        style=_file("page.css") + CODE_STYLE,
+        script=_file("page.js"),
+        body="\n".join(section(e) for e in explained),
     )
 
 
-def _title(names):
-    return f"{names[0]}: forward, manual, derived" if len(names) == 1 else "Forward, manual, derived"
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def section(e: Explained) -> str:
     """One layer."""
-    shapes = ", ".join(f"<code>{escape(name)}</code> {escape(kind)}" for name, kind in e.shapes.items())
-    by_hand, derived = e.kept
+    shown = panels(e.name, e.file)
     return "\n".join(
         [
-            f'<h2 id="{e.name}">{e.name}</h2>',
+            f'<section class="layer" id="{e.name}">',
+            f"<h2>{e.name}</h2>",
             f"<p>{escape(e.about)}</p>",
-            f'<pre class="note code">{escape(e.derivation)}</pre>' if e.derivation else "",
+            _folded("The mathematics", f"<pre>{escape(e.derivation)}</pre>") if e.derivation else "",
             '<div class="three">',
-            _figure("forward", e.forward),
-            _figure("backward, by hand", e.manual),
-            _figure("derived by the compiler", e.derived),
+            _figure("forward", "forward", shown.forward),
+            _figure("manual", "backward, by hand", shown.manual),
+            _figure("derived", "derived by the compiler", shown.derived),
             "</div>",
-            f"<p>Compiled for {shapes}. Kept from forward to backward, besides the inputs: "
-            f"{kept_text(by_hand, derived)}.</p>",
-            _agreement(e.errors),
-            *(_stage(title, text) for title, text in e.stages),
+            f'<div class="kept"><button type="button" hidden>Close</button><p aria-live="polite">'
+            f"The numbers are those of a run in float64 on {escape(shown.shapes)}.</p>"
+            '<div class="three"></div></div>',
+            _stages(e, shown),
+            _checks(e),
+            "</section>",
         ]
     )
 
 
-def _figure(title, source):
-    code = python(source.rstrip())
-    return f'<figure><figcaption>{title}</figcaption><pre class="code">{code}</pre></figure>'
+def _folded(title: str, html: str) -> str:
+    return f'<details class="box"><summary>{title}</summary>{html}</details>'
 
 
-def _agreement(errors):
+def _figure(panel: str, title: str, statements: Sequence[SourcePart]) -> str:
+    coloured = iter(lines(python("\n".join(s.source for s in statements))))
+    parts = [[next(coloured) for _ in s.source.split("\n")] for s in statements]
+    body = "".join(_statement(s, part, panel == "forward") for s, part in zip(statements, parts))
+    head = f"<figcaption>{title}</figcaption>"
+    return f'<figure data-panel="{panel}">{head}<div class="code">{body}</div></figure>'
+
+
+def _statement(s: SourcePart, coloured: Sequence[str], is_forward: bool) -> str:
+    first, *rest = [_line(html, text) for html, text in zip(coloured, s.source.split("\n"))]
+    if s.folded:
+        inner = f"<summary>{first}</summary>{''.join(rest)}"
+        return f'<details class="fold">{inner}</details>' if rest else first
+    data = {
+        "line": str(s.line) if is_forward and s.line else "",
+        "from": " ".join(map(str, s.origins)),
+        "values": s.values,
+    }
+    return f'<div class="st"{_attributes(data)}>{first}{"".join(rest)}</div>'
+
+
+def _attributes(data: dict[str, str]) -> str:
+    return "".join(f' data-{name}="{escape(value)}"' for name, value in data.items() if value)
+
+
+def _line(coloured: str, text: str, kind: str = "", data: str = "") -> str:
+    """A line of code."""
+    indent = len(text) - len(text.lstrip())
+    style = f' style="--in:{indent}"' if indent else ""
+    return f'<div class="ln{kind}"{style}{data}>{coloured}</div>'
+
+
+def _stages(e: Explained, shown: Panels) -> str:
+    parts = [(s.title, _changes(s.lines), _graph(s.lines)) for s in shown.stages]
+    for title, text in e.stages:
+        if title.endswith("emitted"):
+            coloured = zip(lines(python(text)), text.split("\n"))
+            parts.append((title, "", "".join(_line(html, line) for html, line in coloured)))
+    radios = [f'<label><input type="radio" name="{e.name}">{title}</label>' for title, _, _ in parts]
+    buttons = [f'<button type="button">{text}</button>' for text in ("Previous", "Next")]
+    stages = [
+        f'<div class="stage"><h4>{title}</h4><p>{STAGES.get(title, title)}{changed}</p>'
+        f'<div class="code">{body}</div></div>'
+        for title, changed, body in parts
+    ]
+    legend = "<legend>The compiler, stage by stage</legend>"
+    return "\n".join([f'<fieldset class="steps">{legend}', *buttons, *radios, "</fieldset>", *stages])
+
+
+def _changes(of: Iterable) -> str:
+    marks = [line.mark for line in of]
+    counts = [f"{marks.count(mark)} {word}" for mark, word in MARKS.items() if mark in marks]
+    return f": <b>{', '.join(counts)}</b>" if counts else ""
+
+
+def _graph(of: Iterable) -> str:
+    found = []
+    for line in of:
+        data = _attributes({"from": " ".join(map(str, sorted(line.origins)))})
+        kind = f" {MARKS[line.mark]}" if line.mark in MARKS else ""
+        found.append(_line(f"{line.mark} {graph(line.text)}", "  " + line.text, kind, data))
+    return "".join(found)
+
+
+def _checks(e: Explained) -> str:
+    holds = all(error <= tolerance for error, tolerance in e.errors.values())
     rows = "".join(
         f'<tr><td>{escape(name)}</td><td class="number">{error:.1e}</td><td>'
         f"{'holds' if error <= tolerance else 'DOES NOT HOLD'}, {tolerance:.0e} allowed</td></tr>"
-        for name, (error, tolerance) in errors.items()
+        for name, (error, tolerance) in e.errors.items()
     )
-    return (
-        f"<table><tr><th>compared, in float64</th><th>largest scaled error</th><th></th></tr>{rows}</table>"
+    shapes = ", ".join(f"{name} {kind}" for name, kind in e.shapes.items())
+    head = "<tr><th>compared, in float64</th><th>largest scaled error</th><th></th></tr>"
+    kept = (
+        f"<p>At the sizes of a training step ({escape(shapes)}) the forward keeps for the backward, besides "
+        f"the inputs: {kept_text(*e.kept)}.</p>"
     )
-
-
-def _stage(title, text):
-    coloured = python(text) if title.endswith("emitted") else graph(text)
-    note = f": {STAGES[title]}" if title in STAGES else ""
-    return (
-        f"<details><summary>{escape(title)}{escape(note)}</summary>"
-        f'<pre class="code">{coloured}</pre></details>'
+    return _folded(
+        f"Checks: the gradients {'agree' if holds else 'DO NOT AGREE'}", f"<table>{head}{rows}</table>{kept}"
     )

@@ -28,6 +28,7 @@ class Explained:
                       None for manual where there is no backward by hand
     errors            comparison -> (largest scaled error, tolerance), in float64, at small sizes
     stages            (title, text) for each stage of the compiler
+    file              of layers that it is from; None for GPT-2's
     """
 
     name: str
@@ -41,6 +42,7 @@ class Explained:
     kept: tuple
     errors: dict
     stages: list
+    file: str | None = None
 
 
 def explain(name: str, file: str | None = None) -> Explained:
@@ -63,6 +65,7 @@ def explain(name: str, file: str | None = None) -> Explained:
         kept=(_kept_by_hand(layer, args, static), _kept_by_the_compiler(name, file)),
         errors=certificate.check_layer(name, file=file),
         stages=stages(layer, args, static),
+        file=file,
     )
 
 

@@ -13,11 +13,11 @@ def text(explained: Explained, width: int, emitted: bool = False) -> str:
         ("derived by the compiler", derived),
     ]
     narrow = width < cli.WIDE // 2
-    told = [
+    notes = [
         line for fact in facts(explained) for line in (cli.wrapped(fact, width - 1) if narrow else [fact])
     ]
     head = cli.wrapped(f"{explained.name}: {explained.about}", width - 1)
-    lines = [*head, "", *cli.beside(sources, width), "", *told, ""]
+    lines = [*head, "", *cli.beside(sources, width), "", *notes, ""]
     for title, body in explained.stages:
         lines += [f"# {title}", "", *(cli.wrapped(body, width - 1) if narrow else [body]), ""]
     return "\n".join(lines[:-1])

@@ -215,11 +215,11 @@ NOT_NAMED = {
 def test_a_mistake_is_found_and_named(row):
     name, right, wrong, says = row
     before = np.geterr()
-    told = complaint(name, written(name, right, wrong))
-    assert told is not None, "not found"
+    text = complaint(name, written(name, right, wrong))
+    assert text is not None, "not found"
     assert np.geterr() == before
-    named = re.search(f"likely cause: .*({says})", told) is not None
-    assert named == ((name, wrong) not in NOT_NAMED), told
+    named = re.search(f"likely cause: .*({says})", text) is not None
+    assert named == ((name, wrong) not in NOT_NAMED), text
 
 
 def test_few_are_not_named():

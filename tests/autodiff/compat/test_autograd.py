@@ -423,17 +423,17 @@ def test_flatten_there_and_back():
 @pytest.mark.parametrize("name", ["sgd", "rmsprop", "adam"])
 def test_optimizers_take_autograds_steps(name):
     theirs = pytest.importorskip("autograd.misc.optimizers")
-    told = []
+    calls = []
 
     def gradient(p, i):
         return {"w": 2.0 * p["w"] + i * 0.01, "b": [p["b"][0] - 1.0]}
 
     start = {"w": X, "b": [0.5]}
     found = getattr(optimizers, name)(
-        gradient, start, lambda *state: told.append(state), num_iters=7, step_size=0.2
+        gradient, start, lambda *state: calls.append(state), num_iters=7, step_size=0.2
     )
     same(found, getattr(theirs, name)(gradient, start, num_iters=7, step_size=0.2))
-    assert [i for _, i, _ in told] == list(range(7)) and told[0][2]["w"].shape == (3,)
+    assert [i for _, i, _ in calls] == list(range(7)) and calls[0][2]["w"].shape == (3,)
 
 
 def test_a_gradient_through_an_optimizer():

@@ -47,7 +47,7 @@ def test_without_a_recording_it_is_the_function():
 
 
 @pytest.mark.parametrize(
-    "wrong, told",
+    "wrong, text",
     [
         (lambda x: x[:1], r"float64 \(1,\)"),
         (lambda x: x.astype("f4"), r"float32 \(2,\)"),
@@ -55,8 +55,8 @@ def test_without_a_recording_it_is_the_function():
         (lambda x: 1.0, r"float \(\)"),
     ],
 )
-def test_what_is_unlike_the_example_is_refused(wrong, told):
-    with pytest.raises(ad.AutodiffError, match=f"callback: <lambda> gives {told}, expected float64"):
+def test_what_is_unlike_the_example_is_refused(wrong, text):
+    with pytest.raises(ad.AutodiffError, match=f"callback: <lambda> gives {text}, expected float64"):
         ad.Fixed(lambda x: ad.callback(wrong, x, x))(np.ones(2))
 
 

@@ -68,7 +68,7 @@ def by_a_name_that_is_opaque(f):
 
 
 @pytest.mark.parametrize("f", [by_name, by_part_of_a_name, by_dict, by_a_name_that_is_opaque])
-def test_attributes_that_cannot_be_told(f):
+def test_attributes_that_are_not_known(f):
     assert reads(f.__code__).trouble
 
 

@@ -14,7 +14,7 @@ from gpt2.autodiff.reuse.world import World
 only_where_it_pays = pytest.mark.skipif(not unwatched.PAYS, reason="the hook stays in this Python")
 
 
-def calls_told(f, *args):
+def calls_watched(f, *args):
     """How often the interpreter tells of a call or a return while f is recorded."""
     count = 0
 
@@ -65,7 +65,7 @@ def test_few_calls_are_told_of_an_operation(name):
 
     x = np.linspace(0.0, 1.0, 3)
     ad.grad(lambda x: f(x, 2))(x)  # what is found out once, such as the names in this file
-    assert (calls_told(h, x) - calls_told(g, x)) / 20 < 100
+    assert (calls_watched(h, x) - calls_watched(g, x)) / 20 < 100
 
 
 class Operand:
