@@ -33,7 +33,6 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..graph import Graph, Node, rewrite, type_text
-from ..hidden import compiling
 from ..ops import input_node
 from ..pipeline import Pipeline, uncollected
 from ..record.bytecode import CATCHES, catches, reads
@@ -48,9 +47,9 @@ from ..reuse.same_code import SameCode, records, same_code_of
 from ..reuse.watch import watch
 from ..switches import overrides
 from ..tree import Tree, flatten
-from .families import ProgramFamily, family_of
+from .families import Found, shared_programs
 from .fast_path import make_entry
-from .programs import Key, _programs, memory_of, structure
+from .programs import Key, memory_of, structure
 from .transform import (
     Arguments,
     Transform,
@@ -228,17 +227,22 @@ class Derived:
         changing = is_changing(rec.out_tree)
         tree = without_objects(rec.out_tree) if changing else rec.out_tree
         graph_key = Key(structure(rec.graph), tree, kinds, tuple(rec.written), self.transform.key(), key)
-        found = _programs.find(graph_key) or self.of_family(graph_key, call, rec, pipeline, scalar)
+
+        def make(graph: Graph) -> Found:
+            wiring, program = self.built(call, replace(rec, graph=graph), pipeline, scalar)
+            return Found(None if changing else wiring.settled(), program, memory_of(program))
+
+        found = shared_programs.find(rec.graph, graph_key, make)
         if found is None:
-            if self.why is not None and not _programs.seen(graph_key):
+            if self.why is not None and not shared_programs.seen(graph_key):
                 return self.wiring(call, rec)
-            wiring, program = self.built(call, rec, pipeline, scalar)
-            wiring = wiring.settled()
-            found = None if changing else wiring, program, memory_of(program)
-            _programs.add(graph_key, found, found[-1])
-        else:
-            wiring = found[0] or self.derived_wiring(call, rec, pipeline, scalar).settled()
-        _, program, nbytes = found
+            found = make(rec.graph)
+            shared_programs.add(graph_key, found)
+        elif found.exchanged and self.why is not None:
+            self.why += EXCHANGED
+        wiring, program, nbytes, _ = found
+        if wiring is None:
+            wiring = self.derived_wiring(call, rec, pipeline, scalar).settled()
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             if same_code is not None:
@@ -254,49 +258,6 @@ class Derived:
         if same_code is not None and not rec.draws:
             records.add(*same_code, guard, compiled, nbytes)
         return compiled
-
-    def of_family(
-        self, key: Key, call: Arguments, rec: Recording, pipeline: Pipeline, scalar: bool
-    ) -> tuple | None:
-        """The wiring, the program and its bytes, of recordings that are like this one but for constants."""
-        family, nodes = family_of(rec.graph, key)
-        if family is None:
-            return None
-        values = [n.value for n in nodes]
-        found = family.find(values) or self.hiding(family, nodes, call, rec, pipeline, scalar)
-        if found is not None and self.why is not None:
-            self.why += EXCHANGED
-        return found
-
-    def hiding(
-        self,
-        family: ProgramFamily,
-        nodes: list,
-        call: Arguments,
-        rec: Recording,
-        pipeline: Pipeline,
-        scalar: bool,
-    ) -> Any:
-        """The same, compiled with hidden inputs; None where that fails, or is not worth while."""
-        values = [n.value for n in nodes]
-        made = family.hiding(values)
-        if made is None:
-            return None
-        try:
-            with compiling(made.tape):
-                graph = made.graph(rec.graph, nodes)
-                wiring, made.program = self.built(call, replace(rec, graph=graph), pipeline, scalar)
-            program = made.program_for(values)
-        except Exception as error:  # it needs the numbers, or fails with its constants just so
-            family.refusal = f"{type(error).__name__}: {error}"
-            return None
-        if program is None:
-            family.refusal = "one of them is equal to a constant"
-            return None
-        made.wiring = None if is_changing(rec.out_tree) else wiring.settled()
-        made.nbytes = memory_of(made.program)
-        family.add(made)
-        return made.wiring, program, made.nbytes
 
     def stages(self, args: tuple, kwargs: dict, on_stage: Callable) -> None:
         """Record and compile for these arguments once more; on_stage gets what comes out of each stage."""
