@@ -25,12 +25,12 @@ from ..custom.call import all_batched, call, check_linear
 from ..derive.differentiate import gradients, pushforward
 from ..errors import AutodiffError
 from ..graph import Graph, Node, remade
-from ..ops import apply, const
-from ..ops.build import broadcast, cast, concatenate, reshape, swap_last, take_slice
+from ..ops import apply
+from ..ops.build import cast, concatenate, reshape, take_slice
 from ..ops.linalg import solve
 from ..ops.subgraph import inputs_like, is_float, items, splice, zeros_like
 from ..pipeline import program_of
-from ..transforms.batch import batched
+from ..transforms.jacobian import jacobian_blocks
 from .solvers import Vector, gmres
 
 DENSE = 256  # unknowns: up to so many the Jacobian is a matrix, beyond it is only multiplied with
@@ -244,14 +244,13 @@ class Root(Implicit):
         """(*b, *x, *consts) -> *J^-1 b, where J is the Jacobian of the residual by x: with J as a matrix for
         few unknowns, if the user gave no solver, else by that solver or GMRES.
         """
-        product = jacobian_product(self.residual)
-        inputs = inputs_like(product.inputs)
-        b, point = inputs[: self.n], inputs[self.n :]
+        b, point = inputs_like(self.residual.outputs), inputs_like(self.residual.inputs)
         if self.linear_solve is None and sum(x.size for x in b) <= DENSE:
-            found = dense_solve(product, b, point)
+            found = dense_solve(self.residual, b, point)
         else:
+            product = jacobian_product(self.residual)
             found = SolvedBy(product, self.linear_solve or krylov).solved(b, point)
-        return Graph(inputs, found, self.residual.name + "_step")
+        return Graph([*b, *point], found, self.residual.name + "_step")
 
     def tangent(self, active: tuple[bool, ...]) -> Graph:
         x, args, consts, step = self._step()
@@ -290,11 +289,10 @@ def jacobian_product(residual: Graph) -> Graph:
     )
 
 
-def dense_solve(product: Graph, b: Sequence[Node], point: Sequence[Node]) -> list[Node]:
-    """J^-1 b, with J as a matrix: the product with all unit vectors at once."""
-    rows = unit_products(product, point)  # row i is J e_i: the matrix is J transposed
-    rhs = [reshape(cast(x, rows.dtype), (x.size, 1)) for x in b]
-    found = solve(swap_last(rows), concatenate(rhs, 0) if len(rhs) > 1 else rhs[0])
+def dense_solve(residual: Graph, b: Sequence[Node], point: Sequence[Node]) -> list[Node]:
+    """J^-1 b, with J as a matrix."""
+    matrix = jacobian_matrix(residual, point)
+    found = solve(matrix, _joined([reshape(cast(x, matrix.dtype), (x.size, 1)) for x in b], 0))
     parts, at = [], 0
     for x in b:
         parts.append(cast(reshape(take_slice(found, 0, at, at + x.size), x.shape), x.dtype))
@@ -302,21 +300,20 @@ def dense_solve(product: Graph, b: Sequence[Node], point: Sequence[Node]) -> lis
     return parts
 
 
-def unit_products(product: Graph, point: Sequence[Node]) -> Node:
-    """The matrix whose row i is the product with unit vector i."""
-    v = product.inputs[: len(product.outputs)]
-    size = sum(x.size for x in v)
-    dtype = np.result_type(*(x.dtype for x in v))
-    many, has = batched(product, [k < len(v) for k in range(len(product.inputs))], size)
-    units, at = [], 0
-    for x in v:
-        part = np.eye(size, x.size, -at, x.dtype).reshape(size, *x.shape)
-        units.append(const(part))
-        at += x.size
-    found = splice(many, [*units, *point])
-    wide = [o if h else broadcast(reshape(o, (1, *o.shape)), (size, *o.shape)) for o, h in zip(found, has)]
-    columns = [cast(reshape(o, (size, x.size)), dtype) for o, x in zip(wide, v)]
-    return concatenate(columns, 1) if len(columns) > 1 else columns[0]
+def jacobian_matrix(residual: Graph, point: Sequence[Node]) -> Node:
+    """The Jacobian of the residual by x, with a row for each number in it."""
+    n = len(residual.outputs)
+    dtype = np.result_type(*(o.dtype for o in residual.outputs))
+    blocks = jacobian_blocks(residual, range(n), range(n), "columns")
+    rows = [
+        _joined([cast(reshape(d, (o.size, x.size)), dtype) for d, x in zip(row, residual.inputs)], 1)
+        for row, o in zip(blocks, residual.outputs)
+    ]
+    return splice(Graph(residual.inputs, [_joined(rows, 0)], residual.name), point)[0]
+
+
+def _joined(parts: Sequence[Node], axis: int) -> Node:
+    return concatenate(parts, axis) if len(parts) > 1 else parts[0]
 
 
 def flat(parts: Sequence[np.ndarray]) -> Vector:

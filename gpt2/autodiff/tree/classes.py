@@ -23,7 +23,7 @@ from ..same import same
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 
 
-class Kind:
+class ContainerKind:
     """What makes a container of its items, `kind(items)`, where its type alone does not say. Equal kinds make
     the same of the same items.
 
@@ -54,7 +54,7 @@ class Kind:
         return hash(self.type)
 
 
-class Record(Kind):
+class Record(ContainerKind):
     """An instance of a class whose attributes are all of it."""
 
     def __init__(self, t: type):
@@ -72,7 +72,7 @@ class Record(Kind):
         return [object.__getattribute__(x, name) for name in keys]
 
 
-class Registered(Kind):
+class Registered(ContainerKind):
     """An instance of a class with functions of its author's: `flatten(x)` -> (children, aux), and
     `unflatten(aux, children)`.
     """

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..same import same, same_items
-from .classes import Kind, Opened, opened
+from .classes import ContainerKind, Opened, opened
 
 
 def is_dynamic(x: Any) -> bool:
@@ -34,7 +34,7 @@ def is_dynamic(x: Any) -> bool:
 class Tree:
     """The structure of a value: of a leaf, of a container, or of what has no leaf, a static value.
 
-    kind       what makes a container of its items: tuple, list, dict, another type of those, or a Kind
+    kind       what makes a container of its items: a type, such as tuple, list and dict, or a ContainerKind
     keys       those of a dict, the names of attributes; None where there are none
     children   the structures of its items
     value      the static value
@@ -64,7 +64,7 @@ class Tree:
     @property
     def type(self) -> type | None:
         """That of a container."""
-        return self.kind.type if isinstance(self.kind, Kind) else self.kind
+        return self.kind.type if isinstance(self.kind, ContainerKind) else self.kind
 
     @property
     def is_leaf(self) -> bool:
@@ -108,7 +108,7 @@ class Tree:
 
     def items_of(self, x: Any) -> list:
         """The items of x, a container of this structure, in the order of the children."""
-        if isinstance(self.kind, Kind):
+        if isinstance(self.kind, ContainerKind):
             return self.kind.items_of(x, self.keys)
         return list(x) if self.keys is None else [x[k] for k in self.keys]
 
@@ -126,7 +126,7 @@ class Tree:
         """The static values, and what else a function may read of the containers: classes and attributes."""
         if self.kind is None:
             return self.statics()
-        roots = self.kind.roots if isinstance(self.kind, Kind) else ()
+        roots = self.kind.roots if isinstance(self.kind, ContainerKind) else ()
         if hasattr(self.kind, "_fields"):
             roots = (self.kind,)
         return [*roots, *(v for child in self.children for v in child.objects())]
@@ -151,7 +151,7 @@ NONE = Tree.static(None)
 LEAF_TEXT = "*"  # a leaf as it is printed
 
 
-class Subclassed(Kind):
+class Subclassed(ContainerKind):
     """A subclass of list or dict, a copy of x with other items. Equal where everything else about x is the
     same.
     """
