@@ -13,9 +13,9 @@ from ..hidden import is_hidden
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_slices, index_text
 from ..ops.subgraph import cut_slices
-from ..ops.table import OPS, VIEWS
+from ..ops.table import OPS, VIEWS, root, views_of
 from .buffers import UNOWNED, BufferPlan, Kind
-from .layout import Layout, chain, is_result_of_call, root
+from .layout import Layout, is_result_of_call
 from .regions import Region
 
 # Names in emitted code that no variable may have; those of ArrayTexts.own give way to variables instead
@@ -177,11 +177,11 @@ class ArrayTexts:
         text = self.whole(r)
         if is_scalar_const(r):
             text = f"np.asarray({text}, np.{_dtype_name(r.dtype)})"
-        for v in chain(n):
+        for v in views_of(n):
             text = view_text(text, v)
         if self.plan.kind.get(r) in UNOWNED:
             return text
-        steps = [step_of(v) for v in chain(n)]
+        steps = [step_of(v) for v in views_of(n)]
         known = None if None in steps else steps
         return self.define(self.unique(self.names[n]), text, r, self.whole(r), known)
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ..graph import Graph, Node, is_scalar_const
 from ..ops.rowwise import ROW, row_axes
-from ..ops.table import VIEWS, facts
-from .layout import Layout, chain, in_planes, is_result_of_call, root
+from ..ops.table import VIEWS, facts, root, views_of
+from .layout import Layout, in_planes, is_result_of_call
 from .memory import offsets, rounded
 from .regions import Region, blocks_of, by_rows, flags_of
 from .windows import Window
@@ -286,7 +286,7 @@ class Uses:
 
 def _element_by_element(a: Node, n: Node) -> bool:
     """Whether n, an elementwise op, reads each element of a's root at the position that it writes."""
-    return a.shape == n.shape and all(v.op == "reshape" for v in chain(a))
+    return a.shape == n.shape and all(v.op == "reshape" for v in views_of(a))
 
 
 def reads_own_rows(u: Node, y: Node, r: Region) -> bool:
@@ -294,7 +294,7 @@ def reads_own_rows(u: Node, y: Node, r: Region) -> bool:
     flags = flags_of(u, r.N)
     if flags is None or any(a is y and flag is not ROW for a, flag in zip(u.args, flags)):
         return False
-    return all(by_rows(v, r.N) == (ROW,) for v in chain(y)) and row_axes(root(y).shape, r.N) is not None
+    return all(by_rows(v, r.N) == (ROW,) for v in views_of(y)) and row_axes(root(y).shape, r.N) is not None
 
 
 def _share(r: Region, storage: dict[Node, Storage], values: Values) -> None:

@@ -19,9 +19,10 @@ import numpy as np
 
 from ..graph import Node, is_scalar_const
 from ..ops.subgraph import cut_index, cut_of
+from ..ops.table import root
 from .array_names import Stretch, method_of
 from .buffers import UNOWNED
-from .layout import is_result_of_call, root
+from .layout import is_result_of_call
 from .memory import rows_of_cuts
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from ..graph import Graph, GraphError, Node, is_scalar_const, next_id, rewrite, 
 from ..ops import apply
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_slices
-from ..ops.table import VIEWS, facts, takes_plain_numbers
+from ..ops.table import VIEWS, facts, root, takes_plain_numbers, views_of
 from ..run import short
 
 if TYPE_CHECKING:
@@ -273,22 +273,6 @@ def _copied(o: Node) -> Node:
     return Node("copy", (o,), {}, o.shape, o.dtype, name, o.loc, o.derived)
 
 
-def root(n: Node) -> Node:
-    """The value that a chain of views looks at."""
-    while n.op in VIEWS:
-        n = n.args[0]
-    return n
-
-
-def chain(n: Node) -> list[Node]:
-    """The view nodes from the root's first view to `n` itself."""
-    views: list[Node] = []
-    while n.op in VIEWS:
-        views.append(n)
-        n = n.args[0]
-    return views[::-1]
-
-
 def is_result_of_call(n: Node) -> bool:
     """Whether n is written by the call of a stretch (calls.py), into memory that the program gives it."""
     return n.op == "item" and n.args[0].op == "stretch"
@@ -336,7 +320,7 @@ def _by_itself(n: Node, r: Region, readers: list[Node]) -> bool:
     if not facts(n).any_strides or any(a.dtype != n.dtype for a in n.args):
         return False
     for u in readers:
-        if any(root(a) is n and chain(a) for a in u.args):
+        if any(root(a) is n and views_of(a) for a in u.args):
             return False
         if facts(u).reducer == "add":
             if not _sums_columns(u, n, r):

@@ -24,10 +24,9 @@ import numpy as np
 
 from ..graph import Graph, GraphError, Node, is_scalar_const, remade, with_args
 from ..ops import rowwise
-from ..ops.table import row
+from ..ops.table import root, row
 from ..switches import NO_NUMEXPR
 from .expressions import ATOM, BITS, FORMS, UNARY, Forms, Text, is_written, number_text, written
-from .layout import root
 
 # What numexpr takes besides Python's signs
 _FORMS: Forms = {

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
-from ..ops.table import VIEWS, facts
+from ..ops.table import VIEWS, facts, root, views_of
 from ..run.caches import in_cache
-from .layout import Layout, chain, is_result_of_call, reshape_view, root
+from .layout import Layout, is_result_of_call, reshape_view
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
 # Bytes of the widest value in a block of rows: four such values, more than which are rarely in use at once,
@@ -247,7 +247,7 @@ def _on_rows(n: Node, N: int, r: Region, where) -> tuple[bool, ...] | None:
             continue
         if flag is not ROW or root(a) in r.sums:
             return None
-        if any(by_rows(v, N) != (ROW,) for v in chain(a)):
+        if any(by_rows(v, N) != (ROW,) for v in views_of(a)):
             return None
     return flags
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from ..graph import Node, is_scalar_const, scalar_text
 from ..ops.rowwise import ROW, row_axes
-from ..ops.table import facts
+from ..ops.table import facts, root, views_of
 from .array_names import rows_of
 from .buffers import Kind
-from .layout import chain, root
 from .regions import Region, blocks_of, flags_of, prefix
 from .statements import Lines, Statement, sum_rows, with_source
 
@@ -114,7 +113,7 @@ class RowBlocks:
         if e.is_held_as_number(a) and facts(user).streams:
             return e.names[x]
         if e.where.get(x) is self.region and x not in self.region.sums:
-            return rows_of(e.names[x], chain(a), self.region.N, facts(user).streams)
+            return rows_of(e.names[x], views_of(a), self.region.N, facts(user).streams)
         if flag is not ROW:
             return e.invariant(a, user, self.region)
         text = f"{e.whole_rows(a, self.region)}[{self.index}]"

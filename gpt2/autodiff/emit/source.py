@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
-from ..ops.table import facts
+from ..ops.table import facts, root
 from . import numexpr
 from .array_names import ArrayTexts, Cut, Stretch, method_of
 from .buffers import BufferPlan, Kind, Overwrites, Uses, Values, lends, plan
 from .calls import CallLines, Routine, Routines, none, results_of
 from .expressions import is_written, number_text, written
-from .layout import Layout, is_result_of_call, lower, root
+from .layout import Layout, is_result_of_call, lower
 from .memory import Needs, cuts, stretches
 from .regions import Region, reach_rows, schedule
 from .row_blocks import RowBlocks

@@ -18,10 +18,10 @@ from ..hidden import known
 from ..ops import OPS
 from ..ops.rowwise import row_axes, takes_rows
 from ..ops.shape import index_text
-from ..ops.table import facts
+from ..ops.table import facts, root, views_of
 from ..run import kernels, short
 from .buffers import Kind
-from .layout import chain, root, same_memory, slice_view
+from .layout import same_memory, slice_view
 from .regions import Region, blocks_of
 from .windows import Window, fills, parts_apart
 
@@ -308,7 +308,7 @@ class Statement:
             return (
                 r not in e.plan.windows
                 and r not in e.plan.planes
-                and all(v.op == "reshape" for v in chain(x))
+                and all(v.op == "reshape" for v in views_of(x))
             )
         return e.layouts[x].contiguous
 

@@ -13,8 +13,8 @@ from ..graph import Graph, Node
 from ..ops.boxes import FEW_BOXES, alone, disjoint, ranges
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_text
-from ..ops.table import VIEWS, facts
-from .layout import Layout, chain, is_result_of_call, reshape_view, root, slice_view, view, whole
+from ..ops.table import VIEWS, facts, root, views_of
+from .layout import Layout, is_result_of_call, reshape_view, slice_view, view, whole
 
 if TYPE_CHECKING:
     from .buffers import Uses
@@ -212,7 +212,7 @@ class _Hosts:
         spoiler = n if spoils else self.spoiled.get(n)
         if not self.may_move(r, window) or (spoiler is not None and not self.may_spoil(r, spoiler, n)):
             return
-        inner = inverse(window, chain(source))
+        inner = inverse(window, views_of(source))
         if inner is not None and is_result_of_call(r) and not inner.layout.contiguous:
             return  # a function of the program's own writes its results as whole arrays
         if inner is not None and self.keeps_views(r, inner):
@@ -254,7 +254,7 @@ class Layouts(dict[Node, Layout]):
     def __missing__(self, n: Node) -> Layout:
         r = root(n)
         seen = self[r] = self.found.of(r).layout
-        for v in chain(n):
+        for v in views_of(n):
             through = view(seen, v)
             assert through is not None, f"{v!r}: a view of memory that it cannot view"
             seen = self[v] = through

@@ -39,7 +39,7 @@ from functools import partial
 from ..graph import Graph, Node, with_args
 from ..ops import build, cost, input_node
 from ..ops.boxes import alone, ranges
-from ..ops.table import VIEWS
+from ..ops.table import root
 from ..passes.alike import flat
 from ..passes.engine import renumber
 from ..passes.match import calls_back
@@ -104,7 +104,7 @@ def _hangs_on_bits(n: Node, free: set[int]) -> bool:
         return False
     if n.op in ("equal", "not_equal"):
         return True
-    a, b = map(_root, n.args)
+    a, b = map(root, n.args)
     made = {r.id for r in (a, b)} - free
     return bool(made) and (a.id in _ancestors([b]) or b.id in _ancestors([a]))
 
@@ -122,7 +122,7 @@ class _Problem:
         self.backward = _dependent(joint, cotangents)  # ids of nodes that only the backward can compute
         self.primal = _ancestors(self.results)  # ids of what the forward computes for its own results
         self.free = {n.id for n in joint.inputs} | {n.id for n in joint.nodes if n.op == "const"}
-        self.handed_out = {_root(o).id for o in self.results}
+        self.handed_out = {root(o).id for o in self.results}
         self.wholes = self._wholes()
         self.seeds = self._seeds()
         self.values = self._values()
@@ -132,7 +132,7 @@ class _Problem:
         """The values that the backward reads first-hand, views looked through."""
         found = [a for n in self.joint.nodes if n.id in self.backward for a in n.args]
         found += self.joint.outputs[self.n_outputs :]
-        return [r for r in {r.id: r for r in map(_root, found)}.values() if r.id not in self.backward]
+        return [r for r in {r.id: r for r in map(root, found)}.values() if r.id not in self.backward]
 
     def _wholes(self) -> dict[int, tuple[Node, tuple]]:
         """Id of a part that can be cut out of a whole -> that whole, and where the part lies.
@@ -167,7 +167,7 @@ class _Problem:
 
     def _arguments(self, n: Node) -> list[Node]:
         """The values of the network that this one is computed from."""
-        roots = [_root(a) if a.op in VIEWS else a for a in n.args]
+        roots = [root(a) for a in n.args]
         return [r for r in roots if r.id not in self.free]
 
     def solve(self, rate: float, lasting: float = 0.0, largest: float = math.inf) -> set[int]:
@@ -325,13 +325,6 @@ class _Handover:
 
 def _time(n: Node) -> int:
     return UNLIMITED if calls_back(n) else round(PRECISION * cost.nanoseconds(n))
-
-
-def _root(n: Node) -> Node:
-    """The value that a chain of views looks at."""
-    while n.op in VIEWS:
-        n = n.args[0]
-    return n
 
 
 def _dependent(graph: Graph, sources) -> set[int]:

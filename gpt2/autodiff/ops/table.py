@@ -128,6 +128,22 @@ def facts(n: Node) -> Op:
     return OPS.get(n.op, _NO_OP)
 
 
+def root(n: Node) -> Node:
+    """The value that a chain of views looks at; n itself if it is no view."""
+    while n.op in VIEWS:
+        n = n.args[0]
+    return n
+
+
+def views_of(n: Node) -> list[Node]:
+    """The views that lead from the root of n to n, the innermost first."""
+    found: list[Node] = []
+    while n.op in VIEWS:
+        found.append(n)
+        n = n.args[0]
+    return found[::-1]
+
+
 def infer(op: str, args: tuple, attrs: dict) -> tuple[tuple, Any]:
     """Shape and dtype of the result."""
     return OPS[op].infer(*args, **attrs)

@@ -29,7 +29,7 @@ from ..graph import Graph, Node, const_value, freeze, is_scalar_const, rewrite, 
 from ..ops import input_node
 from ..ops.build import assemble, item
 from ..ops.subgraph import Cut, given, items, splice, stretch
-from ..ops.table import VIEWS, facts
+from ..ops.table import VIEWS, facts, root
 from .match import calls_back
 
 FEWEST = 3  # copies, below which nothing is gained
@@ -495,14 +495,8 @@ def _name_of(given: Sequence[Node]) -> str | None:
     """What an argument is called: as the first copy's, or as the input that all of them are parts of."""
     if given[0].name is not None:
         return given[0].name
-    roots = {_root(n) for n in given}
+    roots = {root(n) for n in given}
     return roots.pop().name if len(roots) == 1 else None
-
-
-def _root(n: Node) -> Node:
-    while n.op in VIEWS:
-        n = n.args[0]
-    return n
 
 
 def _same_constant(a: Node, b: Node) -> bool:

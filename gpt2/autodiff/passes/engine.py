@@ -31,7 +31,7 @@ import numpy as np
 from ..graph import Graph, GraphError, Node, const_value, with_args
 from ..hidden import active, is_hidden, text_of
 from ..ops.exactness import decided
-from ..ops.table import EXACTLY, NEARLY, VIEWS, apply, facts, is_elementwise
+from ..ops.table import EXACTLY, NEARLY, VIEWS, apply, facts, is_elementwise, root, views_of
 from ..switches import FAST, STRICT
 from .match import calls_back, number
 
@@ -202,11 +202,11 @@ class Sweep:
         """The product m, which stands for n, with factors in two arrays if they were so in n. Where equal
         values are computed once, a @ b.T may become a @ a.T, which BLAS adds up in another order.
         """
-        a, b = map(_root, m.args)
-        if a is not b or _root(n.args[0]) is _root(n.args[1]):
+        a, b = map(root, m.args)
+        if a is not b or root(n.args[0]) is root(n.args[1]):
             return m
         other: Node = apply("copy", b)
-        for view in _views_of(m.args[1]):
+        for view in views_of(m.args[1]):
             other = with_args(view, (other,))
         return with_args(m, (m.args[0], self._settle(other, n)))
 
@@ -288,21 +288,6 @@ class Sweep:
                 self._uses[a.id] = self._uses.get(a.id, 0) + 1
                 self._retired.discard(a.id)
         return got
-
-
-def _root(n: Node) -> Node:
-    while n.op in VIEWS:
-        n = n.args[0]
-    return n
-
-
-def _views_of(n: Node) -> list[Node]:
-    """The views that lead from the root of n to n, the innermost first."""
-    found = []
-    while n.op in VIEWS:
-        found.append(n)
-        n = n.args[0]
-    return found[::-1]
 
 
 def lies_otherwise(got: Node, n: Node) -> bool:

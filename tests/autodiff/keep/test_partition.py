@@ -12,10 +12,11 @@ from gpt2.autodiff import passes
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.keep.maxflow import UNLIMITED, Network
-from gpt2.autodiff.keep.partition import PRECISION, _Problem, _root, partition
+from gpt2.autodiff.keep.partition import PRECISION, _Problem, partition
 from gpt2.autodiff.ops import apply, build, const, cost, input_node
 from gpt2.autodiff.ops.build import exp, log, reshape, sqrt, sum_, swap_last, tanh, transpose
 from gpt2.autodiff.ops.interpret import check, evaluate_graph
+from gpt2.autodiff.ops.table import root
 from gpt2.autodiff.switches import Options
 from tests.support.random_graphs import random_arrays, random_graph
 
@@ -178,7 +179,7 @@ def test_the_halves_compute_what_the_whole_does(budget):
         assert len(saved) == len(first) - 4 == len(bwd.inputs) - 2
         for got, expected in zip([*first[:4], *grads], want, strict=True):
             np.testing.assert_array_equal(got, expected)
-        handed_out = {_root(o).id for o in joint.outputs[:4]}
+        handed_out = {root(o).id for o in joint.outputs[:4]}
         answers = ("equal", "not_equal", "less", "greater")  # kept whatever they cost
         priced = [n for n in saved if n.op not in ("input", *answers)]
         kept = sum(n.nbytes for n in priced if n.id not in handed_out)
