@@ -12,7 +12,6 @@ first gradients take beyond later ones, in seconds of the processor. It should n
 computes each operation once.
 """
 
-import argparse
 import functools
 import itertools
 import statistics
@@ -21,10 +20,10 @@ import time
 import numpy as np
 
 from bench.growth import PROGRAMS
+from bench.harness import program
 from bench.harness.cases import cases
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for
-from gpt2.hints import typed
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 
@@ -99,9 +98,9 @@ def print_row(name, s):
 def print_growth(sizes):
     """A row for each program of bench/growth.py: milliseconds an operation, for each number of operations."""
     print("  ".join([f"{'ms an operation':<15}", *(f"{n:>10}" for n in sizes)]))
-    for name, program in PROGRAMS.items():
-        compiling(*program(50))  # what is loaded on first use is
-        figures = [growth(program, n) for n in sizes if n <= MOST.get(name, n)]
+    for name, made in PROGRAMS.items():
+        compiling(*made(50))  # what is loaded on first use is
+        figures = [growth(made, n) for n in sizes if n <= MOST.get(name, n)]
         texts = [f"{x:>10.3f}" for x in figures] + [f"{'-':>10}"] * (len(sizes) - len(figures))
         print("  ".join([f"{name:<15}", *texts]), flush=True)
 
@@ -126,17 +125,9 @@ def compiling(f, args):
     return (sum(times[:3]) - sum(times[3:])) * 1e3
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog=typed("python -m bench.compile_time"), description=__doc__.split("\n")[0]
-    )
-    parser.add_argument(
-        "--repeat",
-        type=int,
-        default=3,
-        metavar="N",
-        help="compilations of each program, of which the quickest counts (default 3)",
-    )
+def main(arguments):
+    parser = program.plain_parser("bench.compile_time", __doc__.split("\n")[0])
+    program.number(parser, "--repeat", 3, "compilations of each program, of which the quickest counts")
     parser.add_argument("--real", action="store_true", help="models as wide as GPT-2 124M")
     parser.add_argument(
         "--blocks",
@@ -164,4 +155,4 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

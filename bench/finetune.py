@@ -10,21 +10,17 @@ process of its own; what counts is the median of the ratios within a round. The 
 is trained, have to agree. Memory is the most that the process ever held, pages of mapped files included.
 """
 
-import json
-import os
-import statistics
-import sys
+import math
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from bench.harness import machine, program
-from bench.harness.contenders import KEEP_MEMORY
+from bench.harness import contenders, program, ratios
 from bench.harness.sizes import BETAS, CLIP, EPS, LR
-from bench.harness.turns import Lines, environment
-from bench.harness.worker import watch_coordinator
+from bench.harness.turns import Contest
 from gpt2 import AdamW
 from gpt2.autodiff import set_threads
 from gpt2.commands.convert import write
@@ -91,94 +87,93 @@ class Peft:
         return loss.item()
 
 
-CONTENDERS = {
-    "full": lambda folder, threads, targets: Ours(folder, threads, "all", targets),
-    "lora": lambda folder, threads, targets: Ours(folder, threads, f"lora:{RANK}", targets),
-    "lora-manual": lambda folder, threads, targets: Ours(folder, threads, f"lora:{RANK}", targets, None),
-    "peft": Peft,
-    "peft-compile": lambda folder, threads, targets: Peft(folder, threads, targets, compiled=True),
-}
+NAMES = ("full", "lora", "lora-manual", "peft", "peft-compile")
 PEERS = ("peft", "peft-compile")
 
 
-# ---- A contender's process -------------------------------------------------------------------------------
-
-
-def work(name, folder, threads, targets):
-    """Answer each line of standard input, a number of steps: their seconds, the first loss, the memory."""
-    watch_coordinator()
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints must not end up among the answers
-    step = CONTENDERS[name](folder, threads, targets)
+def steps(variant, threads, folder, targets):
+    """A contender's turn: seconds of so many steps, and their losses."""
+    if variant in PEERS:
+        step = Peft(folder, threads, targets, compiled=variant == "peft-compile")
+    else:
+        train = "all" if variant == "full" else f"lora:{RANK}"
+        step = Ours(folder, threads, train, targets, None if variant == "lora-manual" else "whole")
     config = pretrained.find_config(folder)
     rng = np.random.default_rng(1)
-    for line in sys.stdin:
+
+    def turn(steps):
         times, losses = [], []
-        for _ in range(int(line)):
+        for _ in range(steps):
             tokens, wanted = rng.integers(0, config.vocab_size, (2, B, T))
             begin = time.perf_counter()
             losses.append(step(tokens, wanted))
             times.append(time.perf_counter() - begin)
-        print(json.dumps([times, losses[0], machine.peak_memory()]), file=answers, flush=True)
+        return {"times": {"step": times}, "losses": losses}
+
+    return turn
 
 
 # ---- The contest -----------------------------------------------------------------------------------------
 
 
-def contest(names, folder, threads, targets, rounds, steps):
-    """contender -> its facts: the median of each round's steps, its first loss, the bytes it held."""
-    found, players = {}, {}
-    try:
-        for name in names:  # one after the other: to load and compile takes more than a step does
-            env = {**environment(threads), **(KEEP_MEMORY if name in PEERS else {})}
-            player = Lines("bench.finetune", (name, folder, threads, targets), env)
-            answer = player.turn(2)
-            if answer is None:
-                player.close()
-                program.note(f"{name}: not there, or not enough memory")
-                continue
-            program.note(f"{name}: ready, {1e3 * answer[0][-1]:.0f} ms for its second step")
-            players[name], found[name] = player, {"seconds": [], "loss": answer[1], "bytes": answer[2]}
-        for _ in range(rounds):
-            for name, player in players.items():
-                times, _, held = player.turn(
-                    1 + steps
-                )  # the first finds the caches as the one before left them
-                found[name]["seconds"].append(statistics.median(times[1:]))
-                found[name]["bytes"] = held
-    finally:
-        for player in players.values():
-            player.close()
-    first = next(iter(found.values()))["loss"]
+def set_up(player, folder, targets):
+    """Two steps, of which the first has the loss that is compared."""
+    player.ask(do="work", make="steps", folder=folder, targets=targets)
+    answer = player.ask(do="turn", steps=2)
+    program.note(f"{player.name}: ready, {1e3 * answer['times']['step'][-1]:.0f} ms for its second step")
+    return {"loss": answer["losses"][0], "peak": player.ask(do="peak")["bytes"]}
+
+
+def measure(names, folder, threads, targets, rounds, steps):
+    """contender -> the median of each round's steps, its first loss, the bytes it held; and who is absent."""
+    players = {f"finetune-{name}": name for name in names}
+    with Contest(players, threads, partial(set_up, folder=folder, targets=targets)) as contest:
+        contest.play(rounds, math.inf, block=steps, long_s=math.inf)
+        found = {
+            players[player]: {
+                "seconds": ratios.of_rounds(parts["step"]),
+                "loss": contest.facts[player]["loss"],
+                "bytes": contest.peak(player),
+            }
+            for player, parts in contest.samples.items()
+        }
+    check(found)
+    order = [name for name in names if name in found]
+    return {
+        "contenders": {name: found[name] for name in order},
+        "absent": contest.absent,
+        "load": contest.load,
+    }
+
+
+def check(found):
+    """Raise UserError unless all contenders begin with the same loss."""
+    first = next(iter(found.values()), {}).get("loss")
     for name, facts in found.items():
         if not abs(facts["loss"] - first) <= TOLERANCE * abs(first):
             raise UserError(f"{name} begins with a loss of {facts['loss']}, the others with {first}")
-    return found
 
 
-def ratio(ours, theirs):
-    """The median of the ratios within a round."""
-    return statistics.median(a / b for a, b in zip(ours, theirs))
+def median(seconds):
+    return ratios.spread(seconds)["median"]
 
 
-def as_text(model, threads, targets, found):
-    lines = [f"{model}, B{B} T{T}, lora:{RANK} on {targets}, {threads} thread{'s' * (threads > 1)}"]
-    fastest = min(
-        (name for name in found if name in PEERS),
-        key=lambda name: statistics.median(found[name]["seconds"]),
-        default=None,
-    )
+def as_text(result):
+    found = result["contenders"]
+    told = ratios.plural(result["threads"], "thread")
+    lines = [f"{result['model']}, B{B} T{T}, lora:{RANK} on {result['targets']}, {told}"]
+    peers = {name: median(found[name]["seconds"]) for name in found if name in PEERS}
+    fastest = min(peers, key=peers.get, default=None)
     for name, facts in found.items():
-        held = (
-            f"{1e3 * statistics.median(facts['seconds']):9.0f} ms   {facts['bytes'] / 2**30:6.2f} GiB at most"
-        )
-        ratios = [
-            f"{ratio(facts['seconds'], found[other]['seconds']):.2f} of {other}"
+        seconds = facts["seconds"]
+        held = f"{1e3 * median(seconds):9.0f} ms   {facts['bytes'] / 2**30:6.2f} GiB at most"
+        by = [
+            f"{median([a / b for a, b in zip(seconds, found[other]['seconds'])]):.2f} of {other}"
             for other in ("full", fastest)
             if other in found and other != name and name.startswith("lora")
         ]
-        lines.append(f"  {name:<14}{held}   {', '.join(ratios)}".rstrip())
-    return "\n".join(lines)
+        lines.append(f"  {name:<14}{held}   {', '.join(by)}".rstrip())
+    return "\n".join([*lines, *contenders.absences(result["absent"]), program.load_line(result["load"])])
 
 
 def make_weights(model, folder):
@@ -189,57 +184,27 @@ def make_weights(model, folder):
 
 
 def main(argv):
-    if argv[:1] == ["--work"]:
-        return work(argv[1], argv[2], int(argv[3]), argv[4])
     parser = program.parser("bench.finetune", "Time a step of adapters beside the full step and beside peft.")
-    add = parser.add_argument
-    add(
-        "--models",
-        metavar="NAME,...",
-        default="gpt2,gpt2-medium",
-        help=f"of {', '.join(MODELS)} (default gpt2,gpt2-medium)",
-    )
-    add(
-        "--contenders",
-        metavar="NAME,...",
-        default=",".join(CONTENDERS),
-        help=f"who takes part (default {', '.join(CONTENDERS)})",
-    )
-    add("--targets", metavar="NAME,...", default="c_attn", help="matrices with an adapter (default c_attn)")
-    add(
-        "--rounds",
-        metavar="N",
-        type=program.positive(int),
-        default=7,
-        help="rounds, in each of which all take a turn (default 7)",
-    )
-    add(
-        "--steps",
-        metavar="N",
-        type=program.positive(int),
-        default=2,
-        help="of training in a turn that count (default 2)",
-    )
-    add(
-        "--weights",
-        metavar="FOLDER",
-        default="",
-        help="where weights are kept for the next time (default: nowhere)",
+    program.names(parser, "--models", "gpt2,gpt2-medium", f"of {', '.join(MODELS)}")
+    program.names(parser, "--contenders", ",".join(NAMES), "who takes part")
+    program.names(parser, "--targets", "c_attn", "matrices with an adapter")
+    program.number(parser, "--rounds", 7, "rounds, in each of which all take a turn")
+    program.number(parser, "--steps", 2, "of training in a turn that count")
+    parser.add_argument(
+        "--weights", metavar="FOLDER", default="", help="where weights are kept (default: nowhere)"
     )
     options = parser.parse_args(argv)
-    names = _some(options.contenders, CONTENDERS, "--contenders")
+    names = _some(options.contenders, NAMES, "--contenders")
     models = _some(options.models, MODELS, "--models")
-    facts = machine.describe()
-    program.say(options, program.machine_line(facts))
-    results = []
+    report = program.Report(options, "finetune")
     with tempfile.TemporaryDirectory() as temporary:
         for model in models:
             folder = make_weights(model, Path(options.weights or temporary, model))
             for threads in program.thread_counts(options.threads):
-                found = contest(names, folder, threads, options.targets, options.rounds, options.steps)
-                results.append({"model": model, "threads": threads, "contenders": found})
-                program.say(options, as_text(model, threads, options.targets, found))
-    program.write_json(options, {"benchmark": "finetune", "machine": facts, "results": results})
+                result = {"model": model, "threads": threads, "targets": options.targets}
+                result |= measure(names, folder, threads, options.targets, options.rounds, options.steps)
+                report.add(result, as_text(result))
+    report.write()
     return 0
 
 

@@ -33,13 +33,11 @@ def main(argv):
         "bench.first_step", "How long a process takes to its first step, part by part.", "threads of the step"
     )
     program.model_flags(parser)
-    add = parser.add_argument
-    add("--runs", metavar="N", type=program.positive(int), default=5, help="processes (default 5)")
-    add("--untouched", action="store_true", help="count the first use of memory as well")
+    program.number(parser, "--runs", 5, "processes")
+    parser.add_argument("--untouched", action="store_true", help="count the first use of memory as well")
     options = parser.parse_args(argv)
     size, threads = sizes.find(options.size, flag="--size"), program.thread_counts(options.threads)[-1]
-    facts = machine.describe()
-    program.say(options, program.machine_line(facts))
+    report = program.Report(options, "first_step")
     load = machine.Load()
     with tempfile.TemporaryDirectory() as folder:
         touched = 0 if options.untouched else BYTES * size.config.num_parameters
@@ -47,8 +45,8 @@ def main(argv):
     result = {"size": size.name, "backward": options.backward, "threads": threads, "runs": runs}
     result["touched"] = touched
     result["load"] = load.report()
-    program.say(options, as_text(result))
-    program.write_json(options, {"benchmark": "first_step", "machine": facts, "results": [result]})
+    report.add(result, as_text(result))
+    report.write()
     return 0
 
 
@@ -76,7 +74,7 @@ def as_text(result):
     threads = result["threads"]
     return "\n".join(
         [
-            f"{result['size']}, gpt2 {result['backward']}, {threads} thread{'s' * (threads > 1)}: seconds "
+            f"{result['size']}, gpt2 {result['backward']}, {ratios.plural(threads, 'thread')}: seconds "
             "from an empty process to the end of the first update"
             + (
                 f", {result['touched'] / 2**30:.1f} GiB of memory touched before" if result["touched"] else ""

@@ -8,17 +8,15 @@ to 1e-9 first.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from bench.harness import worker
+from bench.harness import program, worker
 from bench.studies.measure import interleave
 from gpt2 import autodiff as ad
-from gpt2.hints import typed
 
 
 def functions(xp: Any, n: int) -> dict[str, Callable]:
@@ -39,16 +37,10 @@ def functions(xp: Any, n: int) -> dict[str, Callable]:
     }
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog=typed("python -m bench.jacobian"), description=__doc__.split("\n")[0]
-    )
-    parser.add_argument(
-        "--size", metavar="N", type=int, default=500, help="arguments and results (default 500)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, metavar="S", default=4.0, help="for each function (default 4)"
-    )
+def main(argv: list[str]) -> None:
+    parser = program.plain_parser("bench.jacobian", __doc__.split("\n")[0])
+    program.number(parser, "--size", 500, "arguments and results")
+    program.number(parser, "--seconds", 4.0, "for each function", float)
     args = parser.parse_args(argv)
     worker.pin(1)
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -79,4 +71,4 @@ def ready(jax: Any, f: Callable, x: Any) -> Callable:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

@@ -14,8 +14,6 @@ import functools
 from bench.harness import cases, contenders, program, ratios
 from bench.harness.turns import Contest
 
-# float32 sums of up to 50257 terms in different orders, relative to the length of the array.
-TOLERANCE = 1e-4
 TURN_S = 0.05  # many short turns: a layer takes between 0.1 ms and 0.5 s
 PARTS = ("forward", "backward")
 DERIVED = (("auto", "manual"), ("auto", "written"), ("manual", "written"))
@@ -29,9 +27,7 @@ def main(argv):
         default="B4T64",
         help="batches, B sequences of T tokens (default B4T64)",
     )
-    parser.add_argument(
-        "--layers", metavar="NAME,...", default="", help=f"of {', '.join(cases.cases(1, 1))} (default all)"
-    )
+    program.names(parser, "--layers", "", f"of {', '.join(cases.cases(1, 1))}")
     program.contest_flags(parser, rounds=15, seconds=20, default=contenders.LAYER, among=contenders.LAYERS)
     options = parser.parse_args(argv)
     batches = options.sizes.split(",")
@@ -40,15 +36,12 @@ def main(argv):
         cases.find_batch(batch)
     taking_part = contenders.find(options.contenders, contenders.LAYER, contenders.LAYERS)
     threads = program.thread_counts(options.threads)
-    facts = program.facts(options)
-    program.say(options, program.machine_line(facts))
-    results = []
+    report = program.Report(options, "layers", program.facts(options))
     for batch in batches:
         for n in threads:
-            results.append(measure(batch, n, names, taking_part, options))
-            program.say(options, "\n" + as_text(results[-1]))
-    program.write_json(options, {"benchmark": "layers", "machine": facts, "results": results})
-    return 0 if any(row["rows"] for result in results for row in result["layers"].values()) else 1
+            result = measure(batch, n, names, taking_part, options)
+            report.add(result, as_text(result))
+    return 0 if any(row["rows"] for result in report.write() for row in result["layers"].values()) else 1
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
@@ -60,7 +53,7 @@ def measure(batch, threads, layers, names, options):
     with Contest(names, threads, lambda player: {}, options.nice) as contest:
         result["absent"] = dict(contest.absent)
         for layer in layers:
-            program.note(f"{batch}, {threads} thread{'s' * (threads > 1)}: {layer}")
+            program.note(f"{batch}, {ratios.plural(threads, 'thread')}: {layer}")
             contest.set_work(
                 functools.partial(set_up, batch=batch, case=layer, elementwise=options.elementwise)
             )
@@ -95,7 +88,7 @@ def disagreeing(facts):
             wrong[name] = f"shapes of its results differ from those of {base}"
             continue
         errors = [abs(a - b) / y[1] for x, y in zip(ours, theirs) if y[1] for a, b in zip(x[1:], y[1:])]
-        if not (error := ratios.worst(errors)) <= TOLERANCE:
+        if not (error := ratios.worst(errors)) <= cases.TOLERANCE:
             wrong[name] = f"differs from {base} by {error:.1e} (relative)"
     return wrong
 
@@ -143,7 +136,7 @@ def geometric_means(layers):
 def as_text(result):
     present = [n for n in contenders.CONTENDERS if any(n in row["rows"] for row in result["layers"].values())]
     text = [
-        f"{result['batch']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
+        f"{result['batch']}, {ratios.plural(result['threads'], 'thread')}, "
         f"gpt2 with elementwise {result['elementwise']}: forward / backward, median milliseconds"
     ]
     lines = []
@@ -152,7 +145,7 @@ def as_text(result):
         lines.append([layer, *cells])
     text.append(ratios.table(["layer", *map(title, present)], lines))
     text += ratio_table(result, present)
-    text += [f"{title(name)}: {contenders.absence(why)}" for name, why in result["absent"].items()]
+    text += contenders.absences(result["absent"])
     for layer, row in result["layers"].items():
         text += [f"{layer}, {title(name)}: not counted, {why}" for name, why in row["wrong"].items()]
     text += [f"{', '.join(layers)}: {why}" for why, layers in absences(result["layers"]).items()]

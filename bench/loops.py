@@ -10,14 +10,13 @@ steps as an argument, and through a Python loop. "compile" is what the first cal
 
 from __future__ import annotations
 
-import argparse
 import time
 import tracemalloc
 
 import numpy as np
 
+from bench.harness import program
 from gpt2 import autodiff as ad
-from gpt2.hints import typed
 
 CARRY = 200
 STEPS = (100, 1000, 10_000)
@@ -77,8 +76,8 @@ def measured(f, n) -> tuple[float, float, int]:
     return times[0], min(times[1:]), peak
 
 
-def main(argv=None) -> None:
-    parser = argparse.ArgumentParser(prog=typed("python -m bench.loops"), description=__doc__.split("\n")[0])
+def main(argv) -> None:
+    parser = program.plain_parser("bench.loops", __doc__.split("\n")[0])
     add, ways = parser.add_argument, ["scan", "while_loop"]
     add(
         "--steps", metavar="N", type=int, nargs="+", default=STEPS, help="of the ODE (default 100 1000 10000)"
@@ -101,4 +100,4 @@ def main(argv=None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

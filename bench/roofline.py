@@ -14,12 +14,20 @@ import itertools
 import statistics
 from pathlib import Path
 
-from bench.harness import bars, contenders, machine, program, ratios, sizes
+from bench import drawing
+from bench.harness import contenders, machine, program, ratios, sizes
 from bench.harness.turns import DISTURBED, Failed, Player, settle
 from bench.harness.work import step_work
 from gpt2.errors import UserError
 
 ENGINE = ("written", "manual", "auto", "whole")
+# Of the picture
+COLOURS = {"products": "own", "memory": "green"}
+KEYS = {
+    "own": "bound by products",
+    "green": "bound by memory",
+    "peer": "above the bound: what a faster engine could win",
+}
 
 
 def main(argv):
@@ -28,21 +36,9 @@ def main(argv):
         "Compare the training step with what this machine could do.",
         "threads of a step, e.g. 1,2",
     )
-    parser.add_argument(
-        "--sizes",
-        metavar="NAME,...",
-        default="124M-B4T64",
-        help=f"of model and batch: {', '.join(sizes.SIZES)}, or all (default 124M-B4T64)",
-    )
-    parser.add_argument(
-        "--contenders",
-        metavar="NAME,...",
-        default="manual",
-        help=f"whose steps: of {', '.join(ENGINE)} (default manual)",
-    )
-    parser.add_argument(
-        "--steps", metavar="N", type=program.positive(int), default=5, help="steps that are timed (default 5)"
-    )
+    program.names(parser, "--sizes", "124M-B4T64", f"of model and batch: {', '.join(sizes.SIZES)}, or all")
+    program.names(parser, "--contenders", "manual", f"whose steps: of {', '.join(ENGINE)}")
+    program.number(parser, "--steps", 5, "steps that are timed")
     parser.add_argument(
         "--lines",
         metavar="N",
@@ -59,14 +55,15 @@ def main(argv):
     variants = contenders.find(options.contenders, ENGINE)
     if others := [name for name in variants if name not in ENGINE]:
         raise UserError(f"--contenders: {others[0]!r} has no timers, expected some of {', '.join(ENGINE)}")
-    facts = machine.describe()
-    program.say(options, program.machine_line(facts))
-    threads = program.thread_counts(options.threads)
-    results = [measure(*which, options) for which in itertools.product(chosen, variants, threads)]
-    program.write_json(options, {"benchmark": "roofline", "machine": facts, "results": results})
-    drawn = [result for result in results if "rows" in result]
+    if options.svg:
+        drawing.look()  # says so if matplotlib is missing, before anything is measured
+    report = program.Report(options, "roofline")
+    for which in itertools.product(chosen, variants, program.thread_counts(options.threads)):
+        result = measure(*which, options)
+        report.add(result, as_text(result))
+    drawn = [result for result in report.write() if "rows" in result]
     if options.svg and drawn:
-        Path(options.svg).write_text(bars.svg(drawn[-1], heading(drawn[-1])), encoding="utf-8")
+        Path(options.svg).write_text(picture(drawn[-1]), encoding="utf-8")
     return 0 if drawn else 1
 
 
@@ -92,7 +89,6 @@ def measure(size, variant, threads, options):
     finally:
         settle(*player.pids)
         player.close()
-    program.say(options, "\n" + as_text(result))
     return result
 
 
@@ -130,7 +126,7 @@ def heading(result):
     beside = ", measured beside other work" if disturbed(result) else ""
     return (
         f"{result['size']}, {contenders.CONTENDERS[result['variant']].title}, "
-        f"{result['threads']} thread{'s' * (result['threads'] > 1)}{beside}"
+        f"{ratios.plural(result['threads'], 'thread')}{beside}"
     )
 
 
@@ -178,6 +174,17 @@ def as_text(result):
         text += ["", ratios.table(header, lines)]
     text += [f"{share:6.1%}  {place}  {source[:80]}" for share, place, source in result.get("lines", ())]
     return "\n".join([*text, program.load_line(result["load"])])
+
+
+def picture(result):
+    """For each layer its time, and in it the least that the machine needs; who takes longest first."""
+    rows = {key: row for key, row in result["rows"].items() if row["ms"] is not None}
+    group = []
+    for key, row in sorted(rows.items(), key=lambda item: -item[1]["ms"]):
+        parts = ("peer", row["ms"]), (COLOURS[row["by"]], min(row["bound_ms"], row["ms"]))
+        over = f", {row['ms'] / row['bound_ms']:.1f} x" if row["bound_ms"] else ""
+        group.append(drawing.Bar(key.replace("/", " "), parts, f"{row['ms']:.1f} ms{over}"))
+    return drawing.adaptive(drawing.svg(drawing.bars(heading(result), {"": group}, KEYS, 760, 190)))
 
 
 def line(key, row, step_ms):

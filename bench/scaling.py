@@ -10,12 +10,12 @@ the median over the rounds of the ratio within a round; see bench/harness/turns.
 """
 
 import contextlib
-import random
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from bench.harness import cluster, machine, program, ratios
-from bench.harness.turns import DISTURBED, ENOUGH, settle
+from bench.harness.turns import play_rounds, settle
 from bench.harness.worker import set_priority
 from gpt2.errors import UserError
 
@@ -37,10 +37,7 @@ class Setup:
 
     @property
     def label(self):
-        return (
-            f"{self.workers} process{'es' * (self.workers > 1)} x "
-            f"{self.threads} thread{'s' * (self.threads > 1)}"
-        )
+        return f"{self.workers} process{'es' * (self.workers > 1)} x {ratios.plural(self.threads, 'thread')}"
 
 
 def main(argv):
@@ -55,33 +52,15 @@ def main(argv):
         default="124M-B8T64",
         help=f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)",
     )
-    parser.add_argument(
-        "--workers",
-        metavar="N,...",
-        default="",
-        help="processes (default: 1 to the number of cores, where they divide the batch)",
-    )
+    every = "processes (default: 1 to the number of cores, where they divide the batch)"
+    parser.add_argument("--workers", metavar="N,...", default="", help=every)
     parser.add_argument(
         "--backward", metavar="WHICH", default="manual", help="manual, auto, whole, or a mix (default manual)"
     )
     parser.add_argument("--pin", action="store_true", help="keep each worker to cores of its own")
-    parser.add_argument(
-        "--rounds", metavar="N", type=program.positive(int), default=12, help="rounds at most (default 12)"
-    )
-    parser.add_argument(
-        "--seconds",
-        metavar="S",
-        type=program.positive(float),
-        default=90,
-        help="time for all rounds; at least three are played (default 90)",
-    )
-    parser.add_argument(
-        "--nice",
-        metavar="N",
-        type=program.niceness,
-        default=0,
-        help="priority, e.g. -15 where others use the machine too; below 0 is for root alone (default 0)",
-    )
+    program.number(parser, "--rounds", 12, "rounds at most")
+    program.number(parser, "--seconds", 90.0, "time for all rounds; at least three are played", float)
+    program.nice_flag(parser)
     parser.add_argument("--cluster", action="store_true", help="only the table for many machines")
     options = parser.parse_args(argv)
     if options.cluster:
@@ -100,25 +79,16 @@ def main(argv):
     ]
     weak = [Setup(n, 1, b * n) for n in counts]
     set_priority(options.nice)  # the workers inherit it
-    facts = machine.describe()
-    program.say(options, program.machine_line(facts))
+    told = {"size": options.size, "backward": options.backward, "pin": options.pin}
+    report = program.Report(options, "scaling", **told)
     samples, load = measure(preset, changes, T, list(dict.fromkeys([*strong, *weak])), options)
     tables = {"strong": rows_of(strong, samples, T), "weak": rows_of(weak, samples, T)}
-    for name, rows in tables.items():
-        program.say(options, "\n" + as_text(name, options, rows))
-    program.say(options, program.load_line(load))
-    program.write_json(
-        options,
-        {
-            "benchmark": "scaling",
-            "size": options.size,
-            "backward": options.backward,
-            "pin": options.pin,
-            "machine": facts,
-            "load": load,
-            **tables,
-        },
+    report.add(
+        {**tables, "load": load},
+        "\n\n".join(as_text(name, options, rows) for name, rows in tables.items())
+        + f"\n{program.load_line(load)}",
     )
+    report.write()
     return 0
 
 
@@ -171,46 +141,31 @@ def make_turn(team, config, B, T):
 
     rng = np.random.default_rng(1)
     batch = tuple(rng.integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
-    pids = [process.pid for process in team.workers.processes]
 
     def turn():
         begin = time.perf_counter()
         team.step([batch], 1e-4)
-        seconds = time.perf_counter() - begin
-        for pid in pids:
-            settle(pid)
-        return seconds
+        return time.perf_counter() - begin
 
-    turn.pids = pids
+    turn.pids = [process.pid for process in team.workers.processes]
     return turn
 
 
 def play(turns, options):
-    """Rounds in which every setup takes a step, in shuffled order; disturbed ones count if few others do."""
-    pids = sorted({pid for turn in turns.values() for pid in turn.pids})
-    load, order, shuffle = machine.Load(pids), list(turns), random.Random(0).shuffle
-    samples, others = {setup: [] for setup in turns}, []
-    begin = time.perf_counter()
-    for done in range(options.rounds):
-        spent = time.perf_counter() - begin
-        if done >= 3 and spent + spent / done > options.seconds:
-            break
-        shuffle(order)
-        worst = 0.0
-        for setup in order:
-            during = machine.Load(pids)
-            samples[setup].append([turns[setup]()])
-            worst = max(worst, during.report(pids)["others"] or 0.0)
-        others.append(worst)
-    quiet = [i for i, share in enumerate(others) if share <= DISTURBED]
-    counted = quiet if len(quiet) >= ENOUGH else range(len(others))
-    samples = {setup: [rounds[i] for i in counted] for setup, rounds in samples.items()}
-    return samples, {
-        **load.report(pids),
-        "rounds": len(others),
-        "rounds_counted": len(counted),
-        "rounds_disturbed": len(others) - len(quiet),
-    }
+    """Rounds in which every setup takes a step, and what others did meanwhile."""
+    samples = {setup: [] for setup in turns}
+
+    def step(setup):
+        samples[setup].append([turns[setup]()])
+
+    counted, load = play_rounds(
+        {setup: partial(step, setup) for setup in turns},
+        lambda setup: settle(*turns[setup].pids),
+        sorted({pid for turn in turns.values() for pid in turn.pids}),
+        options.rounds,
+        options.seconds,
+    )
+    return {setup: [rounds[i] for i in counted] for setup, rounds in samples.items()}, load
 
 
 def rows_of(setups, samples, T):

@@ -36,19 +36,15 @@ def main(argv):
         "bench.statements", "Where a step's time goes, by products and by memory.", "threads of the step"
     )
     program.model_flags(parser)
-    add = parser.add_argument
-    add(
-        "--steps", metavar="N", type=program.positive(int), default=5, help="steps that are timed (default 5)"
-    )
+    program.number(parser, "--steps", 5, "steps that are timed")
     options = parser.parse_args(argv)
     size, threads = sizes.find(options.size, flag="--size"), program.thread_counts(options.threads)[-1]
-    facts = machine.describe()
-    program.say(options, program.machine_line(facts))
+    report = program.Report(options, "statements")
     load = machine.Load()
     result = measure(size, options.backward, threads, options.steps)
     result["load"] = load.report()
-    program.say(options, as_text(result))
-    program.write_json(options, {"benchmark": "statements", "machine": facts, "results": [result]})
+    report.add(result, as_text(result))
+    report.write()
     return 0
 
 
@@ -237,7 +233,7 @@ def as_text(result):
     header = ["statements", "calls", "GFLOP", "MiB", "GFLOP/s or GB/s", "of the best", "ms", "above it"]
     return "\n".join(
         [
-            f"{result['size']}, gpt2 {result['backward']}, {threads} thread{'s' * (threads > 1)}: "
+            f"{result['size']}, gpt2 {result['backward']}, {ratios.plural(threads, 'thread')}: "
             f"{total:.0f} ms a step, {result['clocked_ms']:.0f} with a clock",
             f"the machine: {sgemm / 1e9:.0f} GFLOP/s in products, {copy / 1e9:.1f} GB/s in copies",
             f"products: {flops / 1e9:.0f} GFLOP, {products:.0f} ms, "

@@ -33,28 +33,20 @@ ABOUT = "Time the whole training step beside PyTorch, JAX and others."
 def main(argv, name="bench.step", about=ABOUT, size="124M-B4T64", default=contenders.STEP):
     """The program `name`; `size` and `default` are the size and the default contenders."""
     parser = program.parser(name, about)
-    parser.add_argument(
-        "--sizes",
-        metavar="NAME,...",
-        default=size,
-        help=f"of model and batch: {', '.join(sizes.SIZES)}, `all` of these, or, of examples/llama.py, "
-        f"{', '.join(sizes.LLAMAS)} (default {size})",
-    )
+    every = f"{', '.join(sizes.SIZES)}, `all` of these, or, of examples/llama.py, {', '.join(sizes.LLAMAS)}"
+    program.names(parser, "--sizes", size, f"of model and batch: {every}")
     program.contest_flags(parser, rounds=20, seconds=60, default=default)
     options = parser.parse_args(argv)
     names = list(sizes.SIZES) if options.sizes == "all" else options.sizes.split(",")
     chosen = [sizes.find(name, sizes.SIZES | sizes.LLAMAS) for name in names]
     taking_part = contenders.find(options.contenders, default)
     threads = program.thread_counts(options.threads)
-    facts = program.facts(options)
-    program.say(options, program.machine_line(facts))
-    results = []
+    report = program.Report(options, "step", program.facts(options))
     for size in chosen:
         for n in threads:
-            results.append(measure(size, n, taking_part, options))
-            program.say(options, "\n" + as_text(results[-1]))
-    program.write_json(options, {"benchmark": "step", "machine": facts, "results": results})
-    return 0 if all(result["rows"] for result in results) else 1
+            result = measure(size, n, taking_part, options)
+            report.add(result, as_text(result))
+    return 0 if all(result["rows"] for result in report.write()) else 1
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
@@ -198,7 +190,7 @@ def as_text(result):
             ]
         )
     text = [
-        f"{result['size']}, {result['threads']} thread{'s' * (result['threads'] > 1)}, "
+        f"{result['size']}, {ratios.plural(result['threads'], 'thread')}, "
         f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}; "
         "ratios: median [quartiles] over rounds",
         *([peak_line(result)] if shares else []),
@@ -206,10 +198,7 @@ def as_text(result):
         *dict.fromkeys(row["about"] for name, row in rows.items() if name != PEAK and row.get("about")),
     ]
     text += [f"{row['title']}: not counted, {why}" for row in rows.values() if (why := row.get("disagrees"))]
-    text += [
-        f"{contenders.CONTENDERS[name].title}: {contenders.absence(facts)}"
-        for name, facts in result["absent"].items()
-    ]
+    text += contenders.absences(result["absent"])
     return "\n".join([*text, *(program.load_line(load) for load in result["heats"])])
 
 

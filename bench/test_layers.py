@@ -4,14 +4,11 @@ The derived backward chooses what its forward saves, and may have it do some of 
 timed as well. The derived gradients are compared with the manual ones before they are timed.
 """
 
-import numpy as np
 import pytest
 
 from bench.harness.cases import cases, find_batch
-from bench.harness.engine import LayerRun, variant_layer
-
-# As in bench.layers: sums of up to 50257 float32 terms, relative to the length of the array.
-TOLERANCE = 1e-4
+from bench.harness.engine import LayerRun, check_results, variant_layer
+from bench.harness.ratios import plural
 
 
 @pytest.fixture(scope="module", params=cases(1, 1))
@@ -34,7 +31,7 @@ def derived(case, threads):
 def group(case, record, pytestconfig, threads):
     batch = pytestconfig.getoption("--bench-batch")
     shapes = [None if shape is None else list(getattr(shape, "shape", shape)) for shape in case.shapes]
-    record(f"{case.name} {batch}, {threads} thread{'s' * (threads > 1)}", shapes=shapes, batch=batch)
+    record(f"{case.name} {batch}, {plural(threads, 'thread')}", shapes=shapes, batch=batch)
 
 
 def test_forward(benchmark, group, manual):
@@ -51,10 +48,7 @@ def test_forward_of_derived(benchmark, group, derived):
 
 
 def test_derived(benchmark, group, manual, derived):
-    manual.forward()
-    manual.backward()
-    derived.forward()
-    derived.backward()
-    for ours, theirs in zip(derived.results(), manual.results(), strict=True):
-        assert np.linalg.norm(ours - theirs) <= TOLERANCE * np.linalg.norm(theirs)
+    manual.both()
+    derived.both()
+    check_results("derived", derived.results(), manual.results())
     benchmark(derived.backward)

@@ -3,6 +3,7 @@
 import pytest
 
 from bench.harness.engine import training
+from bench.harness.ratios import plural
 from bench.harness.sizes import SIZES, batches
 
 SIZE = SIZES["4x128-B12T64"]
@@ -10,7 +11,7 @@ SIZE = SIZES["4x128-B12T64"]
 
 @pytest.mark.parametrize("backward", ["written", "manual", "auto", "whole"])
 def test_step(benchmark, record, threads, backward):
-    record(f"step {SIZE.name}, {threads} thread{'s' * (threads > 1)}", batch=SIZE.name)
+    record(f"step {SIZE.name}, {plural(threads, 'thread')}", batch=SIZE.name)
     trainer = training(SIZE, backward, threads)
     stream = batches(SIZE)
     first = trainer.step(*next(stream))

@@ -11,7 +11,6 @@ The picture of memory is made from the compiler's plan, of --backward whole alon
 Parameters and the optimizer's moments, which stay for the whole run, are no part of it.
 """
 
-import html
 import re
 import threading
 import time
@@ -19,7 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bench import drawing
 from bench.harness import program, sizes
+from bench.harness.ratios import plural
 from gpt2 import autodiff as ad
 from gpt2.autodiff.run import kernels, threads
 from gpt2.autodiff.run.split_matmul import product
@@ -27,15 +28,8 @@ from gpt2.errors import UserError
 from gpt2.model import GPT2
 from gpt2.model.optimizer import AdamW
 
-WIDTH, LEFT, RIGHT, ROW, TOP = 1100, 90, 20, 46, 66  # pixels
-STYLE = """\
-text { font: 13px system-ui, sans-serif; fill: #1f2328; } .title { font-weight: 600; font-size: 15px; }
-.soft { fill: #57606a; } .paper { fill: #ffffff; } .lane { fill: #f1f4f7; }
-.product { fill: #2563eb; } .region { fill: #0d9488; }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3; } .soft { fill: #9aa4af; } .paper { fill: #0d1117; } .lane { fill: #1c2128; }
-  .product { fill: #58a6ff; } .region { fill: #2dd4bf; }
-}"""
+COLOURS = {"product": "own", "region": "green"}
+KEYS = {"own": "products", "green": "regions over blocks of rows"}
 
 
 def main(argv):
@@ -45,25 +39,20 @@ def main(argv):
         "threads of the step",
     )
     program.model_flags(parser, "4x128-B12T64")
+    program.number(parser, "--steps", 5, "steps, of which the last is drawn")
     add = parser.add_argument
     add("--out", metavar="FILE", default="timeline.svg", help="the picture (default timeline.svg)")
-    add(
-        "--steps",
-        metavar="N",
-        type=program.positive(int),
-        default=5,
-        help="steps, of which the last is drawn (default 5)",
-    )
     add("--memory", metavar="FILE", help="another picture: who holds which memory in the course of the step")
     options = parser.parse_args(argv)
     size = sizes.find(options.size, flag="--size")
     if options.memory and options.backward != "whole":
         raise UserError("--memory: is of --backward whole, which is one program with one plan for memory")
+    drawing.look()  # says so if matplotlib is missing, before anything is measured
     for count in program.thread_counts(options.threads)[-1:]:
         spans, seconds = record(size, options.backward, count, options.steps)
-        who = f"{size.name}, {options.backward}, {count} thread{'s' * (count > 1)}"
+        who = f"{size.name}, {options.backward}, {plural(count, 'thread')}"
         title = f"{who}: {1e3 * seconds:.1f} ms a step"
-        Path(options.out).write_text(svg(spans, seconds, title), encoding="utf-8")
+        Path(options.out).write_text(picture(spans, seconds, title), encoding="utf-8")
         program.say(options, f"{title}\n" + "\n".join(summary(spans, seconds)) + f"\nwrote {options.out}")
     if options.memory:
         Path(options.memory).write_text(memory(size), encoding="utf-8")
@@ -164,38 +153,15 @@ def summary(spans, seconds):
         yield f"thread {k + 1}: products {product:.0%}, regions {region:.0%}, neither {rest:.0%}"
 
 
-def svg(spans, seconds, title):
-    """The file: a lane for each thread, a bar for each of its spans."""
+def picture(spans, seconds, title):
+    """A lane for each thread, a bar for each of its spans."""
     order = lanes(spans)
-    height = TOP + ROW * len(order) + 40
-    scale = (WIDTH - LEFT - RIGHT) / seconds
-    lines = [_text(0, 20, title, "title")]
-    for x, kind, words in ((0, "product", "products"), (110, "region", "regions over blocks of rows")):
-        lines += [_bar(kind, x, 36, 14, 14, words), _text(x + 20, 48, words, "soft")]
-    for k in range(len(order)):
-        lines.append(_bar("lane", LEFT, TOP + ROW * k, WIDTH - LEFT - RIGHT, ROW - 10, ""))
-        lines.append(_text(0, TOP + ROW * k + 24, f"thread {k + 1}", ""))
-    for who, kind, name, begin, end in spans:
-        words = f"{name}: {1e6 * (end - begin):.0f} us"
-        y = TOP + ROW * order.index(who)
-        lines.append(_bar(kind, LEFT + scale * begin, y, max(scale * (end - begin), 0.3), ROW - 10, words))
-    bottom = TOP + ROW * len(order) + 14
-    for k in range(5):
-        at = seconds * k / 4
-        lines.append(_text(LEFT + scale * at - 10 * (k == 4), bottom, f"{1e3 * at:.1f} ms", "soft", "middle"))
-    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>\n{STYLE}\n</style>'
-    paper = f'<rect class="paper" width="{WIDTH}" height="{height}"/>'
-    return "\n".join([head, paper, *lines, "</svg>"]) + "\n"
-
-
-def _bar(kind, x, y, width, height, words):
-    title = f"<title>{html.escape(words)}</title>" if words else ""
-    return f'<rect class="{kind}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="{height}">{title}</rect>'
-
-
-def _text(x, y, words, kind, anchor="start"):
-    return f'<text class="{kind}" x="{x:.1f}" y="{y}" text-anchor="{anchor}">{html.escape(words)}</text>'
+    names = [f"thread {k + 1}" for k in range(len(order))]
+    shown = [
+        (order.index(who), COLOURS[kind], begin, end, f"{name}: {1e6 * (end - begin):.0f} us")
+        for who, kind, name, begin, end in spans
+    ]
+    return drawing.adaptive(drawing.svg(drawing.lanes(title, names, shown, seconds, KEYS)))
 
 
 if __name__ == "__main__":

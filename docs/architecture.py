@@ -252,8 +252,9 @@ room is missing here.
 ![The rooms of gpt2 and of its compiler, and which knows which](pictures/architecture.svg)
 
 An arrow leads from a room to one that it imports; arrows that follow from others are left out. All of them
-point down: no two rooms need each other, and no import hides in a function without a reason. tests/house.py
-has the table of all arrows that are allowed, and `python -m tests.house` prints those that there are.
+point down: no two rooms need each other, and no import hides in a function without a reason. pyproject.toml
+has the order of the rooms, which `lint-imports` (import-linter) checks; `python -m tests.house` prints all
+arrows.
 
 """
 
@@ -281,7 +282,7 @@ EXTRA = """\
 ## Beside the core
 
 Some {extra:,} lines that the core does not import, and that need not be read to understand it: it loads one
-of them by name (doors.py) where it is used first. tests/house.py says so, and a test runs the core without.
+of them by name (doors.py) where it is used first. import-linter checks that; a test runs the core without.
 
 """
 
@@ -337,13 +338,15 @@ def item(name: str, words: str) -> str:
 
 
 def picture() -> str:
+    return draw(panels())
+
+
+def panels() -> list[Panel]:
     arrows = house.arrows()
-    return draw(
-        [
-            panel("gpt2", arrows, PARTS, 1, lit=frozenset({"autodiff"})),
-            panel("inside gpt2/autodiff", arrows, ROOMS["gpt2/autodiff"], 2),
-        ]
-    )
+    return [
+        panel("gpt2", arrows, PARTS, 1, lit=frozenset({"autodiff"})),
+        panel("inside gpt2/autodiff", arrows, ROOMS["gpt2/autodiff"], 2),
+    ]
 
 
 def panel(title: str, arrows: house.Arrows, rooms: Mapping[str, Room], depth: int, lit=frozenset()) -> Panel:

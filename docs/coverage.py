@@ -1,4 +1,4 @@
-"""The page docs/coverage.md, made from the tables: `python -m docs.coverage > docs/coverage.md`.
+"""The page docs/coverage.md, made from the tables: `python -m docs.coverage`.
 
 A test compares the page with what this prints, and another checks the derivative of every function named
 there.
@@ -7,6 +7,7 @@ there.
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from tests.support.op_samples import samples_of
 HEAD = """\
 # What is differentiated
 
-Made by `python -m docs.coverage > docs/coverage.md`. A test fails when this page is out of date.
+Made by `python -m docs.coverage`. A test fails when this page is out of date.
 
 Everything below works in reverse and in forward mode, in any nesting of them, and to any order. What is not
 listed raises an error with the line of your function that called it; nothing gives a zero gradient silently.
@@ -154,4 +155,4 @@ def without_rule() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    Path(__file__).with_suffix(".md").write_text(page(), encoding="utf-8")

@@ -11,6 +11,7 @@ prefer reduced motion see the complete picture at once.
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import io
 import re
@@ -22,9 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from docs import front
-from docs.front import DARK, LIGHT, LINE, PAD, Palette
+from bench import drawing
+from bench.drawing import LIGHT
+from docs.front import FOLDER, LINE, PAD
 from gpt2 import autodiff as ad
+from gpt2.commands.explain import highlight
 
 SOURCE = """\
 import numpy as np
@@ -43,6 +46,10 @@ WRONG = "(1 + 0.044715 * x**2)"  # what should be (1 + 3 * 0.044715 * x**2)
 COLUMNS = 56  # characters a line
 CHARACTER = 8.5  # pixels, an upper estimate for the font below
 SPACING = 1.1 * LINE
+SANS = '"Helvetica Neue", Arial, sans-serif'
+MONO = "Menlo, Consolas, monospace"
+# Kinds of code -> their colours
+KINDS = {"k": "keyword", "s": "soft", "c": "comment", "n": "number", "f": "name"}
 PANEL = 2 * PAD + COLUMNS * CHARACTER - 4
 SECONDS, ROUNDS = 10, 3
 LABEL = (
@@ -153,8 +160,62 @@ class Animation:
         ]
 
 
-def picture(palette: Palette, columns: int) -> str:
-    """The SVG file with its panels in one or two columns."""
+# ---- Elements of SVG: matplotlib draws no animations -------------------------------------------------------
+
+
+def document(width: int, height: float, label: str, lines: list[str]) -> str:
+    """An SVG file of this height with these elements; label says what is seen to who cannot see it."""
+    style = [
+        f"text {{ font: 14px {SANS}; fill: {LIGHT['text']}; }}",
+        ".title { font-weight: 600; font-size: 16px; }",
+        f".soft {{ font-size: 13px; fill: {LIGHT['soft']}; }}",
+        f".code {{ font: 12px {MONO}; white-space: pre; }}",
+        *(f".code .{kind} {{ fill: {LIGHT[colour]}; }}" for kind, colour in KINDS.items()),
+    ]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" '
+            f'height="{height:g}" role="img" aria-label="{html.escape(label)}">',
+            "  <style>",
+            *(f"    {line}" for line in style),
+            "  </style>",
+            f'  <rect width="{width}" height="{height:g}" fill="{LIGHT["paper"]}"/>',
+            *(f"  {line}" for line in lines),
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def words(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+    """A line of text with its base line at y."""
+    named = f' class="{kind}"' if kind else ""
+    where = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f'<text{named} x="{x:g}" y="{y:g}"{where}>{html.escape(text)}</text>'
+
+
+def code(x: float, y: float, source: str) -> list[str]:
+    """Python in colours, a <text> a line, the first base line at y."""
+    coloured = re.sub("<(/?)span", r"<\1tspan", highlight.python(source)).split("\n")
+    return [
+        f'<text class="code" xml:space="preserve" x="{x:g}" y="{y + LINE * i:g}">{line}</text>'
+        for i, line in enumerate(coloured)
+        if line.strip()
+    ]
+
+
+def box(x: float, y: float, width: float, height: float) -> str:
+    return (
+        f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" fill="{LIGHT["panel"]}" '
+        f'stroke="{LIGHT["edge"]}"/>'
+    )
+
+
+# ---- The picture -------------------------------------------------------------------------------------------
+
+
+def picture(columns: int) -> str:
+    """The picture in light colours, with its panels in one or two columns."""
     shown, animation, drawn, gap = panels(), Animation(), [], 16
     heights = [len(panel.lines) * SPACING + 2 * PAD for panel in shown]
     if columns == 2:  # read from left to right
@@ -162,24 +223,24 @@ def picture(palette: Palette, columns: int) -> str:
     top = 0.0
     for i, (panel, height) in enumerate(zip(shown, heights)):
         left = i % columns * (PANEL + gap)
-        drawn.append(front.words(left, top + 22, panel.heading, "title"))
-        drawn.append(front.box(palette, left + 0.5, top + 34, PANEL - 1, height))
-        drawn += _lines(panel, palette, animation, left + PAD, top + 34 + PAD)
+        drawn.append(words(left, top + 22, panel.heading, "title"))
+        drawn.append(box(left + 0.5, top + 34, PANEL - 1, height))
+        drawn += _lines(panel, animation, left + PAD, top + 34 + PAD)
         if (i + 1) % columns == 0:
             top += 34 + height + 14
     width = int(columns * PANEL + (columns - 1) * gap)
-    return front.document(palette, top, LABEL, [*animation.style(), *drawn], width)
+    return document(width, top, LABEL, [*animation.style(), *drawn])
 
 
-def _lines(panel: Panel, palette: Palette, animation: Animation, x: float, top: float) -> list[str]:
+def _lines(panel: Panel, animation: Animation, x: float, top: float) -> list[str]:
     drawn = []
     cause = next((i for i, line in enumerate(panel.lines) if "likely cause" in line), len(panel.lines))
-    coloured = front.code(x, 0, "\n".join(panel.lines))
+    coloured = code(x, 0, "\n".join(panel.lines))
     for i, (line, (begin, end)) in enumerate(zip(panel.lines, times(panel))):
         y = top + SPACING * (i + 0.72)
         text = re.sub(r' y="\d+"', f' y="{y:g}"', coloured[i])
         if not panel.code:
-            text = front.words(x, y, line, "code" if i < cause else "code cause")
+            text = words(x, y, line, "code" if i < cause else "code cause")
         if WRONG in line and panel.typed:
             at = x + (CHARACTER - 0.07) * line.index(WRONG)
             seen = animation.add(7.4, 7.7, "opacity: 0", "opacity: 1", "ease-in")
@@ -208,18 +269,17 @@ def _lines(panel: Panel, palette: Palette, animation: Animation, x: float, top: 
         )
         drawn.append(
             f'<rect class="{cover}" x="{left:.1f}" y="{y - 15:.1f}" width="{width:.1f}" height="{LINE + 2}" '
-            f'fill="{palette.panel}"/>'
+            f'fill="{LIGHT["panel"]}"/>'
         )
     return drawn
 
 
 def files() -> dict[Path, str]:
     """Path -> text of all files."""
-    return {
-        front.FOLDER / f"demo-{layout}-{palette.name}.svg": picture(palette, columns)
-        for layout, columns in (("wide", 2), ("narrow", 1))
-        for palette in (LIGHT, DARK)
-    }
+    wide, narrow = (
+        drawing.pair(FOLDER, name, picture(n)) for name, n in (("demo-wide", 2), ("demo-narrow", 1))
+    )
+    return wide | narrow
 
 
 if __name__ == "__main__":

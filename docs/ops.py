@@ -1,4 +1,4 @@
-"""The page docs/ops.md, made from the table of ops: `python -m docs.ops > docs/ops.md`.
+"""The page docs/ops.md, made from the table of ops: `python -m docs.ops`.
 
 A test compares the page with what this prints, and holds printed graphs to the grammar.
 """
@@ -48,7 +48,7 @@ newline   = /\\n/
 HEAD = """\
 # The graph and its ops
 
-Made by `python -m docs.ops > docs/ops.md`. A test fails when this page is out of date, and another reads
+Made by `python -m docs.ops`. A test fails when this page is out of date, and another reads
 printed graphs by the grammar below.
 
 This is the language between the stages of the compiler: what recording makes, what derivatives and passes
@@ -330,4 +330,4 @@ def _tokens(rule: str, of_rule: Callable[[str], str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    Path(__file__).with_suffix(".md").write_text(page(), encoding="utf-8")

@@ -9,33 +9,16 @@ several floors passes between the boxes of those between.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from bench import drawing
+from bench.drawing import LIGHT
 from docs.house import Arrows, floors
 
 CHARACTER, SMALL, HEIGHT, ROW, GAP, MARGIN, TITLE = 8.2, 6.4, 44, 84, 20, 28, 40  # pixels
 SWEEPS = 12
-
-STYLE = """\
-    .paper { fill: #ffffff; }
-    .box { fill: #eef2f7; stroke: #64748b; }
-    .lit { fill: #dbeafe; stroke: #2563eb; }
-    .arrow { fill: none; stroke: #64748b; stroke-width: 1.3; }
-    .head { fill: #64748b; }
-    text { font: 14px ui-sans-serif, system-ui, "Helvetica Neue", Arial, sans-serif; fill: #0f172a; }
-    .small { font-size: 12px; fill: #475569; }
-    .title { font-weight: 600; font-size: 16px; }
-    @media (prefers-color-scheme: dark) {
-      .paper { fill: #0d1117; }
-      .box { fill: #1e293b; stroke: #94a3b8; }
-      .lit { fill: #1e3a5f; stroke: #60a5fa; }
-      .arrow { stroke: #94a3b8; }
-      .head { fill: #94a3b8; }
-      text { fill: #e6edf3; }
-      .small { fill: #a8b3c1; }
-    }"""
 
 
 @dataclass(frozen=True)
@@ -157,62 +140,88 @@ def apart(row: list[Point], wanted: list[float]) -> list[float]:
     return [place + offset for place, offset in zip(flat, offsets)]
 
 
-# ---- The file ----------------------------------------------------------------------------------------------
+# ---- The picture -------------------------------------------------------------------------------------------
 
 
-def draw(panels: list[Panel]) -> str:
-    """The panels one above the other, for light and dark surroundings."""
-    drawn, top, width = [], MARGIN, 0.0
-    for panel in panels:
-        lines, panel_width, height = _panel(panel, top)
-        drawn += lines
-        top += height
-        width = max(width, panel_width)
-    size = f'viewBox="0 0 {width:g} {top}" width="{width:g}" height="{top}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
-    marker = (
-        '    <marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-        'markerUnits="userSpaceOnUse" orient="auto"><path class="head" d="M0,0.5 L8,4 L0,7.5 z"/></marker>'
-    )
-    paper = f'  <rect class="paper" width="{width:g}" height="{top}"/>'
-    parts = [head, "  <style>", STYLE, "  </style>", "  <defs>", marker, "  </defs>", paper, *drawn, "</svg>"]
-    return "\n".join(parts) + "\n"
+@dataclass(frozen=True)
+class Layout:
+    """Where a panel's boxes and arrows are, in pixels from its upper left corner."""
+
+    x: dict[Point, float]  # the middle of a box
+    y: dict[Point, float]  # its upper edge
+    ways: list[tuple[Point, ...]]
+
+    @property
+    def width(self) -> float:
+        return max(x + point.width / 2 for point, x in self.x.items()) + MARGIN
+
+    @property
+    def height(self) -> float:
+        return max(self.y.values()) + ROW + MARGIN
+
+    def boxes(self) -> list[Point]:
+        return [point for point in self.x if not point.arrow]
+
+    def path(self, way: tuple[Point, ...]) -> list[tuple[float, float]]:
+        """Down from the lower edge of a box to the upper edge of another, by curves of four points each that
+        pass the floors between.
+        """
+        found = []
+        for upper, lower in zip(way, way[1:]):
+            start, end = self.y[upper] + HEIGHT, self.y[lower]
+            middle = (start + end) / 2
+            found += [(self.x[upper], start), (self.x[upper], middle)]
+            found += [(self.x[lower], middle), (self.x[lower], end)]
+        return found
 
 
-def _panel(panel: Panel, top: int) -> tuple[list[str], float, int]:
-    """The lines of a panel whose upper edge is at `top`; its width and height."""
+def layout(panel: Panel) -> Layout:
     rows, ways = points_of(needed(panel.arrows), panel.words)
     above, below = links_of(ways)
     rows = ordered(rows, above, below)
     x = placed(rows, above, below)
-    last = top + TITLE + ROW * (len(rows) - 1)
-    y = {point: last - ROW * point.floor for point in x}
-    lines = ["  " + _text("title", MARGIN, top + 6, panel.title)]
-    lines += [f'  <path class="arrow" marker-end="url(#head)" d="{_curve(way, x, y)}"/>' for way in ways]
-    for point in (point for row in rows for point in row if not point.arrow):
-        kind = "lit" if point.name in panel.lit else "box"
-        lines.append(
-            f'  <rect class="{kind}" x="{x[point] - point.width / 2:g}" y="{y[point]}" '
-            f'width="{point.width:g}" height="{HEIGHT}" rx="6"/>'
-            + _text("", x[point], y[point] + 19, point.name)
-            + _text("small", x[point], y[point] + 35, point.words)
-        )
-    width = max(x[point] + point.width / 2 for point in x) + MARGIN
-    return lines, width, TITLE + ROW * len(rows) + MARGIN
+    return Layout(x, {point: TITLE + ROW * (len(rows) - 1 - point.floor) for point in x}, ways)
 
 
-def _text(kind: str, x: float, y: float, words: str) -> str:
-    anchor = "" if kind == "title" else ' text-anchor="middle"'
-    return f'<text class="{kind}" x="{x:g}" y="{y:g}"{anchor}>{html.escape(words)}</text>'
+def draw(panels: list[Panel]) -> str:
+    """The panels one above the other, for light and dark surroundings."""
+    layouts = [layout(panel) for panel in panels]
+    width = max(one.width for one in layouts)
+    height = MARGIN + sum(one.height for one in layouts)
+    with drawing.look():
+        figure = drawing.canvas(width, height, "")
+        axes = drawing.place(figure, 0, 0, width, height)
+        axes.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[])
+        top = float(MARGIN)
+        for panel, one in zip(panels, layouts):
+            axes.text(MARGIN, top + 6, panel.title, fontsize=16, fontweight="bold")
+            for way in one.ways:
+                _arrow(axes, way, [(x, y + top) for x, y in one.path(way)])
+            for point in one.boxes():
+                _box(axes, point, one.x[point], one.y[point] + top, point.name in panel.lit)
+            top += one.height
+    figure.set_label(" and ".join(panel.title for panel in panels))
+    return drawing.adaptive(drawing.svg(figure))
 
 
-def _curve(way: tuple[Point, ...], x: dict[Point, float], y: dict[Point, int]) -> str:
-    """An arrow's way: from the lower edge of a box, past the floors between, to the upper edge of another."""
-    text = f"M{x[way[0]]:g},{y[way[0]] + HEIGHT}"
-    for upper, lower in zip(way, way[1:]):
-        start, end = y[upper] + HEIGHT, y[lower]
-        middle = (start + end) // 2
-        text += f" C{x[upper]:g},{middle} {x[lower]:g},{middle} {x[lower]:g},{end}"
-        if lower is not way[-1]:
-            text += f" V{end + HEIGHT}"
-    return text
+def _arrow(axes: Any, way: tuple[Point, ...], points: list[tuple[float, float]]) -> None:
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path
+
+    codes = [Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4] * (len(points) // 4)
+    codes[0] = Path.MOVETO
+    arrow = FancyArrowPatch(path=Path(points, codes), arrowstyle="-|>", mutation_scale=9, linewidth=1.2)
+    arrow.set_color(LIGHT["grey"])
+    axes.add_patch(arrow)
+    drawing.hint(arrow, f"{way[0].name} imports {way[-1].name}")
+
+
+def _box(axes: Any, point: Point, x: float, y: float, lit: bool) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    style = "round,pad=0,rounding_size=6"
+    box = FancyBboxPatch((x - point.width / 2, y), point.width, HEIGHT, boxstyle=style)
+    box.set(facecolor=LIGHT["lit" if lit else "panel"], edgecolor=LIGHT["own" if lit else "grey"])
+    axes.add_patch(box)
+    axes.text(x, y + 19, point.name, ha="center", fontsize=14)
+    axes.text(x, y + 35, point.words, ha="center", fontsize=12, color=LIGHT["soft"])

@@ -10,11 +10,11 @@ the picture with what this makes.
 
 from __future__ import annotations
 
-import html
 import json
 import sys
 from pathlib import Path
 
+from bench import drawing
 from docs import house
 
 FIGURES = house.ROOT / "docs" / "speed.json"
@@ -26,8 +26,8 @@ TABLES = {
     "avx2": ("<!-- figures without AVX-512: python -m docs.speed -->\n\n", "\n<!-- end of these figures -->"),
 }
 
-# What the picture shows, from left to right in each group; "peak" is the lower bound
-BARS = ("torch-tuned", "torch-compile-tuned", "jax", "llmc", "whole", "shares", "processes")
+# What the picture shows, from top to bottom in each group; "peak" is the lower bound
+BARS = ("torch-tuned", "torch-compile-tuned", "jax", "llmc", "whole", "shares", "processes", "peak")
 HASWELL = ("whole-haswell", "shares-haswell", "processes-haswell")
 OWN = ("whole", "shares", "processes", "auto", "manual", "written", *HASWELL)
 PEERS = (
@@ -51,7 +51,6 @@ ORDER = (
     "124M-B1T1024",
 )
 HEADER = ("contender", "median ms", "to PyTorch", "", "of peak", "MiB")
-WIDTH, BAR, GROUP, TOP, FLOOR = 900, 16, 30, 60, 300  # pixels
 MOST = 2.0  # a ratio from which on a bar is cut
 
 
@@ -98,8 +97,7 @@ def keep(paths: list[str]) -> None:
     for path in paths:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         machine = content["machine"]
-        processor = "own" if isinstance(machine, str) else machine.get("passes_for", "own")
-        told = machine if isinstance(machine, str) else f"{machine.get('cpu', '')}".strip()
+        processor, told = machine["passes_for"], machine["cpu"]
         for result in content["results"]:
             one = condensed(result, told, processor)
             kept[one["size"], one["threads"], processor] = one
@@ -156,73 +154,26 @@ def page() -> str:
 
 # ---- The picture -------------------------------------------------------------------------------------------
 
-STYLE = """\
-    .paper { fill: #ffffff; }
-    .own { fill: #2563eb; }
-    .peer { fill: #cbd5e1; }
-    .limit { stroke: #dc2626; stroke-width: 2; }
-    .one { stroke: #64748b; stroke-dasharray: 4 4; }
-    text { font: 13px ui-sans-serif, system-ui, "Helvetica Neue", Arial, sans-serif; fill: #0f172a; }
-    .title { font-weight: 600; font-size: 16px; }
-    .small { font-size: 11px; fill: #475569; }
-    @media (prefers-color-scheme: dark) {
-      .paper { fill: #0d1117; }
-      .own { fill: #60a5fa; }
-      .peer { fill: #475569; }
-      text { fill: #e6edf3; }
-      .small { fill: #a8b3c1; }
-    }"""
+
+def bar(name: str, row: dict, title: str = "", words: str = "") -> drawing.Bar:
+    """A contender's bar: its ratio, coloured by whether it is this engine, a peer, or the lower bound."""
+    colour = "own" if name in OWN else "limit" if name == "peak" else "peer"
+    ratio = row["ratio"][0]
+    return drawing.Bar(
+        title or row["title"].replace("gpt2 ", ""), ((colour, ratio),), words or f"{ratio:.2f}"
+    )
 
 
 def picture() -> str:
     """Bars of the step time relative to the fastest PyTorch, two threads, a group for each size."""
-    groups = [one for one in figures() if one["threads"] == 2]
-    shown = [[name for name in BARS if name in one["rows"]] for one in groups]
-    spare = WIDTH - 70 - GROUP * len(shown)
-    bar = max(BAR, spare / max(1, sum(map(len, shown))))  # the bars take up the width that there is
-    width = max(WIDTH, 70 + sum(len(names) * bar + GROUP for names in shown))
-    ratios = [one["rows"][name]["ratio"][0] for one, names in zip(groups, shown) for name in names]
-    scale = (FLOOR - TOP) / min(MOST, max(ratios, default=1.0))
-    lines = [_text("title", 40, 26, "Step time relative to the fastest PyTorch, two threads")]
-    cut = f"; longer bars are cut at {MOST:g}" if max(ratios, default=0.0) > MOST else ""
-    lines.append(
-        _text("small", 40, 44, f"blue: this engine; grey: peers; red: its matrix products alone{cut}")
-    )
-    y = FLOOR - scale
-    lines.append(f'  <line class="one" x1="40" x2="{width - 20}" y1="{y:g}" y2="{y:g}"/>')
-    lines.append(_text("small", 20, y + 4, "1"))
-    x = 50.0
-    for one, names in zip(groups, shown):
-        left = x
-        for name in names:
-            ratio = one["rows"][name]["ratio"][0]
-            high = scale * min(ratio, MOST)
-            kind = "own" if name in OWN else "peer"
-            title = html.escape(f"{one['rows'][name]['title']}: {ratio:.2f}")
-            lines.append(
-                f'  <rect class="{kind}" x="{x:.1f}" y="{FLOOR - high:g}" width="{bar - 3:.1f}" '
-                f'height="{high:g}"><title>{title}</title></rect>'
-            )
-            words = html.escape(one["rows"][name]["title"].replace("gpt2 ", ""))
-            at = f"translate({x + bar / 2 + 3:.1f} {FLOOR + 34:g}) rotate(-90)"
-            lines.append(f'  <text class="small" text-anchor="end" transform="{at}">{words}</text>')
-            x += bar
-        if "peak" in one["rows"]:
-            limit = FLOOR - scale * one["rows"]["peak"]["ratio"][0]
-            lines.append(
-                f'  <line class="limit" x1="{left:.1f}" x2="{x - 3:.1f}" y1="{limit:g}" y2="{limit:g}"/>'
-            )
-        lines.append(_text("small", left, FLOOR + 18, one["size"]))
-        x += max(GROUP, 7.0 * len(one["size"]) - bar * len(names) + 10)
-    height = FLOOR + 170
-    size = f'viewBox="0 0 {max(width, x):g} {height}" width="{max(width, x):g}" height="{height}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
-    paper = f'  <rect class="paper" width="{max(width, x):g}" height="{height}"/>'
-    return "\n".join([head, "  <style>", STYLE, "  </style>", paper, *lines, "</svg>"]) + "\n"
-
-
-def _text(kind: str, x: float, y: float, words: str) -> str:
-    return f'  <text class="{kind}" x="{x:.4g}" y="{y:g}">{html.escape(words)}</text>'
+    groups = {
+        one["size"]: [bar(name, one["rows"][name]) for name in BARS if name in one["rows"]]
+        for one in figures()
+        if one["threads"] == 2
+    }
+    title = "Step time relative to the fastest PyTorch, two threads"
+    keys = {"own": "this engine", "peer": "peers", "limit": "its matrix products alone"}
+    return drawing.adaptive(drawing.svg(drawing.bars(title, groups, keys, 700, 190, MOST, rule=1.0)))
 
 
 def main(paths: list[str]) -> None:

@@ -11,20 +11,19 @@ drawn. It is 560 wide, to be read on a phone as well. A test compares page and p
 from __future__ import annotations
 
 import html
-import math
 import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from docs import front, house
-from docs.front import DARK, LIGHT, Palette, words
+from bench import drawing
+from docs import house
 
 PAGE = house.ROOT / "docs" / "studies.md"
+FOLDER = house.ROOT / "docs" / "pictures"
 REPORT = house.ROOT / "bench" / "studies" / "figures.md"
-WIDTH, ROW, RIGHT, TOP, CHARACTER = 560, 24, 30, 34, 7.3  # pixels
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-KINDS = ("own", "limit", "soft")  # colours of the first, second and third series
 
 
 @dataclass(frozen=True)
@@ -196,70 +195,11 @@ def rows_of(picture: Picture, section: str) -> dict[str, list]:
 # ---- Drawing -----------------------------------------------------------------------------------------------
 
 
-class Axis:
-    """Numbers to pixels, linear or logarithmic."""
-
-    def __init__(self, numbers: list[float], log: bool, left: float):
-        self.log, self.left = log, left
-        low, high = (self.place(edge(numbers)) for edge in (min, max))
-        margin = 0.06 * (high - low) or 0.1
-        self.low, self.high = low - margin, high + margin
-
-    def place(self, number: float) -> float:
-        return math.log10(number) if self.log else number
-
-    def __call__(self, number: float) -> float:
-        share = (self.place(number) - self.low) / (self.high - self.low)
-        return self.left + (WIDTH - self.left - RIGHT) * share
-
-    def ticks(self) -> list[float]:
-        if not self.log:
-            step = next(s for s in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if (self.high - self.low) / s <= 6)
-            return [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
-        whole = range(math.ceil(self.low), math.floor(self.high) + 1)
-        return [10.0**e for e in whole]
-
-
-def draw(picture: Picture, section: str, palette: Palette) -> str:
-    rows = rows_of(picture, section)
-    numbers = [n for values in rows.values() for v in values if v for n in v]
-    left = 20 + CHARACTER * max(map(len, rows))
-    x = Axis(numbers if picture.times else [1.0, *numbers], picture.log, left)
-    keys = [(k, series.name) for k, series in enumerate(picture.series) if series.name]
-    top = TOP + 22 * len(keys)
-    bottom = top + ROW * len(rows) + 6
-    lines = [words(0, 20, picture.title, "title")]
-    for k, name in keys:
-        lines.append(_dot(left + 6, TOP + 22 * k + 9, k, palette, name))
-        lines.append(words(left + 20, TOP + 22 * k + 14, name, "soft"))
-    for tick in x.ticks():
-        lines.append(_upright(x(tick), top, bottom, palette.edge, 1))
-        lines.append(words(x(tick), bottom + 18, _told(tick, picture.times), "soft", "middle"))
-    if not picture.times:
-        lines.append(_upright(x(1), top, bottom, palette.text, 1.5))
-    for i, (label, values) in enumerate(rows.items()):
-        lines.append(words(left - 10, top + ROW * i + 19, label, "", "end"))
-        shown = [(k, v) for k, v in enumerate(values) if v]
-        for j, (k, (middle, low, high)) in enumerate(shown):
-            y = top + ROW * (i + (j + 1) / (len(shown) + 1)) + 2
-            colour = getattr(palette, KINDS[k])
-            lines.append(
-                f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}" '
-                'stroke-width="2"/>'
-            )
-            lines.append(_dot(x(middle), y, k, palette, f"{label}: {_told(middle, picture.times)}"))
-    return front.document(palette, bottom + 28, picture.title, lines, WIDTH)
-
-
-def _upright(x: float, top: float, bottom: float, colour: str, width: float) -> str:
-    ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"'
-    return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
-
-
-def _dot(x: float, y: float, k: int, palette: Palette, said: str) -> str:
-    colour = getattr(palette, KINDS[k])
-    title = f"<title>{html.escape(said)}</title>"
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}">{title}</circle>'
+def draw(picture: Picture, section: str) -> str:
+    """The picture in light colours, as text."""
+    rows, names = rows_of(picture, section), [series.name for series in picture.series]
+    told = partial(_told, time=picture.times)
+    return drawing.svg(drawing.dots(picture.title, rows, names, told, log=picture.log, one=not picture.times))
 
 
 def _told(number: float, time: bool) -> str:
@@ -272,16 +212,9 @@ def _told(number: float, time: bool) -> str:
 # ---- The files ---------------------------------------------------------------------------------------------
 
 
-def files() -> dict:
-    """Path -> text of all pictures."""
-    parts = sections(REPORT.read_text(encoding="utf-8"))
-    return {
-        front.FOLDER / f"study-{picture.name}-{palette.name}.svg": draw(
-            picture, parts[picture.study], palette
-        )
-        for picture in PICTURES
-        for palette in (LIGHT, DARK)
-    }
+def files(picture: Picture, section: str) -> dict[Path, str]:
+    """Path -> text of the files of a picture, for light and for dark surroundings."""
+    return drawing.pair(FOLDER, f"study-{picture.name}", draw(picture, section))
 
 
 def shown(picture: Picture) -> str:
@@ -321,8 +254,10 @@ def main(reports: list[str]) -> None:
         text = REPORT.read_text(encoding="utf-8")
         REPORT.write_text(taken_over(text, Path(path).read_text(encoding="utf-8")), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
-    for path, text in files().items():
-        path.write_text(text, encoding="utf-8")
+    parts = sections(REPORT.read_text(encoding="utf-8"))
+    for picture in PICTURES:
+        for path, text in files(picture, parts[picture.study]).items():
+            path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The rooms of gpt2, what each may import, and what it does import: `python -m tests.house`.
+"""The rooms of gpt2 and what each imports: `python -m tests.house` prints it.
 
-The tables stand here, from the ground up; tests/test_house.py, tests/test_imports.py and
-tests/autodiff/test_stages.py hold the source to them.
+What each may import stands in pyproject.toml, and import-linter holds the source to that.
 """
 
 from __future__ import annotations
@@ -10,179 +9,6 @@ import argparse
 from collections.abc import Mapping
 
 from docs import house
-
-# What each stage of the compiler's core may know of the others. No row names one that stands below it, so
-# there is no circle and no arrow back up.
-CORE: dict[str, set[str]] = {
-    "atoms": set(),
-    "errors": set(),
-    "doors": set(),
-    "same": {"atoms"},
-    "undo": set(),
-    "switches": set(),
-    "hidden": set(),
-    "graph": {"hidden"},
-    "run": set(),
-    "tree": {"errors", "same"},
-    "ops": {"errors", "graph", "hidden"},
-    "record": {"atoms", "doors", "errors", "graph", "ops", "tree", "undo"},
-    "derive": {"errors", "graph", "ops"},
-    "passes": {"graph", "hidden", "ops", "switches"},
-    "keep": {"graph", "ops", "passes"},
-    "emit": {"doors", "graph", "hidden", "ops", "run", "switches"},
-    "pipeline": {"derive", "emit", "graph", "hidden", "keep", "ops", "passes", "switches", "undo"},
-    "reuse": {"atoms", "emit", "graph", "ops", "pipeline", "record", "same", "undo"},
-    "programs": {
-        "atoms",
-        "doors",
-        "emit",
-        "errors",
-        "graph",
-        "hidden",
-        "ops",
-        "pipeline",
-        "record",
-        "reuse",
-        "same",
-        "switches",
-        "tree",
-    },
-    "custom": {"derive", "errors", "graph", "ops", "pipeline", "programs", "record", "tree"},
-    "loops": {"programs", "derive", "errors", "graph", "ops", "pipeline", "record", "run", "tree"},
-    "transforms": {
-        "programs",
-        "derive",
-        "errors",
-        "graph",
-        "loops",
-        "ops",
-        "pipeline",
-        "record",
-        "switches",
-        "tree",
-    },
-    "implicit": {
-        "programs",
-        "custom",
-        "derive",
-        "errors",
-        "graph",
-        "ops",
-        "pipeline",
-        "record",
-        "transforms",
-        "tree",
-    },
-}
-# What stands beside the core, and what of it and of the core each room may know. The core knows none of them.
-BESIDE: dict[str, set[str]] = {
-    "check": {"derive", "graph", "ops", "record", "tree"},
-    "enzyme": {"programs", "derive", "errors", "graph", "ops", "record", "tree"},
-    "interop": {"custom", "errors", "transforms", "tree"},  # PyTorch's and JAX's functions and arrays
-    "random": {"errors", "ops", "record"},
-    "show": {"programs", "emit", "errors", "graph", "ops", "pipeline", "record", "switches", "transforms"},
-    "sparse": {"programs", "errors", "transforms"},
-    # where SciPy is installed, and asked for by name
-    "scipy": {
-        "programs",
-        "custom",
-        "errors",
-        "graph",
-        "implicit",
-        "loops",
-        "ops",
-        "pipeline",
-        "record",
-        "transforms",
-        "tree",
-    },
-    # names of other tools
-    "compat": {
-        "custom",
-        "graph",
-        "ops",
-        "record",
-        "same",
-        "scipy",
-        "transforms",
-        "tree",
-    },  # names of other tools
-}
-STAGES = {
-    **CORE,
-    **BESIDE,
-    # gpt2.autodiff: the public names
-    "door": {
-        "check",
-        "programs",
-        "custom",
-        "enzyme",
-        "errors",
-        "implicit",
-        "interop",
-        "loops",
-        "ops",
-        "reuse",
-        "run",
-        "show",
-        "sparse",
-        "switches",
-        "transforms",
-    },
-}
-# What each part of gpt2 may know of the others, in the same way
-PARTS: dict[str, set[str]] = {
-    "output": set(),
-    "hints": set(),
-    "errors": {"output"},
-    "cli": {"errors", "hints", "output"},
-    "layers": set(),
-    "autodiff": set(),
-    "storage": {"errors", "hints"},
-    "data": {"cli", "errors", "hints", "storage"},
-    "machine": set(),
-    "backward": {"layers", "autodiff", "errors"},
-    # Of autodiff the threads, and what watches a function: the derived backwards come by `backward`
-    "model": {"autodiff", "backward", "errors", "layers", "storage"},
-    "sampling": {"data", "errors", "model"},
-    "parallel": {"autodiff", "errors", "hints", "machine", "model"},  # of autodiff the threads
-    "weights": {"data", "errors", "hints", "model", "storage"},
-    "library": {"data", "model", "weights"},
-    "train": {
-        "autodiff",  # its threads, what it has measured, and how many operations a forward has
-        "cli",
-        "data",
-        "errors",
-        "hints",
-        "machine",
-        "model",
-        "output",
-        "parallel",
-        "sampling",
-        "storage",
-        "weights",
-    },
-    "door": {"autodiff", "library", "model", "sampling", "train"},  # gpt2: the public names
-    "__main__": {"door", "errors", "hints", "output"},  # it starts the commands by name
-    "commands": {
-        "__main__",  # completion has the list of commands
-        "autodiff",
-        "backward",
-        "cli",
-        "data",
-        "errors",
-        "hints",
-        "layers",
-        "machine",
-        "model",
-        "output",
-        "parallel",
-        "sampling",
-        "storage",
-        "train",
-        "weights",
-    },
-}
 
 
 def stage(module: str) -> str | None:
@@ -199,9 +25,9 @@ def part(module: str) -> str:
     return parts[1] if len(parts) > 1 else "door"
 
 
-def section(title: str, rooms: Mapping[str, Mapping[str, int]], order: list[str]) -> list[str]:
+def section(title: str, rooms: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Lines: how many rooms, arrows, arrows back up and circles; then a line a room, from the ground up."""
-    found = house.circles(rooms)
+    found, order = house.circles(rooms), house.depth_first(rooms)
     up = house.back_up(rooms, order)
     arrows = sum(map(len, rooms.values()))
     lines = [f"{title}: {len(rooms)} rooms, {arrows} arrows, {len(up)} back up, {len(found)} circles"]
@@ -219,9 +45,9 @@ def report() -> str:
     stages = house.between(arrows, stage)
     files = {name: dict.fromkeys(targets, 1) for name, targets in arrows.items()}
     parts = house.between(arrows, part)
-    lines = section("gpt2, by parts", parts, list(PARTS))
-    lines += ["", *section("gpt2/autodiff, by stages", stages, list(STAGES))]
-    lines += ["", section("gpt2, by files", files, house.depth_first(files))[0].replace("rooms", "files")]
+    lines = section("gpt2, by parts", parts)
+    lines += ["", *section("gpt2/autodiff, by stages", stages)]
+    lines += ["", section("gpt2, by files", files)[0].replace("rooms", "files")]
     lines += [f"  circle: {', '.join(circle)}" for circle in house.circles(files)]
     return "\n".join(lines)
 

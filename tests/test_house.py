@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 
 import pytest
 
-from docs import house
+from docs import architecture, house
 from gpt2 import autodiff
 from tests import house as tables
 
@@ -79,6 +80,34 @@ def test_there_is_no_circle():
     arrows = house.arrows()
     assert house.circles(arrows) == []
     assert house.back_up(arrows, house.depth_first(arrows)) == []
+
+
+PROJECT = (house.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def lint(*flags):
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()"]
+    return subprocess.run([*command, "--no-cache", *flags], cwd=house.ROOT, capture_output=True, text=True)
+
+
+def test_rooms_import_what_the_contracts_allow(tmp_path):
+    """Those of pyproject.toml. That one that is not kept is seen: the layers turned upside down."""
+    pytest.importorskip("importlinter")
+    kept = lint()
+    assert kept.returncode == 0 and "0 broken" in kept.stdout, kept.stdout + kept.stderr
+    turned = tmp_path / "pyproject.toml"
+    exchanged = {'"model",': '"commands",', '"commands",': '"model",'}
+    turned.write_text(re.sub("|".join(exchanged), lambda line: exchanged[line[0]], PROJECT))
+    broken = lint("--config", str(turned))
+    assert broken.returncode == 1 and "BROKEN" in broken.stdout
+
+
+def test_the_map_and_the_contract_agree_on_the_core():
+    contracts = tomllib.loads(PROJECT)["tool"]["importlinter"]["contracts"]
+    (layers,) = [c["layers"] for c in contracts if c["containers"] == ["gpt2.autodiff"]]
+    rooms = [room for line in layers for room in line.split(" | ")]
+    assert set(rooms[: len(architecture.EXTRAS)]) == set(architecture.EXTRAS)  # they stand above the core
+    assert set(rooms[len(architecture.EXTRAS) :]) == {*architecture.STAGES}
 
 
 @pytest.mark.slow

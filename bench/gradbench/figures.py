@@ -13,7 +13,6 @@ from bench.gradbench import MODULES, protocol
 from bench.harness import program
 from gpt2.autodiff import limit_blas_threads, set_threads
 from gpt2.errors import UserError
-from gpt2.hints import typed
 
 ABOUT = "Time GradBench's evaluations, as a table of Markdown."
 NAMES = tuple(name for name in MODULES if name != "hello")
@@ -104,7 +103,7 @@ def digits(number, n=3):
 
 
 def main(argv):
-    parser = program.Parser("bench.gradbench.figures", ABOUT, prog=typed("python -m bench.gradbench.figures"))
+    parser = program.plain_parser("bench.gradbench.figures", ABOUT)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
     wanted = parser.parse_args(argv).names
     if unknown := sorted(set(wanted) - set(NAMES)):

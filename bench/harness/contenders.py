@@ -86,6 +86,15 @@ CONTENDERS = {
         "PyTorch, compiled", "bench.programs.pytorch", "compile", "torch", KEEP_MEMORY
     ),
     "programs-autograd": Contender("HIPS autograd", "bench.programs.hips", "", "autograd", KEEP_MEMORY),
+    # Of bench.generate and bench.finetune, which have functions of their own
+    "generate-gpt2": Contender("gpt2", "bench.generate", "gpt2"),
+    "generate-transformers": Contender("transformers", "bench.generate", "transformers", "transformers"),
+    "generate-copy": Contender("as many bytes moved by a copy", "bench.generate", "copy"),
+    "finetune-full": Contender("full", "bench.finetune", "full"),
+    "finetune-lora": Contender("lora", "bench.finetune", "lora"),
+    "finetune-lora-manual": Contender("lora-manual", "bench.finetune", "lora-manual"),
+    "finetune-peft": Contender("peft", "bench.finetune", "peft", "peft", KEEP_MEMORY),
+    "finetune-peft-compile": Contender("peft-compile", "bench.finetune", "peft-compile", "peft", KEEP_MEMORY),
 }
 
 # PyTorch as its users can have it at its fastest. Ratios are to the faster of the two in the run.
@@ -108,7 +117,8 @@ STEP = (
 )
 LAYER = ("torch-tuned", "jax", "written", "manual", "auto")
 # Who can be asked to train, and who has layers apart from a model
-TRAINING = tuple(name for name in CONTENDERS if not name.startswith("programs-"))
+ELSEWHERE = ("programs-", "generate-", "finetune-")  # how the names of contenders of other benchmarks begin
+TRAINING = tuple(name for name in CONTENDERS if not name.startswith(ELSEWHERE))
 LAYERS = (*(name for name in TRAINING if CONTENDERS[name].module == "bench.peers.pytorch"), "jax", "autograd")
 LAYERS += ("written", "manual", "auto")
 
@@ -159,6 +169,11 @@ def settings(name, elementwise):
 def absence(facts):
     """Why a contender is absent, as text, from the facts of bench.harness.turns.Failed."""
     return f"{'missing' if facts['missing'] else 'failed'}, {facts['reason']}"
+
+
+def absences(absent):
+    """A line for each contender that is absent."""
+    return [f"{CONTENDERS[name].title}: {absence(facts)}" for name, facts in absent.items()]
 
 
 def reason_missing(name):

@@ -1,17 +1,20 @@
 """This engine as contenders: the layers as written, the compiled manual ones, auto, whole, and whole
 in shares of the batch on threads and in processes.
 
-A variant that this version of the engine does not have raises Missing, and its row says so. elementwise says
-what computes the elementwise operations of compiled programs: numpy, numexpr or tuned.
+elementwise says what computes the elementwise operations of compiled programs: numpy, numexpr or tuned.
 """
-
-import inspect
 
 import numpy as np
 
+from bench.harness.cases import TOLERANCE
 from bench.harness.contenders import Missing
 from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY
-from gpt2.errors import UserError
+from gpt2 import autodiff as ad
+from gpt2 import backward
+from gpt2.layers import LAYERS
+from gpt2.model import GPT2
+from gpt2.model.optimizer import AdamW
+from gpt2.parallel.shares import Shares
 from gpt2.storage.download import cache_folder
 
 
@@ -19,8 +22,6 @@ class Training:
     """forward, backward, clip and AdamW, as train.py runs them."""
 
     def __init__(self, size, variant, threads, elementwise="numpy"):
-        from gpt2.model.optimizer import AdamW
-
         set_threads(variant, threads)
         self.model = model(size.config, variant, elementwise)
         self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
@@ -43,8 +44,6 @@ class SharesTraining(Training):
     """The same step with a share of the batch for each thread: `--parallel shares`."""
 
     def __init__(self, size, threads, elementwise="numpy"):
-        from gpt2.parallel.shares import Shares
-
         check_shares(size, threads)
         super().__init__(size, "whole", threads, elementwise)
         self.team = Shares(self.model, self.optimizer, threads)
@@ -57,7 +56,6 @@ class TeamTraining:
     """The same step by one process a thread, the loss as one program in each: `--parallel processes`."""
 
     def __init__(self, size, threads, elementwise="numpy"):
-        from gpt2.model.optimizer import AdamW
         from gpt2.parallel.processes import Processes
 
         check_shares(size, threads)
@@ -98,8 +96,6 @@ class LlamaTraining:
 
     def __init__(self, size, threads, shares):
         from examples.llama import Llama
-        from gpt2.model.optimizer import AdamW
-        from gpt2.parallel.shares import Shares
 
         set_threads("whole", threads)
         model = Llama(size.config, seed=0)
@@ -119,31 +115,17 @@ def llama(size, variant, threads, elementwise="numpy"):
 
 
 def model(config, variant, elementwise="numpy"):
-    """GPT2 in one of the variants. Raises Missing where this version does not have it."""
-    from gpt2.model import GPT2
-
-    can_compile = "compile" in inspect.signature(GPT2).parameters
+    """GPT2 in one of the variants."""
     if variant == "written":
-        return GPT2(config, backward="manual", **({"compile": False} if can_compile else {}))
-    if variant == "manual" and not can_compile:
-        raise Missing("manual layers are not compiled in this version; see the row 'as written'")
-    try:
-        return GPT2(config, backward=variant, elementwise=elementwise)
-    except (UserError, NotImplementedError) as error:
-        raise Missing(str(error)) from None
+        return GPT2(config, backward="manual", compile=False)
+    return GPT2(config, backward=variant, elementwise=elementwise)
 
 
 def set_threads(variant, threads):
     """BLAS has its threads from the environment already; compiled programs bring a pool of their own."""
-    if variant == "written":
-        return
-    try:
-        from gpt2.autodiff import remember
-        from gpt2.autodiff import set_threads as set_pool
-    except ImportError:
-        return
-    remember(cache_folder())
-    set_pool(threads)
+    if variant != "written":
+        ad.remember(cache_folder())
+        ad.set_threads(threads)
 
 
 # ---- Single layers -----------------------------------------------------------------------------------------
@@ -166,8 +148,19 @@ class LayerRun:
         self.gradients = None
         self.gradients = self.layer.backward(self.dout, self.saved, **self.static)
 
+    def both(self):
+        self.forward()
+        self.backward()
+
     def results(self):
         return [self.out, *(g for g in self.gradients if g is not None)]
+
+
+def check_results(name, found, wanted):
+    """Raise AssertionError where an array differs from the wanted one."""
+    for ours, theirs in zip(found, wanted, strict=True):
+        error = np.linalg.norm(np.ravel(ours) - np.ravel(theirs)) / max(np.linalg.norm(theirs), 1e-30)
+        assert error <= TOLERANCE, f"{name}: a result differs by {error:.1e}"
 
 
 def layer(case, variant, threads, elementwise="numpy"):
@@ -176,22 +169,13 @@ def layer(case, variant, threads, elementwise="numpy"):
 
 
 def variant_layer(name, variant, elementwise="numpy"):
-    """The Layer of this name in one of the variants. Raises Missing as `model` does."""
-    from gpt2 import backward
-    from gpt2.layers import LAYERS
-
+    """The Layer of this name in one of the variants. Raises Missing for those of whole models."""
     if variant == "written":
         return LAYERS[name]
     if variant in ("whole", "shares", "processes"):
         raise Missing(f"{variant} is a way to run the whole model; single layers have manual and auto")
-    try:
-        if variant == "auto":
-            return backward.auto(LAYERS[name], backward.options_for(elementwise))
-        if not hasattr(backward, "compiled"):
-            raise Missing("manual layers are not compiled in this version; see the row 'as written'")
-        return backward.compiled(LAYERS[name], backward.options_for(elementwise))
-    except (UserError, NotImplementedError) as error:
-        raise Missing(str(error)) from None
+    make = backward.auto if variant == "auto" else backward.compiled
+    return make(LAYERS[name], backward.options_for(elementwise))
 
 
 def output_gradient(out, seed=2):

@@ -14,9 +14,14 @@ from gpt2.errors import UserError
 from gpt2.hints import typed
 
 
+def plain_parser(module, description):
+    """A parser for `python -m MODULE` with no flags yet."""
+    return Parser(module, description, prog=typed(f"python -m {module}"))
+
+
 def parser(module, description, threads="threads of each contender, e.g. 1,2"):
-    """A parser with the flags that every benchmark has. threads: what --threads is."""
-    p = Parser(module, description, prog=typed(f"python -m {module}"))
+    """A parser with the flags that most benchmarks have. threads: what --threads is."""
+    p = plain_parser(module, description)
     p.add_argument(
         "--threads",
         metavar="N,...",
@@ -31,6 +36,23 @@ def parser(module, description, threads="threads of each contender, e.g. 1,2"):
         help="also write everything measured to FILE; without a name, JSON takes the place of the tables",
     )
     return p
+
+
+def number(p, flag, default, words, kind=int):
+    """A flag that takes a positive number."""
+    p.add_argument(
+        flag,
+        metavar="N" if kind is int else "S",
+        type=positive(kind),
+        default=default,
+        help=f"{words} (default {default:g})",
+    )
+
+
+def names(p, flag, default, words):
+    """A flag that takes names, with commas between them."""
+    told = default if default else "all"
+    p.add_argument(flag, metavar="NAME,...", default=default, help=f"{words} (default {told})")
 
 
 def model_flags(p, size="124M-B4T64"):
@@ -55,16 +77,8 @@ def contest_flags(p, rounds, seconds, default, among=contenders.TRAINING):
         default="",
         help="who takes part; the list below has all names, docs/benchmarks.md says what they are",
     )
-    p.add_argument(
-        "--rounds", metavar="N", type=positive(int), default=rounds, help=f"rounds at most (default {rounds})"
-    )
-    p.add_argument(
-        "--seconds",
-        metavar="S",
-        type=positive(float),
-        default=seconds,
-        help=f"time for the rounds of one table; at least three are played (default {seconds:g})",
-    )
+    number(p, "--rounds", rounds, "rounds at most")
+    number(p, "--seconds", seconds, "time for the rounds of one table; at least three are played", float)
     p.add_argument(
         "--elementwise",
         metavar="|".join(Options.BACKENDS),
@@ -179,6 +193,24 @@ def write_json(options, content):
         path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"--json {path}: {error.strerror}") from None
+
+
+class Report:
+    """What a benchmark prints and writes: the machine's facts first, then one result after the other."""
+
+    def __init__(self, options, benchmark, facts=None, **more):
+        self.options = options
+        self.content = {"benchmark": benchmark, **more, "machine": facts or machine.describe(), "results": []}
+        say(options, machine_line(self.content["machine"]))
+
+    def add(self, result, text):
+        self.content["results"].append(result)
+        say(self.options, "\n" + text)
+
+    def write(self):
+        """The file of --json, which has all results. Returns them."""
+        write_json(self.options, self.content)
+        return self.content["results"]
 
 
 def machine_line(facts):

@@ -77,24 +77,25 @@ def sgemm_peak(threads, seconds=1.0):
     return rate
 
 
-def copy_bandwidth(threads, seconds=1.0):
-    """Bytes a second of copying an array that no cache holds, read and written counted once each.
+class Copy:
+    """Copies so many bytes, by one Python thread for each core; NumPy copies without the interpreter lock."""
 
-    One Python thread for each core; NumPy copies without the interpreter lock.
-    """
-    source = np.ones(COPY_BYTES // 4, np.float32)
-    target = np.zeros_like(source)
-    parts = list(zip(np.array_split(source, threads), np.array_split(target, threads)))
+    def __init__(self, nbytes, threads):
+        source, target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        self.parts = list(zip(np.array_split(target, threads), np.array_split(source, threads)))
 
-    def copy():
-        workers = [threading.Thread(target=np.copyto, args=(t, s)) for s, t in parts[1:]]
+    def __call__(self):
+        workers = [threading.Thread(target=np.copyto, args=part) for part in self.parts[1:]]
         for worker in workers:
             worker.start()
-        np.copyto(parts[0][1], parts[0][0])
+        np.copyto(*self.parts[0])
         for worker in workers:
             worker.join()
 
-    return 2 * COPY_BYTES / _fastest(copy, seconds)
+
+def copy_bandwidth(threads, seconds=1.0):
+    """Bytes a second of copying an array that no cache holds, read and written counted once each."""
+    return 2 * COPY_BYTES / _fastest(Copy(COPY_BYTES, threads), seconds)
 
 
 def _fastest(function, seconds):

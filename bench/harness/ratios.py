@@ -48,6 +48,11 @@ def table(header, rows):
     )
 
 
+def plural(n, noun):
+    """2 threads, 1 thread."""
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
 def worst(errors):
     """The largest of these errors, nan where one is: max() keeps that only where it stands first."""
     return math.nan if any(map(math.isnan, errors)) else max(errors)

@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from bench.harness import machine
@@ -92,36 +93,6 @@ class Player:
             self.process.wait()
 
 
-class Lines:
-    """A contender that answers numbers, a line each: `python -m MODULE --work ...`, in its own process."""
-
-    def __init__(self, module, arguments, env):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, "--work", *map(str, arguments)],
-            cwd=ROOT,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if os.environ.get("GPT2_BENCH_DEBUG") else subprocess.DEVNULL,
-            text=True,
-        )
-
-    def turn(self, count):
-        """What it answers to a number, or None where the contender is not there."""
-        try:
-            print(count, file=self.process.stdin, flush=True)
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        settle(self.process.pid)
-        return json.loads(line) if line else None
-
-    def close(self):
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.wait(timeout=30)
-
-
 def environment(threads):
     """The environment in which every numerical library takes this many threads."""
     return {**os.environ, **thread_variables(threads), "JAX_PLATFORMS": "cpu"}
@@ -133,6 +104,44 @@ def settle(*pids):
     while quiet < 3 and time.perf_counter() < end:
         quiet = 0 if any(map(machine.is_running, pids)) else quiet + 1
         time.sleep(0.001)
+
+
+# ---- Rounds ------------------------------------------------------------------------------------------------
+
+
+def play_rounds(turns, rest, pids, rounds, seconds):
+    """Call all the turns, in a new order each round, and see what others do meanwhile.
+
+    turns     name -> function without arguments
+    rest      rest(name) is called behind each turn, and what others do then does not matter
+    pids      our own processes
+    rounds    at most; fewer if they would take more than `seconds` together, and at least three
+
+    Returns the numbers of the rounds that count, the quiet ones if there are enough of them, and a dict that
+    says what others did.
+    """
+    load, order, shuffle = machine.Load(pids), list(turns), random.Random(0).shuffle
+    others = []  # per round, the largest share that others had in one of its turns
+    begin = time.perf_counter()
+    for done in range(rounds):
+        spent = time.perf_counter() - begin
+        if done >= 3 and spent + spent / done > seconds:
+            break
+        shuffle(order)  # so that none always follows the same one
+        others.append(0.0)
+        for name in order:
+            during = machine.Load(pids)
+            turns[name]()
+            others[-1] = max(others[-1], during.report(pids)["others"] or 0.0)
+            rest(name)
+    quiet = [i for i, share in enumerate(others) if share <= DISTURBED]
+    counted = quiet if len(quiet) >= ENOUGH else range(len(others))
+    return counted, {
+        **load.report(pids),
+        "rounds": len(others),
+        "rounds_counted": len(counted),
+        "rounds_disturbed": len(others) - len(quiet),
+    }
 
 
 # ---- A contest ---------------------------------------------------------------------------------------------
@@ -201,56 +210,41 @@ class Contest:
         for player in self.players.values():
             player.close()
 
-    def play(self, rounds, seconds, turn_s=0.0, block=0):
+    def play(self, rounds, seconds, turn_s=0.0, block=0, long_s=LONG_S):
         """Up to `rounds` rounds, fewer if they would take more than `seconds` together; at least three.
 
         turn_s  seconds that a turn should last at least
-        block   steps that a turn counts at least; one alone where a step takes more than LONG_S
+        block   steps that a turn counts at least; one alone where a step takes more than long_s
 
         A turn begins with a step that is not counted, which finds the caches and the memory as the last
         contender left them. Only where block is 0 and a step takes turn_s is it one step, and counted.
         """
         pids = [pid for player in self.players.values() for pid in player.pids]
-        load = machine.Load(pids)
-        order = [name for name in self.players if name in self.facts]
-        more = {name: self._more_steps(name, turn_s, block) for name in order}
-        shuffle = random.Random(0).shuffle
-        others = []  # per round, the largest share that others had in one of its turns
-        begin = time.perf_counter()
-        for done in range(rounds):
-            spent = time.perf_counter() - begin
-            if done >= 3 and spent + spent / done > seconds:
-                break
-            shuffle(order)  # so that none always follows the same one
-            others.append(max([self._turn(name, more[name], pids) for name in order], default=0.0))
-        quiet = [i for i, share in enumerate(others) if share <= DISTURBED]
-        counted = quiet if len(quiet) >= ENOUGH else range(len(others))
+        taking_part = [name for name in self.players if name in self.facts]
+        turns = {
+            name: partial(self._turn, name, self._more_steps(name, turn_s, block, long_s))
+            for name in taking_part
+        }
+        counted, self.load = play_rounds(turns, self._rest, pids, rounds, seconds)
         for parts in self.samples.values():
             for part, turns in parts.items():
                 parts[part] = [turns[i] for i in counted]
-        self.load = {
-            **load.report(pids),
-            "rounds": len(others),
-            "rounds_counted": len(counted),
-            "rounds_disturbed": len(others) - len(quiet),
-        }
 
-    def _more_steps(self, name, turn_s, block):
+    def _more_steps(self, name, turn_s, block, long_s=LONG_S):
         """Steps of a turn beyond the first, judging by the fastest so far."""
         shortest = self.players[name].fastest
-        if block and LONG_S < shortest < float("inf"):
+        if block and long_s < shortest < float("inf"):
             return 1
         return max(block, 0 if shortest >= turn_s else min(1000, round(turn_s / max(shortest, 1e-7))))
 
-    def _turn(self, name, more, pids):
-        """Let one contender play, note its times, and return the share of the machine that others had."""
-        load = machine.Load(pids)
+    def _turn(self, name, more):
+        """Let one contender play, and note its times."""
         for part, times in self._ask(name, 1 + more)["times"].items():
             self.samples.setdefault(name, {}).setdefault(part, []).append(times[1:] if more else times)
-        others = load.report(pids)["others"] or 0.0
+
+    def _rest(self, name):
         if name in self.players:
             settle(*self.players[name].pids)
-        return others
 
     def _ask(self, name, steps):
         """The answer to a turn. A contender that fails is out, with all its times."""

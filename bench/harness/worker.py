@@ -5,6 +5,7 @@ Lines of JSON come in and go out. Every request gets one answer, {"error": ...} 
     {"do": "training", "size": NAME, ...}             -> {"build_s", "pids", "about", "own_data", "times"}
     {"do": "layer", "batch": NAME, "case": NAME, ...} -> {"digest"}            see `digest`
     {"do": "program", "name": NAME, "tiny": bool, "answer": FILE} -> {"first"}   see bench/programs
+    {"do": "work", "make": FUNCTION, ...}             -> {}   calls FUNCTION of the module, which gives a turn
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
     {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/harness/rates.py
@@ -117,6 +118,11 @@ class Worker:
 
         self.turn = turn
         return {"first": first}
+
+    def do_work(self, make, **settings):
+        """What a benchmark has that is neither: make(variant, threads, **settings) gives its turn(steps)."""
+        self.turn = getattr(self.module, make)(self.contender.variant, self.threads, **settings)
+        return {}
 
     def do_turn(self, steps):
         return self.turn(steps)

@@ -7,7 +7,7 @@
     study.py      what a study is, and what it gives back: tables, plots, notes
     measure.py    times in turns, bytes, numbers of arrays
     markdown.py   the report as Markdown
-    page.py       the report as one self-contained HTML page, with its plots (svg.py)
+    page.py       the same as one HTML page, with plots
 
 A study is a module here with a STUDY in it. Modules are imported when they are asked for, so that one which
 cannot be imported takes no other with it.

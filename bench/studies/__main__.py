@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.harness import machine, program
@@ -19,9 +20,8 @@ from bench.studies import STUDIES, find
 from bench.studies.markdown import markdown
 from bench.studies.page import page
 from bench.studies.study import Report, from_json, to_json
-from gpt2.cli import Parser
 from gpt2.errors import UserError
-from gpt2.hints import typed
+from gpt2.hints import install
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,15 +44,15 @@ def main(argv):
     else:
         print(markdown(report, listings=False))
         print(f"wrote {', '.join(str(options.out / name) for name in files(report))}", file=sys.stderr)
+        if "studies.html" not in files(report):
+            program.note(f"studies.html needs two packages: {install('markdown', 'matplotlib')}")
         program.write_json(options, report_json(report))
     return 1 if report.failed else 0
 
 
 def parse(argv):
-    p = Parser(
-        "bench.studies",
-        "Run studies, and write their report as Markdown, JSON and HTML.",
-        prog=typed("python -m bench.studies"),
+    p = program.plain_parser(
+        "bench.studies", "Run studies, and write their report as Markdown, JSON and HTML."
     )
     p.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
     p.add_argument(
@@ -63,13 +63,7 @@ def parse(argv):
         help="where studies.md, studies.json and studies.html are written (default bench/results)",
     )
     p.add_argument("--quick", action="store_true", help="small sizes, seconds a study: a test, no result")
-    p.add_argument(
-        "--threads",
-        metavar="N",
-        type=program.positive(int),
-        default=machine.available_cores(),
-        help="the most threads that are used (default: the number of cores)",
-    )
+    program.number(p, "--threads", machine.available_cores(), "the most threads that are used")
     p.add_argument(
         "--seconds",
         metavar="S",
@@ -101,10 +95,9 @@ def parse(argv):
 def run(name, options, report):
     """Add one study to the report, run in a process of its own: none finds threads or memory of another."""
     program.note(f"{name} ...")
-    flags = ["--threads", str(options.threads), "--seconds", str(options.seconds)]
-    flags += ["--quick"] * options.quick
+    chosen = {key: getattr(options, key) for key in ("quick", "threads", "seconds")}
     done = subprocess.run(
-        [sys.executable, "-m", "bench.studies.one", name, *flags],
+        [sys.executable, "-m", "bench.studies.one", name, json.dumps(chosen)],
         cwd=ROOT,
         text=True,
         env=environment(1),
@@ -149,12 +142,14 @@ def read(path, names=()):
 
 
 def files(report):
-    """Name -> text of everything that is written."""
-    return {
+    """Name -> text of everything that is written; the page is left out without the packages that make it."""
+    found = {
         "studies.md": lambda: markdown(report),
         "studies.json": lambda: json.dumps(report_json(report), indent=1) + "\n",
-        "studies.html": lambda: page(report),
     }
+    if find_spec("markdown") and find_spec("matplotlib"):
+        found["studies.html"] = lambda: page(report)
+    return found
 
 
 def write(report, folder):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bench.studies.measure import interleave, memory
-from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Result, Series, Study
+from bench.studies.study import SECONDS, Result, Series, Study
 from gpt2 import autodiff as ad
 
 SIZES = (100, 1000)
@@ -169,12 +169,7 @@ def _of(f, x):
 def tell(result, n, functions, times):
     table = result.table(
         f"{n} coordinates",
-        Column("what"),
-        Column("time", SECONDS),
-        Column("by gradient by hand", RATIO),
-        Column("arrays", COUNT),
-        Column("their bytes", BYTES),
-        Column("peak", BYTES),
+        "what | time [s] | by gradient by hand [x] | arrays | their bytes [B] | peak [B]",
         note="Arrays: requests to NumPy for the elements of one. Peak: Python's and NumPy's "
         "bytes beyond those before the call; memory that a compiled program holds "
         "from call to call is not seen, nor is that of freed results. What PyTorch and "

@@ -5,19 +5,17 @@ import inspect
 import numpy as np
 
 from bench.harness.cases import cases
-from bench.harness.engine import LayerRun, output_gradient
-from bench.harness.ratios import geometric_mean
+from bench.harness.engine import LayerRun, check_results, output_gradient
+from bench.harness.ratios import geometric_mean, plural
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.measure import interleave, memory, peak_and_kept, threads
-from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Listing, Result, Series, Study
+from bench.studies.study import Listing, Result, Series, Study
 from gpt2 import backward
 from gpt2.commands.certificate import derived_source
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import Case
 from gpt2.model import GPT2, GPT2Config
 
-# float32 sums of up to 50257 terms in different orders, relative to the length of the array
-TOLERANCE = 1e-4
 BATCHES = ((1, 64), (4, 64), (4, 256))  # B, T; the second is the one that tables and memory show
 MODELS = ("4x128-B12T64", "124M-B4T64")
 NAMES = ("encoder", "layernorm", "matmul-naive", "matmul-fc", "attention", "gelu", "residual", "crossentropy")
@@ -93,8 +91,7 @@ def layer_times(case, layer, seconds, written):
     """
     players = {name: LayerRun(case, variant) for name, variant in variants(layer).items()}
     for player in players.values():
-        player.forward()
-        player.backward()
+        player.both()
     compare(players)
     if not written:
         del players["written"]
@@ -105,19 +102,13 @@ def layer_times(case, layer, seconds, written):
 
 
 def parts(player):
-    def both():
-        player.forward()
-        player.backward()
-
-    return {"both": both, "forward": player.forward, "backward": player.backward}
+    return {"both": player.both, "forward": player.forward, "backward": player.backward}
 
 
 def compare(players):
     """Raise AssertionError unless all players have the results and gradients of the layer as written."""
     for name, player in players.items():
-        for ours, theirs in zip(player.results(), players["written"].results(), strict=True):
-            error = np.linalg.norm(ours - theirs) / max(np.linalg.norm(theirs), 1e-30)
-            assert error <= TOLERANCE, f"{name}: a gradient differs by {error:.1e}"
+        check_results(name, player.results(), players["written"].results())
 
 
 # ---- Tables of layers --------------------------------------------------------------------------------------
@@ -125,18 +116,14 @@ def compare(players):
 
 def time_table(result, times, batch, n):
     B, T = batch
-    written = [Column("backward, as written", SECONDS)] if n == 1 else []
+    written = ["backward, as written [s]"] if n == 1 else []
     table = result.table(
-        f"Layers, B={B}, T={T}, {n} thread{'s' * (n > 1)}",
-        Column("layer"),
-        Column("forward", SECONDS),
+        f"Layers, B={B}, T={T}, {plural(n, 'thread')}",
+        "layer | forward [s]",
         *written,
-        Column("backward, manual", SECONDS),
-        Column("backward, derived", SECONDS),
-        Column("forward that goes with it", SECONDS),
-        Column("forward and backward, derived / manual", RATIO),
-        Column("gradient / forward, manual", RATIO),
-        Column("gradient / forward, derived", RATIO),
+        "backward, manual [s] | backward, derived [s] | forward that goes with it [s]",
+        "forward and backward, derived / manual [x]",
+        "gradient / forward, manual [x] | gradient / forward, derived [x]",
         note="manual and derived both run as compiled programs. A derived backward chooses what its forward "
         "saves or computes ahead, so compare forward and backward together. The last two columns are "
         "the time of forward and backward by the time of the manual variant's forward.",
@@ -156,15 +143,11 @@ def time_table(result, times, batch, n):
 
 def memory_table(result, batch, quick):
     B, T = batch
-    columns = [
-        Column(f"{what}, {variant}", unit)
-        for what, unit in (("peak", BYTES), ("saved", BYTES), ("arrays", COUNT))
-        for variant in ("written", "manual", "derived")
-    ]
     table = result.table(
         f"Memory of a forward and a backward, B={B}, T={T}",
-        Column("layer"),
-        *columns,
+        "layer | peak, written [B] | peak, manual [B] | peak, derived [B]",
+        "saved, written [B] | saved, manual [B] | saved, derived [B]",
+        "arrays, written | arrays, manual | arrays, derived",
         note="Peak: the most that one forward and backward held beyond its inputs, working memory and "
         "results included, in the first call of programs compiled before. Saved: what the backward is "
         "handed beyond the layer's inputs and result. Arrays: allocated by a later call.",
@@ -227,9 +210,9 @@ def growth(result, times, sizes):
     rows = [B * T for B, T in sizes]
     table = result.table(
         "Derived gradient / forward over the number of rows, 1 thread",
-        Column("layer"),
-        *(Column(f"{n} rows", RATIO) for n in rows),
-        Column("largest / smallest", RATIO),
+        "layer",
+        *(f"{n} rows [x]" for n in rows),
+        "largest / smallest [x]",
     )
     series = []
     for name in NAMES:
@@ -268,17 +251,9 @@ def models(result, options, counts):
     seconds = options.seconds * SHARE_OF_MODELS / len(sizes) / len(counts)
     table = result.table(
         "The whole model: loss, and loss with all gradients",
-        Column("size, threads"),
-        Column("forward", SECONDS),
-        Column("manual", SECONDS),
-        Column("auto", SECONDS),
-        Column("whole", SECONDS),
-        Column("auto / manual", RATIO),
-        Column("whole / manual", RATIO),
-        Column("whole / forward", RATIO),
-        Column("peak, manual", BYTES),
-        Column("peak, auto", BYTES),
-        Column("peak, whole", BYTES),
+        "size, threads | forward [s] | manual [s] | auto [s] | whole [s] | auto / manual [x] | "
+        "whole / manual [x] | whole / forward [x] | peak, manual [B] | peak, auto [B] | peak, whole "
+        "[B]",
         note="auto derives layer by layer, whole differentiates the loss as one program. Peak: beyond "
         "parameters and gradients, at the first step after compiling.",
     )
@@ -302,7 +277,7 @@ def models(result, options, counts):
                 *peaks,
             )
     told = ", ".join(
-        f"{ratio.median:.2f} ({name}, {n} thread{'s' * (n > 1)})" for (name, n), ratio in whole.items()
+        f"{ratio.median:.2f} ({name}, {plural(n, 'thread')})" for (name, n), ratio in whole.items()
     )
     result.note(
         f"The whole model differentiated as one program takes, as a part of the time of the "
@@ -359,7 +334,7 @@ def layer_notes(result, times, shown, counts):
         ratios = {name: t["derived", "both"].over(t["manual", "both"]) for name, t in times[shown, n].items()}
         mean = geometric_mean([ratio.median for ratio in ratios.values()])
         slower = [f"{name} ({ratio.median:.2f})" for name, ratio in ratios.items() if ratio.q1 > 1.02]
-        text = f"derived / manual, {n} thread{'s' * (n > 1)}"
+        text = f"derived / manual, {plural(n, 'thread')}"
         result.note(
             f"Forward and backward, {text}: geometric mean {mean:.2f}. "
             + (
@@ -368,7 +343,7 @@ def layer_notes(result, times, shown, counts):
                 else "In no layer is the lower quartile above 1.02."
             )
         )
-        series.append(Series(f"{n} thread{'s' * (n > 1)}", range(len(ratios)), list(ratios.values())))
+        series.append(Series(f"{plural(n, 'thread')}", range(len(ratios)), list(ratios.values())))
     result.plot(
         "Forward and backward, derived / manual: left of 1 the derived code is faster",
         "layer",

@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 
-from bench.harness.ratios import geometric_mean
+from bench.harness.ratios import geometric_mean, plural
 from bench.studies.layers import layer_times, time_table
 from bench.studies.measure import threads
 from bench.studies.study import Listing, Result, Study
@@ -95,7 +95,7 @@ def run(options):
         ratios = {name: t["derived", "both"].over(t["manual", "both"]).median for name, t in times.items()}
         told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
         result.note(
-            f"Forward and backward, derived / manual, {n} thread{'s' * (n > 1)}: {told}; geometric mean "
+            f"Forward and backward, derived / manual, {plural(n, 'thread')}: {told}; geometric mean "
             f"{geometric_mean(list(ratios.values())):.2f}."
         )
     for name, layer in LAYERS.items():

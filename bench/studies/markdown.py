@@ -3,30 +3,32 @@
 `python -m docs.studies` draws pictures of the tables of such a page, and puts them below the questions.
 """
 
+import html
+
 from bench.studies import load
 from bench.studies.numbers import cell_text, conditions, counts_text, load_text
 
 
-def markdown(report, listings=True):
-    """The text of the report. listings=False leaves out the sources."""
+def markdown(report, listings=True, drawn=lambda plot: ""):
+    """The text of the report. listings=False leaves out the sources; drawn(plot) gives a plot's HTML."""
     parts = [
         "# The studies",
         "`python -m bench.studies` makes this report. docs/benchmarks.md says how.",
         " ".join(conditions(report)),
     ]
     for name, result in report.results.items():
-        parts += study_text(name, result, listings)
+        parts += study_text(name, result, listings, drawn)
     parts += [f"## {name}\n\nFailed: {why}" for name, why in report.failed.items()]
     return "\n\n".join(parts) + "\n"
 
 
-def study_text(name, result, listings):
+def study_text(name, result, listings, drawn):
     study = load(name)
     method = f"**Method.** {study.method} {load_text(result)}"
     parts = [f"## {name}", f"**Question.** {study.question}"]
     if result.notes:
         parts.append("**What came out.**\n\n" + "\n".join(f"- {note}" for note in result.notes))
-    parts.append(method)
+    parts += [method, *filter(None, map(drawn, result.plots))]
     for table in result.tables:
         below = [text for text in (counts_text(table), table.note) if text]
         parts.append(folded(table.title, "\n\n".join([table_text(table), *below])))
@@ -40,6 +42,7 @@ def study_text(name, result, listings):
 
 def folded(title, text):
     """What is shown where its title is clicked, on GitHub and on the site."""
+    title = html.escape(title, quote=False)
     return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
@@ -47,7 +50,10 @@ def table_text(table):
     """Columns of equal width, so that the Markdown itself can be read."""
     head = [column.name for column in table.columns]
     rows = [
-        [cell_text(cell, column.unit).replace("|", "\\|") for cell, column in zip(row, table.columns)]
+        [
+            cell_text(cell, column.unit).replace("|", "\\|").replace("<", "&lt;")
+            for cell, column in zip(row, table.columns)
+        ]
         for row in table.rows
     ]
     widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]

@@ -7,7 +7,7 @@ import numpy as np
 from bench.harness.sizes import Size, batches
 from bench.studies.measure import interleave, peak_and_kept, threads
 from bench.studies.numbers import cell_text
-from bench.studies.study import BYTES, RATIO, SECONDS, Column, Result, Series, Study
+from bench.studies.study import BYTES, SECONDS, Result, Series, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import cost
@@ -131,10 +131,7 @@ def plan_table(result, size, planned):
     plans, cuts = planned
     table = result.table(
         f"{size.name}: what the cut chooses",
-        Column("ns a kept byte"),
-        Column("kept", BYTES),
-        Column("recomputed, estimated", SECONDS),
-        Column("of the step", RATIO),
+        "ns a kept byte | kept [B] | recomputed, estimated [s] | of the step [x]",
         note="Estimated by the compiler's table of costs, on one core. The rates that the "
         f"engine uses are {cost.NS_PER_BYTE} for single layers and 1 for the whole "
         "model.",
@@ -161,10 +158,7 @@ def budget_table(result, size, planned):
     most = cuts[cost.NS_PER_BYTE][0]
     table = result.table(
         f"{size.name}: budgets",
-        Column("budget", BYTES),
-        Column("kept", BYTES),
-        Column("recomputed, estimated", SECONDS),
-        Column("of the step", RATIO),
+        "budget [B] | kept [B] | recomputed, estimated [s] | of the step [x]",
     )
     found = [(round(part * most), *plans.cut(budget=round(part * most))) for part in BUDGETS]
     for budget, kept, again in found:
@@ -185,12 +179,8 @@ def measured_table(result, size, planned, found):
     usual = found[cost.NS_PER_BYTE][0]
     table = result.table(
         f"{size.name}: measured steps",
-        Column("ns a kept byte"),
-        Column("kept", BYTES),
-        Column("forward and backward", SECONDS),
-        Column("time, by that at 0.18", RATIO),
-        Column("estimated", RATIO),
-        Column("peak", BYTES),
+        "ns a kept byte | kept [B] | forward and backward [s] | time, by that at 0.18 [x] | "
+        "estimated [x] | peak [B]",
         note="Peak: working memory of the step beyond parameters and gradients. The logits "
         "and their gradient are in it, which no choice of the cut avoids. It can be "
         "less than what is kept: values are kept in the memory of gradients that are "

@@ -2,6 +2,7 @@
 
 import math
 
+from bench.harness.ratios import plural
 from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Sample
 
 _SCALES = {
@@ -57,6 +58,13 @@ def number(x):
     return f"{x:.2e}"
 
 
+def axis_text(x, axis):
+    """A number at a plot's axis, and the words below the axis; a scaled unit stands with the numbers."""
+    scale, unit = scale_of(x, axis if axis in _SCALES else COUNT)
+    text = f"{x / scale:,.4g}" if abs(x / scale) < 1e4 else number(x / scale)
+    return f"{text} {unit}".rstrip(), {SECONDS: "time", BYTES: "bytes"}.get(axis, axis)
+
+
 def counts_text(table):
     """How many samples stand behind the cells of a table, or "" where none does."""
     counts = sorted({cell.n for row in table.rows for cell in row if isinstance(cell, Sample)})
@@ -81,7 +89,7 @@ def conditions(report):
     if "date" in report.options:
         lines.append(f"Measured on {report.options['date']}.")
     threads = report.options.get("threads")
-    lines.append(f"At most {threads} thread{'s' * (threads != 1)}.")
+    lines.append(f"At most {plural(threads, 'thread')}.")
     if report.options.get("quick"):
         lines.append("A quick run at small sizes, to see that everything works: its numbers mean nothing.")
     return lines

@@ -1,41 +1,23 @@
-"""One study in this process; its result as JSON on standard output. `python -m bench.studies` starts this.
+"""One study in this process, its result as JSON on standard output; `python -m bench.studies` starts this.
 
-python -m bench.studies.one roots --quick
+python -m bench.studies.one NAME '{"quick": true, "threads": 1, "seconds": 0}'
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
 import sys
 import time
 
-from bench.harness import machine, program
+from bench.harness import machine
 from bench.studies import load
 from bench.studies.study import Options, to_json
-from gpt2.hints import typed
 
 
-def main(argv):
-    parser = argparse.ArgumentParser(
-        prog=typed("python -m bench.studies.one"), description=__doc__.split("\n")[0], allow_abbrev=False
-    )
-    parser.add_argument("name", help="of the study")
-    parser.add_argument("--quick", action="store_true", help="small sizes, seconds: a test, no result")
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=machine.available_cores(),
-        help="the most that are used (default: the cores)",
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=0.0, help="about how long it may take (0: what it asks for)"
-    )
-    args = parser.parse_args(argv)
+def main(name, options):
     with contextlib.redirect_stdout(sys.stderr):  # whatever a study or a peer prints is not the result
-        result = measured(load(args.name), Options(args.quick, args.threads, args.seconds))
+        result = measured(load(name), Options(**json.loads(options)))
     print(json.dumps(to_json(result)))
-    return 0
 
 
 def measured(study, options):
@@ -51,4 +33,4 @@ def measured(study, options):
 
 
 if __name__ == "__main__":
-    program.run(main)
+    main(*sys.argv[1:])

@@ -8,7 +8,7 @@ from bench.harness.ratios import geometric_mean
 from bench.studies.layers import plain, study_cases
 from bench.studies.measure import interleave
 from bench.studies.programs import programs
-from bench.studies.study import COUNT, RATIO, SECONDS, Column, Result, Series, Study
+from bench.studies.study import Result, Series, Study
 from gpt2.autodiff import Options
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
@@ -108,14 +108,9 @@ def compare(name, gradients):
 def stage_table(result, times, sizes):
     table = result.table(
         "Time of result and gradients, by when the program was simplified",
-        Column("program"),
-        *(Column(stage, SECONDS) for stage in STAGES),
-        Column("neither / both", RATIO),
-        Column("before / both", RATIO),
-        Column("after / both", RATIO),
-        Column("ops, neither", COUNT),
-        Column("ops, after", COUNT),
-        Column("ops, both", COUNT),
+        "program",
+        *(f"{stage} [s]" for stage in STAGES),
+        "neither / both [x] | before / both [x] | after / both [x] | ops, neither | ops, after | ops, both",
         note="neither: recorded, differentiated, compiled. before: simplified, then differentiated. after: "
         "differentiated, then simplified. both: simplified, differentiated, simplified again, which is "
         "what this compiler does. Fusing into blocks of rows and the reuse of buffers belong to "
@@ -191,8 +186,8 @@ def same_program(a, b):
 def pass_table(result, single):
     table = result.table(
         "Time with one pass switched off, by the time with all of them",
-        Column("program"),
-        *(Column(p, RATIO) for p in Options.PASSES),
+        "program",
+        *(f"{p} [x]" for p in Options.PASSES),
         note="- where the pass had nothing to do: the program without it is the same. In the geometric "
         "means those count as 1.",
     )

@@ -1,94 +1,83 @@
-"""A report as one HTML page: everything is in the file, nothing is loaded, no script runs.
+"""A report as one HTML page, made from its Markdown with the plots added.
 
-Wide tables and sources scroll by themselves on a narrow screen, and on paper everything is there.
+The file loads nothing and has no script. Needs the packages markdown and matplotlib.
 """
 
 import html
 import re
-from pathlib import Path
 
-from bench.studies import load
-from bench.studies.numbers import cell_text, conditions, counts_text, load_text
-from bench.studies.svg import legend, svg
+from bench import drawing
+from bench.studies.markdown import markdown
+from bench.studies.numbers import axis_text
+from bench.studies.study import Sample
 from gpt2.commands.explain import highlight
 
-STYLE = Path(__file__).with_name("page.css")
+STYLE = """\
+body { margin: 0 auto; padding: 1rem; max-width: 60rem }
+body { font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; background: #fff; color: #1f2328 }
+h2 { margin-top: 3rem; border-top: 1px solid #888; padding-top: 1rem }
+summary, figcaption { font-weight: 600; margin: 1rem 0 0.5rem }
+table, pre { display: block; overflow: auto; max-height: 34rem; font-size: 0.8rem }
+td, th { padding: 0.2rem 0.7rem; border-bottom: 1px solid #8886; white-space: nowrap }
+svg { width: 100%; max-width: 40rem; height: auto }
+.k { color: #8250df } .s { color: #0a7d33 } .c { color: #6e7781 } .n { color: #0a5ca8 } .f { color: #953800 }
+@media (prefers-color-scheme: dark) {
+  body { background: #0d1117; color: #e6edf3 } a { color: #58a6ff }
+  .k { color: #c4a3ff } .s { color: #7ee2a8 } .n { color: #79c0ff } .f { color: #ffa657 }
+}
+@media print { table, pre { max-height: none; white-space: pre-wrap; font-size: 6.5pt } }
+"""
 
 
 def page(report):
-    """The text of the page."""
-    names = [*report.results, *report.failed]
-    links = "".join(f'<li><a href="#{name}">{name}</a></li>' for name in names)
-    sections = [section(name, result) for name, result in report.results.items()]
-    sections += [
-        f'<section id="{name}"><h2>{name}</h2>{paragraph(f"Failed: {why}", "failed")}</section>'
-        for name, why in report.failed.items()
-    ]
-    told = " ".join(conditions(report))
+    """The text of the page: studies with their plots, tables and sources, and links to them at the top."""
+    from markdown import Markdown
+    from markdown.extensions.toc import TocExtension
+
+    text = markdown(report, drawn=figure).replace("\n\n", "\n\n[TOC]\n\n", 1)
+    text = text.replace("<details", "<details open")
+    extensions = ["tables", "fenced_code", "md_in_html", "sane_lists", TocExtension(toc_depth="2-2")]
+    made = Markdown(extensions=extensions).convert(text)
+    made = re.sub('<code class="language-python">(.*?)</code>', _coloured, made, flags=re.S)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>The studies</title>\n<style>\n{STYLE.read_text(encoding='utf-8')}</style></head>\n<body>\n"
-        f"<header><h1>The studies</h1>{paragraph(told)}"
-        f"<nav><ul>{links}</ul></nav></header>\n<main>\n" + "\n".join(sections) + "\n</main></body></html>\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>The studies</title>\n'
+        f"<style>\n{STYLE}{drawing.rules()}\n</style></head>\n<body>\n{made}\n</body></html>\n"
     )
 
 
-def section(name, result):
-    """One study: question, what came out, then plots, tables and sources."""
-    study = load(name)
-    parts = [
-        f'<section id="{name}"><h2>{name}</h2>',
-        f'<p class="question">{escaped(study.question)}</p>',
-        paragraph(f"{study.method} {load_text(result)}"),
+def _coloured(found):
+    return f"<code>{highlight.python(html.unescape(found[1]).rstrip())}</code>"
+
+
+# ---- Plots -------------------------------------------------------------------------------------------------
+
+
+def figure(plot):
+    """A study's plot with its title, or "" where it has no points."""
+    series = {one.name: _points(one) for one in plot.series}
+    if not any(series.values()):
+        return ""
+    across, up = (lambda x, axis=axis: axis_text(x, axis)[0] for axis in (plot.x, plot.y))
+    names = tuple(axis_text(1.0, axis)[1] for axis in (plot.x, plot.y))
+    ratio = plot.y.startswith("ratio of") or " / time" in plot.y  # then 1 is where both are equal
+    if plot.ticks:
+        rows = {
+            tick: [dict(points).get(k) for points in series.values()] for k, tick in enumerate(plot.ticks)
+        }
+        drawn = drawing.dots("", rows, list(series), up, plot.log_y, ratio, names[1])
+    else:
+        drawn = drawing.lines("", series, names, (across, up), (plot.log_x, plot.log_y), ratio)
+    drawn.set_label(plot.title)
+    text = drawing.svg(drawn)
+    caption = html.escape(plot.title)
+    return f"<figure><figcaption>{caption}</figcaption>\n{text[text.index('<svg') :]}</figure>"
+
+
+def _points(series):
+    """(x, spread of y), gaps left out."""
+    return [
+        (x, (y.median, y.q1, y.q3) if isinstance(y, Sample) else (y, y, y))
+        for x, y in zip(series.xs, series.ys)
+        if y is not None and (isinstance(y, Sample) or y == y)
     ]
-    if result.notes:
-        notes = "".join(f"<li>{escaped(note)}</li>" for note in result.notes)
-        parts.append(f'<h3>What came out</h3><ul class="notes">{notes}</ul>')
-    parts += [paragraph(f"Rows are missing: {package} ({why}).") for package, why in result.missing.items()]
-    drawn = [(plot, svg(plot)) for plot in result.plots]
-    parts += [
-        f"<figure><figcaption>{escaped(plot.title)}</figcaption>{legend(plot)}{picture}</figure>"
-        for plot, picture in drawn
-        if picture
-    ]
-    parts += [table_html(table) for table in result.tables]
-    parts += [listing_html(listing) for listing in result.listings]
-    return "\n".join([*parts, "</section>"])
-
-
-def table_html(table):
-    head = "".join(f'<th scope="col">{escaped(column.name)}</th>' for column in table.columns)
-    rows = "\n".join(f"<tr>{row_html(row, table.columns)}</tr>" for row in table.rows)
-    below = " ".join(text for text in (counts_text(table), table.note) if text)
-    return (
-        f"<h3>{escaped(table.title)}</h3>\n"
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{rows}</tbody></table></div>" + (paragraph(below, "below") if below else "")
-    )
-
-
-def row_html(row, columns):
-    """The first cell names the row; of a sample the quartiles are smaller than the median."""
-    cells = [escaped(cell_text(cell, column.unit)) for cell, column in zip(row, columns)]
-    cells = [re.sub(r" (\[[^\]]*\])$", r" <small>\1</small>", cell) for cell in cells]
-    return f'<th scope="row">{cells[0]}</th>' + "".join(f"<td>{cell}</td>" for cell in cells[1:])
-
-
-def listing_html(listing):
-    """Sources side by side where there is room, one below the other where there is not."""
-    texts = "".join(
-        f"<div><h4>{escaped(heading)}</h4>"
-        f'<pre tabindex="0"><code>{highlight.python(text.rstrip())}</code></pre></div>'
-        for heading, text in listing.texts
-    )
-    return f'<h3>{escaped(listing.title)}</h3>\n<div class="listing">{texts}</div>'
-
-
-def paragraph(text, kind=""):
-    return f'<p class="{kind}">{escaped(text)}</p>' if kind else f"<p>{escaped(text)}</p>"
-
-
-def escaped(text):
-    """Text as HTML; what stands between backquotes is code."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))

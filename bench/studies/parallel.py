@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from bench.harness.ratios import plural
 from bench.studies.measure import interleave, threads
-from bench.studies.study import COUNT, RATIO, SECONDS, Column, Result, Series, Study
+from bench.studies.study import Result, Series, Study
 from gpt2 import autodiff as ad
 
 SLICES = 64
@@ -107,13 +108,8 @@ def tell(result, name, what, times, counts):
     sizes = sorted(times)
     table = result.table(
         f"{name}: {what}",
-        Column("elements", COUNT),
-        Column("threads", COUNT),
-        Column("primal", SECONDS),
-        Column("gradient", SECONDS),
-        Column("overhead", RATIO),
-        Column("speed-up of the primal", RATIO),
-        Column("speed-up of the gradient", RATIO),
+        "elements | threads | primal [s] | gradient [s] | overhead [x] | speed-up of the primal [x] "
+        "| speed-up of the gradient [x]",
         note="Overhead: the time of the gradient by that of the primal. Speed-up: how many times as fast as "
         "on one thread.",
     )
@@ -136,7 +132,7 @@ def tell(result, name, what, times, counts):
         f"{name}: overhead of the gradient over work",
         "elements" + " a slice" * (name[0] == "p"),
         "time of gradient / time of primal",
-        [Series(f"{n} thread{'s' * (n > 1)}", sizes, [overhead[size, n] for size in sizes]) for n in counts],
+        [Series(f"{plural(n, 'thread')}", sizes, [overhead[size, n] for size in sizes]) for n in counts],
         log_x=True,
     )
     if len(counts) > 2:
@@ -161,7 +157,7 @@ def conclusion(name, overhead, sizes, counts):
     over_threads = [overhead[size, most].median / overhead[size, 1].median for size in sizes]
     over_work = [overhead[size, most].median for size in sizes]
     return (
-        f"{name}: the overhead on {most} thread{'s' * (most > 1)} is {min(over_threads):.2f} to "
+        f"{name}: the overhead on {plural(most, 'thread')} is {min(over_threads):.2f} to "
         f"{max(over_threads):.2f} times that on one, and lies between {min(over_work):.2f} and "
         f"{max(over_work):.2f} over the work per thread."
     )

@@ -12,7 +12,7 @@ from bench.harness.contenders import CONTENDERS
 from bench.harness.turns import Contest
 from bench.studies.measure import Sample
 from bench.studies.numbers import number
-from bench.studies.study import RATIO, SECONDS, Column, Result, Series, Study
+from bench.studies.study import RATIO, Result, Series, Study
 
 TOLERANCE = 1e-8  # of derivatives, relative to the largest: sums in another order, through hundreds of steps
 QUICK = ("hello", "gaussian-process", "rk4")
@@ -86,14 +86,14 @@ def tell(result, first, later):
     """Two tables, of ratios and of times, a picture, and what came out."""
     against = {name: of_peers(times) for name, times in later.items()}
     shown = [p for p in PEERS if any(p in found for found in against.values())]
-    columns = [Column(f"{PEERS[p]} / derived", RATIO) for p in shown]
-    table = result.table("Time of a later call, by that of the derived program", Column("program"), *columns)
+    columns = [f"{PEERS[p]} / derived [x]" for p in shown]
+    table = result.table("Time of a later call, by that of the derived program", "program", *columns)
     for name, found in against.items():
         table.add(name, *(found.get(p) for p in shown))
     titles = {key: CONTENDERS[player].title for key, player in programs.CONTENDERS.items()}
     for title, cells in (("Time of a later call", later), ("Time of the first call", first)):
         keys = [key for key in titles if any(key in found for found in cells.values())]
-        table = result.table(title, Column("program"), *(Column(titles[key], SECONDS) for key in keys))
+        table = result.table(title, "program", *(f"{titles[key]} [s]" for key in keys))
         for name, found in cells.items():
             table.add(name, *(found.get(key) for key in keys))
     series = [

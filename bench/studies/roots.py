@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.studies.measure import interleave, memory
 from bench.studies.numbers import number
-from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Column, Result, Series, Study
+from bench.studies.study import Result, Series, Study
 from gpt2 import autodiff as ad
 
 CLOSE = 1e-14  # a step shorter than this, relative to x, ends the iteration
@@ -226,12 +226,7 @@ def _torch_derivatives(torch, f, most):
 def order_table(result, equation, d):
     table = result.table(
         f"{equation.text} = 0: convergence",
-        Column("method"),
-        Column("derivatives", COUNT),
-        Column("iterations", COUNT),
-        Column("error"),
-        Column("order, proved", COUNT),
-        Column("order, measured", COUNT),
+        "method | derivatives | iterations | error | order, proved | order, measured",
     )
     curves = []
     for name, method in METHODS.items():
@@ -262,12 +257,7 @@ def time_table(result, equation, sources, seconds):
     times = interleave(solvers, seconds)
     table = result.table(
         f"{equation.text} = 0: from {equation.start:g} to the root",
-        Column("method"),
-        Column("derivatives"),
-        Column("time", SECONDS),
-        Column("by that by hand", RATIO),
-        Column("peak", BYTES),
-        Column("arrays", COUNT),
+        "method | derivatives | time [s] | by that by hand [x] | peak [B] | arrays",
     )
     for (name, source), sample in times.items():
         used = memory(solvers[name, source])

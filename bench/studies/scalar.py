@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.studies.measure import Sample, seconds_of
-from bench.studies.study import BYTES, COUNT, SECONDS, Column, Result, Series, Study
+from bench.studies.study import SECONDS, Result, Series, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import gradient_graph
 from gpt2.autodiff.pipeline import Pipeline
@@ -180,22 +180,14 @@ def _compiled(recording):
 def tables(result, name, case, first, times, sizes):
     table = result.table(
         f"{name}(x) = {case.text}: time",
-        Column("derivative"),
-        *(Column(c, SECONDS) for c in ("first call", "mean", "median")),
-        Column("variance", "ns^2"),
-        Column("standard deviation", SECONDS),
-        Column("n", COUNT),
+        "derivative | first call [s] | mean [s] | median [s] | variance [ns^2] | standard deviation [s] | n",
     )
     for title, sample in times.items():
         variance = sample.variance * 1e18
         table.add(title, first[title], sample.mean, sample.median, variance, sample.std, sample.n)
     table = result.table(
         f"{name}(x) = {case.text}: allocated at the peak of a call",
-        Column("derivative"),
-        *(Column(c, BYTES) for c in ("mean", "median")),
-        Column("variance", "B^2"),
-        Column("standard deviation", BYTES),
-        Column("n", COUNT),
+        "derivative | mean [B] | median [B] | variance [B^2] | standard deviation [B] | n",
         note="By tracemalloc: what Python and NumPy allocate. What PyTorch and JAX take for "
         "their own buffers is not seen.",
     )
@@ -209,8 +201,7 @@ def tables(result, name, case, first, times, sizes):
 def stages_table(result, rounds):
     table = result.table(
         "The derived derivative, stage by stage",
-        Column("function"),
-        *(Column(c, SECONDS) for c in ("recording", "compiling", "running")),
+        "function | recording [s] | compiling [s] | running [s]",
         note="A first call is all three; compiling includes differentiating.",
     )
     for name, case in CASES.items():

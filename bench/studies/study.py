@@ -2,7 +2,7 @@
 
     def run(options):                                   # options: Options
         result = Result()
-        table = result.table("Time of f", Column("method"), Column("time", "s"), Column("bytes", "B"))
+        table = result.table("Time of f", "method | time [s] | bytes [B]")
         table.add("derived", sample, 1024)              # sample: measure.Sample
         result.plot("Time", x="elements", y="s", series=[Series("derived", sizes, samples)])
         result.note("The derived gradient takes 1.1 times as long as the manual one.")
@@ -57,7 +57,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. unit: SECONDS, BYTES, RATIO, COUNT or any other text."""
+    """A column of a table. unit: s, B, x of a ratio, or any other text; "" of a count or a text."""
 
     name: str
     unit: str = ""
@@ -128,9 +128,14 @@ class Result:
     options: dict = field(default_factory=dict)
     seconds: float = 0.0
 
-    def table(self, title, *columns, note=""):
-        """A new table, to which rows are added by `.add(*cells)`."""
-        self.tables.append(Table(title, list(columns), note=note))
+    def table(self, title, *heads, note=""):
+        """A new table, to which rows are added by `.add(*cells)`.
+
+        heads   names of columns, each with its unit in brackets where it has one: "layer | forward [s]"
+        """
+        names = [name for head in heads for name in head.split(" | ")]
+        parts = [name.strip().removesuffix("]").partition(" [") for name in names]
+        self.tables.append(Table(title, [Column(name, unit) for name, _, unit in parts], note=note))
         return self.tables[-1]
 
     def plot(self, title, x, y, series, log_x=False, log_y=False, ticks=None):

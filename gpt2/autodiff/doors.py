@@ -1,7 +1,7 @@
 """Doors from the compiler's core to the rooms beside it, which are loaded when one is first used.
 
-The core imports none of these rooms, and records, derives and runs without them. tests/house.py says which
-rooms are which.
+The core imports none of these rooms, and records, derives and runs without them. docs/architecture.md lists
+both.
 """
 
 from __future__ import annotations

@@ -59,9 +59,9 @@ def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> 
         if taken is not None:
             yield from _handed_out(run, taken)
         # One rank's wish to stop is a wish of all
-        stop = int(run.team.highest(interrupts.received or int(run.stopping)))
-        if stop:
-            interrupts.received = stop
+        stop = run.team.highest(interrupts.received or 0.5 * run.stopping)  # signals have whole numbers
+        if stop >= 1:
+            interrupts.received = int(stop)
         if last and reporter.sample_at_end:
             show_sample(run, reporter, last=True)
         if last or stop:

@@ -1,13 +1,12 @@
-"""The stages of the compiler know each other as tests/house.py's table says, and no more."""
+"""The rooms of the compiler: no import hides in a function, and the core runs without those beside it."""
 
 import ast
 import subprocess
 import sys
 
-import pytest
-
 from docs import house
-from tests.house import BESIDE, CORE, STAGES, stage
+from docs.architecture import EXTRAS
+from tests.house import stage
 
 FILES = {name: path for name, path in house.files().items() if stage(name)}
 # Imports inside functions, each with its reason: a circle could hide in one
@@ -19,37 +18,12 @@ INSIDE_FUNCTIONS = {
         "numexpr",
     ): "one of two backends for elementwise work, loaded when it is asked for",
 }
-CASES = pytest.mark.parametrize("module", sorted(FILES))
 
 
 def known_by(module):
     """The stages that a module's imports lead to, in functions or not."""
     found = {house.longest(i.target, FILES) for i in house.imports(FILES[module])}
     return {stage(name) for name in found if name} - {stage(module)}
-
-
-def test_every_stage_has_a_row():
-    assert set(STAGES) == {stage(name) for name in FILES}
-
-
-def test_no_row_names_a_stage_below_it():
-    """So there is no circle of stages, and no arrow back up."""
-    order = list(STAGES)
-    for name, known in STAGES.items():
-        assert known <= set(order[: order.index(name)]), name
-
-
-@CASES
-def test_arrows_between_the_stages(module):
-    assert known_by(module) <= STAGES[stage(module)]
-
-
-def test_every_allowed_arrow_is_needed():
-    """An arrow that nothing needs any more is to be taken out of the table, so that it does not come back."""
-    needed = {name: set() for name in STAGES}
-    for module in FILES:
-        needed[stage(module)] |= known_by(module)
-    assert needed == STAGES
 
 
 def test_no_import_hides_in_a_function():
@@ -61,13 +35,6 @@ def test_no_import_hides_in_a_function():
 # ---- The core, and what stands beside it ---------------------------------------------------------------
 
 
-def test_the_core_imports_nothing_that_stands_beside_it():
-    assert not set(CORE) & set(BESIDE)
-    for module in FILES:
-        if stage(module) in CORE:
-            assert not known_by(module) & set(BESIDE), module
-
-
 def test_doors_lead_to_what_stands_beside():
     """The core's `beside("show.drawing")` names a module of a room beside it."""
     found = set()
@@ -76,7 +43,7 @@ def test_doors_lead_to_what_stands_beside():
             calls = [n for n in ast.walk(house.parsed(path)) if isinstance(n, ast.Call)]
             names = [n.args[0].value for n in calls if isinstance(n.func, ast.Name) and n.func.id == "beside"]
             found |= {f"gpt2.autodiff.{name}" for name in names}
-    assert found and found <= set(FILES) and {stage(name) for name in found} <= set(BESIDE)
+    assert found and found <= set(FILES) and {stage(name) for name in found} <= set(EXTRAS)
 
 
 WITHOUT = """
@@ -104,6 +71,6 @@ print(ad.scan(lambda c, v: (c + v, c), 0.0, x), ad.root(lambda v: v * v - 2.0, 1
 
 
 def test_the_core_runs_without_them():
-    program = WITHOUT.replace("ROOMS", repr(sorted(BESIDE)))
+    program = WITHOUT.replace("ROOMS", repr(sorted(EXTRAS)))
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=house.ROOT)
     assert run.returncode == 0, run.stderr

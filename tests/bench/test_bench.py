@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,9 +15,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import layers, roofline, step, timeline
+from bench import finetune, layers, roofline, step, timeline
 from bench.harness import (
-    bars,
     contenders,
     engine,
     machine,
@@ -38,6 +38,7 @@ from gpt2.autodiff.run import blas, kernels, remembered, threads
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config
 from gpt2.train.flops import training_flops
+from tests.support.pictures import said
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,14 +77,16 @@ def test_bound_is_the_slower_of_products_and_memory():
 
 
 def test_a_roofline_is_drawn_with_its_bounds():
+    pytest.importorskip("matplotlib")
     size = sizes.SIZES["4x128-B12T64"]
     seconds = {f"{kind}/{part}": 1.0 for kind, part in step_work(size)} | {"step/": 30.0}
     result = roofline.compare(size, [seconds], {"sgemm": 1e9, "copy": 1e9})
-    tree = ElementTree.fromstring(bars.svg(result, "a < b"))
-    found = [(r.get("class"), float(r.get("width"))) for r in tree.iter("{http://www.w3.org/2000/svg}rect")]
-    for (kind, whole), (by, bound) in zip(found[4::2], found[5::2]):  # behind the paper and three keys
-        assert kind == "above" and by in ("products", "memory") and bound <= whole
-    assert len(found) == 4 + 2 * len(result["rows"])
+    text = roofline.picture({**result, "size": "a < b", "variant": "manual", "threads": 1})
+    words = said(text)
+    assert "a < b, gpt2 manual, 1 thread" in words and {*roofline.KEYS.values()} < set(words)
+    for key, row in result["rows"].items():
+        assert key.replace("/", " ") in words
+        assert not row["bound_ms"] or f"1000.0 ms, {1000 / row['bound_ms']:.1f} x" in words
 
 
 def test_a_timeline_has_a_bar_for_each_span():
@@ -92,12 +95,13 @@ def test_a_timeline_has_a_bar_for_each_span():
     assert kernels.run_blocks is timeline.RUN_BLOCKS and kernels.matmul is timeline.MATMUL
     assert {kind for _, kind, *_ in spans} == {"product", "region"} and len(timeline.lanes(spans)) == 1
     assert all(0 <= begin <= end <= seconds for *_, begin, end in spans)
-    tree = ElementTree.fromstring(timeline.svg(spans, seconds, "a < b"))
-    drawn = [r.get("class") for r in tree.iter("{http://www.w3.org/2000/svg}rect")]
-    assert sum(kind in ("product", "region") for kind in drawn) == len(spans) + 2  # and the keys
     assert list(timeline.summary([(1, "product", "", 0.0, 0.5), (1, "region", "", 0.5, 0.6)], 1.0)) == [
         "thread 1: products 50%, regions 10%, neither 40%"
     ]
+    pytest.importorskip("matplotlib")
+    words = said(timeline.picture(spans, seconds, "a < b"))
+    assert sum(bool(re.fullmatch(r".+: \d+ us", word)) for word in words) == len(spans)
+    assert {"a < b", "thread 1", *timeline.KEYS.values()} < set(words)
 
 
 def test_the_memory_of_a_step_is_drawn_with_the_names_of_its_tensors(tmp_path):
@@ -445,21 +449,45 @@ def test_a_peer_that_is_not_installed_is_said_to_be_missing(monkeypatch):
     assert contenders.absence(contest.absent["ghost"]).startswith("missing, no_such_package is not installed")
 
 
+class Loads:
+    """machine.Load, by which others have a half of every second turn. The first one is of all turns."""
+
+    turns = 0
+
+    def __init__(self, pids):
+        self.share = Loads.turns % 2 / 2
+        Loads.turns += 1
+
+    def report(self, pids):
+        return {"others": self.share}
+
+
 def test_disturbed_rounds_are_left_out(monkeypatch):
+    monkeypatch.setattr(machine, "Load", Loads)
     contest = turns.Contest([], 1, None)
     contest.players = {"a": SimpleNamespace(pids=[], fastest=1.0)}
     contest.facts = {"a": {}}
-    shares = iter([0.0, 0.5] * 6)
+    done = []
 
-    def turn(name, more, pids):
-        share = next(shares)
-        contest.samples.setdefault(name, {}).setdefault("step", []).append([share])
-        return share
+    def turn(name, more):
+        done.append(Loads.turns)
+        contest.samples.setdefault(name, {}).setdefault("step", []).append([Loads.turns])
 
     monkeypatch.setattr(contest, "_turn", turn)
+    monkeypatch.setattr(Loads, "turns", 0)
     contest.play(rounds=12, seconds=60)
-    assert contest.samples["a"]["step"] == [[0.0]] * 6
+    assert contest.samples["a"]["step"] == [[n] for n in done[1::2]]
     assert (contest.load["rounds"], contest.load["rounds_counted"]) == (12, 6)
+
+
+def test_rounds_end_with_their_time_and_are_three_at_least(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(machine, "Load", Loads)
+    for seconds, wanted in ((1, 3), (7.5, 6)):  # the clock ticks once a round
+        rested = []
+        counted, load = turns.play_rounds({"a": list}, rested.append, [], 20, seconds)
+        assert rested == ["a"] * wanted and load["rounds"] == wanted
 
 
 @pytest.mark.parametrize(
@@ -616,12 +644,36 @@ def _runs(pid):
 
 def test_a_contender_that_has_died_is_closed_without_a_word():
     """What was asked last is still in the buffer of its pipe, which closing would write."""
-    for kind in (turns.Player, turns.Lines):
-        player = object.__new__(kind)
-        player.process = subprocess.Popen(
-            [sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        player.process.wait()
-        player.process.stdin.write("1\n")
-        player.close()
-        player.process.stdout.close()
+    player = object.__new__(turns.Player)
+    player.process = subprocess.Popen(
+        [sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    player.process.wait()
+    player.process.stdin.write("1\n")
+    player.close()
+    player.process.stdout.close()
+
+
+@pytest.mark.slow
+def test_generation_from_end_to_end():
+    pytest.importorskip("transformers")
+    done = run(
+        "bench.generate", "--model", "tiny", "--tokens", "4", "--rounds", "3", "--threads", "1", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert set(result["seconds"]) == {"gpt2", "transformers", "copy"} and not result["absent"]
+    assert all(len(times) == 3 for times in result["seconds"].values())
+    assert result["same_tokens"]
+
+
+def test_adapters_are_compared_by_their_first_loss():
+    found = {"full": {"loss": 4.0, "seconds": [2.0, 4.0], "bytes": 2**30}}
+    found["lora"] = {"loss": 4.00001, "seconds": [1.0, 1.0], "bytes": 2**29}
+    finetune.check(found)
+    result = {"model": "gpt2", "threads": 2, "targets": "c_attn", "contenders": found, "absent": {}}
+    told = finetune.as_text({**result, "load": None})
+    assert "lora:8 on c_attn, 2 threads" in told and "0.38 of full" in told and "0.50 GiB" in told
+    for wrong in (4.1, math.nan):
+        with pytest.raises(UserError, match="lora begins with a loss of"):
+            finetune.check({**found, "lora": {**found["lora"], "loss": wrong}})

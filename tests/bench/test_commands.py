@@ -14,7 +14,7 @@ from bench.harness import contenders, sizes
 from gpt2.errors import UserError
 
 # They are started by other benchmarks, with arguments that those give
-STARTED = ("first_process", "prelude", "worker")
+STARTED = ("first_process", "one", "prelude", "worker")
 
 
 def commands():
@@ -51,16 +51,16 @@ def test_help_has_the_programs_name_and_explains_every_option(name, monkeypatch)
 @pytest.mark.parametrize("name", [*commands()])
 def test_the_page_lists_every_program(name):
     page = Path(bench.__path__[0]).parent / "docs" / "benchmarks.md"
-    if name != "bench.studies.one":  # which bench.studies starts
-        assert f"python -m {name.removesuffix('.__main__')} " in page.read_text(encoding="utf-8")
+    assert f"python -m {name.removesuffix('.__main__')} " in page.read_text(encoding="utf-8")
 
 
 def test_contenders_of_other_benchmarks_are_refused():
-    assert "programs-own" not in contenders.summary(contenders.STEP) and "torch" in contenders.summary(
-        contenders.STEP
-    )
-    with pytest.raises(UserError, match="no contender 'programs-own', expected some of torch, "):
-        contenders.find("whole,programs-own", contenders.STEP)
+    summary = contenders.summary(contenders.STEP)
+    assert "torch" in summary
+    for other in ("programs-own", "generate-copy", "finetune-lora"):
+        assert other not in summary
+        with pytest.raises(UserError, match=f"no contender '{other}', expected some of torch, "):
+            contenders.find(f"whole,{other}", contenders.STEP)
     with pytest.raises(UserError, match="no contender 'shares', expected some of torch, .*auto$"):
         contenders.find("shares", contenders.LAYER, contenders.LAYERS)
 

@@ -59,7 +59,9 @@ def test_backward_is_the_slope(case):
             # Relative to the lengths rather than to the slope, which may happen to be near zero.
             size = np.linalg.norm(gradients[i]) * np.linalg.norm(direction)
             assert size > 0
-            assert abs(np.sum(gradients[i] * direction) - slope) < 1e-6 * size / np.sqrt(direction.size), i
+            assert abs(np.sum(gradients[i] * direction) - slope) < 1e-6 * size / np.sqrt(direction.size), (
+                f"{case.name}: gradient {i} is not the slope; `gpt2 check {case.layer}` says more"
+            )
 
 
 @CASE

@@ -12,6 +12,7 @@ import pytest
 
 from gpt2.errors import UserError
 from gpt2.train import Reporter, Settings, from_preset, opened, program, resumed_settings, steps, train
+from gpt2.train.loop import Interrupts, loop
 from gpt2.weights import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +78,16 @@ def test_callbacks_see_every_step_and_may_end_the_run(settings, tmp_path):
     assert seen == [1, 2, 3] and run.step == 3
     assert checkpoint.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 3
     assert math.isfinite(run.model.loss(*run.loader.batch(0)))  # what it returns can be used
+
+
+def test_a_run_that_stops_itself_received_no_signal(settings):
+    """The program's exit status is then 0."""
+    interrupts, reporter = Interrupts(), Reporter()
+    with opened(settings) as run:
+        reporter.begin(run)
+        for step in loop(run, reporter, interrupts):
+            step.run.stop()
+    assert run.step == 1 and interrupts.received is None
 
 
 def test_a_break_saves_and_the_run_goes_on(settings, tmp_path):

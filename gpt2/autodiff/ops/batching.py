@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph import Graph, Node
+from ..graph import Graph, GraphError, Node
 from .boxes import ranges
 from .build import broadcast, reshape, swap_last, transpose
 from .table import apply, const
@@ -85,12 +85,19 @@ def matmul(b: Batch, x: Node, y: Node) -> Node:
     return stacks(b, x, y)
 
 
+def _behind(axis: int) -> int:
+    """The axis behind that of the examples. Raises GraphError for one that is counted from the end."""
+    if axis < 0:
+        raise GraphError(f"axis {axis} in a graph: axes are counted from the front, by axis_of")
+    return axis + 1
+
+
 def one_axis(b: Batch, x: Node, *, axis: int, **attrs: Any) -> Node:
-    return apply(b.out.op, x, axis=axis + 1, **attrs)
+    return apply(b.out.op, x, axis=_behind(axis), **attrs)
 
 
 def several_axes(b: Batch, x: Node, *, axes: Sequence[int], **attrs: Any) -> Node:
-    return apply(b.out.op, x, axes=tuple(a + 1 for a in axes), **attrs)
+    return apply(b.out.op, x, axes=tuple(map(_behind, axes)), **attrs)
 
 
 def reshaped(b: Batch, x: Node, *, shape: Sequence[int]) -> Node:
@@ -198,7 +205,7 @@ def along(b: Batch, *args: Node, axis: int) -> Node:
         b.front(x, has) if has or first and k == 0 else reshape(x, (1, *x.shape))
         for k, (x, has) in enumerate(zip(args, b.flags))
     ]
-    return apply(b.out.op, *given, axis=axis + 1)
+    return apply(b.out.op, *given, axis=_behind(axis))
 
 
 def searched(b: Batch, a: Node, v: Node, *, side: str) -> Node:

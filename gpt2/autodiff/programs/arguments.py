@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,11 @@ def differentiated(transform: Transform, call: Arguments, f: Callable, strict: b
     return Wrt(leaves, kinds, trees[0] if single else Tree.of(*trees))
 
 
-_FOREIGN = ("__array__", "__array_interface__", "__dlpack__")  # how arrays of other libraries are told
+_FOREIGN = (
+    "__array__",
+    "__array_interface__",
+    "__dlpack__",
+)  # by which arrays of other libraries are recognized
 
 
 def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool = True) -> Wrt:
@@ -80,6 +85,11 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
     return Wrt(chosen, kinds, tree.only(i in wanted for i in numbers))
 
 
+def _holds_numbers(x: Any) -> bool:
+    """Whether an object has attributes that could be differentiated by."""
+    return any(isinstance(v, float | np.ndarray) for v in getattr(x, "__dict__", {}).values())
+
+
 def _without_numbers(tree: Tree) -> tuple[str, str]:
     """What an argument without leaves is, and what to do."""
     held = tree.statics()
@@ -90,6 +100,12 @@ def _without_numbers(tree: Tree) -> tuple[str, str]:
         got = kind if alone else f"a {tree.kind.__name__} with {kind}"
         return got, ". Pass NumPy's, ad.as_numpy(x); of a tensor with a gradient ad.as_numpy(x.detach())"
     whole = next((v for v in held if type(v) in (int, bool)), None)
+    if alone and whole is None and _holds_numbers(tree.value):
+        name = type(tree.value).__name__
+        return (
+            f"a {name}",
+            f". To differentiate by its attributes, decorate the class {name} with @ad.tree.register",
+        )
     if alone:
         return repr(tree.value), f": pass {float(whole)}" if whole is not None else ""
     if not held:

@@ -57,6 +57,9 @@ def _one(node: Node, made: dict, flags: list[bool], n: int) -> Node | list[Node]
         found = _looped(node, args, flags, n) if rule is None else rule(b, *args, **node.attrs)
     except NoRule:
         found = _looped(node, args, flags, n)
+    except Exception as error:
+        error.add_note(f"raised by the batch rule of {node.op}, for {node!r} with flags {list(flags)}")
+        raise
     if isinstance(found, Node):
         found.name, found.loc, found.derived = node.name, node.loc, node.derived
         _check(node, found, n)

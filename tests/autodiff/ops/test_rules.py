@@ -70,7 +70,7 @@ def test_every_row_has_samples():
     """Except structural ones, which hold graphs or take tuples apart, and are tested where they are made; and
     random samples, whose derivatives are at fixed chance: tests/autodiff/random/test_draws.py.
     """
-    without = {name for name, op in OPS.items() if not samples_of(name) and op.kind != "structural"}
+    without = {name for name, op in list(OPS.items()) if not samples_of(name) and op.kind != "structural"}
     assert without <= {"stop_gradient", "gamma_sample", "gamma_slope", "t_sample", "t_slope"}
 
 

@@ -138,6 +138,12 @@ CASES = {
         lambda v: tanh(transpose(transpose(v.x, (1, 2, 0)), (2, 0, 1))),
         "t1: f32[2,3,4] = tanh(x)\nreturn t1",
     ),
+    "views: transposes in a row": (
+        lambda v: tanh(transpose(transpose(v.x, (1, 2, 0)), (0, 2, 1))),
+        """t1: f32[3,2,4] = transpose(x, perm=(1,0,2))
+        t2: f32[3,2,4] = tanh(t1)
+        return t2""",
+    ),
     "views: slice of slice": (
         lambda v: part(part(v.flat, (1, 6), None), (0, 5, 2), (3, None, -1)),
         "t1: f32[3,4] = slice(flat, index=((1,6,2),(3,None,-1)))\nreturn t1",

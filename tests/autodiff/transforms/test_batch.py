@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt2.autodiff.derive.differentiate import jvp_graph, vjp_graph
-from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.graph import Graph, GraphError
 from gpt2.autodiff.ops import OPS, apply, input_node
 from gpt2.autodiff.ops.build import item
 from gpt2.autodiff.ops.interpret import evaluate_graph
@@ -123,3 +123,11 @@ def test_indices_that_differ_in_everything():
             for flags in itertools.product((False, True), repeat=len(values)):
                 if any(flags):
                     compared(graph, values, flags)
+
+
+def test_an_axis_from_the_end_is_refused():
+    """axis + 1 of it would be another axis."""
+    x = input_node((3, 4), np.float64, "x")
+    with pytest.raises(GraphError, match="axis -1 in a graph") as error:
+        batched(Graph([x], [apply("cumsum", x, axis=-1, reverse=False)], "f"), [True], 5)
+    assert "raised by the batch rule of cumsum" in error.value.__notes__[0]

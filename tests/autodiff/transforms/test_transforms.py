@@ -872,3 +872,15 @@ def test_a_complex_tangent_of_a_real_argument_is_refused():
         ):
             call(x * 1j)
     np.testing.assert_array_equal(ad.jvp(lambda z: z * z, (x * 1j,), (x * 1j,))[1], -2 * x * x)
+
+
+def test_an_object_with_numbers_in_it_is_to_be_registered():
+    class Net:
+        def __init__(self):
+            self.weight = np.ones(3)
+
+    with pytest.raises(ad.AutodiffError, match="a Net; .* decorate the class Net with @ad.tree.register"):
+        ad.grad(lambda net, x: np.sum(net.weight * x))(Net(), np.ones(3))
+    assert (
+        ad.grad(lambda net, x: np.sum(net.weight * x))(ad.tree.register(Net)(), np.ones(3)).weight.sum() == 3
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from gpt2.autodiff.check.numeric import GradientMismatch
 from gpt2.autodiff.ops import OPS, Op
-from tests.autodiff.ops import test_rules
+from tests.autodiff.ops import test_ops_page, test_rules
 from tests.support.op_samples import SAMPLES, samples_of
 
 PAGE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "adding-an-op.md")
@@ -54,6 +54,7 @@ def test_the_tests_come_with_the_row(page, name):
             test_rules.test_types(name, sample, dtype)
             test_rules.test_single_precision_stays(name, sample, dtype)
             test_rules.test_source(name, sample, dtype)
+    test_ops_page.test_types_are_those_of_numpy(name)
 
 
 def test_a_wrong_row_fails_its_tests(page, monkeypatch):

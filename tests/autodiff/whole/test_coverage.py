@@ -66,7 +66,7 @@ GONE = set(reasons.reasons()) - {name for name, _ in reasons.public_functions()}
 )
 def test_the_page_is_up_to_date():
     with open(PAGE) as f:
-        assert f.read() == coverage.page(), "run: python -m docs.coverage > docs/coverage.md"
+        assert f.read() == coverage.page(), "run: python -m docs.coverage"
 
 
 def test_every_public_function_is_recorded_or_has_its_reason():

@@ -1,0 +1,371 @@
+"""Pictures of measurements, over matplotlib: for reports here and for the pages of docs/, in one style.
+
+    dots(...)    a row for each label, in it a dot with quartiles for each series
+    lines(...)   curves over numbers, with quartiles
+    bars(...)    horizontal bars, each with its value behind it, in groups
+    lanes(...)   what each thread is at, over time
+
+Each returns a matplotlib Figure, measured in pixels. `svg` makes a file of it in light colours, `dark` the
+same in dark ones, and `adaptive` a file that follows the reader's browser.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt2.errors import UserError
+from gpt2.hints import install
+
+# Name -> colour in light surroundings, and in dark ones. No two colours of a column are the same.
+PALETTE = {
+    "paper": ("#ffffff", "#0d1117"),
+    "panel": ("#f6f8fa", "#151b23"),
+    "edge": ("#d0d7de", "#3d444d"),
+    "text": ("#1f2328", "#e6edf3"),
+    "soft": ("#57606a", "#9aa4af"),
+    "own": ("#2563eb", "#58a6ff"),
+    "lit": ("#dbeafe", "#1e3a5f"),
+    "peer": ("#c3ccd6", "#4b5563"),
+    "limit": ("#cf222e", "#ff7b72"),
+    "green": ("#0d9488", "#2dd4bf"),
+    "grey": ("#666f7a", "#a5adb6"),
+    "orange": ("#d55e00", "#ff9a52"),
+    "purple": ("#a0478f", "#e08fd0"),
+    "brown": ("#8a6d00", "#e0c04c"),
+    "sky": ("#3a8fc7", "#9fd4f5"),
+    "keyword": ("#8250df", "#c4a3ff"),  # of code, as GitHub colours it
+    "comment": ("#6e7781", "#8b949e"),
+    "number": ("#0a5ca8", "#79c0ff"),
+    "name": ("#953800", "#ffa657"),
+}
+LIGHT = {name: light for name, (light, _) in PALETTE.items()}
+SERIES = ("own", "limit", "grey", "green", "orange", "purple", "brown", "sky")
+MARKERS = "os^Dv<>P"  # one a series: nothing depends on colour alone
+WIDTH, RIGHT, TITLE, KEY, ROW, BOTTOM = 560, 30, 34, 20, 24, 28  # pixels
+CHARACTER = 7.3  # the width of a letter, at most
+LOOK = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "gpt2",  # the same picture is the same file
+    "text.parse_math": False,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Helvetica Neue", "Arial", "DejaVu Sans"],
+    "font.monospace": ["Menlo", "Consolas", "DejaVu Sans Mono"],
+    "font.size": 13,
+    "text.color": LIGHT["text"],
+    "axes.edgecolor": LIGHT["edge"],
+    "axes.labelcolor": LIGHT["soft"],
+    "xtick.color": LIGHT["soft"],
+    "ytick.color": LIGHT["soft"],
+    "grid.color": LIGHT["edge"],
+    "figure.facecolor": LIGHT["paper"],
+    "axes.facecolor": "none",
+    "legend.frameon": False,
+    "legend.borderpad": 0,
+    "legend.borderaxespad": 0.4,
+    "legend.labelspacing": 0.45,
+    "legend.labelcolor": LIGHT["soft"],
+}
+Spread = tuple[float, float, float]  # median, lower and upper quartile
+
+
+def look() -> AbstractContextManager:
+    """In this context matplotlib draws as the pictures here look. Raises UserError without matplotlib."""
+    try:
+        from matplotlib import rc_context
+    except ImportError:
+        raise UserError(f"pictures need matplotlib: {install('matplotlib')}") from None
+    return rc_context(LOOK)
+
+
+def canvas(width: float, height: float, heading: str) -> Any:
+    """An empty Figure of so many pixels, its heading at the top left."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    figure.set_label(heading)
+    title(figure, 0, heading)
+    return figure
+
+
+def title(figure: Any, left: float, heading: str) -> None:
+    """A heading at the top of the figure, so many pixels from its left."""
+    across, down = 72 * figure.get_size_inches()
+    figure.text(left / across, 1 - 20 / down, heading, fontsize=16, fontweight="bold")
+
+
+def place(figure: Any, left: float, top: float, width: float, height: float) -> Any:
+    """Axes in this rectangle of the figure, in pixels from its upper left corner; no frame around them."""
+    across, down = 72 * figure.get_size_inches()
+    axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, pad=8)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def hint(artist: Any, words: str) -> None:
+    """Words that a browser shows where the mouse is over the artist."""
+    artist.set_gid(f"hint:{words}")
+
+
+# ---- Dots and lines ----------------------------------------------------------------------------------------
+
+
+def dots(
+    title: str,
+    rows: Mapping[str, Sequence[Spread | None]],
+    names: Sequence[str],
+    text: Callable[[float], str],
+    log: bool = False,
+    one: bool = False,
+    unit: str = "",
+) -> Any:
+    """A row for each label, with a dot for each of the series that are named; None is a gap.
+
+    text   a number as text    one   with a line at 1, where both sides of a ratio are equal
+    unit   what stands below the axis
+    """
+    keys = [name for name in names if name]
+    left = min(WIDTH / 2, 20 + CHARACTER * max(map(len, rows)))
+    row = max(ROW, 9 * len(names) + 3)
+    top, deep = _above(title, keys), row * len(rows) + 6
+    with look():
+        figure = canvas(WIDTH, top + deep + BOTTOM + 20 * bool(unit), title)
+        axes = place(figure, left, top, WIDTH - left - RIGHT, deep)
+        for i, (label, values) in enumerate(rows.items()):
+            for k, spread in enumerate(values):
+                if spread:
+                    y = i + (k + 1) / (len(names) + 1)
+                    hint(_dot(axes, k, y, spread, upright=False), f"{label}: {text(spread[0])}")
+        axes.set(ylim=(len(rows), 0), yticks=[i + 0.5 for i in range(len(rows))], xlabel=unit)
+        axes.set_yticklabels(rows, color=LIGHT["text"])
+        numbers = [n for values in rows.values() for spread in values if spread for n in spread]
+        _ruled(axes.xaxis, numbers, text, log, one)
+        _series(axes, keys)
+    return figure
+
+
+def lines(
+    title: str,
+    series: Mapping[str, Sequence[tuple[float, Spread]]],
+    names: tuple[str, str],
+    text: tuple[Callable[[float], str], Callable[[float], str]],
+    log: tuple[bool, bool] = (False, False),
+    one: bool = False,
+) -> Any:
+    """A curve for each series, through (x, spread of y). names, text and log are of x and of y."""
+    keys = list(series) if len(series) > 1 else []
+    top = _above(title, keys)
+    with look():
+        figure = canvas(WIDTH, top + 300 + 2 * BOTTOM, title)
+        axes = place(figure, 76, top, WIDTH - 76 - RIGHT, 300)
+        for k, (name, points) in enumerate(series.items()):
+            xs, ys = [x for x, _ in points], [y[0] for _, y in points]
+            axes.plot(xs, ys, color=_colour(k), linewidth=2)
+            for x, spread in points:
+                hint(
+                    _dot(axes, k, x, spread, upright=True),
+                    f"{name}: {text[1](spread[0])} at {text[0](x)}",
+                )
+        every = [point for points in series.values() for point in points]
+        _ruled(axes.xaxis, [x for x, _ in every], text[0], log[0], False)
+        _ruled(axes.yaxis, [n for _, spread in every for n in spread], text[1], log[1], one)
+        axes.set(xlabel=names[0], ylabel=names[1])
+        _series(axes, keys)
+    return figure
+
+
+def _above(title: str, keys: Sequence[str]) -> float:
+    """The pixels that the title and the names of series take above the axes."""
+    return (TITLE if title else 8) + KEY * len(keys)
+
+
+def _dot(axes: Any, k: int, at: float, spread: Spread, upright: bool) -> Any:
+    """A dot of series k, and a line between its quartiles, which is upright or lies."""
+    middle, low, high = spread
+    x, y, error = (at, middle, "yerr") if upright else (middle, at, "xerr")
+    style = {"fmt": MARKERS[k % 8], "color": _colour(k), "markersize": 8, "elinewidth": 2}
+    return axes.errorbar(x, y, **{error: [[middle - low], [high - middle]]}, **style)[0]
+
+
+def _series(axes: Any, names: Sequence[str]) -> None:
+    """The names of the series beside their markers, above the axes."""
+    for k, name in enumerate(names):
+        axes.plot([], [], MARKERS[k % 8], color=_colour(k), markersize=8, label=name)
+    if names:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
+
+
+def _colour(k: int) -> str:
+    return LIGHT[SERIES[k % len(SERIES)]]
+
+
+def _ruled(axis: Any, numbers: Sequence[float], text: Callable, log: bool, one: bool) -> None:
+    """Scale, ticks and rules of an axis for these numbers, and a thicker rule at 1."""
+    from matplotlib import ticker
+
+    low, high = (edge([*numbers, 1.0] if one else numbers) for edge in (min, max))
+    upright = axis.axis_name == "y"
+    if log and low > 0:
+        (axis.axes.set_yscale if upright else axis.axes.set_xscale)("log")
+        margin = (high / low) ** 0.06 if high > low else 1.2
+        limits = low / margin, high * margin
+        few = high / low < 30  # decades alone would be too far apart
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few else (1,), numticks=8))
+        if high / low < 4:
+            axis.set_major_locator(ticker.MaxNLocator(5, steps=(1, 2, 5, 10)))
+    else:
+        margin = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+        limits = low - margin, high + margin
+        axis.set_major_locator(ticker.MaxNLocator(6, steps=(1, 2, 5, 10)))
+    axis.set_minor_locator(ticker.NullLocator())
+    axis.set_major_formatter(lambda x, _: text(x))
+    (axis.axes.set_ylim if upright else axis.axes.set_xlim)(limits)
+    axis.grid(True)
+    if one:
+        line = axis.axes.axhline if upright else axis.axes.axvline
+        line(1.0, color=LIGHT["text"], linewidth=1.5, zorder=1)
+
+
+# ---- Bars and lanes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A horizontal bar: its parts are drawn over each other, (name of a colour, length), longest first."""
+
+    name: str
+    parts: tuple[tuple[str, float], ...]
+    words: str
+
+
+def bars(
+    title: str,
+    groups: Mapping[str, Sequence[Bar]],
+    keys: Mapping[str, str],
+    width: float,
+    left: float,
+    most: float = float("inf"),
+    rule: float | None = None,
+    below: str = "",
+) -> Any:
+    """Groups of bars below their headings. Of the colour "limit" only the outline is drawn.
+
+    keys   name of a colour -> what it stands for      most   bars are cut there, and a gap says so
+    left   pixels for the names of bars                rule   a line at this length
+    """
+    deep = sum((28 if heading else 0) + 22 * len(group) + 8 for heading, group in groups.items())
+    top, right = 38 + 26 * bool(keys), 150
+    longest = min(most, max(length for group in groups.values() for bar in group for _, length in bar.parts))
+    pixel = longest / (width - left - right)
+    with look():
+        figure = canvas(width, top + deep + 14 + 20 * bool(below), title)
+        axes = place(figure, 0, top, width, deep)
+        axes.set(xlim=(-left * pixel, longest + right * pixel), ylim=(deep, 0), xticks=[], yticks=[])
+        if rule is not None:
+            axes.vlines(rule, 0, deep, color=LIGHT["edge"], zorder=0)
+        y = 0.0
+        for heading, group in groups.items():
+            if heading:
+                axes.text(-left * pixel, y + 20, heading, color=LIGHT["soft"])
+                y += 28
+            for bar in group:
+                axes.text(-10 * pixel, y + 15, bar.name, ha="right")
+                for colour, length in bar.parts:
+                    axes.barh(y + 11, min(length, most), 16, **_filled(colour))
+                end = bar.parts[0][1]
+                if end > most:
+                    axes.text(
+                        most - 22 * pixel, y + 17, "//", color=LIGHT["paper"], fontsize=18, fontweight="bold"
+                    )
+                behind = {"facecolor": LIGHT["paper"], "edgecolor": "none", "pad": 1}
+                axes.text(min(end, most) + 8 * pixel, y + 15, bar.words, color=LIGHT["soft"], bbox=behind)
+                y += 22
+            y += 8
+        figure.text(0, 10 / (72 * figure.get_size_inches()[1]), below, color=LIGHT["soft"])
+        _keys(figure, keys)
+    return figure
+
+
+def _filled(colour: str) -> dict:
+    """How a bar of this colour is drawn."""
+    if colour == "limit":
+        return {"facecolor": "none", "edgecolor": LIGHT[colour], "linestyle": "--"}
+    return {"color": LIGHT[colour]}
+
+
+def _keys(figure: Any, keys: Mapping[str, str]) -> None:
+    """A patch of each colour with its words, in a row below the title."""
+    from matplotlib.patches import Patch
+
+    patches = [Patch(**_filled(colour), label=words) for colour, words in keys.items()]
+    if patches:
+        height = 72 * figure.get_size_inches()[1]
+        figure.legend(
+            handles=patches, loc="upper left", bbox_to_anchor=(0, 1 - 32 / height), ncol=len(patches)
+        )
+
+
+def lanes(
+    title: str, names: Sequence[str], spans: Iterable[tuple], seconds: float, keys: Mapping[str, str]
+) -> Any:
+    """A lane for each name, a bar for each of the spans: (lane, name of a colour, begin, end, words)."""
+    deep = 46 * len(names)
+    with look():
+        figure = canvas(1100, 66 + deep + 34, title)
+        axes = place(figure, 90, 66, 970, deep)
+        axes.set(xlim=(0, seconds), ylim=(len(names) - 0.5, -0.5))
+        axes.barh(range(len(names)), seconds, 0.78, color=LIGHT["panel"])
+        for lane, colour, begin, end, words in spans:
+            (bar,) = axes.barh(lane, max(end - begin, seconds / 3000), 0.78, left=begin, color=LIGHT[colour])
+            hint(bar, words)
+        axes.set_yticks(range(len(names)), names, color=LIGHT["text"])
+        axes.set_xticks([seconds * k / 4 for k in range(5)])
+        axes.xaxis.set_major_formatter(lambda x, _: f"{1e3 * x:.1f} ms")
+        _keys(figure, keys)
+    return figure
+
+
+# ---- Files -------------------------------------------------------------------------------------------------
+
+
+def svg(figure: Any) -> str:
+    """The picture as the text of a file, in light colours."""
+    held = io.StringIO()
+    described = {"Title": figure.get_label(), **dict.fromkeys(("Creator", "Date", "Format", "Type"))}
+    with look():
+        figure.savefig(held, format="svg", metadata=described)
+    text = re.sub(r'(width|height)="([\d.]+)pt"', r'\1="\2"', held.getvalue(), count=2)
+    return re.sub(r'<g id="hint:([^"]*)">', r"<g><title>\1</title>", text)
+
+
+def dark(text: str) -> str:
+    """A picture in light colours as one in dark ones."""
+    there = {light: dark for light, dark in PALETTE.values()}
+    return re.sub("|".join(there), lambda found: there[found[0]], text)
+
+
+def pair(folder: Path, name: str, text: str) -> dict[Path, str]:
+    """Path -> text of NAME-light.svg and NAME-dark.svg."""
+    return {folder / f"{name}-light.svg": text, folder / f"{name}-dark.svg": dark(text)}
+
+
+def rules() -> str:
+    """Style sheet that shows pictures in light colours as dark ones, where the browser asks for that."""
+    inside = [
+        f'[style*="{how}: {light}"] {{ {how}: {dark} !important }}'
+        for light, dark in PALETTE.values()
+        for how in ("fill", "stroke")
+    ]
+    return "@media (prefers-color-scheme: dark) { " + " ".join(inside) + " }"
+
+
+def adaptive(text: str) -> str:
+    """A picture in light colours as one that is light or dark, as its surroundings are."""
+    return text.replace("<defs>", f"<style>{rules()}</style>\n <defs>", 1)
