@@ -48,7 +48,7 @@ from .programs.transform import (
 )
 from .record.record import Recording
 from .record.value import Recorded, value_of
-from .tree import LEAF, Tree, leaf_paths
+from .tree import LEAF, NONE, Tree
 
 
 class Const:
@@ -130,36 +130,34 @@ class Enzyme(Transform):
         outputs = [*graph.outputs, *grads]
         output = {leaf: len(graph.outputs) + i for i, leaf in enumerate(wrt)}
         outs = [Out(output[leaf], result_kind(call.leaves[leaf])) for leaf in active]
-        spec = (tuple, None, tuple(LEAF if k is Active else ("static", None) for k in self.kinds))
+        tree = Tree.of(*(LEAF if k is Active else NONE for k in self.kinds))
         if self.value:
-            spec = (tuple, None, (spec, rec.out_tree.spec))
+            tree = Tree.of(tree, rec.out_tree)
             outs += result_outs(rec)
         joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
         written = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
         moved = [Update(shadows[i], output[i], added=i not in rec.written) for i in wrt if i in shadows]
         outside = rec.operands(call.leaves[:n])[n:]
-        return select(Wiring(joint, feed, outside, Tree(spec, len(outs)), outs, written + moved))
+        return select(Wiring(joint, feed, outside, tree, outs, written + moved))
 
     def roles(self, call: Arguments, f: Callable) -> tuple[list[int], dict[int, int]]:
         """The leaves that are active, and {leaf: its shadow's leaf}."""
         active: list[int] = []
         shadows: dict[int, int] = {}
-        n = len(call.leaf_range(0))
-        inner = Arguments(
-            call.args[0], {}, call.leaves[:n], Tree((tuple, None, (call.subtree(0).spec, (dict, (), ()))), n)
-        )
+        n, none = len(call.leaf_range(0)), Tree(dict, (), (), 0)
+        inner = Arguments(call.args[0], {}, call.leaves[:n], Tree.of(call.subtree(0), none))
         given = Arguments(
             call.args[1],
             {},
             call.leaves[n:],
-            Tree((tuple, None, (call.subtree(1).spec, (dict, (), ()))), len(call.leaves) - n),
+            Tree.of(call.subtree(1), none),
         )
         for k, kind in enumerate(self.kinds):
-            leaves, paths = inner.leaf_range(k), leaf_paths(inner.subtree(k))
+            leaves, paths = inner.leaf_range(k), inner.subtree(k).paths()
             if kind is Active:
                 active.append(active_leaf(inner, k, f))
             elif kind is Duplicated:
-                own, theirs = paths, leaf_paths(given.subtree(k))
+                own, theirs = paths, given.subtree(k).paths()
                 if own != theirs or not own:
                     raise AutodiffError(
                         f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "

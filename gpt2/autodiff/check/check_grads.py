@@ -13,7 +13,7 @@ import numpy as np
 from ..derive.differentiate import vjp_graph
 from ..ops.interpret import evaluate_graph
 from ..record.record import Recording, record
-from ..tree import flatten, leaf_paths, unflatten
+from ..tree import flatten, unflatten
 from .diagnose import Problem, likely_cause
 from .locate import where_it_begins
 from .numeric import check_graph
@@ -167,7 +167,7 @@ def check_one(
     out = np.asarray(result[0] if saves else result)
     dout = rng.standard_normal(out.shape).astype(out.dtype)
     leaves, tree = flatten(tuple(inputs))
-    paths = leaf_paths(tree)
+    paths = tree.paths()
     kept, given = dout.copy(), [np.array(x) for x in leaves]
     got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
     got = got if isinstance(got, (tuple, list)) else (got,)

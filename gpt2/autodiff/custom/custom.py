@@ -36,7 +36,7 @@ from ..record.draws import plainly
 from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
-from ..tree import Tree, flatten, is_container, items_of, tree_map, unflatten
+from ..tree import Tree, flatten, is_container, tree_map, unflatten
 from .call import Checkpoint, CustomJVP, CustomVJP, call
 
 CHECKPOINT = Checkpoint()
@@ -348,18 +348,17 @@ class custom_vjp(_Custom):
             if any(n.op == "host" for n in primal.graph.nodes):  # a derivative of the rule leads through it
                 outputs = call(primal.graph, rule, inputs)
             forward = Graph(inputs, [*outputs, *outputs, *inputs], f"{self.name}_forward")
-            residuals = Tree((tuple, None, (primal.tree.spec, tree.spec)), primal.tree.size + tree.size)
+            residuals = Tree.of(primal.tree, tree)
             kept = [*primal.examples, *concrete]
         else:
             start = functools.partial(self.forward, **keywords)
             traced = _traced(start, concrete, tree, f"{self.name}_forward")
-            spec = traced.tree.spec
-            if spec == "*" or spec[0] is not tuple or len(spec[2]) != 2:
+            if traced.tree.kind is not tuple or len(traced.tree.children) != 2:
                 raise AutodiffError(
                     f"{self.name}: the forward of a custom_vjp has to return (out, residuals)"
                 )
             forward, kept = traced.graph, traced.examples[len(outputs) :]
-            residuals = Tree(spec[2][1], len(kept))
+            residuals = traced.tree.children[1]
         moves = [o.dtype.kind in "fc" for o in outputs]
         cts = [np.ones(o.shape, o.dtype) for o, has in zip(outputs, moves) if has]
 
@@ -398,27 +397,20 @@ def _as_rule(name, rule, meant, *args, **keywords):
 
 def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
     """The gradients that the user's rule gave for the floating-point leaves; None where there is none."""
-    n_args = len(tree.spec[2])
+    n_args = len(tree.children)
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)
     if len(grads) != n_args:
         raise AutodiffError(f"{name}: its vjp rule gave {len(grads)} gradients for {n_args} arguments")
-    found: list = []
+    given = [d for part, child in zip(grads, tree.children) for d in _gradients_of(child, part)]
+    return [d for d, x in zip(given, leaves) if np.asarray(x).dtype.kind in "fc"]
 
-    def walk(spec, d, numbers):
-        if spec == "*":
-            x = leaves[next(numbers)]
-            if np.asarray(x).dtype.kind in "fc":
-                found.append(d)
-        elif spec[0] != "static":
-            parts = [None] * len(spec[2]) if d is None else items_of(spec, d)
-            for child, part in zip(spec[2], parts):
-                walk(child, part, numbers)
 
-    numbers = iter(range(len(leaves)))
-    for spec, d in zip(tree.spec[2], grads):
-        walk(spec, d, numbers)
-    return found
+def _gradients_of(tree: Tree, d: Any) -> list:
+    """The gradient of each leaf; None in the place of a container stands for all in it."""
+    if d is None or tree.kind is None:
+        return [d] * tree.size
+    return [g for part, child in zip(tree.items_of(d), tree.children) for g in _gradients_of(child, part)]
 
 
 def _matching(name: str, back: _Traced, leaves) -> Graph:
@@ -426,9 +418,9 @@ def _matching(name: str, back: _Traced, leaves) -> Graph:
     floats = [np.asarray(x) for x in leaves if np.asarray(x).dtype.kind in "fc"]
     outputs = iter(back.graph.outputs)
     results = []
-    for k, (x, spec) in enumerate(zip(floats, back.tree.spec[2])):
+    for k, (x, tree) in enumerate(zip(floats, back.tree.children)):
         like = input_node(x.shape, x.dtype)
-        if spec == "*":
+        if tree.is_leaf:
             d = next(outputs)
             if d.shape != x.shape:
                 raise AutodiffError(
@@ -436,11 +428,11 @@ def _matching(name: str, back: _Traced, leaves) -> Graph:
                     f"which has shape {x.shape}"
                 )
             results.append(cast(d, x.dtype))
-        elif spec[1] is None:
+        elif tree.value is None:
             results.append(zeros_like(like))
         else:
             results.append(
-                cast(const(spec[1], x.dtype), x.dtype) if not x.shape else zeros_like(like) + spec[1]
+                cast(const(tree.value, x.dtype), x.dtype) if not x.shape else zeros_like(like) + tree.value
             )
     return Graph(back.graph.inputs, results, back.graph.name)
 

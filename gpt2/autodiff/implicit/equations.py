@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..custom.call import evaluate_call
 from ..errors import AutodiffError
 from ..graph import Graph
-from ..ops.subgraph import inputs_like
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
 from ..programs.carries import leaves_of_carry, own, recorded_step
 from ..programs.operators import Operator
@@ -24,7 +24,7 @@ from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, unflatten
 from . import solvers
-from .rules import DENSE, Root, SolverCall, dense_solve, flat, jacobian_product, krylov, negative, split
+from .rules import Root, SolverCall, flat, split
 
 
 def fixed_point(
@@ -58,8 +58,9 @@ def fixed_point(
         >>> print(round(ad.fixed_point(lambda x, a: np.cos(a * x), 0.5, 1.0), 6))
         0.739085
     """
-    how = FixedPoint(_tolerance("fixed_point", tol, max_steps), max_steps)
-    return how.of(f, x0, params, solver, linear_solve)
+    _check("fixed_point", tol, max_steps)
+    solved = Operator("fixed_point", "fixed_point", _fixed_point, tol, max_steps)
+    return solved(f, x0, params, solver, linear_solve)
 
 
 def root(
@@ -92,117 +93,61 @@ def root(
         >>> print(round(ad.root(lambda x, a: x**3 - a, 1.0, 2.0), 6))
         1.259921
     """
-    how = RootOf(_tolerance("root", tol, max_steps), max_steps)
-    return how.of(f, x0, params, solver, linear_solve)
+    _check("root", tol, max_steps)
+    return Operator("root", "root", _root, tol, max_steps)(f, x0, params, solver, linear_solve)
 
 
-def _tolerance(name: str, tol: float | None, max_steps: int) -> float | None:
+def _check(name: str, tol: float | None, max_steps: int) -> None:
     if tol is not None and not (isinstance(tol, (int, float)) and 0 <= tol < math.inf):
         raise AutodiffError(f"{name}: tol is {tol!r}, expected a number that is not negative", here())
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise AutodiffError(f"{name}: max_steps is {max_steps!r}, expected a positive int", here())
-    return tol
 
 
-class Equation(NamedTuple):
-    """What is to be solved: the graph of f on flat values, how exactly, by whom (None: by what is here), and
-    the structure and kinds of its unknowns.
-    """
-
-    f: Graph
-    tol: float
-    solver: Any
-    linear_solve: Any
-    tree: Tree
-    kinds: Sequence
+def _fixed_point(f, x0, params, solver, linear_solve, tol: float | None, max_steps: int) -> Any:
+    """The fixed point, as a recorded value if f depends on one: a root of x - f(x), found by repeating f."""
+    q = Equation("fixed_point", f, x0, params)
+    x = q.f.inputs[: len(q.f.outputs)]
+    residual = Graph(q.f.inputs, [a - b for a, b in zip(x, q.f.outputs)], q.f.name)
+    method = Iterated(_tolerance(tol, 2e-13, residual), max_steps, here())
+    search = SolverCall(q.f.name, q.f, q.in_tree(solver) or method)
+    return q.solution(search, Root(residual, q.in_tree(linear_solve)))
 
 
-class Solution:
-    """How an equation is solved."""
+def _root(f, x0, params, solver, linear_solve, tol: float | None, max_steps: int) -> Any:
+    """The root, as a recorded value if f depends on one."""
+    q = Equation("root", f, x0, params)
+    rule = Root(q.f, q.in_tree(linear_solve))
+    if solver is not None:
+        return q.solution(SolverCall(q.f.name, q.f, q.in_tree(solver)), rule)
+    method = Newton(_tolerance(tol, 1e-10, q.f), max_steps, here())
+    return q.solution(SolverCall(q.f.name, q.f, method, [rule.inverse]), rule)
 
-    name: str
-    default_tol = 1e-10
 
-    def __init__(self, tol: float | None, max_steps: int):
-        self.tol, self.max_steps = tol, max_steps
+def _tolerance(tol: float | None, default: float, residual: Graph) -> float:
+    if tol is not None:
+        return float(tol)
+    return 1e-4 if any(o.dtype.itemsize < 8 for o in residual.outputs) else default
 
-    def of(self, f: Callable, x0: Any, params: tuple, solver: Any, linear_solve: Any) -> Any:
-        """The solution, by a program that is kept with f; or as part of the recording that is under way."""
 
-        def solved(f, x0, params, solver, linear_solve, *settings):
-            return self.solved(f, x0, params, solver, linear_solve)
+class Equation:
+    """What is to be solved: the graph `f` of f on flat values, and the structure of its unknowns."""
 
-        operator = Operator(self.name, self.name, solved, self.tol, self.max_steps)
-        return operator(f, x0, params, solver, linear_solve)
+    def __init__(self, name: str, f: Callable, x0: Any, params: tuple):
+        self.x0, self.tree = flatten(x0, changes)
+        self.kinds = tuple([result_kind(value_of(v)) for v in self.x0])
+        self.f, self.outside = _recorded(name, f, self.x0, self.tree, params)
 
-    def solved(self, f: Callable, x0: Any, params: tuple, solver: Any, linear_solve: Any) -> Any:
-        """The solution as a recorded value, if f depends on one."""
-        x, tree = flatten(x0, changes)
-        kinds = [result_kind(value_of(v)) for v in x]
-        f_graph, outside = _recorded(self.name, f, x, tree, params)
-        residual = self.residual(f_graph)
-        tol = self.tolerance(residual)
-        search = self.search(Equation(f_graph, tol, solver, linear_solve, tree, kinds))
-        flat_solve = None if linear_solve is None else InTree(linear_solve, tree, kinds)
-        rule = Root(residual, flat_solve, krylov)
+    def in_tree(self, solver: Callable | None) -> InTree | None:
+        """The user's solver as one of flat lists."""
+        return None if solver is None else InTree(solver, self.tree, self.kinds)
+
+    def solution(self, search: SolverCall, rule: Root) -> Any:
+        """What the search finds, in the structure of x0, with the derivatives of this rule."""
         graph = search.as_graph()
-        operands = operands_of_body(graph, [*x, *outside])
+        operands = operands_of_body(graph, [*self.x0, *self.outside])
         found = applied("call", operands, evaluate_call, graph=graph, rule=rule)
-        return unflatten(tree, [as_kind(v, kind) for v, kind in zip(found, kinds)])
-
-    def tolerance(self, residual: Graph) -> float:
-        if self.tol is not None:
-            return float(self.tol)
-        single = any(o.dtype.itemsize < 8 for o in residual.outputs)
-        return 1e-4 if single else self.default_tol
-
-    def residual(self, f: Graph) -> Graph:
-        """The function that is zero at the solution."""
-        raise NotImplementedError
-
-    def search(self, q: Equation) -> SolverCall:
-        """The function that the program calls for the solution."""
-        raise NotImplementedError
-
-
-class FixedPoint(Solution):
-    name = "fixed_point"
-    default_tol = 2e-13
-
-    def residual(self, f: Graph) -> Graph:
-        """x - f(x), whose Jacobian is the matrix of the derivative."""
-        x = f.inputs[: len(f.outputs)]
-        return Graph(f.inputs, [a - b for a, b in zip(x, f.outputs)], f.name)
-
-    def search(self, q: Equation) -> SolverCall:
-        if q.solver is not None:
-            return SolverCall(q.f.name, q.f, InTree(q.solver, q.tree, q.kinds))
-        return SolverCall(q.f.name, q.f, Iterated(q.tol, self.max_steps, here()))
-
-
-class RootOf(Solution):
-    name = "root"
-
-    def residual(self, f: Graph) -> Graph:
-        return f
-
-    def search(self, q: Equation) -> SolverCall:
-        if q.solver is not None:
-            return SolverCall(q.f.name, q.f, InTree(q.solver, q.tree, q.kinds))
-        product = jacobian_product(q.f)
-        dense = q.linear_solve is None and sum(o.size for o in q.f.outputs) <= DENSE
-        by = krylov if q.linear_solve is None else InTree(q.linear_solve, q.tree, q.kinds)
-        extra = _newton_step(q.f, product) if dense else product
-        method = Newton(q.tol, self.max_steps, here(), None if dense else by)
-        return SolverCall(q.f.name, q.f, method, [extra])
-
-
-def _newton_step(f: Graph, product: Graph) -> Graph:
-    """(*x, *r, *consts) -> *d with J d = -r."""
-    n = len(f.outputs)
-    fresh, r = inputs_like(f.inputs), inputs_like(f.outputs)
-    d = dense_solve(product, [negative(x) for x in r], fresh, False)
-    return Graph([*fresh[:n], *r, *fresh[n:]], d, f.name + "_step")
+        return unflatten(self.tree, [as_kind(v, kind) for v, kind in zip(found, self.kinds)])
 
 
 def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tuple[Graph, list]:
@@ -235,14 +180,13 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
 WORDS = ("f", "x")
 
 
+@dataclass(frozen=True)
 class InTree:
     """A solver of the user's, which sees values in the structure of x, as one of flat lists."""
 
-    def __init__(self, solver: Callable, tree: Tree, kinds: Sequence[str]):
-        self.solver, self.tree, self.kinds = solver, tree, tuple(kinds)
-
-    def structure(self) -> tuple:
-        return self.solver, self.tree, self.kinds
+    solver: Callable
+    tree: Tree
+    kinds: tuple[str, ...]
 
     def __call__(self, function: Callable, *rest: Any) -> list:
         first = rest[-1]
@@ -267,14 +211,13 @@ class InTree:
         return found
 
 
+@dataclass(frozen=True)
 class Iterated:
     """x = f(x) again and again, as a solver of flat lists."""
 
-    def __init__(self, tol: float, max_steps: int, loc: tuple | None):
-        self.tol, self.max_steps, self.loc = tol, max_steps, loc
-
-    def structure(self) -> tuple:
-        return self.tol, self.max_steps, self.loc
+    tol: float
+    max_steps: int
+    loc: tuple | None
 
     def __call__(self, f: Callable, first: list) -> list:
         def of(x):
@@ -283,27 +226,19 @@ class Iterated:
         return split(solvers.iterate(of, flat(first), self.tol, self.max_steps, self.loc), first)
 
 
+@dataclass(frozen=True)
 class Newton:
-    """Newton's method, as a solver of flat lists.
+    """Newton's method, as a solver of flat lists, given inverse(*b, *x) -> *J^-1 b."""
 
-    by   None: the last function gives steps, (*x, *r) -> *d. Else it multiplies with the Jacobian,
-         (*v, *x) -> *J v, and by(product, b) solves for the step
-    """
+    tol: float
+    max_steps: int
+    loc: tuple | None
 
-    def __init__(self, tol: float, max_steps: int, loc: tuple | None, by: Callable | None):
-        self.tol, self.max_steps, self.loc, self.by = tol, max_steps, loc, by
-
-    def structure(self) -> tuple:
-        return self.tol, self.max_steps, self.loc, self.by
-
-    def __call__(self, f: Callable, extra: Callable, first: list) -> list:
+    def __call__(self, f: Callable, inverse: Callable, first: list) -> list:
         def of(x):
             return flat(f(*split(x, first)))
 
         def step(x, r):
-            there, left = split(x, first), split(r, first)
-            if self.by is None:
-                return flat(extra(*there, *left))
-            return flat(self.by(lambda *v: extra(*v, *there), [-part for part in left]))
+            return flat(inverse(*split(-r, first), *split(x, first)))
 
         return split(solvers.newton(of, step, flat(first), self.tol, self.max_steps, self.loc), first)

@@ -146,7 +146,7 @@ def _solver(
             here(),
         )
     if rec is None or trouble:
-        return SolverCall(flat.__name__, product, InTree(solve, tree, kinds)).as_graph(), []
+        return SolverCall(flat.__name__, product, InTree(solve, tree, tuple(kinds))).as_graph(), []
     return body_graph(rec), rec.operands([None] * (n + len(outside)))[n + len(outside) :]
 
 

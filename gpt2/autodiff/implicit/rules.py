@@ -1,7 +1,7 @@
 """Derivatives of what solves an equation, from the equation: nothing is derived of how it was solved.
 
     LinearSolve   x with A x = b           dx = A^-1 (db - dA x)
-    Root          x with f(x, c) = 0       dx = -(df/dx)^-1 (df/dc) dc
+    Root          x with f(x, c) = 0       dx = -(df/dx)^-1 (df/dc) dc, as a step of Newton's method has it
 
 and backwards their transposes. Both are rules of a `call` (call.py) whose graph is the solver, most often as
 one `host` op. A rule is written as graphs for one example:
@@ -24,20 +24,16 @@ import numpy as np
 from ..custom.call import all_batched, call, check_linear
 from ..derive.differentiate import gradients, pushforward
 from ..errors import AutodiffError
-from ..graph import Graph, Node
-from ..ops import apply, const
-from ..ops.build import broadcast, cast, concatenate, reshape, swap_last, take_slice, ufunc
+from ..graph import Graph, Node, remade
+from ..ops import apply
+from ..ops.build import cast, concatenate, reshape, take_slice
 from ..ops.linalg import solve
 from ..ops.subgraph import inputs_like, is_float, items, splice, zeros_like
 from ..pipeline import program_of
-from ..transforms.batch import batched
+from ..transforms.jacobian import jacobian_blocks
 from .solvers import Vector, gmres
 
 DENSE = 256  # unknowns: up to so many the Jacobian is a matrix, beyond it is only multiplied with
-
-
-def negative(x: Node) -> Node:
-    return ufunc("negative")(x)
 
 
 class Implicit:
@@ -141,7 +137,7 @@ class LinearSolve(Implicit):
         cts, consts = inputs_like(x), args[n:]
         w = self.transposed.solved(cts, consts)
         asked = [c for c, has in zip(consts, wanted[n:]) if has]
-        seeds = [(o, negative(d)) for o, d in zip(splice(self.product, [*x, *consts]), w)]
+        seeds = [(o, -d) for o, d in zip(splice(self.product, [*x, *consts]), w)]
         found = dict(zip(asked, gradients(seeds, asked))) if asked else {}
         results = [d for d, has in zip(w, wanted) if has] + [found[c] for c in asked]
         return Graph([*x, *args, *cts], results, "linear_solve_vjp")
@@ -150,7 +146,7 @@ class LinearSolve(Implicit):
 def _less(b: Node | None, m: Node | None, like: Node) -> Node:
     """b - m, where None is zero."""
     if b is None:
-        return zeros_like(like) if m is None else negative(m)
+        return zeros_like(like) if m is None else -m
     return b if m is None else b - m
 
 
@@ -206,63 +202,80 @@ def _at(graph: Graph, consts: Sequence) -> Callable:
     return run
 
 
+class SolvedBy(LinearSolve):
+    """The rule of a call that solves A x = b by a solver that serves for every matrix.
+
+    by   by(product, b) -> x of flat lists, as of a SolverCall
+    """
+
+    def __init__(self, product: Graph, by: Callable):
+        super().__init__(product, SolverCall("linear_solve", product, by).as_graph(), None)
+        self.by = by
+
+    @cached_property
+    def transposed(self) -> LinearSolve:
+        made = SolvedBy(transpose_of(self.product, self.n), self.by)
+        made.__dict__["transposed"] = self
+        return made
+
+
 # --- roots ----------------------------------------------------------------------------------------------
 
 
 class Root(Implicit):
     """The rule of a call that finds the x of residual(x, consts) = 0, from an x0 that is its first argument.
 
+    At the solution x is where a step of Newton's method leads to, x - J^-1 residual(x, consts), and with x
+    and J held this has the derivatives of x.
+
     residual       the graph of (*x, *consts) -> *r, like x
-    linear_solve   linear_solve(product, b) -> x of flat lists; None: see `solved`
+    linear_solve   linear_solve(product, b) -> x of flat lists, for systems with J; None: see `inverse`
     """
 
-    def __init__(self, residual: Graph, linear_solve: Callable | None, fallback: Callable):
-        self.residual, self.linear_solve, self.fallback = residual, linear_solve, fallback
+    def __init__(self, residual: Graph, linear_solve: Callable | None):
+        self.residual, self.linear_solve = residual, linear_solve
         self.n = len(residual.outputs)
 
     def structure(self) -> tuple:
         return self.residual, self.linear_solve
 
     @cached_property
-    def product(self) -> Graph:
-        """(*v, *x, *consts) -> *J v, where J is the Jacobian of the residual by x."""
-        return jacobian_product(self.residual)
-
-    @cached_property
-    def linear(self) -> LinearSolve:
-        """The rule of a system with J that is not written out as a matrix."""
-        there = self.linear_solve or self.fallback
-        back = transpose_of(self.product, self.n)
-        graphs = [SolverCall("linear_solve", g, there).as_graph() for g in (self.product, back)]
-        return LinearSolve(self.product, *graphs)
-
-    def solved(self, b: Sequence[Node], point: Sequence[Node], transposed: bool) -> list[Node]:
-        """J^-1 b, at this point (*x, *consts): with a matrix for few unknowns, if the user gave no solver."""
-        if self.linear_solve is not None or sum(o.size for o in self.residual.outputs) > DENSE:
-            return (self.linear.transposed if transposed else self.linear).solved(b, point)
-        return dense_solve(self.product, b, point, transposed)
+    def inverse(self) -> Graph:
+        """(*b, *x, *consts) -> *J^-1 b, where J is the Jacobian of the residual by x: with J as a matrix for
+        few unknowns, if the user gave no solver, else by that solver or GMRES.
+        """
+        b, point = inputs_like(self.residual.outputs), inputs_like(self.residual.inputs)
+        if self.linear_solve is None and sum(x.size for x in b) <= DENSE:
+            found = dense_solve(self.residual, b, point)
+        else:
+            product = jacobian_product(self.residual)
+            found = SolvedBy(product, self.linear_solve or krylov).solved(b, point)
+        return Graph([*b, *point], found, self.residual.name + "_step")
 
     def tangent(self, active: tuple[bool, ...]) -> Graph:
-        n = self.n
-        args = inputs_like(self.residual.inputs)
-        x, consts = inputs_like(args[:n]), args[n:]
+        x, args, consts, step = self._step()
         dots = {a: d for a, d, has in zip(args, inputs_like(args), active) if has}
-        r = splice(self.residual, [*x, *consts])
-        moved = pushforward(r, {c: dots[c] for c in consts if c in dots})
-        rhs = [zeros_like(o) if m is None else negative(m) for o, m in zip(r, moved)]
-        return Graph([*x, *args, *dots.values()], self.solved(rhs, [*x, *consts], False), "root_jvp")
+        same = dict(zip(consts, args[self.n :]))
+        moved = pushforward(step, {c: dots[a] for c, a in same.items() if a in dots})
+        results = [zeros_like(o) if m is None else m for o, m in zip(x, moved)]
+        return Graph([*x, *args, *dots.values()], remade(results, same), "root_jvp")
 
     def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
-        n = self.n
-        args = inputs_like(self.residual.inputs)
-        x, consts = inputs_like(args[:n]), args[n:]
+        x, args, consts, step = self._step()
         cts = inputs_like(x)
-        asked = [c for c, has in zip(consts, wanted[n:]) if has]
-        w = self.solved(cts, [*x, *consts], True)
+        found = gradients(list(zip(step, cts)), [c for c, has in zip(consts, wanted[self.n :]) if has])
+        starts = [zeros_like(a) for a, has in zip(args[: self.n], wanted) if has]  # where a search begins
+        results = remade([*starts, *found], dict(zip(consts, args[self.n :])))
+        return Graph([*x, *args, *cts], results, "root_vjp")
+
+    def _step(self) -> tuple[list[Node], list[Node], list[Node], list[Node]]:
+        """(inputs for x, for the call's arguments, for the constants again; a step of Newton's method from x,
+        of which the residual reads these constants, and J those among the arguments).
+        """
+        args = inputs_like(self.residual.inputs)
+        x, consts = inputs_like(args[: self.n]), inputs_like(args[self.n :])
         r = splice(self.residual, [*x, *consts])
-        found = gradients([(o, negative(d)) for o, d in zip(r, w)], asked) if asked else []
-        starts = [zeros_like(a) for a, has in zip(args[:n], wanted) if has]  # where a search begins
-        return Graph([*x, *args, *cts], [*starts, *found], "root_vjp")
+        return x, args, consts, splice(self.inverse, [*(-o for o in r), *x, *args[self.n :]])
 
 
 def jacobian_product(residual: Graph) -> Graph:
@@ -276,11 +289,10 @@ def jacobian_product(residual: Graph) -> Graph:
     )
 
 
-def dense_solve(product: Graph, b: Sequence[Node], point: Sequence[Node], transposed: bool) -> list[Node]:
-    """J^-1 b or its transpose, with J as a matrix: the product with all unit vectors at once."""
-    rows = unit_products(product, point)  # row i is J e_i: the matrix is J transposed
-    rhs = [reshape(cast(x, rows.dtype), (x.size, 1)) for x in b]
-    found = solve(rows if transposed else swap_last(rows), concatenate(rhs, 0) if len(rhs) > 1 else rhs[0])
+def dense_solve(residual: Graph, b: Sequence[Node], point: Sequence[Node]) -> list[Node]:
+    """J^-1 b, with J as a matrix."""
+    matrix = jacobian_matrix(residual, point)
+    found = solve(matrix, _joined([reshape(cast(x, matrix.dtype), (x.size, 1)) for x in b], 0))
     parts, at = [], 0
     for x in b:
         parts.append(cast(reshape(take_slice(found, 0, at, at + x.size), x.shape), x.dtype))
@@ -288,21 +300,20 @@ def dense_solve(product: Graph, b: Sequence[Node], point: Sequence[Node], transp
     return parts
 
 
-def unit_products(product: Graph, point: Sequence[Node]) -> Node:
-    """The matrix whose row i is the product with unit vector i."""
-    v = product.inputs[: len(product.outputs)]
-    size = sum(x.size for x in v)
-    dtype = np.result_type(*(x.dtype for x in v))
-    many, has = batched(product, [k < len(v) for k in range(len(product.inputs))], size)
-    units, at = [], 0
-    for x in v:
-        part = np.eye(size, x.size, -at, x.dtype).reshape(size, *x.shape)
-        units.append(const(part))
-        at += x.size
-    found = splice(many, [*units, *point])
-    wide = [o if h else broadcast(reshape(o, (1, *o.shape)), (size, *o.shape)) for o, h in zip(found, has)]
-    columns = [cast(reshape(o, (size, x.size)), dtype) for o, x in zip(wide, v)]
-    return concatenate(columns, 1) if len(columns) > 1 else columns[0]
+def jacobian_matrix(residual: Graph, point: Sequence[Node]) -> Node:
+    """The Jacobian of the residual by x, with a row for each number in it."""
+    n = len(residual.outputs)
+    dtype = np.result_type(*(o.dtype for o in residual.outputs))
+    blocks = jacobian_blocks(residual, range(n), range(n), "columns")
+    rows = [
+        _joined([cast(reshape(d, (o.size, x.size)), dtype) for d, x in zip(row, residual.inputs)], 1)
+        for row, o in zip(blocks, residual.outputs)
+    ]
+    return splice(Graph(residual.inputs, [_joined(rows, 0)], residual.name), point)[0]
+
+
+def _joined(parts: Sequence[Node], axis: int) -> Node:
+    return concatenate(parts, axis) if len(parts) > 1 else parts[0]
 
 
 def flat(parts: Sequence[np.ndarray]) -> Vector:

@@ -79,7 +79,7 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     sizes = dict(n=n, carries=len(carry), slices=len(slices), every=min(every, n))
     found = applied("scan", operands, evaluate_scan, body=graph, **sizes)
     ys = found[len(carry) : len(graph.outputs)]
-    y_tree = Tree(rec.out_tree.spec[2][1], len(ys))
+    y_tree = rec.out_tree.children[1]
     final = [as_kind(x, kind) for x, kind in zip(found, kinds)]
     return unflatten(carry_tree, final), unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
 
@@ -106,7 +106,7 @@ def _no_step(body: Callable, carry, carry_tree: Tree, slices, xs_tree: Tree):
     shapes = [np.zeros(value_of(x).shape[1:], value_of(x).dtype)[()] for x in slices]
     rec = record(step, ([np.asarray(v)[()] for v in map(value_of, carry)], shapes))
     ys = [np.zeros((0, *o.shape), o.dtype) for o in rec.graph.outputs[len(carry) : rec.n_results]]
-    y_tree = Tree(rec.out_tree.spec[2][1], len(ys))
+    y_tree = rec.out_tree.children[1]
     return unflatten(carry_tree, carry), unflatten(y_tree, ys)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError
-from ..tree import LEAF, Leaf, Tree, leaf_paths
+from ..tree import Leaf, Tree
 from .transform import Arguments, Transform, argument_text, result_kind
 
 
@@ -38,7 +38,7 @@ def differentiated(transform: Transform, call: Arguments, f: Callable, strict: b
     """The leaves of the arguments that argnums names. Integers among them are None, or if strict an error."""
     single = isinstance(transform.argnums, int)
     n = len(call.args)
-    leaves, kinds, specs = [], [], []
+    leaves, kinds, trees = [], [], []
     for k in (transform.argnums,) if single else transform.argnums:
         if not -n <= k < n:
             named = "; those given by name have no derivative" if call.kwargs else ""
@@ -50,9 +50,8 @@ def differentiated(transform: Transform, call: Arguments, f: Callable, strict: b
         found = float_leaves(transform.name, call, f, k, strict)
         leaves += found.leaves
         kinds += found.kinds
-        specs.append(found.tree.spec)
-    spec = specs[0] if single else (tuple, None, tuple(specs))
-    return Wrt(leaves, kinds, Tree(spec, len(leaves)))
+        trees.append(found.tree)
+    return Wrt(leaves, kinds, trees[0] if single else Tree.of(*trees))
 
 
 _FOREIGN = (
@@ -66,13 +65,13 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
     """The differentiable leaves of argument k."""
     numbers, tree = call.leaf_range(k), call.subtree(k)
     if not numbers and strict:
-        got, hint = _without_numbers(tree.spec)
+        got, hint = _without_numbers(tree)
         raise AutodiffError(
             f"{name}: {argument_text(f, k)} is {got}; derivatives are taken with respect to "
             f"floating-point numbers and arrays{hint}"
         )
     chosen = []
-    for i, path in zip(numbers, leaf_paths(tree)):
+    for i, path in zip(numbers, tree.paths()):
         if _dtype(call.leaves[i]).kind in "fc":
             chosen.append(i)
         elif strict:
@@ -83,8 +82,7 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
             )
     kinds = [result_kind(call.leaves[i]) for i in chosen]
     wanted = set(chosen)
-    marks = [LEAF if i in wanted else ("static", None) for i in numbers]
-    return Wrt(chosen, kinds, Tree(_with_marks(tree.spec, iter(marks)), len(chosen)))
+    return Wrt(chosen, kinds, tree.only(i in wanted for i in numbers))
 
 
 def _holds_numbers(x: Any) -> bool:
@@ -92,48 +90,32 @@ def _holds_numbers(x: Any) -> bool:
     return any(isinstance(v, float | np.ndarray) for v in getattr(x, "__dict__", {}).values())
 
 
-def _without_numbers(spec) -> tuple[str, str]:
+def _without_numbers(tree: Tree) -> tuple[str, str]:
     """What an argument without leaves is, and what to do."""
-    held = _static_values(spec)
-    alone = spec[0] == "static"
+    held = tree.statics()
+    alone = tree.is_static
     foreign = next((v for v in held if any(hasattr(v, name) for name in _FOREIGN)), None)
     if foreign is not None:
         kind = f"a {type(foreign).__module__.partition('.')[0]}.{type(foreign).__name__}"
-        got = kind if alone else f"a {spec[0].__name__} with {kind}"
+        got = kind if alone else f"a {tree.kind.__name__} with {kind}"
         return got, ". Pass NumPy's, ad.as_numpy(x); of a tensor with a gradient ad.as_numpy(x.detach())"
     whole = next((v for v in held if type(v) in (int, bool)), None)
-    if alone and whole is None and _holds_numbers(spec[1]):
-        name = type(spec[1]).__name__
+    if alone and whole is None and _holds_numbers(tree.value):
+        name = type(tree.value).__name__
         return (
             f"a {name}",
             f". To differentiate by its attributes, decorate the class {name} with @ad.tree.register",
         )
     if alone:
-        return repr(spec[1]), f": pass {float(whole)}" if whole is not None else ""
+        return repr(tree.value), f": pass {float(whole)}" if whole is not None else ""
     if not held:
-        return f"an empty {spec[0].__name__}", ""
+        return f"an empty {tree.kind.__name__}", ""
     hint = f": write {float(whole)} for {whole!r}" if whole is not None else ""
-    return f"a {spec[0].__name__} with nothing to differentiate in it", hint
-
-
-def _static_values(spec) -> list:
-    """All that a structure holds beside its leaves."""
-    if spec is LEAF:
-        return []
-    return [spec[1]] if spec[0] == "static" else [v for child in spec[2] for v in _static_values(child)]
+    return f"a {tree.kind.__name__} with nothing to differentiate in it", hint
 
 
 def _dtype(x) -> np.dtype:
     return getattr(x, "dtype", None) or np.asarray(x).dtype
-
-
-def _with_marks(spec, marks):
-    """The spec with its leaves replaced, and its static values by None: they have no derivative."""
-    if spec is LEAF:
-        return next(marks)
-    if spec[0] == "static":
-        return "static", None
-    return spec[0], spec[1], tuple(_with_marks(c, marks) for c in spec[2])
 
 
 def _described(value) -> str:

@@ -13,7 +13,7 @@ from ..record import recording
 from ..record.record import Recording, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
-from ..tree import Tree, flatten, leaf_paths
+from ..tree import Tree, flatten
 from .bodies import changes
 
 BODY = ("body", "carry")  # what errors call the function, and what it takes and gives back
@@ -42,7 +42,7 @@ def recorded_step(
         first = [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(value_of, carry)]
         rec = record(step, (first, [value_of(x[0]) for x in slices]))
         changed = False
-        for k, (c, o, path) in enumerate(zip(first, rec.graph.outputs, leaf_paths(tree))):
+        for k, (c, o, path) in enumerate(zip(first, rec.graph.outputs, tree.paths())):
             where = what + "".join(f"[{p!r}]" for p in path)
             if o.shape != np.shape(c):
                 raise AutodiffError(

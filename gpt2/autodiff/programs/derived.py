@@ -33,7 +33,6 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..graph import Graph, Node, rewrite, type_text
-from ..hidden import compiling
 from ..ops import input_node
 from ..pipeline import Pipeline, uncollected
 from ..record.bytecode import CATCHES, catches, reads
@@ -47,10 +46,10 @@ from ..reuse.kinds import cannot_change
 from ..reuse.same_code import SameCode, records, same_code_of
 from ..reuse.watch import watch
 from ..switches import overrides
-from ..tree import LEAF, Tree, flatten
-from .families import ProgramFamily, family_of
+from ..tree import Tree, flatten
+from .families import Found, shared_programs
 from .fast_path import make_entry
-from .programs import Key, _programs, memory_of, structure
+from .programs import Key, memory_of, structure
 from .transform import (
     Arguments,
     Transform,
@@ -225,20 +224,25 @@ class Derived:
         pipeline = Pipeline(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, pipeline)
         kinds = tuple(map(result_kind, result_leaves(rec)))
-        changing = is_changing(rec.out_tree.spec)
+        changing = is_changing(rec.out_tree)
         tree = without_objects(rec.out_tree) if changing else rec.out_tree
         graph_key = Key(structure(rec.graph), tree, kinds, tuple(rec.written), self.transform.key(), key)
-        found = _programs.find(graph_key) or self.of_family(graph_key, call, rec, pipeline, scalar)
+
+        def make(graph: Graph) -> Found:
+            wiring, program = self.built(call, replace(rec, graph=graph), pipeline, scalar)
+            return Found(None if changing else wiring.settled(), program, memory_of(program))
+
+        found = shared_programs.find(rec.graph, graph_key, make)
         if found is None:
-            if self.why is not None and not _programs.seen(graph_key):
+            if self.why is not None and not shared_programs.seen(graph_key):
                 return self.wiring(call, rec)
-            wiring, program = self.built(call, rec, pipeline, scalar)
-            wiring = wiring.settled()
-            found = None if changing else wiring, program, memory_of(program)
-            _programs.add(graph_key, found, found[-1])
-        else:
-            wiring = found[0] or self.derived_wiring(call, rec, pipeline, scalar).settled()
-        _, program, nbytes = found
+            found = make(rec.graph)
+            shared_programs.add(graph_key, found)
+        elif found.exchanged and self.why is not None:
+            self.why += EXCHANGED
+        wiring, program, nbytes, _ = found
+        if wiring is None:
+            wiring = self.derived_wiring(call, rec, pipeline, scalar).settled()
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             if same_code is not None:
@@ -254,49 +258,6 @@ class Derived:
         if same_code is not None and not rec.draws:
             records.add(*same_code, guard, compiled, nbytes)
         return compiled
-
-    def of_family(
-        self, key: Key, call: Arguments, rec: Recording, pipeline: Pipeline, scalar: bool
-    ) -> tuple | None:
-        """The wiring, the program and its bytes, of recordings that are like this one but for constants."""
-        family, nodes = family_of(rec.graph, key)
-        if family is None:
-            return None
-        values = [n.value for n in nodes]
-        found = family.find(values) or self.hiding(family, nodes, call, rec, pipeline, scalar)
-        if found is not None and self.why is not None:
-            self.why += EXCHANGED
-        return found
-
-    def hiding(
-        self,
-        family: ProgramFamily,
-        nodes: list,
-        call: Arguments,
-        rec: Recording,
-        pipeline: Pipeline,
-        scalar: bool,
-    ) -> Any:
-        """The same, compiled with hidden inputs; None where that fails, or is not worth while."""
-        values = [n.value for n in nodes]
-        made = family.hiding(values)
-        if made is None:
-            return None
-        try:
-            with compiling(made.tape):
-                graph = made.graph(rec.graph, nodes)
-                wiring, made.program = self.built(call, replace(rec, graph=graph), pipeline, scalar)
-            program = made.program_for(values)
-        except Exception as error:  # it needs the numbers, or fails with its constants just so
-            family.refusal = f"{type(error).__name__}: {error}"
-            return None
-        if program is None:
-            family.refusal = "one of them is equal to a constant"
-            return None
-        made.wiring = None if is_changing(rec.out_tree.spec) else wiring.settled()
-        made.nbytes = memory_of(made.program)
-        family.add(made)
-        return made.wiring, program, made.nbytes
 
     def stages(self, args: tuple, kwargs: dict, on_stage: Callable) -> None:
         """Record and compile for these arguments once more; on_stage gets what comes out of each stage."""
@@ -347,7 +308,7 @@ class Derived:
         """A recording, and the guard of what it read."""
         if self.pure:
             rec = self.drawing(args, kwargs)
-            changing = is_changing(rec.out_tree.spec)
+            changing = is_changing(rec.out_tree)
             return rec, Guard(CHANGING, never) if changing else trust()
         if self.waits:
             self.waits = False
@@ -355,7 +316,7 @@ class Derived:
         if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
             self.doubts -= 1
             return self.drawing(args, kwargs), Guard(self.doubt, never)
-        held = [x for x in static_objects(call.tree.spec) if type(x) is not np.random.Generator]
+        held = [x for x in call.tree.objects() if type(x) is not np.random.Generator]
         rec, guard = self.drawing(args, kwargs, held)
         self.by_is |= guard.by_is
         self.doubt = guard.trouble or (CHANGES if self.ways[key] > MOST else None)
@@ -378,7 +339,7 @@ class Derived:
             return rec
         if world.wrong is not None:
             raise world.wrong
-        world.returns(static_objects(rec.out_tree.spec))
+        world.returns(rec.out_tree.objects())
         return rec, world.guard()
 
     def noting_draws(self, recorded: Callable) -> Any:
@@ -427,39 +388,24 @@ class Derived:
         return None if out is None else output_buffers(self.transform.name, wiring, out, leaves)
 
 
-def static_objects(spec: Any) -> list:
-    """Static arguments: functions, objects, settings. They are watched like f itself."""
-    if spec is LEAF:
-        return []
-    if spec[0] == "static":
-        return [spec[1]]
-    held = getattr(spec[0], "roots", (spec[0],) if hasattr(spec[0], "_fields") else ())
-    children = [*(("static", x) for x in held), *spec[2]]
-    return [x for child in children for x in static_objects(child)]
-
-
 def asks_by_is(f: Callable) -> bool:
     """Whether the code of f itself asks by `is` for what is no name of a module's."""
     code = getattr(f, "__code__", None)
     return code is not None and () in reads(code).asked_for
 
 
-def is_changing(spec: Any) -> bool:
+def is_changing(tree: Tree) -> bool:
     """Whether a result of this structure holds what can be changed, and is not an array or a container."""
-    return not all(map(cannot_change, static_objects(spec)))
+    return not all(map(cannot_change, tree.objects()))
 
 
 def without_objects(tree: Tree) -> Tree:
     """The structure without what it holds besides leaves: equal for results of the same program."""
-
-    def shape(spec):
-        if spec is LEAF:
-            return LEAF
-        if spec[0] == "static":
-            return "static", type(spec[1])
-        return getattr(spec[0], "type", spec[0]), spec[1], tuple(map(shape, spec[2]))
-
-    return Tree(shape(tree.spec), tree.size)
+    if tree.is_leaf:
+        return tree
+    if tree.is_static:
+        return Tree.static(type(tree.value))
+    return Tree(tree.type, tree.keys, tuple(map(without_objects, tree.children)), tree.size)
 
 
 def with_constants_as_inputs(rec: Recording) -> Recording:

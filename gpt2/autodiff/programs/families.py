@@ -1,4 +1,5 @@
-"""Programs of recordings that differ in nothing but floats and small arrays, as lam in
+"""Programs that all derived functions share: equal graphs are compiled once, wherever they come from; and so
+are graphs of recordings that differ in nothing but floats and small arrays, as lam in
 `grad(lambda w: loss(w, lam))`.
 
 Such recordings are a family. The first is compiled with its constants, so that what never changes costs
@@ -8,13 +9,13 @@ follow take its program with other values, where that is the program that compil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..graph import Graph, Node, with_values
-from ..hidden import LARGEST, Tape, named_in, text_of
+from ..hidden import LARGEST, Tape, compiling, named_in, text_of
 from ..reuse.cache import Store
 from .programs import AN_OP, Key
 
@@ -22,7 +23,56 @@ LONGEST = 5000  # nodes: to look a longer program up once more would take long i
 MOST = 4  # programs of one family, and attempts to make one
 SPECIAL = frozenset("0.0 0.5 1.0 2.0 inf nan".split())  # a program with such a factor is another one
 
-_families = Store(256, 1 << 29)
+
+class Found(NamedTuple):
+    """A compiled program, with its wiring if that is the same for all recordings of the graph."""
+
+    wiring: Any
+    program: Any
+    nbytes: int
+    exchanged: bool = False  # has it the numbers of this recording in the place of others?
+
+
+class SharedPrograms:
+    """Compiled programs by recorded graph."""
+
+    def __init__(self) -> None:
+        self._by_graph = Store(256, 1 << 30)
+        self._families = Store(256, 1 << 29)
+        self._seen = Store(4096, 1 << 20)
+
+    def find(self, graph: Graph, key: Key, make: Callable[[Graph], Found]) -> Found | None:
+        """The program of an equal graph, or that of the graph's family, which `make` may compile now."""
+        return self._by_graph.find(key) or self._in_family(graph, key, make)
+
+    def add(self, key: Key, found: Found) -> None:
+        self._by_graph.add(key, found, found.nbytes)
+
+    def seen(self, key: Key) -> bool:
+        """Whether this graph was met before. From now on it was."""
+        known = self._seen.find(key.hash, False)
+        self._seen.add(key.hash, True)
+        return known
+
+    def _in_family(self, graph: Graph, key: Key, make: Callable[[Graph], Found]) -> Found | None:
+        nodes = [n for n in graph.nodes if n.op == "const" and _may_differ(n.value, n.dtype)]
+        if not nodes or len(graph.nodes) > LONGEST:
+            return None
+        (rows, *rest), *others = key.parts
+        constants = set(nodes)
+        rows = tuple([row[:2] if n in constants else row for n, row in zip(graph.nodes, rows)])
+        key = Key((rows, *rest), *others)
+        values = [n.value for n in nodes]
+        family = self._families.find(key)
+        if family is None:
+            self._families.add(key, ProgramFamily(values), AN_OP)
+            return None
+        found = family.find(values)
+        if found is None:
+            found = family.make(graph, nodes, make)
+            if found is not None:
+                self._families.add(key, family, AN_OP + sum(p.nbytes for p in family.programs))
+        return found
 
 
 class ProgramFamily:
@@ -30,22 +80,41 @@ class ProgramFamily:
     texts.
     """
 
-    def __init__(self, key: Key, values: Sequence):
-        self.key = key
+    def __init__(self, values: Sequence):
         self.first = list(map(text_of, values))
         self.programs: tuple[Exchangeable, ...] = ()
         self.attempts = 0
         self.refusal: str | None = None  # why the last attempt failed
 
-    def find(self, values: Sequence) -> tuple | None:
-        """The wiring, the program and its bytes, for a recording with these values."""
+    def find(self, values: Sequence) -> Found | None:
+        """The program for a recording with these values."""
         for p in self.programs:
             program = p.program_for(values)
             if program is not None:
-                return p.wiring, program, p.nbytes
+                return Found(p.wiring, program, p.nbytes, True)
         return None
 
-    def hiding(self, values: Sequence) -> Exchangeable | None:
+    def make(self, graph: Graph, nodes: Sequence[Node], make: Callable[[Graph], Found]) -> Found | None:
+        """The same, compiled with hidden inputs; None where that fails, or is not worth while."""
+        values = [n.value for n in nodes]
+        hiding = self._hiding(values)
+        if hiding is None:
+            return None
+        try:
+            with compiling(hiding.tape):
+                hiding.wiring, hiding.program, hiding.nbytes, _ = make(hiding.graph(graph, nodes))
+            program = hiding.program_for(values)
+        except Exception as error:  # it needs the numbers, or fails with its constants just so
+            self.refusal = f"{type(error).__name__}: {error}"
+            return None
+        if program is None:
+            self.refusal = "one of them is equal to a constant"
+            return None
+        self.attempts = 0
+        self.programs = (hiding, *self.programs)[:MOST]
+        return Found(hiding.wiring, program, hiding.nbytes, True)
+
+    def _hiding(self, values: Sequence) -> Exchangeable | None:
         """What to compile for a recording with these values; None where that is not worth an attempt."""
         texts = list(map(text_of, values))
         known = {i for p in self.programs for i, of in enumerate(p.places) if of is not None}
@@ -56,11 +125,6 @@ class ProgramFamily:
         groups = list(dict.fromkeys((self.first[i], texts[i]) for i in differ))  # equal ones are one value
         places = dict((i, groups.index((self.first[i], texts[i]))) for i in differ)
         return Exchangeable([places.get(i) for i in range(len(values))], values)
-
-    def add(self, made: Exchangeable) -> None:
-        self.attempts = 0
-        self.programs = (made, *self.programs)[:MOST]
-        _families.add(self.key, self, AN_OP + sum(p.nbytes for p in self.programs))
 
 
 class Exchangeable:
@@ -97,23 +161,10 @@ class Exchangeable:
         return None if found is None else self.program.exchanged(found)
 
 
-def family_of(graph: Graph, key: Key) -> tuple[ProgramFamily | None, list[Node]]:
-    """The family of a recorded graph that is found by this key, and the constants that may differ in it."""
-    nodes = [n for n in graph.nodes if n.op == "const" and _may_differ(n.value, n.dtype)]
-    if not nodes or len(graph.nodes) > LONGEST:
-        return None, nodes
-    (rows, *rest), *others = key.parts
-    constants = set(nodes)
-    rows = tuple([row[:2] if n in constants else row for n, row in zip(graph.nodes, rows)])
-    key = Key((rows, *rest), *others)
-    found = _families.find(key)
-    if found is None:
-        found = ProgramFamily(key, [n.value for n in nodes])
-        _families.add(key, found, AN_OP)
-    return found, nodes
-
-
 def _may_differ(value: Any, dtype: np.dtype) -> bool:
     if type(value) is np.ndarray:
         return dtype.kind in "fc" and value.nbytes <= LARGEST
     return type(value) is float and dtype.kind == "f"
+
+
+shared_programs = SharedPrograms()

@@ -27,7 +27,7 @@ from ..reuse.guard import GONE
 from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
-from ..tree import LEAF, Record, depth, flatten, unflatten
+from ..tree import Record, Tree, flatten, unflatten
 from .transform import SCALAR, Transform, check_apart, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) 
 
 
 def _made(derived, compiled, call, out):
-    if max(depth(call.tree.spec), depth(compiled.wiring.tree.spec)) > DEEPEST:
+    if max(call.tree.depth(), compiled.wiring.tree.depth()) > DEEPEST:
         raise _TooSpecial
     t = _Text(compiled.asked is not None)
-    args_spec, kwargs_spec = call.tree.spec[2]
+    args_tree, kwargs_tree = call.tree.children
     given = iter(call.leaves)
-    _container(t, args_spec, "args", given)
-    if kwargs_spec[2] or out is not None:
-        _container(t, kwargs_spec, "kwargs", given, extra=int(out is not None))
+    _container(t, args_tree, "args", given)
+    if kwargs_tree.children or out is not None:
+        _container(t, kwargs_tree, "kwargs", given, extra=int(out is not None))
     else:
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, derived, compiled.wiring, out)
@@ -128,11 +128,11 @@ def _load(t: _Text, derived):
     return env["entry"]
 
 
-def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
+def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
     """Take apart a tuple, list or dict of the right type, whose length has to be checked."""
-    kind, keys, children = spec
+    kind, keys, children = tree.kind, tree.keys, tree.children
     if isinstance(kind, Record):
-        return _record(t, spec, name, leaves)
+        return _record(t, tree, name, leaves)
     if _is_special(t, kind, keys, name):
         raise _TooSpecial
     if name not in ("args", "kwargs"):
@@ -141,7 +141,7 @@ def _container(t: _Text, spec, name: str, leaves, extra: int = 0) -> None:
         t.unless(f"len({name}) != {len(children) + extra}")
     if keys is not None:
         _order(t, keys, name, extra)
-    if len(children) >= MANY and not extra and all(child is LEAF for child in children):
+    if len(children) >= MANY and not extra and all(child.is_leaf for child in children):
         given = [next(leaves) for _ in children]
         if all(map(_is_contiguous, given)):
             return _arrays(t, name if keys is None else f"{name}.values()", given)
@@ -206,17 +206,17 @@ def _joined(parts: list[str]) -> str:
     return ", ".join(texts)
 
 
-def _record(t: _Text, spec, name: str, leaves) -> None:
+def _record(t: _Text, tree: Tree, name: str, leaves) -> None:
     """Take apart an instance whose attributes are all in its `__dict__`."""
-    kind, keys, children = spec
+    kind = tree.kind
     slots = any(type(m) is types.MemberDescriptorType for c in kind.type.__mro__ for m in vars(c).values())
     if slots and kind.type is not types.SimpleNamespace:
         raise _TooSpecial
     held = t.variable()
     t.unless(f"type({name}) is not {t.value(kind.type)}")
     t.lines.append(f"    {held} = {name}.__dict__")
-    t.unless(f"tuple({held}) != {t.value(keys)}")
-    for key, child in zip(keys, children):
+    t.unless(f"tuple({held}) != {t.value(tree.keys)}")
+    for key, child in zip(tree.keys, tree.children):
         part = t.variable()
         t.lines.append(f"    {part} = {held}[{t.value(key)}]")
         _check(t, child, part, leaves)
@@ -231,14 +231,14 @@ def _order(t: _Text, keys, name: str, extra: int) -> None:
         t.unless(f"{given} != {t.value(keys)}")
 
 
-def _check(t: _Text, spec, name: str, leaves) -> None:
-    if spec is LEAF:
+def _check(t: _Text, tree: Tree, name: str, leaves) -> None:
+    if tree.is_leaf:
         _leaf(t, name, next(leaves))
         t.leaves.append(name)
-    elif spec[0] == "static":
-        _static(t, name, spec[1])
+    elif tree.is_static:
+        _static(t, name, tree.value)
     else:
-        _container(t, spec, name, leaves)
+        _container(t, tree, name, leaves)
 
 
 def _static(t: _Text, name: str, value) -> None:
@@ -269,7 +269,7 @@ def _buffers(t: _Text, derived, wiring, out) -> str:
     t.lines.append("    out = kwargs.get('out', unset)")
     leaves, tree = flatten(out)
     t.leaves, outer = [], t.leaves
-    _check(t, tree.spec, "out", iter(leaves))
+    _check(t, tree, "out", iter(leaves))
     names, t.leaves = t.leaves, outer
     chosen = ["None"] * len(wiring.graph.outputs)
     numbered = unflatten(tree, [np.float64(i) for i in range(len(leaves))])
@@ -340,13 +340,13 @@ def _result(t: _Text, wiring, text) -> str:
     """The expression that builds the result."""
     outs = iter(wiring.outs)
 
-    def build(spec) -> str:
-        if spec is LEAF:
+    def build(tree: Tree) -> str:
+        if tree.is_leaf:
             return text(next(outs))
-        if spec[0] == "static":
-            return t.value(spec[1])
-        kind, keys, children = spec
-        parts = [build(c) for c in children]
+        if tree.is_static:
+            return t.value(tree.value)
+        kind, keys = tree.kind, tree.keys
+        parts = [build(c) for c in tree.children]
         if keys is not None and len(parts) >= MANY and kind is dict:
             return f"dict(zip({t.value(keys)}, ({_joined(parts)},)))"
         if keys is not None:
@@ -359,4 +359,4 @@ def _result(t: _Text, wiring, text) -> str:
             return whole
         return f"{t.value(kind)}({'*' if hasattr(kind, '_fields') else ''}{whole})"
 
-    return build(wiring.tree.spec)
+    return build(wiring.tree)

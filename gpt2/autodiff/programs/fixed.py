@@ -33,8 +33,8 @@ from ..reuse.cache import drop_oldest
 from ..reuse.conditions import MOST, Path, path_of_pure
 from ..reuse.kinds import cannot_change
 from ..switches import Options
-from ..tree import LEAF, flatten, leaf_count, unflatten
-from .derived import name_of, static_objects
+from ..tree import flatten, unflatten
+from .derived import name_of
 from .transform import check_apart
 
 
@@ -71,7 +71,7 @@ def of_arrays(f: Callable, args: Sequence, static: dict) -> tuple[Callable, Sequ
 def check_pure(rec: Recording) -> None:
     """Raise WriteError or AutodiffError for a function that does more than compute from its arguments."""
     name = rec.graph.name
-    for held in static_objects(rec.out_tree.spec):
+    for held in rec.out_tree.objects():
         if not cannot_change(held):
             raise AutodiffError(
                 f"{name}: it returns a {type(held).__name__}, which would be one object for all calls. "
@@ -193,8 +193,8 @@ class _FixedEntry(_Entry):
         a container have none.
         """
         found: list[np.ndarray | None] = []
-        for b, part in zip(out, self.tree.spec[2]):
-            found += [b] if part is LEAF else [None] * leaf_count(part)
+        for b, part in zip(out, self.tree.children):
+            found += [b] if part.is_leaf else [None] * part.size
         return tuple(found)
 
 

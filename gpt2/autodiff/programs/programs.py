@@ -1,4 +1,4 @@
-"""Programs that are shared: equal graphs are compiled once, wherever they come from."""
+"""What programs are found by, and how much memory they keep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, Node
-from ..reuse.cache import Store
 
 
 def structure(graph: Graph) -> tuple:
@@ -75,20 +74,3 @@ def _memory_of(graph: Graph) -> int:
     own = sum(AN_OP + (n.nbytes if n.op == "const" else 0) for n in graph.nodes)
     own += sum(o.nbytes for o in graph.outputs)  # results are recycled
     return own + sum(map(_memory_of, inner.values()))
-
-
-class _Programs(Store):
-    """Compiled graphs by structure, and structures seen once."""
-
-    def __init__(self) -> None:
-        super().__init__(256, 1 << 30)
-        self._notes = Store(4096, 1 << 20)
-
-    def seen(self, key: Key) -> bool:
-        """Whether this structure was met before. From now on it was."""
-        known = self._notes.find(key.hash, False)
-        self._notes.add(key.hash, True)
-        return known
-
-
-_programs = _Programs()

@@ -22,7 +22,7 @@ from ..record.recording import computes_as_ndarray, native
 from ..record.value import Recorded, value_of
 from ..record.writes import overlapping
 from ..switches import current_options
-from ..tree import LEAF, Leaf, Tree, flatten, items_of, matched, numbered, unflatten
+from ..tree import Leaf, Tree, flatten, matched, numbered, unflatten
 
 # The form in which a result is given back: the kinds of Out
 ARRAY, SCALAR, NUMBER = "array", "scalar", "number"
@@ -96,13 +96,12 @@ class Arguments:
 
     def leaf_range(self, k: int) -> range:
         """The numbers of the leaves that positional argument k is made of."""
-        sizes = [_size(spec) for spec in self.tree.spec[2][0][2]]
-        start = sum(sizes[:k])
-        return range(start, start + sizes[k])
+        positional = self.tree.children[0].children
+        start = sum([tree.size for tree in positional[:k]])
+        return range(start, start + positional[k].size)
 
     def subtree(self, k: int) -> Tree:
-        spec = self.tree.spec[2][0][2][k]
-        return Tree(spec, _size(spec))
+        return self.tree.children[0].children[k]
 
     def check_written(self, name: str, wiring: Wiring) -> None:
         """Raise AutodiffError where f writes to a copy, which the caller would not see."""
@@ -117,26 +116,20 @@ class Arguments:
         """What reaches the function as the caller has it, and not as a copy or a recorded value: settings,
         keys, and tuples without arrays.
         """
-        return _as_they_are(self.tree.spec, (self.args, self.kwargs))
+        return _as_they_are(self.tree, (self.args, self.kwargs))
 
     def recorded(self) -> bool:
         return recording.current() is not None or any(type(x) is Recorded for x in self.leaves)
 
 
-def _size(spec) -> int:
-    if spec is LEAF:
-        return 1
-    return 0 if spec[0] == "static" else sum(map(_size, spec[2]))
-
-
-def _as_they_are(spec, x) -> list:
-    if spec is LEAF:
+def _as_they_are(tree: Tree, x: Any) -> list:
+    if tree.is_leaf:
         return []
-    if spec[0] == "static":
+    if tree.is_static:
         return [x]
-    parts = [y for part, child in zip(items_of(spec, x), spec[2]) for y in _as_they_are(child, part)]
-    whole = [x] if isinstance(x, tuple) and not _size(spec) else []
-    return [*(spec[1] or ()), *parts, *whole]
+    parts = [y for part, child in zip(tree.items_of(x), tree.children) for y in _as_they_are(child, part)]
+    whole = [x] if isinstance(x, tuple) and not tree.size else []
+    return [*(tree.keys or ()), *parts, *whole]
 
 
 def plain_array(x: Any) -> Any:
@@ -278,17 +271,7 @@ def result_outs(rec: Recording) -> list[Out]:
 
 def result_leaves(rec: Recording) -> list:
     """The concrete results, flat: flatten would take a recorded number that is a Python int for static."""
-    found: list = []
-
-    def walk(spec, value):
-        if spec is LEAF:
-            found.append(value)
-        elif spec[0] != "static":
-            for part, child in zip(items_of(spec, value), spec[2]):
-                walk(child, part)
-
-    walk(rec.out_tree.spec, rec.results)
-    return found
+    return rec.out_tree.leaves_of(rec.results)
 
 
 def select(wiring: Wiring) -> Wiring:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import WriteError
-from ..tree import LEAF, Tree, flatten, items_of, leaf_paths
+from ..tree import Tree, flatten
 
 _CHANGES = frozenset(
     "append extend insert remove pop clear sort reverse update setdefault popitem add discard".split()
@@ -19,13 +19,13 @@ _CHANGES = frozenset(
 
 def check_unchanged(f: Callable, name: str, given: Any, tree: Tree, leaves: Sequence) -> None:
     """Raise where f changed a container among its arguments, of which `given` is a copy."""
-    _drop_defaults(given, tree.spec)
+    _drop_defaults(given, tree)
     found, now = flatten(given)
     if now == tree and all(a is b for a, b in zip(found, leaves)):
         return
     where = None
     if now.size == tree.size:
-        paths = (p for p, a, b in zip(leaf_paths(tree), found, leaves) if a is not b)
+        paths = (p for p, a, b in zip(tree.paths(), found, leaves) if a is not b)
         where = next(paths, None)
     what = (
         "a list or dict among its arguments" if where is None else f"what its arguments hold at {where[1:]}"
@@ -73,19 +73,18 @@ def changing_lines(f: Callable) -> list[tuple]:
     return list(dict.fromkeys(found))
 
 
-def _drop_defaults(x, spec) -> None:
+def _drop_defaults(x: Any, tree: Tree) -> None:
     """Take out of each defaultdict what merely reading it put there."""
-    if spec is LEAF or spec[0] == "static":
+    if tree.kind is None:
         return
-    keys, children = spec[1], spec[2]
     if isinstance(x, defaultdict) and x.default_factory is not None:
-        for k in [k for k in x if k not in keys]:
+        for k in [k for k in x if k not in tree.keys]:
             default = x.default_factory()
             if type(x[k]) is type(default) and repr(x[k]) == repr(default):
                 del x[k]
     try:
-        parts = items_of(spec, x)
+        parts = tree.items_of(x)
     except (LookupError, TypeError, AttributeError):  # something is not there any more
         return
-    for part, child in zip(parts, children):
+    for part, child in zip(parts, tree.children):
         _drop_defaults(part, child)

@@ -41,11 +41,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Entry:
-    """How a function is recorded: one of the first three says it."""
+    """How a function or a ufunc is recorded: one of the first four says it, unless there is a rule."""
 
+    op: str | None = None  # the row of a ufunc
     nodes: Callable | None = None  # makes the nodes of the result from those of the arguments
     takes: Callable | None = None  # takes the recorded values themselves
     refused: str | None = None  # why it must not even be tried
+    rule: Callable | None = None  # of a program's own: it takes the call, or gives NotImplemented
     is_helper: bool = False  # one of functions/, and none of NumPy's
     # It runs nothing of the user's where it is given arrays and numbers, nor does its handler: it is noted
     # unwatched
@@ -54,9 +56,7 @@ class Entry:
 
 
 TABLE: dict[Callable, Entry] = {}
-_NO_ENTRY = Entry()
-# Functions with a rule of a program's own, ufuncs among them: it takes the call, or gives NotImplemented
-RULED: dict[Callable, Callable] = {}
+NO_ENTRY = Entry()
 # Functions whose node had another dtype than NumPy's result: a test keeps this empty
 SETTLED: set[str] = set()
 
@@ -68,8 +68,12 @@ Given: TypeAlias = "Recorded | npt.ArrayLike"
 
 
 def recorded_functions() -> set[Callable]:
-    """The functions of NumPy's that can be called with recorded values."""
-    return {f for f, entry in TABLE.items() if not entry.is_helper and entry.refused is None}
+    """The functions of NumPy's, other than ufuncs, that can be called with recorded values."""
+    return {
+        function
+        for function, entry in TABLE.items()
+        if (entry.nodes or entry.takes) and not entry.is_helper and not isinstance(function, np.ufunc)
+    }
 
 
 def _entering(field: str, *functions: Callable, **more: bool) -> Callable[[Callable], Callable]:
@@ -128,11 +132,9 @@ def operands(*xs: Any) -> list[Node]:
 def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     """Run one of NumPy's functions on arguments of which some are recorded."""
     function = plain(function)
-    if RULED and function in RULED:
-        answer = RULED[function](*args, **kwargs)
-        if answer is not NotImplemented:
-            return answer
-    entry = TABLE.get(function, _NO_ENTRY)
+    entry = TABLE.get(function, NO_ENTRY)
+    if entry.rule is not None and (answer := entry.rule(*args, **kwargs)) is not NotImplemented:
+        return answer
     if entry.takes is not None:
         return entry.takes(*args, **kwargs)
     if entry.refused is not None:

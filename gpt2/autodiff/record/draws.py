@@ -27,7 +27,7 @@ from ..errors import UnsupportedError
 from ..graph import Graph, Node
 from ..ops import input_node
 from ..ops.interpret import evaluate_graph
-from ..tree import Tree
+from ..tree import LEAF, Tree
 from ..undo import undoing
 from . import recording, source_lines
 from .bytecode import reads
@@ -268,14 +268,10 @@ def exchanged_in(tree: Tree) -> Tree:
     """The tree of arguments, with a Drawing for each generator among the static values."""
     found: dict[int, Drawing] = {}
 
-    def walk(spec):
-        if not isinstance(spec, tuple):
-            return spec
-        if spec[0] == "static":
-            g = spec[1]
-            return ("static", found.setdefault(id(g), _noting(g))) if type(g) is np.random.Generator else spec
-        children = tuple(map(walk, spec[2]))
-        return spec if all(a is b for a, b in zip(children, spec[2])) else (*spec[:2], children)
+    def noting(static: Tree) -> Tree:
+        g = static.value
+        if type(g) is not np.random.Generator:
+            return static
+        return Tree.static(found.setdefault(id(g), _noting(g)))
 
-    spec = walk(tree.spec)
-    return tree if spec is tree.spec else Tree(spec, tree.size)
+    return tree.mapped(lambda: LEAF, noting)

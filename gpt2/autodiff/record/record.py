@@ -33,7 +33,7 @@ from ..errors import AutodiffError, ConversionError, DtypeError, lost_in_scipy, 
 from ..graph import Graph, Node
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
-from ..tree import Tree, flatten, is_dynamic, leaf_paths, unflatten
+from ..tree import Tree, flatten, is_dynamic, unflatten
 from ..undo import undoing
 from . import conversions, recording, source_lines
 from .containers import check_unchanged, with_tuples
@@ -370,7 +370,7 @@ def input_names(f: Callable, tree: Tree) -> list[str]:
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "arg")
     names = []
-    for group, key, *path in leaf_paths(tree):
+    for group, key, *path in tree.paths():
         if group == 0:
             first = positional[key] if key < len(positional) else f"{rest}_{key - len(positional)}"
         else:

@@ -8,7 +8,7 @@ import functools
 import types
 
 from ..errors import AutodiffError
-from ..tree import LEAF, Tree
+from ..tree import Tree
 from .recording import ActiveRecording
 from .source_lines import here
 from .value import Recorded
@@ -20,7 +20,7 @@ _PLAIN = (*_ATOMS, type, types.ModuleType, types.BuiltinFunctionType)
 
 def check_results(rec: ActiveRecording, tree: Tree) -> None:
     """Raise where a result other than an array, a number or a container holds a value of this recording."""
-    for x in _statics(tree.spec):
+    for x in tree.statics():
         if isinstance(x, _PLAIN):
             continue
         if hasattr(type(x), "__next__"):  # to ask whether it is an Iterator would run Python's code
@@ -35,16 +35,6 @@ def check_results(rec: ActiveRecording, tree: Tree) -> None:
                 "use outside. Return arrays and numbers, in tuples, lists and dicts where there are several",
                 here(),
             )
-
-
-def _statics(spec):
-    if spec is LEAF:
-        return
-    if spec[0] == "static":
-        yield spec[1]
-        return
-    for child in spec[2]:
-        yield from _statics(child)
 
 
 def holds(x: object, rec: ActiveRecording | None = None) -> bool:

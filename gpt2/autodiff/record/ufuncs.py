@@ -16,7 +16,7 @@ from ..errors import AutodiffError, DtypeError, located, of_another_library, uns
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
-from .dispatch import RULED, full_name, is_of_scipy
+from .dispatch import NO_ENTRY, TABLE, Entry, full_name, handles, is_of_scipy, since
 from .recording import NUMBERS, ActiveRecording, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
@@ -25,8 +25,10 @@ from .value import ANSWERS, OPERANDS, Recorded, as_node, copied, node_in, value_
 if TYPE_CHECKING:
     from .source_lines import Site
 
-# ufunc -> op. NumPy has several names for some ufuncs; they are the same object
-OP_OF = {u: u.__name__ for u in vars(np).values() if isinstance(u, np.ufunc) and u.__name__ in OPS}
+# NumPy has several names for some ufuncs; they are the same object
+for _ufunc in vars(np).values():
+    if isinstance(_ufunc, np.ufunc) and _ufunc.__name__ in OPS:
+        TABLE[_ufunc] = Entry(op=_ufunc.__name__)
 # A base's array x**n is computed by these, for n a Python number, and gives what they give to the last bit.
 POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
 
@@ -35,10 +37,9 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> 
     """Run a ufunc, or one of its methods, on inputs of which some are recorded."""
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
-    if RULED and ufunc in RULED:
-        answer = RULED[ufunc](*inputs, **kwargs)
-        if answer is not NotImplemented:
-            return answer
+    rule = TABLE.get(ufunc, NO_ENTRY).rule
+    if rule is not None and (answer := rule(*inputs, **kwargs)) is not NotImplemented:
+        return answer
     if not kwargs and ufunc.nout == 1:
         return operate(ufunc, ufunc, *inputs)
     kwargs = dict(kwargs)
@@ -106,7 +107,7 @@ def _noted_watched(
     site: Site,
 ) -> Recorded:
     """The result of an operation, in the graph."""
-    builder = BUILDERS.get(ufunc.__name__)
+    builder = TABLE.get(ufunc, NO_ENTRY).nodes
     if any(v is None for v in values):  # x == None: False, whatever the numbers are
         node = table.const(value)
     elif builder is not None:
@@ -209,7 +210,7 @@ def describe(ufunc: np.ufunc, values: Sequence) -> str:
 def op_and_operands(
     rec: ActiveRecording, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
 ) -> tuple[str, list[Node]]:
-    name = OP_OF.get(ufunc) or op_of(ufunc)
+    name = TABLE.get(ufunc, NO_ENTRY).op or op_of(ufunc)
     if name is None:
         raise unsupported(full_name(ufunc), source_lines.here())
     args = operands(rec, inputs, values, name)
@@ -222,12 +223,10 @@ def op_and_operands(
 
 def op_of(ufunc: np.ufunc) -> str | None:
     """The op of a ufunc: of NumPy's, of SciPy's, or of a row that was added since."""
-    if ufunc not in OP_OF:
-        if is_of_scipy(ufunc):
-            OP_OF.update(beside("scipy.rules.special").OP_OF)
-        elif ufunc.__name__ in OPS:
-            return ufunc.__name__
-    return OP_OF.get(ufunc)
+    if ufunc not in TABLE and is_of_scipy(ufunc):
+        for function, op in beside("scipy.rules.special").OP_OF.items():
+            TABLE[function] = Entry(op=op)
+    return TABLE.get(ufunc, NO_ENTRY).op or (ufunc.__name__ if ufunc.__name__ in OPS else None)
 
 
 def operands(rec: ActiveRecording, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
@@ -348,7 +347,7 @@ def unary(ufunc: np.ufunc, function: Callable, x: Recorded) -> Recorded:
 
 @unwatched
 def _noted_unary(rec: ActiveRecording, ufunc: np.ufunc, x: Recorded, value: Any, site: Site) -> Recorded:
-    return finish(rec, apply(OP_OF[ufunc], x.node), value, site)
+    return finish(rec, apply(TABLE[ufunc].op, x.node), value, site)
 
 
 def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> Any:
@@ -434,8 +433,9 @@ def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Record
 
 def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
     """The node of a call, with its inputs cast to the loop's types where the caller chose a dtype."""
-    if ufunc.__name__ in BUILDERS:
-        return BUILDERS[ufunc.__name__](*operands(rec, inputs, values))
+    builder = TABLE.get(ufunc, NO_ENTRY).nodes
+    if builder is not None:
+        return builder(*operands(rec, inputs, values))
     name, nodes = op_and_operands(rec, ufunc, inputs, values, is_operator)
     if dtype is None:
         return apply(name, *nodes)
@@ -461,6 +461,7 @@ def _several_out(ufunc, inputs, outs, where, kwargs):
 
 
 # ufuncs that are compositions of ops
+@handles(np.matmul)
 def matmul(a: Node, b: Node) -> Node:
     """numpy.matmul of nodes: vectors become matrices and back."""
     if a.ndim > 1 and b.ndim > 1:
@@ -481,6 +482,7 @@ def _same_type(a, b, make):
     return make(build.cast(a, dtype), build.cast(b, dtype))
 
 
+@handles(np._core.umath.clip)  # what np.clip and the method call
 def _clip(x, low, high):
     dtype = np.result_type(x.dtype, low.dtype, high.dtype)
     return apply(
@@ -488,23 +490,23 @@ def _clip(x, low, high):
     )
 
 
-def _vecdot(a, b):
+@handles(*since("vecdot"))
+def vecdot(a, b):
     a = build.conjugate(a) if a.dtype.kind == "c" else a
     return build.sum_(apply("multiply", a, b), -1)
 
 
+@handles(*since("matvec"))
 def _matvec(a, b):
     out = matmul(a, build.reshape(b, (*b.shape, 1)))
     return build.reshape(out, out.shape[:-1])
 
 
+@handles(*since("vecmat"))
 def _vecmat(a, b):
     a = build.conjugate(a) if a.dtype.kind == "c" else a
     out = matmul(build.reshape(a, (*a.shape[:-1], 1, a.shape[-1])), b)
     return build.reshape(out, (*out.shape[:-2], out.shape[-1]))
-
-
-BUILDERS = {"matmul": matmul, "clip": _clip, "vecdot": _vecdot, "matvec": _matvec, "vecmat": _vecmat}
 
 
 # operators, by Python's name and that of the ufunc

@@ -14,11 +14,11 @@ from ..graph import Graph
 from ..ops import const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import zeros_like
-from ..programs.arguments import _described, _dtype, _with_marks, float_leaves
+from ..programs.arguments import _described, _dtype, float_leaves
 from ..programs.derived import derived_of
 from ..programs.transform import Arguments, Out, Transform, Wiring, result_outs, select
 from ..record.record import Recording
-from ..tree import LEAF, Leaf, Tree, matched, numbered
+from ..tree import Leaf, Tree, matched, numbered
 from .gradient import check_number
 from .vjp import vjp
 
@@ -39,9 +39,8 @@ class Jvp(Transform):
         m = len(rec.graph.outputs)
         moves = [rec.graph.outputs[o.index].dtype.kind in "fc" for o in outs]
         moved = [replace(o, index=m + o.index) for o, has in zip(outs, moves) if has]
-        marks = iter([LEAF if has else ("static", None) for has in moves])
-        spec = (tuple, None, (rec.out_tree.spec, _with_marks(rec.out_tree.spec, marks)))
-        return select(Wiring(joint, feed, outside, Tree(spec, len(outs) + len(moved)), outs + moved))
+        tree = Tree.of(rec.out_tree, rec.out_tree.only(moves))
+        return select(Wiring(joint, feed, outside, tree, outs + moved))
 
 
 def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) -> tuple[Any, Any]:

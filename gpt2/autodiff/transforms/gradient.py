@@ -17,7 +17,7 @@ from ..programs.arguments import checked_argnums, differentiated
 from ..programs.derived import derived_function
 from ..programs.transform import Arguments, Out, Transform, Wiring, operands_of, result_outs, select
 from ..record.record import Recording
-from ..tree import LEAF, Tree
+from ..tree import Tree
 
 
 class Grad(Transform):
@@ -45,17 +45,17 @@ class Grad(Transform):
         joint = gradient_graph(rec.graph, wrt.leaves)
         n = len(rec.graph.outputs)
         outs = result_outs(rec) if self.value else []
-        spec = rec.out_tree.spec
+        tree = rec.out_tree
         if self.has_aux and not self.value:  # (gradient, aux)
-            outs, spec = result_outs(rec)[1:], spec[2][1]
+            outs, tree = result_outs(rec)[1:], tree.children[1]
         grads = [Out(n + i, k) for i, k in enumerate(wrt.kinds)]
         if self.value:
-            outs, spec = outs + grads, (tuple, None, (spec, wrt.tree.spec))
+            outs, tree = outs + grads, Tree.of(tree, wrt.tree)
         elif self.has_aux:
-            outs, spec = grads + outs, (tuple, None, (wrt.tree.spec, spec))
+            outs, tree = grads + outs, Tree.of(wrt.tree, tree)
         else:
-            outs, spec = grads, wrt.tree.spec
-        return select(Wiring(joint, *operands_of(rec, call), Tree(spec, len(outs)), outs))
+            outs, tree = grads, wrt.tree
+        return select(Wiring(joint, *operands_of(rec, call), tree, outs))
 
 
 class ElementwiseGrad(Grad):
@@ -76,22 +76,19 @@ class ElementwiseGrad(Grad):
 
 def check_number(name: str, rec: Recording, wrt: Sequence[int], has_aux: bool = False) -> None:
     """A gradient is that of one number, and of a real one where an argument is real."""
-    spec = rec.out_tree.spec
+    tree = rec.out_tree
     if has_aux:
-        if spec is LEAF or spec[0] is not tuple or len(spec[2]) != 2:
+        if tree.kind is not tuple or len(tree.children) != 2:
             raise AutodiffError(
                 f"{name}: with has_aux=True {rec.graph.name} has to return a pair (value, aux)"
             )
-        spec = spec[2][0]
-    if spec is not LEAF:
-        got = (
-            "None"
-            if spec == ("static", None)
-            else "a plain " + type(spec[1]).__name__
-            if spec[0] == "static"
-            else f"a {spec[0].__name__}"
-        )
-        hint = " (has_aux=True differentiates the first of two results)" if spec[0] is tuple else ""
+        tree = tree.children[0]
+    if not tree.is_leaf:
+        if not tree.is_static:
+            got = f"a {tree.kind.__name__}"
+        else:
+            got = "None" if tree.value is None else f"a plain {type(tree.value).__name__}"
+        hint = " (has_aux=True differentiates the first of two results)" if tree.kind is tuple else ""
         raise AutodiffError(f"{name}: {rec.graph.name} returns {got}, expected one number{hint}")
     out = rec.graph.outputs[0]
     if out.shape != ():

@@ -27,7 +27,7 @@ from ..programs.transform import (
     result_outs,
 )
 from ..record.record import Recording
-from ..tree import LEAF, Tree, leaf_paths
+from ..tree import Tree
 from .batch import batched
 from .forward import gradient_of
 from .gradient import check_number
@@ -62,7 +62,7 @@ class Jacobian(Transform):
     def of_graph(
         self, graph: Graph, rec: Recording, call: Arguments, wrt: Wrt, out_tree: Tree, outs: Sequence[Out]
     ) -> Wiring:
-        for path, o in zip(leaf_paths(out_tree), outs):
+        for path, o in zip(out_tree.paths(), outs):
             if graph.outputs[o.index].dtype.kind not in "fc":
                 raise AutodiffError(
                     f"{self.name}: {rec.graph.name} returns {graph.outputs[o.index].dtype}"
@@ -77,9 +77,9 @@ class Jacobian(Transform):
             for o in outs
         ]
         flat = [Out(r * len(wrt.leaves) + c, k) for r, row in enumerate(kinds) for c, k in enumerate(row)]
-        spec = _with_leaves(out_tree.spec, wrt.tree.spec)
+        tree = out_tree.mapped(lambda: wrt.tree, lambda static: static)
         joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
-        return Wiring(joint, *operands_of(rec, call), Tree(spec, len(flat)), flat)
+        return Wiring(joint, *operands_of(rec, call), tree, flat)
 
 
 class Forward(Jacobian):
@@ -105,16 +105,6 @@ def _block_kind(out, out_kind: str, x, x_kind: str) -> str:
     if out.shape or x.shape:
         return ARRAY
     return NUMBER if out_kind == x_kind == NUMBER else SCALAR
-
-
-def _with_leaves(outer, inner):
-    """The spec with each leaf replaced by another spec."""
-    if outer is LEAF:
-        return inner
-    if outer[0] == "static":
-        return outer
-    kind, keys, children = outer
-    return kind, keys, tuple(_with_leaves(c, inner) for c in children)
 
 
 def jacobian_blocks(

@@ -98,7 +98,7 @@ class Vjp(Transform):
             rec.out_tree,
             outs,
             cotangents=[n if has else None for n, has in zip(nodes, moves)],
-            back_tree=Tree((tuple, None, tuple(w.tree.spec for w in found)), len(wrt)),
+            back_tree=Tree.of(*(w.tree for w in found)),
             back_outs=[Out(i, k) for i, k in enumerate(k for w in found for k in w.kinds)],
         )
 

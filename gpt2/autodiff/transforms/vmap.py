@@ -14,7 +14,7 @@ from ..programs.transform import Compile, argument_text
 from ..record.record import Recording, inline, record
 from ..record.source_lines import here
 from ..record.value import Recorded
-from ..tree import LEAF, Tree, attributes_of, flatten, leaf_paths, unflatten
+from ..tree import Tree, attributes_of, flatten, unflatten
 from .batch import batched
 
 
@@ -80,7 +80,7 @@ def _entries(axes) -> list:
 def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any) -> Any:
     leaves, tree = flatten((args, kwargs))
     axes = _axes_of_arguments(f, tree, in_axes, len(args))
-    names = [_argument(f, path) for path in leaf_paths(tree)]
+    names = [_argument(f, path) for path in tree.paths()]
     n = _examples(f, leaves, axes, names)
     moved = [x if a is None else _first(x, a) for x, a in zip(leaves, axes)]
 
@@ -100,8 +100,8 @@ def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any)
     else:
         out_tree = rec.out_tree
         found, has = _at_once(rec, moved, axes, n)
-    wanted = _axes_of(out_tree.spec, out_axes, "out_axes")
-    paths = leaf_paths(out_tree)
+    wanted = _axes_of(out_tree, out_axes, "out_axes")
+    paths = out_tree.paths()
     results = [_with_axis_at(f, x, h, a, n, p) for x, h, a, p in zip(found, has, wanted, paths, strict=True)]
     return unflatten(out_tree, results)
 
@@ -115,8 +115,7 @@ def _axes_of_arguments(f: Callable, tree: Tree, in_axes: Any, n: int) -> list[in
             f"positional argument{'s' if n != 1 else ''}",
             here(),
         )
-    spec = (tuple, None, (tree.spec[2][0], tree.spec[2][1]))
-    return _axes_of(spec, (tuple(per_argument), 0), "in_axes")
+    return _axes_of(tree, (tuple(per_argument), 0), "in_axes")
 
 
 def _stacked(f: Callable, rows: list[tuple[list, Tree]]) -> tuple[Tree, list]:
@@ -200,47 +199,35 @@ def _examples(f: Callable, leaves, axes, names) -> int:
     return next(iter(sizes))
 
 
-def _axes_of(spec, axes: Any, what: str) -> list:
-    """An axis or None for each leaf of the spec; `axes` is nested as far as it likes."""
-    if spec is LEAF:
+def _axes_of(tree: Tree, axes: Any, what: str) -> list:
+    """An axis or None for each leaf of the tree; `axes` is nested as far as it likes."""
+    if tree.is_leaf:
         if axes is not None and not _is_axis(axes):
             raise AutodiffError(
                 f"vmap: {what} has {axes!r} where an array is, expected an int or None", here()
             )
         return [axes if axes is None else int(axes)]
-    if spec[0] == "static":
+    if tree.is_static:
         return []
-    children = spec[2]
     if axes is None or _is_axis(axes):
-        return [a for child in children for a in _axes_of(child, axes, what)]
-    entries = _children(axes, spec)
+        return [a for child in tree.children for a in _axes_of(child, axes, what)]
+    entries = _children(axes, tree)
     if entries is None:
         raise AutodiffError(
-            f"vmap: {what} has {axes!r}, which is not nested as the value it is for: "
-            f"{Tree(spec, _count(spec))!r}",
+            f"vmap: {what} has {axes!r}, which is not nested as the value it is for: {tree!r}",
             here(),
         )
-    return [a for child, entry in zip(children, entries) for a in _axes_of(child, entry, what)]
+    return [a for child, entry in zip(tree.children, entries) for a in _axes_of(child, entry, what)]
 
 
-def _count(spec) -> int:
-    if spec is LEAF:
-        return 1
-    return 0 if spec[0] == "static" else sum(map(_count, spec[2]))
-
-
-def _children(axes, spec) -> list | None:
-    """The entries of `axes` for the children of a spec, where it is a container like it."""
-    kind, keys, children = spec
+def _children(axes, tree: Tree) -> list | None:
+    """The entries of `axes` for the children of a tree, where it is a container like it."""
+    keys = tree.keys
     if isinstance(axes, dict):
         return [axes[k] for k in keys] if keys is not None and set(axes) == set(keys) else None
     if isinstance(axes, (tuple, list)):
-        return list(axes) if keys is None and len(axes) == len(children) else None
-    return (
-        [getattr(axes, k, 0) for k in keys]
-        if keys is not None and type(axes) is getattr(kind, "type", 0)
-        else None
-    )
+        return list(axes) if keys is None and len(axes) == len(tree.children) else None
+    return [getattr(axes, k, 0) for k in keys] if keys is not None and type(axes) is tree.type else None
 
 
 def _with_axis_at(f: Callable, x, has: bool, axis: int | None, n: int, path: tuple):

@@ -23,13 +23,42 @@ from ..same import same
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 
 
-class Record:
-    """An instance of a class whose attributes are all of it: `kind(items)` makes another one of these."""
+class ContainerKind:
+    """What makes a container of its items, `kind(items)`, where its type alone does not say. Equal kinds make
+    the same of the same items.
 
-    def __init__(self, t: type):
+    type    the container's
+    roots   what a function may read of it besides the items
+    """
+
+    def __init__(self, t: type, roots: tuple):
         self.type = t
         self.__name__ = t.__name__
-        self.roots = (t,)  # what a function may read of it besides the children
+        self.roots = roots
+
+    def __call__(self, items: Any) -> Any:
+        raise NotImplementedError
+
+    def items_of(self, x: Any, keys: Sequence | None) -> list:
+        """The items of x, in the order in which they were taken out."""
+        raise NotImplementedError
+
+    def agrees(self, other: Any) -> bool:
+        """Whether another of this class and for the same type makes the same."""
+        return True
+
+    def __eq__(self, other):
+        return type(self) is type(other) and self.type is other.type and self.agrees(other)
+
+    def __hash__(self):
+        return hash(self.type)
+
+
+class Record(ContainerKind):
+    """An instance of a class whose attributes are all of it."""
+
+    def __init__(self, t: type):
+        super().__init__(t, (t,))
 
     def __call__(self, items: dict) -> Any:
         if self.type is types.SimpleNamespace:
@@ -42,23 +71,15 @@ class Record:
     def items_of(self, x: Any, keys: Sequence[str]) -> list:
         return [object.__getattribute__(x, name) for name in keys]
 
-    def __eq__(self, other):
-        return isinstance(other, Record) and self.type is other.type
 
-    def __hash__(self):
-        return hash(self.type)
-
-
-class Registered:
+class Registered(ContainerKind):
     """An instance of a class with functions of its author's: `flatten(x)` -> (children, aux), and
     `unflatten(aux, children)`.
     """
 
     def __init__(self, t: type, flatten: Callable, unflatten: Callable, aux: Any):
-        self.type = t
-        self.__name__ = t.__name__
+        super().__init__(t, (t, aux))
         self.flatten, self.unflatten, self.aux = flatten, unflatten, aux
-        self.roots = (t, aux)
 
     def __call__(self, children: Iterable) -> Any:
         return self.unflatten(self.aux, tuple(children))
@@ -66,16 +87,8 @@ class Registered:
     def items_of(self, x: Any, keys: None) -> list:
         return list(self.flatten(x)[0])
 
-    def __eq__(self, other):
-        return (
-            isinstance(other, Registered)
-            and self.type is other.type
-            and self.unflatten is other.unflatten
-            and same(self.aux, other.aux)
-        )
-
-    def __hash__(self):
-        return hash(self.type)
+    def agrees(self, other: Registered) -> bool:
+        return self.unflatten is other.unflatten and same(self.aux, other.aux)
 
 
 @dataclasses.dataclass

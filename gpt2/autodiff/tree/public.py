@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError
-from .structure import flatten, leaf_paths, unflatten
+from .structure import flatten, unflatten
 
 
 def leaves(x: Any) -> list:
@@ -50,7 +50,7 @@ def _leaves_like(tree, structure, x, k: int) -> list:
 
 
 def _keys(structure) -> list[tuple]:
-    return [tuple(path) for path in leaf_paths(structure)]
+    return [tuple(path) for path in structure.paths()]
 
 
 def _text(path: tuple) -> str:

@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import AutodiffError
 from ..same import same, same_items
-from .classes import Opened, opened
-
-LEAF = "*"  # stands for one leaf
+from .classes import ContainerKind, Opened, opened
 
 
 def is_dynamic(x: Any) -> bool:
@@ -33,34 +32,132 @@ def is_dynamic(x: Any) -> bool:
 
 
 class Tree:
-    """The structure of a value. `spec` is LEAF, ("static", value) or (type, keys or None, children), where
-    the type may be a Subclassed.
+    """The structure of a value: of a leaf, of a container, or of what has no leaf, a static value.
+
+    kind       what makes a container of its items: a type, such as tuple, list and dict, or a ContainerKind
+    keys       those of a dict, the names of attributes; None where there are none
+    children   the structures of its items
+    value      the static value
+    size       the number of leaves
     """
 
-    __slots__ = ("spec", "size")
+    __slots__ = ("kind", "keys", "children", "value", "size")
 
-    def __init__(self, spec: Any, size: int):
-        self.spec = spec
-        self.size = size  # number of leaves
+    def __init__(
+        self, kind: Any, keys: tuple | None, children: tuple[Tree, ...], size: int, value: Any = None
+    ):
+        self.kind = kind
+        self.keys = keys
+        self.children = children
+        self.size = size
+        self.value = value
+
+    @classmethod
+    def of(cls, *children: Tree) -> Tree:
+        """A tuple of these."""
+        return cls(tuple, None, children, sum([c.size for c in children]))
+
+    @classmethod
+    def static(cls, value: Any) -> Tree:
+        return cls(None, None, (), 0, value)
+
+    @property
+    def type(self) -> type | None:
+        """That of a container."""
+        return self.kind.type if isinstance(self.kind, ContainerKind) else self.kind
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.kind is None and self.size == 1
+
+    @property
+    def is_static(self) -> bool:
+        return self.kind is None and self.size == 0
 
     def __eq__(self, other):
-        return isinstance(other, Tree) and self.size == other.size and _same(self.spec, other.spec)
+        return isinstance(other, Tree) and _same(self, other)
 
     def __hash__(self):
-        return hash(_hashable(self.spec))
+        return hash(self._hashable())
+
+    def _hashable(self) -> Any:
+        if self.kind is not None:
+            return self.kind, self.keys, tuple([c._hashable() for c in self.children])
+        if self.size:
+            return LEAF_TEXT
+        try:
+            return type(self.value), None if _is_record(self.value) else hash(self.value)
+        except Exception:  # a list, a memoryview, a __hash__ of the user's: equality decides
+            return type(self.value)
 
     def __repr__(self):
-        return f"Tree({unflatten(self, [LEAF] * self.size)!r})"
+        return f"Tree({unflatten(self, [LEAF_TEXT] * self.size)!r})"
+
+    def paths(self) -> list[tuple]:
+        """For each leaf, the keys and positions that lead to it."""
+        if self.kind is None:
+            return [()] * self.size
+        names = self.keys
+        if names is None:
+            names = getattr(self.kind, "_fields", None) or range(len(self.children))
+        return [(name, *path) for name, child in zip(names, self.children) for path in child.paths()]
+
+    def depth(self) -> int:
+        """How many containers lie around the innermost leaf."""
+        return 0 if self.kind is None else 1 + max([c.depth() for c in self.children], default=0)
+
+    def items_of(self, x: Any) -> list:
+        """The items of x, a container of this structure, in the order of the children."""
+        if isinstance(self.kind, ContainerKind):
+            return self.kind.items_of(x, self.keys)
+        return list(x) if self.keys is None else [x[k] for k in self.keys]
+
+    def leaves_of(self, x: Any) -> list:
+        """The leaves of x, which has this structure: flatten may take what is a leaf here for static."""
+        if self.kind is None:
+            return [x] * self.size
+        return [v for item, child in zip(self.items_of(x), self.children) for v in child.leaves_of(item)]
+
+    def statics(self) -> list:
+        """The static values."""
+        return [self.value] if self.is_static else [v for child in self.children for v in child.statics()]
+
+    def objects(self) -> list:
+        """The static values, and what else a function may read of the containers: classes and attributes."""
+        if self.kind is None:
+            return self.statics()
+        roots = self.kind.roots if isinstance(self.kind, ContainerKind) else ()
+        if hasattr(self.kind, "_fields"):
+            roots = (self.kind,)
+        return [*roots, *(v for child in self.children for v in child.objects())]
+
+    def mapped(self, leaf: Callable[[], Tree], static: Callable[[Tree], Tree]) -> Tree:
+        """The tree with others in the place of leaves and static values. Itself if these give back theirs."""
+        if self.kind is None:
+            return leaf() if self.size else static(self)
+        children = tuple([c.mapped(leaf, static) for c in self.children])
+        if all(map(operator.is_, children, self.children)):
+            return self
+        return Tree(self.kind, self.keys, children, sum([c.size for c in children]))
+
+    def only(self, leaves: Iterable[bool]) -> Tree:
+        """The tree with None for all but these leaves."""
+        kept = iter(leaves)
+        return self.mapped(lambda: LEAF if next(kept) else NONE, lambda _: NONE)
 
 
-class Subclassed:
-    """A subclass of list or dict: `kind(items)` is a copy of x with other items. Equal where everything else
-    about x is the same.
+LEAF = Tree(None, None, (), 1)
+NONE = Tree.static(None)
+LEAF_TEXT = "*"  # a leaf as it is printed
+
+
+class Subclassed(ContainerKind):
+    """A subclass of list or dict, a copy of x with other items. Equal where everything else about x is the
+    same.
     """
 
     def __init__(self, x: list | dict):
-        self.type = type(x)
-        self.__name__ = self.type.__name__
+        t = type(x)
         # Not x.clear() and x.update(): a class that has its items elsewhere besides would empty that of x too
         self.base: Any = next(base for base in (OrderedDict, dict, list) if isinstance(x, base))
         try:
@@ -68,25 +165,23 @@ class Subclassed:
             self.base.clear(self.empty)
         except Exception as error:
             raise AutodiffError(
-                f"an argument or result is a {self.__name__}, which cannot be copied and refilled ({error}). "
+                f"an argument or result is a {t.__name__}, which cannot be copied and refilled ({error}). "
                 f"Use a plain {'dict' if isinstance(x, dict) else 'list'}"
             ) from error
         self.held = _held(self.empty)
         # a class of the user's may have attributes and methods besides
-        self.roots = (*self.held, *(() if self.type is defaultdict else (self.type,)))
+        super().__init__(t, (*self.held, *(() if t is defaultdict else (t,))))
 
     def __call__(self, items: Iterable) -> Any:
         new = copy.copy(self.empty)
         (list.extend if self.base is list else self.base.update)(new, items)
         return new
 
-    def __eq__(self, other):
-        return (
-            isinstance(other, Subclassed) and self.type is other.type and _same_static(self.held, other.held)
-        )
+    def items_of(self, x: Any, keys: Sequence | None) -> list:
+        return list(x) if keys is None else [x[k] for k in keys]
 
-    def __hash__(self):
-        return hash(self.type)
+    def agrees(self, other: Subclassed) -> bool:
+        return _same_static(self.held, other.held)
 
 
 _PLAIN = (tuple, list, dict, OrderedDict)
@@ -95,7 +190,7 @@ _PLAIN = (tuple, list, dict, OrderedDict)
 def _kind(x):
     """The type of a container, or the Subclassed where the type and the items are not all."""
     t = type(x)
-    if t in _PLAIN or getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
+    if getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
         return t
     if not isinstance(x, tuple):
         return Subclassed(x)
@@ -119,40 +214,20 @@ def flatten(x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, 
     """The leaves of x and its structure."""
     leaves: list = []
     try:
-        spec = _flatten(x, leaves, is_leaf)
+        return leaves, _flatten(x, leaves, is_leaf)
     except RecursionError:
         raise AutodiffError(
             f"a {type(x).__name__} refers to itself, or is nested more deeply than Python's recursion limit "
             "allows. Only trees can be taken apart; with ad.tree.static(cls) instances of a class are taken "
             "as they are"
         ) from None
-    return leaves, Tree(spec, len(leaves))
 
 
 def unflatten(tree: Tree, leaves: Sequence) -> Any:
     """The inverse of flatten, with other leaves."""
     if len(leaves) != tree.size:
         raise ValueError(f"unflatten: {len(leaves)} leaves, expected {tree.size}")
-    return _build(tree.spec, iter(leaves))
-
-
-def leaf_paths(tree: Tree) -> list[tuple]:
-    """For each leaf, the keys and positions that lead to it."""
-    paths: list[tuple] = []
-    _paths(tree.spec, (), paths)
-    return paths
-
-
-def leaf_count(spec: Any) -> int:
-    """The number of leaves in a part of a tree, given as its spec."""
-    if spec is LEAF:
-        return 1
-    return 0 if spec[0] == "static" else sum(map(leaf_count, spec[2]))
-
-
-def depth(spec: Any) -> int:
-    """How many containers lie around the innermost leaf."""
-    return 0 if spec is LEAF or spec[0] == "static" else 1 + max(map(depth, spec[2]), default=0)
+    return _build(tree, iter(leaves))
 
 
 def tree_map(function: Callable, x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> Any:
@@ -161,45 +236,41 @@ def tree_map(function: Callable, x: Any, is_leaf: Callable[[Any], bool] = is_dyn
     return unflatten(tree, [function(leaf) for leaf in leaves])
 
 
-def _flatten(x, leaves: list, is_leaf):
+def _flatten(x: Any, leaves: list, is_leaf: Callable[[Any], bool]) -> Tree:
     if is_leaf(x):
         leaves.append(x)
         return LEAF
     if isinstance(x, (tuple, list)):
-        return _kind(x), None, tuple(_flatten(v, leaves, is_leaf) for v in x)
-    if isinstance(x, dict):
-        return _kind(x), tuple(x), tuple(_flatten(v, leaves, is_leaf) for v in x.values())
-    part = opened(x)
-    return ("static", x) if part is None else _flatten_opened(x, part, leaves, is_leaf)
+        keys, items = None, x
+    elif isinstance(x, dict):
+        keys, items = tuple(x), x.values()
+    else:
+        part = opened(x)
+        return Tree(None, None, (), 0, x) if part is None else _flatten_opened(x, part, leaves, is_leaf)
+    n, t = len(leaves), type(x)
+    children = tuple([_flatten(v, leaves, is_leaf) for v in items])
+    return Tree(t if t in _PLAIN else _kind(x), keys, children, len(leaves) - n)
 
 
-def _flatten_opened(x, part: Opened, leaves: list, is_leaf):
+def _flatten_opened(x: Any, part: Opened, leaves: list, is_leaf: Callable[[Any], bool]) -> Tree:
     """An instance of a class of parameters: static if no leaf is in it."""
     n = len(leaves)
     children = tuple(
-        ("static", v) if name in part.static else _flatten(v, leaves, is_leaf)
+        Tree.static(v) if name in part.static else _flatten(v, leaves, is_leaf)
         for name, v in zip(part.names, part.values)
     )
     if len(leaves) == n:
-        return "static", x
+        return Tree.static(x)
     for name, v in part.derived:
-        if _flatten(v, found := [], is_leaf) is LEAF or found:
+        if _flatten(v, [], is_leaf).size:
             raise AutodiffError(
                 f"a {type(x).__name__} holds numbers in the attribute {name!r}, which is no field of the "
                 "class: they may depend on the fields, and a derivative would not know. Make it a field or a "
                 "functools.cached_property; or have the class taken as it is: ad.tree.static(cls)"
             )
-    others = tuple(("static", v) for _, v in part.derived)
+    others = tuple(Tree.static(v) for _, v in part.derived)
     names = (*part.names, *(name for name, _ in part.derived))
-    return part.kind, names if part.named else None, (*children, *others)
-
-
-def items_of(spec: Any, x: Any) -> list:
-    """The parts of x, a container, in the order of the children of its spec."""
-    kind, keys, children = spec
-    if hasattr(kind, "items_of"):
-        return kind.items_of(x, keys)
-    return list(x) if keys is None else [x[k] for k in keys]
+    return Tree(part.kind, names if part.named else None, (*children, *others), len(leaves) - n)
 
 
 def is_container(x: Any) -> bool:
@@ -213,38 +284,24 @@ def attributes_of(x: Any) -> dict | None:
     return None if part is None else dict(zip(part.names, part.values))
 
 
-def _build(spec, leaves):
-    if spec is LEAF:
-        return next(leaves)
-    if spec[0] == "static":
-        return spec[1]
-    kind, keys, children = spec
-    values = [_build(c, leaves) for c in children]
+def _build(tree: Tree, leaves: Iterator) -> Any:
+    kind, keys = tree.kind, tree.keys
+    if kind is None:
+        return next(leaves) if tree.size else tree.value
+    values = [_build(c, leaves) for c in tree.children]
     if keys is not None:
         items = dict(zip(keys, values))
         return items if kind is dict else kind(items)
     return values if kind is list else kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
-def _paths(spec, path: tuple, paths: list) -> None:
-    if spec is LEAF:
-        paths.append(path)
-    elif spec[0] != "static":
-        kind, keys, children = spec
-        names = keys if keys is not None else getattr(kind, "_fields", None) or range(len(children))
-        for name, child in zip(names, children):
-            _paths(child, (*path, name), paths)
-
-
-def _same(a, b) -> bool:
-    if a is LEAF or b is LEAF:
-        return a is b
-    if a[0] != b[0]:
+def _same(a: Tree, b: Tree) -> bool:
+    if a.size != b.size or a.kind != b.kind:
         return False
-    if a[0] == "static":
-        return _same_static(a[1], b[1])
-    keys = a[1] is b[1] or a[1] is not None and b[1] is not None and same_items(a[1], b[1])
-    return keys and len(a[2]) == len(b[2]) and all(map(_same, a[2], b[2]))
+    if a.kind is None:
+        return a.size == 1 or _same_static(a.value, b.value)
+    keys = a.keys is b.keys or a.keys is not None and b.keys is not None and same_items(a.keys, b.keys)
+    return keys and len(a.children) == len(b.children) and all(map(_same, a.children, b.children))
 
 
 _DEEPEST = 8  # settings inside of settings; below that only the same object will do
@@ -265,14 +322,3 @@ def _same_static(a, b, depth: int = 0) -> bool:
 def _is_record(x) -> bool:
     """A data class whose instances hold nothing but named values."""
     return dataclasses.is_dataclass(x) and not isinstance(x, type) and hasattr(x, "__dict__")
-
-
-def _hashable(spec):
-    if spec is LEAF:
-        return LEAF
-    if spec[0] == "static":
-        try:
-            return type(spec[1]), None if _is_record(spec[1]) else hash(spec[1])
-        except Exception:  # a list, a memoryview, a __hash__ of the user's: equality decides
-            return type(spec[1])
-    return spec[0], spec[1], tuple(map(_hashable, spec[2]))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.implicit import equations as api_implicit
-from gpt2.autodiff.implicit import rules as nested_implicit
+from gpt2.autodiff.implicit import rules
 from gpt2.autodiff.implicit.solvers import gmres
 
 rng = np.random.default_rng(21)
@@ -18,8 +17,7 @@ B = rng.normal(size=4)
 @pytest.fixture
 def few_are_many(monkeypatch):
     """Systems of more than two unknowns are solved without a matrix."""
-    monkeypatch.setattr(nested_implicit, "DENSE", 2)
-    monkeypatch.setattr(api_implicit, "DENSE", 2)
+    monkeypatch.setattr(rules, "DENSE", 2)
 
 
 def state(a, b, **how):
@@ -83,6 +81,36 @@ def test_numbers_and_higher_orders_and_many_examples():
         assert g(2.0) == pytest.approx(2 ** (-2 / 3) / 3, rel=1e-14)
     found = ad.root(lambda x: x * x - np.float32(2), np.ones(2, np.float32))
     assert found.dtype == np.float32 and np.allclose(found, 2**0.5)
+
+
+def test_only_what_is_asked_for_is_differentiated():
+    """A backward that is plain Python serves reverse mode, and what has no derivative at all may be read."""
+
+    @ad.custom_vjp
+    def square(p):
+        return np.array([float(v) ** 2 for v in p])
+
+    @square.defvjp
+    def square_vjp(dout, out, p):
+        return (np.array([2 * float(v) * float(d) for v, d in zip(p, dout)]),)
+
+    def f(x, p, c):
+        return x**3 - square(p) - ad.callback(lambda v: 2 * v, c, c)
+
+    p, c = np.array([4.0, 9.0]), np.ones(2)
+    found = ad.grad(lambda p, c: np.sum(ad.root(f, np.ones(2), p, c)))(p, c)
+    np.testing.assert_allclose(found, 2 * p / 3 * (p**2 + 2) ** (-2 / 3), rtol=1e-12)
+
+
+def test_without_derivatives_no_transpose_is_asked_for(few_are_many):
+    def f(x, p):
+        def step(carry):
+            return 0.5 * np.sin(carry[0]) + p, carry[1] + 1
+
+        return x - ad.while_loop(lambda carry: carry[1] < 3, step, (x, 0))[0]
+
+    x = ad.root(f, np.zeros(4), B)
+    np.testing.assert_allclose(f(x, B), 0, atol=1e-12)
 
 
 @pytest.mark.numeric

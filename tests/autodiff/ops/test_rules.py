@@ -49,7 +49,7 @@ def instance(name, sample, dtype, single=False):
     return Graph(inputs, outputs, name), values
 
 
-ROWS = {name: op for name, op in OPS.items() if samples_of(name) and op.needs is None}
+ROWS = {name: op for name, op in list(OPS.items()) if samples_of(name) and op.needs is None}
 
 
 def cases(which=lambda name, op: True, of=True):

@@ -12,9 +12,8 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff import hidden, tree
 from gpt2.autodiff.emit import program, scalar
-from gpt2.autodiff.programs import derived, families, programs
+from gpt2.autodiff.programs import derived, families
 from gpt2.autodiff.reuse import same_code
-from gpt2.autodiff.reuse.cache import Store
 from tests.support import exchanged_numbers
 
 X = np.random.default_rng(0).normal(size=(20, 4))
@@ -25,8 +24,7 @@ GRID = [float(v) for v in np.linspace(0.0131, 0.971, 12)]  # not 0.1: 10 times t
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """No program is known."""
-    monkeypatch.setattr(derived, "_programs", programs._Programs())
-    monkeypatch.setattr(families, "_families", Store(256, 1 << 29))
+    monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())
     monkeypatch.setattr(derived, "records", same_code.Records())
 
 
@@ -91,8 +89,7 @@ def with_rule(c):
 def compiled_alone(run, c, monkeypatch):
     """What a process gives that never saw another number."""
     with monkeypatch.context() as m:
-        m.setattr(derived, "_programs", programs._Programs())
-        m.setattr(families, "_families", Store(256, 1 << 29))
+        m.setattr(derived, "shared_programs", families.SharedPrograms())
         m.setattr(derived, "records", same_code.Records())
         return run(c)
 

@@ -19,7 +19,7 @@ from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.record.record import apply_op, inline, record
 from gpt2.autodiff.record.value import Recorded
 from gpt2.autodiff.reuse.conditions import path_of_pure
-from gpt2.autodiff.tree import Tree, flatten, leaf_paths, tree_map, unflatten
+from gpt2.autodiff.tree import Tree, flatten, tree_map, unflatten
 
 X = np.arange(6.0).reshape(2, 3)
 Pair = namedtuple("Pair", "first second")
@@ -32,7 +32,7 @@ def test_flatten_and_back():
     assert [type(x) for x in leaves] == [np.ndarray, float, np.ndarray]
     back = unflatten(tree, leaves)
     assert back["w"][1] == [1.5, None, "text"] and back["n"] == 3 and isinstance(back["p"], Pair)
-    assert leaf_paths(tree) == [("w", 0), ("w", 1, 0), ("p", "first")]
+    assert tree.paths() == [("w", 0), ("w", 1, 0), ("p", "first")]
     assert tree_map(lambda x: 0, nested)["w"] == (0, [0, None, "text"])
     with pytest.raises(ValueError, match="2 leaves, expected 3"):
         unflatten(tree, leaves[:2])

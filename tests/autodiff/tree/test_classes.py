@@ -1,7 +1,9 @@
 """Parameters as people keep them: classes as trees, in every transform, and never a stale program."""
 
 import collections
+import copy
 import functools
+import pickle
 import types
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -410,3 +412,11 @@ def test_a_copy_with_other_items_leaves_the_argument_alone():
     given = Beside({"a": 3.0})
     assert ad.grad(lambda p: p["a"] ** 2)(given)["a"] == 6.0
     assert given == {"a": 3.0} and given.beside == {"a": 3.0}
+
+
+def test_a_structure_can_be_copied_and_pickled(rng):
+    given = {"w": rng.normal(size=2), "n": 3, "parts": [1.5, (None, 2.5)]}
+    leaves, structure = ad.tree.flatten(given)
+    for other in (copy.deepcopy(structure), pickle.loads(pickle.dumps(structure))):
+        assert other == structure and hash(other) == hash(structure) and repr(other) == repr(structure)
+        assert ad.tree.unflatten(other, leaves) == given

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...transforms.forward import jvp as forward
 from ...transforms.vjp import vjp as reverse
-from ...tree import Tree, flatten, unflatten
+from ...tree import flatten, unflatten
 from . import objects
 from .inputs import answer, floating, has_derivative, zeros_like
 from .rules import ruled
@@ -223,7 +223,7 @@ class VSpace:
 
     @property
     def _single(self) -> tuple:
-        if len(self.leaves) != 1 or self.tree.spec != "*":
+        if not self.tree.is_leaf:
             raise AttributeError("this vector space is one of containers, which have no shape and dtype")
         return self.leaves[0]
 
@@ -249,7 +249,7 @@ class VSpace:
         return sum(int(np.prod(shape)) * (2 if dtype.kind == "c" else 1) for shape, dtype in self.leaves)
 
     def _made(self, make: Callable) -> Any:
-        return unflatten(Tree(self.tree.spec, len(self.leaves)), [make(*leaf) for leaf in self.leaves])
+        return unflatten(self.tree, [make(*leaf) for leaf in self.leaves])
 
     def zeros(self) -> Any:
         return self._made(np.zeros)

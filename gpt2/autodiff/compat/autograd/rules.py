@@ -15,7 +15,7 @@ import numpy as np
 
 from ...record import recording
 from ...record.conversions import plain
-from ...record.dispatch import RULED, recorded_functions
+from ...record.dispatch import NO_ENTRY, TABLE, Entry, recorded_functions
 from ...record.ufuncs import op_of
 from .tracer import Primitive
 from .wrap_util import roots, running
@@ -32,14 +32,15 @@ def ruled(fun: Any) -> Primitive | None:
     fun = plain(fun)
     if not _has_rule(fun):
         return None
-    if fun in RULED:
-        return RULED[fun].primitive  # type: ignore[attr-defined]
+    rule = TABLE.get(fun, NO_ENTRY).rule
+    if rule is not None:
+        return rule.primitive  # type: ignore[attr-defined]
     if recording.recorded_so_far():
         raise TypeError(
             f"{fun.__name__} has a rule here, and derivatives were taken with it already: rules of NumPy's "
             f"functions are set before the first derivative; or make a new name: primitive({fun.__name__})"
         )
-    RULED[fun] = taking = _Taking(fun)
+    taking = TABLE.setdefault(fun, Entry()).rule = _Taking(fun)
     roots.append(taking.primitive)
     return taking.primitive
 

@@ -16,7 +16,6 @@ import numpy as np
 from ...graph import Graph, Node, remade
 from ...ops import apply, build, input_node
 from ...ops.table import is_elementwise
-from ...tree import LEAF
 from .. import record
 from ..dispatch import Given, raw
 from ..value import Recorded, value_of
@@ -76,7 +75,7 @@ def _with_part(x, condition, function: Callable, out):
     part = x[condition]
     if type(part) is Recorded:
         record.pass_on(trial, [part])
-    if trial.out_tree.spec is LEAF:
+    if trial.out_tree.is_leaf:
         out[condition] = record.inline(trial.graph, trial.operands([part]))[0]
     else:
         out[condition] = trial.results
@@ -85,7 +84,7 @@ def _with_part(x, condition, function: Callable, out):
 
 def _is_elementwise(trial: record.Recording) -> bool:
     """Is every element of the result that of one element of the argument, and of numbers?"""
-    if trial.out_tree.spec is not LEAF or trial.reads or trial.unstable or trial.written:
+    if not trial.out_tree.is_leaf or trial.reads or trial.unstable or trial.written:
         return False
     part = trial.graph.inputs[0]
     return all(n is part or _keeps_positions(n, part.shape) for n in trial.graph.nodes)

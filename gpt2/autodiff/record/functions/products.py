@@ -11,7 +11,7 @@ import numpy as np
 from ...graph import Node
 from ...ops import apply, build, table
 from ..dispatch import Operand, handles, operand, quiet
-from ..ufuncs import BUILDERS, matmul
+from ..ufuncs import matmul, vecdot
 from .reduce import plain_sum
 from .shape import diagonal_view, moveaxis
 
@@ -89,7 +89,7 @@ def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
 @handles(np.linalg.vecdot)
 def linalg_vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Node:
     a, b = operand(x1), operand(x2)
-    return BUILDERS["vecdot"](moveaxis(a, axis, -1), moveaxis(b, axis, -1))
+    return vecdot(moveaxis(a, axis, -1), moveaxis(b, axis, -1))
 
 
 @handles(np.kron)
