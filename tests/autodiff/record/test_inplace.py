@@ -567,3 +567,16 @@ def test_two_outputs_that_overlap_are_refused():
             ad.compile(f)(x, first, second)
     for first, second in ((slice(4), slice(4, 8)), (slice(0, 7, 2), slice(1, 8, 2))):
         np.testing.assert_array_equal(ad.compile(f)(x, first, second), f(x, first, second))
+
+
+def test_what_is_taken_along_a_later_axis_can_be_written_through_a_reshape():
+    """np.take gives an array in C's order, of which a reshape is a view; x[:, index] lies otherwise."""
+
+    def halved(x):
+        taken = np.take(x, [0, 0], axis=1)
+        taken.reshape(2, 3)[::2] *= 0.5
+        return taken
+
+    x = np.arange(1.0, 13.0).reshape(3, 4)
+    np.testing.assert_array_equal(ad.compile(halved)(x), halved(x))
+    np.testing.assert_array_equal(ad.grad(lambda x: np.sum(halved(x)))(x)[:, 0], [1.0, 1.5, 2.0])

@@ -164,7 +164,8 @@ def take(
         result = call_function(_look_up, (a, indices, axis), {})
     else:
         result = a[key]
-        result = result.copy() if result._root is not None else result
+        if result._root is not None or not np.asarray(result.value).flags.c_contiguous:
+            result = result.copy()
     return result if out is None else _store(out, result)
 
 
