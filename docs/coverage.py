@@ -16,7 +16,6 @@ from gpt2.autodiff.custom import custom  # noqa: F401  all rows are in the table
 from gpt2.autodiff.ops import OPS, Op
 from gpt2.autodiff.random import sampling  # noqa: F401  with those of random draws
 from gpt2.autodiff.record import dispatch
-from gpt2.autodiff.record.ufuncs import BUILDERS
 from tests.support.op_samples import samples_of
 
 HEAD = """\
@@ -140,7 +139,8 @@ def supported_functions() -> dict[str, list[str]]:
 
 def composed_ufuncs() -> list[str]:
     """Those that become several ops, or have several results."""
-    return ["divmod", "modf", *(name for name in BUILDERS if isinstance(getattr(np, name, None), np.ufunc))]
+    built = [f.__name__ for f, entry in dispatch.TABLE.items() if isinstance(f, np.ufunc) and entry.nodes]
+    return ["divmod", "modf", *(name for name in built if hasattr(np, name))]
 
 
 def without_rule() -> dict[str, object]:

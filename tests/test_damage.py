@@ -240,6 +240,7 @@ EXECUTES = {
     "gpt2/autodiff/reuse/guard.py",
     "gpt2/autodiff/emit/program.py",
     "gpt2/autodiff/programs/fast_path.py",
+    "gpt2/commands/explain/panels.py",  # source text that the compiler made of a layer
     "gpt2/model/own.py",  # a file of layers that the user names, or a run names, with the run's SHA-256
 }
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml"}

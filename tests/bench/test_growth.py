@@ -18,7 +18,7 @@ from gpt2.autodiff.emit.liveness import Liveness
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
 from gpt2.autodiff.pipeline import Pipeline, uncollected
-from gpt2.autodiff.programs import derived, programs
+from gpt2.autodiff.programs import derived, families
 from gpt2.autodiff.record.source_lines import _span
 from tests.support.slow import rest_slow
 
@@ -132,10 +132,10 @@ def test_views_of_the_arena_by_lines_or_from_a_table(name, monkeypatch):
     by_lines = ad.grad(f)
     f_again, _ = PROGRAMS[name](60)
     f_again.__code__ = f.__code__.replace()
-    monkeypatch.setattr(derived, "_programs", programs._Programs())
+    monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())
     monkeypatch.setattr(source, "MOST_SPELLED", 10**6)
     assert "stretches(" not in ad.source(by_lines, *args, emitted=True)
-    monkeypatch.setattr(derived, "_programs", programs._Programs())  # so that another program is made
+    monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())  # another program
     monkeypatch.setattr(source, "MOST_SPELLED", 0)
     from_table = ad.grad(f_again)
     for _ in range(2):

@@ -491,7 +491,7 @@ def _clip(x, low, high):
 
 
 @handles(*since("vecdot"))
-def vecdot(a, b):
+def vecdot(a: Node, b: Node) -> Node:
     a = build.conjugate(a) if a.dtype.kind == "c" else a
     return build.sum_(apply("multiply", a, b), -1)
 
