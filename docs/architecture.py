@@ -208,7 +208,7 @@ WORDS = {
     ),
     "Tree": ("autodiff/tree/structure.py", "nested containers of arrays, as in `ad.tree`."),
     "Wiring": (
-        "autodiff/programs/transform.py",
+        "autodiff/programs/wiring.py",
         "a graph, where its inputs come from in a call, and how its outputs make up the result.",
     ),
     "Term": (

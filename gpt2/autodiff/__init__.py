@@ -15,7 +15,7 @@ import sys
 _EXPORTS = {
     "custom.callback": "callback",
     "programs.compile": "compile",
-    "programs.count": "flops",
+    "programs.flops": "flops",
     "custom.custom": "checkpoint custom_jvp custom_vjp stop_gradient",
     "enzyme": "Active Const Duplicated autodiff",
     "programs.fixed": "Fixed FixedPair",
@@ -57,8 +57,8 @@ def __getattr__(name):
     if name in _ROOMS:
         return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
-        found = {"name": name, "obj": sys.modules[__name__]}  # with which Python says what may be meant
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", **found)
+        details = {"name": name, "obj": sys.modules[__name__]}  # for Python's "Did you mean"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", **details)
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -14,8 +14,8 @@ from .loops.scan import scan
 from .loops.while_loop import while_loop
 from .ops.anomaly import AnomalyError
 from .programs.compile import compile
-from .programs.count import flops
 from .programs.fixed import Fixed, FixedPair
+from .programs.flops import flops
 from .programs.repeated import repeated
 from .reuse.watch import watch
 from .run.axpby import axpby

@@ -1,8 +1,6 @@
-"""Types of values that are not the user's objects, nor hold any: operations on them run none of the
-user's code.
+"""Types of plain values: operations on them run no code of the user's.
 
-Only these very types are meant. A class derived from one may have methods and attributes of its own, so it
-is type(x) that is looked up here, and not isinstance(x, ...) that is asked.
+They are looked up by type(x), not by isinstance: a subclass may have methods and attributes of its own.
 """
 
 from __future__ import annotations

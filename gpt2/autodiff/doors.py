@@ -1,7 +1,6 @@
-"""Doors from the compiler's core to the rooms beside it, which are loaded when one is first used.
+"""Loads packages beside the compiler's core when they are first used.
 
-The core imports none of these rooms, and records, derives and runs without them. docs/architecture.md lists
-both.
+The core does not import them, and works without them. docs/architecture.md lists both.
 """
 
 from __future__ import annotations
@@ -11,5 +10,5 @@ from typing import Any
 
 
 def beside(module: str) -> Any:
-    """A module of a room beside the core, by its name within gpt2.autodiff."""
+    """A module beside the core, by its name within gpt2.autodiff."""
     return importlib.import_module(f".{module}", __package__)

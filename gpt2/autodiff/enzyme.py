@@ -14,13 +14,13 @@ runs f, so that out, mean and rstd hold what f writes, and then its backward:
 
     the shadow of an argument that f only reads      the gradient is added to it
     the shadow of an argument that f writes to       on entry, the gradient of its final content; on return,
-                                                     that of its content before the call: zero, if f
-                                                     overwrites all of it
+                                                     that of its initial content: zero, if f overwrites all
+                                                     of it
     the result of f, if it is a number               has the gradient 1
 
-That an output's shadow is used up is Enzyme's rule, and what lets chains of such calls run backwards in the
-same buffers. Set gradients that should start from zero to zero before the call. Moses and Churavy 2020,
-Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize Fast Gradients.
+As in Enzyme, an output's shadow is consumed, so that a chain of such calls can run backwards in the same
+buffers. Zero the gradients before the call unless they are to be accumulated. Moses and Churavy 2020, Instead
+of Rewriting Foreign Code for Machine Learning, Automatically Synthesize Fast Gradients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .errors import AutodiffError
 from .graph import Graph
 from .ops import const, input_node
 from .programs.derived import derived_of
-from .programs.transform import (
+from .programs.wiring import (
     Arguments,
     Out,
     Transform,
@@ -97,7 +97,7 @@ class Duplicated:
 
 
 class Enzyme(Transform):
-    """Called with (arguments, shadows): shadows has None where there is none."""
+    """Called with (arguments, shadows): a shadow is None if there is none."""
 
     name, suffix, takes_out = "autodiff", "autodiff", False
 
@@ -116,7 +116,7 @@ class Enzyme(Transform):
         n = len(call.leaf_range(0))
         active, shadows = self.roles(call, f)
         graph = rec.graph
-        inputs: list = []  # shadows that are read: those of the arguments written to
+        inputs: list = []  # shadows that are read: those of arguments that f writes to
         feed = list(range(n))
         seeds = self.result_seed(rec)
         for position, leaf in enumerate(rec.written):
@@ -146,7 +146,7 @@ class Enzyme(Transform):
         shadows: dict[int, int] = {}
         n, none = len(call.leaf_range(0)), Tree(dict, (), (), 0)
         inner = Arguments(call.args[0], {}, call.leaves[:n], Tree.of(call.subtree(0), none))
-        given = Arguments(
+        shadow_args = Arguments(
             call.args[1],
             {},
             call.leaves[n:],
@@ -157,20 +157,20 @@ class Enzyme(Transform):
             if kind is Active:
                 active.append(active_leaf(inner, k, f))
             elif kind is Duplicated:
-                own, theirs = paths, given.subtree(k).paths()
+                own, theirs = paths, shadow_args.subtree(k).paths()
                 if own != theirs or not own:
                     raise AutodiffError(
                         f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
                         "an array for each array"
                     )
-                for leaf, shadow, path in zip(leaves, given.leaf_range(k), paths):
-                    check_shadow(inner.leaves[leaf], given.leaves[shadow], argument_text(f, k, path))
+                for leaf, shadow, path in zip(leaves, shadow_args.leaf_range(k), paths):
+                    check_shadow(inner.leaves[leaf], shadow_args.leaves[shadow], argument_text(f, k, path))
                     shadows[leaf] = n + shadow
         return active, shadows
 
     def result_seed(self, rec: Recording) -> list:
         """The gradient 1 of a number that f returns; nothing for None or a written argument."""
-        found = []
+        seeds = []
         written = set(rec.graph.outputs[rec.n_results :])
         for out in rec.graph.outputs[: rec.n_results]:
             if out in written:
@@ -181,8 +181,8 @@ class Enzyme(Transform):
                     "number, or nothing and write its results to arguments"
                 )
             if out.dtype.kind in "fc":
-                found.append((out, const(1.0, out.dtype)))
-        return found
+                seeds.append((out, const(1.0, out.dtype)))
+        return seeds
 
 
 def active_leaf(call: Arguments, k: int, f: Callable) -> int:

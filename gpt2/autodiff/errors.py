@@ -1,5 +1,5 @@
-"""What can go wrong in a function that is being recorded. Every message starts with the user's file and
-line, says what happened, and what to write instead.
+"""Errors of the compiler. Every message starts with the user's file and line, says what happened, and what to
+write instead.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class EscapedError(AutodiffError, RuntimeError):
 
 
 class ConversionError(AutodiffError, TypeError):
-    """A recorded value asked to become a plain one, which would lose its derivative."""
+    """A recorded value converted to a plain one, which would lose its derivative."""
 
 
 class WriteError(AutodiffError, ValueError):
-    """A recorded value written to where it cannot be followed."""
+    """A write of a recorded value that cannot be recorded."""
 
 
 class DtypeError(AutodiffError, TypeError):
@@ -50,7 +50,7 @@ class DtypeError(AutodiffError, TypeError):
 
 
 class ConvergenceError(AutodiffError, ArithmeticError):
-    """A solver that did not come to a solution: `residual` is what it left after so many `steps`.
+    """A solver that did not converge: its `residual` after so many `steps`.
 
     >>> try:
     ...     x = ad.fixed_point(lambda x: 2.0 * x + 1.0, 1.0, max_steps=20)
@@ -66,7 +66,7 @@ class ConvergenceError(AutodiffError, ArithmeticError):
 
 
 def location(loc: tuple) -> str:
-    """file:line, the file relative to the working directory where it lies inside."""
+    """file:line, the file relative to the working directory if it is inside."""
     file, line = loc[0], loc[1]
     try:
         short = os.path.relpath(file)
@@ -90,8 +90,8 @@ def located(error: Exception, what: str, loc: tuple | None) -> Exception:
     return _located[kind](f"{what}: {error}", loc)
 
 
-def takes_none(error: TypeError, what: str, loc: tuple) -> Exception:
-    """The error for that of a function, or an operator, which was given a recorded value and takes none."""
+def not_accepted(error: TypeError, what: str, loc: tuple) -> Exception:
+    """The error for a TypeError of a function or operator that does not accept recorded values."""
     instead = f"Write {_OF_NUMPY[what]}" if what in _OF_NUMPY else _STANDS_FOR
     return located(TypeError(f"{error}. {instead}"), what, loc)
 
@@ -114,7 +114,7 @@ def no_attribute(kind: type, name: str, loc: tuple) -> Exception:
     """The error for x.name of a recorded value, which has no such attribute. `kind` is what it stands for."""
     if name in _FROM_ELSEWHERE:
         instead = _FROM_ELSEWHERE[name]
-    elif hasattr(kind, name):  # no AttributeError, for which getattr(x, name, default) has a default
+    elif hasattr(kind, name):  # not an AttributeError, which getattr(x, name, default) would catch
         return UnsupportedError(
             f"attribute {name!r}: a recorded {kind.__name__} has none of this name; what needs it may run as "
             "it is, in a function with a rule of its own, @ad.custom_vjp",
@@ -122,8 +122,8 @@ def no_attribute(kind: type, name: str, loc: tuple) -> Exception:
         )
     else:
         instead = f"and {kind.__name__} itself has none either"
-    none = AttributeError(f"a recorded {kind.__name__} has none of this name; {instead}")
-    return located(none, f"attribute {name!r}", loc)
+    error = AttributeError(f"a recorded {kind.__name__} has none of this name; {instead}")
+    return located(error, f"attribute {name!r}", loc)
 
 
 def unsupported(
@@ -145,10 +145,10 @@ def unsupported(
 
 def lost_in_scipy(name: str, loc: tuple | None) -> ConversionError:
     module = ".".join(name.split(".")[:2])
-    what = "a function of SciPy" if name == "scipy" else name
+    function = "a function of SciPy" if name == "scipy" else name
     short = module.removeprefix("scipy.").replace("scipy", "linalg")
     return ConversionError(
-        f"{what} turns a recorded value into a plain array, and its derivative would be lost. What has "
+        f"{function} turns a recorded value into a plain array, and its derivative would be lost. What has "
         f"derivative rules in {module} is in gpt2.autodiff.scipy, under the same names, classes such as "
         f"matrices and splines among them:\n\n    from gpt2.autodiff.scipy import {short}\n\n"
         "Anything else takes a rule of your own, with @ad.custom_vjp: docs/scipy.md has one",
@@ -167,7 +167,7 @@ def written_to_plain(loc: tuple | None, what: str = "this assignment") -> WriteE
 
 
 def of_another_library(x: object, loc: tuple | None) -> DtypeError:
-    """The error where an array of another library's (a tensor of PyTorch's) meets a recorded value."""
+    """The error for an operation with an array of another library's, such as a tensor."""
     kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
     return DtypeError(
         f"a {kind} met a recorded value; only NumPy's arrays can be recorded. Convert it, ad.as_numpy(x)", loc
@@ -189,7 +189,7 @@ _OF_NUMPY = {
 
 
 def number_lost(function: str, loc: tuple | None) -> ConversionError:
-    """The error for float(x) where the number goes to what loses its derivative, such as math.sin."""
+    """The error for float(x) passed to a function that loses its derivative, such as math.sin."""
     if function in _INSTEAD:
         return number_computed_with(function, loc)
     instead = "Use a NumPy function"
@@ -213,7 +213,7 @@ _INSTEAD = {
 
 
 def number_computed_with(function: str, loc: tuple | None) -> ConversionError:
-    """The error for float(x), int(x) and complex(a, b) where the result does more than decide."""
+    """The error for float(x), int(x) and complex(a, b) whose result does more than decide."""
     return ConversionError(
         f"{function}() takes a plain number out of a recorded value, which may only decide (if, while, "
         "range, an index, a format), and is used otherwise here: its derivative would be lost. "
@@ -232,7 +232,7 @@ def type_unknown(loc: tuple | None) -> ConversionError:
 
 
 def array_lost(loc: tuple | None) -> ConversionError:
-    """The error where NumPy would turn a recorded value into a plain array."""
+    """The error if NumPy would convert a recorded value to a plain array."""
     return ConversionError(
         "here NumPy would turn a recorded value into a plain array, and its derivative would be lost. Write\n"
         "    x.astype(np.float32)          for np.float32(x)\n"

@@ -4,9 +4,8 @@
     node   = op, arguments (nodes), attributes (static), and a type: shape and dtype
     attrs  = hashable Python values only, so that equal nodes can be found by hashing
 
-A node is never changed after it was made. Every node is younger than its arguments, so sorting by `id` is a
-topological order, and it is the order in which the user's program ran. Passes are functions from graph to
-graph.
+Nodes are immutable. Ids increase from arguments to results, so sorting by `id` is a topological order, and
+the order in which the user's program ran. Passes are functions from graph to graph.
 
 Most ops give one array. The few that give several (eigh, svd, slogdet, scan) make a tuple node, whose `shape`
 and `dtype` are tuples of shapes and dtypes; `item` nodes take it apart.
@@ -36,11 +35,11 @@ def next_id() -> int:
 
 
 class GraphError(Exception):
-    """A graph that breaks its own rules: a bug in a pass, never the user's fault."""
+    """An invalid graph: a bug in a pass, never the user's fault."""
 
 
 class Immutable:
-    """What does not change once it is made: copy.copy and copy.deepcopy give the object itself."""
+    """Base class of immutable objects: copy.copy and copy.deepcopy return the object itself."""
 
     __slots__ = ()
 
@@ -86,7 +85,7 @@ class Node(Immutable):
         self.loc = loc
         self.derived = derived
         self._key = None
-        self._frozen = None  # attrs as they stand in keys
+        self._frozen = None  # attrs as they are in keys
 
     @property
     def ndim(self) -> int:
@@ -120,7 +119,7 @@ class Node(Immutable):
         return self._key
 
     def frozen(self) -> tuple:
-        """The attributes as something that can be hashed."""
+        """The attributes, hashable."""
         if self._frozen is None:
             self._frozen = freeze(self.attrs) if self.attrs else ()
         return self._frozen
@@ -169,7 +168,9 @@ class Graph(Immutable):
         self.outputs = tuple(outputs)
         self.name = name
         self._nodes: tuple[Node, ...] | None = None
-        self.kept: dict[str, Any] = {}  # what others make of the graph once: programs, a backward, ...
+        self.kept: dict[
+            str, Any
+        ] = {}  # a cache for what is derived from the graph: programs, a backward, ...
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -209,9 +210,9 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
     """
 
     def replaced(n: Node, args: tuple) -> Node:
-        got = rule(n, args)
-        if got is not None:
-            return got
+        new_node = rule(n, args)
+        if new_node is not None:
+            return new_node
         return n if all(map(is_, args, n.args)) else with_args(n, args)
 
     new: dict[Node, Node] = {}
@@ -221,28 +222,28 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
 
 
 def with_values(graph: Graph, values: Mapping[Node, Any]) -> Graph:
-    """The graph with other values of these constants. All nodes are made anew, in the same order."""
+    """The graph with other values of these constants. All nodes are copied, in the same order."""
 
-    def made(n: Node, args: tuple) -> Node:
+    def with_value(n: Node, args: tuple) -> Node:
         new = with_args(n, args)
         if n in values:
             new.attrs = {"value": values[n]}
         return new
 
-    return rewrite(graph, made)
+    return rewrite(graph, with_value)
 
 
 def exchanged(graph: Graph, values: Sequence) -> Graph:
-    """The graph with these values in the place of the hidden ones."""
+    """The graph with these values in place of the hidden ones."""
     constants = [n for n in graph.nodes if n.op == "const" and hidden.is_hidden(n.value)]
     return with_values(graph, {n: values[n.value.index] for n in constants})
 
 
 def with_args(n: Node, args: tuple) -> Node:
     """The same op on other arguments of the same types."""
-    made = Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
-    made._frozen = n._frozen
-    return made
+    new = Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
+    new._frozen = n._frozen
+    return new
 
 
 def _with_other_args(n: Node, args: tuple) -> Node:
@@ -255,9 +256,9 @@ def remade(
     given: dict[Node, Node],
     make: Callable[[Node, tuple], Node] = _with_other_args,
 ) -> list[Node]:
-    """The outputs computed from other values: all that leads to them made anew, in order.
+    """Copies of the outputs, and of all nodes that they depend on, with other nodes in place of some.
 
-    given   node -> the node that stands in its place; what that node was computed from is not visited
+    given   node -> its replacement; what the node was computed from is not visited
     make    make(node, new_args) -> the node that replaces it; inputs that are not given stay
     """
     new = dict(given)
@@ -353,7 +354,7 @@ def graph_text(graph: Graph) -> str:
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
-    """The names, with numbers where one comes again."""
+    """The names, numbered if they repeat."""
     return [f"{name}_{k}" if (k := names[: i + 1].count(name)) > 1 else name for i, name in enumerate(names)]
 
 
@@ -367,9 +368,9 @@ def _one_text(graph: Graph, name: str, called: dict[Graph, str]) -> str:
     for n in graph.nodes:
         if n.op == "input" or is_scalar_const(n):
             continue
-        shown = {k: v for k, v in n.attrs.items() if k not in ("value", "of", "cuts")}
+        attrs_shown = {k: v for k, v in n.attrs.items() if k not in ("value", "of", "cuts")}
         attrs = ", ".join(
-            f"{k}={called.get(v) if n.op == 'stretch' else attr_text(v)}" for k, v in shown.items()
+            f"{k}={called.get(v) if n.op == 'stretch' else attr_text(v)}" for k, v in attrs_shown.items()
         )
         cuts = n.attrs.get("cuts") or (None,) * len(n.args)
         args = ", ".join([ref(a) + _cut_text(cut) for a, cut in zip(n.args, cuts)])
@@ -401,7 +402,7 @@ def _float_text(v: float) -> str:
 
 
 def _complex_text(v: complex) -> str:
-    """A literal that gives v back, signs of zeros included: what Python shows as -1j is read as -0 - 1j."""
+    """A literal equal to v, signs of zeros included: Python's -1j is -0 - 1j."""
     if np.isfinite(v):
         for text in (repr(v), repr(complex(0.0, v.imag))):
             if repr(ast.literal_eval(text)) == repr(v):

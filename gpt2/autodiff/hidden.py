@@ -1,13 +1,13 @@
-"""Hidden inputs of a program: constants whose values other calls exchange.
+"""Hidden constants: values that can be exchanged in a compiled program.
 
-Recordings of one piece of code often differ in nothing but floats and arrays that it read from outside, as
-lam in `for lam in grid: ad.grad(lambda w: loss(w, lam))(w)`. The second of them is compiled with a Hidden, or
-a HiddenArray, in the place of each of these. What the compiler computes from one is hidden again, and what it
-decides by one is noted on a Tape. With the values of a third recording the tape is played again: it gives the
-values in the program where all decisions are the same, and None elsewhere. So a program with exchanged values
-is the one that compiling the third recording would give, to the last bit.
+Recordings of one piece of code often differ only in floats and arrays that it read from outside, such as lam
+in `for lam in grid: ad.grad(lambda w: loss(w, lam))(w)`. The second of them is compiled with a Hidden or
+HiddenArray in place of each of these. What the compiler computes from one is hidden as well, and its
+decisions that depend on one are noted on a Tape. With the values of a third recording the tape is replayed:
+it returns the program's constants if all decisions are the same, else None. So the program with these
+constants is the one that compiling the third recording would give, to the last bit.
 
-What is not noted is a TypeError: a Hidden becomes no float, no array and no key of a dict. A recording whose
+Any other use raises TypeError: a Hidden cannot become a float, an array or a key of a dict. A recording whose
 numbers are used like that is compiled with its constants.
 """
 
@@ -31,23 +31,22 @@ _NAME = re.compile(r"\bhidden_(\d+)\b")
 
 
 class Tape:
-    """How the values in a program follow from those that it is given, and what was decided by them.
+    """How a program's constants follow from its hidden inputs, and which decisions depend on them.
 
     literals   texts of the constants that are not hidden: equal constants are one value to the compiler
     """
 
     def __init__(self, values: Sequence):
-        self.n_given = len(values)
-        self.steps: list[
-            tuple[Callable, tuple, Any]
-        ] = []  # function, arguments, outcome of a decision or None
+        self.n_inputs = len(values)
+        # function, arguments, outcome of a decision or None
+        self.steps: list[tuple[Callable, tuple, Any]] = []
         self.literals: set[str] = set()
         self._known: dict[str, Any] = {}  # step as a text -> its result
-        # of the hidden values that are constants each with the first that is equal, and those by their texts
+        # index of a hidden constant -> the first equal one; and the first ones by their texts
         self._first: dict[int, int] = {}
         self._keyed: dict[str, int] = {}
         self._count = 0
-        self.given = [self._hidden(v) for v in values]
+        self.inputs = [self._hidden(v) for v in values]
 
     def _hidden(self, value: Any) -> Hidden | HiddenArray:
         self._count += 1
@@ -58,43 +57,43 @@ class Tape:
         raise TypeError(f"a hidden value became a {type(value).__name__}")
 
     def computed(self, function: Callable, args: tuple) -> Hidden | HiddenArray:
-        """The value function(*args), of arguments some of which are hidden."""
+        """function(*args), a hidden value, as some of the arguments are hidden."""
         return self._noted(function, args, self._hidden)
 
     def decided(self, function: Callable, args: tuple) -> Any:
-        """The decision function(*args): other numbers have to give the same."""
+        """The decision function(*args), which other values must not change."""
         return self._noted(function, args, None)
 
-    def _noted(self, function: Callable, args: tuple, made: Callable | None) -> Any:
+    def _noted(self, function: Callable, args: tuple, wrap: Callable | None) -> Any:
         places = tuple([(a.index, None) if type(a) in _HIDDEN else (None, a) for a in args])
         text = f"{function!r} {[text_of(a) if i is None else i for i, a in places]}"
         if text not in self._known:
             value = function(*[a.now if type(a) in _HIDDEN else a for a in args])
-            self._known[text] = value if made is None else made(value)
-            self.steps.append((function, places, value if made is None else None))
+            self._known[text] = value if wrap is None else wrap(value)
+            self.steps.append((function, places, value if wrap is None else None))
         return self._known[text]
 
     def key(self, x: Hidden | HiddenArray) -> str:
-        """The text by which a hidden constant is found again: the same for those that are equal."""
+        """A text for a hidden constant: the same for equal ones."""
         self._first[x.index] = first = self._keyed.setdefault(text_of(x.now), x.index)
         return f"hidden_{first}"
 
-    def values(self, given: Sequence) -> list | None:
-        """All values that follow from those given, or None where another program would be compiled."""
-        found = list(given)
+    def values(self, inputs: Sequence) -> list | None:
+        """All hidden values for these inputs, or None if another program would be compiled."""
+        constants = list(inputs)
         try:
             for function, places, outcome in self.steps:
-                value = function(*[c if i is None else found[i] for i, c in places])
+                value = function(*[c if i is None else constants[i] for i, c in places])
                 if outcome is None:
-                    found.append(value)
+                    constants.append(value)
                 elif value != outcome:
                     return None
-        except (ArithmeticError, TypeError):  # as of a number that became complex
+        except (ArithmeticError, TypeError):  # such as a number that became complex
             return None
-        return found if self._are_as_equal(found) else None
+        return constants if self._are_as_equal(constants) else None
 
     def _are_as_equal(self, values: Sequence) -> bool:
-        """Whether of these values the same are equal to each other, and none to another constant."""
+        """Whether the same of these values are equal to each other, and none to another constant."""
         texts = {i: text_of(values[i]) for i in self._first}
         different = {texts[i] for i in self._keyed.values()}
         return (
@@ -201,13 +200,13 @@ _add_operators()
 
 
 def computed(function: Callable, *args: Any) -> Any:
-    """function(*args), a value that is hidden if one of the arguments is."""
+    """function(*args), hidden if one of the arguments is."""
     tape = _tape_of(args)
     return function(*args) if tape is None else tape.computed(function, args)
 
 
 def decided(function: Callable, *args: Any) -> Any:
-    """function(*args), by which the compiler decides what to make."""
+    """function(*args), which decides what the compiler does."""
     tape = _tape_of(args)
     return function(*args) if tape is None else tape.decided(function, args)
 
@@ -232,13 +231,13 @@ def _is_whole(value: float) -> bool:
 
 
 def active() -> Tape | None:
-    """The tape of what this thread compiles."""
+    """The tape of the program that this thread compiles."""
     return getattr(_local, "tape", None)
 
 
 @contextmanager
 def compiling(tape: Tape) -> Iterator[None]:
-    """What this thread compiles has numbers of this tape."""
+    """A context in which this thread compiles a program with constants of this tape."""
     before, _local.tape = active(), tape
     try:
         yield
@@ -247,5 +246,5 @@ def compiling(tape: Tape) -> Iterator[None]:
 
 
 def named_in(source: str) -> dict[str, int]:
-    """The hidden numbers that a source names, by their names."""
+    """{name: index} of the hidden constants in a source."""
     return {f"hidden_{i}": int(i) for i in _NAME.findall(source)}

@@ -1,17 +1,17 @@
-"""The row of stages that every graph goes through on its way from a recording to a program.
+"""The compiler's stages, from a recording to a program.
 
     recorded -> simplified -> differentiated -> simplified again -> forward | backward -> emitted
 
-    row = Pipeline(name, options)
-    graph = row.simplified(graph)                before it is differentiated, if the options say so
-    graph = row.differentiated(vjp_graph, graph, wrt, cts)
-    graph = row.prepared(graph)                  calls opened, and simplified
-    halves = row.split(graph, n_inputs, n_outputs)
-    program = row.emitted(graph)
+    pipeline = Pipeline(name, options)
+    graph = pipeline.simplified(graph)           before it is differentiated, if the options say so
+    graph = pipeline.differentiated(vjp_graph, graph, wrt, cts)
+    graph = pipeline.prepared(graph)             calls inlined, and simplified
+    halves = pipeline.split(graph, n_inputs, n_outputs)
+    program = pipeline.emitted(graph)
 
-The transforms, Fixed, FixedPair, the bodies of scans and maps, and the studies all call these methods,
-and only they call the stages behind them. `on_stage` is called with what came out of each stage: that is
-what ad.stages shows, and what GPT2_AD_DEBUG prints.
+The transforms, Fixed, FixedPair, the bodies of scans and maps, and the studies all call these methods, and
+only these call the stages. `on_stage` is called with the result of each stage, which ad.stages shows and
+GPT2_AD_DEBUG prints.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ class Halves:
 
 
 class _Uncollected:
-    """A stretch of work, in any number of threads, during which Python looks for no garbage in circles.
+    """Pauses the cyclic garbage collector while functions run, in any number of threads.
 
-    A stage makes as many objects as the program has operations, and lets go of nearly all of them by itself.
-    The collector would walk over every object of the process again and again meanwhile: 10 to 20 % of the
-    time for 10,000 operations.
+    A stage creates as many objects as the program has operations, and frees nearly all of them by reference
+    counting. The collector would visit every object of the process again and again: 10 to 20 % of the time
+    for 10,000 operations.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside: Counter[int] = Counter()  # thread -> how many such stretches it is in
+        self._inside: Counter[int] = Counter()  # thread -> depth of calls of `run`
         self._enabled = False
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._alone)
+            os.register_at_fork(after_in_child=self._after_fork)
 
     def run(self, f: Callable, *args: Any, **kwargs: Any) -> Any:
-        """f(*args, **kwargs) as such a stretch of work."""
+        """f(*args, **kwargs), with the collector paused."""
         thread = threading.get_ident()
         leave = functools.partial(self._leave, thread, self._inside[thread])
         with undoing(leave), undoing(leave):
@@ -86,7 +86,7 @@ class _Uncollected:
             self._inside[thread] += 1
 
     def _leave(self, thread: int, times: int) -> None:
-        """The thread is in so many stretches, and no more."""
+        """Set the thread's depth to `times`, and resume the collector if no thread is inside."""
         with self._lock:
             self._inside[thread] = times
             if not times:
@@ -95,14 +95,14 @@ class _Uncollected:
                 gc.enable()
                 self._enabled = False
 
-    def _alone(self) -> None:
-        """In a new process, which has the thread that made it, and none of the others."""
+    def _after_fork(self) -> None:
+        """In a forked process, which has only the thread that forked it."""
         self._lock = threading.Lock()
         for thread in [t for t in self._inside if t != threading.get_ident()]:
             self._leave(thread, 0)
 
     def __call__(self, f: Callable) -> Callable:
-        """f as such a stretch of work. contextlib's decorator would stand among the lines of the user's."""
+        """Decorator: f with the collector paused. contextlib's would show in the user's tracebacks."""
 
         @functools.wraps(f)
         def inside(*args: Any, **kwargs: Any) -> Any:
@@ -117,9 +117,9 @@ uncollected = _Uncollected()
 class Pipeline:
     """The stages, under the same options, for one program.
 
-    name      what the program is called
+    name      the program's name
     options   Options, or None for the default ones
-    on_stage      on_stage(title, graph or program, seconds) is called after each stage
+    on_stage  on_stage(title, graph or program, seconds) is called after each stage
     """
 
     def __init__(
@@ -133,15 +133,15 @@ class Pipeline:
         self.on_stage = on_stage
 
     def recorded(self, graph: Graph, seconds: float, why: str) -> Graph:
-        """The graph as it was recorded, in so many seconds; `why` it was recorded is for people."""
-        return self._came_out("recorded", graph, seconds, why)
+        """Report the recorded graph; `why` it was recorded is for the log."""
+        return self._report("recorded", graph, seconds, why)
 
     def simplified(self, graph: Graph, alike: bool = False) -> Graph:
         """The recorded graph, ready to be differentiated: simplified, unless the options say `before=False`.
 
-        Calls with a rule of their own stay: it is the rule that is differentiated.
+        Calls with custom rules are not inlined: the rule is differentiated.
 
-        alike   stretches of it that are alike become calls of one graph (passes/alike.py)
+        alike   equal parts of it become calls of one graph (passes/alike.py)
         """
         if not self.options.before:
             return flat(graph)
@@ -155,7 +155,7 @@ class Pipeline:
         return self._simple(graph)
 
     def opened(self, graph: Graph) -> Graph:
-        """The recorded graph with the bodies of functions that repeat in the place of their calls."""
+        """The recorded graph with calls of repeated functions inlined."""
         return flat(graph)
 
     def differentiated(self, derive: Callable, *args: Any) -> Any:
@@ -163,7 +163,7 @@ class Pipeline:
         return self._stage("differentiated", derive, *args)
 
     def prepared(self, graph: Graph, title: str = "simplified again") -> Graph:
-        """The graph that is emitted or split: calls with rules of their own opened, everything simplified."""
+        """The graph to emit or split: calls with custom rules inlined, everything simplified."""
         return self._stage(title, lambda: simplify(inline_calls(graph), self.options))
 
     def split(
@@ -171,8 +171,8 @@ class Pipeline:
     ) -> Halves:
         """Forward and backward of a graph of results and gradients, by the minimum cut (keep/partition.py).
 
-        hand_on_inputs   whether the forward hands on all that the backward reads. If not, the backward is
-                         given inputs and results themselves, and the forward adds what else it saves
+        hand_on_inputs   whether the forward returns all that the backward reads. If not, the backward gets
+                         inputs and results themselves, and the forward returns what else it saves
         price            budget, rate and ample, as partition takes them
         """
         begin = time.perf_counter()
@@ -185,9 +185,9 @@ class Pipeline:
             forward = Graph(forward.inputs, results, forward.name)
         forward = simplify(forward, self.options)
         middle = time.perf_counter()
-        self._came_out("forward", forward, middle - begin)
+        self._report("forward", forward, middle - begin)
         backward = simplify(backward, self.options)
-        self._came_out("backward", backward, time.perf_counter() - middle)
+        self._report("backward", backward, time.perf_counter() - middle)
         return Halves(forward, backward, origins)
 
     def emitted(
@@ -203,7 +203,7 @@ class Pipeline:
         """The program of a graph that was prepared.
 
         half     "forward" or "backward", for the title
-        scalar   all inputs are Python floats, so that `math` code will do where the graph has no arrays
+        scalar   all inputs are Python floats, so that a graph without arrays becomes `math` code
 
         share_inputs and lend: see emit/program.py.
         """
@@ -223,15 +223,15 @@ class Pipeline:
         self, graph: Graph, *, scalar: bool = False, title: str = "simplified again"
     ) -> Program | ScalarProgram:
         """The last two stages for a graph that is not split: prepared, and emitted."""
-        return self.emitted(self._stage(title, self._kept_whole, graph), scalar=scalar)
+        return self.emitted(self._stage(title, self._prepared_whole, graph), scalar=scalar)
 
-    def _kept_whole(self, graph: Graph) -> Graph:
-        """Prepared; of stretches that are alike, gradients are given all that they read."""
+    def _prepared_whole(self, graph: Graph) -> Graph:
+        """Prepared; gradients of equal parts get all that they read as arguments."""
         graph = simplify(inline_calls(graph), self.options)
         return paired(graph, lambda *joint: partition(*joint, rate=0.0), self._simple)
 
     def forward_backward(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int], **price: Any) -> Halves:
-        """All stages of a recorded graph, as far as the graphs of its forward and its backward.
+        """All stages of a recorded graph up to the graphs of its forward and its backward.
 
         wrt, cts   the inputs whose gradients are wanted, and the outputs that get a cotangent
         """
@@ -243,17 +243,17 @@ class Pipeline:
 
     def _stage(self, title: str, make: Callable, *args):
         begin = time.perf_counter()
-        made = uncollected.run(make, *args)
-        return self._came_out(title, made, time.perf_counter() - begin)
+        result = uncollected.run(make, *args)
+        return self._report(title, result, time.perf_counter() - begin)
 
-    def _came_out(self, title: str, made, seconds: float, remark: str = ""):
+    def _report(self, title: str, result, seconds: float, remark: str = ""):
         if self.on_stage is not None or switches.DEBUG:
-            shown = made if hasattr(made, "source") else getattr(made, "graph", made)
+            reported = result if hasattr(result, "source") else getattr(result, "graph", result)
             if switches.DEBUG:
-                switches.tell(self.name, title, shown, seconds, remark)
+                switches.log_stage(self.name, title, reported, seconds, remark)
             if self.on_stage is not None:
-                self.on_stage(title, shown, seconds)
-        return made
+                self.on_stage(title, reported, seconds)
+        return result
 
 
 def check_open(attrs: Any) -> None:
@@ -273,19 +273,19 @@ def check_open(attrs: Any) -> None:
 
 
 def program_of(graph: Graph, scalar: bool = False) -> Any:
-    """The program of a graph inside a graph (scan, map, call), made on first use and kept with it.
+    """The program of a graph inside a graph (scan, map, call), made on first use and cached on it.
 
     Its options are those of the thread that runs it, but for the backend: it computes slices or single steps,
     for which numexpr is never worth while, and it runs while functions are recorded.
 
-    scalar   it is called with Python's floats: a ScalarProgram, where there are no arrays in it
+    scalar   it is called with Python floats: a ScalarProgram if it has no arrays
     """
     programs = graph.kept.setdefault("programs", {})
     options = replace(current_options(), elementwise="numpy")
     if (options, scalar) not in programs:
-        row = Pipeline(graph.name, options)
-        made = row.program(graph, scalar=scalar, title="simplified")
-        programs[options, scalar] = made
-        if type(made) is Program:
-            programs[options, False] = made
+        pipeline = Pipeline(graph.name, options)
+        program = pipeline.program(graph, scalar=scalar, title="simplified")
+        programs[options, scalar] = program
+        if type(program) is Program:
+            programs[options, False] = program
     return programs[options, scalar]

@@ -1,5 +1,5 @@
-"""Tests whether two values are the same to any function that could look: equal in type and to the last bit,
-for values that cannot change.
+"""Strict equality of immutable values: equal in type and to the last bit, so that no function could tell them
+apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def same(a: Any, b: Any) -> bool:
         return a == b
     if t is tuple:
         return same_items(a, b)
-    if t is frozenset:  # in the order in which a loop meets them
+    if t is frozenset:  # in the order of iteration
         return same_items(tuple(a), tuple(b))
     if t in NUMPY_SCALARS:
         return same(a.dtype, b.dtype) and a.tobytes() == b.tobytes()
@@ -41,7 +41,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _same_float(a: float, b: float) -> bool:
-    """Equal in their sign as well, of a zero too; or both nan."""
+    """Whether they are equal, the sign of a zero included; or both nan."""
     return a == b and math.copysign(1.0, a) == math.copysign(1.0, b) or a != a and b != b
 
 
@@ -50,8 +50,8 @@ def same_items(items: Sequence, then: tuple) -> bool:
 
 
 def interchangeable(a: Any, b: Any) -> bool:
-    """Whether one may stand for the other wherever they are not asked for by `is`. A nan is only itself: a
-    list finds the nan that it holds, and no other.
+    """Whether one may replace the other where they are not compared by `is`. A nan may not: `nan in [nan]`
+    tests identity.
     """
     return a is b or (same(a, b) and not _has_nan(a))
 

@@ -1,8 +1,8 @@
-"""ad.sparse_jacobian: a Jacobian of which most entries are known to be zero, from a few directions.
+"""ad.sparse_jacobian: a Jacobian of known sparsity, from a few directions.
 
 Columns that share no row are computed together, as one tangent: A. R. Curtis, M. J. D. Powell and J. K. Reid,
-"On the estimation of sparse Jacobian matrices", 1974. Which share none is a colouring of the columns, found
-greedily, those of most entries first. Rows likewise, where they need fewer colours.
+"On the estimation of sparse Jacobian matrices", 1974. The groups are a greedy colouring of the columns, those
+with most entries first; or of the rows, if these need fewer colours.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def sparse_jacobian(f: Callable, pattern: Any, argnum: int = 0, *, check: bool =
                 f"{NAME}: the pattern has {shape[1]} columns, and argument {argnum} has {x.size} elements"
             )
         args = tuple(x if k == argnum % len(args) else a for k, a in enumerate(args))
-        found = compute(f, args, kwargs, argnum, seeds.astype(x.dtype), shape[0])
-        values = found[colour[own], other]
+        products = compute(f, args, kwargs, argnum, seeds.astype(x.dtype), shape[0])
+        values = products[colour[own], other]
         if check:
-            _compare(values, seeds[-1], found[-1], own, other, name)
+            _compare(values, seeds[-1], products[-1], own, other, name)
         return _like(pattern, shape, rows, cols, values)
 
     return derived
@@ -82,17 +82,17 @@ def colours(own: np.ndarray, other: np.ndarray, n: int) -> np.ndarray:
     crossed: list[list[int]] = [[] for _ in range(n)]
     for line, across in zip(own.tolist(), other.tolist()):
         crossed[line].append(across)
-    taken: dict[int, int] = {}  # line across -> its colours, a bit each
-    found = np.zeros(n, np.intp)
+    used_across: dict[int, int] = {}  # line across -> its colours, a bit each
+    result = np.zeros(n, np.intp)
     for line in sorted(range(n), key=lambda line: -len(crossed[line])):
         used = 0
         for across in crossed[line]:
-            used |= taken.get(across, 0)
+            used |= used_across.get(across, 0)
         free = ~used & (used + 1)  # the lowest bit that is not set
         for across in crossed[line]:
-            taken[across] = taken.get(across, 0) | free
-        found[line] = free.bit_length() - 1
-    return found
+            used_across[across] = used_across.get(across, 0) | free
+        result[line] = free.bit_length() - 1
+    return result
 
 
 def _columns(f, args, kwargs, argnum, seeds, m):
@@ -116,9 +116,9 @@ def _flat(f, args, kwargs, argnum):
     x = args[argnum]
 
     def of_one(flat):
-        given = list(args)
-        given[argnum] = flat.reshape(x.shape)
-        return np.ravel(f(*given, **kwargs))
+        values = list(args)
+        values[argnum] = flat.reshape(x.shape)
+        return np.ravel(f(*values, **kwargs))
 
     return of_one, np.ravel(x)
 

@@ -1,5 +1,5 @@
-"""The switches of a caller: passes left out, the backend of elementwise regions, `with options(...)`, `with
-detect_anomaly()`; and what the compiler says of its work.
+"""Options of the compiler: passes to leave out, the backend of elementwise regions, `with options(...)`,
+`with detect_anomaly()`; and its log, GPT2_AD_DEBUG.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-# The names of the passes, in the order in which their rules are tried: those that make things disappear come
-# first, then those that rearrange. The passes themselves stand in gpt2/autodiff/passes.
+# The names of the passes in gpt2/autodiff/passes, in the order in which their rules are tried: those that
+# remove nodes first, then those that rearrange
 PASSES = ("alike", "fold", "views", "assemble", "rows", "reduce", "matrix", "algebra", "cse", "dce")
 STRICT, FAST = "strict", "fast"
 MATH = (STRICT, FAST)
@@ -24,7 +24,7 @@ BACKENDS = ("numpy", "numexpr", "tuned")
 
 @dataclass(frozen=True)
 class Options:
-    """How programs are made. Compared and hashed by value; what depends on options is kept apart by them.
+    """How programs are compiled. Compared and hashed by value: programs are cached by their options.
 
     off      names of passes to leave out: some of Options.PASSES
     before   simplify what was recorded before it is differentiated, and not only the derivative
@@ -36,7 +36,7 @@ class Options:
     elementwise  what computes chains of elementwise ops in the emitted program, one of Options.BACKENDS:
                  "numpy", "numexpr", or "tuned", which times each region both ways. They differ by rounding
 
-    Raises ValueError for a name that does not exist, and ImportError where numexpr is asked for and missing.
+    Raises ValueError for an unknown name, and ImportError if numexpr is chosen and missing.
 
         >>> ad.Options(math="fast").math
         'fast'
@@ -77,7 +77,7 @@ DEFAULT = Options()
 
 
 class Switch:
-    """What is open in this context, as contextvars has it: other threads and asyncio tasks have their own."""
+    """A setting of the current context (contextvars): other threads and asyncio tasks have their own."""
 
     def __init__(self, name: str):
         self._open: ContextVar[tuple[dict, ...]] = ContextVar(name, default=())
@@ -89,10 +89,10 @@ class Switch:
         try:
             yield
         finally:
-            # By identity, for two generators may end in the order in which they began
+            # By identity, as two generators may end in the order in which they began
             others = tuple([f for f in self.open() if f is not fields])
             if len(others) == len(self.open()):
-                fields.clear()  # a generator that ends in another context: where it began, it is void
+                fields.clear()  # a generator that ends in another context: void where it began
             self._open.set(others)
 
 
@@ -104,10 +104,10 @@ followed = _anomaly.open  # any(followed()): whether programs are followed
 
 def current_options() -> Options:
     """The options of this context."""
-    found = DEFAULT
+    current = DEFAULT
     for fields in overrides():
-        found = replace(found, **fields)
-    return found
+        current = replace(current, **fields)
+    return current
 
 
 @contextmanager
@@ -118,8 +118,8 @@ def options(**fields: Any) -> Iterator[Options]:
     before   False: simplify only after differentiating, not what was recorded as well
     math     "fast": sums and products may be put together in other ways than NumPy would (docs/values.md)
 
-    They hold in this context: other threads and other asyncio tasks keep theirs, and a task that is started
-    here begins with these. Programs are kept apart by the options that they were made with.
+    They hold in this context: other threads and asyncio tasks keep theirs, and a task that is started here
+    inherits these. Programs are cached by their options.
 
         >>> with ad.options(off={"cse"}):
         ...     g = ad.grad(lambda x: np.sum(np.exp(x) * np.exp(x)))(np.zeros(2))
@@ -159,7 +159,7 @@ DEBUG_LEVELS = ("0", "1", "2", "3")
 
 
 def debug_level(text: str) -> int:
-    """The level that GPT2_AD_DEBUG's text stands for. Raises ValueError for a text that stands for none."""
+    """The level given by GPT2_AD_DEBUG. Raises ValueError for an invalid text."""
     if text not in DEBUG_LEVELS:
         raise ValueError(f"GPT2_AD_DEBUG is {text!r}, expected one of {', '.join(DEBUG_LEVELS)}")
     return int(text)
@@ -168,16 +168,16 @@ def debug_level(text: str) -> int:
 DEBUG = debug_level(os.environ.get("GPT2_AD_DEBUG") or "0")  # read once
 
 
-def tell(name: str, title: str, made: Any, seconds: float, remark: str = "") -> None:
-    """Write about one stage of the program called `name`: a line, and what came out if the level asks for it.
+def log_stage(name: str, title: str, result: Any, seconds: float, remark: str = "") -> None:
+    """Log one stage of the program `name`: a line, and its result if the level is high enough.
 
     made   a graph, or a program, which has a `source`
     """
-    source = getattr(made, "source", None)
-    size = f"{len(made.nodes)} nodes" if source is None else made.measures
+    source = getattr(result, "source", None)
+    size = f"{len(result.nodes)} nodes" if source is None else result.measures
     lines = [f"autodiff {name}: {title:<20} {seconds * 1e3:9.3f} ms  {size}{remark and '; ' + remark}"]
     if source is None and DEBUG >= 2:
-        lines.append(textwrap.indent(str(made), "    "))
+        lines.append(textwrap.indent(str(result), "    "))
     if source is not None and DEBUG >= 3:
         lines.append(textwrap.indent(source.rstrip(), "    "))
     print("\n".join(lines), file=sys.stderr, flush=True)

@@ -1,10 +1,10 @@
-"""Undoes what was changed, whatever happens: also where Ctrl-C or another signal strikes while it is undone.
+"""Restores state on any exit, also if Ctrl-C or another signal comes while it is restored.
 
     with undoing(undo), undoing(undo):
         change()
 
-`undo` runs when the block is left, and by then nothing need have been changed. The second of the two runs it
-again where an exception struck while the first one did, so it has to do no harm when it is repeated.
+`undo` runs when the block is left, also if nothing has been changed. The second of the two runs it again if
+an exception came while the first did, so it must be idempotent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class undoing:
         self.undo = undo
 
     def __enter__(self) -> None:
-        """What is to be undone has not begun."""
+        """Nothing is changed yet."""
 
     def __exit__(self, *error: object) -> None:
         self.undo()

@@ -102,7 +102,7 @@ def resident() -> float:
 def left_behind() -> dict[str, int]:
     """What there is of each thing that requests could leave behind."""
     gc.collect()
-    remembered = (bytecode.reads.known, bytecode.catches.known, source_lines._sites, world.OURS)
+    remembered = (bytecode.reads.known, bytecode.catches.known, source_lines._sites, world.OWN_CODE)
     return {
         "sources": sum(name.startswith("<autodiff ") for name in linecache.cache),
         "threads": threading.active_count(),

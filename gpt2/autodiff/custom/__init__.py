@@ -1,1 +1,1 @@
-"""Functions with rules of their own: custom_vjp, custom_jvp, checkpoint, stop_gradient, callback."""
+"""Custom derivative rules: custom_vjp, custom_jvp, checkpoint, stop_gradient, callback."""

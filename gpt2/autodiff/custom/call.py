@@ -1,18 +1,17 @@
 """The ops `call`, a graph used as one op with a derivative rule of its own, and `host`, a Python function.
 
-    call(*args; graph, rule) -> (*results)       what checkpoint, custom_vjp and custom_jvp leave in a graph
+    call(*args; graph, rule) -> (*results)       made by checkpoint, custom_vjp and custom_jvp
     host(*args; function, shapes, dtypes) -> (*results)
 
-A rule object says how the call is differentiated:
+A rule object differentiates the call:
 
     Checkpoint   keeps the arguments only; the backward is another call, which runs the graph again
     CustomVJP    a graph for the forward (results and residuals) and one for the backward, both the user's
     CustomJVP    a graph for the tangents, the user's
-    Implicit     what the equation says that the results solve (implicit/rules.py)
+    Implicit     from the equation that the results solve (implicit/rules.py)
 
-The user gives one direction, and the other follows, because a derivative is linear in the gradient or tangent
-that it is given: the tangent program of a CustomVJP is the transpose of its backward, found by
-differentiating that.
+The user gives one mode, and the other follows, because a derivative is linear in the gradient or tangent: the
+tangent program of a CustomVJP is the transpose of its backward, found by differentiating that.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def call(graph: Graph, rule: Any, args: Sequence[Node]) -> list[Node]:
 
 
 class Checkpoint:
-    """The rule of ad.checkpoint: the backward computes the inside again, nothing of it is kept."""
+    """The rule of ad.checkpoint: the backward recomputes the values inside, and keeps none."""
 
     inlined = False
 
@@ -52,23 +51,25 @@ class Checkpoint:
     ) -> list:
         """The gradients of the wanted arguments, None for the others, from one cotangent per result."""
         seeds = [(o, c) for o, c in zip(graph.outputs, cts) if c is not None]
-        given = inputs_like([o for o, _ in seeds], "d")
+        douts = inputs_like([o for o, _ in seeds], "d")
         wrt = [i for i, w in zip(graph.inputs, wanted) if w]
-        found = backprop([(o, g) for (o, _), g in zip(seeds, given)], wrt)
-        moving = [(x, d) for x, d in zip(wrt, found) if d is not None]
-        back = Graph([*graph.inputs, *given], [d for _, d in moving], graph.name + "_back")
+        grads_of_wrt = backprop([(o, g) for (o, _), g in zip(seeds, douts)], wrt)
+        moving = [(x, d) for x, d in zip(wrt, grads_of_wrt) if d is not None]
+        back = Graph([*graph.inputs, *douts], [d for _, d in moving], graph.name + "_back")
         grads = call(back, self, [*args, *(c for _, c in seeds)]) if moving else []
         by_input = dict(zip((x for x, _ in moving), grads))
         return [by_input.get(i) for i in graph.inputs]
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
-        given = {i: t for i, t in zip(graph.inputs, inputs_like(graph.inputs, "d"))}
-        given = {i: given[i] for i, t in zip(graph.inputs, tangents) if t is not None}
-        found = pushforward(graph.outputs, given)
-        moving = [t for t in found if t is not None]
-        forward = Graph([*graph.inputs, *given.values()], moving, graph.name + "_jvp")
-        made = iter(call(forward, self, [*args, *(t for t in tangents if t is not None)]) if moving else ())
-        return [None if t is None else next(made) for t in found]
+        dots = {i: t for i, t in zip(graph.inputs, inputs_like(graph.inputs, "d"))}
+        dots = {i: dots[i] for i, t in zip(graph.inputs, tangents) if t is not None}
+        tangents_out = pushforward(graph.outputs, dots)
+        moving = [t for t in tangents_out if t is not None]
+        forward = Graph([*graph.inputs, *dots.values()], moving, graph.name + "_jvp")
+        results = iter(
+            call(forward, self, [*args, *(t for t in tangents if t is not None)]) if moving else ()
+        )
+        return [None if t is None else next(results) for t in tangents_out]
 
 
 class CustomVJP:
@@ -84,7 +85,7 @@ class CustomVJP:
 
     def __init__(self, make: Callable[[], tuple[Graph, Graph]], forwards: CustomJVP | None = None):
         self._make = make
-        self.forwards = forwards  # the rule of forward mode, where there is one of its own
+        self.forwards = forwards  # a separate rule for forward mode, if there is one
 
     @cached_property
     def graphs(self) -> tuple[Graph, Graph]:
@@ -119,11 +120,11 @@ class CustomVJP:
         floats = [o for o in graph.outputs if is_float(o)]
         marks = inputs_like(floats)  # cotangents: the backward is linear in them
         grads = splice(self.backward, [*residuals, *marks])
-        given = [t for a, t in zip(args, tangents) if is_float(a)]
-        made = gradients([(g, t) for g, t in zip(grads, given) if t is not None], marks)
-        check_linear(made, marks, f"forward mode through {graph.name}: its vjp rule", "dout")
-        found = iter(made)
-        return [next(found) if is_float(o) else None for o in graph.outputs]
+        dots = [t for a, t in zip(args, tangents) if is_float(a)]
+        results = gradients([(g, t) for g, t in zip(grads, dots) if t is not None], marks)
+        check_linear(results, marks, f"forward mode through {graph.name}: its vjp rule", "dout")
+        tangents_out = iter(results)
+        return [next(tangents_out) if is_float(o) else None for o in graph.outputs]
 
 
 class CustomJVP:
@@ -147,9 +148,9 @@ class CustomJVP:
         return self.graphs[0]
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
-        given = [zeros_like(a) if t is None else t for a, t in zip(args, tangents) if is_float(a)]
-        found = iter(splice(self.tangent, [*args, *given])[len(graph.outputs) :])
-        return [next(found) if is_float(o) else None for o in graph.outputs]
+        dots = [zeros_like(a) if t is None else t for a, t in zip(args, tangents) if is_float(a)]
+        tangents_out = iter(splice(self.tangent, [*args, *dots])[len(graph.outputs) :])
+        return [next(tangents_out) if is_float(o) else None for o in graph.outputs]
 
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
@@ -161,21 +162,21 @@ class CustomJVP:
         gradients_of = backprop(seeds, list(marks.values()))
         what = f"reverse mode through {graph.name}: its jvp rule"
         check_linear(gradients_of, marks.values(), what, "tangents")
-        found = dict(zip(marks, gradients_of))
-        return [found.get(i) for i in range(len(args))]
+        grads_of_wrt = dict(zip(marks, gradients_of))
+        return [grads_of_wrt.get(i) for i in range(len(args))]
 
 
-def check_linear(made: Iterable[Node | None], marks: Iterable[Node], what: str, of: str) -> None:
-    """Raise where a transposed rule still reads what it should be linear in, as np.clip(dout) would."""
+def check_linear(nodes: Iterable[Node | None], marks: Iterable[Node], rule: str, of: str) -> None:
+    """Raise if a transposed rule still reads what it should be linear in, as that of np.clip(dout) would."""
     marked = {m.id for m in marks}
     oldest = min(marked, default=0)
     seen: set[int] = set()
-    stack = [n for n in made if n is not None]
+    stack = [n for n in nodes if n is not None]
     while stack:
         n = stack.pop()
         if n.id in marked:
             raise AutodiffError(
-                f"{what} is not linear in {of}, and cannot be turned round. Give the function a rule of "
+                f"{rule} is not linear in {of}, and cannot be transposed. Give the function a rule of "
                 "the other mode, or remove the nonlinear part (np.clip, abs, a norm)"
             )
         if n.id > oldest and n.id not in seen:
@@ -208,7 +209,7 @@ def all_batched(b: Any, graph: Graph) -> Graph:
 
 
 def evaluate_call(*values: np.ndarray, graph: Graph, rule: Any) -> tuple[np.ndarray, ...]:
-    """Node by node the first time, while a function is recorded; compiled where it is asked again."""
+    """Evaluate node by node the first time, while a function is recorded; compiled from then on."""
     if "evaluated" in graph.kept:
         return program_of(graph)(*values)
     graph.kept["evaluated"] = True
@@ -228,11 +229,11 @@ row(
 )
 
 
-# --- a function of the user's that cannot be recorded, called as it is when the program runs ------------
+# --- a function of the user's that cannot be recorded, called when the program runs ------------
 
 
 def _host(*values, function, shapes, dtypes):
-    """What the function gives, copied: it may be an argument, or memory that its next call writes to."""
+    """Copies of the results: they may be arguments, or memory that the next call writes to."""
     return tuple([np.array(x) for x in function(*values)])
 
 

@@ -1,4 +1,4 @@
-"""ad.callback: a function that a program calls as it is, and does not look into."""
+"""ad.callback: a Python function that a program calls, and does not record."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from . import call  # noqa: F401  its rows enter the table on import
 
 
 def callback(f: Callable, like: Any, *args: Any) -> Any:
-    """f(*args), as plain Python each time a compiled program comes to it. What f does is not recorded.
+    """f(*args), called as plain Python each time a compiled program reaches it. f is not recorded.
 
     f      takes arrays, one for each of args, and gives an array or a tree of arrays, which are copied. It
            may keep a state and have side effects. The arrays that it takes are the program's own memory: good
            for as long as the call lasts, and not to be written to
     like   an array, or a tree of arrays, of the structure, shapes and dtypes that f gives
 
-    A program calls f once for each call of it that was recorded, if something is done with the result. It is
-    also called while the function around it is recorded, as all of that is: by ad.Fixed at the first call of
-    a kind, by ad.compile whenever f has changed what that function reads. No derivative leads through it:
-    where one is wanted, f is called in a function with a rule of its own, ad.custom_vjp.
+    A program calls f once for each recorded call whose result is used. f is also called while the function
+    around it is recorded: by ad.Fixed at the first call with new types, by ad.compile whenever f has changed
+    what that function reads. It has no derivative: if one is needed, call f in a function with a rule,
+    ad.custom_vjp.
 
-    Raises AutodiffError where f gives something that is not like `like`.
+    Raises AutodiffError if f returns something that is not like `like`.
 
         >>> seen = []
         >>> def note(x):
@@ -44,12 +44,12 @@ def callback(f: Callable, like: Any, *args: Any) -> Any:
     name = getattr(f, "__name__", "f")
 
     def function(*values):
-        found, found_tree = flatten(f(*map(_read_only, values)))
-        if found_tree != tree or [(np.shape(x), getattr(x, "dtype", None)) for x in found] != types:
-            told = ", ".join(f"{getattr(x, 'dtype', type(x).__name__)} {np.shape(x)}" for x in found)
+        results, result_tree = flatten(f(*map(_read_only, values)))
+        if result_tree != tree or [(np.shape(x), getattr(x, "dtype", None)) for x in results] != types:
+            returned = ", ".join(f"{getattr(x, 'dtype', type(x).__name__)} {np.shape(x)}" for x in results)
             expected = ", ".join(f"{dtype} {shape}" for shape, dtype in types)
-            raise AutodiffError(f"callback: {name} gives {told}, expected {expected}")
-        return tuple(found)
+            raise AutodiffError(f"callback: {name} gives {returned}, expected {expected}")
+        return tuple(results)
 
     function.__name__ = name
     shapes, dtypes = zip(*types)
@@ -58,7 +58,7 @@ def callback(f: Callable, like: Any, *args: Any) -> Any:
 
 
 def _read_only(x: np.ndarray) -> np.ndarray:
-    """A view: the program may have one array for what are two in the function around it."""
+    """A read-only view: the program may use one array for two of the function around it."""
     x = np.asarray(x)[...]
     x.flags.writeable = False
     return x

@@ -1,4 +1,4 @@
-"""Rules of the user's own, and two hints to the compiler.
+"""ad.custom_vjp and ad.custom_jvp, and ad.checkpoint and ad.stop_gradient.
 
     @ad.custom_vjp                          @ad.custom_jvp
     def f(x, y): ...                        def f(x, y): ...
@@ -11,8 +11,8 @@
     ad.stop_gradient(x)    x, as a constant
 
 A custom function may be ordinary NumPy, or call what cannot be recorded (SciPy, C, a solver that iterates
-until a value is small): then it runs as it is, on plain arrays, whenever the program comes to it. Either way
-one rule serves both modes (custom/call.py), and rules written in NumPy can be differentiated again.
+until a value is small): then it runs as plain Python, on plain arrays, when the program reaches it. Either
+way one rule serves both modes (custom/call.py), and rules written in NumPy can be differentiated again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..graph import Graph, remade
 from ..ops import apply, const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import items, zeros_like
-from ..programs.bodies import operands_of_body, stands_for_all
-from ..programs.transform import result_leaves
-from ..record import recording
-from ..record.draws import plainly
+from ..programs.bodies import holds_for_all, operands_of_body
+from ..programs.wiring import result_leaves
+from ..record import recorder
+from ..record.draws import plain_draws
 from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
@@ -43,7 +43,7 @@ CHECKPOINT = Checkpoint()
 
 
 def stop_gradient(x: Any) -> Any:
-    """x itself, or a tree of arrays, through which no derivative leads.
+    """x itself, an array or a tree of arrays, as a constant for derivatives.
 
     >>> ad.grad(lambda x: x * ad.stop_gradient(x))(3.0)
     3.0
@@ -65,7 +65,7 @@ def checkpoint(f: Callable) -> Callable:
     @functools.wraps(f)
     def checkpointed(*args, **kwargs):
         leaves, _ = flatten((args, kwargs))
-        if recording.current() is None:
+        if recorder.current() is None:
             return f(*args, **kwargs)
         rec = record(f, args, kwargs)
         operands = operands_of_body(rec.graph, leaves, rec)
@@ -80,7 +80,7 @@ def checkpoint(f: Callable) -> Callable:
 
 
 def _rebuilt(tree: Tree, results, examples):
-    """The results in f's structure; a Python number stays one, which takes the dtype of what it meets."""
+    """The results in f's structure; a Python number stays one (NEP 50)."""
     return unflatten(
         tree,
         [
@@ -96,7 +96,7 @@ def _rebuilt(tree: Tree, results, examples):
 
 
 class _Custom:
-    """The common part of both kinds: the function itself, and within a recording a `call` with the rule."""
+    """Base class: calls the function itself, and in a recording a `call` node with the rule."""
 
     kind = ""
 
@@ -104,7 +104,7 @@ class _Custom:
         functools.update_wrapper(self, f)
         self.f = f
         self._signature = _signature(f)
-        self.recording_rule = [False]  # shared by all that stand for one function: a rule may call it
+        self.recording_rule = [False]  # shared by all objects for one function: a rule may call it
 
     def _reuse_roots(self):
         return tuple(v for v in vars(self).values() if callable(v))
@@ -124,7 +124,7 @@ class _Custom:
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
         concrete = [_as_leaf(value_of(x)) for x in leaves]
-        with _own_reads():
+        with _separate_reads():
             primal = _traced(function, concrete, tree, self.name)
         rule = self.rule(primal, concrete, tree, keywords)
         if not self.recording_rule[0]:
@@ -168,20 +168,20 @@ class _Custom:
         parameters = list(signature.parameters.values()) if signature is not None else None
         if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
             return kwargs
-        taken = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+        accepted = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
         for name, value in kwargs.items():
             own = self._signature and self._signature.parameters.get(name)
-            if name not in taken and not (own and own.default is value):
+            if name not in accepted and not (own and own.default is value):
                 raise AutodiffError(
                     f"{self.name}: its rule does not take {name}={value!r}, an argument of this call. "
                     f"Give the rule an argument {name} too",
                     here(),
                 )
-        return {name: value for name, value in kwargs.items() if name in taken}
+        return {name: value for name, value in kwargs.items() if name in accepted}
 
 
 def _as_leaf(value: Any) -> Any:
-    """What a recorded value is, as an input: Python's integers and bools (x < 3) would be settings."""
+    """The value as an input of a recording: Python ints and bools (x < 3) would be static."""
     return np.asarray(value)[()] if type(value) in (bool, int) else value
 
 
@@ -192,22 +192,22 @@ def _signature(f):
         return None
 
 
-class _own_reads:
-    """Within this context reads do not count as reads of the outer recording: what is recorded here, a rule
-    or the function that has one, will run as one op.
+class _separate_reads:
+    """A context in which reads do not count as reads of the outer recording: a rule, or the function that has
+    one, will run as one op.
     """
 
     def __enter__(self):
-        self.outer = recording.current()
+        self.outer = recorder.current()
         if self.outer is not None:
-            self.kept = len(self.outer.reads), len(self.outer.unstable)
-        self.plainly = plainly()
-        self.plainly.__enter__()
+            self.lengths = len(self.outer.reads), len(self.outer.unstable)
+        self.draws = plain_draws()
+        self.draws.__enter__()
 
     def __exit__(self, *error):
-        self.plainly.__exit__(*error)
+        self.draws.__exit__(*error)
         if self.outer is not None:
-            del self.outer.reads[self.kept[0] :], self.outer.unstable[self.kept[1] :]
+            del self.outer.reads[self.lengths[0] :], self.outer.unstable[self.lengths[1] :]
 
 
 class _Traced:
@@ -223,7 +223,7 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     """f on unflatten(tree, leaves): recorded if that works, else as one op that calls f."""
     try:
         rec = record(f, unflatten(tree, leaves))
-    except Exception:  # what cannot be recorded runs as it is; if f itself is at fault, it will say so now
+    except Exception:  # it is called as plain Python; an error of its own is raised now
         return _called(f, leaves, tree, name)
     if rec.lifted:
         raise AutodiffError(
@@ -231,7 +231,7 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
             "arguments, and its rule gives no derivative for it. Pass it as an argument",
             here(),
         )
-    if rec.written or not stands_for_all(rec):
+    if rec.written or not holds_for_all(rec):
         return _called(f, leaves, tree, name)
     fixed = {node: const(array.copy()) for node, array in rec.captures}
     graph = Graph(rec.graph.inputs[: len(leaves)], remade(rec.graph.outputs, fixed), name)
@@ -241,16 +241,16 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
 def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     """f as a `host` op: called on plain arrays and numbers when the program runs."""
     kinds = [type(x) if not isinstance(x, np.ndarray) else None for x in leaves]
-    examples, out_tree = flatten(_plainly(f, leaves, kinds, tree))
+    examples, out_tree = flatten(_called_with_numbers(f, leaves, kinds, tree))
     arrays = [np.asarray(x) for x in examples]
 
     def function(*values):
-        found, found_tree = flatten(_plainly(f, values, kinds, tree))
-        if found_tree != out_tree or any(np.shape(x) != a.shape for x, a in zip(found, arrays)):
+        results, result_tree = flatten(_called_with_numbers(f, values, kinds, tree))
+        if result_tree != out_tree or any(np.shape(x) != a.shape for x, a in zip(results, arrays)):
             raise AutodiffError(
                 f"{name}: its result has another structure or other shapes than when it was recorded"
             )
-        return tuple(np.asarray(x, a.dtype) for x, a in zip(found, arrays))
+        return tuple(np.asarray(x, a.dtype) for x, a in zip(results, arrays))
 
     function.__name__ = name
     inputs = [input_node(np.shape(x), np.asarray(x).dtype) for x in leaves]
@@ -264,14 +264,14 @@ def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     return _Traced(Graph(inputs, items(node), name), out_tree, examples)
 
 
-def _plainly(f, values, kinds, tree: Tree):
-    """f called with numbers where it was called with numbers."""
+def _called_with_numbers(f, values, kinds, tree: Tree):
+    """f called with Python numbers in the same places as before."""
     plain = [np.array(v) if k is None else k(np.asarray(v)[()]) for v, k in zip(values, kinds)]
     return f(*unflatten(tree, plain))
 
 
 class custom_vjp(_Custom):
-    """A function with a backward of its own.
+    """Decorator: a function with a custom backward.
 
         @ad.custom_vjp
         def f(x, y): ...
@@ -284,8 +284,8 @@ class custom_vjp(_Custom):
     residuals) and backward(residuals, dout) -> (dx, dy). Gradients of integers are None. Keyword-only
     arguments of f have no gradient; f_vjp or forward gets them by name.
 
-    The rule serves forward mode too, turned round; f.defjvp, as of a custom_jvp, gives one for forward mode
-    besides, for a backward that cannot be differentiated itself.
+    The rule is transposed for forward mode; f.defjvp, as of a custom_jvp, sets a separate one, for a backward
+    that cannot be differentiated itself.
 
         >>> @ad.custom_vjp
         ... def clipped(x):
@@ -301,12 +301,12 @@ class custom_vjp(_Custom):
         super().__init__(f)
         self.forward: Callable | None = None
         self.backward: Callable | None = None
-        self.given: Callable | None = None  # what takes f's arguments: the rule, or its forward
+        self.first: Callable | None = None  # the rule, or its forward
         self.forwards: custom_jvp | None = None
 
     def defvjp(self, first: Callable, second: Callable | None = None) -> Callable:
         """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
-        self.given = first
+        self.first = first
         if second is None:
             self.forward = None
             self.backward = functools.partial(_from_all, self.name, first)
@@ -327,11 +327,11 @@ class custom_vjp(_Custom):
             )
 
     def user_rule(self) -> Callable | None:
-        return self.given
+        return self.first
 
     def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomVJP:
         def make():
-            with _own_reads():
+            with _separate_reads():
                 return self.graphs(primal, concrete, tree, keywords, rule)
 
         forwards = None if self.forwards is None else self.forwards.rule(primal, concrete, tree, keywords)
@@ -342,14 +342,16 @@ class custom_vjp(_Custom):
         self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict, rule: CustomVJP
     ) -> tuple[Graph, Graph]:
         outputs, pull = primal.graph.outputs, self.backward
-        if self.forward is None:  # everything is kept: the result, and the arguments
+        if self.forward is None:  # the result and the arguments are kept
             pull = functools.partial(pull, **keywords)
             inputs = primal.graph.inputs
-            if any(n.op == "host" for n in primal.graph.nodes):  # a derivative of the rule leads through it
+            if any(
+                n.op == "host" for n in primal.graph.nodes
+            ):  # the derivative of the rule needs this rule for it
                 outputs = call(primal.graph, rule, inputs)
             forward = Graph(inputs, [*outputs, *outputs, *inputs], f"{self.name}_forward")
             residuals = Tree.of(primal.tree, tree)
-            kept = [*primal.examples, *concrete]
+            residual_examples = [*primal.examples, *concrete]
         else:
             start = functools.partial(self.forward, **keywords)
             traced = _traced(start, concrete, tree, f"{self.name}_forward")
@@ -357,29 +359,29 @@ class custom_vjp(_Custom):
                 raise AutodiffError(
                     f"{self.name}: the forward of a custom_vjp has to return (out, residuals)"
                 )
-            forward, kept = traced.graph, traced.examples[len(outputs) :]
+            forward, residual_examples = traced.graph, traced.examples[len(outputs) :]
             residuals = traced.tree.children[1]
         moves = [o.dtype.kind in "fc" for o in outputs]
         cts = [np.ones(o.shape, o.dtype) for o, has in zip(outputs, moves) if has]
 
         def backward(*flat):
-            given = iter(flat[len(kept) :])
-            dout = unflatten(primal.tree, [next(given) if has else None for has in moves])
-            grads = pull(unflatten(residuals, flat[: len(kept)]), dout)
+            cotangents = iter(flat[len(residual_examples) :])
+            dout = unflatten(primal.tree, [next(cotangents) if has else None for has in moves])
+            grads = pull(unflatten(residuals, flat[: len(residual_examples)]), dout)
             return _gradients_in_order(self.name, grads, concrete, tree)
 
-        flat = [*kept, *cts]
+        flat = [*residual_examples, *cts]
         back = _traced(backward, flat, flatten(tuple(flat))[1], f"{self.name}_backward")
         return forward, _matching(self.name, back, concrete)
 
 
-def _from_all(name, rule, kept, dout, **keywords):
-    out, args = kept
+def _from_all(name, rule, out_and_args, dout, **keywords):
+    out, args = out_and_args
     return _as_rule(name, rule, "dout, out, *args", dout, out, *args, **keywords)
 
 
-def _as_rule(name, rule, meant, *args, **keywords):
-    """The rule's result; an error that says how a rule is called where it takes other arguments."""
+def _as_rule(name, rule, expected, *args, **keywords):
+    """The rule's result; if it takes other arguments, an error that says how a rule is called."""
     try:
         return rule(*args, **keywords)
     except TypeError as error:
@@ -391,19 +393,19 @@ def _as_rule(name, rule, meant, *args, **keywords):
         if fits:
             raise
         raise AutodiffError(
-            f"{name}: its rule takes {signature}, and is called with ({meant}), here {len(args)} arguments"
+            f"{name}: its rule takes {signature}, and is called with ({expected}), here {len(args)} arguments"
         ) from error
 
 
 def _gradients_in_order(name: str, grads, leaves, tree: Tree) -> list:
-    """The gradients that the user's rule gave for the floating-point leaves; None where there is none."""
+    """The rule's gradients for the floating-point leaves, some of them None."""
     n_args = len(tree.children)
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)
     if len(grads) != n_args:
         raise AutodiffError(f"{name}: its vjp rule gave {len(grads)} gradients for {n_args} arguments")
-    given = [d for part, child in zip(grads, tree.children) for d in _gradients_of(child, part)]
-    return [d for d, x in zip(given, leaves) if np.asarray(x).dtype.kind in "fc"]
+    flat_grads = [d for part, child in zip(grads, tree.children) for d in _gradients_of(child, part)]
+    return [d for d, x in zip(flat_grads, leaves) if np.asarray(x).dtype.kind in "fc"]
 
 
 def _gradients_of(tree: Tree, d: Any) -> list:
@@ -438,7 +440,7 @@ def _matching(name: str, back: _Traced, leaves) -> Graph:
 
 
 class custom_jvp(_Custom):
-    """A function with a forward-mode rule of its own.
+    """Decorator: a function with a custom forward-mode rule.
 
     @ad.custom_jvp
     def f(x, y): ...
@@ -479,7 +481,7 @@ class custom_jvp(_Custom):
 
     def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomJVP:
         def make():
-            with _own_reads():
+            with _separate_reads():
                 return (self.graph(primal, concrete, tree, keywords),)
 
         return CustomJVP(make)
@@ -490,31 +492,31 @@ class custom_jvp(_Custom):
         tangents = [np.ones(np.shape(x), np.asarray(x).dtype)[()] for x, has in zip(concrete, moves) if has]
 
         def tangent(*flat):
-            given = iter(flat[n:])
-            marks = [next(given) if has else None for has in moves]
+            dots = iter(flat[n:])
+            marks = [next(dots) if has else None for has in moves]
             both = unflatten(tree, flat[:n]), unflatten(tree, marks)
             return self.flat(_as_rule(self.name, self.tangent, "primals, tangents", *both, **keywords))
 
         flat = [*concrete, *tangents]
-        made = _traced(tangent, flat, flatten(tuple(flat))[1], f"{self.name}_jvp").graph
+        traced = _traced(tangent, flat, flatten(tuple(flat))[1], f"{self.name}_jvp").graph
         n_out = len(primal.graph.outputs)
         floats = [o for o in primal.graph.outputs if o.dtype.kind in "fc"]
-        if len(made.outputs) != n_out + len(floats):
+        if len(traced.outputs) != n_out + len(floats):
             raise AutodiffError(
                 f"{self.name}: the results of its jvp rule are not like those of the function"
             )
         moved = []
-        for o, d in zip(floats, made.outputs[n_out:]):
+        for o, d in zip(floats, traced.outputs[n_out:]):
             if d.shape != o.shape:
                 raise AutodiffError(
                     f"{self.name}: its jvp rule gave a tangent of shape {d.shape} for a result of shape "
                     f"{o.shape}"
                 )
             moved.append(cast(d, o.dtype))
-        return Graph(made.inputs, [*made.outputs[:n_out], *moved], made.name)
+        return Graph(traced.inputs, [*traced.outputs[:n_out], *moved], traced.name)
 
     def flat(self, pair: Any) -> tuple[list, list]:
-        """Takes apart what the rule returned: the results, and the tangents of those that can have one."""
+        """(the rule's results, the tangents of the floating-point ones), flat."""
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise AutodiffError(f"{self.name}: its jvp rule has to return (out, tangent of out)")
         out, _ = flatten(pair[0])

@@ -1,7 +1,7 @@
 """ad.fixed_point and ad.root: solutions of equations, differentiated by the implicit function theorem.
 
-The solver is a plain function that runs when the program comes to it. No derivative leads through its steps:
-the equation that its result solves says what the derivative is (implicit/rules.py).
+The solver is a plain function that runs as part of the program. Its steps are not differentiated: the
+derivative follows from the equation that its result solves (implicit/rules.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..custom.call import evaluate_call
 from ..errors import AutodiffError
 from ..graph import Graph
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
-from ..programs.carries import leaves_of_carry, own, recorded_step
+from ..programs.carries import leaves_of_carry, recorded_step, writable
 from ..programs.operators import Operator
-from ..programs.transform import as_kind, result_kind
+from ..programs.wiring import as_kind, result_kind
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, unflatten
@@ -39,21 +39,21 @@ def fixed_point(
     """The x with x = f(x, *params).
 
     f             f(x, *params) -> x, of the same structure, shapes and dtypes
-    x0            where to begin: floats, nested as you like. It has no derivative
-    params        what f depends on besides, with derivatives. So have values from outside that f reads
-    tol           how far a step may still move x, for each unit of its size where that is above 1; by default
+    x0            the starting point: floats, nested as you like. It has no derivative
+    params        other arguments, with derivatives. Values from outside that f reads have derivatives as well
+    tol           the largest change of x in the last step, relative to x where that is above 1; by default
                   2e-13, and 1e-4 in single precision
-    max_steps     after how many steps to give up
-    solver        solver(f, x0) -> x, a plain function of yours in the place of x0, f(x0), f(f(x0)), ...
-                  Its f takes x alone, and plain arrays. tol and max_steps are yours then as well
+    max_steps     the most steps
+    solver        solver(f, x0) -> x, a plain function instead of x0, f(x0), f(f(x0)), ... Its f takes only x,
+                  as plain arrays. tol and max_steps are not used then
     linear_solve  linear_solve(matvec, b) -> the v with matvec(v) = b, for derivatives; see below
 
     The derivative solves dx = (df/dx) dx + (df/dparams) dparams, in both modes and to any order: no step of
     the solver is kept. For up to 256 unknowns df/dx is written out as a matrix; for more it is only
     multiplied with, by GMRES or by your linear_solve.
 
-    Raises ConvergenceError with the residual and the number of steps where x does not settle, and
-    AutodiffError, with the line, where f changes a shape or a dtype, or branches on values.
+    Raises ConvergenceError with the residual and the number of steps if the iteration does not converge, and
+    AutodiffError, with the line, if f changes a shape or a dtype, or branches on values.
 
         >>> print(round(ad.fixed_point(lambda x, a: np.cos(a * x), 0.5, 1.0), 6))
         0.739085
@@ -75,13 +75,14 @@ def root(
     """The x with f(x, *params) = 0.
 
     f             f(x, *params) -> as many numbers as x has, in the same structure and shapes
-    x0            where to begin: floats, nested as you like. It has no derivative
-    params        what f depends on besides, with derivatives. So have values from outside that f reads
+    x0            the starting point: floats, nested as you like. It has no derivative
+    params        other arguments, with derivatives. Values from outside that f reads have derivatives as well
     tol           the largest entry of f(x) that counts as zero; by default 1e-10, and 1e-4 in single
-                  precision. The last step goes beyond it: Newton's method squares what is left
-    max_steps     of Newton's method, each halved as often as it leads uphill
-    solver        solver(f, x0) -> x, a plain function of yours, as one around scipy.optimize.root. Its f
-                  takes x alone, and plain arrays. tol and max_steps are yours then as well
+                  precision. One more step is taken: Newton's method squares the error
+    max_steps     the most steps of Newton's method, each halved while it increases the residual
+    solver        solver(f, x0) -> x, a plain function, such as one around scipy.optimize.root. Its f takes
+    only
+                  x, as plain arrays. tol and max_steps are not used then
     linear_solve  linear_solve(matvec, b) -> the v with matvec(v) = b, for Newton's steps and for derivatives
 
     The derivative solves (df/dx) dx = -(df/dparams) dparams, in both modes and to any order. For up to 256
@@ -105,7 +106,7 @@ def _check(name: str, tol: float | None, max_steps: int) -> None:
 
 
 def _fixed_point(f, x0, params, solver, linear_solve, tol: float | None, max_steps: int) -> Any:
-    """The fixed point, as a recorded value if f depends on one: a root of x - f(x), found by repeating f."""
+    """The fixed point, as a recorded value if f depends on one: a root of x - f(x), found by iterating f."""
     q = Equation("fixed_point", f, x0, params)
     x = q.f.inputs[: len(q.f.outputs)]
     residual = Graph(q.f.inputs, [a - b for a, b in zip(x, q.f.outputs)], q.f.name)
@@ -131,7 +132,7 @@ def _tolerance(tol: float | None, default: float, residual: Graph) -> float:
 
 
 class Equation:
-    """What is to be solved: the graph `f` of f on flat values, and the structure of its unknowns."""
+    """An equation: the graph `f` of f on flat values, and the structure of its unknowns."""
 
     def __init__(self, name: str, f: Callable, x0: Any, params: tuple):
         self.x0, self.tree = flatten(x0, changes)
@@ -143,15 +144,15 @@ class Equation:
         return None if solver is None else InTree(solver, self.tree, self.kinds)
 
     def solution(self, search: SolverCall, rule: Root) -> Any:
-        """What the search finds, in the structure of x0, with the derivatives of this rule."""
+        """The solution in the structure of x0, with the derivatives of this rule."""
         graph = search.as_graph()
         operands = operands_of_body(graph, [*self.x0, *self.outside])
-        found = applied("call", operands, evaluate_call, graph=graph, rule=rule)
-        return unflatten(self.tree, [as_kind(v, kind) for v, kind in zip(found, self.kinds)])
+        results = applied("call", operands, evaluate_call, graph=graph, rule=rule)
+        return unflatten(self.tree, [as_kind(v, kind) for v, kind in zip(results, self.kinds)])
 
 
 def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tuple[Graph, list]:
-    """(the graph of f on flat values, what it reads besides x). `x` is put into the dtypes of its results."""
+    """(the graph of f on flat values, the values that it reads besides x). `x` is cast to its dtypes."""
     for v in x:
         dtype = np.asarray(value_of(v)).dtype
         if dtype.kind == "c":
@@ -161,7 +162,9 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
     x[:] = [float(v) if isinstance(value_of(v), int) and type(v) is not Recorded else v for v in x]
 
     def step(leaves, _):
-        return leaves_of_carry(name, f(unflatten(tree, list(map(own, leaves))), *params), tree, WORDS), []
+        return leaves_of_carry(
+            name, f(unflatten(tree, list(map(writable, leaves))), *params), tree, WORDS
+        ), []
 
     step.__name__ = getattr(f, "__name__", "f")
     rec, trouble = recorded_for_all(lambda: recorded_step(name, step, x, tree, [], WORDS), f)
@@ -182,7 +185,7 @@ WORDS = ("f", "x")
 
 @dataclass(frozen=True)
 class InTree:
-    """A solver of the user's, which sees values in the structure of x, as one of flat lists."""
+    """Adapts the user's solver, on values in the structure of x, to flat lists."""
 
     solver: Callable
     tree: Tree
@@ -193,27 +196,27 @@ class InTree:
 
         def f(x):
             leaves = [np.asarray(v, a.dtype) for v, a in zip(self.leaves(x), first)]
-            return self.as_given(function(*leaves))
+            return self.nested(function(*leaves))
 
         return [
             np.asarray(v).reshape(a.shape)
-            for v, a in zip(self.leaves(self.solver(f, self.as_given(first))), first)
+            for v, a in zip(self.leaves(self.solver(f, self.nested(first))), first)
         ]
 
-    def as_given(self, leaves: Sequence) -> Any:
+    def nested(self, leaves: Sequence) -> Any:
         return unflatten(self.tree, [as_kind(np.asarray(v), k) for v, k in zip(leaves, self.kinds)])
 
     def leaves(self, x: Any) -> list:
-        found, tree = flatten(x, changes)
+        values, tree = flatten(x, changes)
         if tree != self.tree:
             name = getattr(self.solver, "__name__", "solver")
             raise AutodiffError(f"{name}: expected values with the structure {self.tree}, got {tree}")
-        return found
+        return values
 
 
 @dataclass(frozen=True)
 class Iterated:
-    """x = f(x) again and again, as a solver of flat lists."""
+    """The iteration x = f(x), as a solver of flat lists."""
 
     tol: float
     max_steps: int

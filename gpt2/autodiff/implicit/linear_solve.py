@@ -1,6 +1,4 @@
-"""ad.custom_linear_solve: a linear system that is solved in a way of the user's, with the derivatives that
-every solution of a linear system has.
-"""
+"""ad.custom_linear_solve: a linear system with the user's solver, differentiated as a linear system."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from ..ops.subgraph import inputs_like
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
 from ..programs.carries import leaves_of_carry
 from ..programs.operators import Operator
-from ..programs.transform import as_kind, result_kind
+from ..programs.wiring import as_kind, result_kind
 from ..record import draws
 from ..record.record import Recording, evaluate_graph, inline, record
 from ..record.source_lines import here
@@ -34,22 +32,23 @@ def custom_linear_solve(
     *,
     symmetric: bool = False,
 ) -> Any:
-    """The x with matvec(x) = b, as solve(matvec, b) finds it.
+    """The x with matvec(x) = b, found by solve(matvec, b).
 
     matvec            matvec(v) -> A v, linear in v, in the structure, shapes and dtypes of b
     b                 floats or complex numbers, nested as you like
     solve             solve(matvec, b) -> x, in the structure of b. It may be anything: NumPy that can be
                       recorded, or a solver that iterates until a residual is small or calls SciPy, which then
-                      runs as it is, on plain arrays. Nothing is derived of it
-    transpose_solve   transpose_solve(vecmat, b) -> the x with A transposed, for reverse mode; vecmat
-                      multiplies with that
+                      runs as it is, on plain arrays. It is not differentiated
+    transpose_solve   transpose_solve(vecmat, b) -> x with vecmat(x) = b, for reverse mode; vecmat multiplies
+    with
+                      A transposed
     symmetric         matvec is its own transpose: solve serves for both
 
     The derivative is dx = A^-1 (db - dA x), with what matvec reads from outside as dA, in both modes and to
     any order. As in jax.lax.custom_linear_solve.
 
-    Raises AutodiffError, with the line, where matvec is not linear, changes a shape or a dtype or branches on
-    values, and in reverse mode where neither transpose_solve nor symmetric is given.
+    Raises AutodiffError, with the line, if matvec is not linear, changes a shape or a dtype or branches on
+    values, and in reverse mode if neither transpose_solve nor symmetric is given.
 
         >>> A = np.array([[2.0, 1.0], [0.0, 4.0]])
         >>> def solve(matvec, b):  # column by column
@@ -58,7 +57,7 @@ def custom_linear_solve(
         array([1.5, 1. ])
     """
     if symmetric and transpose_solve is not None:
-        raise AutodiffError("custom_linear_solve: symmetric=True leaves nothing for transpose_solve", here())
+        raise AutodiffError("custom_linear_solve: with symmetric=True, transpose_solve is not used", here())
     solved = Operator("custom_linear_solve", "solve", _solved, symmetric)
     return solved(matvec, b, solve, transpose_solve)
 
@@ -69,20 +68,20 @@ def _solved(
     leaves, tree = flatten(b, changes)
     kinds = [result_kind(value_of(x)) for x in leaves]
     product, outside = _product(matvec, leaves, tree)
-    flipped = _transposed(product, leaves, outside)
+    transposed = _transposed(product, leaves, outside)
     first, extra = _solver(solve, product, leaves, outside, tree, kinds)
     back, other = None, []
     if transpose_solve is not None:
-        back, other = _solver(transpose_solve, flipped, leaves, outside, tree, kinds)
+        back, other = _solver(transpose_solve, transposed, leaves, outside, tree, kinds)
     graphs = _wide(len(leaves) + len(outside), product, first, back)
     rule = LinearSolve(*graphs, symmetric)
     operands = operands_of_body(graphs[1], [*leaves, *outside, *extra, *other])
-    found = applied("call", operands, evaluate_call, graph=graphs[1], rule=rule)
-    return unflatten(tree, [as_kind(x, kind) for x, kind in zip(found, kinds)])
+    results = applied("call", operands, evaluate_call, graph=graphs[1], rule=rule)
+    return unflatten(tree, [as_kind(x, kind) for x, kind in zip(results, kinds)])
 
 
 def _product(matvec: Callable, leaves: list, tree: Tree) -> tuple[Graph, list]:
-    """(the graph of matvec on flat values, what it reads besides v)."""
+    """(the graph of matvec on flat values, the values that it reads besides v)."""
     name = "custom_linear_solve"
 
     def flat(v):
@@ -108,13 +107,13 @@ WORDS = ("matvec", "v")
 
 
 def _transposed(product: Graph, leaves: list, outside: list) -> Graph:
-    """The product with the transpose. Raises where matvec is not linear."""
+    """The product with the transpose. Raises if matvec is not linear."""
     try:
-        found = transpose_of(product, len(leaves))
+        transposed = transpose_of(product, len(leaves))
         nothing = [np.zeros(x.shape, x.dtype)[()] for x in product.outputs]
         rest = evaluate_graph(product, [*nothing, *(value_of(x) for x in outside)])
         if not any(map(np.any, rest)):
-            return found
+            return transposed
         why = "matvec(0) is not 0"
     except AutodiffError:
         why = "its derivative depends on v"
@@ -136,8 +135,8 @@ def _solver(
         return leaves_of_carry("custom_linear_solve", solve(times, unflatten(tree, b)), tree, ("solve", "b"))
 
     flat.__name__ = getattr(solve, "__name__", "solve")
-    given = [[np.asarray(value_of(x))[()] for x in part] for part in (leaves, outside)]
-    rec, trouble = _recorded(flat, given, solve)
+    example = [[np.asarray(value_of(x))[()] for x in part] for part in (leaves, outside)]
+    rec, trouble = _recorded(flat, example, solve)
     if rec is not None and rec.lifted and trouble:
         raise AutodiffError(
             f"custom_linear_solve: {flat.__name__} reads a recorded value that is neither b nor comes by "
@@ -150,17 +149,17 @@ def _solver(
     return body_graph(rec), rec.operands([None] * (n + len(outside)))[n + len(outside) :]
 
 
-def _recorded(flat: Callable, given: list, solve: Callable) -> tuple[Recording | None, str | None]:
-    """A recording of the solver, or None; and why it cannot stand for other calls."""
+def _recorded(flat: Callable, example: list, solve: Callable) -> tuple[Recording | None, str | None]:
+    """(a recording of the solver or None, why it does not hold for all calls or None)."""
     try:
-        with draws.plainly():
-            return recorded_for_all(lambda: record(flat, given), solve)
-    except Exception:  # what cannot be recorded runs as it is; if it is at fault itself, it will say so then
+        with draws.plain_draws():
+            return recorded_for_all(lambda: record(flat, example), solve)
+    except Exception:  # it runs as plain Python; an error of its own is raised then
         return None, None
 
 
 def _wide(own: int, product: Graph, first: Graph, back: Graph | None) -> tuple[Graph, Graph, Graph | None]:
-    """All three with all inputs: v or b and what matvec reads, which are `own` many; what solve reads; what
+    """All three with all inputs: v or b and what matvec reads (`own` inputs), what solve reads, what
     transpose_solve reads.
     """
     more, others = first.inputs[own:], () if back is None else back.inputs[own:]

@@ -1,4 +1,4 @@
-"""Derivatives of what solves an equation, from the equation: nothing is derived of how it was solved.
+"""Rules for solutions of equations: derivatives from the equation, not from the solver's steps.
 
     LinearSolve   x with A x = b           dx = A^-1 (db - dA x)
     Root          x with f(x, c) = 0       dx = -(df/dx)^-1 (df/dc) dc, as a step of Newton's method has it
@@ -33,7 +33,7 @@ from ..pipeline import program_of
 from ..transforms.jacobian import jacobian_blocks
 from .solvers import Vector, gmres
 
-DENSE = 256  # unknowns: up to so many the Jacobian is a matrix, beyond it is only multiplied with
+DENSE = 256  # unknowns: up to so many the Jacobian is a matrix, else a function that multiplies
 
 
 class Implicit:
@@ -48,23 +48,23 @@ class Implicit:
         raise NotImplementedError
 
     def structure(self) -> tuple:
-        """The key that tells it from others of its kind (programs/programs.py)."""
+        """The key that distinguishes it from other rules of its class (programs/keys.py)."""
         raise NotImplementedError
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
         active = tuple(t is not None and is_float(a) for t, a in zip(tangents, args))
         x = call(graph, self, args)
-        given = [t for t, has in zip(tangents, active) if has]
-        return splice(self.tangent(active), [*x, *args, *given])
+        moving = [t for t, has in zip(tangents, active) if has]
+        return splice(self.tangent(active), [*x, *args, *moving])
 
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
         wanted = tuple(w and is_float(a) for w, a in zip(wanted, args))
         x = call(graph, self, args)
-        given = [zeros_like(o) if c is None else c for o, c in zip(graph.outputs, cts)]
-        found = iter(splice(self.cotangent(wanted), [*x, *args, *given]))
-        return [next(found) if w else None for w in wanted]
+        douts = [zeros_like(o) if c is None else c for o, c in zip(graph.outputs, cts)]
+        grads = iter(splice(self.cotangent(wanted), [*x, *args, *douts]))
+        return [next(grads) if w else None for w in wanted]
 
     def batched(self, b: Any) -> Implicit:
         return Batched(self, b)
@@ -115,9 +115,9 @@ class LinearSolve(Implicit):
                 f"{self.solver.name}: its derivative in reverse mode solves with the transposed matrix. Give "
                 "custom_linear_solve a transpose_solve, or say symmetric=True"
             )
-        made = LinearSolve(transpose_of(self.product, self.n), self.backward, self.solver)
-        made.__dict__["transposed"] = self
-        return made
+        rule = LinearSolve(transpose_of(self.product, self.n), self.backward, self.solver)
+        rule.__dict__["transposed"] = self
+        return rule
 
     def solved(self, b: Sequence[Node], consts: Sequence[Node]) -> list[Node]:
         return call(self.solver, self, [*b, *consts])
@@ -136,10 +136,10 @@ class LinearSolve(Implicit):
         x, args = inputs_like(self.product.inputs[:n]), inputs_like(self.solver.inputs)
         cts, consts = inputs_like(x), args[n:]
         w = self.transposed.solved(cts, consts)
-        asked = [c for c, has in zip(consts, wanted[n:]) if has]
+        wrt = [c for c, has in zip(consts, wanted[n:]) if has]
         seeds = [(o, -d) for o, d in zip(splice(self.product, [*x, *consts]), w)]
-        found = dict(zip(asked, gradients(seeds, asked))) if asked else {}
-        results = [d for d, has in zip(w, wanted) if has] + [found[c] for c in asked]
+        grads = dict(zip(wrt, gradients(seeds, wrt))) if wrt else {}
+        results = [d for d, has in zip(w, wanted) if has] + [grads[c] for c in wrt]
         return Graph([*x, *args, *cts], results, "linear_solve_vjp")
 
 
@@ -154,13 +154,13 @@ def transpose_of(product: Graph, n: int) -> Graph:
     """(*v, *consts) -> *A v, for A transposed. Raises AutodiffError where the product is not linear in v."""
     fresh = inputs_like(product.inputs)
     v, w = fresh[:n], inputs_like(product.outputs)
-    found = gradients(list(zip(splice(product, fresh), w)), v)
-    check_linear(found, v, f"{product.name}: the product with a matrix", "v")
-    return Graph([*w, *fresh[n:]], found, product.name + "_transposed")
+    transposed = gradients(list(zip(splice(product, fresh), w)), v)
+    check_linear(transposed, v, f"{product.name}: the product with a matrix", "v")
+    return Graph([*w, *fresh[n:]], transposed, product.name + "_transposed")
 
 
 class SolverCall:
-    """What a `host` op calls: a solver of flat lists, with the program of a graph as its first argument.
+    """The function of a `host` op: a solver of flat lists, with the program of a graph as its first argument.
 
     solver   solver(product, b) -> x, where product(v) runs the graph with the consts of this call
     """
@@ -176,8 +176,8 @@ class SolverCall:
     def __call__(self, *values: np.ndarray) -> tuple[np.ndarray, ...]:
         first, consts = values[: self.n], values[self.n :]
         functions = [_at(g, consts) for g in (self.graph, *self.extra)]
-        found = self.solver(*functions, [np.array(x) for x in first])
-        return tuple(np.asarray(x, o.dtype) for x, o in zip(found, self.graph.outputs, strict=True))
+        solution = self.solver(*functions, [np.array(x) for x in first])
+        return tuple(np.asarray(x, o.dtype) for x, o in zip(solution, self.graph.outputs, strict=True))
 
     def as_graph(self) -> Graph:
         """(*first, *consts) -> *found."""
@@ -203,7 +203,7 @@ def _at(graph: Graph, consts: Sequence) -> Callable:
 
 
 class SolvedBy(LinearSolve):
-    """The rule of a call that solves A x = b by a solver that serves for every matrix.
+    """The rule of a call that solves A x = b by a solver for all matrices.
 
     by   by(product, b) -> x of flat lists, as of a SolverCall
     """
@@ -214,9 +214,9 @@ class SolvedBy(LinearSolve):
 
     @cached_property
     def transposed(self) -> LinearSolve:
-        made = SolvedBy(transpose_of(self.product, self.n), self.by)
-        made.__dict__["transposed"] = self
-        return made
+        rule = SolvedBy(transpose_of(self.product, self.n), self.by)
+        rule.__dict__["transposed"] = self
+        return rule
 
 
 # --- roots ----------------------------------------------------------------------------------------------
@@ -225,8 +225,8 @@ class SolvedBy(LinearSolve):
 class Root(Implicit):
     """The rule of a call that finds the x of residual(x, consts) = 0, from an x0 that is its first argument.
 
-    At the solution x is where a step of Newton's method leads to, x - J^-1 residual(x, consts), and with x
-    and J held this has the derivatives of x.
+    At the solution a step of Newton's method returns x: x - J^-1 residual(x, consts). With x and J constant
+    this has the derivatives of x.
 
     residual       the graph of (*x, *consts) -> *r, like x
     linear_solve   linear_solve(product, b) -> x of flat lists, for systems with J; None: see `inverse`
@@ -246,11 +246,11 @@ class Root(Implicit):
         """
         b, point = inputs_like(self.residual.outputs), inputs_like(self.residual.inputs)
         if self.linear_solve is None and sum(x.size for x in b) <= DENSE:
-            found = dense_solve(self.residual, b, point)
+            solution = dense_solve(self.residual, b, point)
         else:
             product = jacobian_product(self.residual)
-            found = SolvedBy(product, self.linear_solve or krylov).solved(b, point)
-        return Graph([*b, *point], found, self.residual.name + "_step")
+            solution = SolvedBy(product, self.linear_solve or krylov).solved(b, point)
+        return Graph([*b, *point], solution, self.residual.name + "_step")
 
     def tangent(self, active: tuple[bool, ...]) -> Graph:
         x, args, consts, step = self._step()
@@ -263,14 +263,14 @@ class Root(Implicit):
     def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
         x, args, consts, step = self._step()
         cts = inputs_like(x)
-        found = gradients(list(zip(step, cts)), [c for c, has in zip(consts, wanted[self.n :]) if has])
-        starts = [zeros_like(a) for a, has in zip(args[: self.n], wanted) if has]  # where a search begins
-        results = remade([*starts, *found], dict(zip(consts, args[self.n :])))
+        grads = gradients(list(zip(step, cts)), [c for c, has in zip(consts, wanted[self.n :]) if has])
+        starts = [zeros_like(a) for a, has in zip(args[: self.n], wanted) if has]  # x0
+        results = remade([*starts, *grads], dict(zip(consts, args[self.n :])))
         return Graph([*x, *args, *cts], results, "root_vjp")
 
     def _step(self) -> tuple[list[Node], list[Node], list[Node], list[Node]]:
-        """(inputs for x, for the call's arguments, for the constants again; a step of Newton's method from x,
-        of which the residual reads these constants, and J those among the arguments).
+        """(x, args, consts, step): inputs, and a step of Newton's method from x, in which the residual reads
+        consts, and J the constants among args.
         """
         args = inputs_like(self.residual.inputs)
         x, consts = inputs_like(args[: self.n]), inputs_like(args[self.n :])
@@ -292,11 +292,11 @@ def jacobian_product(residual: Graph) -> Graph:
 def dense_solve(residual: Graph, b: Sequence[Node], point: Sequence[Node]) -> list[Node]:
     """J^-1 b, with J as a matrix."""
     matrix = jacobian_matrix(residual, point)
-    found = solve(matrix, _joined([reshape(cast(x, matrix.dtype), (x.size, 1)) for x in b], 0))
-    parts, at = [], 0
+    solution = solve(matrix, _joined([reshape(cast(x, matrix.dtype), (x.size, 1)) for x in b], 0))
+    parts, start = [], 0
     for x in b:
-        parts.append(cast(reshape(take_slice(found, 0, at, at + x.size), x.shape), x.dtype))
-        at += x.size
+        parts.append(cast(reshape(take_slice(solution, 0, start, start + x.size), x.shape), x.dtype))
+        start += x.size
     return parts
 
 
@@ -328,5 +328,5 @@ def split(x: Vector, like: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def krylov(product: Callable, b: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The x of A x = b by GMRES, the default where a matrix would be too large."""
+    """The x of A x = b by GMRES, the default if a matrix would be too large."""
     return split(gmres(lambda v: flat(product(*split(v, b))), flat(b)), b)

@@ -1,6 +1,6 @@
-"""Solvers in plain NumPy, for what programs call while they run: fixed points, Newton's method, GMRES.
+"""Solvers in plain NumPy that programs call: fixed-point iteration, Newton's method, GMRES.
 
-All of them take and give flat vectors of floats, and raise ConvergenceError where they come to no solution.
+All of them take and return flat vectors of floats, and raise ConvergenceError if they find no solution.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import ConvergenceError
 
 Vector = np.ndarray
-HALVINGS = 30  # of a step of Newton's that leads uphill
+HALVINGS = 30  # of a Newton step that increases the residual
 RESTART = 50  # directions that GMRES keeps
 
 
@@ -25,7 +25,7 @@ def largest(x: Vector) -> float:
 def iterate(
     f: Callable[[Vector], Vector], x: Vector, tol: float, max_steps: int, loc: tuple | None
 ) -> Vector:
-    """x = f(x) again and again, until it moves by no more than tol * max(1, |x|)."""
+    """Iterates x = f(x) until it changes by at most tol * max(1, |x|)."""
     residual, step = math.inf, 0
     while step < max_steps:
         step += 1
@@ -47,58 +47,58 @@ def newton(
     max_steps: int,
     loc: tuple | None,
 ) -> Vector:
-    """x with |f(x)| <= tol, by steps of Newton's method, halved where they lead uphill; and one step more,
-    which costs little and squares what is left.
+    """x with |f(x)| <= tol by Newton's method, with steps halved while they increase the residual; and one
+    more step, which costs little and squares the error.
 
     step_of   step_of(x, f(x)): the d with J d = -f(x)
     """
-    found = f(x)
+    value = f(x)
     for step in range(max_steps):
-        left = largest(found)
-        if not math.isfinite(left):
-            raise _failed("root", "|f(x)|", left, step, tol, loc)
+        residual = largest(value)
+        if not math.isfinite(residual):
+            raise _failed("root", "|f(x)|", residual, step, tol, loc)
         try:
-            d = step_of(x, found)
+            d = step_of(x, value)
         except np.linalg.LinAlgError as error:
-            if left <= tol:
+            if residual <= tol:
                 return x
             raise ConvergenceError(
-                f"root: the Jacobian is singular after {step} steps, at which |f(x)| is {left:.3g}. Start "
-                "from another x0, or give a solver of your own",
-                left,
+                f"root: the Jacobian is singular after {step} steps, at which |f(x)| is {residual:.3g}. "
+                "Start from another x0, or give a solver of your own",
+                residual,
                 step,
                 loc,
             ) from error
-        new, there = _downhill(f, x, d, left)
-        if left <= tol:
-            return new if largest(there) <= left else x
-        x, found = new, there
-    raise _failed("root", "|f(x)|", largest(found), max_steps, tol, loc)
+        new, new_value = _downhill(f, x, d, residual)
+        if residual <= tol:
+            return new if largest(new_value) <= residual else x
+        x, value = new, new_value
+    raise _failed("root", "|f(x)|", largest(value), max_steps, tol, loc)
 
 
-def _downhill(f: Callable[[Vector], Vector], x: Vector, d: Vector, left: float) -> tuple[Vector, Vector]:
-    """(x moved along d, f there): the whole way, or half of it, a quarter, ..."""
-    part = 1.0
+def _downhill(f: Callable[[Vector], Vector], x: Vector, d: Vector, residual: float) -> tuple[Vector, Vector]:
+    """(x + t d, f there) for the first t of 1, 1/2, 1/4, ... that reduces the residual."""
+    t = 1.0
     for _ in range(HALVINGS):
-        new = x + part * d
-        found = f(new)
-        if largest(found) < left:
-            return new, found
-        part /= 2
-    return new, found
+        new = x + t * d
+        value = f(new)
+        if largest(value) < residual:
+            return new, value
+        t /= 2
+    return new, value
 
 
 def _failed(
-    name: str, what: str, residual: float, steps: int, tol: float, loc: tuple | None
+    name: str, quantity: str, residual: float, steps: int, tol: float, loc: tuple | None
 ) -> ConvergenceError:
-    told = f"a residual of {residual:.3g} (the largest entry of {what}), more than tol={tol:.3g}"
+    outcome = f"a residual of {residual:.3g} (the largest entry of {quantity}), more than tol={tol:.3g}"
     if not math.isfinite(residual):
-        told = f"{what} that is not finite"
+        outcome = f"{quantity} that is not finite"
     elif name == "fixed_point":
-        told += ", times the size of x where that is above 1"
+        outcome += ", times the size of x where that is above 1"
     return ConvergenceError(
-        f"{name}: {steps} steps leave {told}. Start from another x0, allow more max_steps, or give a solver "
-        "of your own",
+        f"{name}: {steps} steps leave {outcome}. Start from another x0, allow more max_steps, or give a "
+        "solver of your own",
         residual,
         steps,
         loc,
@@ -114,21 +114,21 @@ def gmres(matvec: Callable[[Vector], Vector], b: Vector, loc: tuple | None = Non
     x, size = np.zeros_like(b), float(np.linalg.norm(b))
     if size == 0.0:
         return x
-    turns, left = 0, 1.0
-    while turns < max(10, 2 * b.size // RESTART):
+    restarts, residual = 0, 1.0
+    while restarts < max(10, 2 * b.size // RESTART):
         r = b - matvec(x)
-        left = float(np.linalg.norm(r)) / size
-        if left <= tol:
+        residual = float(np.linalg.norm(r)) / size
+        if residual <= tol:
             return x
-        if not math.isfinite(left):
+        if not math.isfinite(residual):
             break
         x = x + _arnoldi(matvec, r, min(RESTART, b.size))
-        turns += 1
+        restarts += 1
     raise ConvergenceError(
-        f"the linear system of an implicit derivative: {turns * RESTART} steps of GMRES leave a residual of "
-        f"{left:.3g} of |b|. Give linear_solve=, a solver of your own",
-        left,
-        turns * RESTART,
+        f"the linear system of an implicit derivative: {restarts * RESTART} steps of GMRES leave a residual "
+        f"of {residual:.3g} of |b|. Give linear_solve=, a solver of your own",
+        residual,
+        restarts * RESTART,
         loc,
     )
 
@@ -141,7 +141,7 @@ def _arnoldi(matvec: Callable[[Vector], Vector], r: Vector, most: int) -> Vector
     basis[0] = r / norm
     for k in range(most):
         w = matvec(basis[k])
-        for _ in range(2):  # once more: what rounding left over
+        for _ in range(2):  # twice, for rounding
             h = basis[: k + 1] @ w
             w = w - h @ basis[: k + 1]
             H[: k + 1, k] += h

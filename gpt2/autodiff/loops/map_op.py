@@ -1,12 +1,12 @@
-"""`parallel_map(body, *arrays)`: body over slices of the leading axis, which the threads share.
+"""The op `map`: a body over slices of the leading axis, on several threads.
 
 The op
 
     map(*arrays, *consts; body, n, slices, sums) -> (*stacked, *summed)
 
-takes `slices` arrays slice by slice and consts as they are, values from outside that body reads. The last
-`sums` results of body are added up over the slices, the others are stacked. Sums are what makes the
-derivative of a map a map again: the gradient of a const is the sum of what each slice says.
+takes `slices` arrays slice by slice, and consts, values from outside that body reads, whole. The last `sums`
+results of body are summed over the slices, the others are stacked. With sums the derivative of a map is a
+map: the gradient of a const is the sum of those of all slices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..ops.table import row
 from ..pipeline import program_of
 from ..run import threads
 
-CHUNKS = 16  # the slices are cut into at most so many parts: each adds up its own sums, in order
+CHUNKS = 16  # at most so many parts, each with its own sums
 
 
 def map_node(body: Graph, args: Sequence[Node], n: int, slices: int, sums: int = 0) -> list[Node]:
@@ -68,24 +68,24 @@ def evaluate_map(*values: np.ndarray, body: Graph, n: int, slices: int, sums: in
 def _jvp(tangents, out, *args, body: Graph, n: int, slices: int, sums: int):
     moving = [k for k, t in enumerate(tangents) if t is not None]
     marks = {k: m for k, m in enumerate(inputs_like(body.inputs, "d")) if k in moving}
-    found = pushforward(body.outputs, {body.inputs[k]: m for k, m in marks.items()})
+    tangents_out = pushforward(body.outputs, {body.inputs[k]: m for k, m in marks.items()})
     n_stacked = len(body.outputs) - sums
-    stacked, summed = _present(found[:n_stacked]), _present(found[n_stacked:])
+    stacked, summed = _present(tangents_out[:n_stacked]), _present(tangents_out[n_stacked:])
     if not stacked and not summed:
-        return (None,) * len(found)
+        return (None,) * len(tangents_out)
     inputs = beside(body.inputs, marks, slices)
     tangent_body = Graph([*chain(*inputs)], [*stacked, *summed], body.name + "_jvp")
-    given = [*chain(*beside(args, {k: tangents[k] for k in moving}, slices))]
-    made = iter(map_node(tangent_body, given, n, len(inputs[0]), len(summed)))
-    return tuple(None if t is None else next(made) for t in found)
+    operands = [*chain(*beside(args, {k: tangents[k] for k in moving}, slices))]
+    results = iter(map_node(tangent_body, operands, n, len(inputs[0]), len(summed)))
+    return tuple(None if t is None else next(results) for t in tangents_out)
 
 
 def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
     g = [None if d is None else applied(d) for d in g]
     n_stacked = len(body.outputs) - sums
     cts = [None if d is None else m for d, m in zip(g, inputs_like(body.outputs, "d"))]
-    found = _gradients(body, cts, wanted)
-    if not found:
+    grads = _gradients(body, cts, wanted)
+    if not grads:
         return (None,) * len(body.inputs)
 
     def beside(values, gradients):
@@ -97,18 +97,18 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
             *_present(gradients[n_stacked:]),
         ]
 
-    back = Graph(beside(body.inputs, cts), list(found.values()), body.name + "_back")
-    summed = len(found.keys() & set(body.inputs[slices:]))
-    made = map_node(back, beside(args, g), n, slices + len(_present(cts[:n_stacked])), summed)
-    by_input = dict(zip(found, made))
+    back = Graph(beside(body.inputs, cts), list(grads.values()), body.name + "_back")
+    summed = len(grads.keys() & set(body.inputs[slices:]))
+    results = map_node(back, beside(args, g), n, slices + len(_present(cts[:n_stacked])), summed)
+    by_input = dict(zip(grads, results))
     return tuple(map(by_input.get, body.inputs))
 
 
 def _gradients(body: Graph, cts: Sequence[Node | None], wanted: Sequence[bool]) -> dict[Node, Node]:
     """The gradients of the wanted inputs of the body that have one, in the order of the inputs."""
-    asked = [i for i, w in zip(body.inputs, wanted) if w]
+    wrt = [i for i, w in zip(body.inputs, wanted) if w]
     seeds = [(o, c) for o, c in zip(body.outputs, cts) if c is not None]
-    return {i: d for i, d in zip(asked, backprop(seeds, asked)) if d is not None}
+    return {i: d for i, d in zip(wrt, backprop(seeds, wrt)) if d is not None}
 
 
 def _present(xs) -> list:
@@ -118,10 +118,10 @@ def _present(xs) -> list:
 def _batch(b, *args, body: Graph, n: int, slices: int, sums: int):
     """The slices stay outermost: the examples are the second axis of what is sliced and stacked."""
     inner, flags = b.graph(body, b.flags)
-    given = [swap_first(x) if has and k < slices else x for k, (x, has) in enumerate(zip(args, b.flags))]
-    found = map_node(inner, given, n, slices, sums)
-    stacked = len(found) - sums
-    moved = [swap_first(x) if has and k < stacked else x for k, (x, has) in enumerate(zip(found, flags))]
+    operands = [swap_first(x) if has and k < slices else x for k, (x, has) in enumerate(zip(args, b.flags))]
+    results = map_node(inner, operands, n, slices, sums)
+    stacked = len(results) - sums
+    moved = [swap_first(x) if has and k < stacked else x for k, (x, has) in enumerate(zip(results, flags))]
     return [b.front(x, has) for x, has in zip(moved, flags)]
 
 

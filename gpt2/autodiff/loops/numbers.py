@@ -1,7 +1,7 @@
-"""Bodies of loops in which every value is one number: plain Python runs them, as it does such functions.
+"""Loop bodies on numbers only, run as plain Python code.
 
-A step that NumPy computes on arrays of one number costs some 100 ns an operation, Python's own arithmetic 30.
-What the numbers are is the same (emit/scalar.py).
+An operation on arrays of one number takes NumPy some 100 ns, Python's own arithmetic 30. The results are the
+same (emit/scalar.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..pipeline import ScalarProgram, program_of
 
 
 def of_numbers(body: Graph) -> ScalarProgram | None:
-    """The program of a body on Python's floats, or None where it needs arrays."""
+    """The program of a body on Python floats, or None if it needs arrays."""
     if any(x.shape or x.dtype != np.float64 for x in body.inputs):
         return None
     program = program_of(body, scalar=True)
@@ -36,14 +36,14 @@ def scan(
     carry = [v.item() for v in values[:carries]]
     xs = [v.tolist() for v in values[carries : carries + slices]]
     consts = [v.item() for v in values[carries + slices :]]
-    kept, found = [], []
+    carries_kept, rows = [], []
     for t, x in enumerate(zip(*xs) if xs else repeat((), n)):
         if t % every == 0:
-            kept.append(carry)
+            carries_kept.append(carry)
         results = run(*carry, *x, *consts)
         carry = results[:carries]
-        found.append(results[carries:])
+        rows.append(results[carries:])
     like = body.outputs
-    ys = [np.array(y, o.dtype) for y, o in zip(zip(*found), like[carries:])]
-    checkpoints = [np.array(c, o.dtype) for c, o in zip(zip(*kept), like)]
+    ys = [np.array(y, o.dtype) for y, o in zip(zip(*rows), like[carries:])]
+    checkpoints = [np.array(c, o.dtype) for c, o in zip(zip(*carries_kept), like)]
     return (*(np.array(c, o.dtype) for c, o in zip(carry, like)), *ys, *checkpoints)

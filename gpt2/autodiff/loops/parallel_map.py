@@ -22,11 +22,11 @@ def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
 
     arrays   arrays with leading axes of one length, or trees of such
     body     body(*slices) -> an array, a number, or a tree of them; the same shapes for every slice. It may
-             write to its slices, which are its own: the arrays stay as they are
+             write to its slices, which are copies
 
-    body is recorded once, and the slices are shared out over the threads (ad.set_threads). The derivative is
-    again a parallel map, with the gradients of what body reads from outside added up. A body that cannot
-    stand for all slices (it branches on values, draws random numbers, prints) is run slice by slice, in
+    body is recorded once, and the slices are divided among the threads (ad.set_threads). The derivative is
+    again a parallel map, which sums the gradients of what body reads from outside. A body that cannot be
+    recorded for all slices (it branches on values, draws random numbers, prints) is run slice by slice, in
     order.
 
         >>> squares = lambda xs: ad.parallel_map(lambda x: np.sum(x * x), xs)
@@ -46,7 +46,7 @@ def _mapped(body: Callable, *arrays):
 
     one = on_leaves(body, tree)
     if n == 0:
-        return _of_nothing(one, leaves)
+        return _empty_results(one, leaves)
 
     def at(i):
         return flatten(one([x[i].copy() for x in leaves]))
@@ -58,12 +58,12 @@ def _mapped(body: Callable, *arrays):
         return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])
     graph = body_graph(rec)
     operands = operands_of_body(graph, leaves, rec)
-    found = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
-    return unflatten(rec.out_tree, found)
+    stacked = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
+    return unflatten(rec.out_tree, stacked)
 
 
 def _length(leaves: Sequence) -> int:
-    """The length of the leading axes, which is one for all."""
+    """The common length of the leading axes."""
     lengths = {np.shape(getattr(x, "value", x))[:1] for x in leaves}
     if len(lengths) != 1 or () in lengths:
         raise AutodiffError(
@@ -75,8 +75,8 @@ def _length(leaves: Sequence) -> int:
     return n
 
 
-def _of_nothing(one: Callable, leaves):
-    """Results of length 0, of the shapes that a slice of zeros gives."""
+def _empty_results(one: Callable, leaves):
+    """Results of length 0, with the shapes of those for a slice of zeros."""
     plain = [np.asarray(value_of(x)) for x in leaves]
     rec = record(one, ([np.zeros(x.shape[1:], x.dtype)[()] for x in plain],))
     outputs = rec.graph.outputs[: rec.n_results]

@@ -1,4 +1,4 @@
-"""ad.scan: a loop whose body is recorded once, of any length."""
+"""ad.scan: a loop of any length whose body is recorded once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..programs.bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
-from ..programs.carries import leaves_of_carry, own, recorded_step
+from ..programs.carries import leaves_of_carry, recorded_step, writable
 from ..programs.operators import Operator
-from ..programs.transform import as_kind, result_kind
+from ..programs.wiring import as_kind, result_kind
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import value_of
@@ -35,11 +35,11 @@ def scan(
     init     the first carry: arrays and numbers, nested as you like
     xs       arrays, nested as you like, taken slice by slice along the leading axis; None if body needs none
     length   the number of steps, where xs is None
-    every    how far apart the carries are that the backward keeps (1: all of them); by default about sqrt(n)
+    every    the backward keeps every so many carries (1: all of them); by default about sqrt(n)
     reverse  from the last slice to the first; ys stay in the order of xs
 
-    body is recorded once. One that cannot stand for all steps (it branches on values, draws random numbers,
-    prints) is run step by step instead, as a Python loop would, and so is its derivative.
+    body is recorded once. One that cannot be recorded for all steps (it branches on values, draws random
+    numbers, prints) is run step by step, as a Python loop would, and so is its derivative.
 
         >>> def body(carry, x):
         ...     carry = 0.5 * carry + x
@@ -77,10 +77,10 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     graph = body_graph(rec)
     operands = operands_of_body(graph, [*carry, *slices], rec)
     sizes = dict(n=n, carries=len(carry), slices=len(slices), every=min(every, n))
-    found = applied("scan", operands, evaluate_scan, body=graph, **sizes)
-    ys = found[len(carry) : len(graph.outputs)]
+    results = applied("scan", operands, evaluate_scan, body=graph, **sizes)
+    ys = results[len(carry) : len(graph.outputs)]
     y_tree = rec.out_tree.children[1]
-    final = [as_kind(x, kind) for x, kind in zip(found, kinds)]
+    final = [as_kind(x, kind) for x, kind in zip(results, kinds)]
     return unflatten(carry_tree, final), unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
 
 
@@ -101,7 +101,7 @@ def _length(slices, length: int | None) -> int:
 
 
 def _no_step(body: Callable, carry, carry_tree: Tree, slices, xs_tree: Tree):
-    """Of nothing: the carry as it came, and ys of length 0, which a slice of zeros shows the shapes of."""
+    """No step: the initial carry, and ys of length 0 with the shapes of those for a slice of zeros."""
     step = _step(body, carry_tree, xs_tree)
     shapes = [np.zeros(value_of(x).shape[1:], value_of(x).dtype)[()] for x in slices]
     rec = record(step, ([np.asarray(v)[()] for v in map(value_of, carry)], shapes))
@@ -125,11 +125,11 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
 
 
 def _one_step(step: Callable, carry, slices, t: int):
-    return step(list(map(own, carry)), [own(x[t]) for x in slices])
+    return step(list(map(writable, carry)), [writable(x[t]) for x in slices])
 
 
 def _unrolled(step: Callable, first, carry_tree: Tree, slices, n: int, reverse: bool):
-    """Step by step, the first of which was taken."""
+    """The loop step by step, continued after its first step."""
     carry, y = first
     ys = [y]
     for t in range(1, n):

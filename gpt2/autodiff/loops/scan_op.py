@@ -1,4 +1,4 @@
-"""Loops of many steps: `scan(body, init, xs)` records the body once, and its derivative is again a scan.
+"""The op `scan`: a loop whose body is recorded once, and whose derivative is again a scan.
 
     carry = init
     for x in xs:                 over the leading axis of every array in xs
@@ -8,8 +8,8 @@
 
 A Python loop works as well; it is recorded step by step, so that its program grows with the number of steps,
 and its backward keeps every step's values. A scan's program is as long as its body, and its backward keeps
-every k-th carry and computes the carries between again when it comes to them: with k = sqrt(n) the memory for
-n steps is that of about 2 sqrt(n) carries, at the price of one more forward run. Griewank and Walther 2008,
+every k-th carry and recomputes those between: with k = sqrt(n) the memory for n steps is that of about
+2 sqrt(n) carries, at the cost of one more forward run. Griewank and Walther 2008,
 Evaluating Derivatives, section 12 (with one level of checkpoints).
 
 The op
@@ -45,14 +45,14 @@ def n_checkpoints(n: int, every: int) -> int:
     return -(-n // every)
 
 
-ROOM = 1 << 20  # bytes of carries that are kept without a second thought: none of them is computed twice
+KEEP_ALL_BYTES = 1 << 20  # carries of at most so many bytes are all kept, and none is recomputed
 
 
-def default_every(n: int, nbytes: int = ROOM + 1) -> int:
-    """The spacing of checkpoints that keeps the fewest carries alive; 1 where all of them, of so many bytes
-    each, take little room.
+def default_every(n: int, nbytes: int = KEEP_ALL_BYTES + 1) -> int:
+    """The spacing of checkpoints that needs the least memory; 1 if all carries, of so many bytes each, are
+    small.
     """
-    return 1 if n * nbytes <= ROOM else max(1, math.isqrt(n))
+    return 1 if n * nbytes <= KEEP_ALL_BYTES else max(1, math.isqrt(n))
 
 
 # --- the op ---------------------------------------------------------------------------------------------
@@ -74,34 +74,34 @@ def evaluate_scan(
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
-    given, made = _rows(xs, n), _rows(ys, n)
+    x_rows, y_rows = _rows(xs, n), _rows(ys, n)
     with program_of(body).borrowed() as run:
         if every == 1:
-            carry = _steps_kept(run, carry, given, consts, made, checkpoints)
+            carry = _steps_kept(run, carry, x_rows, consts, y_rows, checkpoints)
         else:
-            carry = _steps(run, carry, given, consts, made, checkpoints, every)
+            carry = _steps(run, carry, x_rows, consts, y_rows, checkpoints, every)
     return (*carry, *ys, *checkpoints)
 
 
-def _steps(run, carry, given, consts, made, checkpoints, every: int) -> Sequence[np.ndarray]:
-    """The last carry. Two sets of buffers: a step reads the one and writes the other."""
+def _steps(run, carry, x_rows, consts, y_rows, checkpoints, every: int) -> Sequence[np.ndarray]:
+    """The last carry. Each step reads one of two sets of buffers and writes the other."""
     now, then = ([np.empty(c.shape[1:], c.dtype) for c in checkpoints] for _ in range(2))
-    for t, (x, y) in enumerate(zip(given, made)):
+    for t, (x, y) in enumerate(zip(x_rows, y_rows)):
         if t % every == 0:
-            for kept, c in zip(checkpoints, carry):
-                kept[t // every] = c
+            for rows, c in zip(checkpoints, carry):
+                rows[t // every] = c
         run((*carry, *x, *consts), (*now, *y))
         carry, now, then = now, then, now
     return carry
 
 
-def _steps_kept(run, carry, given, consts, made, checkpoints) -> Sequence[np.ndarray]:
-    """The same where every carry is kept: each step writes it where it stays."""
-    for kept, c in zip(checkpoints, carry):
-        kept[0] = c
-    rows = _rows(checkpoints, len(given))
+def _steps_kept(run, carry, x_rows, consts, y_rows, checkpoints) -> Sequence[np.ndarray]:
+    """The same if every carry is kept: each step writes its carry in place."""
+    for array, c in zip(checkpoints, carry):
+        array[0] = c
+    rows = _rows(checkpoints, len(x_rows))
     final = [np.empty(c.shape[1:], c.dtype) for c in checkpoints]
-    for before, x, y, after in zip(rows, given, made, [*rows[1:], final]):
+    for before, x, y, after in zip(rows, x_rows, y_rows, [*rows[1:], final]):
         run((*before, *x, *consts), (*after, *y))
     return final
 
@@ -125,47 +125,44 @@ def _split(args, carries: int, slices: int) -> tuple[tuple, tuple, tuple]:
     return args[:carries], args[carries : carries + slices], args[carries + slices :]
 
 
-# --- forward mode: the tangents are carried along -------------------------------------------------------
+# --- forward mode: the tangents are carries, too -------------------------------------------------------
 
 
 def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, every: int):
     active = active_inputs(body, [t is not None for t in tangents], carries)
     marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
-    found = pushforward(body.outputs, marks)
+    tangents_of_body = pushforward(body.outputs, marks)
     moving = [k for k, i in enumerate(body.inputs) if active[i]]
     moving_carry = [k for k in moving if k < carries]
-    moving_ys = [j for j in range(carries, len(found)) if found[j] is not None]
+    moving_ys = [j for j in range(carries, len(tangents_of_body)) if tangents_of_body[j] is not None]
     cuts = carries, carries + slices
     inputs = beside(body.inputs, {k: marks[body.inputs[k]] for k in moving}, *cuts)
-    tangents_out = {k: or_zeros(found[k], body.outputs[k]) for k in moving_carry} | {
-        j: found[j] for j in moving_ys
+    tangents_out = {k: or_zeros(tangents_of_body[k], body.outputs[k]) for k in moving_carry} | {
+        j: tangents_of_body[j] for j in moving_ys
     }
     outputs = beside(body.outputs, tangents_out, carries)
     jvp_body = Graph([*chain(*inputs)], [*chain(*outputs)], body.name + "_jvp")
     carry, xs, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, *cuts)
-    made = scan_node(jvp_body, carry, xs, consts, n, every)
+    results = scan_node(jvp_body, carry, xs, consts, n, every)
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
     n_ys, n_moving = len(body.outputs) - carries, len(moving_carry)
-    dfinal, rest = made[carries : carries + n_moving], made[carries + n_moving + n_ys :]
+    dfinal, rest = results[carries : carries + n_moving], results[carries + n_moving + n_ys :]
     dys, dcheckpoints = rest[: len(moving_ys)], rest[len(moving_ys) + carries :]
     result: list[Node | None] = [None] * len(out.shape)
-    for i, final, kept in zip(moving_carry, dfinal, dcheckpoints):
-        result[i], result[len(body.outputs) + i] = final, kept
+    for i, final, dcheckpoint in zip(moving_carry, dfinal, dcheckpoints):
+        result[i], result[len(body.outputs) + i] = final, dcheckpoint
     for j, dy in zip(moving_ys, dys):
         result[j] = dy
     return tuple(result)
 
 
-def active_inputs(body: Graph, given: Iterable, carries: int) -> dict[Node, bool]:
-    """Which inputs of the body have a tangent.
-
-    A carry has one if it starts with one, or if a step gives it one.
-    """
-    active = {i: bool(g) and is_float(i) for i, g in zip(body.inputs, given)}
+def active_inputs(body: Graph, has_tangent: Iterable, carries: int) -> dict[Node, bool]:
+    """Which inputs of the body have a tangent: a carry does if its initial value does, or after some step."""
+    active = {i: bool(g) and is_float(i) for i, g in zip(body.inputs, has_tangent)}
     while True:
         marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs)) if active[i]}
-        found = pushforward(body.outputs[:carries], marks)
-        news = [i for i, t in zip(body.inputs, found) if t is not None and not active[i]]
+        tangents = pushforward(body.outputs[:carries], marks)
+        news = [i for i, t in zip(body.inputs, tangents) if t is not None and not active[i]]
         if not news:
             return active
         active.update(dict.fromkeys(news, True))
@@ -175,7 +172,7 @@ def or_zeros(x: Node | None, like: Node) -> Node:
     return zeros_like(like) if x is None else x
 
 
-# --- reverse mode: segments from the last to the first, each run forward again from its checkpoint ------
+# --- reverse mode: segments from the last to the first, each recomputed from its checkpoint ------
 
 
 def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, every: int):
@@ -185,19 +182,19 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
     init, xs, consts = _split(args, carries, slices)
     rows = [*xs, *(dy for dy in dys if dy is not None)]
     checkpoints = items(out)[len(body.outputs) :]
-    # There are some in second derivatives: an earlier backward read the checkpoints
+    # Gradients of checkpoints: in second derivatives an earlier backward read them
     kept = [g[len(body.outputs) + i] for i in back.float_carry]
     sums = [or_zeros(g[i], init[i]) for i in back.float_carry]
     sums += [zeros_like(consts[i]) for i in back.read_consts]
     if every == 1:
         final = items(out)[:carries]
-        sums, found = every_carry_kept(back, sums, (checkpoints, final, rows, kept), consts, n)
-        return _by_argument(back, args, sums, found)
+        sums, dx = every_carry_kept(back, sums, (checkpoints, final, rows, kept), consts, n)
+        return _by_argument(back, args, sums, dx)
     whole, left = divmod(n, every)
     parts = []
     if left:  # the last segment is shorter
-        given = [*_cut(checkpoints, whole, whole + 1), *_cut(rows, n - left, n)]
-        sums, dxs = back.split(splice(back.segment(left), [*sums, *given, *consts]))
+        last = [*_cut(checkpoints, whole, whole + 1), *_cut(rows, n - left, n)]
+        sums, dxs = back.split(splice(back.segment(left), [*sums, *last, *consts]))
         for i, k in enumerate(kept):
             if k is not None:
                 sums[i] += reshape(take_slice(k, 0, whole, whole + 1), sums[i].shape)
@@ -205,12 +202,12 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
     if whole:
         sums, dxs = back.segments(sums, checkpoints, rows, kept, consts, whole, every)
         parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
-    found = [concatenate(f[::-1], 0) if len(f) > 1 else f[0] for f in zip(*parts)]
-    return _by_argument(back, args, sums, found)
+    dx = [concatenate(f[::-1], 0) if len(f) > 1 else f[0] for f in zip(*parts)]
+    return _by_argument(back, args, sums, dx)
 
 
 def _by_argument(back: Backward, args: Sequence, sums: Sequence[Node], dxs: Sequence[Node]) -> tuple:
-    """A gradient for each argument of a scan, None for those that none leads to."""
+    """A gradient for each argument of a scan, or None."""
     result: list[Node | None] = [None] * len(args)
     first = back.carries, back.carries + back.slices
     for k, d in zip((*back.float_carry, *(first[1] + i for i in back.read_consts)), sums):
@@ -221,7 +218,7 @@ def _by_argument(back: Backward, args: Sequence, sums: Sequence[Node], dxs: Sequ
 
 
 def _cut(nodes, start: int, stop: int) -> list[Node]:
-    """Rows start:stop; without the axis if there is one, as a segment of one step wants it."""
+    """Rows start:stop; a single row without the axis, for a segment of one step."""
     parts = [take_slice(x, 0, start, stop) for x in nodes]
     return [reshape(x, x.shape[1:]) for x in parts] if stop - start == 1 else parts
 
@@ -233,7 +230,7 @@ def _segments(x: Node, whole: int, every: int) -> Node:
 
 
 def flip(x: Node) -> Node:
-    """x with its leading axis from the last to the first."""
+    """x with its leading axis reversed."""
     return take_slice(x, 0, x.shape[0] - 1, None, -1) if x.shape[0] > 1 else x
 
 
@@ -243,7 +240,7 @@ class Backward:
     step     (dcarry, dconsts | carry, x, dy | consts) -> (dcarry, dconsts | dx)
     segment  (dcarry, dconsts | first carry, k of x, k of dy | consts) -> (dcarry, dconsts | k of dx)
 
-    Only what a derivative leads through appears: floating-point carries, and the wanted among xs and consts.
+    Only differentiated values appear: floating-point carries, and the wanted among xs and consts.
     """
 
     def __init__(
@@ -257,20 +254,22 @@ class Backward:
         self.n_dys = len(ys)
         seeded = [*(body.outputs[i] for i in self.float_carry), *ys]
         cts = inputs_like(seeded, "d")
-        asked = [i for i, w in zip(body.inputs, wanted) if w or i in carry]  # a carry's leads to all others
-        found = dict.fromkeys(body.inputs) | dict(zip(asked, backprop(list(zip(seeded, cts)), asked)))
-        self.float_xs = [i for i, x in enumerate(xs) if found[x] is not None]
-        self.read_consts = [i for i, w in enumerate(consts) if found[w] is not None]
+        wrt = [
+            i for i, w in zip(body.inputs, wanted) if w or i in carry
+        ]  # those of carries are needed for the others
+        gradients = dict.fromkeys(body.inputs) | dict(zip(wrt, backprop(list(zip(seeded, cts)), wrt)))
+        self.float_xs = [i for i, x in enumerate(xs) if gradients[x] is not None]
+        self.read_consts = [i for i, w in enumerate(consts) if gradients[w] is not None]
         self.dx_like = [xs[i] for i in self.float_xs]
-        self.cts, self.found = cts, found
+        self.cts, self.gradients = cts, gradients
         sums = inputs_like([consts[i] for i in self.read_consts], "d")
         n = len(self.float_carry)
         self.step = Graph(
             [*cts[:n], *sums, *carry, *xs, *cts[n:], *consts],
             [
-                *(or_zeros(found[carry[i]], carry[i]) for i in self.float_carry),
-                *(s + found[consts[i]] for s, i in zip(sums, self.read_consts)),
-                *(found[xs[i]] for i in self.float_xs),
+                *(or_zeros(gradients[carry[i]], carry[i]) for i in self.float_carry),
+                *(s + gradients[consts[i]] for s, i in zip(sums, self.read_consts)),
+                *(gradients[xs[i]] for i in self.float_xs),
             ],
             body.name + "_back",
         )
@@ -290,12 +289,12 @@ class Backward:
         whole: int,
         every: int,
     ) -> tuple[list, list]:
-        """The results of all segments of full length, as split gives them."""
-        given = [flip(take_slice(c, 0, 0, whole)) for c in checkpoints]
-        given += [_segments(x, whole, every) for x in rows]
-        given += [flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None]
+        """(dcarry and dconsts, dx) of all segments of full length."""
+        slices = [flip(take_slice(c, 0, 0, whole)) for c in checkpoints]
+        slices += [_segments(x, whole, every) for x in rows]
+        slices += [flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None]
         segment = self.segment(every, tuple(k is not None for k in kept))
-        return self.split(scan_node(segment, sums, given, consts, whole, default_every(whole)))
+        return self.split(scan_node(segment, sums, slices, consts, whole, default_every(whole)))
 
     def segment(self, k: int, has_kept: Sequence[bool] = ()) -> Graph:
         """The graph of k steps back. `has_kept` says which carries also get the gradient of their checkpoint,
@@ -319,7 +318,7 @@ class Backward:
         return Graph(inputs, [*dsums, *map(flip, dxs)], self.body.name + "_segment")
 
     def single(self, has_kept: Sequence[bool]) -> Graph:
-        """A segment of one step, whose checkpoint is its carry; without the axis of length 1."""
+        """A segment of one step, whose checkpoint is its carry, without an axis of length 1."""
         n_consts = len(self.body.inputs) - self.carries - self.slices
         step = self.step
         first = list(step.inputs[: len(step.inputs) - n_consts])
@@ -329,71 +328,70 @@ class Backward:
 
 
 def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
-    """New inputs, for the gradients of the checkpoints that have one; and the outputs with those added."""
+    """(new inputs for the gradients of checkpoints, the outputs with these added)."""
     kept = {i: inputs_like([outputs[i]])[0] for i, has in enumerate(has_kept) if has}
     return list(kept.values()), [o + kept[i] if i in kept else o for i, o in enumerate(outputs)]
 
 
-# --- reverse mode where every carry is kept --------------------------------------------------------------
+# --- reverse mode if every carry is kept --------------------------------------------------------------
 
 
 def every_carry_kept(
-    back: Backward, sums: Sequence[Node], given: tuple, consts: Sequence[Node], n: int
+    back: Backward, sums: Sequence[Node], arrays: tuple, consts: Sequence[Node], n: int
 ) -> tuple[list, list]:
-    """The gradients of carries and consts, and those of the xs, through n steps whose carries are all kept.
+    """(gradients of carries and consts, gradients of xs), through n steps whose carries are all kept.
 
-    What a step gave is kept as well, as the carry of the next one: where the derivative asks for it, it is
-    read. Gradients of what all steps share are added up behind the loop, if there is room.
+    The results of a step are kept as well, as the carry of the next one, and read by its derivative.
+    Gradients of consts are summed after the loop, if they are small.
 
-    given   checkpoints; the final carry; xs and the gradients of ys; gradients of checkpoints, or None
+    arrays   checkpoints; the final carry; xs and the gradients of ys; gradients of checkpoints, or None
     """
-    step = ScanStep(back, n, given[3])
-    stacked = step.stacked(*given)
+    step = ScanStep(back, n, arrays[3])
+    stacked = step.stacked(*arrays)
     m = len(back.float_carry)
     start = [*sums[:m], *(sums[m + k] for k in step.now)]
-    found = scan_node(step.graph, start, [stacked[x] for x in step.taken], consts, n, default_every(n))
-    stacked.update(zip(step.rows, found[len(start) :]))
-    added = iter(found[m : len(start)])
+    results = scan_node(step.graph, start, [stacked[x] for x in step.taken], consts, n, default_every(n))
+    stacked.update(zip(step.rows, results[len(start) :]))
+    added = iter(results[m : len(start)])
     totals = [next(added) if not late.values else late.added(stacked) for late in step.late]
-    return [*found[:m], *totals], [flip(d) for d in found[len(start) : len(start) + len(back.float_xs)]]
+    return [*results[:m], *totals], [flip(d) for d in results[len(start) : len(start) + len(back.float_xs)]]
 
 
 class ScanStep:
     """One step back, which reads the carry before and after it.
 
-    graph   (dcarry, sums of consts' gradients that it adds up itself | taken | consts) ->
-            (dcarry, sums | rows), where rows are the gradients of xs, and of consts what is added up later
-    taken   those of its inputs that stand for one step of an array
-    late    of each const that is read, what a step gives of its gradient; `now` numbers those without
+    graph   (dcarry, sums of consts' gradients in the loop | taken | consts) -> (dcarry, sums | rows), where
+            rows are the gradients of xs, and values for the sums after the loop
+    taken   the inputs that are one step's slice of an array
+    late    the gradient of each const that is read; `now` has the indices of those that are summed in the
+    loop
     """
 
     def __init__(self, back: Backward, n: int, kept: Sequence[Node | None]):
         self.n = n
         carry, xs, consts = _split(back.body.inputs, back.carries, back.slices)
-        dcarry = [or_zeros(back.found[carry[i]], carry[i]) for i in back.float_carry]
+        dcarry = [or_zeros(back.gradients[carry[i]], carry[i]) for i in back.float_carry]
         more, dcarry = _with_kept(dcarry, [k is not None for k in kept])
-        dxs = [back.found[xs[i]] for i in back.float_xs]
-        parts = [back.found[consts[i]] for i in back.read_consts]
+        dxs = [back.gradients[xs[i]] for i in back.float_xs]
+        parts = [back.gradients[consts[i]] for i in back.read_consts]
         final = back.body.outputs[: back.carries]
         self.after = inputs_like(final)
         dcarry, dxs, parts = self.afterwards(final, dcarry, dxs, parts)
         self.late = [Late(x, n) for x in parts]
         self.now = [k for k, late in enumerate(self.late) if not late.values]
         self.slices = [*carry, *self.after, *xs, *back.cts[len(dcarry) :], *more]
-        self.rows = self.given(dxs)
+        self.rows = self.rows_of_step(dxs)
         self.taken, self.graph = self.one_step(back, dcarry, consts)
 
     def afterwards(self, final: Sequence[Node], *groups: list[Node]) -> list[list[Node]]:
-        """These groups of values, which read as the next step's carry what a step computes, where copies of
-        it have room.
-        """
-        room = self.n * sum(o.nbytes for o in final) <= ROOM
+        """These groups of values, with a step's results read from the next carry, if those are small."""
+        room = self.n * sum(o.nbytes for o in final) <= KEEP_ALL_BYTES
         read = {o: x for o, x in zip(final, self.after) if room and o.op not in ("input", "const")}
-        made = iter(remade([v for group in groups for v in group], read))
-        return [[next(made) for _ in group] for group in groups]
+        values = iter(remade([v for group in groups for v in group], read))
+        return [[next(values) for _ in group] for group in groups]
 
-    def given(self, dxs: list[Node]) -> list[Node]:
-        """What a step gives as a row: gradients of xs, and what is added up later and is in no array yet."""
+    def rows_of_step(self, dxs: list[Node]) -> list[Node]:
+        """The rows of a step: gradients of xs, and values for later sums that are in no array yet."""
         known = {*self.slices, *dxs}
         return [*dxs, *(v for v in self.added_later() if v not in known)]
 
@@ -403,7 +401,7 @@ class ScanStep:
     def one_step(
         self, back: Backward, dcarry: list[Node], consts: Sequence[Node]
     ) -> tuple[list[Node], Graph]:
-        """What a step reads of `slices`, and its graph."""
+        """(the `slices` that a step reads, its graph)."""
         running = inputs_like([self.late[k].part for k in self.now], "d")
         head = [*dcarry, *(s + self.late[k].part for s, k in zip(running, self.now))]
         read = set(Graph([], [*head, *self.rows, *self.added_later()]).nodes)
@@ -427,17 +425,16 @@ class ScanStep:
 
 
 class Late:
-    """A gradient of which each of n steps gives a part: its sum, taken behind the loop.
+    """A gradient that is a sum over n steps, computed after the loop.
 
-    part     of one step
-    values   what a step leaves of it: two factors of a product of matrices, or the part; nothing where n of
-             these take too much room
+    part     the term of one step
+    values   what a step stores: two factors of a matrix product, or the part; nothing if that is too large
     """
 
     def __init__(self, part: Node, n: int):
         self.part, self.values = part, _factors(part)
-        if not self.values or n * sum(v.nbytes for v in self.values) > ROOM:
-            self.values = [part] if n * part.nbytes <= ROOM else []
+        if not self.values or n * sum(v.nbytes for v in self.values) > KEEP_ALL_BYTES:
+            self.values = [part] if n * part.nbytes <= KEEP_ALL_BYTES else []
 
     def added(self, stacked: dict[Node, Node]) -> Node:
         """The sum; `stacked` has the values of all steps in one array each."""
@@ -449,7 +446,7 @@ class Late:
 
 
 def _factors(x: Node) -> list[Node]:
-    """a and b of one dtype where x is a.T @ b; else nothing."""
+    """[a, b] of one dtype if x is a.T @ b; else []."""
     if x.op != "matmul" or x.ndim != 2 or x.args[0].op != "transpose":
         return []
     a, b = x.args[0].args[0], x.args[1]
@@ -457,26 +454,26 @@ def _factors(x: Node) -> list[Node]:
 
 
 def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int):
-    """The steps stay outermost. A carry differs from example to example if it starts so or becomes so."""
+    """The steps stay outermost. A carry is batched if its initial value is, or after some step."""
     flags = list(b.flags)
     while True:
-        inner, found = b.graph(body, flags)
-        grown = [f or g for f, g in zip(flags[:carries], found)]
+        inner, out_flags = b.graph(body, flags)
+        grown = [f or g for f, g in zip(flags[:carries], out_flags)]
         if grown == flags[:carries]:
             break
         flags[:carries] = grown
     outputs = [
-        b.front(o, f) if flags[k] else o for k, (o, f) in enumerate(zip(inner.outputs[:carries], found))
+        b.front(o, f) if flags[k] else o for k, (o, f) in enumerate(zip(inner.outputs[:carries], out_flags))
     ]
     inner = Graph(inner.inputs, [*outputs, *inner.outputs[carries:]], inner.name)
-    given = []
+    operands = []
     for k, (x, has, wanted) in enumerate(zip(args, b.flags, flags)):
         x = b.front(x, has) if wanted else x
-        given.append(swap_first(x) if wanted and carries <= k < carries + slices else x)
+        operands.append(swap_first(x) if wanted and carries <= k < carries + slices else x)
     sizes = dict(n=n, carries=carries, slices=slices, every=every)
-    made = items(apply("scan", *given, body=inner, **sizes))
-    final, ys, kept = _split(made, carries, len(body.outputs) - carries)
-    has_y = found[carries:]
+    results = items(apply("scan", *operands, body=inner, **sizes))
+    final, ys, kept = _split(results, carries, len(body.outputs) - carries)
+    has_y = out_flags[carries:]
     return [
         *(b.front(x, has) for x, has in zip(final, flags)),
         *(b.front(swap_first(y) if has else y, has) for y, has in zip(ys, has_y)),

@@ -1,4 +1,4 @@
-"""Loops whose number of steps shows only as they run: `while_loop(cond, body, init)`.
+"""The ops `while_loop` and `while_loop_back`: loops whose number of steps is known only at run time.
 
     carry = init
     while cond(carry):
@@ -12,17 +12,16 @@ Both are recorded once, and the program has them once, however many steps are ta
 `test` and `body` are graphs of (carry, consts), where consts are the values from outside that they read.
 Where the test still holds after `limit` steps, that is an error.
 
-The types of a graph have no room for "as many as there were steps", so the forward keeps at most `keep`
-carries: each one at first, and when there is no more room every second of them, then every fourth, and so on:
-kept[j] is the carry before step j * spacing. The backward goes through these stretches from the last to the
-first. Where spacing is 1 it computes no carry again; else it runs each stretch forward from its first carry,
-and cuts it in the same way as often as it takes until its carries fit: n steps in `keep` carries for each of
-log(n) / log(keep) forward runs. Griewank and Walther 2008, Evaluating Derivatives, chapter 12; Wang, Moin and
-Iaccarino 2009, Minimal repetition dynamic checkpointing algorithm, for loops of unknown length.
+Shapes in a graph are static, so the forward keeps at most `keep` carries: each one at first, and when these
+are full every second, then every fourth, and so on: kept[j] is the carry before step j * spacing. The
+backward goes through these segments from the last to the first. If spacing is 1 it recomputes no carry; else
+it runs each segment forward from its first carry, and divides it in the same way until its carries fit:
+log(n) / log(keep) forward runs, with `keep` carries for each. Griewank and Walther 2008, Evaluating
+Derivatives, chapter 12; Wang, Moin and Iaccarino 2009, Minimal repetition dynamic checkpointing algorithm,
+for loops of unknown length.
 
-The derivative of a backward is taken from what it means. It gives J'w, where J is the Jacobian of the loop.
-The product of that with u is the product of Ju with w: so a gradient of J'w is one of a forward derivative,
-whose loop has the tangents among its carries.
+The derivative of a backward follows from its meaning: J'w, where J is the Jacobian of the loop. As u'(J'w) is
+(Ju)'w, its gradient is that of a forward derivative, whose loop has the tangents among its carries.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ from .map_op import swap_first
 from .scan_op import Backward, active_inputs, or_zeros
 
 MOST, FEWEST = 128, 8  # carries that are kept by default
-ROOM = 1 << 28  # and the bytes that they may take, unless the fewest take more
+MOST_BYTES = 1 << 28  # of these carries, unless the fewest take more
 
 
 def default_keep(nbytes: int) -> int:
-    """How many carries of so many bytes are kept."""
-    return max(FEWEST, min(MOST, ROOM // max(nbytes, 1)))
+    """The number of carries of so many bytes to keep."""
+    return max(FEWEST, min(MOST, MOST_BYTES // max(nbytes, 1)))
 
 
 # --- the op ---------------------------------------------------------------------------------------------
@@ -74,7 +73,7 @@ def while_node(
 
 
 def too_many(limit: int, loc: tuple | None = None) -> AutodiffError:
-    """The error where another step would be one too many."""
+    """The error if the limit is exceeded."""
     steps = "1 step" if limit == 1 else f"{limit} steps"
     return AutodiffError(f"while_loop: cond still holds after {steps}, the limit that was given", loc)
 
@@ -87,12 +86,12 @@ def _infer(*args, test: Graph, body: Graph, carries: int, keep: int, limit: int 
 
 
 def _with_test(body: Graph, test: Graph) -> Graph:
-    """A step, and whether there is another one: made once, and kept with the body."""
-    made = body.kept.setdefault("with test", {})
-    if test not in made:
+    """A step, and whether there is another one. Cached on the body."""
+    graphs = body.kept.setdefault("with test", {})
+    if test not in graphs:
         more = splice(test, [*body.outputs, *body.inputs[len(body.outputs) :]])
-        made[test] = Graph(body.inputs, [*body.outputs, *more], body.name)
-    return made[test]
+        graphs[test] = Graph(body.inputs, [*body.outputs, *more], body.name)
+    return graphs[test]
 
 
 def evaluate_while(
@@ -112,8 +111,8 @@ def evaluate_while(
 
 
 def _in_arrays(body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence[np.ndarray], int]:
-    """(the last carry, the number of steps). body says at last whether there is another step."""
-    # Two sets of buffers: a step reads the one and writes the other.
+    """(the last carry, the number of steps). The last output of body: whether there is another step."""
+    # Each step reads one of two sets of buffers and writes the other
     now, then = ([np.empty(c.shape, c.dtype) for c in body.outputs[:-1]] for _ in range(2))
     again = np.empty((), bool)
     steps = 0
@@ -130,7 +129,7 @@ def _in_arrays(body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence[
 def _in_floats(
     run: Callable, body: Graph, carry, consts, more, kept: _Kept
 ) -> tuple[Sequence[np.ndarray], int]:
-    """The same, where every value is one number."""
+    """The same if every value is one number."""
     carry, consts = [c.item() for c in carry], [c.item() for c in consts]
     steps = 0
     while more:
@@ -140,13 +139,13 @@ def _in_floats(
     return [np.array(c, o.dtype) for c, o in zip(carry, body.outputs)], steps
 
 
-def _spared(read: set[int], attrs: dict) -> dict:
-    """No carries are kept where nothing reads them: where no derivative was asked for."""
+def _keep_none_unused(read: set[int], attrs: dict) -> dict:
+    """The attributes with keep=0 if nothing reads the carries, as without a derivative."""
     return attrs if any(i > attrs["carries"] for i in read) else {**attrs, "keep": 0}
 
 
 class _Kept:
-    """Carries of a loop that is under way: those before steps 0, spacing, 2 spacing, ..."""
+    """The carries that a running loop keeps: those before steps 0, spacing, 2 spacing, ..."""
 
     def __init__(self, like: Sequence[Node], keep: int, limit: int | None):
         self.arrays = [np.empty((keep, *c.shape), c.dtype) for c in like]
@@ -154,12 +153,12 @@ class _Kept:
         self.spacing = 1
 
     def add(self, step: int, carry: Sequence[np.ndarray]) -> None:
-        """Note the carry before this step, if it is one of those. Raises where there may be no such step."""
+        """Keep the carry before this step, if it is one of those. Raises if the limit is exceeded."""
         if step == self.limit:
             raise too_many(step)
         if not self.keep or step % self.spacing:
             return
-        if step // self.spacing == self.keep:  # every second one goes
+        if step // self.spacing == self.keep:  # drop every second one
             for a in self.arrays:
                 a[: (self.keep + 1) // 2] = a[::2].copy()
             self.spacing *= 2
@@ -169,13 +168,13 @@ class _Kept:
             a[step // self.spacing] = c
 
 
-# --- forward mode: the tangents are carried along -------------------------------------------------------
+# --- forward mode: the tangents are carries, too -------------------------------------------------------
 
 
 def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
     active = active_inputs(body, [t is not None for t in tangents], carries)
     marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
-    found = pushforward(body.outputs, marks)
+    tangents_of_body = pushforward(body.outputs, marks)
     moving = [k for k, i in enumerate(body.inputs) if active[i]]
     moving_carry = [k for k in moving if k < carries]
 
@@ -184,13 +183,13 @@ def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int
         return [*carry, *consts]
 
     of_body = [body.inputs[k] for k in moving]
-    dcarry = [or_zeros(found[k], body.outputs[k]) for k in moving_carry]
+    dcarry = [or_zeros(tangents_of_body[k], body.outputs[k]) for k in moving_carry]
     wide = Graph(inputs(body, [marks[i] for i in of_body]), [*body.outputs, *dcarry], body.name + "_jvp")
     wide_test = Graph(inputs(test, inputs_like(of_body)), test.outputs, test.name)
     carry, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, carries)
-    made = while_node(wide_test, wide, carry, consts, keep, limit)
+    results = while_node(wide_test, wide, carry, consts, keep, limit)
     result: list[Node | None] = [None] * len(out.shape)
-    for k, d in zip(moving_carry, made[carries:]):
+    for k, d in zip(moving_carry, results[carries:]):
         result[k] = d
     return tuple(result)
 
@@ -200,8 +199,8 @@ def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int
 
 def _vjp(g, out, *args, wanted, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
     back = Backward(body, carries, 0, [], wanted)
-    found = items(out)
-    cts = [or_zeros(None if g[k] is None else applied(g[k]), found[k]) for k in back.float_carry]
+    results_of_loop = items(out)
+    cts = [or_zeros(None if g[k] is None else applied(g[k]), results_of_loop[k]) for k in back.float_carry]
     attrs = dict(
         body=body,
         step=back.step,
@@ -210,9 +209,9 @@ def _vjp(g, out, *args, wanted, test: Graph, body: Graph, carries: int, keep: in
         floats=tuple(back.float_carry),
         reads=tuple(back.read_consts),
     )
-    made = items(apply("while_loop_back", *args, *found[carries:], *cts, **attrs))
+    grads = items(apply("while_loop_back", *args, *results_of_loop[carries:], *cts, **attrs))
     result: list[Node | None] = [None] * len(args)
-    for k, d in zip((*back.float_carry, *(carries + i for i in back.read_consts)), made):
+    for k, d in zip((*back.float_carry, *(carries + i for i in back.read_consts)), grads):
         result[k] = d
     return tuple(result)
 
@@ -222,7 +221,7 @@ def _back_infer(*args, body: Graph, step: Graph, **attrs):
 
 
 class _BackArguments:
-    """The arguments of a while_loop_back, taken apart."""
+    """The arguments of a while_loop_back, by name."""
 
     def __init__(self, args: Sequence, body: Graph, carries: int):
         n = len(body.inputs)
@@ -238,34 +237,34 @@ def evaluate_back(
     steps, spacing = int(arguments.steps), int(arguments.spacing)
     cts = [np.array(d, body.outputs[k].dtype) for d, k in zip(arguments.cts, floats)]
     sums = [np.zeros(o.shape, o.dtype) for o in step.outputs[len(floats) :]]
-    with _turns(body, step, arguments.consts, [*cts, *sums], max(2, keep)) as turns:
+    with _running_backward(body, step, arguments.consts, [*cts, *sums], max(2, keep)) as backward:
         for start in reversed(range(0, steps, spacing)):
-            turns.back([a[start // spacing] for a in arguments.kept], min(spacing, steps - start))
-    return tuple(turns.found)
+            backward.back([a[start // spacing] for a in arguments.kept], min(spacing, steps - start))
+    return tuple(backward.grads)
 
 
 @contextmanager
-def _turns(body: Graph, step: Graph, consts, found, room: int) -> Iterator[_Turns]:
+def _running_backward(body: Graph, step: Graph, consts, grads, room: int) -> Iterator[_Backward]:
     with program_of(body).borrowed() as forth, program_of(step).borrowed() as back:
-        yield _Turns(body, forth, back, consts, found, room)
+        yield _Backward(body, forth, back, consts, grads, room)
 
 
-class _Turns:
-    """A backward under way: `found` are the gradients of the carry and the sums of those of the consts."""
+class _Backward:
+    """A running backward: `grads` are the gradients of the carry, and the sums of those of the consts."""
 
-    def __init__(self, body: Graph, forth: Callable, back: Callable, consts, found, room: int):
+    def __init__(self, body: Graph, forth: Callable, back: Callable, consts, grads, room: int):
         self.forth, self.back_one = forth, back
-        self.consts, self.found, self.room = consts, found, room
-        self.other = [np.empty_like(x) for x in found]
+        self.consts, self.grads, self.room = consts, grads, room
+        self.other = [np.empty_like(x) for x in grads]
         self.like = body.outputs
-        self.rows: list[np.ndarray] | None = None  # carries of a stretch that fits
+        self.rows: list[np.ndarray] | None = None  # carries of a segment that fits
 
     def back(self, first: Sequence[np.ndarray], n: int) -> None:
-        """n steps back, the first of which starts at this carry."""
+        """Go back n steps, from the one that starts at this carry."""
         if n <= self.room:
             for carry in reversed(self.carries(first, n)):
-                self.back_one((*self.found, *carry, *self.consts), self.other)
-                self.found, self.other = self.other, self.found
+                self.back_one((*self.grads, *carry, *self.consts), self.other)
+                self.grads, self.other = self.other, self.grads
             return
         every = -(-n // self.room)
         starts = [list(c) for c in self.every(first, n, every)]
@@ -278,23 +277,23 @@ class _Turns:
             return [first]
         if self.rows is None:
             self.rows = [np.empty((self.room, *c.shape), c.dtype) for c in self.like]
-        found = [first]
+        carries_before = [first]
         for t in range(1, n):
-            found.append([a[t, ...] for a in self.rows])
-            self.forth((*found[-2], *self.consts), found[-1])
-        return found
+            carries_before.append([a[t, ...] for a in self.rows])
+            self.forth((*carries_before[-2], *self.consts), carries_before[-1])
+        return carries_before
 
     def every(self, first: Sequence[np.ndarray], n: int, every: int) -> list:
         """The carries before steps 0, every, 2 every, ... of n."""
-        found = [first]
+        starts = [first]
         now, then = ([np.empty(c.shape, c.dtype) for c in self.like] for _ in range(2))
         carry = first
         for t in range(1, (n - 1) // every * every + 1):
             self.forth((*carry, *self.consts), now)
             carry, now, then = now, then, now
             if t % every == 0:
-                found.append([c.copy() for c in carry])
-        return found
+                starts.append([c.copy() for c in carry])
+        return starts
 
 
 # --- the derivative of a backward -----------------------------------------------------------------------
@@ -303,43 +302,43 @@ class _Turns:
 def _counted(
     body: Graph, carry: Sequence[Node], consts: Sequence[Node], steps: Node, keep: int
 ) -> list[Node]:
-    """The final carry of a loop of so many steps, with the step's number as one more carry."""
+    """The final carry of a loop of so many steps, with the index of the step as one more carry."""
     n = len(carry)
     count, limit = input_node((), np.int64, "count"), input_node((), np.int64, "steps")
     inputs = [*body.inputs[:n], count, *body.inputs[n:], limit]
     wide = Graph(inputs, [*body.outputs, count + const(1, np.int64)], body.name)
     test = Graph(inputs, [ufunc("less")(count, limit)], "counted")
-    made = while_node(test, wide, [*carry, const(0, np.int64)], [*consts, steps], keep)
-    return made[:n]
+    results = while_node(test, wide, [*carry, const(0, np.int64)], [*consts, steps], keep)
+    return results[:n]
 
 
 def _back_vjp(g, out, *args, wanted, body, step, carries, keep, floats, reads):
     fresh = inputs_like(args)
     arguments = _BackArguments(fresh, body, carries)
-    given = {k: applied(d) for k, d in enumerate(g) if d is not None}
-    marks = dict(zip(given, inputs_like([out_like(out, k) for k in given])))
+    douts = {k: applied(d) for k, d in enumerate(g) if d is not None}
+    marks = dict(zip(douts, inputs_like([out_like(out, k) for k in douts])))
     sources = [*(arguments.carry[k] for k in floats), *(arguments.consts[k] for k in reads)]
     finals = _counted(body, arguments.carry, arguments.consts, arguments.steps, keep)
     moved = pushforward([finals[k] for k in floats], {sources[k]: m for k, m in marks.items()})
-    asked = [x for x, w in zip(fresh[: len(body.inputs)], wanted) if w]
+    wrt = [x for x, w in zip(fresh[: len(body.inputs)], wanted) if w]
     seeds = [(d, ct) for d, ct in zip(moved, arguments.cts) if d is not None]
-    found = dict(zip(asked, backprop(seeds, asked))) | dict(zip(arguments.cts, moved))
-    return _put_in(fresh, marks.values(), [found.get(x) for x in fresh], [*args, *given.values()])
+    grads = dict(zip(wrt, backprop(seeds, wrt))) | dict(zip(arguments.cts, moved))
+    return _substituted(fresh, marks.values(), [grads.get(x) for x in fresh], [*args, *douts.values()])
 
 
 def _back_jvp(tangents, out, *args, body, step, carries, keep, floats, reads):
     fresh = inputs_like(args)
     arguments = _BackArguments(fresh, body, carries)
-    given = {x: t for x, t in zip(fresh, tangents) if t is not None}
-    marks = dict(zip(given, inputs_like(list(given))))
+    moving = {x: t for x, t in zip(fresh, tangents) if t is not None}
+    marks = dict(zip(moving, inputs_like(list(moving))))
     finals = _counted(body, arguments.carry, arguments.consts, arguments.steps, keep)
     finals = [finals[k] for k in floats]
     read = {*arguments.carry, *arguments.consts}
     moved = pushforward(finals, {x: m for x, m in marks.items() if x in read})
     seeds = [(d, ct) for d, ct in zip(moved, arguments.cts) if d is not None]
     seeds += [(final, marks[ct]) for final, ct in zip(finals, arguments.cts) if ct in marks]
-    found = backprop(seeds, [*(arguments.carry[k] for k in floats), *(arguments.consts[k] for k in reads)])
-    return tuple(_put_in(fresh, marks.values(), found, [*args, *given.values()]))
+    grads = backprop(seeds, [*(arguments.carry[k] for k in floats), *(arguments.consts[k] for k in reads)])
+    return tuple(_substituted(fresh, marks.values(), grads, [*args, *moving.values()]))
 
 
 def out_like(out: Node, k: int) -> Node:
@@ -347,41 +346,41 @@ def out_like(out: Node, k: int) -> Node:
     return apply("item", out, i=k)
 
 
-def _put_in(fresh: Sequence[Node], marks, results: Sequence[Node | None], args: Sequence[Node]) -> list:
-    """The results, None among them, with real arguments in the place of the fresh ones."""
-    there = [r for r in results if r is not None]
-    made = iter(splice(Graph([*fresh, *marks], there), args))
-    return [None if r is None else next(made) for r in results]
+def _substituted(fresh: Sequence[Node], marks, results: Sequence[Node | None], args: Sequence[Node]) -> list:
+    """The results, some of them None, with the arguments in place of the fresh inputs."""
+    present = [r for r in results if r is not None]
+    spliced = iter(splice(Graph([*fresh, *marks], present), args))
+    return [None if r is None else next(spliced) for r in results]
 
 
 # --- many examples at once ------------------------------------------------------------------------------
 
 
 def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
-    """A carry differs from example to example if it starts so or becomes so.
+    """A carry is batched if its initial value is, or after some step.
 
-    Where the test differs as well, the loop goes on until it fails for all examples; those that are done
-    keep their carries.
+    If the test is batched as well, the loop runs until it fails for all examples; those that are done keep
+    their carries.
     """
     flags = list(b.flags)
     while True:
-        inner, found = b.graph(body, flags)
+        inner, out_flags = b.graph(body, flags)
         more, (apart,) = b.graph(test, flags)
-        grown = [f or g or apart for f, g in zip(flags[:carries], found)]
+        grown = [f or g or apart for f, g in zip(flags[:carries], out_flags)]
         if grown == flags[:carries]:
             break
         flags[:carries] = grown
-    outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs, found, flags)]
-    given = [b.front(x, has) if wanted else x for x, has, wanted in zip(args, b.flags, flags)]
+    outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs, out_flags, flags)]
+    operands = [b.front(x, has) if wanted else x for x, has, wanted in zip(args, b.flags, flags)]
     if not apart:
         step = Graph(inner.inputs, outputs, inner.name)
-        made = while_node(more, step, given[:carries], given[carries:], keep, limit)
-        final, rest = made[:carries], made[carries:]
+        results = while_node(more, step, operands[:carries], operands[carries:], keep, limit)
+        final, rest = results[:carries], results[carries:]
     else:
         wide = _until_all_are_done(b, inner, outputs, more, carries)
         count = zeros_like(input_node((b.n,), np.int64))
-        made = while_node(*wide, [*given[:carries], count], given[carries:], keep, limit)
-        final, rest = made[:carries], [made[carries], made[carries + 2], *made[carries + 3 : -1]]
+        results = while_node(*wide, [*operands[:carries], count], operands[carries:], keep, limit)
+        final, rest = results[:carries], [results[carries], results[carries + 2], *results[carries + 3 : -1]]
     steps, spacing, *kept = rest
     return [
         *(b.front(x, has) for x, has in zip(final, flags)),
@@ -408,22 +407,22 @@ def _until_all_are_done(b, inner: Graph, outputs, more: Graph, carries: int) -> 
 
 
 def _back_batch(b, *args, body: Graph, step: Graph, carries: int, keep: int, floats: tuple, reads: tuple):
-    """One loop for all examples where all have the same number of steps; else one after another."""
+    """One loop for all examples if all have the same number of steps; else one after another."""
     n = len(body.inputs)
     if any(b.flags[n : n + 2]):
         raise NoRule
-    inner, found = b.graph(body, [True] * n)
-    outputs = [b.front(o, has) for o, has in zip(inner.outputs, found)]
+    inner, out_flags = b.graph(body, [True] * n)
+    outputs = [b.front(o, has) for o, has in zip(inner.outputs, out_flags)]
     inner = Graph(inner.inputs, outputs, inner.name)
     arguments = _BackArguments([b.front(x, has) for x, has in zip(args, b.flags)], body, carries)
     wanted = [k in floats or k - carries in reads for k in range(n)]
     back = Backward(inner, carries, 0, [], wanted)
     kept = [swap_first(x) for x in arguments.kept]
     attrs = dict(body=inner, step=back.step, carries=carries, keep=keep, floats=floats)
-    given = [*arguments.carry, *arguments.consts, *args[n : n + 2], *kept, *arguments.cts]
-    made = dict(zip(back.read_consts, range(len(floats), len(back.step.outputs))))
-    nodes = items(apply("while_loop_back", *given, **attrs, reads=tuple(back.read_consts)))
-    gradients = [nodes[made[k]] if k in made else zeros_like(arguments.consts[k]) for k in reads]
+    operands = [*arguments.carry, *arguments.consts, *args[n : n + 2], *kept, *arguments.cts]
+    output_of = dict(zip(back.read_consts, range(len(floats), len(back.step.outputs))))
+    nodes = items(apply("while_loop_back", *operands, **attrs, reads=tuple(back.read_consts)))
+    gradients = [nodes[output_of[k]] if k in output_of else zeros_like(arguments.consts[k]) for k in reads]
     return [*nodes[: len(floats)], *gradients]
 
 
@@ -432,7 +431,7 @@ row(
     "structural",
     infer=_infer,
     evaluate=evaluate_while,
-    drop_unused=_spared,
+    drop_unused=_keep_none_unused,
     jvp_rule=_jvp,
     vjp_rule=_vjp,
     batch=_batch,

@@ -1,1 +1,1 @@
-"""Derived functions: a call's types lead to a program, which is made, kept, found again and run."""
+"""Derived functions: for the types of a call a program is made, cached and run."""

@@ -1,4 +1,4 @@
-"""The arguments that a derivative is taken with respect to: read from argnums, and checked."""
+"""Checks argnums, and finds the arguments to differentiate with respect to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..tree import Leaf, Tree
-from .transform import Arguments, Transform, argument_text, result_kind
+from .wiring import Arguments, Transform, argument_text, result_kind
 
 
 def checked_argnums(name: str, argnums: int | Sequence[int]) -> int | tuple[int, ...]:
@@ -26,7 +26,7 @@ def checked_argnums(name: str, argnums: int | Sequence[int]) -> int | tuple[int,
 
 
 class Wrt:
-    """The leaves to differentiate with respect to. `tree` and `kinds`: how their gradients are given back."""
+    """The leaves to differentiate with respect to. `tree` and `kinds`: the form of their gradients."""
 
     def __init__(self, leaves: list[int], kinds: list[str], tree: Tree):
         self.leaves = leaves
@@ -35,7 +35,7 @@ class Wrt:
 
 
 def differentiated(transform: Transform, call: Arguments, f: Callable, strict: bool = True) -> Wrt:
-    """The leaves of the arguments that argnums names. Integers among them are None, or if strict an error."""
+    """The leaves of the arguments in argnums. Integers among them are None, or if strict an error."""
     single = isinstance(transform.argnums, int)
     n = len(call.args)
     leaves, kinds, trees = [], [], []
@@ -47,10 +47,10 @@ def differentiated(transform: Transform, call: Arguments, f: Callable, strict: b
                 f"{n} positional argument{'s' if n != 1 else ''}{named}"
             )
         k %= n
-        found = float_leaves(transform.name, call, f, k, strict)
-        leaves += found.leaves
-        kinds += found.kinds
-        trees.append(found.tree)
+        wrt = float_leaves(transform.name, call, f, k, strict)
+        leaves += wrt.leaves
+        kinds += wrt.kinds
+        trees.append(wrt.tree)
     return Wrt(leaves, kinds, trees[0] if single else Tree.of(*trees))
 
 
@@ -91,15 +91,15 @@ def _holds_numbers(x: Any) -> bool:
 
 
 def _without_numbers(tree: Tree) -> tuple[str, str]:
-    """What an argument without leaves is, and what to do."""
-    held = tree.statics()
+    """(description of an argument without leaves, hint what to do), for the error."""
+    statics = tree.statics()
     alone = tree.is_static
-    foreign = next((v for v in held if any(hasattr(v, name) for name in _FOREIGN)), None)
+    foreign = next((v for v in statics if any(hasattr(v, name) for name in _FOREIGN)), None)
     if foreign is not None:
         kind = f"a {type(foreign).__module__.partition('.')[0]}.{type(foreign).__name__}"
         got = kind if alone else f"a {tree.kind.__name__} with {kind}"
         return got, ". Pass NumPy's, ad.as_numpy(x); of a tensor with a gradient ad.as_numpy(x.detach())"
-    whole = next((v for v in held if type(v) in (int, bool)), None)
+    whole = next((v for v in statics if type(v) in (int, bool)), None)
     if alone and whole is None and _holds_numbers(tree.value):
         name = type(tree.value).__name__
         return (
@@ -108,7 +108,7 @@ def _without_numbers(tree: Tree) -> tuple[str, str]:
         )
     if alone:
         return repr(tree.value), f": pass {float(whole)}" if whole is not None else ""
-    if not held:
+    if not statics:
         return f"an empty {tree.kind.__name__}", ""
     hint = f": write {float(whole)} for {whole!r}" if whole is not None else ""
     return f"a {tree.kind.__name__} with nothing to differentiate in it", hint

@@ -1,4 +1,4 @@
-"""Functions of the user's as one node of a graph: what scan, parallel_map, checkpoint and custom rules share.
+"""Records a function of the user's as one node: shared by scan, parallel_map, checkpoint and custom rules.
 
 first, rec = recorded_once(body, lambda: body(*args), lambda: record(body, args))
 if rec is None: run it each time
@@ -24,38 +24,38 @@ from ..tree import Tree, flatten, is_dynamic, unflatten
 def recorded_once(
     body: Callable, run: Callable[[], Any], recorded: Callable[[], Recording], *others: Callable
 ) -> tuple[Any, Recording | None]:
-    """(the result of run(), the recording that `recorded` makes; or None where one run cannot stand for all).
+    """(the result of run(), the recording made by `recorded`; or None if it does not hold for all runs).
 
-    `run` runs the body once as a Python loop would. If that shows a body that counts, draws or prints, or if
-    the recording branches on values, the others have to follow it so; if not, it leaves no trace, and what it
-    computed is not used. `others` are functions of the user's that `run` calls as well.
+    `run` runs the body once as a Python loop would. If the body counts, draws or prints, or the recording
+    branches on values, the caller continues the loop from there; if not, that result is not used. `others`
+    are functions of the user's that `run` calls as well.
     """
     drawn = draws.count()
-    found, trouble = watched(run, body, *others)
+    result, trouble = watched(run, body, *others)
     if trouble or draws.count() > drawn:
-        return found, None
+        return result, None
     rec = recorded()
-    return found, rec if stands_for_all(rec) else None
+    return result, rec if holds_for_all(rec) else None
 
 
 def recorded_for_all(record: Callable[[], Recording], *functions: Callable) -> tuple[Recording, str | None]:
-    """(a recording, and why it cannot stand for other calls of the user's `functions`; None: it can)."""
+    """(a recording, why it does not hold for all calls of the user's `functions`; or None)."""
     drawn = draws.count()
     rec, trouble = watched(record, *functions)
     if draws.count() > drawn:
         trouble = "it draws random numbers"
-    elif not trouble and not stands_for_all(rec):
+    elif not trouble and not holds_for_all(rec):
         trouble = "it branches on values" if rec.value_dependent else rec.unstable[0]
     return rec, trouble
 
 
-def stands_for_all(rec: Recording) -> bool:
-    """Whether every run would give this graph."""
+def holds_for_all(rec: Recording) -> bool:
+    """Whether all runs would give this graph."""
     return not rec.value_dependent and not rec.unstable
 
 
 def changes(x: Any) -> bool:
-    """Leaves of what a body gives back: what may differ from run to run, Python ints and bools included."""
+    """Whether x is a leaf of a body's result: it may change from run to run, as may Python ints and bools."""
     return is_dynamic(x) or isinstance(x, (int, bool))
 
 
@@ -77,7 +77,7 @@ def on_leaves(f: Callable, tree: Tree) -> Callable:
 
 
 def body_graph(rec: Recording) -> Graph:
-    """The recorded body without the arguments that it wrote to: those were its own."""
+    """The recorded body without the arguments that it wrote to, which were copies."""
     return Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
 
 

@@ -1,4 +1,4 @@
-"""What is carried through a loop from step to step: what ad.scan and ad.while_loop have in common."""
+"""The carry of a loop, for ad.scan and ad.while_loop: its structure, dtypes and copies."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..ops import const
-from ..record import recording
+from ..record import recorder
 from ..record.record import Recording, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten
 from .bodies import changes
 
-BODY = ("body", "carry")  # what errors call the function, and what it takes and gives back
+BODY = ("body", "carry")  # names in errors: the function, and its argument and result
 
 
 def leaves_of_carry(name: str, carry: Any, expected: Tree, words: tuple[str, str] = BODY) -> list:
-    """The leaves of what a body gave back as its carry. `name` is the loop's, for errors."""
+    """The leaves of the carry that a body returned. `name` is the loop's, for errors."""
     new, tree = flatten(carry, changes)
     if tree != expected:
-        body, what = words
-        what = "a carry" if words is BODY else what
-        raise AutodiffError(f"{name}: {body} turned {what} with the structure {expected} into {tree}", here())
+        body, described = words
+        described = "a carry" if words is BODY else described
+        raise AutodiffError(
+            f"{name}: {body} turned {described} with the structure {expected} into {tree}", here()
+        )
     return new
 
 
 def recorded_step(
     name: str, step: Callable, carry: list, tree: Tree, slices: list, words: tuple[str, str] = BODY
 ) -> Recording:
-    """The recording of one step. `carry` is put into the dtypes that the step gives it back in.
+    """The recording of one step. `carry` is cast to the dtypes that the step returns.
 
     step   step(carry leaves, slices) -> (carry leaves, anything)
     """
-    body, what = words
+    body, argument = words
     for _ in range(3):
-        # A Python float takes the dtype of what it meets, here as in a loop. An int is a number that changes.
+        # A Python float takes the dtype of the arrays it meets, as in a loop. An int may change.
         first = [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(value_of, carry)]
         rec = record(step, (first, [value_of(x[0]) for x in slices]))
         changed = False
         for k, (c, o, path) in enumerate(zip(first, rec.graph.outputs, tree.paths())):
-            where = what + "".join(f"[{p!r}]" for p in path)
+            where = argument + "".join(f"[{p!r}]" for p in path)
             if o.shape != np.shape(c):
                 raise AutodiffError(
                     f"{name}: {body} turned {where} of shape {np.shape(c)} into one of shape {o.shape}",
@@ -55,26 +57,26 @@ def recorded_step(
         if not changed:
             return rec
     raise AutodiffError(
-        f"{name}: the dtype of the {what} changes from step to step; convert it in {body} with .astype",
+        f"{name}: the dtype of the {argument} changes from step to step; convert it in {body} with .astype",
         here(),
     )
 
 
 def _widened(name: str, turned: str, x: Any, before: np.dtype, after: np.dtype) -> Any:
-    """The carry in the dtype in which a step gives it back."""
+    """The carry in the dtype that a step returns."""
     number = isinstance(value_of(x), (int, float))
     if not np.can_cast(before, after, "same_kind" if number else "safe"):
         raise AutodiffError(f"{name}: {turned} of dtype {before} into {after}. Start from that dtype", here())
     return x.astype(after) if hasattr(x, "astype") else np.asarray(x, after)[()]
 
 
-def own(x: Any) -> Any:
-    """x, for a body that may write to it: what it was is the carry before, or a y that was kept.
+def writable(x: Any) -> Any:
+    """A copy of x, for a body that may write to it.
 
-    A plain array in a function that is recorded becomes a recorded constant: a body may write recorded values
-    to it.
+    While a function is recorded, a plain array becomes a recorded constant: the body may write recorded
+    values to it.
     """
-    rec = recording.current()
-    if rec is not None and type(x) is np.ndarray and x.dtype.kind in recording.NUMBERS:
+    rec = recorder.current()
+    if rec is not None and type(x) is np.ndarray and x.dtype.kind in recorder.NUMBERS:
         return Recorded(rec, const(x.copy()), x.copy())
     return x.copy() if hasattr(x, "copy") else x

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar, overload
 
 from .derived import derived_function
-from .transform import Compile
+from .wiring import Compile
 
 P = ParamSpec("P")
 R = TypeVar("R")

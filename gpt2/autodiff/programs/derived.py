@@ -4,14 +4,14 @@
                                        no:  look up the types of the arguments, record f if they are new,
                                             make the transform's graph, compile it
 
-A Transform says what to compute for a recording, as a Wiring: a graph, where its inputs come from, and how
-its outputs make up the result. While an enclosing function is being recorded nothing is compiled: the
-wiring's graph becomes part of the enclosing one.
+A Transform turns a recording into a Wiring: a graph, where its inputs come from, and how its outputs make up
+the result. Inside a function that is being recorded nothing is compiled: the wiring's graph becomes part of
+the enclosing one.
 
-Programs are found by two keys. The first, of a derived function, is the types of the arguments, and counts as
-long as the guard of the recording holds (reuse/guard.py). The second is the recorded graph: a function that
-has to be recorded at every call (it draws random numbers, it branches on values, it is a new lambda each
-time) usually gives the same graph, and then only the recording is repeated, not the compilation.
+Programs are cached under two keys. The first, in each derived function, is the types of the arguments, and is
+valid as long as the guard of the recording holds (reuse/guard.py). The second is the recorded graph: a
+function that has to be recorded at every call (it draws random numbers, it branches on values, it is a new
+lambda each time) usually gives the same graph, and then only the recording is repeated, not the compilation.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from ..graph import Graph, Node, rewrite, type_text
 from ..ops import input_node
 from ..pipeline import Pipeline, uncollected
 from ..record.bytecode import CATCHES, catches, reads
-from ..record.draws import Draws, again, seen
+from ..record.draws import Draws, redraw, with_drawings
 from ..record.record import Recording, record
-from ..record.recording import layout_of
+from ..record.recorder import layout_of
 from ..reuse.cache import Cache
-from ..reuse.conditions import MOST, Path, Questions, are_one, path_of, share_memory
+from ..reuse.conditions import MOST, Path, Preconditions, path_of, repeats_array, share_memory
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kinds import cannot_change
-from ..reuse.same_code import SameCode, records, same_code_of
+from ..reuse.same_code import SameCode, same_code_of, shared_recordings
 from ..reuse.watch import watch
 from ..switches import overrides
 from ..tree import Tree, flatten
-from .families import Found, shared_programs
+from .families import SharedProgram, shared_programs
 from .fast_path import make_entry
-from .programs import Key, memory_of, structure
-from .transform import (
+from .keys import Key, memory_of, structure
+from .wiring import (
     Arguments,
     Transform,
     Wiring,
@@ -61,12 +61,12 @@ from .transform import (
     result_leaves,
 )
 
-CALLS_BETWEEN_LOOKS = 63  # calls between two looks at a function that cannot be followed
+CALLS_BETWEEN_WATCHES = 63  # of a function that cannot be guarded
 FIRST = "this was its first call, and most functions of its kind are called once"
-OF_KIN = "its first call used what was recorded for another function of the same code"
-CHANGING = "it returns an object that can be changed"
+SAME_CODE = "its first call used the recording of another function with the same code"
+MUTABLE_RESULT = "it returns an object that can be changed"
 CHANGES = "what it reads is different at almost every call"
-EXCHANGED = "; its program stays, and the numbers are exchanged in it"
+OTHER_CONSTANTS = "; its program is reused with other constants"
 
 
 @dataclass
@@ -79,23 +79,23 @@ class Compiled:
     guard: Guard
     path: Path | None = None
     draws: list = field(default_factory=list)  # as in a Recording
-    graph: Graph | None = None  # and the recorded graph that they are of, where there are any
-    entries: dict = field(default_factory=dict)  # what `out` is like -> fast entry
-    asked: list | None = None  # what it was given besides arrays, where the function asks by `is`
-    questions: Questions | None = None
+    graph: Graph | None = None  # the recorded graph, if there are draws
+    entries: dict = field(default_factory=dict)  # structure and types of `out` -> fast entry
+    identities: list | None = None  # the arguments besides arrays, if the function compares them by `is`
+    preconditions: Preconditions | None = None
 
     def accepts(self, call: Arguments) -> bool:
-        """Whether a call with arguments of these types may have it."""
-        if self.asked is not None:
-            given = call.as_they_are()
-            if len(given) != len(self.asked) or not all(map(operator.is_, given, self.asked)):
+        """Whether it may be used for a call with arguments of these types."""
+        if self.identities is not None:
+            objects = call.uncopied()
+            if len(objects) != len(self.identities) or not all(map(operator.is_, objects, self.identities)):
                 return False
-        if self.questions is not None and not self.questions.alike(call.leaves, self.outside):
+        if self.preconditions is not None and not self.preconditions.hold(call.leaves, self.outside):
             return False
         return self.path is None or self.path.taken(call.leaves, self.outside)
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
-        """The fast entry for calls like this one, written when it is first wanted."""
+        """The fast entry for calls like this one, written on first use."""
         leaves, tree = flatten(out)
         key = tree, tuple(map(leaf_key, leaves))
         if key not in self.entries:
@@ -107,7 +107,7 @@ class Compiled:
         if not self.draws or self.graph is None:
             return self.outside
         operands = [*leaves, *self.outside]
-        again(self.draws, self.graph.inputs, operands)
+        redraw(self.draws, self.graph.inputs, operands)
         return operands[len(leaves) :]
 
 
@@ -122,16 +122,16 @@ class Derived:
         self.pure = pure
         self.name = f"{name_of(f)}_{transform.suffix}"
         self.cache = Cache()
-        self.ways: dict = {}  # key -> how many paths and worlds were met
+        self.n_recordings: dict = {}  # key -> how often it was recorded
         self.last: tuple[Wiring, Any] | None = None  # the wiring that ran last, and its program if it has one
-        self.why: str | None = None  # why the last recording may not be used again
-        self.doubts = 0  # how many calls will be recorded before reuse is considered again
-        self.doubt: str | None = None  # and why
-        self.by_is = False  # does it ask by `is` for what may be an argument?
+        self.why: str | None = None  # why the last recording cannot be reused
+        self.calls_before_next_watch = 0  # calls that are recorded without watching
+        self.why_unwatched: str | None = None
+        self.tests_identity = False  # does it compare by `is` what may be an argument?
         self.plain_draws = False  # does it need plain random numbers?
         self.entry = self.slow
         self.first = True  # was it never called?
-        # where its next recording is kept for others of its code
+        # the key under which its next recording is shared with others of its code
         self.same_code: tuple[tuple, SameCode] | None = None
         # Is its first call neither watched nor compiled?
         self.waits = getattr(f, "compiles_when_called_again", False)
@@ -151,13 +151,13 @@ class Derived:
             out = kwargs.pop("out")
         call = Arguments.of(args, kwargs)
         if call.recorded():
-            return self.within(call, out)
+            return self.call_inlined(call, out)
         key = call.key()
-        self.entry = self.slow  # whatever runs last is what the entry leads to, and what ad.source shows
+        self.entry = self.slow  # the entry and ad.source show what ran last
         compiled = self.cache.find(key, lambda c: c.accepts(call))
         outside = None if compiled is None else compiled.drawn(call.leaves)
         if compiled is None:
-            compiled = self.of_same_code(call, key) or self.compiled(call, key)
+            compiled = self.from_same_code(call, key) or self.compiled(call, key)
             if isinstance(compiled, Wiring):
                 self.last = compiled, None
                 call.check_written(self.name, compiled)
@@ -165,7 +165,7 @@ class Derived:
                 return self.transform.interpret(compiled, call.leaves, buffers)
         self.last = compiled.wiring, compiled.program
         call.check_written(self.name, compiled.wiring)
-        outside = compiled.outside if outside is None else outside  # recorded just now: it has drawn already
+        outside = compiled.outside if outside is None else outside  # recorded just now, with its draws
         check_overlap(self.name, compiled.wiring.written, call.leaves, outside)
         buffers = self.buffers(compiled.wiring, out, call.leaves)
         result = self.transform.execute(compiled.program, compiled.wiring, call.leaves, outside, buffers)
@@ -173,22 +173,23 @@ class Derived:
             self.entry = compiled.entry(self, call, out)
         return result
 
-    def of_same_code(self, call: Arguments, key: tuple) -> Compiled | None:
-        """At its first call: what was recorded for another function that the same code made."""
+    def from_same_code(self, call: Arguments, key: tuple) -> Compiled | None:
+        """At its first call: the program of another function with the same code."""
         first, self.first = self.first, False
         same_code = None if not first or self.pure or overrides() else same_code_of(self.f)
         if same_code is None:
             return None
-        where = same_code.key, self.transform.key(), key
-        found = records.find(where, same_code, lambda c: c.accepts(call))
-        if found is not None:
+        shared_key = same_code.key, self.transform.key(), key
+        compiled = shared_recordings.find(shared_key, same_code, lambda c: c.accepts(call))
+        if compiled is not None:
             self.waits = False
-            return replace(found, guard=Guard(OF_KIN, never), entries={})  # at its second call it is recorded
-        if records.is_time(where):
-            self.waits, self.same_code = False, (where, same_code)
+            # at its second call it is recorded
+            return replace(compiled, guard=Guard(SAME_CODE, never), entries={})
+        if shared_recordings.is_time(shared_key):
+            self.waits, self.same_code = False, (shared_key, same_code)
         return None
 
-    def within(self, call: Arguments, out: Any) -> Any:
+    def call_inlined(self, call: Arguments, out: Any) -> Any:
         """A call inside a function that is itself being recorded."""
         if out is not None:
             raise AutodiffError(
@@ -219,48 +220,50 @@ class Derived:
         return pipeline.differentiated(self.wiring, call, rec)
 
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
-        """Records the call anew, and compiles it; a Wiring alone where that is not worth it."""
+        """Records the call and compiles it; only a Wiring where compiling is not worth while."""
         same_code, self.same_code = self.same_code, None
         pipeline = Pipeline(self.name, key[-1])
         rec, guard, path, scalar = self.recorded(call, key, pipeline)
         kinds = tuple(map(result_kind, result_leaves(rec)))
-        changing = is_changing(rec.out_tree)
-        tree = without_objects(rec.out_tree) if changing else rec.out_tree
+        mutable = holds_mutable(rec.out_tree)
+        tree = without_objects(rec.out_tree) if mutable else rec.out_tree
         graph_key = Key(structure(rec.graph), tree, kinds, tuple(rec.written), self.transform.key(), key)
 
-        def make(graph: Graph) -> Found:
+        def make(graph: Graph) -> SharedProgram:
             wiring, program = self.built(call, replace(rec, graph=graph), pipeline, scalar)
-            return Found(None if changing else wiring.settled(), program, memory_of(program))
+            return SharedProgram(None if mutable else wiring.types_only(), program, memory_of(program))
 
-        found = shared_programs.find(rec.graph, graph_key, make)
-        if found is None:
+        shared = shared_programs.find(rec.graph, graph_key, make)
+        if shared is None:
             if self.why is not None and not shared_programs.seen(graph_key):
                 return self.wiring(call, rec)
-            found = make(rec.graph)
-            shared_programs.add(graph_key, found)
-        elif found.exchanged and self.why is not None:
-            self.why += EXCHANGED
-        wiring, program, nbytes, _ = found
+            shared = make(rec.graph)
+            shared_programs.add(graph_key, shared)
+        elif shared.exchanged and self.why is not None:
+            self.why += OTHER_CONSTANTS
+        wiring, program, nbytes, _ = shared
         if wiring is None:
-            wiring = self.derived_wiring(call, rec, pipeline, scalar).settled()
+            wiring = self.derived_wiring(call, rec, pipeline, scalar).types_only()
         outside = [array for _, array in rec.captures]
         if self.why is not None:
             if same_code is not None:
-                records.add(*same_code, Guard(self.why, never), None)
+                shared_recordings.add(*same_code, Guard(self.why, never), None)
             return Compiled(wiring, program, outside, Guard(self.why, never))
         graph = rec.graph if rec.draws else None
         compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
-        compiled.asked = call.as_they_are() if guard.by_identity else None
-        if rec.asked or guard.by_is:
-            layout = layout_of(call.leaves) if "layout" in rec.asked else None
-            compiled.questions = Questions(layout, "memory" in rec.asked, guard.by_is, guard.met)
+        compiled.identities = call.uncopied() if guard.by_identity else None
+        if rec.queries or guard.tests_identity:
+            layout = layout_of(call.leaves) if "layout" in rec.queries else None
+            compiled.preconditions = Preconditions(
+                layout, "memory" in rec.queries, guard.tests_identity, guard.arrays_read
+            )
         self.cache.add(key, guard, compiled, nbytes)
         if same_code is not None and not rec.draws:
-            records.add(*same_code, guard, compiled, nbytes)
+            shared_recordings.add(*same_code, guard, compiled, nbytes)
         return compiled
 
     def stages(self, args: tuple, kwargs: dict, on_stage: Callable) -> None:
-        """Record and compile for these arguments once more; on_stage gets what comes out of each stage."""
+        """Record and compile for these arguments again; on_stage is called with the result of each stage."""
         fresh = Derived(self.f, self.transform, self.pure)
         call = Arguments.of(args, {k: v for k, v in kwargs.items() if k != "out" or not self.takes_out})
         key = call.key()
@@ -271,15 +274,12 @@ class Derived:
     def recorded(
         self, call: Arguments, key: tuple, pipeline: Pipeline
     ) -> tuple[Recording, Guard, Path | None, bool]:
-        """A recording, what says whether it may be used again, and whether all arguments are floats.
-
-        It leaves in `why` what speaks against using it again.
-        """
+        """(recording, guard, path, whether all arguments are floats). Sets `why` if it cannot be reused."""
         begin = time.perf_counter()
         args, kwargs = self.transform.split(call)
-        if len(self.ways) > self.cache.size:
-            self.ways.clear()
-        self.ways[key] = self.ways.get(key, 0) + 1
+        if len(self.n_recordings) > self.cache.size:
+            self.n_recordings.clear()
+        self.n_recordings[key] = self.n_recordings.get(key, 0) + 1
         try:
             rec, guard = self.watched(call, key, args, kwargs)
         except AutodiffError:
@@ -288,11 +288,12 @@ class Derived:
             self.transform.check(call, self.f)
             raise
         check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
-        by_is = guard.by_is or self.by_is or self.pure and asks_by_is(self.f)
-        if by_is and are_one(call.leaves, guard.met):
+        tests_identity = guard.tests_identity or self.tests_identity
+        tests_identity |= self.pure and code_tests_identity(self.f)
+        if tests_identity and repeats_array(call.leaves, guard.arrays_read):
             raise AutodiffError(
                 f"{self.name}: an array is passed twice, or passed and read from outside, and the function "
-                "asks by `is` whether two things are one: a recording takes it for two. Pass a copy"
+                "compares by `is`: a recording takes it for two arrays. Pass a copy"
             )
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
         path, self.why = None, guard.trouble or self._trouble(rec, call)
@@ -300,7 +301,8 @@ class Derived:
             path, self.why = self._path(rec, key, scalar)
         if self.why is not None:
             rec = with_constants_as_inputs(rec)
-        new = "it reads other values, or goes another way" if key in self.cache else "new types of arguments"
+        new = "it reads other values, or takes another path"
+        new = new if key in self.cache else "new types of arguments"
         pipeline.recorded(rec.graph, time.perf_counter() - begin, self.why or new)
         return rec, guard, path, scalar
 
@@ -308,24 +310,24 @@ class Derived:
         """A recording, and the guard of what it read."""
         if self.pure:
             rec = self.drawing(args, kwargs)
-            changing = is_changing(rec.out_tree)
-            return rec, Guard(CHANGING, never) if changing else trust()
+            mutable = holds_mutable(rec.out_tree)
+            return rec, Guard(MUTABLE_RESULT, never) if mutable else trust()
         if self.waits:
             self.waits = False
             return self.drawing(args, kwargs), Guard(FIRST, never)
-        if self.doubts:  # most likely it is as it was a moment ago, and to record anew is always right
-            self.doubts -= 1
-            return self.drawing(args, kwargs), Guard(self.doubt, never)
+        if self.calls_before_next_watch:  # nothing has changed most likely, and recording is always right
+            self.calls_before_next_watch -= 1
+            return self.drawing(args, kwargs), Guard(self.why_unwatched, never)
         held = [x for x in call.tree.objects() if type(x) is not np.random.Generator]
         rec, guard = self.drawing(args, kwargs, held)
-        self.by_is |= guard.by_is
-        self.doubt = guard.trouble or (CHANGES if self.ways[key] > MOST else None)
-        self.doubts = CALLS_BETWEEN_LOOKS if self.doubt else 0
+        self.tests_identity |= guard.tests_identity
+        self.why_unwatched = guard.trouble or (CHANGES if self.n_recordings[key] > MOST else None)
+        self.calls_before_next_watch = CALLS_BETWEEN_WATCHES if self.why_unwatched else 0
         return rec, guard
 
     def drawing(self, args: tuple, kwargs: dict, roots: Sequence | None = None) -> Any:
-        """A recording in which random numbers are inputs, if the function can do with that; with `roots` it
-        is watched, and its guard comes with it.
+        """A recording in which random numbers are inputs, if possible; with `roots` it is watched, and
+        returned with its guard.
         """
         function = self.transform.function(self.f)
 
@@ -337,35 +339,35 @@ class Derived:
         rec, world = recorded(None) if self.plain_draws else self.noting_draws(recorded)
         if world is None:
             return rec
-        if world.wrong is not None:
-            raise world.wrong
+        if world.error is not None:
+            raise world.error
         world.returns(rec.out_tree.objects())
         return rec, world.guard()
 
     def noting_draws(self, recorded: Callable) -> Any:
-        """recorded(draws); or recorded(None), with generators put back, where that fails: the function makes
-        more of a random number than can be recorded, or is at fault itself.
+        """recorded(draws); or recorded(None) with generators restored if that fails: the function does what
+        cannot be recorded with a random number, or is wrong itself.
         """
-        draws, first = Draws(), None
+        draws, error_with_draws = Draws(), None
         try:
-            return seen(self.f, draws, recorded)
+            return with_drawings(self.f, draws, recorded)
         except Exception as error:
-            if not draws.made:
+            if not draws.calls:
                 raise
-            first = error
+            error_with_draws = error
         draws.rewind()
         try:
-            found = recorded(None)
+            result = recorded(None)
         except AutodiffError:
-            raise first from None
+            raise error_with_draws from None
         self.plain_draws = True
-        return found
+        return result
 
     def _trouble(self, rec: Recording, call: Arguments) -> str | None:
         if rec.unstable:
             return rec.unstable[0]
-        if "memory" in rec.asked and share_memory(call.leaves, [array for _, array in rec.captures]):
-            return "it asks which arrays share memory, and some do"
+        if "memory" in rec.queries and share_memory(call.leaves, [array for _, array in rec.captures]):
+            return "it asks whether arrays share memory, and some do"
         if any(x.dtype.metadata is not None for x in call.leaves if isinstance(x, np.ndarray)):
             return "an argument has a dtype with metadata"
         if self.pure:
@@ -374,9 +376,9 @@ class Derived:
         return None
 
     def _path(self, rec: Recording, key, scalar: bool) -> tuple[Path | None, str | None]:
-        """The path of a recording that looked at values; or None, and why it is of no use."""
-        if self.ways[key] > MOST:
-            return None, "it looks at recorded values, and finds others at almost every call"
+        """(the path of a recording that read values, None), or (None, why there is none)."""
+        if self.n_recordings[key] > MOST:
+            return None, "it looks at recorded values, which are different at almost every call"
         path = path_of(rec, scalar)
         return (
             path,
@@ -388,19 +390,19 @@ class Derived:
         return None if out is None else output_buffers(self.transform.name, wiring, out, leaves)
 
 
-def asks_by_is(f: Callable) -> bool:
-    """Whether the code of f itself asks by `is` for what is no name of a module's."""
+def code_tests_identity(f: Callable) -> bool:
+    """Whether the code of f itself compares by `is` with what is not a global name."""
     code = getattr(f, "__code__", None)
-    return code is not None and () in reads(code).asked_for
+    return code is not None and () in reads(code).identity_tests
 
 
-def is_changing(tree: Tree) -> bool:
-    """Whether a result of this structure holds what can be changed, and is not an array or a container."""
+def holds_mutable(tree: Tree) -> bool:
+    """Whether a result of this structure holds a mutable object other than arrays and containers."""
     return not all(map(cannot_change, tree.objects()))
 
 
 def without_objects(tree: Tree) -> Tree:
-    """The structure without what it holds besides leaves: equal for results of the same program."""
+    """The structure with types in place of static values: equal for results of the same program."""
     if tree.is_leaf:
         return tree
     if tree.is_static:
@@ -409,36 +411,36 @@ def without_objects(tree: Tree) -> Tree:
 
 
 def with_constants_as_inputs(rec: Recording) -> Recording:
-    """The recording with its constant arrays as captured ones. The next recording of a function that draws
-    random arrays, or selects by a mask, then has the same graph, and its program can be used again.
+    """The recording with its constant arrays as captured ones. A function that draws random arrays, or
+    selects by a mask, then has the same graph at each recording, and its program can be reused.
     """
-    found: list[tuple[Node, np.ndarray]] = []
+    constants: list[tuple[Node, np.ndarray]] = []
 
     def lifted(n: Node, args):
         if n.op != "const" or not n.shape:
             return None
-        found.append((input_node(n.shape, n.dtype, n.name), n.value))
-        return found[-1][0]
+        constants.append((input_node(n.shape, n.dtype, n.name), n.value))
+        return constants[-1][0]
 
     graph = rewrite(rec.graph, lifted)
-    graph = Graph([*graph.inputs, *(node for node, _ in found)], graph.outputs, graph.name)
-    return replace(rec, graph=graph, captures=[*rec.captures, *found])
+    graph = Graph([*graph.inputs, *(node for node, _ in constants)], graph.outputs, graph.name)
+    return replace(rec, graph=graph, captures=[*rec.captures, *constants])
 
 
 class DerivedFunction(functools.partial):
-    """What the user gets: a callable that looks like a function, and can be pickled where f can.
+    """A derived function, as the user gets it. It can be pickled if f can.
 
-    A partial object calls its function from C, so that this costs a call no more than a plain function would.
+    A partial object calls its function from C, so that a call costs no more than that of a plain function.
     """
 
     __derived__: Derived
 
     def __reduce__(self):
         state = self.__derived__
-        found: Any = sys.modules.get(self.__module__)
+        named: Any = sys.modules.get(self.__module__)
         for name in self.__wrapped__.__qualname__.split("."):
-            found = getattr(found, name, None)
-        if found is self:  # a decorator put it where f was, and that is how pickle finds it
+            named = getattr(named, name, None)
+        if named is self:  # a decorator replaced f by it, so pickle finds it by that name
             return self.__wrapped__.__qualname__
         return derived_function, (state.f, state.transform, state.pure)
 
@@ -446,7 +448,7 @@ class DerivedFunction(functools.partial):
         return self
 
     def __deepcopy__(self, memo):
-        return self  # as of any function
+        return self  # like any function
 
     def _reuse_roots(self):
         return (self.__derived__.f,)
@@ -456,21 +458,23 @@ class DerivedFunction(functools.partial):
 
     def __repr__(self):
         state = self.__derived__
-        made = "not called yet"
+        last_call = "not called yet"
         if state.last is not None:
             inputs = state.last[0].graph.inputs
-            made = "last called with " + ", ".join(f"{n.name or 'an array'}: {type_text(n)}" for n in inputs)
-        return f"<{self.__name__}: ad.{state.transform.name}({name_of(state.f)}), {made}>"
+            last_call = "last called with " + ", ".join(
+                f"{n.name or 'an array'}: {type_text(n)}" for n in inputs
+            )
+        return f"<{self.__name__}: ad.{state.transform.name}({name_of(state.f)}), {last_call}>"
 
     def _repr_html_(self):
-        """What a notebook shows: the program that ran last."""
+        """The program that ran last, for notebooks."""
         program = self.__derived__.last and self.__derived__.last[1]
-        told = f"<code>{html.escape(repr(self))}</code>"
-        return told + (program._repr_html_() if hasattr(program, "_repr_html_") else "")
+        text = f"<code>{html.escape(repr(self))}</code>"
+        return text + (program._repr_html_() if hasattr(program, "_repr_html_") else "")
 
 
 def derived_function(f: Callable, transform: Transform, pure: bool = False) -> DerivedFunction:
-    """The function that the user gets."""
+    """The derived function of (f, transform)."""
     state = Derived(f, transform, pure)
 
     def call(*args, **kwargs):
@@ -489,15 +493,15 @@ def derived_function(f: Callable, transform: Transform, pure: bool = False) -> D
 
 
 _STATES = "__autodiff_states__"
-_bound: OrderedDict = OrderedDict()  # the same for bound methods, which are made anew at every access
+_bound: OrderedDict = OrderedDict()  # the same for bound methods, which are new objects at every access
 _bound_lock = threading.Lock()
 
 
 def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived:
-    """The Derived of (f, transform), for what is called with f itself: ad.vjp(f, ...), ad.autodiff(f, ...).
+    """The Derived of (f, transform), for functions called with f itself: ad.vjp(f, ...), ad.autodiff(f, ...).
 
-    It is kept with the function itself, so that it goes when that goes. For functions made inside of
-    functions it is kept from the second call on: a lambda that is called once leaves nothing behind.
+    It is stored on the function, so that it lives as long. For functions made inside functions it is stored
+    from the second call on: a lambda that is called once leaves nothing behind.
     """
     key = transform.key(), pure
     try:

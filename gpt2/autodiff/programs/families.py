@@ -1,10 +1,9 @@
-"""Programs that all derived functions share: equal graphs are compiled once, wherever they come from; and so
-are graphs of recordings that differ in nothing but floats and small arrays, as lam in
-`grad(lambda w: loss(w, lam))`.
+"""Programs shared by all derived functions: equal graphs are compiled once, and so are graphs that differ
+only in floats and small arrays, such as lam in `grad(lambda w: loss(w, lam))`.
 
 Such recordings are a family. The first is compiled with its constants, so that what never changes costs
-nothing. The second is compiled with the values in which it differs as hidden inputs (hidden.py). Those that
-follow take its program with other values, where that is the program that compiling them would give.
+nothing. The second is compiled with the values that differ as hidden inputs (hidden.py). Later ones use its
+program with other values, if compiling them would give that program.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ import numpy as np
 from ..graph import Graph, Node, with_values
 from ..hidden import LARGEST, Tape, compiling, named_in, text_of
 from ..reuse.cache import Store
-from .programs import AN_OP, Key
+from .keys import BYTES_PER_OP, Key
 
-LONGEST = 5000  # nodes: to look a longer program up once more would take long itself
+LONGEST = 5000  # nodes: looking up a longer program takes too long itself
 MOST = 4  # programs of one family, and attempts to make one
-SPECIAL = frozenset("0.0 0.5 1.0 2.0 inf nan".split())  # a program with such a factor is another one
+SPECIAL = frozenset("0.0 0.5 1.0 2.0 inf nan".split())  # factors that programs are specialised for
 
 
-class Found(NamedTuple):
+class SharedProgram(NamedTuple):
     """A compiled program, with its wiring if that is the same for all recordings of the graph."""
 
     wiring: Any
     program: Any
     nbytes: int
-    exchanged: bool = False  # has it the numbers of this recording in the place of others?
+    exchanged: bool = False  # compiled for another recording, with constants exchanged
 
 
 class SharedPrograms:
@@ -41,20 +40,22 @@ class SharedPrograms:
         self._families = Store(256, 1 << 29)
         self._seen = Store(4096, 1 << 20)
 
-    def find(self, graph: Graph, key: Key, make: Callable[[Graph], Found]) -> Found | None:
+    def find(self, graph: Graph, key: Key, make: Callable[[Graph], SharedProgram]) -> SharedProgram | None:
         """The program of an equal graph, or that of the graph's family, which `make` may compile now."""
         return self._by_graph.find(key) or self._in_family(graph, key, make)
 
-    def add(self, key: Key, found: Found) -> None:
-        self._by_graph.add(key, found, found.nbytes)
+    def add(self, key: Key, shared: SharedProgram) -> None:
+        self._by_graph.add(key, shared, shared.nbytes)
 
     def seen(self, key: Key) -> bool:
-        """Whether this graph was met before. From now on it was."""
+        """Whether this was called with the key before."""
         known = self._seen.find(key.hash, False)
         self._seen.add(key.hash, True)
         return known
 
-    def _in_family(self, graph: Graph, key: Key, make: Callable[[Graph], Found]) -> Found | None:
+    def _in_family(
+        self, graph: Graph, key: Key, make: Callable[[Graph], SharedProgram]
+    ) -> SharedProgram | None:
         nodes = [n for n in graph.nodes if n.op == "const" and _may_differ(n.value, n.dtype)]
         if not nodes or len(graph.nodes) > LONGEST:
             return None
@@ -65,18 +66,18 @@ class SharedPrograms:
         values = [n.value for n in nodes]
         family = self._families.find(key)
         if family is None:
-            self._families.add(key, ProgramFamily(values), AN_OP)
+            self._families.add(key, ProgramFamily(values), BYTES_PER_OP)
             return None
-        found = family.find(values)
-        if found is None:
-            found = family.make(graph, nodes, make)
-            if found is not None:
-                self._families.add(key, family, AN_OP + sum(p.nbytes for p in family.programs))
-        return found
+        shared = family.find(values)
+        if shared is None:
+            shared = family.make(graph, nodes, make)
+            if shared is not None:
+                self._families.add(key, family, BYTES_PER_OP + sum(p.nbytes for p in family.programs))
+        return shared
 
 
 class ProgramFamily:
-    """The programs of recordings that differ in these constants alone. `first` has those of the first one, as
+    """The programs of recordings that differ only in these constants. `first` has the first ones, as
     texts.
     """
 
@@ -86,16 +87,18 @@ class ProgramFamily:
         self.attempts = 0
         self.refusal: str | None = None  # why the last attempt failed
 
-    def find(self, values: Sequence) -> Found | None:
+    def find(self, values: Sequence) -> SharedProgram | None:
         """The program for a recording with these values."""
         for p in self.programs:
             program = p.program_for(values)
             if program is not None:
-                return Found(p.wiring, program, p.nbytes, True)
+                return SharedProgram(p.wiring, program, p.nbytes, True)
         return None
 
-    def make(self, graph: Graph, nodes: Sequence[Node], make: Callable[[Graph], Found]) -> Found | None:
-        """The same, compiled with hidden inputs; None where that fails, or is not worth while."""
+    def make(
+        self, graph: Graph, nodes: Sequence[Node], make: Callable[[Graph], SharedProgram]
+    ) -> SharedProgram | None:
+        """The same, compiled with hidden inputs; None if that fails, or is not worth while."""
         values = [n.value for n in nodes]
         hiding = self._hiding(values)
         if hiding is None:
@@ -104,7 +107,7 @@ class ProgramFamily:
             with compiling(hiding.tape):
                 hiding.wiring, hiding.program, hiding.nbytes, _ = make(hiding.graph(graph, nodes))
             program = hiding.program_for(values)
-        except Exception as error:  # it needs the numbers, or fails with its constants just so
+        except Exception as error:  # it needs the numbers, or fails with constants as well
             self.refusal = f"{type(error).__name__}: {error}"
             return None
         if program is None:
@@ -112,10 +115,10 @@ class ProgramFamily:
             return None
         self.attempts = 0
         self.programs = (hiding, *self.programs)[:MOST]
-        return Found(hiding.wiring, program, hiding.nbytes, True)
+        return SharedProgram(hiding.wiring, program, hiding.nbytes, True)
 
     def _hiding(self, values: Sequence) -> Exchangeable | None:
-        """What to compile for a recording with these values; None where that is not worth an attempt."""
+        """The program to compile for these values; None if that is not worth an attempt."""
         texts = list(map(text_of, values))
         known = {i for p in self.programs for i, of in enumerate(p.places) if of is not None}
         differ = [i for i, (a, b) in enumerate(zip(self.first, texts)) if a != b or i in known]
@@ -143,22 +146,22 @@ class Exchangeable:
         self.tape = Tape([first[k] for k in range(len(first))])
 
     def graph(self, graph: Graph, nodes: Sequence[Node]) -> Graph:
-        """The recorded graph with hidden inputs in the place of these constants."""
+        """The recorded graph with hidden inputs in place of these constants."""
         if named_in(" ".join([graph.name, *(n.name for n in graph.nodes if n.name)])):
             raise TypeError("a variable is called like a hidden number")
-        given = {n: self.tape.given[of] for n, of in zip(nodes, self.places) if of is not None}
-        return with_values(graph, given)
+        hidden_inputs = {n: self.tape.inputs[of] for n, of in zip(nodes, self.places) if of is not None}
+        return with_values(graph, hidden_inputs)
 
     def program_for(self, values: Sequence) -> Any:
-        """The program for a recording with these values; None where that is another one."""
-        given: dict[int, Any] = {}
+        """The program for a recording with these values; None if another program is needed."""
+        inputs: dict[int, Any] = {}
         for of, text, v in zip(self.places, self.constants, values):
-            if of is not None and of not in given:
-                given[of] = v
-            elif text_of(v) != (text if of is None else text_of(given[of])):
+            if of is not None and of not in inputs:
+                inputs[of] = v
+            elif text_of(v) != (text if of is None else text_of(inputs[of])):
                 return None
-        found = self.tape.values([given[k] for k in range(len(given))])
-        return None if found is None else self.program.exchanged(found)
+        hidden_values = self.tape.values([inputs[k] for k in range(len(inputs))])
+        return None if hidden_values is None else self.program.exchanged(hidden_values)
 
 
 def _may_differ(value: Any, dtype: np.dtype) -> bool:

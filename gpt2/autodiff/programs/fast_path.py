@@ -1,4 +1,4 @@
-"""The fast way in: a function written for the argument types of the last call.
+"""Fast entries: functions generated for the argument types of the last call.
 
     def entry(args, kwargs):
         if len(args) != 1 or kwargs: return slow(args, kwargs)
@@ -8,9 +8,9 @@
         r = program(x0)
         return r[0]
 
-It checks the types, the static values and the guard, and goes straight to the program; anything else goes the
-slow way, which looks the types up and writes a new entry. Taking arguments apart in general costs several
-microseconds, this one less than half of one.
+An entry checks the types, the static values and the guard, and calls the program; any other call takes the
+slow path, which looks up the types and generates a new entry. Flattening arguments in general costs several
+microseconds, this less than half of one.
 """
 
 from __future__ import annotations
@@ -27,26 +27,24 @@ from ..reuse.guard import GONE
 from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
-from ..tree import Record, Tree, flatten, unflatten
-from .transform import SCALAR, Transform, check_apart, check_overlap, matched_buffers
+from ..tree import DataClass, Tree, flatten, unflatten
+from .wiring import SCALAR, Transform, check_apart, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
     from .derived import Compiled, Derived
-    from .transform import Arguments
+    from .wiring import Arguments
 
 _UNSET = object()
 _ITEM = re.compile(r"(\w+)\[(\d+)\]")
-MANY = 32  # arrays in one container that are checked, passed on and given back by a loop, not by a line each
-
-
-DEEPEST = 64  # containers in containers: Python's parser takes 200
+MANY = 32  # arrays in one container that are handled by a loop, not by a line each
+DEEPEST = 64  # nested containers: Python's parser allows 200
 
 
 class _Text:
     """The source under construction."""
 
     def __init__(self, by_identity: bool):
-        self.by_identity = by_identity  # does the function ask by `is` for what may have an equal?
+        self.by_identity = by_identity  # does the function compare by `is` what may have an equal?
         self.lines: list[str] = []
         self.env: dict = {"ndarray": np.ndarray, "unset": _UNSET}
         self.leaves: list[str] = []
@@ -63,38 +61,38 @@ class _Text:
         return f"x{self.count}"
 
     def unless(self, condition: str) -> None:
-        """Go the slow way where the condition is true."""
+        """Take the slow path if the condition is true."""
         self.lines.append(f"    if {condition}: return slow(args, kwargs)")
 
 
 class _TooSpecial(Exception):
-    """An argument that is not worth a fast entry."""
+    """Raised for an argument that is not worth a fast entry."""
 
 
 def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) -> Callable:
-    """The entry for calls like this one, or `derived.slow` where there is none."""
+    """The entry for calls like this one, or `derived.slow` if there is none."""
     try:
-        return _made(derived, compiled, call, out)
+        return _entry_for(derived, compiled, call, out)
     except _TooSpecial:
         return derived.slow
 
 
-def _made(derived, compiled, call, out):
+def _entry_for(derived, compiled, call, out):
     if max(call.tree.depth(), compiled.wiring.tree.depth()) > DEEPEST:
         raise _TooSpecial
-    t = _Text(compiled.asked is not None)
+    t = _Text(compiled.identities is not None)
     args_tree, kwargs_tree = call.tree.children
-    given = iter(call.leaves)
-    _container(t, args_tree, "args", given)
+    leaves = iter(call.leaves)
+    _container(t, args_tree, "args", leaves)
     if kwargs_tree.children or out is not None:
-        _container(t, kwargs_tree, "kwargs", given, extra=int(out is not None))
+        _container(t, kwargs_tree, "kwargs", leaves, extra=int(out is not None))
     else:
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, derived, compiled.wiring, out)
     _guard(t, compiled.guard)
-    if compiled.questions is not None:
-        alike = t.value(compiled.questions.alike)
-        t.unless(f"not {alike}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
+    if compiled.preconditions is not None:
+        hold = t.value(compiled.preconditions.hold)
+        t.unless(f"not {hold}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.path is not None:
         taken = t.value(compiled.path.taken)
         t.unless(f"not {taken}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
@@ -129,10 +127,10 @@ def _load(t: _Text, derived):
 
 
 def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
-    """Take apart a tuple, list or dict of the right type, whose length has to be checked."""
+    """Check type and length of a tuple, list or dict, and its items."""
     kind, keys, children = tree.kind, tree.keys, tree.children
-    if isinstance(kind, Record):
-        return _record(t, tree, name, leaves)
+    if isinstance(kind, DataClass):
+        return _data_class(t, tree, name, leaves)
     if _is_special(t, kind, keys, name):
         raise _TooSpecial
     if name not in ("args", "kwargs"):
@@ -142,22 +140,22 @@ def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
     if keys is not None:
         _order(t, keys, name, extra)
     if len(children) >= MANY and not extra and all(child.is_leaf for child in children):
-        given = [next(leaves) for _ in children]
-        if all(map(_is_contiguous, given)):
-            return _arrays(t, name if keys is None else f"{name}.values()", given)
-        leaves = iter(given)
+        arrays = [next(leaves) for _ in children]
+        if all(map(_is_contiguous, arrays)):
+            return _arrays(t, name if keys is None else f"{name}.values()", arrays)
+        leaves = iter(arrays)
     return _one_by_one(t, name, keys, children, leaves)
 
 
 def _is_special(t: _Text, kind, keys, name: str) -> bool:
-    """Whether a container is one of a user's class, or of those whose identity would have to be noted."""
+    """Whether a container is of a user's class, or its identity may matter."""
     if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:
         return True
     return t.by_identity and bool(keys or issubclass(kind, tuple) and name != "args")
 
 
 def _one_by_one(t: _Text, name: str, keys, children, leaves) -> None:
-    """Name what is in a container, and check each of it."""
+    """Unpack a container into variables, and check each."""
     parts = [t.variable() for _ in children]
     if keys is not None:
         t.lines += [f"    {part} = {name}.get({t.value(key)}, unset)" for part, key in zip(parts, keys)]
@@ -171,15 +169,15 @@ def _is_contiguous(x) -> bool:
     return type(x) is np.ndarray and x.flags.c_contiguous
 
 
-def _arrays(t: _Text, values: str, given: list) -> None:
+def _arrays(t: _Text, values: str, arrays: list) -> None:
     """Check many contiguous arrays at once."""
     all_of = t.variable()
     t.lines.append(f"    {all_of} = tuple({values})")
-    t.unless(f"not {t.value(_alike([(x.shape, x.dtype) for x in given]))}({all_of})")
-    t.leaves += [f"{all_of}[{i}]" for i in range(len(given))]
+    t.unless(f"not {t.value(_all_like([(x.shape, x.dtype) for x in arrays]))}({all_of})")
+    t.leaves += [f"{all_of}[{i}]" for i in range(len(arrays))]
 
 
-def _alike(expected: list) -> Callable[[tuple], bool]:
+def _all_like(expected: list) -> Callable[[tuple], bool]:
     """Whether arrays are contiguous and of these shapes and dtypes."""
 
     def holds(arrays):
@@ -192,7 +190,7 @@ def _alike(expected: list) -> Callable[[tuple], bool]:
 
 
 def _joined(parts: list[str]) -> str:
-    """Expressions with commas between; many neighbours of one tuple, x[0], x[1], ..., as *x[0:n]."""
+    """Expressions joined by commas; many items of one tuple, x[0], x[1], ..., as *x[0:n]."""
     items = [_ITEM.fullmatch(p) for p in parts]
     texts, i = [], 0
     while i < len(parts):
@@ -206,8 +204,8 @@ def _joined(parts: list[str]) -> str:
     return ", ".join(texts)
 
 
-def _record(t: _Text, tree: Tree, name: str, leaves) -> None:
-    """Take apart an instance whose attributes are all in its `__dict__`."""
+def _data_class(t: _Text, tree: Tree, name: str, leaves) -> None:
+    """Check an instance whose attributes are all in its `__dict__`."""
     kind = tree.kind
     slots = any(type(m) is types.MemberDescriptorType for c in kind.type.__mro__ for m in vars(c).values())
     if slots and kind.type is not types.SimpleNamespace:
@@ -224,11 +222,11 @@ def _record(t: _Text, tree: Tree, name: str, leaves) -> None:
 
 def _order(t: _Text, keys, name: str, extra: int) -> None:
     """The order of the keys is part of the value: a function may go through them."""
-    given = f"tuple({name})" if not extra else f"tuple([k for k in {name} if k != 'out'])"
+    key_order = f"tuple({name})" if not extra else f"tuple([k for k in {name} if k != 'out'])"
     if any(type(k) is not str for k in keys):  # 1 == True
-        t.unless(f"not {t.value(same_items)}({given}, {t.value(keys)})")
+        t.unless(f"not {t.value(same_items)}({key_order}, {t.value(keys)})")
     elif len(keys) > 1:
-        t.unless(f"{given} != {t.value(keys)}")
+        t.unless(f"{key_order} != {t.value(keys)}")
 
 
 def _check(t: _Text, tree: Tree, name: str, leaves) -> None:
@@ -265,7 +263,7 @@ def _leaf(t: _Text, name: str, x) -> None:
 
 
 def _buffers(t: _Text, derived, wiring, out) -> str:
-    """Check `out` and give the text of the tuple of buffers."""
+    """Check `out`; the text of the tuple of buffers."""
     t.lines.append("    out = kwargs.get('out', unset)")
     leaves, tree = flatten(out)
     t.leaves, outer = [], t.leaves
@@ -288,7 +286,7 @@ def _buffers(t: _Text, derived, wiring, out) -> str:
 
 def _call(t: _Text, derived, compiled, buffers: str) -> None:
     wiring, program = compiled.wiring, compiled.program
-    given = [t.leaves[i] for i in wiring.feed] + [t.value(a) for a in compiled.outside]
+    operands = [t.leaves[i] for i in wiring.feed] + [t.value(a) for a in compiled.outside]
     execute = type(derived.transform).execute
     if execute is not _plain_execute():
         run = t.value(derived.transform.execute)
@@ -302,23 +300,22 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
         single = program.single
         t.lines += [
             "    try:",
-            f"        r = {t.value(program.function)}({_joined(given)})",
+            f"        r = {t.value(program.function)}({_joined(operands)})",
             "    except trouble:",
-            f"        r = {t.value(program.in_numpy)}({_joined(given)}){'[0]' if single else ''}",
+            f"        r = {t.value(program.in_numpy)}({_joined(operands)}){'[0]' if single else ''}",
         ]
         text = "r" if single else "r[{}]"
         _updates(t, wiring, text)
 
-        def given_back(o) -> str:
+        def result_text(o) -> str:
             if o.kind != SCALAR:
                 return text.format(o.index)
             return f"{t.value(wiring.graph.outputs[o.index].dtype.type)}({text.format(o.index)})"
 
-        t.lines.append("    return " + _result(t, wiring, given_back))
+        t.lines.append("    return " + _result(t, wiring, result_text))
         return
-    t.lines.append(
-        f"    r = {t.value(program)}({_joined([*given, f'out={buffers}'] if buffers != 'None' else given)})"
-    )
+    arguments = operands if buffers == "None" else [*operands, f"out={buffers}"]
+    t.lines.append(f"    r = {t.value(program)}({_joined(arguments)})")
     _updates(t, wiring, "r[{}]")
     tail = {"array": "", "scalar": "[()]", "number": ".item()"}
     t.lines.append("    return " + _result(t, wiring, lambda o: f"r[{o.index}]{tail[o.kind]}"))

@@ -1,13 +1,12 @@
-"""Programs for fixed types: what an engine calls thousands of times with arrays of the same shapes.
+"""Programs for fixed types: for functions called thousands of times with arrays of the same shapes.
 
     Fixed(f)        f compiled as it stands
     FixedPair(f)    f's first result and its pullback: a forward program that saves what a minimum cut says,
                     and a backward program for it; or the two in one
 
-Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad`
-they do not look for what f reads besides its arguments: f promises to be a pure function of them.
-What f decides by looking at its arguments (`if ids.max() >= V: raise`) is checked at each call, by a
-small program of its own.
+Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad` they do not
+check what f reads besides its arguments: f must be a pure function of them. Branches on values of arguments
+(`if ids.max() >= V: raise`) are checked at each call by a small program.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ..reuse.kinds import cannot_change
 from ..switches import Options
 from ..tree import flatten, unflatten
 from .derived import name_of
-from .transform import check_apart
+from .wiring import check_apart
 
 
 def signature(args: Sequence, static: dict) -> tuple:
@@ -49,20 +48,20 @@ def _arrays(args: Sequence) -> list[np.ndarray]:
 
 
 def of_arrays(f: Callable, args: Sequence, static: dict) -> tuple[Callable, Sequence, dict]:
-    """(f, args, static) such that all that a recording would take for an operand is an array.
+    """(f, args, static) in which only arrays are operands of a recording.
 
-    Numbers are constants of the program here, and record takes Python floats for operands.
+    Numbers are constants of the program here, while `record` treats Python floats as operands.
     """
     leaves, tree = flatten((tuple(args), static))
     if all(type(x) is np.ndarray for x in leaves):
         return f, args, static
 
     def function(*arrays):
-        given = iter(arrays)
-        return f(*(next(given) if type(a) is np.ndarray else a for a in args), **static)
+        remaining = iter(arrays)
+        return f(*(next(remaining) if type(a) is np.ndarray else a for a in args), **static)
 
     names = [name for name, x in zip(input_names(f, tree), leaves) if type(x) is np.ndarray]
-    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # by which inputs are named
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # names the inputs
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
     )
     return function, _arrays(args), {}
@@ -88,12 +87,12 @@ def check_pure(rec: Recording) -> None:
             )
 
 
-SIGNATURES = 256  # for which programs are kept: the oldest go first
+SIGNATURES = 256  # that programs are cached for; the oldest go first
 
 
 class _Entry:
-    """The programs of one recording. `path` tells at which arguments they may be used; `captured` are the
-    arrays from outside that f reads.
+    """The programs of one recording, valid for arguments on `path`. `captured`: the arrays from outside that
+    f reads.
     """
 
     path: Path
@@ -101,7 +100,7 @@ class _Entry:
 
 
 class _Entries:
-    """Entries by signature; those of one signature differ in what their recordings looked at."""
+    """Entries by signature; those of one signature differ in their paths."""
 
     def __init__(self, f: Callable, options: Options | None = None, name: str | None = None):
         self.f, self.options, self.name = f, options, name
@@ -153,7 +152,7 @@ class _Entries:
 
 
 class _Summing:
-    """A program and, made when first asked for, the one that adds its results to the caller's buffers."""
+    """A program and, made on first use, the one that adds its results to the caller's buffers."""
 
     def __init__(self, graph: Graph, pipeline: Pipeline, name: str, half: str = "", lend: bool = False):
         self.graph, self.pipeline, self.name = graph, pipeline, name
@@ -189,24 +188,22 @@ class _FixedEntry(_Entry):
         """There is one program, and it is made."""
 
     def buffers(self, out: Sequence[np.ndarray | None]) -> tuple:
-        """Buffers for the parts of a tuple of results, as one for each array: those inside of a part that is
-        a container have none.
-        """
-        found: list[np.ndarray | None] = []
+        """Buffers by array, from those for the parts of a tuple of results: None for arrays in containers."""
+        by_array: list[np.ndarray | None] = []
         for b, part in zip(out, self.tree.children):
-            found += [b] if part.is_leaf else [None] * part.size
-        return tuple(found)
+            by_array += [b] if part.is_leaf else [None] * part.size
+        return tuple(by_array)
 
 
 class Fixed(_Entries):
-    """f compiled for the types of the arguments that it is called with, to be called very often.
+    """f compiled for the types of the arguments that it is called with, to be called often.
 
     f         a pure function of its arguments. Arrays among them (np.ndarray itself, of any shape, real,
               complex, integer or bool) are the program's operands; everything else has to be hashable and is
-              part of the program, as are keyword arguments: equal ones have one program, so f must not ask
-              for one by `is`
+              part of the program, as are keyword arguments: equal ones share a program, so f must not compare
+              them by `is`
     options   ad.Options, or None for the default ones
-    name      what the program is called in its source; by default as f is
+    name      the program's name in its source; by default that of f
 
         fixed(*args, out=None, add=False, **static)
 
@@ -240,7 +237,7 @@ class Fixed(_Entries):
 
 
 class _PairEntry(_Entry):
-    """Forward and backward program; `joint`, made when first asked for, does the work of both in one."""
+    """Forward and backward program; `joint`, made on first use, is both in one."""
 
     def __init__(self, rec: Recording, wrt: Sequence[int], pipeline: Pipeline, rate: float, ample: int):
         self.name, self.pipeline = rec.graph.name, pipeline
@@ -269,33 +266,33 @@ class _PairEntry(_Entry):
 
 
 def _joined(forward: Graph, backward: Graph) -> Graph:
-    """Both as one program. What the backward computes again stays apart from what it is a copy of, but for
+    """Both as one program. Values that the backward recomputes are not merged with the forward's, except
     views of the inputs, such as the parts of a model's weights that belong to a block.
     """
-    kept = forward.outputs[1:]
+    saved = forward.outputs[1:]
     views: dict[tuple, Node] = {}
-    given = set(forward.inputs)  # and the views of them
+    from_inputs = set(forward.inputs)  # and the views of them
 
     def known(n: Node) -> Node:
-        if n.op not in VIEWS or n.args[0] not in given:
+        if n.op not in VIEWS or n.args[0] not in from_inputs:
             return n
-        given.add(n)
+        from_inputs.add(n)
         return views.setdefault(n.key(), n)
 
     for n in forward.nodes:
         known(n)
     gradients = remade(
-        backward.outputs, dict(zip(backward.inputs, kept)), lambda n, args: known(with_args(n, args))
+        backward.outputs, dict(zip(backward.inputs, saved)), lambda n, args: known(with_args(n, args))
     )
-    inputs = (*forward.inputs, *backward.inputs[len(kept) :])
+    inputs = (*forward.inputs, *backward.inputs[len(saved) :])
     return Graph(inputs, (forward.outputs[0], *gradients), forward.name)
 
 
 class Saved(tuple):
     """The arrays that a FixedPair's forward keeps for its backward, a tuple.
 
-    `backward` is the program that takes them, `slots` says for each argument of f which of its results is
-    that argument's gradient.
+    `backward` is the program that takes them; `slots` has for each argument of f the index of its gradient
+    among the program's results.
     """
 
     backward: _Summing
@@ -303,7 +300,7 @@ class Saved(tuple):
 
 
 class FixedPair(_Entries):
-    """f's first result and its pullback, compiled for the types of the arguments, to be called very often.
+    """f's first result and its pullback, compiled for the types of the arguments, to be called often.
 
         forward(*args, out=None, **static) -> (out, saved)
         backward(dout, saved, out=None, add=False) -> one gradient an argument
@@ -312,11 +309,10 @@ class FixedPair(_Entries):
     f         as for Fixed; only its first result, one array, is differentiated. Gradients are taken with
               respect to all arguments that are arrays of floats; the others have None
     options   ad.Options, or None for the default ones
-    name      what the programs are called in their sources; by default as f is
-    rate      nanoseconds that keeping a byte costs (ops/cost.py): higher rates save memory and compute more
-              again
-    ample     bytes that may be kept nearly free of charge: the rate counts where more would be kept
-    wanted    for each argument whether its gradient is wanted; None: of all. Nothing is computed or kept for
+    name      the programs' name in their sources; by default that of f
+    rate      the cost of keeping a byte in nanoseconds (ops/cost.py): higher rates save memory and recompute
+    more ample     bytes that may be kept nearly free: the rate applies to what exceeds them wanted    for
+    each argument whether its gradient is wanted; None: of all. Nothing is computed or kept for
               the others: their gradients are None
 
     dout has the shape and dtype of f's first result, each gradient those of its argument. `out` has a buffer
@@ -347,34 +343,34 @@ class FixedPair(_Entries):
         self.rate, self.ample, self.wanted = rate, ample, wanted
 
     def entry_of(self, rec: Recording, args: Sequence, pipeline: Pipeline) -> _PairEntry:
-        asked = [wanted for a, wanted in zip(args, self._asked(args)) if type(a) is np.ndarray]
-        wrt = [k for k, wanted in enumerate(asked) if wanted]
+        flags = [wanted for a, wanted in zip(args, self._has_gradient(args)) if type(a) is np.ndarray]
+        wrt = [k for k, wanted in enumerate(flags) if wanted]
         if not wrt:
             raise AutodiffError(f"{self.name or name_of(self.f)}: no gradient is wanted, or can be had")
         return _PairEntry(rec, wrt, pipeline, self.rate, self.ample)
 
-    def _asked(self, args: Sequence) -> list[bool]:
-        """For each argument whether it gets a gradient: those that are wanted, of arrays of floats."""
+    def _has_gradient(self, args: Sequence) -> list[bool]:
+        """For each argument whether it gets a gradient: a float array whose gradient is wanted."""
         wanted = [True] * len(args) if self.wanted is None else self.wanted
         return [
             w and type(a) is np.ndarray and a.dtype.kind in "fc" for a, w in zip(args, wanted, strict=True)
         ]
 
     def _slots(self, args: Sequence) -> list:
-        """For each argument the number of its gradient, or None."""
+        """For each argument the index of its gradient, or None."""
         count = itertools.count()
-        return [next(count) if asked else None for asked in self._asked(args)]
+        return [next(count) if has else None for has in self._has_gradient(args)]
 
     def graphs(self, *args: Any, **static: Any) -> tuple[Graph, Graph]:
         """The graphs of the forward and the backward program for these arguments; see readable_source."""
         return self.entry(args, static)[0].graphs
 
     def source(self, *args: Any, **static: Any) -> str:
-        """The forward and the backward for these arguments as two functions for people, which run by copy and
-        paste: NAME_forward(*arrays) gives the result and what is kept, NAME_backward(*kept, dout) the
-        gradients. What the steps of a loop keep is a list with a row for each step.
+        """Readable source of the forward and the backward for these arguments: NAME_forward(*arrays) returns
+        the result and the saved arrays, NAME_backward(*saved, dout) the gradients. What the steps of a loop
+        save is a list with a row for each step.
 
-        Where an op has no name in NumPy, it is the programs that run.
+        If an op has no name in NumPy, it is the source of the programs that run.
 
             >>> pair = ad.FixedPair(lambda x: np.tanh(x), name="f")
             >>> print(pair.source(np.ones(3)).split("\n\n\n")[2].rstrip())
@@ -389,7 +385,7 @@ class FixedPair(_Entries):
         return text or f"{e.forward.source}\n\n{e.backward.program.source}"
 
     def memory_drawing(self, *args: Any, **static: Any) -> str:
-        """Who holds which memory while `both` works on these arguments, as an SVG; see ad.drawing."""
+        """The use of memory while `both` runs on these arguments, as an SVG; see ad.drawing."""
         return self.entry(args, static)[0].joint.program.memory_drawing()
 
     def forward(self, *args: Any, out: np.ndarray | None = None, **static: Any) -> tuple[Any, Saved]:
@@ -421,7 +417,7 @@ class FixedPair(_Entries):
         add: bool = False,
         **static: Any,
     ) -> tuple[Any, tuple]:
-        """(f's first result, the gradients), by one program that hands nothing over."""
+        """(f's first result, the gradients), by one program."""
         e, arrays = self.entry(args, static)
         slots = self._slots(args)
         flat = _filled(out, slots)
@@ -430,5 +426,5 @@ class FixedPair(_Entries):
 
 
 def _filled(out, slots: list):
-    """Buffers an argument, as buffers a gradient."""
+    """Buffers by argument as buffers by gradient."""
     return None if out is None else tuple(b for b, k in zip(out, slots) if k is not None)

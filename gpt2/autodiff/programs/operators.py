@@ -1,5 +1,5 @@
-"""Operators, such as ad.scan: they take a function and run it at once, by a program of their own or within a
-recording that is under way.
+"""Operators, such as ad.scan: they take a function and run it at once, as a compiled program or inside the
+current recording.
 """
 
 from __future__ import annotations
@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..record import recording
+from ..record import recorder
 from ..record.value import Recorded
 from ..tree import flatten
 from .derived import derived_of
-from .transform import Compile
+from .wiring import Compile
 
 
 class Operator(Compile):
-    """Called with f and its arguments it gives compute(f, *args, *settings).
+    """Called with f and its arguments it returns compute(f, *args, *settings).
 
-    Outside of any recording that is compiled, and the program is kept with f.
+    Outside recordings that is compiled, and the program is cached on f.
     """
 
     takes_out = False
@@ -35,6 +35,6 @@ class Operator(Compile):
         return operated
 
     def __call__(self, f: Callable, *args: Any, pure: bool = False) -> Any:
-        if recording.current() is None and not any(type(x) is Recorded for x in flatten(args)[0]):
+        if recorder.current() is None and not any(type(x) is Recorded for x in flatten(args)[0]):
             return derived_of(f, self, pure).entry(args, {})
         return self.compute(f, *args, *self.settings)

@@ -1,12 +1,11 @@
-"""Functions that a larger one calls again and again with arguments of the same types, as a model its blocks.
+"""ad.repeated: for functions called many times with arguments of the same types, such as a model's blocks.
 
     block = ad.repeated(block)
     for weights in blocks:
         x = block(x, *weights)          recorded once, and one node of the graph each time
 
-The node is a `stretch` (derive/stretch.py), as passes/alike.py makes of stretches that it finds to be alike.
-So simplification, derivation and the choice of what is kept are done for the function once, whatever the
-number of its calls.
+The node is a `stretch` (derive/stretch.py), as passes/alike.py makes of equal parts of a graph. So
+simplification, differentiation and the choice of what is kept are done once, whatever the number of calls.
 """
 
 from __future__ import annotations
@@ -18,25 +17,24 @@ from typing import Any
 import numpy as np
 
 from ..ops.subgraph import items, stretch
-from ..record import recording
+from ..record import recorder
 from ..record.record import Recording, record
-from ..record.recording import ActiveRecording
+from ..record.recorder import Recorder
 from ..record.source_lines import site
 from ..record.unevaluated import zeros_like
 from ..record.value import Recorded
 from ..tree import flatten, unflatten
-from .transform import leaf_key, result_leaves
+from .wiring import leaf_key, result_leaves
 
-_UNSEEN = object()  # stands for a key that nothing is known of
+_UNSEEN = object()
 
 
 def repeated(f: Callable) -> Callable:
-    """f, a pure function of its arguments, for a function that calls it often with the same types of them.
+    """f, a pure function of its arguments, recorded once for many calls with the same types.
 
-    Where the calling function is recorded by a FixedPair, f is recorded once for all calls with the same
-    types of arrays and equal other arguments, and the program has its code once. Where one recording cannot
-    stand for all calls, because f looks at values, reads arrays from outside, or gives back what shares
-    memory with its arguments, and everywhere else, it is f.
+    If the calling function is recorded by a FixedPair, f is recorded once for all calls with the same types
+    of arrays and equal other arguments, and the program has its code once. Everywhere else, and if f reads
+    values or arrays from outside, or returns what shares memory with its arguments, this is f.
 
         >>> layer = ad.repeated(lambda x, w: np.tanh(x @ w))
         >>> def model(x, *weights):
@@ -51,8 +49,8 @@ def repeated(f: Callable) -> Callable:
 
     @functools.wraps(f)
     def called(*args, **kwargs):
-        rec = recording.current()
-        if rec is None or not rec.dry or rec is not recording.outermost():
+        rec = recorder.current()
+        if rec is None or not rec.dry or rec is not recorder.outermost():
             return f(*args, **kwargs)
         leaves, tree = flatten((args, kwargs))
         if not all(type(x) is Recorded and x._rec is rec and type(x.value) is np.ndarray for x in leaves):
@@ -68,32 +66,32 @@ def repeated(f: Callable) -> Callable:
 
 
 def _recorded(f: Callable, args: Sequence, kwargs: dict) -> Recording | None:
-    """One recording for all calls; None where there can be none."""
-    found = record(f, args, kwargs, dry=True)
-    if found.captures or found.lifted or found.written or found.reads or found.unstable or found.draws:
+    """One recording for all calls, or None."""
+    rec = record(f, args, kwargs, dry=True)
+    if rec.captures or rec.lifted or rec.written or rec.reads or rec.unstable or rec.draws:
         return None
-    results = result_leaves(found)
+    results = result_leaves(rec)
     if any(type(r) is not np.ndarray for r in results):
         return None
     arrays = [*results, *(x.value for x in flatten((args, kwargs))[0])]
     for k, result in enumerate(results):
-        if any(np.may_share_memory(result, other) for other in arrays[k + 1 :]) or not _as_made(result):
+        if any(np.may_share_memory(result, other) for other in arrays[k + 1 :]) or not _is_dense(result):
             return None
-    return found
+    return rec
 
 
-def _as_made(result: np.ndarray) -> bool:
-    """Whether the array lies in memory as one that NumPy makes, in some order of its axes."""
+def _is_dense(result: np.ndarray) -> bool:
+    """Whether the array is contiguous, in some order of its axes."""
     return zeros_like(result).strides == result.strides
 
 
-def _call(rec: ActiveRecording, known: Recording, leaves: Sequence[Recorded]) -> Any:
-    """The results of a call, as values that are not computed."""
+def _call(rec: Recorder, known: Recording, leaves: Sequence[Recorded]) -> Any:
+    """The results of a call, as stand-ins that are not computed."""
     node = stretch(known.graph, [x.node for x in leaves])
     node.loc = site().loc
-    made = []
+    results = []
     for n, o, value in zip(items(node), known.graph.outputs, result_leaves(known)):
         n.name, n.loc = o.name, o.loc
         rec.guessed.add(n)
-        made.append(Recorded(rec, n, zeros_like(value)))
-    return unflatten(known.out_tree, made)
+        results.append(Recorded(rec, n, zeros_like(value)))
+    return unflatten(known.out_tree, results)

@@ -14,8 +14,8 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..ops import apply
-from ..record import recording, source_lines
-from ..record.draws import Draw, Drawing, taker
+from ..record import recorder, source_lines
+from ..record.draws import Draw, Drawing, drawing_recorder
 from ..record.value import Recorded, as_node, value_of
 from . import sampling  # noqa: F401  the rows are in the table then
 
@@ -33,9 +33,9 @@ _OUT = {"standard_normal": 2, "random": 2, "standard_gamma": 3, "standard_expone
 
 def _plainly(generator: np.random.Generator, name: str, args: Sequence, kwargs: dict) -> Any:
     """A call that gives plain numbers. A recording that has seen some may not be used again."""
-    run = recording.outermost()
+    run = recorder.outermost()
     if run is not None:
-        run.drew_plainly.append(name)
+        run.plain_draws_noted.append(name)
     return getattr(generator, name)(*args, **kwargs)
 
 
@@ -118,12 +118,12 @@ for _name in dir(np.random.Generator):
 
 
 def _recorded(*params: Any) -> bool:
-    return any(type(x) is Recorded for x in params) and taker() is not None
+    return any(type(x) is Recorded for x in params) and drawing_recorder() is not None
 
 
 def _plain_call(drawing: Drawing, name: str, *args: Any, **kwargs: Any) -> Any:
     """A call whose arguments are all plain."""
-    g, run = drawing.generator, taker()
+    g, run = drawing.generator, drawing_recorder()
     if run is None:
         return _plainly(g, name, args, kwargs)
     if any(type(x) is Recorded for x in (*args, *kwargs.values())):
@@ -145,7 +145,7 @@ def _own(x: Any) -> Any:
 
 def _implicit(drawing: Drawing, name: str, op: str, param: Any, size: Any, *args: Any) -> Any:
     """A sample that depends on a recorded parameter: an input, as a function of that."""
-    run = taker()
+    run = drawing_recorder()
     if param._rec is not run or np.asarray(value_of(param)).dtype.kind != "f":
         raise UnsupportedError(
             f"rng.{name} of a value inside of another function that is derived, checkpointed or a loop's "
@@ -157,7 +157,7 @@ def _implicit(drawing: Drawing, name: str, op: str, param: Any, size: Any, *args
     wide = np.broadcast_to(param, z.shape) if np.shape(value_of(param)) != z.shape else param
     wide = wide.astype(z.dtype) if z.dtype != wide.dtype else wide
     node = apply(op, as_node(run, wide), z.node)
-    recording.label(node, source_lines.site())
+    recorder.label(node, source_lines.site())
     return Recorded(run, node, z.value, owned=False)
 
 

@@ -1,9 +1,9 @@
-"""From NumPy to a graph: the function runs once on values that note what is done with them."""
+"""Records a function as a graph: it runs once on values that note each operation on them."""
 
 from . import functions, ufuncs  # noqa: F401  they enter what answers NumPy's protocols
-from .conversions import see
 from .dispatch import recorded_functions
-from .functions.as_written import see_polynomials
+from .functions.as_written import intercept_polynomials
+from .interception import intercept
 
-see(recorded_functions())
-see_polynomials()
+intercept(recorded_functions())
+intercept_polynomials()

@@ -1,4 +1,6 @@
-"""Notices changes of containers among the arguments: a recording gets copies, so they would be lost."""
+"""Refuses changes of containers among the arguments: f gets copies while it is recorded, so they would be
+lost.
+"""
 
 from __future__ import annotations
 
@@ -17,64 +19,66 @@ _CHANGES = frozenset(
 )
 
 
-def check_unchanged(f: Callable, name: str, given: Any, tree: Tree, leaves: Sequence) -> None:
-    """Raise where f changed a container among its arguments, of which `given` is a copy."""
-    _drop_defaults(given, tree)
-    found, now = flatten(given)
-    if now == tree and all(a is b for a, b in zip(found, leaves)):
+def check_unchanged(f: Callable, name: str, copies: Any, tree: Tree, leaves: Sequence) -> None:
+    """Raise WriteError if f changed a container among its arguments; `copies` are those it was called
+    with.
+    """
+    _drop_defaults(copies, tree)
+    new_leaves, new_tree = flatten(copies)
+    if new_tree == tree and all(a is b for a, b in zip(new_leaves, leaves)):
         return
     where = None
-    if now.size == tree.size:
-        paths = (p for p, a, b in zip(tree.paths(), found, leaves) if a is not b)
+    if new_tree.size == tree.size:
+        paths = (p for p, a, b in zip(tree.paths(), new_leaves, leaves) if a is not b)
         where = next(paths, None)
-    what = (
+    description = (
         "a list or dict among its arguments" if where is None else f"what its arguments hold at {where[1:]}"
     )
     lines = changing_lines(f)
     loc = lines[0] if len(lines) == 1 else None
-    there = "" if loc or not lines else f" (in line {' or '.join(str(line) for _, line, _ in lines)})"
+    lines_text = "" if loc or not lines else f" (in line {' or '.join(str(line) for _, line, _ in lines)})"
     raise WriteError(
-        f"{name} changes {what}{there}, and the caller would not see it: it has a copy. Change a copy of "
-        "your own (dict(d), list(l)), and return what is new",
+        f"{name} changes {description}{lines_text}, and the caller would not see it: it has a copy. Change "
+        "a copy of your own (dict(d), list(l)), and return what is new",
         loc,
     )
 
 
-def with_tuples(made: Any, given: Any) -> Any:
-    """`made`, which was put together of recorded values like `given`, with the tuples of `given` in which
-    nothing is recorded: a function may ask for one by `is`. What else holds something is a copy.
+def with_tuples(copy: Any, original: Any) -> Any:
+    """`copy`, a container of recorded values like `original`, with those tuples of `original` in which
+    nothing is recorded: a function may compare one by `is`.
     """
-    if type(made) is not type(given) or not (isinstance(made, tuple) or type(made) in (list, dict)):
-        return made
-    places = list(made) if type(made) is dict else range(len(made))
-    if not isinstance(made, tuple):
+    if type(copy) is not type(original) or not (isinstance(copy, tuple) or type(copy) in (list, dict)):
+        return copy
+    places = list(copy) if type(copy) is dict else range(len(copy))
+    if not isinstance(copy, tuple):
         for k in places:
-            made[k] = with_tuples(made[k], given[k])
-        return made
-    parts = [with_tuples(made[k], given[k]) for k in places]
-    if all(map(operator.is_, parts, given)):
-        return given
-    return type(made)(*parts) if hasattr(made, "_fields") else type(made)(parts)
+            copy[k] = with_tuples(copy[k], original[k])
+        return copy
+    parts = [with_tuples(copy[k], original[k]) for k in places]
+    if all(map(operator.is_, parts, original)):
+        return original
+    return type(copy)(*parts) if hasattr(copy, "_fields") else type(copy)(parts)
 
 
 def changing_lines(f: Callable) -> list[tuple]:
-    """(file, line, function) of what looks like changes of containers in f."""
+    """(file, line, function) of the lines of f that seem to change containers."""
     f = getattr(f, "__wrapped__", f)
     code = getattr(getattr(f, "__func__", f), "__code__", None)
     if not isinstance(code, types.CodeType):
         return []
-    found, line = [], code.co_firstlineno
+    changes, line = [], code.co_firstlineno
     for i in dis.get_instructions(code):
         line = i.positions.lineno or line if i.positions is not None else line
         if i.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") or (
             i.opname in ("LOAD_METHOD", "LOAD_ATTR") and i.argval in _CHANGES
         ):
-            found.append((code.co_filename, line, code.co_name))
-    return list(dict.fromkeys(found))
+            changes.append((code.co_filename, line, code.co_name))
+    return list(dict.fromkeys(changes))
 
 
 def _drop_defaults(x: Any, tree: Tree) -> None:
-    """Take out of each defaultdict what merely reading it put there."""
+    """Remove from each defaultdict the entries that reading it has added."""
     if tree.kind is None:
         return
     if isinstance(x, defaultdict) and x.default_factory is not None:
@@ -84,7 +88,7 @@ def _drop_defaults(x: Any, tree: Tree) -> None:
                 del x[k]
     try:
         parts = tree.items_of(x)
-    except (LookupError, TypeError, AttributeError):  # something is not there any more
+    except (LookupError, TypeError, AttributeError):  # a part was removed
         return
     for part, child in zip(parts, tree.children):
         _drop_defaults(part, child)

@@ -2,14 +2,14 @@
 
 `@handles(np.var)` names the NumPy function that a handler stands for. The handler takes the same arguments,
 with nodes in place of recorded values, and returns the node of the result, or a tuple or list of them.
-NumPy itself computes the concrete value, so value, shape, dtype and errors are its own; that the node
-agrees in shape and dtype is checked at each call. Where NumPy gives a view, the handler's node is reached
-from the argument's by ops that can be undone (writes.py).
+NumPy itself computes the concrete value, so value, shape, dtype and errors are its own; each call checks that
+the node has the same shape and dtype. Where NumPy returns a view, the ops from the argument's node to the
+handler's are ones that can be undone (writes.py).
 
-A handler under `@raw(np.put)` gets the recorded values themselves: it writes to one, or gives no array.
+A handler under `@raw(np.put)` gets the recorded values themselves: it writes to one, or returns no array.
 
-The handlers stand in functions/, one family a file. Most of what NumPy composes in Python has none: it runs
-on the recorded values as NumPy wrote it (functions/as_written.py).
+The handlers are in functions/, one family a file. Most of what NumPy writes in Python needs none: NumPy's own
+code runs on the recorded values (functions/as_written.py).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..atoms import is_plain
 from ..errors import AutodiffError, located, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import build
-from . import recording, source_lines
-from .conversions import plain
-from .recording import NUMBERS, ActiveRecording, current, innermost, local
+from . import recorder, source_lines
+from .interception import plain
+from .recorder import NUMBERS, Recorder, current, innermost, local
 from .unwatched import unwatched
-from .value import ANSWERS, Recorded, as_node, node_in
+from .value import PROTOCOLS, Recorded, as_node, node_in
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -41,30 +41,29 @@ if TYPE_CHECKING:
 
 @dataclass
 class Entry:
-    """How a function or a ufunc is recorded: one of the first four says it, unless there is a rule."""
+    """How a function or ufunc is recorded: by one of the first four fields, unless `rule` takes the call."""
 
     op: str | None = None  # the row of a ufunc
     nodes: Callable | None = None  # makes the nodes of the result from those of the arguments
-    takes: Callable | None = None  # takes the recorded values themselves
+    raw: Callable | None = None  # a handler of the recorded values themselves
     refused: str | None = None  # why it must not even be tried
-    rule: Callable | None = None  # of a program's own: it takes the call, or gives NotImplemented
-    is_helper: bool = False  # one of functions/, and none of NumPy's
-    # It runs nothing of the user's where it is given arrays and numbers, nor does its handler: it is noted
-    # unwatched
+    rule: Callable | None = None  # the user's own, which may return NotImplemented
+    is_helper: bool = False  # a function of functions/, not of NumPy
+    # On arrays and numbers neither it nor its handler runs code of the user's: its node is added unwatched
     quiet: bool = False
-    moves: bool = False  # it only moves numbers, so that no warning can come of it: it is computed so, too
+    moves: bool = False  # it only moves numbers, which cannot warn: it is computed unwatched, too
 
 
 TABLE: dict[Callable, Entry] = {}
 NO_ENTRY = Entry()
-# Functions whose node had another dtype than NumPy's result: a test keeps this empty
-SETTLED: set[str] = set()
+# Functions whose node had another dtype than NumPy's result, and was cast: a test keeps this empty
+RECAST: set[str] = set()
 
-# An argument that may be recorded: a handler then gets its node, and otherwise what the user gave. Handlers
-# say Node where the argument is the only one that can be recorded.
+# An argument that may be recorded: a handler gets its node, or else the plain argument. Handlers say Node
+# where only this argument can be recorded.
 Operand: TypeAlias = "Node | npt.ArrayLike"
-# The same for functions that take recorded values
-Given: TypeAlias = "Recorded | npt.ArrayLike"
+# The same for raw handlers
+RecordedLike: TypeAlias = "Recorded | npt.ArrayLike"
 
 
 def recorded_functions() -> set[Callable]:
@@ -72,7 +71,7 @@ def recorded_functions() -> set[Callable]:
     return {
         function
         for function, entry in TABLE.items()
-        if (entry.nodes or entry.takes) and not entry.is_helper and not isinstance(function, np.ufunc)
+        if (entry.nodes or entry.raw) and not entry.is_helper and not isinstance(function, np.ufunc)
     }
 
 
@@ -97,29 +96,31 @@ def since(name: str) -> tuple[Callable, ...]:
 
 def raw(*functions: Callable) -> Callable[[Callable], Callable]:
     """Enter a handler that takes recorded values rather than nodes."""
-    return _entering("takes", *functions)
+    return _entering("raw", *functions)
 
 
 def helper(function: Callable) -> Callable[[Callable], Callable]:
-    """Enter a handler for a function of our own, which computes with NumPy what the handler records."""
+    """Enter a handler for a function of the compiler's, which computes with NumPy what the handler
+    records.
+    """
     return _entering("nodes", function, is_helper=True)
 
 
 def refuse(because: str, *functions: Callable) -> None:
-    """Enter functions that must not even be tried."""
+    """Enter functions that are not supported, and must not even be tried."""
     for function in functions:
         TABLE[function] = Entry(refused=because)
 
 
 def quiet(*functions: Callable, moves: bool = False) -> None:
-    """Note of functions in the table that they are quiet, and whether they only move numbers."""
+    """Mark functions in the table as quiet, and as only moving numbers."""
     for function in functions:
         TABLE[function].quiet, TABLE[function].moves = True, moves
 
 
 def operand(x: Any, like: np.dtype | None = None) -> Node:
     """A handler's argument as a node. Python numbers take their dtype from `like`."""
-    return as_node(recording.local.building, x, like)
+    return as_node(recorder.local.building, x, like)
 
 
 def operands(*xs: Any) -> list[Node]:
@@ -133,22 +134,22 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     """Run one of NumPy's functions on arguments of which some are recorded."""
     function = plain(function)
     entry = TABLE.get(function, NO_ENTRY)
-    if entry.rule is not None and (answer := entry.rule(*args, **kwargs)) is not NotImplemented:
-        return answer
-    if entry.takes is not None:
-        return entry.takes(*args, **kwargs)
+    if entry.rule is not None and (result := entry.rule(*args, **kwargs)) is not NotImplemented:
+        return result
+    if entry.raw is not None:
+        return entry.raw(*args, **kwargs)
     if entry.refused is not None:
         raise unsupported(full_name(function), source_lines.here(), entry.refused)
     args, kwargs, out = _without_out(function, args, kwargs)
-    found: list[Recorded] = []
-    values, options, rec, site, known = _begun(args, kwargs, out, found)
+    recorded: list[Recorded] = []
+    values, options, rec, site, known = _values_of_call(args, kwargs, out, recorded)
     known = known and entry.quiet
-    moved = known and entry.moves and options.keys() <= _PLACES
-    value, guess = (_moved if moved else _computed)(rec, function, values, options, site)
+    unwatched_too = known and entry.moves and options.keys() <= _LAYOUT_OPTIONS
+    value, guess = (_compute_unwatched if unwatched_too else _compute)(rec, function, values, options, site)
     if entry.nodes is None:
-        return _without_handler(function, value, found, site)
-    noted = _noted if known else _noted_watched
-    result = noted(rec, entry.nodes, args, kwargs, function, site, value, found)
+        return _without_handler(function, value, recorded, site)
+    add = _add_node if known else _add_node_watched
+    result = add(rec, entry.nodes, args, kwargs, function, site, value, recorded)
     if guess:
         rec.guessed.add(result.node)
     if out is None:
@@ -161,30 +162,30 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     return out
 
 
-_PLACES = frozenset(("axis", "axes", "order", "shape"))
+_LAYOUT_OPTIONS = frozenset(("axis", "axes", "order", "shape"))
 
 
 @unwatched
-def _begun(args: Sequence, kwargs: dict, out: Recorded | None, found: list) -> tuple:
-    """The concrete values of a call, by position and by name, the recording that it belongs to, where it
-    stands, and whether there is no object of the user's among them. Recorded values are added to `found`.
+def _values_of_call(args: Sequence, kwargs: dict, out: Recorded | None, recorded: list) -> tuple:
+    """(positional values, keyword values, recorder, site, whether none is an object of the user's). Recorded
+    values are added to `recorded`.
     """
-    values = _values(args, found)
-    options = {k: _values(v, found) for k, v in kwargs.items()} if kwargs else {}
-    if not found:  # only `like=` or `out=` is recorded
+    values = _values(args, recorded)
+    options = {k: _values(v, recorded) for k, v in kwargs.items()} if kwargs else {}
+    if not recorded:  # only `like=` or `out=` is recorded
         rec = innermost((out,)) if out is not None else _like_recording()
     else:
-        rec = innermost(found)
+        rec = innermost(recorded)
     site = source_lines.site()
     if rec.dry:
         rec.check_computed()
     return values, options, rec, site, is_plain(values) and all(map(is_plain, options.values()))
 
 
-def _computed(
-    rec: ActiveRecording, function: Callable, values: Sequence, options: dict, site: Site
+def _compute(
+    rec: Recorder, function: Callable, values: Sequence, options: dict, site: Site
 ) -> tuple[Any, bool]:
-    """What NumPy gives, or in a dry run a guess; and whether it is one."""
+    """(NumPy's result, False), or in a dry run perhaps (a guess, True)."""
     try:
         guess = rec.reduced(function, values, options) if rec.dry else None
         return (function(*values, **options), False) if guess is None else (guess, True)
@@ -194,32 +195,32 @@ def _computed(
         raise located(error, full_name(function), site.loc) from error
 
 
-_moved = unwatched(_computed)
+_compute_unwatched = unwatched(_compute)
 
 
-def _noted_watched(
-    rec: ActiveRecording,
+def _add_node_watched(
+    rec: Recorder,
     handler: Callable,
     args: Sequence,
     kwargs: dict,
     function,
     site: Site,
     value,
-    found: list,
+    recorded: list,
 ) -> Any:
-    """The result of a call, in the graph."""
-    return _wrap(rec, _handled(rec, handler, args, kwargs, function, site), value, found, site, function)
+    """The result of a call, with its node in the graph."""
+    return _wrap(rec, _handled(rec, handler, args, kwargs, function, site), value, recorded, site, function)
 
 
-_noted = unwatched(_noted_watched)
+_add_node = unwatched(_add_node_watched)
 
 
 def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict, Recorded | None]:
-    """The arguments without out=, and the recorded array that it names."""
-    place = _place_of_out(function) if len(args) > 1 else None
-    if place is not None and place < len(args):
-        out = args[place]
-        args = (*args[:place], None, *args[place + 1 :])
+    """(args, kwargs, out): the arguments without out=, and its recorded array."""
+    position = _position_of_out(function) if len(args) > 1 else None
+    if position is not None and position < len(args):
+        out = args[position]
+        args = (*args[:position], None, *args[position + 1 :])
     else:
         out = kwargs.get("out")
     if out is None:
@@ -232,21 +233,21 @@ def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict
 
 
 @functools.cache
-def _place_of_out(function: Callable) -> int | None:
-    """Where out= stands among the arguments by position."""
+def _position_of_out(function: Callable) -> int | None:
+    """The position of the parameter `out`."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # written in C, without a signature
         return None
-    return next((k for k, p in enumerate(parameters) if p.name == "out" and p.kind == _BY_PLACE), None)
+    return next((k for k, p in enumerate(parameters) if p.name == "out" and p.kind == _POSITIONAL), None)
 
 
-_BY_PLACE = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def _handled(rec: ActiveRecording, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
+def _handled(rec: Recorder, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
     """The nodes that a handler makes of a call."""
-    before, recording.local.building = recording.building(), rec
+    before, recorder.local.building = recorder.building(), rec
     try:
         return handler(*_nodes(rec, args), **{k: _nodes(rec, v) for k, v in kwargs.items()})
     except NotImplementedError as error:
@@ -255,26 +256,26 @@ def _handled(rec: ActiveRecording, handler: Callable, args: Sequence, kwargs: di
         raise unsupported(
             full_name(function), site.loc, str(error) or "called like this is not recorded"
         ) from error
-    except TypeError as error:  # NumPy has taken these arguments: it is the handler that does not know them
+    except TypeError as error:  # NumPy has accepted these arguments, so the handler lacks them
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise
         raise unsupported(full_name(function), site.loc, "called like this is not recorded") from error
     finally:
-        recording.local.building = before
+        recorder.local.building = before
 
 
-def _like_recording() -> ActiveRecording:
+def _like_recording() -> Recorder:
     rec = current()
     if rec is None:
         raise AutodiffError("like= names a recorded value whose recording has ended", source_lines.here())
     return rec
 
 
-def _without_handler(function, value, found, site):
-    """The value of a function that has no handler: fine where it has no derivative, else an error."""
-    if _carries_derivative(value) and any(x.dtype.kind in "fc" for x in found):
+def _without_handler(function, value, recorded, site):
+    """The value of a function without a handler; an error if it has a derivative."""
+    if _carries_derivative(value) and any(x.dtype.kind in "fc" for x in recorded):
         raise unsupported(full_name(function), site.loc)
-    for x in found:
+    for x in recorded:
         x._read(np.array(x.value), "array")
     return value
 
@@ -290,16 +291,16 @@ def _carries_derivative(value) -> bool:
 
 
 def is_of_scipy(ufunc: Callable) -> bool:
-    """Is it one of scipy.special's, if that is imported? That module has NumPy's sinc as well."""
+    """Whether it is one of scipy.special's, if that is imported. NumPy's sinc is there as well."""
     if getattr(np, ufunc.__name__, None) is ufunc:
         return False
     module = sys.modules.get("scipy.special")
-    found = getattr(module, ufunc.__name__, None) is ufunc
-    return found or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
+    is_public = getattr(module, ufunc.__name__, None) is ufunc
+    return is_public or getattr(getattr(module, "_ufuncs", None), ufunc.__name__, None) is ufunc
 
 
 def full_name(function: Callable) -> str:
-    """What the user calls it; inside of a function that runs as NumPy wrote it, that one."""
+    """The function's public name; inside a function that runs as NumPy wrote it, the name of that one."""
     outer, frame = local.__dict__.get("as_written") or (function, None)
     if frame is not None and frame is source_lines.user_frame():
         function = outer
@@ -310,20 +311,20 @@ def full_name(function: Callable) -> str:
     return f"{module}.{function.__name__}"
 
 
-def _values(x, found: list):
-    """x with concrete values in place of recorded ones, which are collected in `found`."""
+def _values(x, recorded: list):
+    """x with concrete values in place of recorded ones, which are collected in `recorded`."""
     kind = type(x)
     if kind is Recorded:
-        found.append(x)
+        recorded.append(x)
         return x.value
     if kind is list:
-        return [_values(v, found) for v in x]
+        return [_values(v, recorded) for v in x]
     if kind is tuple:
-        return tuple([_values(v, found) for v in x])
+        return tuple([_values(v, recorded) for v in x])
     return x
 
 
-def _nodes(rec: ActiveRecording, x):
+def _nodes(rec: Recorder, x):
     kind = type(x)
     if kind is Recorded:
         return node_in(rec, x)
@@ -334,45 +335,45 @@ def _nodes(rec: ActiveRecording, x):
     return x
 
 
-def _wrap(rec: ActiveRecording, made, value, found, site, function):
-    """The handler's nodes and NumPy's values, joined. None in place of a node: a value without derivative."""
-    if made is None:
-        return _without_handler(function, value, found, site)
-    if not isinstance(made, Node):
-        parts = [_wrap(rec, m, v, found, site, function) for m, v in zip(made, value, strict=True)]
+def _wrap(rec: Recorder, nodes, value, recorded, site, function):
+    """Recorded values of the handler's nodes and NumPy's values. Node None: a value without derivative."""
+    if nodes is None:
+        return _without_handler(function, value, recorded, site)
+    if not isinstance(nodes, Node):
+        parts = [_wrap(rec, m, v, recorded, site, function) for m, v in zip(nodes, value, strict=True)]
         kind = type(value)
         return parts if kind is list else kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-    made = _settled(made, value, found, site, function)
+    nodes = _typed(nodes, value, recorded, site, function)
     if isinstance(value, np.ndarray) and (
-        value.base is not None or not value.flags.owndata or _is_operand(value, found)
+        value.base is not None or not value.flags.owndata or _is_operand(value, recorded)
     ):
-        for x in found:
+        for x in recorded:
             if x._rec is rec and isinstance(x._value, np.ndarray) and np.may_share_memory(value, x._value):
-                return x.view_of(made, value)
-        return Recorded(rec, made, value, owned=value.base is None)
-    return Recorded(rec, made, value)
+                return x.view_of(nodes, value)
+        return Recorded(rec, nodes, value, owned=value.base is None)
+    return Recorded(rec, nodes, value)
 
 
-def _settled(made: Node, value, found, site, function) -> Node:
-    """The handler's node with its place, and in the dtype that NumPy gave."""
-    recording.label(made, site)
+def _typed(node: Node, value, recorded, site, function) -> Node:
+    """The handler's node, labelled with its source line and in the dtype of NumPy's result."""
+    recorder.label(node, site)
     shape, dtype = np.shape(value), getattr(value, "dtype", None) or np.asarray(value).dtype
     if dtype.kind not in NUMBERS:
         raise AutodiffError(
             f"{full_name(function)} gave dtype {dtype}; only numbers can be recorded", site.loc
         )
-    if made.shape != shape or made.dtype != dtype:
-        if made.shape != shape:
-            raise AssertionError(f"{full_name(function)}: recorded as {made.shape}, but NumPy gives {shape}")
-        if not any(x.weak for x in found):
-            SETTLED.add(full_name(function))
-        made = build.cast(made, dtype)
-        recording.label(made, site)
-    return made
+    if node.shape != shape or node.dtype != dtype:
+        if node.shape != shape:
+            raise AssertionError(f"{full_name(function)}: recorded as {node.shape}, but NumPy gives {shape}")
+        if not any(x.weak for x in recorded):
+            RECAST.add(full_name(function))
+        node = build.cast(node, dtype)
+        recorder.label(node, site)
+    return node
 
 
-def _is_operand(value, found) -> bool:
-    return any(value is x._value for x in found)
+def _is_operand(value, recorded) -> bool:
+    return any(value is x._value for x in recorded)
 
 
-ANSWERS["function"] = call_function
+PROTOCOLS["function"] = call_function

@@ -1,14 +1,13 @@
-"""Random numbers as inputs of a program: what an np.random.Generator gives while a function is recorded.
+"""Random numbers as inputs of a program: draws from np.random.Generator while a function is recorded.
 
-The first time a function runs under observation, its generators are exchanged for objects of Drawing: those
-among its arguments, and those that stand in its closures and globals, in those of the functions that these
-lead to, and in the attributes of an object whose method it is. A Drawing draws from the same stream, and
-notes the call. What it gives is an input of the graph; before each later run of the program the same calls
-are made again, in the same order. So the numbers are fresh, the same that the function itself would get, and
-the generator is left as the function would leave it.
+While a function is recorded, its generators are replaced by objects of Drawing: those among its arguments, in
+its closures and globals, in those of the functions that these lead to, and in the attributes of an object
+whose method it is. A Drawing draws from the same stream, and notes the call. Its result is an input of the
+graph; before each later run of the program the same calls are repeated in the same order. So the program gets
+the numbers that the function itself would get, and leaves the generator in the same state.
 
-What is not understood here, a method without a rule or a function that turns noise into a decision, has the
-function recorded at each call, with plain generators.
+A function that uses a method without a rule, or branches on a random number, is recorded at each call, with
+plain generators.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from ..ops import input_node
 from ..ops.interpret import evaluate_graph
 from ..tree import LEAF, Tree
 from ..undo import undoing
-from . import recording, source_lines
+from . import recorder, source_lines
 from .bytecode import reads
-from .recording import NUMBERS, ActiveRecording
+from .recorder import NUMBERS, Recorder
 from .value import Recorded
 
 _MOST = 1000  # functions and objects that are looked through for generators
@@ -39,7 +38,7 @@ _MOST = 1000  # functions and objects that are looked through for generators
 
 class Draw:
     """One call of a generator's method. `params` are recorded values that it takes before its other
-    arguments, `node` is the graph's input that stands for what it gives, and `value` what it gave at first.
+    arguments; `node` is the input of the graph for its result, and `value` the first result.
     """
 
     def __init__(
@@ -50,78 +49,78 @@ class Draw:
         self.node: Any = None
         self.value: Any = None
 
-    def again(self, params: Sequence = ()) -> Any:
+    def repeat(self, params: Sequence = ()) -> Any:
         return getattr(self.generator, self.name)(*params, *self.args, **self.kwargs)
 
 
 class Draws:
-    """The draws of one recording, in order; and the state in which each generator was before."""
+    """The draws of one recording, in order, and the initial state of each generator."""
 
     def __init__(self):
-        self.made: list[Draw] = []
+        self.calls: list[Draw] = []
         self.states: dict[int, tuple[np.random.Generator, dict]] = {}
 
-    def add(self, run: ActiveRecording, draw: Draw, params: Sequence = ()) -> Recorded:
-        """Adds what a new call gives as an input of the recording."""
+    def add(self, run: Recorder, draw: Draw, params: Sequence = ()) -> Recorded:
+        """The result of a new call, as an input of the recording."""
         g = draw.generator
         if id(g) not in self.states:
             self.states[id(g)] = g, g.bit_generator.state
-        value = draw.again(params)
+        value = draw.repeat(params)
         dtype = np.asarray(value).dtype
         if dtype.kind not in NUMBERS:
             raise UnsupportedError(f"rng.{draw.name} gives dtype {dtype}", source_lines.here())
         draw.value = np.asarray(value)
         draw.node = input_node(np.shape(value), dtype, draw.name)
         draw.node.loc = source_lines.here()
-        self.made.append(draw)
+        self.calls.append(draw)
         return Recorded(run, draw.node, value, owned=False)
 
     def rewind(self) -> None:
-        """Put the generators back to where they were."""
+        """Restore the initial state of the generators."""
         for g, state in self.states.values():
             g.bit_generator.state = state
 
 
-def again(made: Sequence[tuple[int, Draw]], inputs: Sequence[Node], operands: list) -> None:
-    """Draw once more. operands are those of the recorded graph, of which entry k is what each (k, draw) gave.
+def redraw(draws: Sequence[tuple[int, Draw]], inputs: Sequence[Node], operands: list) -> None:
+    """Draw again, into entry k of the recorded graph's operands for each (k, draw).
 
     A parameter is computed op by op, as it was while recording, so that it is the same to the last bit.
     """
-    for k, draw in made:
+    for k, draw in draws:
         params = evaluate_graph(Graph(inputs, draw.params), operands) if draw.params else ()
-        operands[k] = np.asarray(draw.again(params))
+        operands[k] = np.asarray(draw.repeat(params))
 
 
-# --- the objects that stand in for generators -----------------------------------------------------------
+# --- the objects that replace generators -----------------------------------------------------------
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
-    """Within this context generators give plain numbers: for functions that run as one op."""
-    before, recording.local.plain = recording.plain(), True
+def plain_draws() -> Iterator[None]:
+    """A context in which generators give plain numbers: for functions that run as one op."""
+    before, recorder.local.plain = recorder.plain(), True
     try:
         yield
     finally:
-        recording.local.plain = before
+        recorder.local.plain = before
 
 
-def taker() -> ActiveRecording | None:
-    """The recording that takes what is drawn in this thread, the outermost."""
-    run = recording.outermost()
-    return None if run is None or run.draws is None or recording.plain() else run
+def drawing_recorder() -> Recorder | None:
+    """The recorder for draws in this thread: the outermost, if it records them."""
+    run = recorder.outermost()
+    return None if run is None or run.draws is None or recorder.plain() else run
 
 
 def count() -> int:
-    """How often something was drawn so far in the outermost recording."""
-    run = recording.outermost()
+    """The number of draws so far in the outermost recording."""
+    run = recorder.outermost()
     if run is None:
         return 0
-    return len(run.drew_plainly) + (0 if run.draws is None else len(run.draws.made))
+    return len(run.plain_draws_noted) + (0 if run.draws is None else len(run.draws.calls))
 
 
 class Drawing(np.random.Generator):
-    """A generator of the user's while a function is recorded: the same stream, with every call noted. In a
-    thread that does not record it is as the generator itself.
+    """Stands in for a generator of the user's while a function is recorded: the same stream, each call noted.
+    In a thread that does not record it behaves as the generator itself.
     """
 
     def __init__(self, generator: np.random.Generator):
@@ -130,9 +129,9 @@ class Drawing(np.random.Generator):
 
     @property
     def bit_generator(self) -> Any:
-        run = recording.outermost()
+        run = recorder.outermost()
         if run is not None:
-            run.drew_plainly.append("bit_generator")
+            run.plain_draws_noted.append("bit_generator")
         return self.generator.bit_generator
 
     def __reduce__(self):
@@ -145,7 +144,7 @@ class Drawing(np.random.Generator):
         return hash(self.generator)
 
 
-def _noting(generator: np.random.Generator) -> Drawing:
+def _drawing(generator: np.random.Generator) -> Drawing:
     return beside("random.generators").Noting(generator)
 
 
@@ -157,11 +156,11 @@ def plain_generator(x: Any) -> Any:
 # --- where generators are found -------------------------------------------------------------------------
 
 _lock = threading.Lock()
-_exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (for whom, holder, generator)
+_exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (users, holder, generator)
 
 
-def seen(f: Callable, draws: Draws, run: Callable[[Draws], Any]) -> Any:
-    """run(draws), during which the generators that f leads to are exchanged for objects of Drawing."""
+def with_drawings(f: Callable, draws: Draws, run: Callable[[Draws], Any]) -> Any:
+    """run(draws), with the generators that f leads to replaced by objects of Drawing."""
     holders = list(_holders(f))
     put_back = functools.partial(_put_back, draws, holders)
     with undoing(put_back), undoing(put_back):
@@ -173,21 +172,21 @@ def _exchange(draws: Draws, holders: Sequence) -> None:
     proxies: dict[int, Drawing] = {}
     with _lock:
         for holder, name, g in holders:
-            whom, *_ = _exchanged.setdefault((id(holder), name), (set(), holder, g))
-            whom.add(draws)
-            if len(whom) == 1:
-                _put(holder, name, proxies.setdefault(id(g), _noting(g)))
+            users, *_ = _exchanged.setdefault((id(holder), name), (set(), holder, g))
+            users.add(draws)
+            if len(users) == 1:
+                _put(holder, name, proxies.setdefault(id(g), _drawing(g)))
 
 
 def _put_back(draws: Draws, holders: Sequence) -> None:
     with _lock:
         for holder, name, g in holders:
-            whom, *_ = _exchanged.get((id(holder), name), (None,))
-            if whom is None:
+            users, *_ = _exchanged.get((id(holder), name), (None,))
+            if users is None:
                 continue
-            whom.discard(draws)
-            if not whom:
-                if isinstance(_held(holder, name), Drawing):
+            users.discard(draws)
+            if not users:
+                if isinstance(_content(holder, name), Drawing):
                     _put(holder, name, g)
                 del _exchanged[id(holder), name]
 
@@ -199,7 +198,7 @@ def _put(holder: Any, name: str, value: Any) -> None:
         holder[name] = value
 
 
-def _held(holder: Any, name: str) -> Any:
+def _content(holder: Any, name: str) -> Any:
     try:
         return holder.cell_contents if isinstance(holder, types.CellType) else holder.get(name)
     except ValueError:  # an empty cell
@@ -208,24 +207,24 @@ def _held(holder: Any, name: str) -> Any:
 
 def _holders(f: Any) -> Iterator[tuple[Any, str, np.random.Generator]]:
     """(cell or namespace, name, generator) that can be reached from f by the names in the code."""
-    todo, met = [f], set()
-    while todo and len(met) < _MOST:
+    todo, visited = [f], set()
+    while todo and len(visited) < _MOST:
         v = todo.pop()
-        if id(v) in met:
+        if id(v) in visited:
             continue
-        met.add(id(v))
+        visited.add(id(v))
         for holder, name, held in _around(v):
             held = plain_generator(held)
             if type(held) is np.random.Generator:
-                if holder is not None and (id(holder), name) not in met:
-                    met.add((id(holder), name))
+                if holder is not None and (id(holder), name) not in visited:
+                    visited.add((id(holder), name))
                     yield holder, name, held
             elif isinstance(held, (types.FunctionType, types.MethodType, functools.partial)):
                 todo.append(held)
 
 
 def _around(v: Any) -> Iterator[tuple[Any, str, Any]]:
-    """(where it stands or None, its name there, what it is) for what v leads to."""
+    """(holder or None, name there, value) for each value that v leads to."""
     if isinstance(v, types.FunctionType):
         if source_lines.is_own(v.__code__.co_filename):
             state = getattr(v, "__derived__", None)
@@ -250,11 +249,11 @@ def _variables(f: types.FunctionType) -> Iterator[tuple[Any, str, Any]]:
             if name in f.__globals__:
                 yield f.__globals__, name, f.__globals__[name]
     for cell in f.__closure__ or ():
-        yield cell, "", _held(cell, "")
+        yield cell, "", _content(cell, "")
 
 
 def _attributes(v: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Those of an object, and the functions of its class."""
+    """The attributes of an object, and the functions of its class."""
     held = getattr(v, "__dict__", None)
     if type(held) is dict:
         for name, x in held.items():
@@ -264,14 +263,14 @@ def _attributes(v: Any) -> Iterator[tuple[Any, str, Any]]:
                 yield None, "", x
 
 
-def exchanged_in(tree: Tree) -> Tree:
-    """The tree of arguments, with a Drawing for each generator among the static values."""
-    found: dict[int, Drawing] = {}
+def with_drawings_in(tree: Tree) -> Tree:
+    """The tree of arguments with each generator among its static values replaced by a Drawing."""
+    drawings: dict[int, Drawing] = {}
 
     def noting(static: Tree) -> Tree:
         g = static.value
         if type(g) is not np.random.Generator:
             return static
-        return Tree.static(found.setdefault(id(g), _noting(g)))
+        return Tree.static(drawings.setdefault(id(g), _drawing(g)))
 
     return tree.mapped(lambda: LEAF, noting)

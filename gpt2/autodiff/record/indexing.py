@@ -1,4 +1,4 @@
-"""Puts the user's index into the terms of the op table.
+"""Translates NumPy's indexing into ops.
 
 x[basic]      slice, then a reshape that drops integer axes and adds new ones
 x[advanced]   gather, with an index array for every array, list and integer of the index
@@ -21,8 +21,8 @@ INTEGER = (int, np.integer)
 def expand(key: Any, ndim: int) -> list:
     """The index with an entry per axis, new axes besides: full slices for Ellipsis and what is left out."""
     items = [_number(k) for k in (key if type(key) is tuple else [key])]
-    taken = sum(_axes(k) for k in items)
-    full = [slice(None)] * (ndim - taken)
+    n_axes = sum(_axes(k) for k in items)
+    full = [slice(None)] * (ndim - n_axes)
     for i, k in enumerate(items):
         if k is Ellipsis:
             return items[:i] + full + items[i + 1 :]
@@ -30,9 +30,9 @@ def expand(key: Any, ndim: int) -> list:
 
 
 def _number(k):
-    """The whole number that an object of the user's stands for as an index, as NumPy asks it; else itself."""
-    asked = hasattr(type(k), "__index__") and not hasattr(k, "dtype") and not isinstance(k, int)
-    return operator.index(k) if asked else k
+    """operator.index of an object of the user's that has __index__, as in NumPy; anything else as it is."""
+    converts = hasattr(type(k), "__index__") and not hasattr(k, "dtype") and not isinstance(k, int)
+    return operator.index(k) if converts else k
 
 
 def _axes(k) -> int:
@@ -84,7 +84,7 @@ def basic(items: Sequence, shape: Sequence[int]) -> tuple[tuple, tuple]:
 
 
 def row_of(i: int, shape: Sequence[int]) -> tuple[tuple, tuple]:
-    """The same for a whole number, which NumPy has taken as an index."""
+    """(slices, final shape) for an int, which NumPy has accepted as an index."""
     i += shape[0] if i < 0 else 0
     rest = tuple(shape[1:])
     return ((i, i + 1, 1), *[(0, n, 1) for n in rest]), rest

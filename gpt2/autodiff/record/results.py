@@ -1,5 +1,5 @@
-"""Checks what a recorded function returns: arrays and numbers, in nested tuples, lists and dicts. Values
-inside of anything else would come out dead, as parts of a recording that has ended, so they are looked for.
+"""Checks what a recorded function returns: arrays and numbers, in nested tuples, lists and dicts. Recorded
+values inside any other object would be useless after the recording, so they are refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import types
 
 from ..errors import AutodiffError
 from ..tree import Tree
-from .recording import ActiveRecording
+from .recorder import Recorder
 from .source_lines import here
 from .value import Recorded
 
@@ -18,12 +18,12 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 _PLAIN = (*_ATOMS, type, types.ModuleType, types.BuiltinFunctionType)
 
 
-def check_results(rec: ActiveRecording, tree: Tree) -> None:
+def check_results(rec: Recorder, tree: Tree) -> None:
     """Raise where a result other than an array, a number or a container holds a value of this recording."""
     for x in tree.statics():
         if isinstance(x, _PLAIN):
             continue
-        if hasattr(type(x), "__next__"):  # to ask whether it is an Iterator would run Python's code
+        if hasattr(type(x), "__next__"):  # isinstance(x, Iterator) would run Python code
             raise AutodiffError(
                 f"{rec.name} returns a {type(x).__name__}, whose values would be computed after the "
                 "recording has ended. Return a list of them",
@@ -37,7 +37,7 @@ def check_results(rec: ActiveRecording, tree: Tree) -> None:
             )
 
 
-def holds(x: object, rec: ActiveRecording | None = None) -> bool:
+def holds(x: object, rec: Recorder | None = None) -> bool:
     """Whether an object holds a value of this recording, or of any."""
     seen: dict[int, object] = {}
     todo = [x]

@@ -1,7 +1,5 @@
-"""Finds where in the user's source an operation stands: file, line, function; the name that its value is
-given; and whether its errors are caught.
-
-All of it is found once per instruction of the user's code and remembered.
+"""The place of an operation in the user's source: file, line, function; the variable that its value is
+assigned to; and whether its errors are caught. All of it is cached by instruction of the user's code.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .bytecode import OfCode, awaits, reads
+from .bytecode import CodeMap, catches_at, reads
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # the compiler
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
@@ -31,8 +29,8 @@ class Site(NamedTuple):
     name: str | None  # of the variable that the value is assigned to
 
 
-_sites = OfCode()  # for each code object: instruction -> Site
-_MOST_FILES = 1000  # of which names are remembered: programs that make code as they run may have one for each
+_sites = CodeMap()  # for each code object: instruction -> Site
+_MOST_FILES = 1000  # in the caches: programs that make code as they run may have one file for each
 
 
 def user_frame() -> FrameType:
@@ -85,7 +83,7 @@ def is_foreign(file: str) -> bool:
     return is_inside(file) or is_standard(file)
 
 
-_observers: set[int] = set()  # ids of code objects: the frames from which functions are called to be recorded
+_observers: set[int] = set()  # ids of code objects whose frames call the function that is recorded
 
 
 def is_observer(code: CodeType) -> bool:
@@ -94,32 +92,32 @@ def is_observer(code: CodeType) -> bool:
 
 
 def observer(function: Callable) -> Callable:
-    """Mark a function whose frame is where the frames of a function under observation begin."""
+    """Decorator: marks a function that calls the one that is recorded."""
     _observers.add(id(function.__code__))
     return function
 
 
-def error_is_awaited() -> bool:
-    """Whether the function under observation catches what is raised now, or a function that it called."""
-    found = catching = False
+def error_is_caught() -> bool:
+    """Whether an exception raised now would be caught in the recorded function, or one that it called."""
+    caught = catching = False
     frame = user_frame()
     while frame is not None:
         if id(frame.f_code) in _observers:
-            found |= catching  # what is further out is no part of the function
+            caught |= catching  # frames further out are not part of the function
         elif not catching and not is_inside(frame.f_code.co_filename):
             uses = reads(frame.f_code)
-            catching = uses.withs > uses.errstates or awaits(frame.f_code, frame.f_lasti)
+            catching = uses.withs > uses.errstates or catches_at(frame.f_code, frame.f_lasti)
         frame = frame.f_back
-    return found
+    return caught
 
 
 def site() -> Site:
     frame = user_frame()
     known: dict[int, Site] = _sites.get(id(frame.f_code)) or _sites.note(frame.f_code, {})
-    found = known.get(frame.f_lasti)
-    if found is None:
-        found = known[frame.f_lasti] = _find(frame)
-    return found
+    known_site = known.get(frame.f_lasti)
+    if known_site is None:
+        known_site = known[frame.f_lasti] = _find(frame)
+    return known_site
 
 
 def here() -> tuple[str, int, str]:
@@ -128,7 +126,7 @@ def here() -> tuple[str, int, str]:
 
 
 def outside() -> tuple[str, int, str]:
-    """The same of what is not in Python's standard library: statistics.mean(x) and not a line of its."""
+    """`here` outside Python's standard library: the line with statistics.mean(x), not one inside it."""
     frame: FrameType | None = user_frame()
     while frame is not None and is_standard(frame.f_code.co_filename):
         frame = frame.f_back
@@ -136,7 +134,7 @@ def outside() -> tuple[str, int, str]:
 
 
 def call_of_scipy() -> tuple[str, tuple[str, int, str]] | None:
-    """(SciPy's function, where it was called), if the innermost frame of the user's is one of SciPy's."""
+    """(SciPy's function, where it was called), if the innermost user frame is in SciPy."""
     frame, name = user_frame(), None
     while frame is not None and frame.f_globals.get("__name__", "").startswith("scipy."):
         name = _name_in_scipy(frame) or name or "scipy"
@@ -163,8 +161,8 @@ def _name_in_scipy(frame) -> str | None:
 
 
 def scipy_in(trace: TracebackType | None) -> tuple[FrameType, str, tuple[str, int, str]] | None:
-    """(the frame in which SciPy was entered, its function, where it was called), if an error came from there:
-    below it there are SciPy's files, and code in C alone.
+    """(the frame in which SciPy was entered, its function, where it was called), if an error came from
+    SciPy.
     """
     caller = entered = None
     while trace is not None:
@@ -207,7 +205,7 @@ _named: dict[str, tuple[int, dict]] = {}  # file -> (number of lines, span -> na
 
 
 def _names(file: str) -> dict:
-    """Where each value stands that the file assigns to a single name: `norm = <value>`, also in a tuple."""
+    """{span of a value: name} for the assignments `norm = <value>` in a file, also in a tuple."""
     lines = linecache.getlines(file)
     known = _named.get(file)
     if known is not None and known[0] == len(lines):

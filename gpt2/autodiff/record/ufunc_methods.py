@@ -11,7 +11,7 @@ from ..errors import located, unsupported, written_to_plain
 from ..ops import apply
 from . import dispatch, source_lines, writes
 from .indexing import advanced, expand
-from .recording import label
+from .recorder import label
 from .value import Recorded, as_node, check_level, copied, index_arrays, plain_key, value_of
 
 # methods
@@ -39,12 +39,12 @@ def call_method(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) ->
     raise unsupported(f"{dispatch.full_name(ufunc)}.{method}", source_lines.here())
 
 
-def _given(**kwargs) -> dict:
+def _without_none(**kwargs) -> dict:
     return {k: v for k, v in kwargs.items() if v is not None and v is not np._NoValue}
 
 
 def _axis_of(x, axis):
-    """A number has no axis; NumPy lets the first one pass, which is what a reduction is given by default."""
+    """The axis; () for a number, where NumPy accepts 0, the default of a reduction, or -1."""
     return () if x.ndim == 0 and axis in (0, -1) else axis
 
 
@@ -52,8 +52,8 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
     out = out[0] if isinstance(out, tuple) else out
     axis = _axis_of(x, axis)
     function = REDUCTIONS.get(ufunc.__name__)
-    if function is not None and _is_whole(function, dtype, initial):
-        options = _given(out=out, initial=initial)
+    if function is not None and _is_function(function, dtype, initial):
+        options = _without_none(out=out, initial=initial)
         if where is not True:
             options["where"] = where
         if dtype is not None:
@@ -66,21 +66,21 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
     x = _in_loop_dtype(ufunc.reduce, x, axis=axis, dtype=dtype)
     axes = tuple(range(x.ndim)) if axis is None else np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
     total = _reduced_by_slices(ufunc, x, axes, initial)
-    if total is None:  # NumPy's own answer, or error, to nothing
+    if total is None:  # NumPy's own result, or error, for an empty array
         return np.asarray(ufunc.reduce(np.empty(x.shape, x.dtype), axes, keepdims=keepdims), like=x)
     result = np.expand_dims(total, axes) if keepdims else total
     return result if out is None else copied(out, result)
 
 
 def _reduced_by_slices(ufunc, x, axes, initial):
-    """One call of the ufunc for each slice along the axes; None where there is none, and nothing initial."""
+    """One call of the ufunc for each slice along the axes; None without slices and initial value."""
     rest = [n for k, n in enumerate(x.shape) if k not in axes]
     parts = _slices(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest))
     if initial is np._NoValue or initial is None:
         if not parts:
             return None
         total, parts = parts[0], parts[1:]
-        if not parts:  # of one slice, never a view of it; begun as NumPy does, which makes hypot's the size
+        if not parts:  # never a view of the slice; as in NumPy with the identity: hypot gives abs(x)
             total = total.copy() if ufunc.identity is None else ufunc(ufunc.identity, total)
     else:
         start = initial if type(initial) is Recorded else x.dtype.type(initial)
@@ -90,15 +90,17 @@ def _reduced_by_slices(ufunc, x, axes, initial):
     return total
 
 
-def _is_whole(function, dtype, initial) -> bool:
-    """Whether NumPy's function stands for the reduction with these options too."""
+def _is_function(function, dtype, initial) -> bool:
+    """Whether NumPy's function is the reduction with these options too."""
     if function in (np.sum, np.prod):
         return True
     return dtype is None and (function in (np.max, np.min) or initial is np._NoValue or initial is None)
 
 
 def _in_loop_dtype(method, x, **options):
-    """x in the dtype that a ufunc's reduce or accumulate computes in. One element brings NumPy's errors."""
+    """x in the dtype that a ufunc's reduce or accumulate computes in. NumPy's errors come from one
+    element.
+    """
     one = np.ones((1,) * x.ndim, x.dtype)
     try:
         dtype = method(one, **options).dtype
@@ -116,7 +118,7 @@ def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
     out = out[0] if isinstance(out, tuple) else out
     function = ACCUMULATIONS.get(ufunc.__name__)
     if function is not None:
-        return dispatch.call_function(function, (x,), dict(axis=axis, **_given(dtype=dtype, out=out)))
+        return dispatch.call_function(function, (x,), dict(axis=axis, **_without_none(dtype=dtype, out=out)))
     x = _in_loop_dtype(ufunc.accumulate, x, axis=axis, dtype=dtype)
     parts = _slices(np.moveaxis(x, axis, 0))
     totals = parts[:1]

@@ -1,5 +1,5 @@
-"""Run NumPy's universal functions and the operators that stand for them: plain calls, `out=`, `where=`,
-`dtype=`, and the methods reduce, accumulate, outer and at.
+"""Records NumPy's universal functions and Python's operators: plain calls, `out=`, `where=`, `dtype=`, and
+the methods reduce, accumulate, outer and at.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
 from .dispatch import NO_ENTRY, TABLE, Entry, full_name, handles, is_of_scipy, since
-from .recording import NUMBERS, ActiveRecording, escaped, innermost, label, scalar_const, weak_dtype
+from .recorder import NUMBERS, Recorder, escaped, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
-from .value import ANSWERS, OPERANDS, Recorded, as_node, copied, node_in, value_of
+from .value import OPERANDS, PROTOCOLS, Recorded, as_node, copied, node_in, value_of
 
 if TYPE_CHECKING:
     from .source_lines import Site
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 for _ufunc in vars(np).values():
     if isinstance(_ufunc, np.ufunc) and _ufunc.__name__ in OPS:
         TABLE[_ufunc] = Entry(op=_ufunc.__name__)
-# A base's array x**n is computed by these, for n a Python number, and gives what they give to the last bit.
+# NumPy computes x**n of an array, for n a Python number, by these ufuncs: the results are the same bits.
 POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
 
 
@@ -38,47 +38,49 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> 
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
     rule = TABLE.get(ufunc, NO_ENTRY).rule
-    if rule is not None and (answer := rule(*inputs, **kwargs)) is not NotImplemented:
-        return answer
+    if rule is not None and (result := rule(*inputs, **kwargs)) is not NotImplemented:
+        return result
     if not kwargs and ufunc.nout == 1:
         return operate(ufunc, ufunc, *inputs)
     kwargs = dict(kwargs)
     outs = kwargs.pop("out", None)
     where = kwargs.pop("where", True)
     if outs is None and where is True and not kwargs:
-        return _several(ufunc, inputs)
+        return _two_results(ufunc, inputs)
     return _general(ufunc, inputs, outs, where, kwargs)
 
 
 # plain calls
 def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
-    """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator that stood in
-    the source, which differs for Python numbers.
+    """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator in the source,
+    which differs for Python numbers.
     """
     if not OPERANDS.issuperset(map(type, inputs)):
-        inputs = _understood_inputs(inputs)
+        inputs = _accepted_inputs(inputs)
         if inputs is None:
             return NotImplemented
-    rec, values, site = _begun(inputs)
+    rec, values, site = _values_of_call(inputs)
     guess = rec.stand_in(ufunc, values) if rec.dry else None
-    value = _computed(ufunc, function, values, site) if guess is None else guess
-    noted = _noted if OPERANDS.issuperset(map(type, inputs)) else _noted_watched
-    result = noted(rec, ufunc, function is not ufunc, inputs, values, value, site)
+    value = _compute(ufunc, function, values, site) if guess is None else guess
+    add = _add_node if OPERANDS.issuperset(map(type, inputs)) else _add_node_watched
+    result = add(rec, ufunc, function is not ufunc, inputs, values, value, site)
     if guess is not None:
         rec.guessed.add(result.node)
     return result
 
 
-def _understood_inputs(inputs: Sequence) -> Sequence | None:
-    """The inputs with lists of recorded values as arrays; None where one leaves the operation to others."""
+def _accepted_inputs(inputs: Sequence) -> Sequence | None:
+    """The inputs with lists of recorded values as arrays; None if one of them handles the operation
+    itself.
+    """
     if any(map(_lists_recorded, inputs)):
         inputs = tuple(map(_as_array, inputs))
-    return inputs if all(type(x) in OPERANDS or _understood(x) for x in inputs) else None
+    return inputs if all(type(x) in OPERANDS or _leaves_operation(x) for x in inputs) else None
 
 
 @unwatched
-def _begun(inputs: Sequence) -> tuple[ActiveRecording, list, Site]:
-    """The recording that an operation on these belongs to, their concrete values, and where it stands."""
+def _values_of_call(inputs: Sequence) -> tuple[Recorder, list, Site]:
+    """(recorder, concrete values, site) of an operation on these inputs."""
     rec: Any = None
     values = []
     for x in inputs:
@@ -97,8 +99,8 @@ def _begun(inputs: Sequence) -> tuple[ActiveRecording, list, Site]:
     return rec, values, site
 
 
-def _noted_watched(
-    rec: ActiveRecording,
+def _add_node_watched(
+    rec: Recorder,
     ufunc: np.ufunc,
     is_operator: bool,
     inputs: Sequence,
@@ -106,7 +108,7 @@ def _noted_watched(
     value: Any,
     site: Site,
 ) -> Recorded:
-    """The result of an operation, in the graph."""
+    """The result of an operation, with its node in the graph."""
     builder = TABLE.get(ufunc, NO_ENTRY).nodes
     if any(v is None for v in values):  # x == None: False, whatever the numbers are
         node = table.const(value)
@@ -121,25 +123,25 @@ def _noted_watched(
     return finish(rec, node, value, site)
 
 
-_noted = unwatched(_noted_watched)  # of inputs that are not the user's objects
+_add_node = unwatched(_add_node_watched)  # of inputs that are not the user's objects
 
 
-def _computed(ufunc, function, values, site):
+def _compute(ufunc, function, values, site):
     try:
         value = function(*values)
         return ufunc(*values).item() if type(value) is complex and complex not in map(type, values) else value
     except ArithmeticError:
         # Python numbers follow NumPy's rules while they are recorded, as they will in the program: 1.0 / 0.0
-        # is inf, (-1.0) ** 0.5 is nan. Not where the user's function may be waiting for the error
-        if source_lines.error_is_awaited():
+        # is inf, (-1.0) ** 0.5 is nan. Not where the user's function may catch the error
+        if source_lines.error_is_caught():
             raise
         return ufunc(*values).item()
     except (ValueError, TypeError, IndexError) as error:
-        raise _at_fault(error, ufunc, values, site) from error
+        raise _explained(error, ufunc, values, site) from error
 
 
 def _power_of_numbers(a: Node, b: Node) -> Node:
-    """np.power(a, b), which goes through the loop for arrays, as a ** b of numbers does not."""
+    """np.power(a, b) of numbers: NumPy uses the loop for arrays, unlike a ** b."""
     return build.reshape(apply("power", build.reshape(a, (1,)), b), ())
 
 
@@ -159,22 +161,22 @@ def _as_array(x):
 
 
 def _first(x):
-    """Some recorded value in nested lists."""
+    """The first recorded value in nested lists."""
     while type(x) is not Recorded:
         x = next(v for v in x if type(v) is Recorded or _lists_recorded(v))
     return x
 
 
-def _understood(x) -> bool:
-    """Whether the other operand leaves the operation to us."""
+def _leaves_operation(x) -> bool:
+    """Whether the other operand leaves the operation to the recorded one."""
     if isinstance(x, (np.generic, list, tuple)) or isinstance(x, (np.ndarray, int, float, complex)):
         return True
     return hasattr(x, "__array__") or hasattr(x, "__array_interface__") or x is None
 
 
-def _takes_over(x: Any, other: Any, method: str) -> bool:
-    """Whether Python asks x first in `other <operator> x`: its class is derived from that of the other, a
-    number, and has another `method` for it. So NumPy's numbers do with others of NumPy's.
+def _has_precedence(x: Any, other: Any, method: str) -> bool:
+    """Whether Python tries x first in `other <operator> x`: its class is derived from that of the other, a
+    number, and overrides `method`. NumPy's numbers do so among each other.
     """
     kind = type(other.value)
     if isinstance(x, np.generic):
@@ -183,8 +185,8 @@ def _takes_over(x: Any, other: Any, method: str) -> bool:
     return kind in SCALARS and isinstance(x, kind) and getattr(type(x), method) is not getattr(kind, method)
 
 
-def _at_fault(error: Exception, ufunc, values, site) -> Exception:
-    """NumPy's error, with the line; or what is behind it."""
+def _explained(error: Exception, ufunc, values, site) -> Exception:
+    """NumPy's error with the user's line, or a clearer one."""
     if isinstance(error, AutodiffError):
         return error
     kinds = [getattr(v, "dtype", np.dtype(int)) for v in values]
@@ -208,7 +210,7 @@ def describe(ufunc: np.ufunc, values: Sequence) -> str:
 
 
 def op_and_operands(
-    rec: ActiveRecording, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
+    rec: Recorder, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
 ) -> tuple[str, list[Node]]:
     name = TABLE.get(ufunc, NO_ENTRY).op or op_of(ufunc)
     if name is None:
@@ -222,14 +224,14 @@ def op_and_operands(
 
 
 def op_of(ufunc: np.ufunc) -> str | None:
-    """The op of a ufunc: of NumPy's, of SciPy's, or of a row that was added since."""
+    """The op of a ufunc of NumPy's or SciPy's, or of a row that was added later."""
     if ufunc not in TABLE and is_of_scipy(ufunc):
         for function, op in beside("scipy.rules.special").OP_OF.items():
             TABLE[function] = Entry(op=op)
     return TABLE.get(ufunc, NO_ENTRY).op or (ufunc.__name__ if ufunc.__name__ in OPS else None)
 
 
-def operands(rec: ActiveRecording, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
+def operands(rec: Recorder, inputs: Sequence, values: Sequence, name: str = "") -> list[Node]:
     """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
     if len(inputs) == 2 and name not in _OWN_KINDS:  # the frequent case of an array and a Python number
         for i, (x, c) in enumerate((inputs, inputs[::-1])):
@@ -243,7 +245,7 @@ def operands(rec: ActiveRecording, inputs: Sequence, values: Sequence, name: str
     return [x.node if type(x) is Recorded and x._rec is rec else as_node(rec, x) for x in inputs]
 
 
-_OWN_KINDS = ("ldexp", "float_power")  # beside which one of Python's numbers has another dtype than the array
+_OWN_KINDS = ("ldexp", "float_power")  # in which a Python number does not take the dtype of the array
 
 
 def _mixed_operands(rec, inputs, values, name) -> list[Node]:
@@ -272,7 +274,7 @@ def _mixed_operands(rec, inputs, values, name) -> list[Node]:
 
 
 def _beside_numpy_scalars(nodes: list[Node], inputs) -> list[Node]:
-    """np.float64(2) * float32 array is float64, though 2.0 * float32 array is not: say so with a cast."""
+    """Casts for np.float64(2) * float32 array, which is float64, as 2.0 * float32 array is not."""
     constants = [n for n, x in zip(nodes, inputs) if _is_numpy_scalar(x)]
     rest = [n.dtype for n in nodes if n.op != "const"]
     if constants and rest:
@@ -290,8 +292,8 @@ def _is_numpy_scalar(x) -> bool:
     return type(x) is not Recorded and isinstance(x, np.generic)
 
 
-def finish(rec: ActiveRecording, node: Node, value: Any, site: Site) -> Recorded:
-    """The result of an operation that makes fresh memory."""
+def finish(rec: Recorder, node: Node, value: Any, site: Site) -> Recorded:
+    """The result of an operation in new memory."""
     label(node, site)
     dtype = getattr(value, "dtype", None)
     if dtype is not None:
@@ -302,19 +304,19 @@ def finish(rec: ActiveRecording, node: Node, value: Any, site: Site) -> Recorded
                 f"the result has dtype {dtype}; only numbers and bools can be recorded", site.loc
             )
         if dtype != node.dtype:
-            node = _settle(node, dtype, site)
+            node = _recast(node, dtype, site)
     elif type(value) is complex and node.dtype.kind != "c":
         raise AutodiffError("a Python number became complex here; pass a complex argument instead", site.loc)
     return Recorded(rec, node, value)
 
 
-def _settle(node: Node, dtype: np.dtype, site) -> Node:
+def _recast(node: Node, dtype: np.dtype, site) -> Node:
     new = build.cast(node, dtype)
     new.name, new.loc = site.name, site.loc
     return new
 
 
-def _several(ufunc, inputs):
+def _two_results(ufunc, inputs):
     """A ufunc with two results."""
     if ufunc.nout == 1:
         return operate(ufunc, ufunc, *inputs)
@@ -328,7 +330,7 @@ def _several(ufunc, inputs):
 
 
 def _modf(x: Recorded):
-    """Both parts with the sign of x, 0 beyond the point of an infinity."""
+    """Both parts with the sign of x; the fraction of an infinity is 0."""
     dtype = np.modf.resolve_dtypes((x.dtype, None, None))[-1]
     x = x if x.dtype == dtype else x.astype(dtype)
     finite = np.where(np.isinf(x), np.copysign(x.dtype.type(0), x), x)
@@ -337,21 +339,21 @@ def _modf(x: Recorded):
 
 # operators
 def unary(ufunc: np.ufunc, function: Callable, x: Recorded) -> Recorded:
-    rec, values, site = _begun((x,))
+    rec, values, site = _values_of_call((x,))
     guess = rec.stand_in(ufunc, values) if rec.dry else None
-    result = _noted_unary(rec, ufunc, x, function(*values) if guess is None else guess, site)
+    result = _add_unary_node(rec, ufunc, x, function(*values) if guess is None else guess, site)
     if guess is not None:
         rec.guessed.add(result.node)
     return result
 
 
 @unwatched
-def _noted_unary(rec: ActiveRecording, ufunc: np.ufunc, x: Recorded, value: Any, site: Site) -> Recorded:
+def _add_unary_node(rec: Recorder, ufunc: np.ufunc, x: Recorded, value: Any, site: Site) -> Recorded:
     return finish(rec, apply(TABLE[ufunc].op, x.node), value, site)
 
 
 def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> Any:
-    """x += other: writes into arrays; numbers are made anew, as Python does."""
+    """x += other: writes into arrays; a number becomes a new one, as in Python."""
     if not isinstance(x._value, np.ndarray):
         return operate(ufunc, function, x, other)
     if type(other) in OPERANDS:
@@ -359,21 +361,21 @@ def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> An
         try:
             writes.write(x, node, lambda array: ufunc(*values, out=array))
         except (ValueError, TypeError, IndexError) as error:
-            raise _at_fault(error, ufunc, values, site) from error
+            raise _explained(error, ufunc, values, site) from error
         return x
-    if not _understood(other):
+    if not _leaves_operation(other):
         return NotImplemented
     return _general(ufunc, (x, other), (x,), True, {}, function)
 
 
 @unwatched
 def _node_in_place(ufunc: np.ufunc, x: Recorded, other: Any) -> tuple[list, Node, Site]:
-    """The concrete values of x and the other operand, and the node of what will stand in x."""
-    rec, values, site = _begun((x, other))
+    """(concrete values, node of the new content of x, site)."""
+    rec, values, site = _values_of_call((x, other))
     try:
         node = _fitted(ufunc, rec, _typed_node(rec, ufunc, (x, other), values, None, True), x, site)
     except (ValueError, TypeError, IndexError) as error:
-        raise _at_fault(error, ufunc, values, site) from error
+        raise _explained(error, ufunc, values, site) from error
     label(node, site)
     return values, node, site
 
@@ -385,7 +387,7 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
     if outs is not None and type(outs[0]) is not Recorded:
         raise written_to_plain(site.loc, f"{full_name(ufunc)}(..., out=)")
     if ufunc.nout != 1:
-        return _several_out(ufunc, inputs, outs, where, kwargs)
+        return _two_results_out(ufunc, inputs, outs, where, kwargs)
     if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):
         raise unsupported(f"{full_name(ufunc)}(signature=, axes=)", site.loc, "is not recorded")
     rec = innermost([x for x in (*inputs, where, *(outs or ())) if type(x) is Recorded])
@@ -397,7 +399,7 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
             return _into(ufunc, rec, node, values, outs[0], where, mask, kwargs, site)
         value = ufunc(*values, **kwargs)
     except (ValueError, TypeError, IndexError) as error:
-        raise _at_fault(error, ufunc, values, site) from error
+        raise _explained(error, ufunc, values, site) from error
     if mask is not True:  # what NumPy leaves undefined is 0
         node = build.where(as_node(rec, where if type(where) is Recorded else np.asarray(mask)), node, 0)
         value = np.where(mask, value, np.zeros((), value.dtype))
@@ -405,7 +407,7 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
 
 
 def _fitted(ufunc, rec, node, target, site) -> Node:
-    """The node as the array that it is written into has it."""
+    """The node in the dtype and shape of the array that it is written into."""
     if rec is not target._rec:
         raise AutodiffError(
             f"{full_name(ufunc)}(..., out=) of a value of {rec.name} writes into an array of "
@@ -447,7 +449,7 @@ def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
     return build.cast(apply(name, *(build.cast(n, d) for n, d in zip(nodes, types))), types[-1])
 
 
-def _several_out(ufunc, inputs, outs, where, kwargs):
+def _two_results_out(ufunc, inputs, outs, where, kwargs):
     if where is not True or kwargs:
         raise unsupported(f"{full_name(ufunc)}(where=, dtype=)", source_lines.here(), "is not recorded")
     if writes.overlapping([None if o is None else value_of(o) for o in outs]):
@@ -456,7 +458,7 @@ def _several_out(ufunc, inputs, outs, where, kwargs):
             "said. Pass arrays that lie apart",
             source_lines.here(),
         )
-    results = _several(ufunc, inputs)
+    results = _two_results(ufunc, inputs)
     return tuple(r if o is None else copied(o, r) for r, o in zip(results, outs))
 
 
@@ -528,7 +530,7 @@ def _named(table: str) -> Iterator[tuple[str, np.ufunc, Callable]]:
 def _add_operators() -> None:
     def binary(ufunc, op, mirrored):
         def forward(self, other):
-            if type(other) not in OPERANDS and _takes_over(other, self, mirrored):
+            if type(other) not in OPERANDS and _has_precedence(other, self, mirrored):
                 return NotImplemented
             return operate(ufunc, op, self, other)
 
@@ -536,7 +538,7 @@ def _add_operators() -> None:
             return operate(ufunc, op, other, self)
 
         def augmented(self, other):
-            if type(other) not in OPERANDS and _takes_over(other, self, mirrored):
+            if type(other) not in OPERANDS and _has_precedence(other, self, mirrored):
                 return NotImplemented
             return in_place(ufunc, op, self, other)
 
@@ -557,4 +559,4 @@ def _add_operators() -> None:
 
 
 _add_operators()
-ANSWERS["ufunc"] = call_ufunc
+PROTOCOLS["ufunc"] = call_ufunc

@@ -1,10 +1,9 @@
-"""Records without the arithmetic: what a graph needs of large values is their shape, dtype and layout.
+"""Dry runs: recording without the arithmetic, as a graph needs only shape, dtype and layout of large values.
 
-In a dry run a ufunc's large result is an array of zeros that is never filled, a large array that is written
-to stays as it was, and a sum over such zeros is not added up. The nodes are those of a real run.
-What looks at a value (`if x.max() > 3:`, x[mask]) makes sure first that it does not hang on such a stand-in;
-if it does, Unknown ends the attempt, and `record` runs the function again, with values. Integers and small
-arrays are always computed.
+In a dry run a ufunc's large result is an array of zeros that is never filled, writes to large arrays are left
+out, and sums over such zeros are not computed. The nodes are those of a real run. If the function looks at a
+value (`if x.max() > 3:`, x[mask]) that depends on such a stand-in, Unknown ends the attempt, and the function
+is recorded again, with values. Integers and small arrays are always computed.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ import numpy as np
 
 from ..graph import Node
 
-LARGE = 1 << 15  # elements: below, to compute is as quick as not to
-# The shape, dtype and layout of their results do not depend on how many elements are brought together
+LARGE = 1 << 15  # elements: smaller arrays are computed as quickly as not
+# The shape, dtype and layout of their results do not depend on how many elements are reduced
 REDUCTIONS = frozenset((np.sum, np.prod, np.mean, np.max, np.min))
 
 
 class Unknown(BaseException):
-    """Raised where a dry run is asked for a value. No Exception: the function must not catch it."""
+    """Raised when a dry run needs a value. Not an Exception, so that the function does not catch it."""
 
 
-def hangs_on(node: Node, guessed: set[Node]) -> bool:
-    """Whether the value of the node is computed from one of these."""
+def depends_on(node: Node, guessed: set[Node]) -> bool:
+    """Whether the node is computed from one of these."""
     seen, todo = set(), [node]
     while todo:
         n = todo.pop()
@@ -41,7 +40,7 @@ def hangs_on(node: Node, guessed: set[Node]) -> bool:
 
 
 def stand_in(ufunc: np.ufunc, values: Sequence) -> np.ndarray | None:
-    """Zeros like ufunc(*values); None where it must be computed: small, not real or complex, or an error."""
+    """Zeros like ufunc(*values); None if it must be computed: small, not real or complex, or an error."""
     arrays = [v for v in values if isinstance(v, np.ndarray)]
     if ufunc is np.matmul:
         return _product(*values) if len(arrays) == 2 else None
@@ -85,8 +84,8 @@ def zeros_like(like: np.ndarray, dtype: np.dtype | None = None) -> np.ndarray:
 
 
 def reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
-    """What takes the place of function(*values, **options), which brings together a large stand-in's elements
-    along some axes: that of one element along each of them. None where it must be computed.
+    """A stand-in for function(*values, **options), a reduction of a large stand-in: the reduction of one
+    element along each axis. None if it must be computed.
     """
     if function not in REDUCTIONS or len(values) > 2 or not options.keys() <= {"axis", "keepdims", "dtype"}:
         return None
@@ -100,11 +99,11 @@ def reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
     except (TypeError, ValueError):
         return None
     part = x[tuple([slice(0, 1) if k in cut else slice(None) for k in range(x.ndim)])]
-    return function(np.zeros_like(part), *values[1:], **options)  # which touches no page of x
+    return function(np.zeros_like(part), *values[1:], **options)  # without touching a page of x
 
 
 def _is_zeros(x: np.ndarray) -> bool:
-    """Is this what _zeros made, or a view of it? A file's pages count as such as well."""
+    """Whether it is an array of _zeros or a view of one; a memory-mapped file counts as well."""
     base: Any = x
     while isinstance(base, np.ndarray):
         base = base.base
@@ -112,8 +111,8 @@ def _is_zeros(x: np.ndarray) -> bool:
 
 
 def _zeros(shape: tuple, dtype: np.dtype) -> np.ndarray:
-    """An array of zeros in pages of its own, which are allocated when they are touched. np.zeros would take
-    what it can from the heap, and fill it.
+    """An array of zeros in its own pages, allocated when they are touched. np.zeros would use the heap, and
+    fill it.
     """
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < mmap.PAGESIZE:

@@ -1,19 +1,18 @@
-"""Parts of the compiler that run while a function is recorded, and that need not be watched.
+"""Suspends the profiling hook in parts of the compiler that run while a function is recorded.
 
-The interpreter tells reuse/watch.py of every call while a function is recorded: that is how it finds what
-the function depends on. To make one node of the graph takes a hundred calls of the compiler's own, and for
-each of them the interpreter of Python 3.11 puts together a frame with all of its variables: half of the time
-that recording took. So the hook is set aside where nothing but the compiler's own code can run:
+reuse/watch.py hears of every call while a function is recorded, to find what the function depends on. One
+node of the graph takes a hundred calls of the compiler's own, and for each of them Python 3.11 builds a frame
+object with all of its variables: half of the time of recording. So the hook is suspended where only the
+compiler's own code can run:
 
     @unwatched
     def noted(rec, inputs): ...
 
-Such a function may look at the types of what the user has made, and at arrays and numbers of NumPy's and
-Python's own. It must not do anything that runs a method of another class, nor compute with NumPy what may
-warn: an error handler or a warning may be the user's code.
+Such a function may look at the types of the user's objects, and use plain arrays and numbers. It must not run
+a method of another class, nor compute with NumPy what may warn: an error handler may be the user's code.
 
-From Python 3.12 on it costs more to set the hook aside than is gained, as the interpreter rewrites all code
-that runs, so there these functions are as they are written.
+From Python 3.12 on setting the hook costs more than is gained, as the interpreter rewrites all code that
+runs, so there the decorator does nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from typing import TypeVar
 
 F = TypeVar("F", bound=Callable)
 PAYS = sys.version_info < (3, 12)
-_hook: Callable | None = None  # what `watches` decorates
+_hook: Callable | None = None  # the function that `watches` decorates
 
 
 def watches(hook: F) -> F:
-    """Decorator for the hook that is set aside. Others, such as a profiler's, are left alone."""
+    """Decorator for the hook that is suspended. Others, such as a profiler's, are left alone."""
     global _hook
     _hook = hook
     return hook
 
 
 def unwatched(function: F) -> F:
-    """Decorator: the function, which takes arguments by position alone, runs without the hook."""
+    """Decorator: the function runs without the hook. It takes positional arguments only."""
     if not PAYS:
         return function
     get, put = sys.getprofile, sys.setprofile

@@ -1,9 +1,8 @@
-"""A value under observation. It looks like the array (or the scalar) that it stands for: operators, ufuncs,
-NumPy functions, methods, indexing and writing in place all work, each computed by NumPy at once and noted
-in the graph.
+"""Recorded values. They behave like the array or scalar that they stand for: operators, ufuncs, NumPy
+functions, methods, indexing and writing in place work, each computed by NumPy at once and added to the graph.
 
-What NumPy's protocols cannot see is an error that names the spelling that works. `isinstance(x, np.ndarray)`
-and `isinstance(k, float)` answer as for the value itself, and so does np.isscalar.
+What NumPy's protocols cannot intercept is an error that names the spelling that works. `isinstance(x,
+np.ndarray)` and `isinstance(k, float)` answer as for the value itself, and so does np.isscalar.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from ..errors import (
 )
 from ..graph import Node, type_text
 from ..ops import build, table
-from . import recording, source_lines, writes
+from . import recorder, source_lines, writes
 from .indexing import advanced, basic, expand, is_basic, row_of
-from .leaving import taker
-from .recording import ActiveRecording, escaped, innermost, native, scalar_const
+from .plain_numbers import consumer
+from .recorder import Recorder, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
 from .view_chains import chain_between, same_chain, shortened
 
-# What answers NumPy's two protocols, "ufunc" and "function": ufuncs.py and dispatch.py enter it, which need
-# the class below.
-ANSWERS: dict = {}
+# The handlers of NumPy's two protocols, "ufunc" and "function": entered by ufuncs.py and dispatch.py, which
+# need the class below.
+PROTOCOLS: dict = {}
 
 
 class _Kind(type):
-    """The type of Recorded, which `type(x) == float` and `type(x) in (float, int)` ask."""
+    """The type of Recorded, which refuses `type(x) == float` and `type(x) in (float, int)`."""
 
     def __eq__(cls, other):
         if cls is not other and other in _STOOD_FOR:
@@ -64,17 +63,17 @@ _STOOD_FOR = frozenset({np.ndarray, *NUMBER_TYPES})
 
 
 class Digits(str):
-    """The text of a recorded value: a number again only where the value itself may leave as one."""
+    """The text of a recorded value: float(text) is checked as float(value) is."""
 
-    run: weakref.ref[ActiveRecording]
-    k: int  # its value among those of which texts were made
+    run: weakref.ref[Recorder]
+    k: int  # the index of the value in rec.texts
 
     @classmethod
     def of(cls, recorded: Recorded, text: str) -> str:
-        found, rec = cls(text), recorded._rec
-        rec.texts.append(recorded)  # held there: a text that is kept must not keep the recording
-        found.run, found.k = weakref.ref(rec), len(rec.texts) - 1
-        return found
+        result, rec = cls(text), recorded._rec
+        rec.texts.append(recorded)  # held there: a text must not keep the recording alive
+        result.run, result.k = weakref.ref(rec), len(rec.texts) - 1
+        return result
 
     def __reduce__(self):
         return str, (str.__str__(self),)
@@ -94,7 +93,7 @@ class Digits(str):
 
 
 class Recorded(metaclass=_Kind):
-    """A value under observation: node, value, recording, and for views their root and chain (writes.py)."""
+    """A recorded value: node, concrete value, recorder, and for views their root and chain (writes.py)."""
 
     __slots__ = (
         "_rec",
@@ -112,7 +111,7 @@ class Recorded(metaclass=_Kind):
     )
     __array_priority__ = 1000.0
 
-    def __init__(self, rec: ActiveRecording, node: Node, value: Any, owned: bool = True):
+    def __init__(self, rec: Recorder, node: Node, value: Any, owned: bool = True):
         self._rec = rec
         self._node = node
         self._value = value
@@ -128,7 +127,7 @@ class Recorded(metaclass=_Kind):
     # what it stands for
     @property
     def __class__(self):
-        """What isinstance answers by: that of the value it stands for. `type(x)` is Recorded."""
+        """The class of the concrete value, for isinstance. `type(x)` is Recorded."""
         return type(self._value)
 
     @property
@@ -227,12 +226,12 @@ class Recorded(metaclass=_Kind):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        self._rec.ask("layout")
+        self._rec.note_query("layout")
         return np.asarray(self.value).strides
 
     @property
     def flags(self) -> Any:
-        self._rec.ask("layout")
+        self._rec.note_query("layout")
         return np.asarray(self.value).flags
 
     @property
@@ -270,14 +269,16 @@ class Recorded(metaclass=_Kind):
         Flat(self)[:] = value
 
     def __getattr__(self, name):
-        """What it stands for has it, and it has not: no default of getattr(x, name, default) is right."""
+        """Refuse attributes that the concrete value has: the default of getattr(x, name, default) would be
+        wrong.
+        """
         if name == "__array_interface__":
             error = AttributeError(
                 "a recorded array does not show its memory. Use np.lib.stride_tricks.sliding_window_view, or "
                 "slices and np.stack"
             )
-            what = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
-            raise located(error, what, source_lines.here())  # NumPy itself then asks __array__
+            name_in_error = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
+            raise located(error, name_in_error, source_lines.here())  # NumPy itself then asks __array__
         # Python's own library refuses these by itself: statistics.mean
         of_python = source_lines.is_standard(sys._getframe(1).f_code.co_filename)
         if name.startswith("_") or of_python or not hasattr(type(self._value), name):
@@ -303,8 +304,8 @@ class Recorded(metaclass=_Kind):
 
     # indexing
     def __getitem__(self, key):
-        found = _plain_item(self, key)
-        return _item(self, key) if found is None else found
+        item = _plain_item(self, key)
+        return _item(self, key) if item is None else item
 
     def _alias(self, value):
         """x[...]: another array object over all of the same memory."""
@@ -328,13 +329,13 @@ class Recorded(metaclass=_Kind):
             if _same_view(view, value):
                 return None
             if value._root is not None and value.root is self.root:
-                _check_asked_in_python(sys._getframe(1))
+                _check_not_from_c(sys._getframe(1))
         return store(view, value)
 
     def __contains__(self, item):
         return bool((self == item).any())
 
-    # numbers out of it
+    # plain numbers
     def __bool__(self):
         value = bool(self.value)
         return self._read(value, "bool")
@@ -370,21 +371,21 @@ class Recorded(metaclass=_Kind):
         return _function(np.round, self, digits)
 
     def _number(self):
-        """The concrete value, after asking what it is wanted for."""
+        """The concrete value, if its derivative is not lost."""
         if self.dtype.kind in "fc":
-            what = taker(self._rec.name)
-            if what is None or not self._rec.has_derivative(self.node):
+            use = consumer(self._rec.name)
+            if use is None or not self._rec.has_derivative(self.node):
                 return self.value
-            if what == "assignment":
+            if use == "assignment":
                 raise self._rec.refuse(written_to_plain(source_lines.here()))
             scipy = source_lines.call_of_scipy()
-            lost = number_lost(what, source_lines.outside()) if scipy is None else lost_in_scipy(*scipy)
-            raise self._rec.refuse(lost)
+            error = number_lost(use, source_lines.outside()) if scipy is None else lost_in_scipy(*scipy)
+            raise self._rec.refuse(error)
         return self.value
 
     def item(self, *index: Any) -> Any:
         """A Python number: one that is still recorded if it is real or complex."""
-        found = self.value.item(*index)
+        number = self.value.item(*index)
         x = self
         if len(index) == 1:
             x = self[index[0]] if isinstance(index[0], tuple) else self.reshape(-1)[index[0]]
@@ -392,8 +393,8 @@ class Recorded(metaclass=_Kind):
             x = self[index]
         if self.dtype.kind in "fc":
             wide = np.complex128 if self.dtype.kind == "c" else np.float64
-            return Recorded(self._rec, build.cast(build.reshape(x.node, ()), wide), found)
-        return x._read(found, "int")
+            return Recorded(self._rec, build.cast(build.reshape(x.node, ()), wide), number)
+        return x._read(number, "int")
 
     def tolist(self) -> Any:
         """Nested lists of recorded numbers; of plain ones where they are integers."""
@@ -404,7 +405,7 @@ class Recorded(metaclass=_Kind):
         return [x.tolist() for x in self]
 
     def __array__(self, dtype=None, copy=None):
-        """What has no derivative may leave: integers, bools, ad.stop_gradient(x)."""
+        """A plain array of values without a derivative: integers, bools, ad.stop_gradient(x)."""
         if self.dtype.kind not in "fc" or not self._rec.has_derivative(self.node):
             value = np.array(self.value, dtype)
             self._read(value.copy(), "array")
@@ -412,7 +413,7 @@ class Recorded(metaclass=_Kind):
         scipy = source_lines.call_of_scipy()
         if scipy is not None:
             raise self._rec.refuse(lost_in_scipy(*scipy))
-        if taker(self._rec.name) == "assignment":
+        if consumer(self._rec.name) == "assignment":
             raise self._rec.refuse(written_to_plain(source_lines.here()))
         raise self._rec.refuse(array_lost(source_lines.here()))
 
@@ -463,7 +464,7 @@ class Recorded(metaclass=_Kind):
             return self
         node = build.cast(self.node, dtype)
         if node is not self._node:
-            recording.label(node, source_lines.site())
+            recorder.label(node, source_lines.site())
         return Recorded(rec, node, value if isinstance(self._value, np.ndarray) else value[()])
 
     def view(self, dtype: Any = None, type: Any = None) -> Recorded:
@@ -523,15 +524,15 @@ class Recorded(metaclass=_Kind):
 
     # protocols
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        return ANSWERS["ufunc"](ufunc, method, inputs, kwargs)
+        return PROTOCOLS["ufunc"](ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function, types, args, kwargs):
-        return ANSWERS["function"](function, args, kwargs)
+        return PROTOCOLS["function"](function, args, kwargs)
 
 
 def _check_not_by_name(name: str, frame: FrameType) -> None:
-    """Raise AttributeError where hasattr(x, "shape") asks a Python number for what only arrays have. To
-    x.shape there is an answer, as in other tools: a number may be passed where an array is meant.
+    """Raise AttributeError for hasattr(x, "shape") of a Python number. x.shape itself works, as in other
+    tools: a number may be passed where an array is meant.
     """
     code = frame.f_code
     if source_lines.is_inside(code.co_filename) or "ATTR" in dis.opname[code.co_code[frame.f_lasti]]:
@@ -540,9 +541,9 @@ def _check_not_by_name(name: str, frame: FrameType) -> None:
         raise AttributeError(f"a Python number has no attribute {name!r}")
 
 
-def _check_asked_in_python(frame: FrameType) -> None:
-    """Raise where a part of an array is put into another part by a function that is written in C: it moves
-    rows, as rng.shuffle does, and of views it would write one row twice.
+def _check_not_from_c(frame: FrameType) -> None:
+    """Raise if a function written in C moves rows of an array, as rng.shuffle does: of views it would write
+    one row twice.
     """
     instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
     if not instruction.startswith("STORE"):
@@ -554,10 +555,10 @@ def _check_asked_in_python(frame: FrameType) -> None:
 
 
 def _whole(function, ufunc, x: Recorded) -> int:
-    """math.floor(x) and the like: a step function, whose derivative is zero."""
-    whole = function(x.value)
-    ufunc(x)._read(float(whole), "float")
-    return whole
+    """math.floor(x) and the like: a step function, with derivative zero."""
+    result = function(x.value)
+    ufunc(x)._read(float(result), "float")
+    return result
 
 
 class Flat:
@@ -588,11 +589,11 @@ class Flat:
 
 
 def _function(function, *args, **kwargs):
-    return ANSWERS["function"](function, args, kwargs)
+    return PROTOCOLS["function"](function, args, kwargs)
 
 
 # operands
-# What a ufunc takes without asking an object of the user's
+# Types that ufuncs take without calling the user's code
 OPERANDS = frozenset({Recorded, np.ndarray, *NUMBER_TYPES})
 
 
@@ -601,8 +602,8 @@ def value_of(x: Any) -> Any:
     return x.value if type(x) is Recorded else x
 
 
-def node_in(rec: ActiveRecording, x: Recorded) -> Node:
-    """The node of x as the recording sees it."""
+def node_in(rec: Recorder, x: Recorded) -> Node:
+    """The node of x in this recorder, lifted if it belongs to an outer one."""
     if x._rec is rec:
         return x.node
     if not x._rec.active:
@@ -610,8 +611,8 @@ def node_in(rec: ActiveRecording, x: Recorded) -> Node:
     return rec.lift(x)
 
 
-def as_node(rec: ActiveRecording, x: Any, dtype: np.dtype | None = None) -> Node:
-    """Any operand as a node. `dtype` is what Python numbers take theirs from."""
+def as_node(rec: Recorder, x: Any, dtype: np.dtype | None = None) -> Node:
+    """Any operand as a node. Python numbers take their dtype beside `dtype`."""
     if isinstance(x, Node):
         return x
     if type(x) is Recorded:
@@ -628,7 +629,7 @@ def as_node(rec: ActiveRecording, x: Any, dtype: np.dtype | None = None) -> Node
         if _has_node(x):
             return _stacked([as_node(rec, v, dtype) for v in x])
     x = np.asarray(x)
-    recording.check_numbers(x.dtype)
+    recorder.check_numbers(x.dtype)
     return table.const(x)
 
 
@@ -656,7 +657,7 @@ def _recorded_in(key) -> list:
 
 
 def _static_slices(key):
-    """Bounds of slices as plain integers: they settle a shape, so they are looked at."""
+    """The index with plain integers as bounds of slices: shapes depend on them, so they are read."""
     if type(key) is slice:
         parts = (key.start, key.stop, key.step)
         if any(type(p) is Recorded for p in parts):
@@ -675,12 +676,12 @@ def plain_key(key: Any) -> Any:
     return value_of(key)
 
 
-def _gather(rec: ActiveRecording, x: Node, items) -> Node:
+def _gather(rec: Recorder, x: Node, items) -> Node:
     spec, arrays = advanced(items, x.shape, lambda k: index_arrays(rec, k))
     return table.apply("gather", x, *arrays, spec=spec)
 
 
-def index_arrays(rec: ActiveRecording, k: Any) -> list[Node]:
+def index_arrays(rec: Recorder, k: Any) -> list[Node]:
     """The index arrays of one entry of the index."""
     if isinstance(k, (list, tuple)):
         k = np.asarray(k) if not _has_recorded(k) else _function(np.array, k)
@@ -719,14 +720,14 @@ def _item(self: Recorded, key: Any) -> Recorded:
     else:
         node = _gather(rec, x, items)
     if node is not x:
-        recording.label(node, site)
+        recorder.label(node, site)
     if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
         return self.view_of(node, result) if node is not x else self._alias(result)
     return Recorded(rec, node, result)
 
 
 def _row(self: Recorded, i: int) -> Recorded:
-    """self[i] of an array: of all indices the commonest by far, such as that of a block's weights."""
+    """self[i] of an array: the most frequent index by far."""
     rec, value = innermost((self,)), self.value
     try:
         result = value[i]
@@ -735,14 +736,14 @@ def _row(self: Recorded, i: int) -> Recorded:
     x = self.node
     node = build.row(x, *row_of(i, x.shape))
     if node is not x:
-        recording.label(node, source_lines.site())
+        recorder.label(node, source_lines.site())
     if isinstance(result, np.ndarray) and (result.size or np.may_share_memory(result, value)):
         return self.view_of(node, result) if node is not x else self._alias(result)
     return Recorded(rec, node, result)
 
 
 def _place(self: Recorded, key: Any) -> Recorded | None:
-    """self[key] as a view, to write to; None where it is none."""
+    """self[key] as a view to write to; None if it is not a view."""
     if not is_basic(expand(key, self.ndim)):
         return None
     parts = key if type(key) is tuple else (key,)
@@ -757,7 +758,7 @@ def _plain_item(x: Recorded, key: Any) -> Recorded | None:
 
 @unwatched
 def _plain_place(x: Recorded, key: Any) -> Recorded | None:
-    """The view x[key] where the key is plain and it is one, else None."""
+    """The view x[key] where the key is plain and the result is a view, else None."""
     return _place(x, key) if is_plain(key) else None
 
 
@@ -768,12 +769,12 @@ def _same_view(a: Recorded, b: Recorded) -> bool:
 
 def store(target: Recorded, value: Any) -> None:
     """Assign to all of a recorded array: target[...] = value."""
-    concrete, node = (_plainly_assigned if type(value) in OPERANDS else _assigned)(target, value)
+    concrete, node = (_assigned_unwatched if type(value) in OPERANDS else _assigned)(target, value)
     writes.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
 
 
 def _assigned(target: Recorded, value: Any) -> tuple[Any, Node]:
-    """What an assignment stores, and its node."""
+    """The value that an assignment stores, and its node."""
     rec = target._rec
     if type(value) is Recorded:
         check_level(target, value)
@@ -786,11 +787,11 @@ def _assigned(target: Recorded, value: Any) -> tuple[Any, Node]:
     return concrete, writes.assigned(as_node(rec, value, target.dtype), target.shape, target.dtype)
 
 
-_plainly_assigned = unwatched(_assigned)
+_assigned_unwatched = unwatched(_assigned)
 
 
 def _check_fits(shape: tuple, target: tuple) -> None:
-    """Raise unless a value of this shape can be assigned. NumPy lets leading axes of length 1 go."""
+    """Raise unless a value of this shape can be assigned. NumPy drops leading axes of length 1."""
     if shape in (target, ()):
         return
     extra = max(len(shape) - len(target), 0)

@@ -1,8 +1,7 @@
-"""The way from a piece of memory to a view of it, as the nodes of the steps: slice, reshape, transpose, ...
+"""Chains of nodes from the owner of memory to a view of it: slice, reshape, transpose, ...
 
-A step stands for its op, its attributes and its type; its first argument counts only for the shape that the
-step starts from. `shortened` makes a few steps of many, so that a view of a view of a view costs no more to
-derive again after a write than one view does.
+Of the first argument of a step only the shape counts. `shortened` combines steps, so that after a write a
+view of a view of a view costs no more to recompute than one view does.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def chain_between(start: Node, end: Node) -> ViewChain | None:
 
 
 def follow(node: Node, chain: Sequence[Node]) -> Node:
-    """The chain again, from another node."""
+    """The chain applied to another node."""
     for step in chain:
         node = Node(step.op, (node, *step.args[1:]), step.attrs, step.shape, step.dtype, step.name, step.loc)
     return node
@@ -43,24 +42,24 @@ def same_chain(a: Sequence[Node], b: Sequence[Node]) -> bool:
 
 
 def shortened(chain: ViewChain, more: Iterable[Node]) -> ViewChain:
-    """A chain, itself shortened, with more steps at its end, in as few steps as are found for it: at most a
-    slice, a transpose and a reshape, unless a reshape joins or cuts axes, or a step is of another kind.
+    """A shortened chain with more steps at its end, combined where possible: at most a slice, a transpose and
+    a reshape, unless a reshape joins or splits axes, or a step is of another kind.
     """
     steps = list(chain)
     todo = list(more)[::-1]
     while todo:
         step = todo.pop()
-        together = _together(steps[-1], step) if steps else None
-        if together is None:
+        combined = _combined(steps[-1], step) if steps else None
+        if combined is None:
             steps.append(step)
         else:
             steps.pop()
-            todo.extend(reversed(together))
+            todo.extend(reversed(combined))
     return tuple(steps)
 
 
-def _together(a: Node, b: Node) -> list[Node] | None:
-    """One step for two, or two others where the slice comes first; None where they stay as they are."""
+def _combined(a: Node, b: Node) -> list[Node] | None:
+    """Two steps as one, or as two with the slice first; None if they stay as they are."""
     if a.op == b.op == "reshape":
         return [_step(b, a.args[0])]
     if a.op == b.op == "transpose":
@@ -83,14 +82,14 @@ def _together(a: Node, b: Node) -> list[Node] | None:
 
 def _before_reshape(source: Node, a: Node, b: Node) -> Node | None:
     """The slice `b` of a reshape `a` that only adds and drops axes of length 1, done before it."""
-    kept = [k for k, m in enumerate(source.shape) if m != 1]
-    if [m for m in a.shape if m != 1] != [source.shape[k] for k in kept]:
+    axes = [k for k, m in enumerate(source.shape) if m != 1]
+    if [m for m in a.shape if m != 1] != [source.shape[k] for k in axes]:
         return None
     taken = ranges(b.attrs["index"], a.shape)
     if any(m == 1 and len(r) != 1 for r, m in zip(taken, a.shape)):
         return None
     index = [(0, 1, 1)] * len(source.shape)
-    for k, s in zip(kept, [s for s, m in zip(as_index(taken), a.shape) if m != 1]):
+    for k, s in zip(axes, [s for s, m in zip(as_index(taken), a.shape) if m != 1]):
         index[k] = s
     return _sliced(source, tuple(index), b)
 

@@ -1,13 +1,12 @@
-"""Turns writing in place into values that never change.
+"""Turns writing in place into new values.
 
-Each piece of memory has a root: the recorded value that owns it. A view knows its root and its chain, the
-ops that lead from the root's node to its own (slice, reshape, transpose, ...). Writing through a view makes
-a new node for the root, by undoing the chain step by step, and the other views derive theirs again when they
-are next read.
+Each piece of memory has a root: the recorded value that owns it. A view has a root and a chain, the ops that
+lead from the root's node to its own (slice, reshape, transpose, ...). Writing through a view makes a new node
+for the root, by undoing the chain step by step; the other views recompute theirs when they are next read.
 
 The concrete arrays share memory just as the user's do, so overlapping reads and writes, casts and errors
-are NumPy's own. Memory that someone else can see (an argument, an array handed to an inner recording) is
-copied before the first write, byte for byte in the same layout, and the views are moved over.
+are NumPy's own. Shared memory (an argument, an array passed to an inner recording) is copied before the first
+write, in the same layout, and the views are moved to the copy.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import numpy as np
 from ..errors import AutodiffError, WriteError
 from ..graph import Node
 from ..ops import build, table
-from .recording import escaped
+from .recorder import escaped
 from .source_lines import here
 from .unwatched import unwatched
 from .view_chains import follow
@@ -32,7 +31,7 @@ byte_bounds = np.lib.array_utils.byte_bounds
 
 
 def overlapping(arrays: Sequence[np.ndarray | None]) -> tuple[int, int] | None:
-    """The places of two of these arrays that share memory, or twice that of one whose own elements do."""
+    """The indices of two of these arrays that share memory, or twice that of one whose own elements do."""
     present = [(k, a) for k, a in enumerate(arrays) if a is not None and a.size]
     for k, a in present:
         if not a.flags.forc and _overlaps_itself(a):
@@ -64,7 +63,7 @@ def _share(a, b) -> bool:
 
 
 def _overlaps_itself(a: np.ndarray) -> bool:
-    """Whether an axis steps back into what the axes with smaller steps reach."""
+    """Whether two elements of the array share memory: a stride is smaller than what the inner axes span."""
     reached = a.itemsize
     for stride, n in sorted((abs(s), n) for s, n in zip(a.strides, a.shape) if n > 1):
         if stride < reached:
@@ -74,7 +73,7 @@ def _overlaps_itself(a: np.ndarray) -> bool:
 
 
 def write_back(node: Node, chain: Sequence[Node], new: Node, loc: tuple | None) -> Node:
-    """The root's node after the end of the chain was replaced by `new`. `node` is what the root was."""
+    """The root's new node when `new` replaces the end of the chain. `node` is the old one."""
     before = [node]
     for step in chain[:-1]:
         before.append(follow(before[-1], (step,)))
@@ -112,13 +111,13 @@ def refresh(x: Recorded) -> None:
 
 
 def _moved(value: np.ndarray, low: int, root) -> np.ndarray:
-    """The same part of the root's new memory as `value` was of the old, which began at address `low`."""
+    """The part of the root's new memory that `value` was of the old, which began at address `low`."""
     offset = value.__array_interface__["data"][0] - low
     return np.ndarray(value.shape, value.dtype, root._buffer, offset, value.strides)
 
 
-def own(root: Recorded) -> None:
-    """Give the root memory of its own."""
+def make_private(root: Recorded) -> None:
+    """Copy the root's memory, unless it is private."""
     if root._owned:
         return
     old = root._value
@@ -155,15 +154,15 @@ def _mark_written(root) -> None:
 
 def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None:
     """Make the node `new` the content of x; `store(array)` does the same to the concrete array."""
-    array, loc = _begun(x)
-    if not x._rec.leaves_out(array, new):
+    array, loc = _private_array(x)
+    if not x._rec.skips_write(array, new):
         store(array)
-    _noted(x, new, loc)
+    _replace_node(x, new, loc)
 
 
 @unwatched
-def _begun(x: Recorded) -> tuple[np.ndarray, tuple]:
-    """The array to write to, a private one, and the line that writes."""
+def _private_array(x: Recorded) -> tuple[np.ndarray, tuple]:
+    """(the private array to write to, the line that writes)."""
     if not x._rec.active:
         raise escaped(x)
     if not isinstance(x._value, np.ndarray):
@@ -171,12 +170,12 @@ def _begun(x: Recorded) -> tuple[np.ndarray, tuple]:
     if not x._value.flags.writeable:
         raise ValueError("assignment destination is read-only")
     loc = here()
-    own(x.root)
+    make_private(x.root)
     return x.value, loc
 
 
 @unwatched
-def _noted(x: Recorded, new: Node, loc: tuple) -> None:
+def _replace_node(x: Recorded, new: Node, loc: tuple) -> None:
     root = x.root
     name = root._node.name
     node = write_back(root._node, x._chain, new, loc) if x._root is not None else new
@@ -193,6 +192,6 @@ def _noted(x: Recorded, new: Node, loc: tuple) -> None:
 
 def assigned(value: Node, shape: Sequence[int], dtype: np.dtype) -> Node:
     """The value that an assignment stores, in the target's shape and dtype."""
-    if value.ndim > len(shape):  # NumPy lets leading axes of length 1 go
+    if value.ndim > len(shape):  # NumPy drops leading axes of length 1
         value = build.reshape(value, value.shape[value.ndim - len(shape) :])
     return build.broadcast(build.cast(value, dtype), shape)

@@ -1,1 +1,1 @@
-"""Decides whether a recording may be used again: what it depended on, and whether that is still the same."""
+"""Whether a recording may be reused: what it depended on, and whether that is still the same."""

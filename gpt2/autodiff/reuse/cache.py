@@ -1,5 +1,5 @@
-"""Stores of bounded size: those that all share, and that of one derived function, which keeps its programs by
-the shapes, dtypes and static values of its arguments.
+"""Caches of bounded size: Store for values that all functions share, Cache for the programs of one derived
+function, by shapes, dtypes and static values of its arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .guard import Guard
 
 
 def drop_oldest(values: dict) -> Any:
-    """Remove the first value of a dict, and give it. Its key may have become another, and not be found."""
+    """Pop the first value of a dict, also if its key has changed and is not found."""
     key = next(iter(values))
     try:
         return values.pop(key)
@@ -24,8 +24,8 @@ def drop_oldest(values: dict) -> Any:
 
 
 class Store:
-    """Values under keys, the least recently used first to go where there are more than `size`, or they take
-    more than `most` bytes. The newest stays, whatever its size.
+    """A cache of at most `size` values and `most` bytes. The least recently used go first; the newest stays,
+    whatever its size.
     """
 
     def __init__(self, size: int, most: int):
@@ -36,11 +36,11 @@ class Store:
 
     def find(self, key: Hashable, default: Any = None) -> Any:
         with self._lock:
-            found = self._values.pop(key, None)
-            if found is None:
+            entry = self._values.pop(key, None)
+            if entry is None:
                 return default
-            self._values[key] = found  # the newest
-            return found[0]
+            self._values[key] = entry  # the newest
+            return entry[0]
 
     def add(self, key: Hashable, value: Any, nbytes: int = 0) -> None:
         """Keep a value that takes so many bytes."""
@@ -57,11 +57,11 @@ class Store:
 
 
 class Cache:
-    """A bounded store of programs under keys; for each key a few, told apart by their guards.
+    """A bounded cache of programs; a few for each key, with different guards.
 
     Reading takes no lock: a reader sees a tuple that is never changed. `find(key)` gives the entry whose
-    guard holds, or None. The least recently made keys go first when there are more than `size`, or they take
-    more than BYTES.
+    guard holds, or None. The oldest keys go first when there are more than `size`, or they take more than
+    BYTES.
     """
 
     VARIANTS = 4  # of one key: a setting that flips back and forth between a few values keeps its programs

@@ -1,14 +1,13 @@
-"""Tells which way a function went: after `if x > 0`, `range(n)`, `x[mask]` a recording holds for one path.
+"""The path that a function took: after `if x > 0`, `range(n)`, `x[mask]` a recording holds for one path.
 
-A recording is used again for arguments at which the function would take the same path: at which all that it
-looked at is the same. Before the program runs, a small program computes what was looked at, and the answers
-are compared.
+A recording is reused for arguments at which the function would take the same path: at which all values that
+it read are the same. Before the program runs, a small program computes these values, and they are compared.
 
-That has to be exact. Sums and products of floats come out differently to the last bit in a program that was
-optimised, and a comparison of such a number could go the other way than it does in the function itself. So
-only what involves no rounding counts: comparisons of arguments, extrema, indices, integers. The sign of a
-number, the range of an index and a mask are of this kind; an error that has become small enough is not, and a
-function that looks at one is recorded at each call.
+That has to be exact. An optimised program may round sums and products of floats differently, and a comparison
+of such a number could go the other way than in the function itself. So only values without rounding count:
+comparisons of arguments, extrema, indices, integers. The sign of a number, the range of an index and a mask
+are of this kind; an error that has become small enough is not, and a function that reads one is recorded at
+each call.
 """
 
 from __future__ import annotations
@@ -27,16 +26,18 @@ from ..ops.exactness import without_rounding
 from ..ops.interpret import evaluate_graph
 from ..pipeline import Pipeline
 from ..record.record import Recording
-from ..record.recording import layout_of
+from ..record.recorder import layout_of
 from ..same import same, same_array
 
-MOST = 12  # recordings of one combination of types; a function that goes another way each time gains nothing
+MOST = (
+    12  # recordings for one combination of types: a function that takes another path each time gains nothing
+)
 
 
 @dataclass
 class Path:
-    """One way through a function. `program`, which make() gives, computes from the arguments and what is
-    outside the values that were looked at: they have to be `expected`.
+    """One path through a function. `program`, made by make(), computes the values that were read from the
+    arguments and the arrays from outside: they have to be `expected`.
     """
 
     make: Callable[[], Callable]
@@ -45,7 +46,7 @@ class Path:
 
     @cached_property
     def program(self) -> Callable:
-        """Made when it is first asked for: many functions are called once."""
+        """Made on first use: many functions are called once."""
         return self.make()
 
     def taken(self, leaves: Sequence, outside: Sequence) -> bool:
@@ -54,32 +55,32 @@ class Path:
             return True
         program = self.program
         try:
-            found = program(*leaves[: self.n_arguments], *outside)
-        except Exception:  # what is looked at here may not exist on another path: an index out of range
+            values = program(*leaves[: self.n_arguments], *outside)
+        except Exception:  # a value may not exist on another path: an index out of range
             return False
-        return all(map(agree, found, self.expected))
+        return all(map(agree, values, self.expected))
 
 
 @dataclass
-class Questions:
-    """What a function asked of its arguments besides their types and values, and what the answers depend on.
+class Preconditions:
+    """What a recording assumes of its arguments besides their types and values.
 
-    layout     how each of them lies in memory, if it asked for strides or flags
-    apart      whether it asked who shares memory: no argument shares any, with another or with `outside`
-    by_is      whether it asks by `is` for what may be an argument: no two are one array, nor is one of `met`
+    layout          their memory layout, if the function read strides or flags
+    apart           no argument shares memory with another or with `outside`: the function asked
+    tests_identity  no two arguments are one array, nor one of `arrays_read`: the function compares by `is`
     """
 
     layout: list | None
     apart: bool
-    by_is: bool
-    met: frozenset[int]  # ids of arrays that it reads from outside
+    tests_identity: bool
+    arrays_read: frozenset[int]  # ids of arrays from outside
 
-    def alike(self, leaves: Sequence, outside: Sequence) -> bool:
-        """Whether the answers are the same for these arguments."""
+    def hold(self, leaves: Sequence, outside: Sequence) -> bool:
+        """Whether they are true of these arguments."""
         return (
             (self.layout is None or layout_of(leaves) == self.layout)
             and not (self.apart and share_memory(leaves, outside))
-            and not (self.by_is and are_one(leaves, self.met))
+            and not (self.tests_identity and repeats_array(leaves, self.arrays_read))
         )
 
 
@@ -90,20 +91,20 @@ def share_memory(leaves: Sequence, outside: Sequence) -> bool:
     return any(np.may_share_memory(a, b) for a, b in pairs)
 
 
-def are_one(leaves: Sequence, met: frozenset[int]) -> bool:
-    """Whether two of the arguments are one array, or one is among those that are met outside."""
+def repeats_array(leaves: Sequence, arrays_read: frozenset[int]) -> bool:
+    """Whether two of the arguments are one array, or one is also read from outside."""
     ids = [id(x) for x in leaves if isinstance(x, np.ndarray)]
-    return len(set(ids)) < len(ids) or not met.isdisjoint(ids)
+    return len(set(ids)) < len(ids) or not arrays_read.isdisjoint(ids)
 
 
-ALWAYS = Path(lambda: evaluate_graph, [], 0)  # of a function that looks at nothing
+ALWAYS = Path(lambda: evaluate_graph, [], 0)  # of a function that reads no value
 
 
 def path_of(rec: Recording, scalar: bool) -> Path | None:
-    """The path of a recording, or None if it cannot be told exactly."""
+    """The path of a recording, or None if it cannot be checked exactly."""
     if not _is_exact(rec):
         return None
-    graph, expected = _looked_at(rec)
+    graph, expected = _graph_of_reads(rec)
     return Path(lambda: _program_of(graph, scalar), expected, rec.in_tree.size)
 
 
@@ -113,14 +114,14 @@ def _program_of(graph: Graph, scalar: bool) -> Callable:
 
 
 def path_of_pure(rec: Recording) -> Path:
-    """The path of a recording of a function that depends on its arguments alone.
+    """The path of a recording of a function that depends on its arguments only.
 
-    What is not exact is computed op by op, as it was while recording: slowly, and the same to the last bit.
+    Inexact values are computed op by op, as while recording: slowly, and the same to the last bit.
     """
     path = path_of(rec, False) if rec.reads else ALWAYS
     if path is not None:
         return path
-    graph, expected = _looked_at(rec)
+    graph, expected = _graph_of_reads(rec)
     return Path(lambda: lambda *operands: evaluate_graph(graph, operands), expected, rec.in_tree.size)
 
 
@@ -128,16 +129,16 @@ def _is_exact(rec: Recording) -> bool:
     return not any(r.kind == "text" for r in rec.reads) and without_rounding([r.node for r in rec.reads])
 
 
-def _looked_at(rec: Recording) -> tuple[Graph, list]:
-    """The graph of the values that were looked at, and the values."""
-    seen = {r.node: r.value for r in rec.reads}  # of what was read twice, once
+def _graph_of_reads(rec: Recording) -> tuple[Graph, list]:
+    """(the graph of the values that were read, the values)."""
+    seen = {r.node: r.value for r in rec.reads}  # each once
     return Graph(rec.graph.inputs, seen, rec.graph.name + "_path"), list(seen.values())
 
 
-def agree(found: Any, expected: Any) -> bool:
-    """Whether a value is the expected one to the last bit, the sign of a zero included. What was read as a
-    number or a truth value is an array of one element in the graph.
+def agree(value: Any, expected: Any) -> bool:
+    """Whether a value is the expected one to the last bit, the sign of a zero included. In the graph a number
+    or truth value is an array of one element.
     """
     if isinstance(expected, np.ndarray):
-        return same_array(np.asarray(found, expected.dtype), expected)
-    return same(type(expected)(found if isinstance(found, (bool, float)) else found.item()), expected)
+        return same_array(np.asarray(value, expected.dtype), expected)
+    return same(type(expected)(value if isinstance(value, (bool, float)) else value.item()), expected)

@@ -1,9 +1,9 @@
-"""Tests whether all that was read is as it was: the facts of a World (world.py) as one compiled function.
+"""Tests whether all that a function read is unchanged: the facts of a World (world.py) as one compiled
+function.
 
-    guard.trouble    why nothing can be promised, or None. Such a function is recorded at every call: slower,
-                     and right.
-    guard.holds()    is everything still as it was? For a function of its arguments and NumPy this takes about
-                     150 nanoseconds: it is compiled to one expression.
+    guard.trouble    why the function cannot be guarded, or None. It is then recorded at every call
+    guard.holds()    whether everything is unchanged. For a function of its arguments and NumPy this takes
+                     about 150 nanoseconds: it is compiled to one expression
 
 An array is compared by its bytes, so a function over large arrays from outside pays for reading them at every
 call; pass such arrays as arguments, or promise with `pure=True` that nothing outside the arguments will
@@ -20,20 +20,32 @@ from typing import Any
 
 import numpy as np
 
-from ..record.conversions import SEEN, plain
+from ..record.interception import INTERCEPTED, plain
 from ..same import COMPARED, interchangeable, same_array
 
 MISSING = object()
 
 
 class Guard:
-    """The test whether a recording still holds. `watched` is how many facts `holds` looks at; `text` is the
-    test of a short guard as an expression over `names`, for those who would rather not call a function;
-    `facts` are what it looks at, and `by_identity` is as make_guard has it. `by_is`: the function asks by
-    `is` for what may be an argument; `met` are then the arrays that it reads.
+    """The test whether a recording still holds.
+
+    watched         the number of facts that `holds` tests
+    text            the test of a short guard as an expression over `names`, to be inlined
+    facts           what is tested; by_identity: see make_guard
+    tests_identity  the function compares by `is` what may be an argument; `arrays_read`: the arrays it reads
     """
 
-    __slots__ = ("trouble", "holds", "watched", "text", "names", "facts", "by_identity", "by_is", "met")
+    __slots__ = (
+        "trouble",
+        "holds",
+        "watched",
+        "text",
+        "names",
+        "facts",
+        "by_identity",
+        "tests_identity",
+        "arrays_read",
+    )
 
     def __init__(
         self,
@@ -52,12 +64,12 @@ class Guard:
         self.names = names
         self.facts = facts
         self.by_identity = by_identity
-        self.by_is = False
-        self.met: frozenset[int] = frozenset()
+        self.tests_identity = False
+        self.arrays_read: frozenset[int] = frozenset()
 
 
 def trust() -> Guard:
-    """The guard of a promise (`pure=True`): it always holds."""
+    """The guard for `pure=True`: it always holds."""
     return Guard(None, lambda: True, 0, "True", {})
 
 
@@ -88,17 +100,17 @@ _TEMPLATES = {
     "array": "{a}.strides == {c} and same_array({a}, {b})",
 }
 _ORDER = {kind: i for i, kind in enumerate(_TEMPLATES)}
-_NAMES = {("entry", 1), ("absent", 1), ("attribute", 1), ("answer", 1)}  # parts that are written out
+_NAMES = {("entry", 1), ("absent", 1), ("attribute", 1), ("answer", 1)}  # parts that are names in the text
 
 SHORT = 16  # facts
-# What a test raises where a name is gone, a cell was emptied, or another thread is changing a dict
+# Raised by a test if a name is gone, a cell was emptied, or another thread changes a dict
 GONE = (KeyError, ValueError, AttributeError, RuntimeError)
 
 
 def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
     """All facts as one function: by identity, then by equality of what cannot change (floats, names).
 
-    by_identity   equality does not do: some code asks whether two such things are one object
+    by_identity   only by identity: some code compares such values by `is`
     """
     same = operator.is_ if by_identity else interchangeable
     env = dict(
@@ -125,7 +137,7 @@ def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
 
 
 def _tests(facts: list[tuple], by_identity: bool, env: dict[str, Any]) -> list[str]:
-    """A test of each fact, as text. What a text names is put into `env`."""
+    """A test of each fact, as text. Its names are put into `env`."""
     known: dict[int, str] = {}
 
     def ref(part) -> str:
@@ -142,7 +154,7 @@ def _tests(facts: list[tuple], by_identity: bool, env: dict[str, Any]) -> list[s
         if kind in ("cell", "entry") and not by_identity and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
             return f"({text} or same({current}, {ref(parts[-1])}))"
-        if kind == "entry" and id(parts[-1]) in SEEN:  # asked while something is recorded
+        if kind == "entry" and id(parts[-1]) in INTERCEPTED:  # the test may run while something is recorded
             return f"({text} or plain({text.rsplit(' is ', 1)[0]}) is {ref(parts[-1])})"
         return text
 
@@ -151,8 +163,8 @@ def _tests(facts: list[tuple], by_identity: bool, env: dict[str, Any]) -> list[s
 
 @functools.lru_cache(256)
 def compiled(source: str, name: str) -> CodeType:
-    """Code of the compiler's own, which is known by its name. A function that is made again and again, as a
-    lambda in a loop, is tested by the same text each time: what differs are the names that it runs with.
+    """Compile a test or fast entry. Cached: functions made by the same code have the same text, and other
+    names to run it with.
     """
     return compile(source, name, "exec")
 
@@ -171,21 +183,21 @@ def same_items(same: Callable, items: Collection, then: tuple) -> bool:
 
 
 def settings_of_texts() -> object:
-    """What decides, besides a number of NumPy's itself, how it is written as a text."""
+    """The setting that determines the text of NumPy's numbers."""
     return np.get_printoptions().get("legacy")
 
 
-_PATTERNS = 1 << 5 | 1 << 6  # Py_TPFLAGS_SEQUENCE and _MAPPING: what `match` takes for one
+_PATTERNS = 1 << 5 | 1 << 6  # Py_TPFLAGS_SEQUENCE and _MAPPING, used by `match`
 
 
 def patterns_of(c: type) -> int:
-    """Whether `match` takes instances for sequences or mappings: registering a class changes that."""
+    """Whether `match` treats instances as sequences or mappings: registering a class changes that."""
     return c.__flags__ & _PATTERNS
 
 
 def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...], patterns: int) -> bool:
     now: Mapping = c.__dict__
-    if len(now) > len(names):  # pickle leaves a note there
+    if len(now) > len(names):  # added by pickle
         now = {name: value for name, value in now.items() if name != "__slotnames__"}
     return (
         patterns_of(c) == patterns
@@ -198,10 +210,10 @@ def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...], patt
 
 
 def same_attributes(same: Callable, now: dict, names: tuple, values: tuple, absent: frozenset) -> bool:
-    """Whether these names have these values, and those that were missing are still not there."""
+    """Whether these names have these values, and the others are still missing."""
     for name, value in zip(names, values):
-        found = now.get(name, MISSING)
-        if found is not value and plain(found) is not value and not same(found, value):
+        current = now.get(name, MISSING)
+        if current is not value and plain(current) is not value and not same(current, value):
             return False
     return absent.isdisjoint(now) if len(now) < len(absent) else not any(map(now.__contains__, absent))
 

@@ -1,8 +1,7 @@
-"""The kinds of things that a guard compares completely, and the C functions that only compute from arguments.
+"""The objects that a guard compares by identity alone, and the C functions that only compute from arguments.
 
-This is the whole list. What is not on it, and is read by a function, is a reason to record it anew each time.
-Numbers, texts, containers, arrays, Python's functions, classes and their instances are looked into
-(world.py); this file has what is taken as it is.
+This is the whole list. A function that reads anything else is recorded at each call, but for what world.py
+looks into: numbers, texts, containers, arrays, Python's functions, classes and their instances.
 """
 
 from __future__ import annotations
@@ -59,16 +58,15 @@ _METHODS_OF_ARRAYS = frozenset(
 
 
 def _methods(*kinds, but: str = "") -> dict:
-    """Every method of these types, which compute with themselves and their arguments."""
+    """Every method of these types, as they compute only from their object and arguments."""
     return {kind: frozenset(dir(kind)) - set(but.split()) for kind in kinds}
 
 
-# What writes things as texts, of which NumPy's numbers have settings
+# They make texts, which for NumPy's numbers depend on a setting
 TEXTS = (str, repr, ascii, format)
 
 
-# Methods that compute from, or change, nothing but their own object. Those in `but` take an attribute's name
-# out of a text.
+# Methods that read and change only their own object. Those in `but` read attributes named in a text.
 METHODS = {
     **_methods(str, bytes, bytearray, but="format format_map"),
     **_methods(int, float, complex, tuple, list, dict, set, frozenset, range, slice, np.ufunc, np.dtype),
@@ -98,26 +96,26 @@ def _listed() -> list:
 
 
 def _of_python() -> list:
-    found = [getattr(builtins, n) for n in (_PURE_BUILTINS + " " + _TYPES).split()]
-    found += [v for v in vars(builtins).values() if is_exception(v)]
-    found += [v for v in (*_entries(math), *_entries(cmath)) if callable(v)]
-    found += [v for v in _entries(operator) if isinstance(v, types.BuiltinFunctionType)]
-    found = [v for v in found if v not in (operator.is_, operator.is_not)] + [operator.itemgetter]
-    found += [v for v in _entries(itertools) if isinstance(v, type)]
-    found += [functools.reduce, functools.partial, types.SimpleNamespace]
-    return [*found, collections.deque, collections.OrderedDict, collections.defaultdict]
+    listed = [getattr(builtins, n) for n in (_PURE_BUILTINS + " " + _TYPES).split()]
+    listed += [v for v in vars(builtins).values() if is_exception(v)]
+    listed += [v for v in (*_entries(math), *_entries(cmath)) if callable(v)]
+    listed += [v for v in _entries(operator) if isinstance(v, types.BuiltinFunctionType)]
+    listed = [v for v in listed if v not in (operator.is_, operator.is_not)] + [operator.itemgetter]
+    listed += [v for v in _entries(itertools) if isinstance(v, type)]
+    listed += [functools.reduce, functools.partial, types.SimpleNamespace]
+    return [*listed, collections.deque, collections.OrderedDict, collections.defaultdict]
 
 
 def _of_numpy() -> list:
-    found = []
+    listed = []
     series = [m for m in vars(np.polynomial).values() if isinstance(m, types.ModuleType)]
     for module in series:
-        found += [v for v in vars(module).values() if isinstance(v, types.FunctionType)]
+        listed += [v for v in vars(module).values() if isinstance(v, types.FunctionType)]
     for module in (np, np.linalg, np.fft):
-        found += [v for v in vars(module).values() if isinstance(v, np.ufunc)]
-        found += [getattr(module, n) for n in _NUMPY if hasattr(module, n)]
-    found += [v for v in vars(np).values() if isinstance(v, type) and issubclass(v, np.generic)]
-    return found
+        listed += [v for v in vars(module).values() if isinstance(v, np.ufunc)]
+        listed += [getattr(module, n) for n in _NUMPY if hasattr(module, n)]
+    listed += [v for v in vars(np).values() if isinstance(v, type) and issubclass(v, np.generic)]
+    return listed
 
 
 # These take the name of an attribute: bytecode.py looks for it where they are called by their own names.
@@ -125,7 +123,7 @@ NAMING = {name: getattr(builtins, name) for name in BY_NAME}
 
 
 class Listed:
-    """Objects that are taken as they are, asked for by identity."""
+    """A set of objects by identity."""
 
     def __init__(self):
         self._objects: dict[int, object] = {}
@@ -155,23 +153,23 @@ def cannot_change(v: Any, known: Callable[[Any], bool] = lambda v: False) -> boo
 
 
 def _is_imported(v: Any) -> bool:
-    """Whether it is a module, or a class that stands in one under its own name."""
+    """Whether it is an imported module, or a class under its own name in one."""
     if type(v) is types.ModuleType:
         return sys.modules.get(v.__name__) is v
-    found = sys.modules.get(v.__module__) if isinstance(v, type) and type(v.__module__) is str else None
-    for name in v.__qualname__.split(".") if found is not None else ():
-        found = getattr(found, "__dict__", {}).get(name)
-    return found is v and v is not None
+    holder = sys.modules.get(v.__module__) if isinstance(v, type) and type(v.__module__) is str else None
+    for name in v.__qualname__.split(".") if holder is not None else ():
+        holder = getattr(holder, "__dict__", {}).get(name)
+    return holder is v and v is not None
 
 
 def is_pure_method(function: Callable) -> bool:
-    """Whether this function, written in C and with an object of its own, is one of METHODS."""
+    """Whether a bound method written in C is one of METHODS."""
     owner = function.__self__
     kinds = owner.__mro__ if isinstance(owner, type) else ()
     return any(function.__name__ in METHODS.get(kind, ()) for kind in (*kinds, *type(owner).__mro__))
 
 
-# --- questions about things
+# --- classes and functions
 
 _C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
@@ -193,18 +191,18 @@ def functions_of(v: Any) -> list:
 
 
 def looked_into(c: type) -> list[type]:
-    """The class and its bases, without those that hold nothing by name."""
+    """The class and its bases, without those in BASES."""
     return [k for k in c.__mro__ if k not in BASES and not is_exception(k)]
 
 
-def is_read_unseen(c: type) -> bool:
-    """Whether NumPy has written the class: what its methods read, of whatever name, is not looked for."""
+def is_numpy_class(c: type) -> bool:
+    """Whether the class is NumPy's: which attributes its methods read is not analysed."""
     own = [f for v in c.__dict__.values() for f in functions_of(v)]
     return any(is_inside(f.__code__.co_filename) for f in own)
 
 
-def hides_attributes(c: type) -> bool:
-    """Whether its attributes are not simply what is in __dict__ and in slots."""
+def has_other_attributes(c: type) -> bool:
+    """Whether attributes may be elsewhere than in __dict__ and slots."""
     names = c.__dict__.get("__dict__")
     plain = names is None or type(names) is types.GetSetDescriptorType
     return "__getattribute__" in c.__dict__ or not plain

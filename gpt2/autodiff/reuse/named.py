@@ -1,8 +1,8 @@
-"""Follows things that hold others under names: objects, classes, modules, functions. Only names that some
-code has can be read of them, so nothing else is followed or compared.
+"""Follows holders of attributes: objects, classes, modules, functions. Code can only read attributes whose
+names it has, so nothing else is followed or compared.
 
-`then` is what such a thing held when it was first met. Names that come up later, in other code, were not
-changed until then: what changes them has them.
+`initial` has the attributes when the holder was first met. Those whose names come up later are unchanged:
+code that changes one has its name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..record.conversions import plain
+from ..record.interception import plain
 from .guard import patterns_of
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ _NAMES_OF_CODE = ("__name__", "__qualname__", "__module__")  # of functions
 
 
 class Names:
-    def __init__(self, holder: Any, then: Any):
+    def __init__(self, holder: Any, initial: Any):
         self.holder = holder
-        self.then = dict(then)
+        self.initial = dict(initial)
 
     def reach(self, world: World, name: str) -> None:
-        """Note that some code reads this name, perhaps of this object."""
-        value = self.then.get(name, MISSING)
+        """Note that some code reads this name, perhaps of this holder."""
+        value = self.initial.get(name, MISSING)
         if value is not MISSING:
             world.reach(value)
 
     def note(self, world: World) -> None:
-        """Enter what the guard has to look at."""
-        names = tuple(n for n in self.then if n in world.names)
+        """Add the facts for the guard."""
+        names = tuple(n for n in self.initial if n in world.names)
         absent = frozenset(world.names.difference(names))
-        world.fact("attributes", self.holder, names, tuple(plain(self.then[n]) for n in names), absent)
+        world.fact("attributes", self.holder, names, tuple(plain(self.initial[n]) for n in names), absent)
 
 
 class ModuleNames(Names):
@@ -46,8 +46,8 @@ class ModuleNames(Names):
         super().__init__(module, {k: plain(v) for k, v in module.__dict__.items()})
 
     def reach(self, world: World, name: str) -> None:
-        if name in self.then:
-            world.reach(self.then[name], called=name == "__getattr__")
+        if name in self.initial:
+            world.reach(self.initial[name], called=name == "__getattr__")
 
 
 class ArrayNames(Names):
@@ -58,9 +58,9 @@ class ArrayNames(Names):
 
     def note(self, world: World) -> None:
         if "base" in world.names:
-            world.fact("attribute", self.holder, "base", self.then["base"])
+            world.fact("attribute", self.holder, "base", self.initial["base"])
         if "flags" in world.names:
-            world.fact("answer", self.holder, "flags.num", self.then["flags.num"])
+            world.fact("answer", self.holder, "flags.num", self.initial["flags.num"])
 
 
 class FunctionNames(Names):
@@ -68,7 +68,7 @@ class FunctionNames(Names):
         super().__init__(f, f.__dict__)
 
     def note(self, world: World) -> None:
-        if self.then:
+        if self.initial:
             super().note(world)
         else:
             world.fact("bare", self.holder)
@@ -81,7 +81,7 @@ class ClassNames(Names):
 
     def note(self, world: World) -> None:
         c = self.holder
-        world.fact("class", c, tuple(self.then), tuple(self.then.values()), c.__mro__, patterns_of(c))
+        world.fact("class", c, tuple(self.initial), tuple(self.initial.values()), c.__mro__, patterns_of(c))
         for name in ("__name__", "__qualname__"):  # the text of an instance has them
             world.fact("attribute", c, name, getattr(c, name))
 

@@ -1,13 +1,13 @@
-"""Finds a recording again for another function object with the same code, as `grad(lambda w: ...)` in a loop
-makes one at each turn.
+"""Shares recordings among function objects with the same code, as `grad(lambda w: ...)` in a loop makes one
+in each iteration.
 
 Two such functions do the same if their code is the same object, if their globals, defaults and names are, and
 if each variable that they close over holds the same object, or, where no code asks by `is`, an equal one of a
-kind that cannot change. Then what guards the recording of the first guards the second as well, whose own
-cells were compared just now. What is not of this kind is recorded again, as ever.
+kind that cannot change. Then the guard of the first recording guards the second as well. All other functions
+are recorded again.
 
-A record that is kept here keeps what the first function closes over alive. So this is for functions over
-numbers, texts, modules, functions, and arrays of no more than a MiB; and a few records are kept.
+A shared recording keeps what the first function closes over alive. So this is for functions over numbers,
+texts, modules, functions, and arrays of at most a MiB; and few recordings are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..record import recording
+from ..record import recorder
 from ..same import COMPARED, interchangeable
 from .cache import Store
 from .guard import Guard, make_guard
@@ -38,9 +38,9 @@ _ATOMS = (*COMPARED, type(None), np.generic, np.dtype, ModuleType, BuiltinFuncti
 class SameCode(NamedTuple):
     """What a function shares with others of its code, and what has to be the same.
 
-    key       where it was written: the codes and settings of it and of what wraps it
+    key       the codes and settings of it and of its wrappers
     held      values to compare
-    wrappers  objects of this package around it, whose facts hold in their own call alone
+    wrappers  objects of this package around it, whose facts hold only in their own call
     """
 
     key: tuple
@@ -49,13 +49,13 @@ class SameCode(NamedTuple):
 
 
 def same_code_of(f: Callable) -> SameCode | None:
-    """None where a recording of f is not to be shared."""
-    if recording.current() is not None or is_watching():
+    """The SameCode of f, or None if its recording cannot be shared."""
+    if recorder.current() is not None or is_watching():
         return None  # a recording or a watch must see f run
     key: list = []
     held: list = []
     wrappers: list = []
-    if not _outlined(f, key, held, wrappers):
+    if not _collected(f, key, held, wrappers):
         return None
     room = [BYTES]
     return (
@@ -65,8 +65,8 @@ def same_code_of(f: Callable) -> SameCode | None:
     )
 
 
-def _outlined(v: Any, key: list, held: list, wrappers: list) -> bool:
-    """Take apart the user's function and what this package has put around it."""
+def _collected(v: Any, key: list, held: list, wrappers: list) -> bool:
+    """Collect key, held and wrappers of the user's function; False if it cannot be shared."""
     if type(v) is FunctionType:
         if v.__kwdefaults__:
             return False
@@ -79,22 +79,22 @@ def _outlined(v: Any, key: list, held: list, wrappers: list) -> bool:
                 return False
             if not is_own(v.__code__):
                 held.append(content)
-            elif not _outlined(content, key, held, wrappers):
+            elif not _collected(content, key, held, wrappers):
                 return False
         return True
     outline = getattr(type(v), "_same_code", None)
-    found = None if outline is None else outline(v)
-    if found is None:
+    parts = None if outline is None else outline(v)
+    if parts is None:
         return False
-    settings, function, others = found
+    settings, function, others = parts
     key += [type(v), settings]
     held += others
     wrappers.append(v)
-    return _outlined(function, key, held, wrappers)
+    return _collected(function, key, held, wrappers)
 
 
 def _may_be_kept(v: Any, room: list, depth: int = 0) -> bool:
-    """Whether to keep it alive does no harm. `room` has the bytes that are left."""
+    """Whether the value may be kept alive. `room` has the bytes that are left."""
     if isinstance(v, _ATOMS) or type(v) is type(same_code_of.__code__):
         return True
     if type(v) is np.ndarray:
@@ -115,7 +115,7 @@ _BUILTINS = same_code_of.__builtins__
 
 
 class _Attempts:
-    """When to try to keep a recording of one piece of code: at its second call; then less and less often."""
+    """When to try to share a recording of one piece of code: at its second call; then less and less often."""
 
     def __init__(self):
         self.wait, self.next = 1, 1
@@ -129,8 +129,8 @@ class _Attempts:
         self.wait = self.next
 
 
-class Records:
-    """Recordings by what their functions have in common, the least recently used first to go."""
+class SharedRecordings:
+    """A cache of recordings by what their functions have in common."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -150,13 +150,13 @@ class Records:
         return None
 
     def is_time(self, key: Hashable) -> bool:
-        """Whether to watch the function this time, so that its recording can be kept."""
+        """Whether to watch the function this time, so that its recording can be shared."""
         with self._lock:
             return self._attempts_of(key).now()
 
     def add(self, key: Hashable, same_code: SameCode, guard: Guard, record: Any, nbytes: int = 0) -> None:
-        """Keep a recording that takes so many bytes. Without a guard that can be kept, it is long until the
-        next attempt.
+        """Keep a recording that takes so many bytes. If its guard cannot be kept, the next attempt is long
+        after.
         """
         with self._lock:
             attempts = self._attempts_of(key)
@@ -168,9 +168,9 @@ class Records:
             holds = guard.holds if len(own) == len(guard.facts) else make_guard(own, guard.by_identity).holds
             same = operator.is_ if guard.by_identity else interchangeable
             others = self._records.find(key, ())
-            made = (same, same_code.held, holds, record, nbytes + _nbytes(guard.facts))
-            found = (made, *others)[:VARIANTS]
-            self._records.add(key, found, sum(entry[-1] for entry in found))
+            entry = (same, same_code.held, holds, record, nbytes + _nbytes(guard.facts))
+            entries = (entry, *others)[:VARIANTS]
+            self._records.add(key, entries, sum(e[-1] for e in entries))
 
     def _attempts_of(self, key: Hashable) -> _Attempts:
         attempts = self._attempts.find(key) or _Attempts()
@@ -183,4 +183,4 @@ def _nbytes(facts: list) -> int:
     return sum(fact[2].nbytes for fact in facts if fact[0] == "array")
 
 
-records = Records()
+shared_recordings = SharedRecordings()

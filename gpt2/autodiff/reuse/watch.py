@@ -1,4 +1,4 @@
-"""Watches a recording: the interpreter tells a World (world.py) of every call, through sys.setprofile.
+"""Watches a recording with sys.setprofile: a World (world.py) is told of every call.
 
 rec, world = watch(lambda: record(f, ...), f)
 guard = world.guard()
@@ -14,15 +14,15 @@ from typing import Any
 from ..pipeline import uncollected
 from ..record.unwatched import watches
 from ..undo import undoing
-from .world import OURS, World
+from .world import OWN_CODE, World
 
 _local = threading.local()
 
 
 def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
-    """What run() gives, and the World of what it read in this thread, beginning with what `roots` are.
+    """(run(), the World of what it read in this thread, beginning with `roots`).
 
-    Watches nest: the inner one sees the inner part, the outer one all.
+    Watches nest: the outer one sees the inner part as well.
 
         >>> K = {"k": 2.0}
         >>> def f(x):
@@ -35,10 +35,10 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
         >>> before, guard.holds(), guard.trouble
         (True, False, None)
 
-    guard.trouble says why nothing can be promised of f, or is None. world.guard(arrays=False) leaves out the
-    numbers in arrays.
+    guard.trouble says why f cannot be guarded, or is None. world.guard(arrays=False) leaves out the numbers
+    in arrays.
 
-    The garbage collector waits: what it runs (finalizers, gc.callbacks) is none of the function's doing.
+    The garbage collector is paused: finalizers and gc.callbacks are not part of the function.
     """
     world, worlds = World(), _worlds()
     depth, other = len(worlds), sys.getprofile()
@@ -62,11 +62,9 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
 
 
 def watched(run: Callable[[], Any], *functions: Callable) -> tuple:
-    """What run() gives, and why these functions, which it calls, may do something else when they are called
-    again, or None.
-    """
-    found, world = watch(run, *functions)
-    return found, world.guard().trouble
+    """(run(), why these functions, which it calls, may do something else when called again; or None)."""
+    result, world = watch(run, *functions)
+    return result, world.guard().trouble
 
 
 def is_watching() -> bool:
@@ -84,20 +82,20 @@ def _worlds() -> list[World]:
 
 @watches
 def _observe(frame, event: str, arg) -> None:
-    """Called by the interpreter at each call and return, but in what is unwatched (record/unwatched.py)."""
+    """The profiling hook: called at each call and return, except in unwatched functions."""
     if event == "call":
         back = frame.f_back  # the compiler calls itself: most of what runs while a function is recorded
-        if id(frame.f_code) in OURS and back is not None and id(back.f_code) in OURS:
+        if id(frame.f_code) in OWN_CODE and back is not None and id(back.f_code) in OWN_CODE:
             return
         for world in _local.worlds:
             world.runs(frame)
-    elif event == "c_call" and id(frame.f_code) not in OURS:
+    elif event == "c_call" and id(frame.f_code) not in OWN_CODE:
         for world in _local.worlds:
             world.calls(frame.f_code, arg)
 
 
 def _suspend(other) -> None:
-    """Set the profiler aside that is running: it would see the compiler, and there is room for one."""
+    """Pause a profiler that is running: there can be only one."""
     if hasattr(other, "disable"):  # cProfile before Python 3.12
         other.disable()
 

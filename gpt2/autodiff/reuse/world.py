@@ -1,14 +1,12 @@
-"""Notes what a function reads besides its arguments while it runs: the World of one recording.
+"""The World of a recording: what the function read besides its arguments while it ran.
 
-The interpreter tells of each function that begins to run (watch.py). Before it does, world looks up the
-names that its bytecode mentions, and takes down what they stand for: numbers, containers, the bytes of
-arrays; of an object those attributes whose names some code that ran has. So a branch into another function,
-an object that is merely held, and a `print` that is not reached count for nothing, and whatever runs, by
-whichever way it came to, is seen.
+When a function begins to run (watch.py), world looks up the names in its bytecode and notes their values:
+numbers, containers, the bytes of arrays; of an object the attributes whose names occur in code that ran. So a
+function that is not called, an object that is only held, and a `print` that is not reached do not count.
 
-Run again in an equal world, the function does the same, as far as everything it touched is of a kind that is
-understood: kinds.py has the list. Code that was reached in a way that is not followed, a function written in
-C or an object that is not on the list: then world.trouble says so, and the function is recorded at each call.
+In an equal world the function does the same, if everything it used is of a known kind (kinds.py). If code was
+reached in a way that is not followed, or a C function or object is not on the list, world.trouble says so,
+and the function is recorded at each call.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ import numpy as np
 
 from ..atoms import ATOMS
 from ..record import source_lines
-from ..record.bytecode import CATCHES, OfCode, awaits, reads
-from ..record.conversions import Seen, plain
+from ..record.bytecode import CATCHES, CodeMap, catches_at, reads
 from ..record.draws import Drawing
-from ..record.types_asked import type_asked
+from ..record.interception import Intercepted, plain
+from ..record.type_tests import type_test_error
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
 from .guard import Guard, make_guard, never, settings_of_texts
@@ -43,10 +41,10 @@ from .kinds import (
     Listed,
     cannot_change,
     functions_of,
-    hides_attributes,
+    has_other_attributes,
+    is_numpy_class,
     is_of_a_module,
     is_pure_method,
-    is_read_unseen,
     is_written_in_python,
     lets_through,
     location_of,
@@ -55,29 +53,29 @@ from .kinds import (
 )
 from .named import MISSING, ArrayNames, ClassNames, FunctionNames, InstanceNames, ModuleNames, Names
 
-LIMIT = 20_000  # facts; a larger world is cheaper to record again than to look over
+LIMIT = 20_000  # facts; a larger world is cheaper to record again than to check
 BYTES_LIMIT = 1 << 28  # of arrays, each of which is copied
 
 _PACKAGE = __package__.rpartition(".")[0]
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OURS_AND_NUMPY = ("numpy.", _PACKAGE + ".")  # modules whose data classes Python writes methods for
 _DISPATCHER = type(np.sum)
-# NumPy asks any object for these, and Python a module for the first
-_ASKED_FOR = frozenset(
+# NumPy reads these attributes of any object, and Python the first of a module
+_NUMPY_ATTRIBUTES = frozenset(
     "__getattr__ shape ndim size dtype real imag T flat __array__ __array_interface__ __array_struct__ "
     "__array_priority__ __array_ufunc__ __array_function__ __array_wrap__".split()
 )
 _ABSTRACT = (abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck__.__code__)
 _SEVERAL = ("entry", "absent", "attribute", "answer")  # facts of which one thing may have several
 _ERRSTATE = np.errstate.__init__.__code__
-# What they ask of a recorded value does not depend on its numbers
-_OF_TYPES = {
+# What they return of a recorded value does not depend on its numbers
+_TYPE_GETTERS = {
     getattr(Recorded.__dict__[name], "fget", Recorded.__dict__[name]).__code__
     for name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "__len__", "__class__")
 }
-_ONE_OR_TWO = (id, operator.is_, operator.is_not)
-_LOUD = ("raise", "call", "print", "log")
-_OF_MEMBERS = enum.property.__get__.__code__  # reads .value and .name of a member of an enumeration
+_IDENTITY_FUNCTIONS = (id, operator.is_, operator.is_not)
+_RAISING = ("raise", "call", "print", "log")
+_ENUM_GETTER = enum.property.__get__.__code__  # reads .value and .name of a member of an enumeration
 
 
 def is_inside(code: types.CodeType) -> bool:
@@ -87,11 +85,11 @@ def is_inside(code: types.CodeType) -> bool:
 
 def _is_method_of(code: types.CodeType, c: type) -> bool:
     """Whether the class or one of its bases has a method, property or the like with this code."""
-    found = [k.__dict__.get(code.co_name) for k in c.__mro__]
-    return any(f.__code__ is code for v in found for f in functions_of(v))
+    entries = [k.__dict__.get(code.co_name) for k in c.__mro__]
+    return any(f.__code__ is code for v in entries for f in functions_of(v))
 
 
-OURS = OfCode()  # code of the compiler's and of NumPy's that ran
+OWN_CODE = CodeMap()  # code of the compiler's and of NumPy's that ran
 
 
 class World:
@@ -99,13 +97,13 @@ class World:
 
     def __init__(self):
         self.trouble: str | None = None
-        self.wrong: Exception | None = None  # for what is answered wrongly while recording
+        self.error: Exception | None = None  # raised if the function tests the type of a recorded value
         self._types: set[int] = set()  # ids of code that asks for types
         self.facts: dict[tuple, tuple] = {}  # by what they are of
-        self.names: set[str] = set(_ASKED_FOR)
+        self.names: set[str] = set(_NUMPY_ATTRIBUTES)
         self._seen: dict[int, object] = {}  # keeps what was seen alive, so that an id means one object
         self._todo: list = []
-        self._open: list[Names] = []  # what is looked into by name
+        self._open: list[Names] = []  # holders of attributes
         self._functions: dict[int, list] = {}  # id of code -> functions that were reached
         self._ran: dict[int, object] = {}  # id of code -> code that ran
         self._known: dict[int, object] = {}  # id of code -> code inside of what ran, and of ours and NumPy's
@@ -114,14 +112,14 @@ class World:
         self._enters = False
         self._tries = False  # does some code catch exceptions?
         self._outermost: types.FrameType | None = None  # where watching began
-        self._by_identity = False  # does some code ask by `is` for what another may be equal to?
-        self.by_is = False  # and for what may be an argument?
-        self._read: dict[int, object] = {}  # id of code -> code whose questions are known
+        self._by_identity = False  # does some code compare by `is` what may have an equal?
+        self.tests_identity = False  # and what may be an argument?
+        self._read: dict[int, object] = {}  # id of code -> code whose tests are noted
         self._users: set[int] = set()  # ids of those outside libraries
         self._nbytes = 0
 
     def guard(self, arrays: bool = True) -> Guard:
-        """The test whether all that was read is as it was; without `arrays`, all but the numbers in them."""
+        """The test whether all that was read is unchanged; without `arrays`, except the numbers in arrays."""
         self._outermost = None
         self._safely(self._finish)
         guard = Guard(self.trouble, never)
@@ -130,15 +128,16 @@ class World:
             guard = make_guard(facts, self._by_identity)
             if not guard.holds():
                 guard = Guard("running it changes what it reads", never)
-        guard.by_is = self.by_is
-        guard.met = frozenset(k for k, v in self._seen.items() if self.by_is and isinstance(v, np.ndarray))
+        guard.tests_identity = self.tests_identity
+        if self.tests_identity:
+            guard.arrays_read = frozenset(k for k, v in self._seen.items() if isinstance(v, np.ndarray))
         return guard
 
     def _finish(self) -> None:
-        for found in self._open:
-            found.note(self)
-            if self._tries and type(found) is ClassNames:  # a call that failed before anything ran
-                for f in [f for v in found.then.values() for f in functions_of(v)]:
+        for holder in self._open:
+            holder.note(self)
+            if self._tries and type(holder) is ClassNames:  # a call that failed before anything ran
+                for f in [f for v in holder.initial.values() for f in functions_of(v)]:
                     self._signature(f)
         if self._enters and not all(map(lets_through, self._exits)):
             self.fail(CATCHES)
@@ -161,23 +160,23 @@ class World:
         code = frame.f_code
         if id(code) not in self._read:
             self._read[id(code)] = code
-            self._asks(frame)
+            self._note_tests(frame)
         if id(code) in self._types:
-            self._asks_types(frame)
+            self._note_type_tests(frame)
         if self.trouble is not None:
             return
-        if code is _OF_MEMBERS and not _has_a_function(frame):
-            self.fail(reads(_OF_MEMBERS).trouble)
+        if code is _ENUM_GETTER and not _has_a_function(frame):
+            self.fail(reads(_ENUM_GETTER).trouble)
         elif id(code) not in self._ran:
             self._safely(self._runs, frame)
 
-    def _asks(self, frame) -> None:
-        """Note which questions the user's code may ask, also where it is recorded at each call: a recorded
-        value answers them wrongly.
+    def _note_tests(self, frame) -> None:
+        """Note which tests of identity and type the user's code has: a recorded value may answer them
+        wrongly.
         """
         code = frame.f_code
         libraries = (source_lines.is_inside, source_lines.is_standard, source_lines.is_of_scipy)
-        # The __init__ of a data class asks by `is` for the default of a field that has a factory
+        # The __init__ of a data class tests by `is` for the default of a field that has a factory
         of_a_data_class = any("HAS_DEFAULT_FACTORY" in n for n in (*code.co_freevars, *code.co_names))
         if (
             of_a_data_class
@@ -186,44 +185,47 @@ class World:
         ):
             return
         self._users.add(id(code))
-        found = reads(code)
-        paths = [(path, _standing_at(path, frame.f_globals, frame.f_builtins)) for path in found.asked_for]
-        self.by_is |= any(not path or isinstance(v, np.ndarray) for path, v in paths)
-        if found.types:
+        code_reads = reads(code)
+        paths = [
+            (path, _value_of_path(path, frame.f_globals, frame.f_builtins))
+            for path in code_reads.identity_tests
+        ]
+        self.tests_identity |= any(not path or isinstance(v, np.ndarray) for path, v in paths)
+        if code_reads.types:
             self._types.add(id(code))
 
-    def _asks_types(self, frame) -> None:
-        """Note where code asks for the type of a recorded value."""
-        given = dict(frame.f_locals)
+    def _note_type_tests(self, frame) -> None:
+        """Note if code tests the type of a recorded value."""
+        variables = dict(frame.f_locals)
         if frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # [... for x in xs]
-            given.update(frame.f_back.f_locals)
-        self.wrong = self.wrong or type_asked(frame.f_code, given, frame.f_globals)
+            variables.update(frame.f_back.f_locals)
+        self.error = self.error or type_test_error(frame.f_code, variables, frame.f_globals)
 
     def _runs(self, frame) -> None:
         code = frame.f_code
         if is_inside(code):
-            if id(code) not in OURS:
-                OURS.note(code, True)
+            if id(code) not in OWN_CODE:
+                OWN_CODE.note(code, True)
             if frame.f_back is not None and id(frame.f_back.f_code) in self._ran:
                 self._enters_ours(frame)
             return None
         functions = self._functions.get(id(code))
         if functions is None and id(code) not in self._known:
-            if self._serves_inside(frame) and not self._asks_what_is_known(frame):
+            if self._serves_inside(frame) and not self._is_method_of_known(frame):
                 return None
             functions = self._in_classes(code)
         self._ran[id(code)] = code
         if not functions and id(code) not in self._known:
-            return self.fail(f"it runs {location_of(code)}, which it came to in a way that is not followed")
-        found = self._code(code)
+            return self.fail(f"it runs {location_of(code)}, which was reached in a way that is not followed")
+        code_reads = self._code(code)
         for f in functions or ():
-            self._free(f, found)
-        self._globals(found, frame.f_globals, frame.f_builtins)
+            self._free(f, code_reads)
+        self._globals(code_reads, frame.f_globals, frame.f_builtins)
         return self.walk()
 
     def _serves_inside(self, frame) -> bool:
-        """Whether it is code of the standard library or SciPy that this package or NumPy called, or part of
-        an import.
+        """Whether it is code of the standard library or SciPy that this package or NumPy called, or an
+        import.
         """
         if _is_in_module_inside(frame):
             return True
@@ -242,17 +244,16 @@ class World:
             frame = frame.f_back
         return standard and frame is not None
 
-    def _asks_what_is_known(self, frame) -> bool:
-        """Whether what begins to run is a method of an object that was met, as NumPy asks a list of the
-        standard library's for its items; or tells whether one is of an abstract class, which others
-        may join.
+    def _is_method_of_known(self, frame) -> bool:
+        """Whether the function is a method of an object that was met, such as a list of the standard
+        library's whose items NumPy reads; or an isinstance test of one against an abstract class.
         """
-        given = list(frame.f_locals.values())
+        arguments = list(frame.f_locals.values())
         if frame.f_code in _ABSTRACT:
-            return any(id(v) in self._seen and not is_ours(type(v)) for v in given)
-        if not given or id(given[0]) not in self._seen or is_ours(type(given[0])):  # ours says what it reads
+            return any(id(v) in self._seen and not is_ours(type(v)) for v in arguments)
+        if not arguments or id(arguments[0]) not in self._seen or is_ours(type(arguments[0])):
             return False
-        return _is_method_of(frame.f_code, type(given[0]))
+        return _is_method_of(frame.f_code, type(arguments[0]))
 
     def _enters_ours(self, frame) -> None:
         """Note that the user's code calls a function of NumPy's, or of the compiler's."""
@@ -261,24 +262,24 @@ class World:
             self.fail(self.refused[id(code)])
         elif frame.f_globals.get("__name__", "").endswith(".arrayprint"):
             self.fail("it writes an array as text, for which NumPy has settings")
-        elif self._tries and code not in _OF_TYPES and any(map(may_be_recorded, frame.f_locals.values())):
-            self._is_awaited(frame.f_back)
-        elif code is _ERRSTATE and any(v in _LOUD for v in frame.f_locals.values() if type(v) is str):
+        elif self._tries and code not in _TYPE_GETTERS and any(map(may_be_recorded, frame.f_locals.values())):
+            self._check_caught(frame.f_back)
+        elif code is _ERRSTATE and any(v in _RAISING for v in frame.f_locals.values() if type(v) is str):
             self.fail("it has floating-point errors raised (np.errstate)")
 
-    def _is_awaited(self, frame: types.FrameType | None) -> None:
-        """Note where a handler may end what a computation with recorded values raises: for other values it
-        may come, or stay away. What else is raised in watched code depends on nothing that is not noted.
+    def _check_caught(self, frame: types.FrameType | None) -> None:
+        """Fail if a handler may catch what a computation with recorded values raises, as that depends on the
+        values. All else that is raised in watched code depends on noted facts.
         """
         while frame is not None and frame is not self._outermost:
-            if id(frame.f_code) in self._ran and awaits(frame.f_code, frame.f_lasti):
+            if id(frame.f_code) in self._ran and catches_at(frame.f_code, frame.f_lasti):
                 return self.fail(f"{CATCHES} ({location_of(frame.f_code)})")
             frame = frame.f_back
         return None
 
     def calls(self, code: types.CodeType, function: Any) -> None:
-        """Note the call of a function written in C. What NumPy and this package call is theirs."""
-        self.by_is |= id(code) in self._users and function in _ONE_OR_TWO
+        """Note the call of a function written in C by the user's code."""
+        self.tests_identity |= id(code) in self._users and function in _IDENTITY_FUNCTIONS
         if self.trouble is None and id(code) in self._ran and function not in LISTED:
             self._safely(self._calls, code, function)
 
@@ -291,41 +292,41 @@ class World:
             self.fail(f"it calls {function.__name__}() of a {name_of(type(function.__self__))}")
 
     def _code(self, code):
-        found = reads(code)
-        if found.trouble and code is not _OF_MEMBERS:
-            self.fail(f"{found.trouble} ({location_of(code)})")
-        self._enters |= found.withs > 0
-        self._tries |= bool(found.tries)
-        if found.texts:
-            self._writes()
+        code_reads = reads(code)
+        if code_reads.trouble and code is not _ENUM_GETTER:
+            self.fail(f"{code_reads.trouble} ({location_of(code)})")
+        self._enters |= code_reads.withs > 0
+        self._tries |= bool(code_reads.tries)
+        if code_reads.formats:
+            self._formats()
         self._known.update((id(c), c) for c in code.co_consts if type(c) is types.CodeType)
-        new = found.names - self.names
+        new = code_reads.names - self.names
         if new:
             self.names |= new
-            for opened in tuple(self._open):
+            for holder in tuple(self._open):
                 for name in new:
-                    opened.reach(self, name)
-        return found
+                    holder.reach(self, name)
+        return code_reads
 
     def _in_classes(self, code) -> list:
-        """Methods run without being mentioned: for operators, by other names."""
-        for opened in tuple(self._open):
-            if type(opened) is ClassNames:
-                for v in opened.then.values():
+        """The methods with this code: operators run them without their names."""
+        for holder in tuple(self._open):
+            if type(holder) is ClassNames:
+                for v in holder.initial.values():
                     for f in functions_of(v):
                         if f.__code__ is code:
                             self.reach(f)
         self.walk()
         return self._functions.get(id(code), [])
 
-    def _writes(self) -> None:
-        """Note that something is written as a text."""
+    def _formats(self) -> None:
+        """Note that a value is formatted."""
         self.fact("texts", TEXTS, settings_of_texts())
 
-    def _globals(self, found, namespace: dict, builtin: dict) -> None:
-        standing = [_standing_at(path, namespace, builtin) for path in found.asked_for]
-        self._by_identity |= not all(map(_is_itself, standing))
-        for name, uses in found.globals.items():
+    def _globals(self, code_reads, namespace: dict, builtin: dict) -> None:
+        standing = [_value_of_path(path, namespace, builtin) for path in code_reads.identity_tests]
+        self._by_identity |= not all(map(_compares_by_identity, standing))
+        for name, uses in code_reads.globals.items():
             value = namespace.get(name, MISSING)
             if value is not MISSING:
                 self.fact("entry", namespace, name, value)
@@ -335,8 +336,8 @@ class World:
                 self._entry(builtin, name, value)
             if value is not MISSING and value is not NAMING.get(name):
                 self._used(value, uses)
-        for name in found.imports:
-            if found.tries and name not in sys.modules:
+        for name in code_reads.imports:
+            if code_reads.tries and name not in sys.modules:
                 self.fail(CATCHES)
             self._entry(sys.modules, name, sys.modules.get(name, MISSING))
             if name in sys.modules:
@@ -349,18 +350,18 @@ class World:
         else:
             self.fact("entry", namespace, name, value)
 
-    def _free(self, f, found) -> None:
+    def _free(self, f, code_reads) -> None:
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
             try:
                 value = cell.cell_contents
             except ValueError:  # not assigned yet
                 return self.fail(f"its variable {name!r} has no value yet")
             self.fact("cell", cell, value)
-            self._used(value, found.free.get(name, ()))
+            self._used(value, code_reads.free.get(name, ()))
         return None
 
     def _used(self, value, uses) -> None:
-        """Note what is read of `value`: of a module the attributes named, else what its kind says."""
+        """Note what is read of `value`: of a module the attributes that are named."""
         for chain, called in uses:
             v = value
             for name in chain:
@@ -378,10 +379,12 @@ class World:
         return None
 
     def returns(self, objects: Iterable) -> None:
-        """Note what the function gives back besides arrays. What it makes has to be made at each call."""
+        """Note what the function returns besides arrays. Objects that it makes have to be made at each
+        call.
+        """
         for v in objects:
             if not cannot_change(v):
-                self._by_identity = True  # an argument or a setting that is given back is this very object
+                self._by_identity = True  # an argument or setting that is returned must be the same object
                 if not cannot_change(v, lambda part: id(part) in self._seen):
                     self.fail(f"it returns a {name_of(type(v))} that it makes")
 
@@ -392,14 +395,14 @@ class World:
             self._visit(self._todo.pop())
 
     def begin(self, roots: Iterable) -> None:
-        """Note what is to be called: a function, and objects that are given to it."""
+        """Note the function that is to be called, and the objects passed to it."""
         self._outermost = sys._getframe(1)
         for root in roots:
             self.reach(root)
         self._safely(self.walk)
 
     def _safely(self, act, *args) -> None:
-        """Strange objects may raise when they are looked at, and this runs inside of the user's function."""
+        """act(*args); objects may raise when they are inspected, and this runs inside the user's function."""
         if self.trouble is None:
             try:
                 act(*args)
@@ -407,20 +410,22 @@ class World:
                 self.fail(f"it cannot be followed ({type(error).__name__}: {error})")
 
     def reach(self, v: Any, called: bool = False) -> None:
-        """Note something that may be read. `called`: nothing but a call is done with it."""
-        if isinstance(v, Drawing):  # what is drawn is noted while it is recorded
+        """Note a value that may be read. `called`: it is only called."""
+        if isinstance(v, Drawing):  # draws are recorded
             return
         v = plain(v)
-        if v in _WRITERS:
-            self._writes()
+        if v in _FORMATTERS:
+            self._formats()
         if type(v) in ATOMS or v in LISTED or self.trouble:
             return
-        if not (called and self._is_seen_to(v)) and id(v) not in self._seen:
+        if not (called and self._needs_no_visit(v)) and id(v) not in self._seen:
             self._seen[id(v)] = v
             self._todo.append(v)
 
-    def _is_seen_to(self, v: Any) -> bool:
-        """Whether a function that is only called needs no visit: it is refused, or `calls` sees it."""
+    def _needs_no_visit(self, v: Any) -> bool:
+        """Whether a function that is only called need not be visited: it is refused, or `calls` is told of
+        it.
+        """
         if type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
             self.refused[id(v.__code__)] = f"it calls {name_of(v)}()"
         elif type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
@@ -446,7 +451,7 @@ class World:
             self._instance(v, t)
 
     def _signature(self, f) -> None:
-        """Note what decides whether a call with these arguments begins to run, or is a TypeError."""
+        """Note what decides whether a call with given arguments is a TypeError."""
         self.fact("function", f, f.__code__, f.__defaults__, f.__kwdefaults__, f.__qualname__)
 
     def _function(self, f) -> None:
@@ -457,20 +462,20 @@ class World:
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
         self._opened(FunctionNames(f))
-        if is_own(code):  # what the compiler made of the user's functions
+        if is_own(code):  # wrappers of the user's functions
             state = getattr(f, "__derived__", None)
             for v in [state] if state is not None else [c.cell_contents for c in f.__closure__ or ()]:
                 self.reach(v)
             return None
         self._functions.setdefault(id(code), []).append(f)
         if id(code) in self._ran:
-            found = reads(code)
-            self._free(f, found)
-            self._globals(found, f.__globals__, f.__builtins__)
+            code_reads = reads(code)
+            self._free(f, code_reads)
+            self._globals(code_reads, f.__globals__, f.__builtins__)
         return None
 
     def _module(self, m) -> None:
-        """Note a module that is passed around. NumPy makes some names up."""
+        """Note a module that is passed around. Some of NumPy's have a __getattr__."""
         made_up = m.__dict__.get("__getattr__")
         if type(made_up) is types.FunctionType:
             self.refused[id(made_up.__code__)] = f"it uses a name of {m.__name__} that is not there"
@@ -489,7 +494,7 @@ class World:
         return None
 
     def _dtype(self, d) -> None:
-        """Note the names of fields, which can be assigned: also those of the copy with which we compare."""
+        """Note the names of fields, which can be assigned, also in the copy that is compared."""
         if d.metadata is not None:
             return self.fail("it reads a dtype with metadata")
         if d.names is None:
@@ -515,7 +520,7 @@ class World:
             self.reach(v)
 
     def _parts(self, v, *names: str) -> None:
-        """Note an object of Python's own whose parts these are."""
+        """Note an object of a Python type with these parts."""
         for name in names:
             part = getattr(v, name)
             if type(v) is functools.partial:
@@ -540,9 +545,9 @@ class World:
         self.fail(f"it uses {name_of(v)}")
 
     def _of_ours(self, v) -> None:
-        """Note an object of this package, and what the user's code reads of attributes that it was given."""
+        """Note an object of this package, and its attributes that the user's code reads."""
         self._opened(InstanceNames(v, type(v)))
-        if hasattr(type(v), "_reuse_roots"):  # says which of the user's objects it holds
+        if hasattr(type(v), "_reuse_roots"):  # the user's objects in it
             self.fact("roots", v, v._reuse_roots())
             for part in v._reuse_roots():
                 self.reach(part)
@@ -564,15 +569,15 @@ class World:
 
     def _instance(self, v, t) -> None:
         for c in looked_into(t):
-            if c in LISTED or not is_written_in_python(c) or hides_attributes(c):
+            if c in LISTED or not is_written_in_python(c) or has_other_attributes(c):
                 return self.fail(f"it reads a {name_of(t)}")
         if issubclass(t, BaseException):
             return self.fail(f"it reads a {name_of(t)}")
         self.fact("type", v, t)
         self.reach(t)
         self._opened(InstanceNames(v, t))
-        unseen = [c for c in looked_into(t) if is_read_unseen(c)]
-        if unseen or issubclass(t, types.SimpleNamespace):  # text and == have all of it, names or not
+        unseen = [c for c in looked_into(t) if is_numpy_class(c)]
+        if unseen or issubclass(t, types.SimpleNamespace):  # repr and == read all attributes
             self.fact("namespace", v, tuple(v.__dict__), tuple(map(plain, v.__dict__.values())))
             for part in v.__dict__.values():
                 self.reach(part)
@@ -583,10 +588,10 @@ class World:
                 self.reach(part)
         return None
 
-    def _opened(self, found) -> None:
-        self._open.append(found)
+    def _opened(self, holder) -> None:
+        self._open.append(holder)
         for name in self.names:
-            found.reach(self, name)
+            holder.reach(self, name)
 
 
 _VISITS = {
@@ -619,27 +624,25 @@ _VISITS = {
 
 
 _HELD = (np.ndarray, dict, list, set)
-_WRITERS = Listed()
-_WRITERS.add(TEXTS)
+_FORMATTERS = Listed()
+_FORMATTERS.add(TEXTS)
 
 
-def _standing_at(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any:
-    """What a path of names leads to, through modules and enumerations; None if it is not found."""
-    found = namespace.get(path[0], builtin.get(path[0])) if path else None
+def _value_of_path(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any:
+    """The value of a path of names through modules and enumerations, or None."""
+    value = namespace.get(path[0], builtin.get(path[0])) if path else None
     for name in path[1:]:
-        if type(found) is types.ModuleType:
-            found = found.__dict__.get(name)
-        elif isinstance(found, enum.EnumType) and name in found.__members__:
-            found = found.__members__[name]
+        if type(value) is types.ModuleType:
+            value = value.__dict__.get(name)
+        elif isinstance(value, enum.EnumType) and name in value.__members__:
+            value = value.__members__[name]
         else:
             return None
-    return found
+    return value
 
 
-def _is_itself(v: Any) -> bool:
-    """Whether no other thing is equal to this one, as far as the guard goes: a class, a function, a member of
-    an enumeration.
-    """
+def _compares_by_identity(v: Any) -> bool:
+    """Whether the guard compares it by identity: a class, a function, a member of an enumeration."""
     return isinstance(v, (type, types.FunctionType, enum.Enum))
 
 
@@ -648,7 +651,7 @@ def may_be_recorded(v: Any, depth: int = 0) -> bool:
     if type(v) in (list, tuple, dict) and depth < 4:
         parts = v.values() if type(v) is dict else v
         return any(may_be_recorded(part, depth + 1) for part in parts)
-    plain = (type, types.ModuleType, np.ndarray, np.dtype, Seen)
+    plain = (type, types.ModuleType, np.ndarray, np.dtype, Intercepted)
     return type(v) not in ATOMS and not issubclass(type(v), plain)  # a recorded array says it is an ndarray
 
 
@@ -657,7 +660,7 @@ def is_own(code: types.CodeType) -> bool:
 
 
 def _is_in_module_inside(frame: types.FrameType) -> bool:
-    """Whether the globals are those of a module of this package or of NumPy, which has its file there."""
+    """Whether the globals are those of a module of this package or of NumPy."""
     name = frame.f_globals.get("__name__", "")
     if not (type(name) is str and name.startswith(_OURS_AND_NUMPY)):
         return False
@@ -671,30 +674,30 @@ def _is_in_module_inside(frame: types.FrameType) -> bool:
 
 
 def _is_of_named_tuples(frame: types.FrameType) -> bool:
-    """Whether the __new__ runs that the standard library writes for a named tuple. But for its defaults it
-    reads nothing: its globals have no built-in names, unlike those of any module.
+    """Whether it is the generated __new__ of a named tuple, which reads only its defaults: its globals have
+    no built-in names, unlike those of any module.
     """
     names = frame.f_globals
     return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
 
 
 def _has_a_function(frame: types.FrameType) -> bool:
-    """Whether an enumeration's property that is asked for a member's attribute calls a function for it, and
-    does nothing else. If not, it takes attributes by names that do not stand there (from Python 3.12 on).
+    """Whether an enumeration's property only calls a function. If not, it reads attributes by computed names
+    (from Python 3.12 on).
     """
-    given = frame.f_locals
-    return given.get("instance") is not None and getattr(given.get("self"), "fget", None) is not None
+    variables = frame.f_locals
+    return variables.get("instance") is not None and getattr(variables.get("self"), "fget", None) is not None
 
 
 def _has_defaults(frame: types.FrameType) -> bool:
-    """Whether a named tuple's __new__ has defaults, or it cannot be told."""
+    """Whether a named tuple's __new__ has defaults, or that is not known."""
     kinds = getattr(frame.f_locals.get("_cls"), "__mro__", ())
-    made = [f for k in kinds for f in functions_of(k.__dict__.get("__new__"))]
-    return not any(f.__code__ is frame.f_code and not f.__defaults__ for f in made)
+    functions = [f for k in kinds for f in functions_of(k.__dict__.get("__new__"))]
+    return not any(f.__code__ is frame.f_code and not f.__defaults__ for f in functions)
 
 
 def is_ours(c: type) -> bool:
-    """Whether it is a class of this package, whatever others call theirs."""
+    """Whether it is a class of this package, not only by the name of its module."""
     module = sys.modules.get(c.__module__) if type(c.__module__) is str else None
     ours = module is not None and f"{c.__module__}.".startswith(_PACKAGE + ".")
     return ours and vars(module).get(c.__name__) is c

@@ -23,7 +23,7 @@ from ..loops.scan import scan
 from ..loops.while_loop import while_loop
 from ..pipeline import program_of
 from ..programs.bodies import body_graph, recorded_once
-from ..record import recording
+from ..record import recorder
 from ..record.record import inline, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
@@ -228,7 +228,7 @@ def _state(name: str, y0: Any) -> Any:
 
 def _reads_recorded(slope: Callable) -> bool:
     """Whether a right-hand side gives recorded values, as one does that reads some from outside."""
-    return recording.current() is not None and is_recorded(slope())
+    return recorder.current() is not None and is_recorded(slope())
 
 
 def _check_plain(name: str, options: dict) -> None:

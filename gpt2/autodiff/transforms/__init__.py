@@ -1,1 +1,1 @@
-"""What derives: grad, vjp, jvp, hvp, jacobian, hessian, vmap."""
+"""The transforms: grad, vjp, jvp, hvp, jacobian, hessian, vmap."""

@@ -16,7 +16,7 @@ from ..ops.build import cast
 from ..ops.subgraph import zeros_like
 from ..programs.arguments import _described, _dtype, float_leaves
 from ..programs.derived import derived_of
-from ..programs.transform import Arguments, Out, Transform, Wiring, result_outs, select
+from ..programs.wiring import Arguments, Out, Transform, Wiring, result_outs, select
 from ..record.record import Recording
 from ..tree import Leaf, Tree, matched, numbered
 from .gradient import check_number
@@ -33,8 +33,8 @@ class Jvp(Transform):
 
     def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         n = len(call.leaf_range(0))
-        given = tangents_for(self.name, call)
-        joint, feed, outside = with_tangents(rec, call, given, n)
+        tangents = tangents_for(self.name, call)
+        joint, feed, outside = with_tangents(rec, call, tangents, n)
         outs = result_outs(rec)
         m = len(rec.graph.outputs)
         moves = [rec.graph.outputs[o.index].dtype.kind in "fc" for o in outs]
@@ -46,8 +46,7 @@ class Jvp(Transform):
 def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) -> tuple[Any, Any]:
     """The value of f and its derivative in a direction: (f(*args), tangent of the result).
 
-    tangents   one for each argument, in its structure; None (for integers and whatever else does not move) is
-               zero
+    tangents   one for each argument, in its structure; None is zero
 
     A result of integers or bools has the tangent None.
 
@@ -62,13 +61,13 @@ def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) 
     return derived_of(f, Jvp(), pure).entry((tuple(args), tuple(tangents)), {})
 
 
-def with_tangents(rec: Recording, call: Arguments, given: dict, n: int) -> tuple[Graph, list[int], list]:
+def with_tangents(rec: Recording, call: Arguments, tangents: dict, n: int) -> tuple[Graph, list[int], list]:
     """The forward-mode graph of a recording for tangents {argument leaf: leaf of the call, or a number}.
 
-    Returns it with its operands: leaves of the call, and what is outside. A wiring has what is outside last.
+    Returns (graph, feed, outside), as in a Wiring.
     """
     marks, inputs, feed = {}, [], []
-    for i, t in given.items():
+    for i, t in tangents.items():
         x = rec.graph.inputs[i]
         if isinstance(t, Leaf):
             mark = input_node(x.shape, _dtype(call.leaves[t.index]), f"d{x.name}")
@@ -77,11 +76,11 @@ def with_tangents(rec: Recording, call: Arguments, given: dict, n: int) -> tuple
             marks[x] = cast(mark, x.dtype)
         else:
             marks[x] = const(t, x.dtype)
-    found = pushforward(rec.graph.outputs, marks)
-    found = [zeros_like(o) if t is None else t for o, t in zip(rec.graph.outputs, found)]
+    tangents_out = pushforward(rec.graph.outputs, marks)
+    tangents_out = [zeros_like(o) if t is None else t for o, t in zip(rec.graph.outputs, tangents_out)]
     joint = Graph(
         [*rec.graph.inputs[:n], *inputs, *rec.graph.inputs[n:]],
-        [*rec.graph.outputs, *found],
+        [*rec.graph.outputs, *tangents_out],
         rec.graph.name + "_jvp",
     )
     return joint, [*range(n), *feed], rec.operands(call.leaves[:n])[n:]
@@ -96,9 +95,9 @@ def tangents_for(name: str, call: Arguments) -> dict:
     def unlike(path, expected, got):
         fail(path, f"{expected}, as the argument", got)
 
-    arguments, given = (numbered(call.subtree(k), call.leaf_range(k)) for k in (0, 1))
-    found: dict = {}
-    for a, t, path in matched(arguments, given, unlike):
+    arguments, tangents = (numbered(call.subtree(k), call.leaf_range(k)) for k in (0, 1))
+    by_leaf: dict = {}
+    for a, t, path in matched(arguments, tangents, unlike):
         value = call.leaves[t.index] if isinstance(t, Leaf) else t
         if t is None:
             continue
@@ -113,8 +112,8 @@ def tangents_for(name: str, call: Arguments) -> dict:
             fail(path, f"real numbers and not {_dtype(value)}, as the argument is {_dtype(x)}", value)
         if np.shape(value) != np.shape(x) or not isinstance(t, (Leaf, int)):
             fail(path, f"shape {np.shape(x)}, that of the argument", value)
-        found[a.index] = t
-    return found
+        by_leaf[a.index] = t
+    return by_leaf
 
 
 class Hvp(Transform):
@@ -133,8 +132,8 @@ class Hvp(Transform):
         wrt = float_leaves(self.name, call, f, 0)
         check_number(self.name, rec, wrt.leaves)
         gradient = gradient_of(rec.graph, wrt.leaves)
-        given = tangents_for(self.name, call)
-        joint, feed, outside = with_tangents(replace(rec, graph=gradient), call, given, n)
+        tangents = tangents_for(self.name, call)
+        joint, feed, outside = with_tangents(replace(rec, graph=gradient), call, tangents, n)
         m = len(wrt.leaves)
         return select(
             Wiring(joint, feed, outside, wrt.tree, [Out(m + i, k) for i, k in enumerate(wrt.kinds)])
@@ -166,8 +165,8 @@ def ggnvp(f: Callable, loss: Callable, x: Any, v: Any) -> Any:
         array([10., 14.])
     """
     out, along = jvp(f, (x,), (v,))
-    (found,) = vjp(f, x)[1](hvp(loss, out, along))
-    return found
+    (product,) = vjp(f, x)[1](hvp(loss, out, along))
+    return product
 
 
 def gradient_of(graph: Graph, wrt: Sequence[int]) -> Graph:

@@ -1,7 +1,7 @@
 """ad.grad and ad.value_and_grad: gradients of a function whose result is one number.
 
-Like all transforms (transform.py) they nest in each other, to any depth: inside a function that is being
-recorded, a wiring's graph becomes part of the enclosing graph.
+Like all transforms (programs/wiring.py) they nest in each other, to any depth: inside a function that is
+being recorded, a wiring's graph becomes part of the enclosing graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..derive.differentiate import gradient_graph
 from ..errors import AutodiffError
 from ..programs.arguments import checked_argnums, differentiated
 from ..programs.derived import derived_function
-from ..programs.transform import Arguments, Out, Transform, Wiring, operands_of, result_outs, select
+from ..programs.wiring import Arguments, Out, Transform, Wiring, operands_of, result_outs, select
 from ..record.record import Recording
 from ..tree import Tree
 

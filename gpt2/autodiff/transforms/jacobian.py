@@ -15,7 +15,7 @@ from ..ops.build import broadcast, cast, reshape, transpose
 from ..ops.subgraph import zeros_like
 from ..programs.arguments import Wrt, checked_argnums, differentiated
 from ..programs.derived import derived_function
-from ..programs.transform import (
+from ..programs.wiring import (
     ARRAY,
     NUMBER,
     SCALAR,
@@ -37,8 +37,8 @@ MOST = 1 << 24  # elements of a value: larger ones are made slice by slice, in a
 
 
 class Jacobian(Transform):
-    """One row of a Jacobian is one pullback, one column one tangent; all run as one program (batch.py)
-    over what the forward saved. Of rows and columns the fewer are computed, unless `by` says which.
+    """Rows are computed by pullbacks, columns by tangents, batched as one program (batch.py). By rows or by
+    columns, whichever are fewer, unless `by` says which.
     """
 
     name, suffix = "jacobian", "jacobian"
@@ -124,7 +124,7 @@ def jacobian_blocks(
 
 
 def _cheaper(xs: Sequence[Node], ys: Sequence[Node]) -> str:
-    """By "rows" or "columns": whatever there are fewer of, and can be had."""
+    """ "rows" or "columns": whichever are fewer and possible."""
     return "columns" if _mixes(xs, ys) or sum(x.size for x in xs) < sum(y.size for y in ys) else "rows"
 
 
@@ -147,11 +147,11 @@ def _by_rows(y: Node, xs) -> list[Node]:
 def _by_columns(x: Node, ys) -> list[Node]:
     """d y / d x for each y: one tangent for each element of x."""
     if not x.shape:
-        found = pushforward(ys, {x: const(1.0, x.dtype)})
-        return [zeros_like(y) if d is None else d for y, d in zip(ys, found)]
+        tangents = pushforward(ys, {x: const(1.0, x.dtype)})
+        return [zeros_like(y) if d is None else d for y, d in zip(ys, tangents)]
     i, unit = _unit_vector(x)
-    found = [zeros_like(y) if d is None else d for y, d in zip(ys, pushforward(ys, {x: unit}))]
-    columns = [reshape(d, (x.size, y.size)) for y, d in zip(ys, _mapped(i, unit, found, x.size))]
+    tangents = [zeros_like(y) if d is None else d for y, d in zip(ys, pushforward(ys, {x: unit}))]
+    columns = [reshape(d, (x.size, y.size)) for y, d in zip(ys, _mapped(i, unit, tangents, x.size))]
     return [reshape(transpose(d, (1, 0)), (*y.shape, *x.shape)) for y, d in zip(ys, columns)]
 
 
@@ -163,16 +163,16 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
 
 
 def _mapped(i: Node, unit: Node, results: list[Node], n: int) -> list[Node]:
-    """The results for i = 0 .. n - 1, stacked; what does not depend on i is computed once, outside of it."""
+    """The results for i = 0 .. n - 1, stacked; what does not depend on i is computed once."""
     many, differs = batched(Graph([i], results), [True], n, times_unit_vectors(results, unit, n))
     if all(m.size <= MOST for m in many.nodes if type(m.dtype) is not tuple):
-        found = remade(many.outputs, {many.inputs[0]: const(np.arange(n))})
-        return [r if has else broadcast(r, (n, *r.shape)) for r, has in zip(found, differs)]
+        stacked = remade(many.outputs, {many.inputs[0]: const(np.arange(n))})
+        return [r if has else broadcast(r, (n, *r.shape)) for r, has in zip(stacked, differs)]
     return _in_a_map(i, results, n)
 
 
 def _in_a_map(i: Node, results: list[Node], n: int) -> list[Node]:
-    """The results for i = 0 .. n - 1, stacked, row by row: all at once they would be too large."""
+    """The results for i = 0 .. n - 1, stacked, by a loop: batched they would be too large."""
     inner = {i}
     outside: dict[Node, Node] = {}  # what the body reads from the graph around it -> the body's input
     for m in reachable(results):

@@ -1,4 +1,4 @@
-"""Products with one unit vector after the other: rows or columns of a matrix, without a product of matrices.
+"""Products of a matrix with all unit vectors: its rows or columns, without a matrix product.
 
 A Jacobian is made of a derivative along each unit vector in turn, as one batch (jacobian.py). The batch
 of all unit vectors is the identity matrix, scaled where elementwise derivatives came before: a product of it
@@ -21,7 +21,7 @@ def times_unit_vectors(results: Sequence[Node], unit: Node, n: int) -> dict[Node
     """
     scale: dict[Node, Node | None] = {unit: None}  # a node that is unit * s elementwise -> s; None for ones
     moving = _depending(results, unit)
-    found = {}
+    products = {}
     for node in reachable(results):
         if node.op == "reshape" and node.args[0] in scale:
             s = scale[node.args[0]]
@@ -36,8 +36,8 @@ def times_unit_vectors(results: Sequence[Node], unit: Node, n: int) -> dict[Node
         elif node.op == "matmul" and (pair := _one_of(node, scale, moving)) is not None:
             product = _times_all(*pair, scale, n)
             if product is not None:
-                found[node] = reshape(product, (n, *node.shape))
-    return found
+                products[node] = reshape(product, (n, *node.shape))
+    return products
 
 
 def _times_all(scaled: Node, matrix: Node, side: int, scale, n: int) -> Node | None:

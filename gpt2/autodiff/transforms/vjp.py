@@ -15,7 +15,7 @@ from ..graph import Graph, Node
 from ..pipeline import Halves, Pipeline
 from ..programs.arguments import _described, _dtype, float_leaves
 from ..programs.derived import derived_of
-from ..programs.transform import (
+from ..programs.wiring import (
     Arguments,
     Out,
     Transform,
@@ -27,7 +27,7 @@ from ..programs.transform import (
     output_buffers,
     result_outs,
 )
-from ..record import recording
+from ..record import recorder
 from ..record.record import Recording, inline
 from ..record.value import Recorded
 from ..switches import current_options
@@ -47,7 +47,7 @@ class VjpWiring(Wiring):
     back_outs: list = field(default_factory=list)
 
     def split(self, pipeline: Pipeline, joint: Graph) -> Halves:
-        """Forward and backward of the joint graph; the forward does not hand on what it was given."""
+        """Forward and backward of the joint graph; the forward does not return its inputs."""
         n_inputs = len(joint.inputs) - sum(n is not None for n in self.cotangents)
         return pipeline.split(joint, n_inputs, len(joint.outputs) - len(self.back_outs), hand_on_inputs=False)
 
@@ -64,7 +64,7 @@ class Pair:
         self.forward, self.backward, self.saved = forward, backward, saved
 
     def exchanged(self, values: Sequence) -> Pair:
-        """Both programs with these values in the place of the hidden ones."""
+        """Both programs with these values in place of the hidden ones."""
         return Pair(self.forward.exchanged(values), self.backward.exchanged(values), self.saved)
 
     @property
@@ -85,8 +85,8 @@ class Vjp(Transform):
         return type(self), self.pure
 
     def wiring(self, rec: Recording, call: Arguments, f: Callable) -> VjpWiring:
-        found = [float_leaves(self.name, call, f, k, strict=False) for k in range(len(call.args))]
-        wrt = [i for w in found for i in w.leaves]
+        wrt_of_args = [float_leaves(self.name, call, f, k, strict=False) for k in range(len(call.args))]
+        wrt = [i for w in wrt_of_args for i in w.leaves]
         outs = result_outs(rec)
         results = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
         nodes = [results.outputs[o.index] for o in outs]
@@ -98,8 +98,8 @@ class Vjp(Transform):
             rec.out_tree,
             outs,
             cotangents=[n if has else None for n, has in zip(nodes, moves)],
-            back_tree=Tree.of(*(w.tree for w in found)),
-            back_outs=[Out(i, k) for i, k in enumerate(k for w in found for k in w.kinds)],
+            back_tree=Tree.of(*(w.tree for w in wrt_of_args)),
+            back_outs=[Out(i, k) for i, k in enumerate(k for w in wrt_of_args for k in w.kinds)],
         )
 
     def compile(self, wiring: VjpWiring, pipeline: Pipeline, scalar: bool) -> Pair:
@@ -123,7 +123,7 @@ class Vjp(Transform):
         return self.finish(wiring, operands, results, halves.saved, Interpreted(halves.backward))
 
     def inline(self, wiring: VjpWiring, leaves: Sequence) -> tuple[Any, Pullback]:
-        """In a function that is differentiated in turn, calls keep their own rules: they are not opened."""
+        """In a function that is differentiated in turn calls are not inlined: they keep their rules."""
         halves = wiring.split(Pipeline(wiring.graph.name, current_options()), wiring.graph)
         operands = wiring.operands(leaves)
         results = inline(halves.forward, operands)
@@ -184,7 +184,7 @@ class Pullback:
         wiring = self._wiring
         cts = matched_cotangents(wiring, dout)
         operands = [*self._saved, *cts]
-        inside = type(self._program) is Interpreted and recording.current() is not None
+        inside = type(self._program) is Interpreted and recorder.current() is not None
         if inside or any(type(x) is Recorded for x in operands):
             if out is not None:
                 raise AutodiffError(
@@ -209,15 +209,15 @@ def matched_cotangents(wiring: VjpWiring, dout: Any) -> list:
             f"pullback: the cotangent{path} is {_described(got)}, expected {expected}, like the result"
         )
 
-    found: list = [None] * wiring.tree.size
+    cotangents: list = [None] * wiring.tree.size
     for leaf, d, path in matched(numbered(wiring.tree), dout, fail):
         if isinstance(leaf, Leaf):
-            found[leaf.index] = _cotangent(wiring.cotangents[leaf.index], d, path)
-    return [ct for ct, node in zip(found, wiring.cotangents) if node is not None]
+            cotangents[leaf.index] = _cotangent(wiring.cotangents[leaf.index], d, path)
+    return [ct for ct, node in zip(cotangents, wiring.cotangents) if node is not None]
 
 
 def _cotangent(node: Node | None, d: Any, path: str) -> Any:
-    """What was given for one result, as its node has it; None for a result without a derivative."""
+    """The cotangent of one result in its dtype; None for a result without a derivative."""
 
     def fail(expected):
         raise AutodiffError(f"pullback: the cotangent{path} is {_described(d)}, expected {expected}")

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import AutodiffError
 from ..programs.bodies import body_graph, on_leaves, operands_of_body, recorded_once
 from ..programs.derived import derived_function
-from ..programs.transform import Compile, argument_text
+from ..programs.wiring import Compile, argument_text
 from ..record.record import Recording, inline, record
 from ..record.source_lines import here
 from ..record.value import Recorded
@@ -40,7 +40,7 @@ def vmap(f: Callable, in_axes: Any = 0, out_axes: Any = 0, *, pure: bool = False
 
 
 class Vmap(Compile):
-    """Recorded is the function of all examples, which inlines the batched graph of one."""
+    """The function for all examples, whose recording inlines the batched graph of one."""
 
     name, suffix = "vmap", "vmap"
 
@@ -87,22 +87,23 @@ def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any)
     one = on_leaves(f, tree)
 
     def at(k):
-        return flatten(one([_own(x) if a is None else _own(x[k]) for x, a in zip(moved, axes)]))
+        return flatten(one([_copy(x) if a is None else _copy(x[k]) for x, a in zip(moved, axes)]))
 
     example = [_plain(x) if a is None else _slice(_plain(x)) for x, a in zip(moved, axes)]
-    if n == 0:  # the shapes are those that zeros give
+    if n == 0:  # the shapes are those for zeros
         first, rec = None, record(one, (example,))
     else:
         first, rec = recorded_once(f, lambda: at(0), lambda: record(one, (example,)))
     if rec is None:
-        out_tree, found = _stacked(f, [first, *(at(k) for k in range(1, n))])
-        has = [True] * len(found)
+        out_tree, batched_results = _stacked(f, [first, *(at(k) for k in range(1, n))])
+        has = [True] * len(batched_results)
     else:
         out_tree = rec.out_tree
-        found, has = _at_once(rec, moved, axes, n)
+        batched_results, has = _at_once(rec, moved, axes, n)
     wanted = _axes_of(out_tree, out_axes, "out_axes")
     paths = out_tree.paths()
-    results = [_with_axis_at(f, x, h, a, n, p) for x, h, a, p in zip(found, has, wanted, paths, strict=True)]
+    rows = zip(batched_results, has, wanted, paths, strict=True)
+    results = [_with_axis_at(f, x, h, a, n, p) for x, h, a, p in rows]
     return unflatten(out_tree, results)
 
 
@@ -161,8 +162,8 @@ def _slice(x):
     return x[0] if len(x) else np.zeros(x.shape[1:], x.dtype)[()]
 
 
-def _own(x):
-    """x, for a function that may write to it."""
+def _copy(x):
+    """A copy of x, for a function that may write to it."""
     return x.copy() if hasattr(x, "copy") else x
 
 
@@ -200,7 +201,7 @@ def _examples(f: Callable, leaves, axes, names) -> int:
 
 
 def _axes_of(tree: Tree, axes: Any, what: str) -> list:
-    """An axis or None for each leaf of the tree; `axes` is nested as far as it likes."""
+    """An axis or None for each leaf of the tree; `axes` may be nested less deeply."""
     if tree.is_leaf:
         if axes is not None and not _is_axis(axes):
             raise AutodiffError(

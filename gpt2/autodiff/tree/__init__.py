@@ -1,9 +1,9 @@
-"""`ad.tree`: containers of arrays as trees, for those who write optimisers and such.
+"""ad.tree: nested containers of arrays as trees, for optimisers and the like.
 
 ad.tree.map(f, *trees)        the tree of f(leaf, ...), as of params and their gradients
 ad.tree.leaves(x)             the arrays and numbers in it, in order
-ad.tree.flatten(x)            (leaves, structure); ad.tree.unflatten(structure, leaves) is the way back
-ad.tree.ravel(x)              (one vector, the way back)
+ad.tree.flatten(x)            (leaves, structure); ad.tree.unflatten(structure, leaves) is its inverse
+ad.tree.ravel(x)              (one vector, its inverse)
 ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): they are settings
 
     >>> params = {"w": np.ones(2), "b": 0.0}
@@ -12,7 +12,7 @@ ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): t
     {'w': array([0.7, 0.7]), 'b': -0.1}
 """
 
-from .classes import Record, register, static
+from .classes import DataClass, register, static
 from .matching import Leaf, matched, numbered
 from .public import leaves, map, ravel
 from .structure import (
@@ -33,7 +33,7 @@ __all__ = [
     "NONE",
     "Subclassed",
     "Leaf",
-    "Record",
+    "DataClass",
     "Tree",
     "attributes_of",
     "flatten",

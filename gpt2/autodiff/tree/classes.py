@@ -1,11 +1,10 @@
-"""Classes that people keep parameters in: data classes, attrs classes, namespaces, and registered ones.
+"""Classes as containers of parameters: data classes, attrs classes, namespaces, and registered ones.
 
-`opened(x)` takes an instance apart one level deep, or gives None for what is not understood: classes that
-were not declared to hold values, have a base written in C, or make attributes up.
+`opened(x)` takes an instance apart one level deep. It returns None for other objects: of classes that were
+not registered, have a base written in C, or compute attributes.
 
-An instance is put together again without its `__init__`, which may check or convert what it is given: a
-recorded value, a gradient and a None are none of what the author had in mind. All that the instance holds is
-set as it was.
+An instance is rebuilt without its `__init__`, which may check or convert its arguments, and was not written
+for recorded values, gradients and None. All attributes are set directly.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 
 
 class ContainerKind:
-    """What makes a container of its items, `kind(items)`, where its type alone does not say. Equal kinds make
-    the same of the same items.
+    """Rebuilds a container from its items, `kind(items)`, if its type is not enough for that. Equal kinds
+    build equal containers.
 
-    type    the container's
-    roots   what a function may read of it besides the items
+    type    the container's type
+    roots   objects that a function may read from it besides the items
     """
 
     def __init__(self, t: type, roots: tuple):
@@ -40,11 +39,11 @@ class ContainerKind:
         raise NotImplementedError
 
     def items_of(self, x: Any, keys: Sequence | None) -> list:
-        """The items of x, in the order in which they were taken out."""
+        """The items of x, in the order of flattening."""
         raise NotImplementedError
 
     def agrees(self, other: Any) -> bool:
-        """Whether another of this class and for the same type makes the same."""
+        """Whether another kind of the same class and type builds equal containers."""
         return True
 
     def __eq__(self, other):
@@ -54,8 +53,8 @@ class ContainerKind:
         return hash(self.type)
 
 
-class Record(ContainerKind):
-    """An instance of a class whose attributes are all of it."""
+class DataClass(ContainerKind):
+    """Instances of a class that are determined by their attributes."""
 
     def __init__(self, t: type):
         super().__init__(t, (t,))
@@ -73,9 +72,7 @@ class Record(ContainerKind):
 
 
 class Registered(ContainerKind):
-    """An instance of a class with functions of its author's: `flatten(x)` -> (children, aux), and
-    `unflatten(aux, children)`.
-    """
+    """Instances of a class registered with `flatten(x)` -> (children, aux) and `unflatten(aux, children)`."""
 
     def __init__(self, t: type, flatten: Callable, unflatten: Callable, aux: Any):
         super().__init__(t, (t, aux))
@@ -93,11 +90,11 @@ class Registered(ContainerKind):
 
 @dataclasses.dataclass
 class Opened:
-    """An instance taken apart. `static`: names whose values are settings, whatever they are. `derived`:
-    (name, value) of attributes that are not fields.
+    """An instance taken apart. `static`: names of fields that are static. `derived`: (name, value) of
+    attributes that are not fields.
     """
 
-    kind: Record | Registered
+    kind: DataClass | Registered
     names: tuple
     values: tuple
     static: frozenset = frozenset()
@@ -107,11 +104,11 @@ class Opened:
 
 _FUNCTIONS: dict[type, tuple[Callable, Callable]] = {}  # registered with functions
 _ATTRIBUTES: set[type] = set()  # registered: all of their attributes
-_STATIC: set[type] = set()  # to be taken as they are
+_STATIC: set[type] = set()  # static values
 
 
 def register(cls: type, flatten: Callable | None = None, unflatten: Callable | None = None) -> type:
-    """Have instances of a class taken apart like a dict. Returns the class, so it is a decorator as well.
+    """Register a class whose instances are trees. Returns the class, so it is a decorator as well.
 
     flatten     flatten(x) -> (children, aux): a tuple of arrays, numbers and containers of them, and what is
                 static; by default all attributes of x are its children
@@ -130,7 +127,7 @@ def register(cls: type, flatten: Callable | None = None, unflatten: Callable | N
         return cls
     if not _is_plain(cls):
         raise AutodiffError(
-            f"ad.tree.register: {cls.__name__} is written in C or makes up its attributes, so it needs a "
+            f"ad.tree.register: {cls.__name__} is written in C or computes its attributes, so it needs a "
             "flatten and an unflatten of its own"
         )
     _FUNCTIONS.pop(cls, None)
@@ -140,7 +137,7 @@ def register(cls: type, flatten: Callable | None = None, unflatten: Callable | N
 
 
 def static(cls: type) -> type:
-    """Have instances of a class taken as they are: settings, part of the program. A decorator, too."""
+    """Register a class whose instances are static values, constants of the program. A decorator as well."""
     _STATIC.add(cls)
     return cls
 
@@ -168,20 +165,20 @@ def opened(x: Any) -> Opened | None:
     state = _state(x, t)
     names = tuple(n for n in state if everything or n in fields)
     derived = () if everything else tuple((n, v) for n, v in state.items() if n not in fields)
-    return Opened(Record(t), names, tuple(state[n] for n in names), settings, derived)
+    return Opened(DataClass(t), names, tuple(state[n] for n in names), settings, derived)
 
 
 @functools.lru_cache(maxsize=1024)
 def _fields_of(t: type) -> tuple[frozenset, frozenset, bool] | None:
-    """(the fields of a class, those that are settings, whether all attributes count as fields)."""
+    """(the fields of a class, those that are static, whether all attributes count as fields)."""
     if t is types.SimpleNamespace or t in _ATTRIBUTES:
         return frozenset(), frozenset(), True
     if not _is_plain(t):
         return None
     if dataclasses.is_dataclass(t):
-        found = dataclasses.fields(t)
-        settings = frozenset(f.name for f in found if f.metadata.get("static"))
-        return frozenset(f.name for f in found), settings, False
+        declared = dataclasses.fields(t)
+        settings = frozenset(f.name for f in declared if f.metadata.get("static"))
+        return frozenset(f.name for f in declared), settings, False
     described = t.__dict__.get("__attrs_attrs__")
     if isinstance(described, tuple):
         settings = frozenset(a.name for a in described if a.metadata.get("static"))
@@ -190,7 +187,7 @@ def _fields_of(t: type) -> tuple[frozenset, frozenset, bool] | None:
 
 
 def _is_plain(t: type) -> bool:
-    """Are instances nothing but attributes in `__dict__` and in slots?"""
+    """Whether instances are only attributes in `__dict__` and slots."""
     for c in t.__mro__:
         if c is object:
             continue
@@ -201,26 +198,26 @@ def _is_plain(t: type) -> bool:
             return False
     try:
         object.__new__(t)
-    except TypeError:  # a base written in C makes its instances in a way of its own
+    except TypeError:  # a base written in C has its own constructor
         return False
     return not isinstance(t, enum.EnumMeta)
 
 
 def _state(x: Any, t: type) -> dict:
-    """All attributes of x, but what a cached_property keeps there, which is computed anew when it is read."""
-    found: dict = {}
+    """All attributes of x except values of a cached_property, which are computed again."""
+    state: dict = {}
     for c in reversed(t.__mro__):
         for name, member in c.__dict__.items():
             if type(member) is types.MemberDescriptorType and name != "__dict__":
                 try:
-                    found[name] = member.__get__(x)
+                    state[name] = member.__get__(x)
                 except AttributeError:  # not set
                     continue
-    found.update(getattr(x, "__dict__", ()))
-    cached = [n for n in found if isinstance(_class_entry(t, n), functools.cached_property)]
+    state.update(getattr(x, "__dict__", ()))
+    cached = [n for n in state if isinstance(_class_entry(t, n), functools.cached_property)]
     for name in cached:
-        del found[name]
-    return found
+        del state[name]
+    return state
 
 
 def _class_entry(t: type, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""One walk through two structures side by side: what is expected, and what was given for it."""
+"""`matched` walks through two structures in parallel: the expected one, and the one that was passed."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from .structure import Tree, attributes_of, unflatten
 
 
 class Leaf:
-    """The number of a leaf, where a structure of leaves is wanted."""
+    """The index of a leaf, in a structure of leaves."""
 
     def __init__(self, index: int):
         self.index = index
 
 
 def numbered(tree: Tree, numbers: Sequence[int] | None = None) -> Any:
-    """The structure with a Leaf for each leaf: of these numbers, or 0, 1, 2 and so on."""
+    """The structure with a Leaf for each leaf, with these indices, or 0, 1, 2 and so on."""
     return unflatten(tree, list(map(Leaf, range(tree.size) if numbers is None else numbers)))
 
 
 def matched(
     expected: Any, given: Any, fail: Callable[[str, str, Any], Any]
 ) -> Iterator[tuple[Any, Any, str]]:
-    """(part of `expected`, what `given` has in its place, the path to it) for all that is not a container.
+    """(part of `expected`, part of `given` in its place, path) for all parts that are not containers.
 
-    None in `given` stands for a whole part: all that is in it is given None. Where containers differ,
-    `fail(path, what is expected, what is given)` is to raise the error.
+    None in `given` stands for None in all of a part. If containers differ, `fail(path, expected, given)` is
+    to raise the error.
     """
     todo = [(expected, given, "")]
     while todo:
@@ -38,15 +38,15 @@ def matched(
         kind, parts, step = opened
         others = dict.fromkeys(parts)
         if given is not None:
-            found = _opened(given)
-            if found is None or found[0] is not kind or found[1].keys() != parts.keys():
+            other = _opened(given)
+            if other is None or other[0] is not kind or other[1].keys() != parts.keys():
                 fail(path, _kind_of(expected), given)
-            others = found[1]
+            others = other[1]
         todo += [(part, others[key], path + step.format(key)) for key, part in reversed(parts.items())]
 
 
 def _opened(x: Any) -> tuple[type, dict, str] | None:
-    """A container's kind, its parts by key, and how a path goes on to one; None for anything else."""
+    """(type, parts by key, format of a path's step) of a container; None for anything else."""
     if isinstance(x, dict):
         return dict, x, "[{!r}]"
     if isinstance(x, (tuple, list)):

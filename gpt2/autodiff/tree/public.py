@@ -1,4 +1,4 @@
-"""What users do with trees: a function of every leaf, the leaves themselves, all of them as one vector."""
+"""ad.tree.map, ad.tree.leaves and ad.tree.ravel."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def map(f: Callable, tree: Any, *others: Any) -> Any:
 
 
 def _leaves_like(tree, structure, x, k: int) -> list:
-    """The leaves of x, which has the structure of `tree`; None may stand where a leaf does."""
-    found, other = flatten(x)
+    """The leaves of x, which has the structure of `tree`; None may stand for a leaf."""
+    values, other = flatten(x)
     if other == structure:
-        return found
-    paths = dict(zip(_keys(other), found))
+        return values
+    paths = dict(zip(_keys(other), values))
     wanted = _keys(structure)
     if extra := [path for path in paths if path not in set(wanted)]:
         raise AutodiffError(
@@ -58,7 +58,7 @@ def _text(path: tuple) -> str:
 
 
 def _at(x: Any, path: tuple) -> Any:
-    """What stands at a path of x; None where the path ends early."""
+    """The value at a path of x; None if the path ends early."""
     for p in path:
         if x is None:
             return None
@@ -70,9 +70,9 @@ def _at(x: Any, path: tuple) -> Any:
 
 
 def ravel(x: Any) -> tuple[np.ndarray, Callable]:
-    """(all leaves of x as one vector, the function that makes such a tree of a vector).
+    """(all leaves of x as one vector, the function from such a vector to a tree like x).
 
-    For what wants one vector, as the optimisers of SciPy do. Both work in functions that are differentiated.
+    For functions of one vector, such as SciPy's optimisers. Both work in functions that are differentiated.
 
         >>> vector, unravel = ravel({"w": np.ones((2, 2)), "b": 3.0})
         >>> vector
@@ -80,11 +80,11 @@ def ravel(x: Any) -> tuple[np.ndarray, Callable]:
         >>> unravel(2.0 * vector)["b"]
         np.float64(6.0)
     """
-    found, structure = flatten(x)
-    shapes = [np.shape(leaf) for leaf in found]
+    arrays, structure = flatten(x)
+    shapes = [np.shape(leaf) for leaf in arrays]
     sizes = [int(np.prod(shape)) for shape in shapes]
     ends = np.cumsum(sizes).tolist()
-    vector = np.concatenate([np.reshape(leaf, (-1,)) for leaf in found]) if found else np.zeros(0)
+    vector = np.concatenate([np.reshape(leaf, (-1,)) for leaf in arrays]) if arrays else np.zeros(0)
 
     def unravel(v: Any) -> Any:
         if np.shape(v) != (sum(sizes),):

@@ -1,14 +1,12 @@
-"""Nested containers of values, taken apart and put together again: tuples, lists, dicts, and the classes that
-people keep parameters in (classes.py).
+"""Flattens and rebuilds nested containers: tuples, lists, dicts, and classes of parameters (classes.py).
 
-`flatten(x)` gives the dynamic leaves in order (arrays, NumPy scalars, Python floats and complex numbers,
-recorded values) and a tree that holds the rest: containers, and everything that is not a leaf (None, ints,
-bools, strings, any other object), which stays as it is. Two trees are equal if their structure is, and
-their static values are the same to any function that could look at them: the same objects, or plain values of
-one type and content, or data classes of such. What an `__eq__` says does not count, as it may leave out what
-matters. A named tuple comes back as one, and a subclass of list or dict with all that it holds besides its
-items: attributes, a default_factory. An instance of a data class is taken apart where a leaf is in it; one of
-settings alone is a static value.
+`flatten(x)` returns the leaves in order (arrays, NumPy scalars, Python floats and complex numbers, recorded
+values) and a Tree of the rest: containers, and static values, which are all other objects (None, ints, bools,
+strings, ...). Two trees are equal if their structures are, and no function could tell their static values
+apart: they are the same objects, or plain values of equal type and content, or data classes of such. `__eq__`
+is not used, as it may leave out attributes. Named tuples are rebuilt as such, and subclasses of list or dict
+with their attributes and default_factory. An instance of a data class is a container if it holds a leaf, else
+a static value.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ def is_dynamic(x: Any) -> bool:
 
 
 class Tree:
-    """The structure of a value: of a leaf, of a container, or of what has no leaf, a static value.
+    """The structure of a value: a leaf, a container, or a static value.
 
-    kind       what makes a container of its items: a type, such as tuple, list and dict, or a ContainerKind
-    keys       those of a dict, the names of attributes; None where there are none
+    kind       a type, such as tuple, list and dict, or a ContainerKind
+    keys       the keys of a dict, the names of attributes, or None
     children   the structures of its items
     value      the static value
     size       the number of leaves
@@ -63,7 +61,7 @@ class Tree:
 
     @property
     def type(self) -> type | None:
-        """That of a container."""
+        """The type of a container."""
         return self.kind.type if isinstance(self.kind, ContainerKind) else self.kind
 
     @property
@@ -86,7 +84,7 @@ class Tree:
         if self.size:
             return LEAF_TEXT
         try:
-            return type(self.value), None if _is_record(self.value) else hash(self.value)
+            return type(self.value), None if _is_data_class(self.value) else hash(self.value)
         except Exception:  # a list, a memoryview, a __hash__ of the user's: equality decides
             return type(self.value)
 
@@ -94,7 +92,7 @@ class Tree:
         return f"Tree({unflatten(self, [LEAF_TEXT] * self.size)!r})"
 
     def paths(self) -> list[tuple]:
-        """For each leaf, the keys and positions that lead to it."""
+        """For each leaf, its path of keys and positions."""
         if self.kind is None:
             return [()] * self.size
         names = self.keys
@@ -113,7 +111,7 @@ class Tree:
         return list(x) if self.keys is None else [x[k] for k in self.keys]
 
     def leaves_of(self, x: Any) -> list:
-        """The leaves of x, which has this structure: flatten may take what is a leaf here for static."""
+        """The leaves of x, which has this structure; flatten might treat some of them as static."""
         if self.kind is None:
             return [x] * self.size
         return [v for item, child in zip(self.items_of(x), self.children) for v in child.leaves_of(item)]
@@ -123,7 +121,7 @@ class Tree:
         return [self.value] if self.is_static else [v for child in self.children for v in child.statics()]
 
     def objects(self) -> list:
-        """The static values, and what else a function may read of the containers: classes and attributes."""
+        """The static values, and the classes and attributes that a function may read from the containers."""
         if self.kind is None:
             return self.statics()
         roots = self.kind.roots if isinstance(self.kind, ContainerKind) else ()
@@ -132,7 +130,7 @@ class Tree:
         return [*roots, *(v for child in self.children for v in child.objects())]
 
     def mapped(self, leaf: Callable[[], Tree], static: Callable[[Tree], Tree]) -> Tree:
-        """The tree with others in the place of leaves and static values. Itself if these give back theirs."""
+        """The tree with leaves and static values replaced; the same object if nothing changes."""
         if self.kind is None:
             return leaf() if self.size else static(self)
         children = tuple([c.mapped(leaf, static) for c in self.children])
@@ -142,8 +140,8 @@ class Tree:
 
     def only(self, leaves: Iterable[bool]) -> Tree:
         """The tree with None for all but these leaves."""
-        kept = iter(leaves)
-        return self.mapped(lambda: LEAF if next(kept) else NONE, lambda _: NONE)
+        flags = iter(leaves)
+        return self.mapped(lambda: LEAF if next(flags) else NONE, lambda _: NONE)
 
 
 LEAF = Tree(None, None, (), 1)
@@ -152,13 +150,13 @@ LEAF_TEXT = "*"  # a leaf as it is printed
 
 
 class Subclassed(ContainerKind):
-    """A subclass of list or dict, a copy of x with other items. Equal where everything else about x is the
-    same.
+    """Copies of x, an instance of a subclass of list or dict, with other items. Equal if all else of x is
+    equal.
     """
 
     def __init__(self, x: list | dict):
         t = type(x)
-        # Not x.clear() and x.update(): a class that has its items elsewhere besides would empty that of x too
+        # Not x.clear() and x.update(): a class that stores its items elsewhere as well would clear those of x
         self.base: Any = next(base for base in (OrderedDict, dict, list) if isinstance(x, base))
         try:
             self.empty = copy.copy(x)
@@ -168,9 +166,9 @@ class Subclassed(ContainerKind):
                 f"an argument or result is a {t.__name__}, which cannot be copied and refilled ({error}). "
                 f"Use a plain {'dict' if isinstance(x, dict) else 'list'}"
             ) from error
-        self.held = _held(self.empty)
+        self.attributes = _attributes(self.empty)
         # a class of the user's may have attributes and methods besides
-        super().__init__(t, (*self.held, *(() if t is defaultdict else (t,))))
+        super().__init__(t, (*self.attributes, *(() if t is defaultdict else (t,))))
 
     def __call__(self, items: Iterable) -> Any:
         new = copy.copy(self.empty)
@@ -181,33 +179,33 @@ class Subclassed(ContainerKind):
         return list(x) if keys is None else [x[k] for k in keys]
 
     def agrees(self, other: Subclassed) -> bool:
-        return _same_static(self.held, other.held)
+        return _same_static(self.attributes, other.attributes)
 
 
 _PLAIN = (tuple, list, dict, OrderedDict)
 
 
 def _kind(x):
-    """The type of a container, or the Subclassed where the type and the items are not all."""
+    """The type of a container, or a Subclassed if it has attributes besides its items."""
     t = type(x)
     if getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
         return t
     if not isinstance(x, tuple):
         return Subclassed(x)
-    if held := _held(x):
+    if attributes := _attributes(x):
         raise AutodiffError(
-            f"an argument or result is a {t.__name__}, a tuple with attributes ({held[0]}), which would be "
-            "lost. Use a plain tuple, and pass them by themselves"
+            f"an argument or result is a {t.__name__}, a tuple with attributes ({attributes[0]}), which "
+            "would be lost. Use a plain tuple, and pass them by themselves"
         )
     return t
 
 
-def _held(x) -> list:
-    """Names and values of what an object holds besides its items."""
+def _attributes(x) -> list:
+    """Names and values of an object's attributes."""
     state = object.__getstate__(x)
     parts = state if isinstance(state, tuple) else (state,)
-    found = [v for part in parts if part for item in part.items() for v in item]
-    return [*found, "default_factory", x.default_factory] if isinstance(x, defaultdict) else found
+    attributes = [v for part in parts if part for item in part.items() for v in item]
+    return [*attributes, "default_factory", x.default_factory] if isinstance(x, defaultdict) else attributes
 
 
 def flatten(x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, Tree]:
@@ -253,7 +251,7 @@ def _flatten(x: Any, leaves: list, is_leaf: Callable[[Any], bool]) -> Tree:
 
 
 def _flatten_opened(x: Any, part: Opened, leaves: list, is_leaf: Callable[[Any], bool]) -> Tree:
-    """An instance of a class of parameters: static if no leaf is in it."""
+    """Flatten an instance of a class of parameters: static without leaves."""
     n = len(leaves)
     children = tuple(
         Tree.static(v) if name in part.static else _flatten(v, leaves, is_leaf)
@@ -274,7 +272,7 @@ def _flatten_opened(x: Any, part: Opened, leaves: list, is_leaf: Callable[[Any],
 
 
 def is_container(x: Any) -> bool:
-    """Whether x is of a kind that is taken apart."""
+    """Whether x is a container."""
     return isinstance(x, (tuple, list, dict)) or opened(x) is not None
 
 
@@ -304,13 +302,13 @@ def _same(a: Tree, b: Tree) -> bool:
     return keys and len(a.children) == len(b.children) and all(map(_same, a.children, b.children))
 
 
-_DEEPEST = 8  # settings inside of settings; below that only the same object will do
+_DEEPEST = 8  # nested settings; below that they are compared by identity
 
 
 def _same_static(a, b, depth: int = 0) -> bool:
     if same(a, b):
         return True
-    if type(a) is not type(b) or depth == _DEEPEST or not (type(a) is list or _is_record(a)):
+    if type(a) is not type(b) or depth == _DEEPEST or not (type(a) is list or _is_data_class(a)):
         return False
     if type(a) is not list:
         if not same_items(tuple(vars(a)), tuple(vars(b))):
@@ -319,6 +317,6 @@ def _same_static(a, b, depth: int = 0) -> bool:
     return len(a) == len(b) and all(_same_static(x, y, depth + 1) for x, y in zip(a, b))
 
 
-def _is_record(x) -> bool:
+def _is_data_class(x) -> bool:
     """A data class whose instances hold nothing but named values."""
     return dataclasses.is_dataclass(x) and not isinstance(x, type) and hasattr(x, "__dict__")

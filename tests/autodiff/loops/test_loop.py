@@ -165,7 +165,7 @@ def test_long_loops_go_back_in_few_carries_and_few_forward_steps(monkeypatch):
     """10,000 steps with room for 20 carries: log(10,000) / log(20) forward runs, and 20 carries for each."""
     alive, most, steps = 0, 0, 0
 
-    class Turns(nested_loop._Turns):
+    class Turns(nested_loop._Backward):
         def __init__(self, body, forth, back, *rest):
             def counted(*args):
                 nonlocal steps
@@ -183,7 +183,7 @@ def test_long_loops_go_back_in_few_carries_and_few_forward_steps(monkeypatch):
             super().back(first, n)
             alive -= kept
 
-    monkeypatch.setattr(nested_loop, "_Turns", Turns)
+    monkeypatch.setattr(nested_loop, "_Backward", Turns)
 
     def f(x, n):
         def body(c):

@@ -52,7 +52,7 @@ def test_values_and_gradients_are_those_of_the_loop(n, every):
 @pytest.mark.parametrize("room", [0, 60, 10**6])
 def test_sums_over_all_steps_are_taken_behind_the_loop_where_there_is_room(room, monkeypatch):
     """Gradients of what the steps share: with room for none, some and all of what the steps leave of them."""
-    monkeypatch.setattr(scan, "ROOM", room)
+    monkeypatch.setattr(scan, "KEEP_ALL_BYTES", room)
     init, xs, scale = rng.normal(size=(2, 3)), rng.normal(size=(4, 2)), rng.normal(size=3)
 
     def loss_with(run):
@@ -139,7 +139,7 @@ def test_the_program_does_not_grow_and_the_backward_keeps_few_carries(monkeypatc
 
     (node,) = [n for n in graph(100).nodes if n.op == "scan"]
     assert node.attrs["every"] == 1
-    monkeypatch.setattr(scan, "ROOM", 0)
+    monkeypatch.setattr(scan, "KEEP_ALL_BYTES", 0)
     small, large = graph(10), graph(100)
     assert len(small.nodes) == len(large.nodes)
     (node,) = [n for n in check(large).nodes if n.op == "scan"]

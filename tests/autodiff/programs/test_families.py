@@ -25,7 +25,7 @@ GRID = [float(v) for v in np.linspace(0.0131, 0.971, 12)]  # not 0.1: 10 times t
 def fresh(monkeypatch):
     """No program is known."""
     monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())
-    monkeypatch.setattr(derived, "records", same_code.Records())
+    monkeypatch.setattr(derived, "shared_recordings", same_code.SharedRecordings())
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def compiled_alone(run, c, monkeypatch):
     """What a process gives that never saw another number."""
     with monkeypatch.context() as m:
         m.setattr(derived, "shared_programs", families.SharedPrograms())
-        m.setattr(derived, "records", same_code.Records())
+        m.setattr(derived, "shared_recordings", same_code.SharedRecordings())
         return run(c)
 
 
@@ -207,7 +207,7 @@ def test_a_missing_question_is_noticed(asked, monkeypatch):
 
 def test_what_is_not_noted_is_an_error():
     """A Hidden number is no float: a rule that is not written for it ends the attempt to compile with it."""
-    x = hidden.Tape([0.3, 0.7]).given[0]
+    x = hidden.Tape([0.3, 0.7]).inputs[0]
     for use in (float, int, hash, str, np.asarray, np.isfinite, lambda x: f"{x}", lambda x: np.ones(2) * x):
         with pytest.raises(TypeError):
             use(x)

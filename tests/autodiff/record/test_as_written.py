@@ -11,7 +11,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.record import source_lines
 from gpt2.autodiff.record.functions.as_written import cloned, stand_in
 from gpt2.autodiff.record.record import record
-from gpt2.autodiff.record.recording import ActiveRecording
+from gpt2.autodiff.record.recorder import Recorder
 from tests.autodiff.record.test_functions import arguments, need
 from tests.support.numpy_calls import CALLS
 
@@ -75,9 +75,9 @@ def test_a_program_is_reused_and_notices_what_the_user_changes():
 
     g = ad.grad(f)
     g(X)
-    recorded = ActiveRecording.last
+    recorded = Recorder.last
     g(X + 1.0)
-    assert ActiveRecording.last == recorded
+    assert Recorder.last == recorded
     before, scale = g(X), 4.0
     np.testing.assert_allclose(g(X), 2.0 * before)
 
@@ -130,7 +130,7 @@ def test_copies_of_lists_are_recorded():
 def test_no_function_asks_how_an_argument_lies_in_memory(name, monkeypatch):
     """A program that depends on that holds for fewer calls."""
     asked = []
-    monkeypatch.setattr(ActiveRecording, "ask", lambda self, question: asked.append(question))
+    monkeypatch.setattr(Recorder, "note_query", lambda self, question: asked.append(question))
     need(name)
     with np.errstate(all="ignore"):
         for f, *shapes in CALLS[name]:

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from gpt2.autodiff.record import leaving, recording
+from gpt2.autodiff.record import plain_numbers, recorder
 from tests.support.random_escapes import check, write
 
-Flow = leaving._Flow
+Flow = plain_numbers._Flow
 
 
 def test_none_is_silently_wrong():
@@ -58,20 +58,24 @@ def without_functions_inside(monkeypatch):
 
 
 def without_jumps(monkeypatch):
-    monkeypatch.setattr(leaving, "_JUMPS", frozenset())
+    monkeypatch.setattr(plain_numbers, "_JUMPS", frozenset())
 
 
 def without_callers(monkeypatch):
-    fate = leaving._fate
-    monkeypatch.setattr(leaving, "_fate", lambda *args: fate(*args).replace(leaving.RETURNS, leaving.DECIDES))
+    fate = plain_numbers._fate
+    monkeypatch.setattr(
+        plain_numbers,
+        "_fate",
+        lambda *args: fate(*args).replace(plain_numbers.RETURNS, plain_numbers.DECIDES),
+    )
 
 
 def blind_to_locals(monkeypatch):
-    monkeypatch.setattr(leaving, "_SHOWING", frozenset())
+    monkeypatch.setattr(plain_numbers, "_SHOW_VARIABLES", frozenset())
 
 
 def numbers_for_constants(monkeypatch):
-    monkeypatch.setattr(recording.ActiveRecording, "has_derivative", lambda self, node: False)
+    monkeypatch.setattr(recorder.Recorder, "has_derivative", lambda self, node: False)
 
 
 def in_place_like_others(monkeypatch):

@@ -89,12 +89,12 @@ def test_random_numbers_behind_a_name_that_hides_them():
     assert "RandomState" in ad.why_recorded(g)
 
 
-SEEN = 0.0
+INTERCEPTED = 0.0
 
 
 def leaves_a_mark(x):
-    global SEEN
-    SEEN = 1.0
+    global INTERCEPTED
+    INTERCEPTED = 1.0
     return np.sum(x)
 
 
@@ -110,10 +110,10 @@ def test_assignments_are_made_at_each_call(monkeypatch):
     for f in (leaves_a_mark, leaves_one_in_a_closure):
         g = ad.grad(f)
         for _ in range(3):
-            monkeypatch.setitem(globals(), "SEEN", 0.0)
+            monkeypatch.setitem(globals(), "INTERCEPTED", 0.0)
             here = 0.0
             g(X)
-            assert SEEN == 1.0 or here == 1.0
+            assert INTERCEPTED == 1.0 or here == 1.0
 
 
 def test_other_sources_of_change(tmp_path, capsys):

@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 
-from gpt2.autodiff.record.bytecode import Use, awaits, reads, returns_nothing
+from gpt2.autodiff.record.bytecode import Use, catches_at, reads, returns_nothing
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.reuse.watch import watch
 
@@ -142,7 +142,7 @@ ENDING = [bare, typed, typed_and_bare, finally_returns, finally_continues, group
 @pytest.mark.parametrize("f", [*ENDING, caught_further_out, caught_outside_of_a_with])
 def test_handlers_that_end_an_exception(f):
     call = [i.offset for i in dis.get_instructions(f) if i.opname == "CALL" and not i.arg][0]
-    assert reads(f.__code__).tries and awaits(f.__code__, call)
+    assert reads(f.__code__).tries and catches_at(f.__code__, call)
 
 
 def plain_finally(x):
@@ -176,7 +176,7 @@ def with_statement(x):
 @pytest.mark.parametrize("f", [plain_finally, in_the_handler, raises_again, with_statement])
 def test_handlers_that_let_it_through(f):
     calls = [i.offset for i in dis.get_instructions(f) if i.opname == "CALL"]
-    assert not any(awaits(f.__code__, call) for call in calls)
+    assert not any(catches_at(f.__code__, call) for call in calls)
 
 
 def test_what_an_exit_returns():

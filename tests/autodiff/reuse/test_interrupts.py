@@ -11,7 +11,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff import undo
-from gpt2.autodiff.record import conversions, draws, record, recording
+from gpt2.autodiff.record import draws, interception, record, recorder
 from gpt2.autodiff.reuse import same_code
 
 X = np.array([1.0, 2.0])
@@ -83,9 +83,9 @@ def state():
     return (
         gc.isenabled(),
         sys.getprofile(),
-        recording.state(),
-        recording.current(),
-        len(conversions._running),
+        recorder.state(),
+        recorder.current(),
+        len(interception._running),
         len(draws._exchanged),
         np.geterr(),
         threading.active_count(),
@@ -125,7 +125,7 @@ def scanned(rng):
 def interrupted(make, at, only=None):
     """Whether the first call of a function came so far; nothing stays behind. It is recorded, and watched."""
     rng = np.random.default_rng(0)
-    same_code.records.__init__()
+    same_code.shared_recordings.__init__()
     g = make(rng)
     names, before = names_of_numpy(), state()
     ended = False
@@ -190,9 +190,9 @@ def test_what_is_undone_once_is_not_enough(monkeypatch):
             for at in range(10):
                 interrupted(plain, at, record._end.__code__)
     finally:
-        conversions._running.clear()
-        conversions._settle()
-        recording.restore((0, None, False))
+        interception._running.clear()
+        interception._exchange_names()
+        recorder.restore((0, None, False))
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_interrupts_at_many_instructions(make):
 
 @pytest.mark.slow
 def test_an_interrupt_at_each_instruction_of_what_is_undone():
-    for code in (record._end, draws._exchange, draws._put_back, recording.restore, undo.undoing.__exit__):
+    for code in (record._end, draws._exchange, draws._put_back, recorder.restore, undo.undoing.__exit__):
         n = interrupted(drawing, None, code.__code__)[1]
         for at in range(n):
             assert interrupted(drawing, at, code.__code__)[0]

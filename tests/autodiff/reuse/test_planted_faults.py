@@ -9,11 +9,11 @@ import pytest
 
 from gpt2.autodiff import same
 from gpt2.autodiff.emit import program, scalar
-from gpt2.autodiff.programs import derived, fast_path, transform
+from gpt2.autodiff.programs import derived, fast_path, wiring
 from gpt2.autodiff.programs.derived import Compiled
 from gpt2.autodiff.record import bytecode, record, value
-from gpt2.autodiff.record.bytecode import OfCode
-from gpt2.autodiff.record.recording import ActiveRecording
+from gpt2.autodiff.record.bytecode import CodeMap
+from gpt2.autodiff.record.recorder import Recorder
 from gpt2.autodiff.record.value import Recorded
 from gpt2.autodiff.reuse import conditions, guard, kinds, named, world
 from tests.support.worlds.other_things import Float64Of
@@ -87,12 +87,12 @@ def unseen_code(monkeypatch):
 
 
 def computed_names(monkeypatch):
-    monkeypatch.setattr(bytecode.reads, "known", OfCode())
+    monkeypatch.setattr(bytecode.reads, "known", CodeMap())
     monkeypatch.setattr(bytecode, "_by_name", lambda *a: None)
 
 
 def opaque_names(monkeypatch):
-    monkeypatch.setattr(bytecode.reads, "known", OfCode())
+    monkeypatch.setattr(bytecode.reads, "known", CodeMap())
     monkeypatch.setattr(bytecode, "OPAQUE_ATTRIBUTES", frozenset())
 
 
@@ -120,12 +120,12 @@ def without_acts(monkeypatch):
 
 
 def no_awaited_exceptions(monkeypatch):
-    monkeypatch.setattr(World, "_is_awaited", lambda w, frame: None)
+    monkeypatch.setattr(World, "_check_caught", lambda w, frame: None)
 
 
 def types_as_they_are(monkeypatch):
-    monkeypatch.setattr(world, "type_asked", lambda *a: None)
-    monkeypatch.setattr(record, "check_types", lambda *a: None)
+    monkeypatch.setattr(world, "type_test_error", lambda *a: None)
+    monkeypatch.setattr(record, "check_type_tests", lambda *a: None)
 
 
 def equal_types(monkeypatch):
@@ -134,13 +134,13 @@ def equal_types(monkeypatch):
 
 
 def without_metadata(monkeypatch):
-    exact = transform.leaf_key
+    exact = wiring.leaf_key
 
     def lax(x):
         kind, *rest = exact(x)
         return (kind, *(part for part in rest if part is not True and part is not False))
 
-    monkeypatch.setattr(transform, "leaf_key", lax)
+    monkeypatch.setattr(wiring, "leaf_key", lax)
 
 
 def everywhere(monkeypatch, name, function):
@@ -152,15 +152,18 @@ def everywhere(monkeypatch, name, function):
 FAULTS = {
     "exceptions out of what is not watched": (no_awaited_exceptions, "caught_exceptions"),
     "flags of arguments": (
-        lambda m: m.setattr(ActiveRecording, "ask", [].count),  # a function of ours, or of C, is not watched
+        lambda m: m.setattr(Recorder, "note_query", [].count),  # a function of ours, or of C, is not watched
         "flags_of_an_argument",
     ),
     "arguments that share memory": (
         lambda m: everywhere(m, "share_memory", lambda *a: False),
         "memory_of_arguments",
     ),
-    "one argument or two": (lambda m: everywhere(m, "are_one", lambda *a: False), "one_argument_or_two"),
-    "`is` by a function": (lambda m: m.setattr(world, "_ONE_OR_TWO", ()), "one_argument_or_two"),
+    "one argument or two": (
+        lambda m: everywhere(m, "repeats_array", lambda *a: False),
+        "one_argument_or_two",
+    ),
+    "`is` by a function": (lambda m: m.setattr(world, "_IDENTITY_FUNCTIONS", ()), "one_argument_or_two"),
     "metadata of arguments": (without_metadata, "metadata_of_an_argument"),
     "types of arguments": (types_as_they_are, "type_of_an_argument"),
     "types that are compared": (equal_types, "type_of_an_argument"),
@@ -206,7 +209,10 @@ FAULTS = {
     "the bytes of arrays": (exact_only_by_content, "an_array"),
     "methods of lists": (lambda m: m.setattr(World, "_bound", lambda w, v: None), "method_of_a_list"),
     "cells": (lambda m: without_facts(m, lambda kind, *parts: kind == "cell"), "function"),
-    "one thing or its twin": (lambda m: m.setattr(world, "_is_itself", lambda *a: True), "equal_twins"),
+    "one thing or its twin": (
+        lambda m: m.setattr(world, "_compares_by_identity", lambda *a: True),
+        "equal_twins",
+    ),
     "a setting or its twin": (lambda m: m.setattr(Compiled, "accepts", lambda *a: True), "equal_settings"),
     "classes of NumPy's numbers": (
         lambda m: m.setitem(world._VISITS, Float64Of, lambda w, v: None),
@@ -218,11 +224,11 @@ FAULTS = {
     ),
     "a nan and another": (lambda m: m.setattr(same, "_has_nan", lambda a: False), "nans_in_a_list"),
     "lists that NumPy reads": (
-        lambda m: m.setattr(World, "_asks_what_is_known", lambda w, frame: False),
+        lambda m: m.setattr(World, "_is_method_of_known", lambda w, frame: False),
         "list_of_the_library",
     ),
     "NumPy's own classes": (
-        lambda m: m.setattr(world, "is_read_unseen", lambda c: False),
+        lambda m: m.setattr(world, "is_numpy_class", lambda c: False),
         "polynomial_of_numpy",
     ),
     "names of fields": (lambda m: m.setattr(World, "_dtype", lambda w, d: None), "structured_array"),
@@ -230,7 +236,7 @@ FAULTS = {
         lambda m: [m.setattr(where, "patterns_of", lambda c: 0) for where in (guard, named)],
         "registered_class",
     ),
-    "settings of texts": (lambda m: m.setattr(World, "_writes", lambda w: None), "text_of_a_number"),
+    "settings of texts": (lambda m: m.setattr(World, "_formats", lambda w: None), "text_of_a_number"),
     "numbers that are exchanged": (
         lambda m: [
             m.setattr(where, "with_globals", lambda f, names, values: f) for where in (program, scalar)

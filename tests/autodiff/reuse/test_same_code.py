@@ -20,7 +20,7 @@ RATE = 1.0
 def eager(monkeypatch):
     """Every second function is tried, however often it was in vain."""
     monkeypatch.setattr(same_code, "LONGEST", 1)
-    same_code.records.__init__()
+    same_code.shared_recordings.__init__()
 
 
 def made_by_code(g) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit.program import compile_graph
 from gpt2.autodiff.programs import fixed
-from gpt2.autodiff.record.bytecode import remembered
+from gpt2.autodiff.record.bytecode import cached_by_code
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.reuse.cache import Cache, Store
 from gpt2.autodiff.reuse.guard import trust
@@ -44,7 +44,7 @@ def test_the_source_of_a_program_goes_with_it():
 
 
 def test_what_is_known_of_code_goes_with_it():
-    size = remembered(lambda code: len(code.co_consts))
+    size = cached_by_code(lambda code: len(code.co_consts))
     for k in range(5):
         names: dict = {}
         exec(f"def f(): return {k}", names)

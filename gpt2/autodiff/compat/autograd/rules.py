@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...record import recording
-from ...record.conversions import plain
+from ...record import recorder
 from ...record.dispatch import NO_ENTRY, TABLE, Entry, recorded_functions
+from ...record.interception import plain
 from ...record.ufuncs import op_of
 from .tracer import Primitive
 from .wrap_util import roots, running
@@ -35,7 +35,7 @@ def ruled(fun: Any) -> Primitive | None:
     rule = TABLE.get(fun, NO_ENTRY).rule
     if rule is not None:
         return rule.primitive  # type: ignore[attr-defined]
-    if recording.recorded_so_far():
+    if recorder.recorded_so_far():
         raise TypeError(
             f"{fun.__name__} has a rule here, and derivatives were taken with it already: rules of NumPy's "
             f"functions are set before the first derivative; or make a new name: primitive({fun.__name__})"
@@ -77,7 +77,7 @@ class _Taking:
         if getattr(self.inside, "now", False) or primitive.vjp is None and primitive.jvp is None:
             return NotImplemented
         if not running():
-            recording.current().unstable.append(
+            recorder.current().unstable.append(
                 f"{primitive.__name__} has a rule of the program's own, which may change"
             )
         return primitive(*args, **kwargs)

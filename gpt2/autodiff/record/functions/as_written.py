@@ -1,12 +1,11 @@
-"""Runs NumPy's functions that are written in Python on recorded values, as NumPy wrote them.
+"""Runs NumPy's own Python code on recorded values, for functions that are written in Python.
 
-A clone of such a function has the same code and other globals, in which whatever makes an array keeps
-recorded values: asarray, array, zeros, empty and so on. NumPy's own helper functions are cloned in turn, and
-its modules stand there as objects that do the same with their attributes. Whatever else the code calls is
-recorded by its own handler. So these functions follow the NumPy that is installed, with all of its options.
+A clone of such a function has the same code and other globals, in which asarray, array, zeros, empty and so
+on keep recorded values. NumPy's helper functions are cloned in turn, and its modules are replaced by objects
+that do the same with their attributes. Everything else that the code calls is recorded by its own handler. So
+these functions follow the NumPy that is installed, with all of its options.
 
-The code of a clone is NumPy's, so that errors, and the places of nodes in the source, are those of the user's
-line (source_lines.py).
+The code of a clone is NumPy's, so that errors and nodes get the user's line (source_lines.py).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ import numpy as np
 from ...errors import located
 from ...graph import Node
 from .. import source_lines
-from ..conversions import SEEN, plain, replace
 from ..dispatch import call_function, full_name, raw
-from ..recording import current, local
+from ..interception import INTERCEPTED, plain, replace
+from ..recorder import current, local
 from ..value import Recorded, value_of
 
 
@@ -35,7 +34,7 @@ def as_written(*functions: Callable) -> None:
 
 
 class _Written:
-    """A function of NumPy's on recorded values."""
+    """A handler that runs a function's clone."""
 
     def __init__(self, function: Callable):
         self.function = function
@@ -67,7 +66,7 @@ def _nodes_of(result: Any) -> Iterator[Node]:
             yield from _nodes_of(part)
 
 
-# what stands in the place of NumPy's own names
+# replacements of NumPy's names
 
 
 class _Globals(dict):
@@ -78,8 +77,8 @@ class _Globals(dict):
         self.own = own
 
     def __missing__(self, name):
-        found = self.own if name in self.own else vars(builtins)
-        value = self[name] = stand_in(found[name])
+        namespace = self.own if name in self.own else vars(builtins)
+        value = self[name] = stand_in(namespace[name])
         return value
 
 
@@ -93,26 +92,26 @@ class _Module:
         return stand_in(getattr(self._module, name))
 
 
-_ARRAY, _ASARRAY = np.array, np.asarray  # while something is recorded, others stand under these names
+_ARRAY, _ASARRAY = np.array, np.asarray  # these names are replaced while something is recorded
 _globals: dict[int, _Globals] = {}  # by the id of a module's own
-_stand_ins: dict[int, tuple[Any, Any]] = {}  # id of an object -> the object, what stands in for it
+_stand_ins: dict[int, tuple[Any, Any]] = {}  # id of an object -> the object, its replacement
 
 
 def stand_in(value: Any) -> Any:
-    """What clones find where NumPy has this."""
+    """What clones use in place of a value of NumPy's."""
     value = plain(value)
-    found = _stand_ins.get(id(value))
-    if found is None:
-        found = _stand_ins[id(value)] = value, _made(value)
-    return found[1]
+    pair = _stand_ins.get(id(value))
+    if pair is None:
+        pair = _stand_ins[id(value)] = value, _replacement(value)
+    return pair[1]
 
 
-def _made(value: Any) -> Any:
+def _replacement(value: Any) -> Any:
     if isinstance(value, ModuleType):
         return _Module(value) if value.__name__.partition(".")[0] == "numpy" else value
     if type(value) is FunctionType and source_lines.is_of_numpy(value.__code__.co_filename):
         return cloned(value)
-    return SEEN[id(value)].asked if id(value) in SEEN else value
+    return INTERCEPTED[id(value)].call_always if id(value) in INTERCEPTED else value
 
 
 def cloned(function: FunctionType) -> FunctionType:
@@ -126,8 +125,8 @@ def cloned(function: FunctionType) -> FunctionType:
     return clone
 
 
-def instead_of(function: Any) -> Callable[[Any], Any]:
-    """Decorator: what clones find in the place of this function of NumPy's."""
+def replaces(function: Any) -> Callable[[Any], Any]:
+    """Decorator: clones use the function in place of this one of NumPy's."""
 
     def enter(other):
         _stand_ins[id(function)] = function, other
@@ -136,46 +135,46 @@ def instead_of(function: Any) -> Callable[[Any], Any]:
     return enter
 
 
-def _making(function: Callable) -> None:
-    """Have a function that fills an array make a recorded one where its caller works with recorded values."""
+def _keep_filled(function: Callable) -> None:
+    """Clones get a recorded array from this function if they work with recorded values."""
 
-    def made(*args, **kwargs):
+    def filled(*args, **kwargs):
         like = _recorded_in(sys._getframe(1))
         return function(*args, **kwargs) if like is None else call_function(function, args, kwargs)
 
-    instead_of(function)(made)
+    replaces(function)(filled)
 
 
 for _function in (np.zeros, np.empty, np.ones, np.zeros_like, np.empty_like, np.ones_like):
-    _making(_function)
+    _keep_filled(_function)
 
 
-def _converting(function: Callable) -> None:
-    """Have asarray and its like see recorded values, also in lists."""
+def _keep_converted(function: Callable) -> None:
+    """Clones get recorded values from asarray and the like, also of lists."""
 
     def converted(a, *args, **kwargs):
         if not args and not kwargs and (type(a) is np.ndarray or type(a) is Recorded and a.is_array):
             return a
-        return SEEN[id(function)].asked(a, *args, **kwargs)
+        return INTERCEPTED[id(function)].call_always(a, *args, **kwargs)
 
-    instead_of(function)(converted)
+    replaces(function)(converted)
 
 
 for _function in (np.asarray, np.asanyarray):
-    _converting(_function)
+    _keep_converted(_function)
 
 
-@instead_of(np.array)
+@replaces(np.array)
 def array(*args: Any, copy: bool | None = True, **kwargs: Any) -> Any:
     """A copy of a plain array may be written to."""
     kwargs["copy"] = copy
     if copy and type(args[0]) is np.ndarray and _recorded_in(sys._getframe(1)) is not None:
         return call_function(_ARRAY, args, kwargs)
-    return SEEN[id(_ARRAY)].asked(*args, **kwargs)
+    return INTERCEPTED[id(_ARRAY)].call_always(*args, **kwargs)
 
 
 def _recorded_in(frame: FrameType) -> Recorded | None:
-    """A recorded value that the function works with which runs in the frame."""
+    """A recorded value among the local variables of the frame."""
     if current() is None:
         return None
     if frame.f_code.co_name == "<listcomp>":
@@ -187,20 +186,20 @@ def _recorded_in(frame: FrameType) -> Recorded | None:
     return None
 
 
-@instead_of(np.broadcast)
+@replaces(np.broadcast)
 def broadcast(*args: Any) -> np.broadcast:
-    """What array_equiv asks whether shapes go together."""
+    """Used by array_equiv to check shapes."""
     return np.broadcast(*map(value_of, args))
 
 
-@instead_of(np._core._multiarray_umath._array_converter)
+@replaces(np._core._multiarray_umath._array_converter)
 class _ArrayConverter:
-    """Arrays of what a function was given, and a result as a scalar where all of that were scalars."""
+    """A function's arguments as arrays, and its result as a scalar if all of them were scalars."""
 
-    def __init__(self, *given: Any):
-        self.given = given
+    def __init__(self, *arguments: Any):
+        self.arguments = arguments
         self.scalar_input = tuple(
-            not isinstance(x, (np.ndarray, list, tuple)) and not hasattr(x, "__array__") for x in given
+            not isinstance(x, (np.ndarray, list, tuple)) and not hasattr(x, "__array__") for x in arguments
         )
 
     def __iter__(self):
@@ -212,33 +211,33 @@ class _ArrayConverter:
     def as_arrays(self, subok: bool = True, pyscalars: str = "convert_if_no_array") -> tuple:
         keep = pyscalars == "preserve" or pyscalars == "convert_if_no_array" and not all(self.scalar_input)
         asarray = stand_in(_ASARRAY)
-        return tuple(x if keep and type(x) in (int, float, complex) else asarray(x) for x in self.given)
+        return tuple(x if keep and type(x) in (int, float, complex) else asarray(x) for x in self.arguments)
 
     def result_type(self, *extra: Any, ensure_inexact: bool = False) -> np.dtype:
-        return np.result_type(*self.given, *extra, *([0.0] if ensure_inexact else []))
+        return np.result_type(*self.arguments, *extra, *([0.0] if ensure_inexact else []))
 
     def wrap(self, result: Any, /, to_scalar: bool | None = None) -> Any:
         to_scalar = all(self.scalar_input) if to_scalar is None else to_scalar
         return result[()] if to_scalar and result.ndim == 0 else result
 
 
-@instead_of(sys.modules["numpy.linalg._linalg"]._makearray)
+@replaces(sys.modules["numpy.linalg._linalg"]._makearray)
 def _makearray(a: Any) -> tuple[Any, Callable]:
-    """An array, and what gives results the type of a subclass."""
+    """An array, and a function that would restore the type of a subclass."""
     return stand_in(_ASARRAY)(a), lambda result, *rest: result
 
 
-def see_polynomials() -> None:
-    """Have np.polynomial, of which NumPy asks no argument how to run, make arrays as clones do."""
+def intercept_polynomials() -> None:
+    """Make np.polynomial, which has no protocol, use the functions of clones."""
     for name, module in list(sys.modules.items()):
         if name.startswith("numpy.polynomial.") and vars(module).get("np") is np:
             replace(vars(module), np=stand_in(np))
 
 
-# Not among them: what is C inside; what would look at values or at the layout of memory where NumPy's result
-# does not depend on them, so that a program would hold for fewer calls (kron, delete, cond, geomspace); what
-# would take more ops (tile, diagflat, roll, ...); and what programs call so often that recording it has to be
-# quick (stack, outer, tril, nan_to_num, ...)
+# Not among them: C code; functions whose code looks at values or memory layout though the result does not
+# depend on them, so that a program would hold for fewer calls (kron, delete, cond, geomspace); those that
+# would take more ops (tile, diagflat, roll, ...); and frequent ones, which must be recorded quickly (stack,
+# outer, tril, nan_to_num, ...)
 _NAMES = {
     np: """
         allclose append apply_along_axis apply_over_axes argwhere array_equal array_equiv array_split astype

@@ -13,24 +13,24 @@ from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
 from .. import source_lines
-from ..dispatch import Given, Operand, call_function, handles, operand, operands, raw
-from ..recording import current
+from ..dispatch import Operand, RecordedLike, call_function, handles, operand, operands, raw
+from ..recorder import current
 from ..value import Recorded
 from . import shape as shape_functions
 
 
 def constant(value: int, function: Callable) -> Callable:
-    """A handler for what gives one number everywhere. `function` finds shape and dtype, and fills nothing."""
+    """A handler for a function that fills an array with one number. `function` gives shape and dtype."""
 
     def handler(*args, **kwargs):
-        made = function(*(_bare(a) for a in args), **kwargs)
-        return build.full(made.shape, value, made.dtype)
+        array = function(*(_bare(a) for a in args), **kwargs)
+        return build.full(array.shape, value, array.dtype)
 
     return handler
 
 
 def _bare(x):
-    """An array of the type of a node, whose elements are not read."""
+    """An uninitialised array of the type of a node."""
     return np.empty(x.shape, x.dtype) if hasattr(x, "attrs") else x
 
 
@@ -41,8 +41,8 @@ handles(np.ones)(constant(1, np.empty))
 
 
 @raw(np.empty_like)
-def empty_like(prototype: Given, *args: Any, **kwargs: Any) -> Recorded:
-    """Zeros: what was in the memory before must not show."""
+def empty_like(prototype: RecordedLike, *args: Any, **kwargs: Any) -> Recorded:
+    """Zeros: uninitialised memory would differ from run to run."""
     return call_function(np.zeros_like, (prototype, *args), kwargs)
 
 
@@ -69,7 +69,9 @@ def _shape(shape) -> tuple:
 
 
 def _plain(function):
-    """Arrays of numbers that depend on no recorded one: recorded, so that they can be written to."""
+    """A handler for arrays that do not depend on recorded values: recorded, so that they can be written
+    to.
+    """
 
     def handler(*args, **kwargs):
         if any(type(a) is Recorded for a in (*args, *kwargs.values())):
@@ -86,7 +88,7 @@ def _number(x):
     return x
 
 
-def as_recorded(value: Given) -> Recorded:
+def as_recorded(value: RecordedLike) -> Recorded:
     """A plain array as a recorded value of the innermost recording."""
     rec = current()
     return Recorded(rec, table.const(np.array(value)), np.array(value))
@@ -98,13 +100,13 @@ for _function in (np.eye, np.identity, np.tri):
 
 @raw(np.arange)
 def arange(
-    start: Given | None = None,
-    stop: Given | None = None,
-    step: Given | None = None,
+    start: RecordedLike | None = None,
+    stop: RecordedLike | None = None,
+    step: RecordedLike | None = None,
     dtype: DTypeLike | None = None,
     **options: Any,
 ) -> Recorded:
-    """The length is looked at. NumPy adds the step once, and goes on by the difference that this made."""
+    """The length is read. As in NumPy, the step is that of the first two elements, after rounding."""
     if not any(type(v) is Recorded and v.dtype.kind in "fc" for v in (start, stop, step)):
         whole = [_number(v) for v in (start, stop, step)]
         return as_recorded(np.arange(*whole, dtype, **options))  # type: ignore[call-overload]
@@ -116,12 +118,12 @@ def arange(
     n = max(operator.index(np.ceil((stop - start) / step).astype(np.intp)), 0)
     first, second = start + 0.0 * step, start + step
     rest = first + np.arange(2.0, max(n, 2)) * (second - first)
-    made = np.concatenate([np.stack([first, second]), rest])[:n]
-    if type(made) is not Recorded:  # only the length hangs on a recorded value
+    result = np.concatenate([np.stack([first, second]), rest])[:n]
+    if type(result) is not Recorded:  # only the length depends on a recorded value
         return as_recorded(expected)
-    if made.dtype != expected.dtype or not np.array_equal(made.value, expected):
+    if result.dtype != expected.dtype or not np.array_equal(result.value, expected):
         raise unsupported("np.arange", source_lines.here(), "of numbers of this kind is not recorded")
-    return made
+    return result
 
 
 @handles(np.array, np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortranarray)
@@ -136,7 +138,7 @@ def array(
     ndmax: int = 0,
     device: None = None,
 ) -> Node:
-    """The same numbers; lists of recorded values one after another."""
+    """The same numbers; lists of recorded values are stacked."""
     x = operand(obj)
     if dtype is not None:
         x = build.cast(x, np.dtype(dtype))
@@ -155,7 +157,7 @@ def linspace(
     *,
     device: None = None,
 ) -> Node:
-    """In NumPy's steps: multiples of one width, added to the start, and the end as it is given."""
+    """As NumPy computes it: multiples of one step added to the start, and the end exactly."""
     start, stop = operands(start, stop)
     common = np.result_type(start.dtype, stop.dtype, float(num))
     start, stop = build.cast(start, common), build.cast(stop, common)
@@ -164,10 +166,10 @@ def linspace(
     num = operator.index(num)
     steps = num - 1 if endpoint else num
     width = (stop - start) / steps if steps > 0 else build.full(shape, np.nan, common)
-    counted = table.const(np.arange(num).reshape((-1,) + (1,) * len(shape)).astype(build.real(start).dtype))
+    index = table.const(np.arange(num).reshape((-1,) + (1,) * len(shape)).astype(build.real(start).dtype))
     first, last = (build.reshape(x, (1, *shape)) for x in (start, stop))
     factor = build.reshape(width, (1, *shape)) if steps > 0 else last - first
-    out = counted * factor + first
+    out = index * factor + first
     if endpoint and num > 1:
         out = shape_functions.concatenate((build.take_slice(out, 0, 0, num - 1), last))
     if dtype is not None and np.dtype(dtype).kind in "iu":
@@ -195,7 +197,7 @@ def geomspace(
     exponents = linspace(apply("log10", first), apply("log10", last), num, endpoint)
     out = apply("power", operand(10.0, exponents.dtype), exponents)
     parts = [build.take_slice(out, 0, 1, num - 1 if endpoint else num)]
-    for at, end in ((0, first), (num, last)):  # these are given as they are
+    for at, end in ((0, first), (num, last)):  # these are exact
         if num > 1 and endpoint or num and end is first:
             parts.insert(at, build.reshape(build.broadcast(end, out.shape[1:]), (1, *out.shape[1:])))
     out = shape_functions.concatenate(parts) * sign if num else out

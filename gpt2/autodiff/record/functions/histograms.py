@@ -1,5 +1,5 @@
-"""Weights added up in bins: bincount and the histograms. Where the values lie is looked at: other bins are
-another program.
+"""Handlers for bincount and histograms: sums of weights in bins. The values that are counted are read: other
+bins are another program.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import numpy.polynomial
 from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Given, Operand, call_function, helper, operand, raw
+from ..dispatch import Operand, RecordedLike, call_function, helper, operand, raw
 from ..source_lines import here
 from ..value import Recorded
 from .shape import concatenate
 
 
 @raw(np.bincount)
-def bincount(x: Given, /, weights: Given | None = None, minlength: int = 0) -> Recorded | np.ndarray:
+def bincount(
+    x: RecordedLike, /, weights: RecordedLike | None = None, minlength: int = 0
+) -> Recorded | np.ndarray:
     x = _plain(x)
     if type(weights) is not Recorded:
         return np.bincount(x, weights, operator.index(minlength))
@@ -50,53 +52,56 @@ def _added(weights: Node, positions: np.ndarray, n: int) -> Node:
     return apply("scatter_add", zeros, weights, table.const(positions.astype(np.intp)), spec=(("array", 0),))
 
 
-def _edges(a: Recorded | np.ndarray, bins: Given, range: Sequence | None) -> Any:
-    """The edges of bins: recorded where they hang on recorded numbers."""
+def _edges(a: Recorded | np.ndarray, bins: RecordedLike, range: Sequence | None) -> Any:
+    """The edges of bins: recorded where they depend on recorded numbers."""
     values, limits = _plain(a), _limits(range)
     if np.ndim(bins) == 1:
         np.histogram_bin_edges(values, _plain(bins), limits)  # raises what NumPy raises
         return bins if type(bins) is Recorded else np.asarray(bins)
     plain = np.histogram_bin_edges(values, bins, limits)
-    hangs_on = (a,) if range is None else range
-    if not any(type(v) is Recorded and v.dtype.kind in "fc" for v in hangs_on) or not values.size:
+    sources = (a,) if range is None else range
+    if not any(type(v) is Recorded and v.dtype.kind in "fc" for v in sources) or not values.size:
         return plain
     low, high = (np.min(a), np.max(a)) if range is None else range
     if low == high:
         low, high = low - 0.5, high + 0.5
-    made = np.linspace(low, high, len(plain), dtype=plain.dtype)
-    if not np.array_equal(made.value, plain):
+    edges = np.linspace(low, high, len(plain), dtype=plain.dtype)
+    if not np.array_equal(edges.value, plain):
         raise unsupported("np.histogram_bin_edges", here(), "with bins like these is not recorded")
-    return made
+    return edges
 
 
 @raw(np.histogram_bin_edges)
 def histogram_bin_edges(
-    a: Given, bins: Given = 10, range: Sequence | None = None, weights: Given | None = None
+    a: RecordedLike,
+    bins: RecordedLike = 10,
+    range: Sequence | None = None,
+    weights: RecordedLike | None = None,
 ) -> Recorded | np.ndarray:
     return _edges(a, bins, range)
 
 
 @raw(np.histogram)
 def histogram(
-    a: Given,
-    bins: Given = 10,
+    a: RecordedLike,
+    bins: RecordedLike = 10,
     range: Sequence | None = None,
     density: bool | None = None,
-    weights: Given | None = None,
+    weights: RecordedLike | None = None,
 ) -> tuple[Any, Any]:
     edges = _edges(a, bins, range)
-    given = _plain(a), _plain(bins) if np.ndim(bins) else bins, _limits(range)
+    arguments = _plain(a), _plain(bins) if np.ndim(bins) else bins, _limits(range)
     if type(weights) is Recorded:
-        found = call_function(_histogram, (*given, weights), {})
+        counts = call_function(_histogram, (*arguments, weights), {})
     else:
-        found = np.histogram(*given, False, weights)[0]
+        counts = np.histogram(*arguments, False, weights)[0]
     if density:
-        found = found / np.diff(edges).astype(float) / found.sum()
-    return found, edges
+        counts = counts / np.diff(edges).astype(float) / counts.sum()
+    return counts, edges
 
 
 def _limits(range):
-    """Its ends as plain numbers of the types that they have."""
+    """The ends of a range as plain numbers of the same types."""
     if range is None:
         return None
     return tuple(v._read(v.value, "float") if type(v) is Recorded else v for v in range)
@@ -108,7 +113,7 @@ def _histogram(a, bins, range, weights):
 
 @helper(_histogram)
 def histogram_nodes(a: np.ndarray, bins: Operand, range: Operand, weights: Operand) -> Node:
-    """Bins of one width are added up one weight after another, others as differences of running sums."""
+    """Sums in equal bins weight by weight, in others as differences of a cumulative sum, as in NumPy."""
     weights, edges = operand(weights), np.histogram_bin_edges(a, bins, range)
     a, n = a.ravel(), len(edges) - 1
     flat = build.reshape(weights, (weights.size,))
@@ -116,8 +121,8 @@ def histogram_nodes(a: np.ndarray, bins: Operand, range: Operand, weights: Opera
         bins = np.searchsorted(edges, a, "right") - 1
         bins[a == edges[-1]] = n - 1
         inside = np.flatnonzero((bins >= 0) & (bins < n))
-        found = _added(build.cast(_taken(flat, inside), float), bins[inside], n)
-        return build.cast(found, weights.dtype)
+        sums_in_bins = _added(build.cast(_taken(flat, inside), float), bins[inside], n)
+        return build.cast(sums_in_bins, weights.dtype)
     order = np.argsort(a)
     sums = apply("cumsum", _taken(flat, order), axis=0, reverse=False)
     ends = np.append(np.searchsorted(a[order], edges[:-1]), np.searchsorted(a[order], edges[-1], "right"))
@@ -126,37 +131,37 @@ def histogram_nodes(a: np.ndarray, bins: Operand, range: Operand, weights: Opera
 
 
 def _is_row(bins) -> bool:
-    """Numbers of bins or edges for several axes, not one number for all."""
+    """Whether bins are given for each axis, not one number for all."""
     return type(bins) in (list, tuple) or np.ndim(bins) > 0
 
 
 @raw(np.histogramdd)
 def histogramdd(
     sample: Recorded | np.ndarray,
-    bins: Given = 10,
+    bins: RecordedLike = 10,
     range: Sequence | None = None,
     density: bool | None = None,
-    weights: Given | None = None,
+    weights: RecordedLike | None = None,
 ) -> Recorded | np.ndarray:
     columns = list(sample) if type(sample) in (list, tuple) else list(np.atleast_2d(sample.T))
     bins = list(bins) if _is_row(bins) else [bins] * len(columns)
     ranges = [None] * len(columns) if range is None else list(range)
     edges = [_edges(c, b, r) for c, b, r in zip(columns, bins, ranges, strict=True)]
     points = np.stack([_plain(c) for c in columns], axis=1)
-    counted = [_plain(b) if np.ndim(b) else b for b in bins]
+    bin_values = [_plain(b) if np.ndim(b) else b for b in bins]
     limits = [_limits(r) for r in ranges]
     if type(weights) is Recorded:
-        found = call_function(_histogramdd, (points, counted, limits, weights), {})
+        counts = call_function(_histogramdd, (points, bin_values, limits, weights), {})
     else:
-        found = np.histogramdd(points, counted, limits, False, weights)[0]
+        counts = np.histogramdd(points, bin_values, limits, False, weights)[0]
     if density:
-        total = found.sum()
+        total = counts.sum()
         for axis, e in enumerate(edges):
             shape = [1] * len(edges)
             shape[axis] = len(e) - 1
-            found = found / np.diff(e).reshape(shape)
-        found = found / total
-    return found, edges
+            counts = counts / np.diff(e).reshape(shape)
+        counts = counts / total
+    return counts, edges
 
 
 def _histogramdd(sample, bins, ranges, weights):
@@ -165,15 +170,15 @@ def _histogramdd(sample, bins, ranges, weights):
 
 @helper(_histogramdd)
 def histogramdd_nodes(sample: Node, bins: Operand, ranges: Operand, weights: Operand) -> Node:
-    """Each weight is added to its bin, or to one of those around them for what lies outside."""
+    """Each weight is added to its bin, or outside the range to one of the bins around them."""
     edges = np.histogramdd(sample, bins, ranges)[1]
     bins = [np.searchsorted(e, column, "right") for e, column in zip(edges, sample.T)]
     for e, column, of_column in zip(edges, sample.T, bins):
         of_column[column == e[-1]] -= 1
     counts = [len(e) + 1 for e in edges]
     weights = build.cast(operand(weights), float)
-    found = _added(weights, np.ravel_multi_index(bins, counts), int(np.prod(counts)))
-    return build.slice_(build.reshape(found, tuple(counts)), tuple((1, n - 1, 1) for n in counts))
+    sums = _added(weights, np.ravel_multi_index(bins, counts), int(np.prod(counts)))
+    return build.slice_(build.reshape(sums, tuple(counts)), tuple((1, n - 1, 1) for n in counts))
 
 
 def _taken(x: Node, positions: np.ndarray) -> Node:

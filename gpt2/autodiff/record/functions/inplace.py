@@ -8,11 +8,11 @@ import numpy as np
 
 from ...errors import written_to_plain
 from .. import source_lines
-from ..dispatch import Given, full_name, raw
+from ..dispatch import RecordedLike, full_name, raw
 from ..value import Recorded
 
 
-def target(x: Given, function: Callable) -> Recorded:
+def target(x: RecordedLike, function: Callable) -> Recorded:
     """The argument that is written to; it has to be a recorded one."""
     if type(x) is not Recorded:
         raise written_to_plain(source_lines.here(), full_name(function))
@@ -20,7 +20,9 @@ def target(x: Given, function: Callable) -> Recorded:
 
 
 @raw(np.copyto)
-def copyto(dst: Given, src: Given, casting: str = "same_kind", where: Given = True) -> None:
+def copyto(
+    dst: RecordedLike, src: RecordedLike, casting: str = "same_kind", where: RecordedLike = True
+) -> None:
     dst = target(dst, np.copyto)
     dtype = getattr(src, "dtype", None)
     if dtype is not None and not np.can_cast(dtype, dst.dtype, casting):
@@ -34,7 +36,7 @@ def copyto(dst: Given, src: Given, casting: str = "same_kind", where: Given = Tr
 
 
 @raw(np.put)
-def put(a: Given, ind: Given, v: Given, mode: str = "raise") -> None:
+def put(a: RecordedLike, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
     a = target(a, np.put)
     ind = np.ravel(np.asarray(ind))
     if mode == "wrap":
@@ -47,14 +49,14 @@ def put(a: Given, ind: Given, v: Given, mode: str = "raise") -> None:
 
 
 @raw(np.place)
-def place(arr: Given, mask: Given, vals: Given) -> None:
+def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
     arr = target(arr, np.place)
     positions = np.flatnonzero(mask)
     put(arr, positions, np.resize(vals, positions.shape))
 
 
 @raw(np.putmask)
-def putmask(a: Given, mask: Given, values: Given) -> None:
+def putmask(a: RecordedLike, mask: RecordedLike, values: RecordedLike) -> None:
     a = target(a, np.putmask)
     a[...] = np.where(mask, np.resize(values, a.shape) if np.shape(values) != a.shape else values, a).astype(
         a.dtype

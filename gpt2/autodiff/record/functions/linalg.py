@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from ...graph import Node
 from ...ops import apply, build
 from ...ops.subgraph import items
-from ..dispatch import Given, Operand, call_function, handles, helper, operand, raw
+from ..dispatch import Operand, RecordedLike, call_function, handles, helper, operand, raw
 from ..ufuncs import matmul
 from ..value import Recorded, value_of
 from .products import pair
@@ -62,7 +62,7 @@ def tensorsolve(a: Operand, b: Operand, axes: Sequence[int] | None = None) -> No
 
 
 @raw(np.linalg.lstsq)
-def lstsq(a: Given, b: Given, rcond: Given | None = None) -> tuple:
+def lstsq(a: RecordedLike, b: RecordedLike, rcond: RecordedLike | None = None) -> tuple:
     """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
     plain = [value_of(x) for x in (a, b)]
     _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)  # type: ignore[call-overload]
@@ -129,7 +129,7 @@ def eig(a: Recorded) -> tuple:
 
 
 @raw(np.linalg.eigvals)
-def eigvals(a: Given) -> Recorded:
+def eigvals(a: RecordedLike) -> Recorded:
     return eig(a)[0]
 
 
@@ -142,7 +142,7 @@ def _eig(a, dtype):
 
 @helper(_eig)
 def eig_nodes(a: Operand, dtype: DTypeLike) -> tuple[Node, ...]:
-    """NumPy gives reals where all values happen to be real; the recording keeps to what it gave."""
+    """NumPy returns reals if all eigenvalues happen to be real; the recording keeps that dtype."""
     return items(apply("eig", floating(a), dtype=dtype))
 
 
@@ -166,7 +166,7 @@ def norm(
     x = floating(x)
     if axis is None:
         if ord is None or (ord == 2 and x.ndim == 1) or (ord in ("f", "fro") and x.ndim == 2):
-            wide = build.cast(x, np.float32) if x.dtype == np.float16 else x  # NumPy's product adds up so
+            wide = build.cast(x, np.float32) if x.dtype == np.float16 else x  # as NumPy's dot accumulates
             total = build.sqrt(build.cast(plain_sum(squares(wide), None), build.real(x).dtype))
             return build.reshape(total, (1,) * x.ndim) if keepdims else total
         axis = tuple(range(x.ndim))

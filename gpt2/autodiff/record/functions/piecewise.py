@@ -1,9 +1,9 @@
-"""np.piecewise: functions that are each given only the part of an array where their condition holds.
+"""np.piecewise: each function is applied to the part of an array where its condition holds.
 
-A function is recorded on its part. If it works element by element, it is then applied to the whole array
-and the conditions choose, so that the program does not depend on which elements a part has; where a condition
-does not hold, the function gets an element of its part, at which it can be computed. Any other function
-(v - v.mean()) has to be given the part, and the recording holds for this part alone.
+A function is recorded on its part. If it works element by element, it is then applied to the whole array and
+selected by np.where, so that the program does not depend on which elements a part has; where the condition
+does not hold, it gets an element of the part, at which it can be computed. Any other function
+(v - v.mean()) gets the part, and the recording holds only for this part.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ...graph import Graph, Node, remade
 from ...ops import apply, build, input_node
 from ...ops.table import is_elementwise
 from .. import record
-from ..dispatch import Given, raw
+from ..dispatch import RecordedLike, raw
 from ..value import Recorded, value_of
 
 
 @raw(np.piecewise)
-def piecewise(x: Given, condlist: Sequence, funclist: Sequence, *args: Any, **kw: Any) -> Recorded:
+def piecewise(x: RecordedLike, condlist: Sequence, funclist: Sequence, *args: Any, **kw: Any) -> Recorded:
     x = x if type(x) is Recorded else np.asarray(x)
     conditions, functions = _pairs(x, condlist, list(funclist))
     some = x if type(x) is Recorded else next(c for c in conditions if type(c) is Recorded)
@@ -44,10 +44,10 @@ def _pairs(x, conditions, functions: list) -> tuple[list, list]:
     conditions = [c if type(c) is Recorded else np.asarray(c, bool) for c in conditions]
     conditions = [c if c.dtype.kind == "b" else c != 0 for c in conditions]
     if len(functions) == len(conditions) + 1:
-        found = conditions[0]
+        any_holds = conditions[0]
         for condition in conditions[1:]:
-            found = np.logical_or(found, condition)
-        conditions.append(np.logical_not(found))
+            any_holds = np.logical_or(any_holds, condition)
+        conditions.append(np.logical_not(any_holds))
     if len(functions) != len(conditions):
         n = len(conditions)
         raise ValueError(f"with {n} condition(s), either {n} or {n + 1} functions are expected")
@@ -55,7 +55,7 @@ def _pairs(x, conditions, functions: list) -> tuple[list, list]:
 
 
 def _is_anywhere(condition) -> bool:
-    """NumPy does not call a function for nothing. Only that there is nothing has to be noted."""
+    """Whether the condition holds somewhere; if not, NumPy does not call the function, which is noted."""
     return bool(np.any(_concrete(condition))) or bool(np.any(condition))
 
 
@@ -64,17 +64,17 @@ def _concrete(x):
 
 
 def _with_part(x, condition, function: Callable, out):
-    """out, where the condition holds with the function's results in their place."""
+    """out with the function's results where the condition holds."""
     part = _concrete(x)[_concrete(condition)]
     trial = record.record(function, (part.copy(),))
     if _is_elementwise(trial):
         inside = condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
-        given = np.where(inside, x, part.flat[0])
-        (value,) = record.inline(_widened(trial.graph, x.shape), trial.operands([given]))
+        filled = np.where(inside, x, part.flat[0])
+        (value,) = record.inline(_widened(trial.graph, x.shape), trial.operands([filled]))
         return np.where(inside, value.astype(out.dtype), out)
     part = x[condition]
     if type(part) is Recorded:
-        record.pass_on(trial, [part])
+        record.note_reads_outside(trial, [part])
     if trial.out_tree.is_leaf:
         out[condition] = record.inline(trial.graph, trial.operands([part]))[0]
     else:
@@ -83,7 +83,7 @@ def _with_part(x, condition, function: Callable, out):
 
 
 def _is_elementwise(trial: record.Recording) -> bool:
-    """Is every element of the result that of one element of the argument, and of numbers?"""
+    """Whether each element of the result depends on one element of the argument, and on numbers."""
     if not trial.out_tree.is_leaf or trial.reads or trial.unstable or trial.written:
         return False
     part = trial.graph.inputs[0]

@@ -38,9 +38,13 @@ def dot(a: Operand, b: Operand, out: Any = None) -> Node:
 
 
 def _times_number(a: Node, b: Node) -> Node:
-    """The product of an array and a number, which BLAS adds to zeros: of -0.0 that makes 0.0."""
-    made = apply("multiply", a, b)
-    return made + 0.0 if made.dtype.char in "fdFD" and made.ndim in (1, 2) and made.size > 1 else made
+    """The product of an array and a number; BLAS adds it to zeros, so that -0.0 becomes 0.0."""
+    product = apply("multiply", a, b)
+    return (
+        product + 0.0
+        if product.dtype.char in "fdFD" and product.ndim in (1, 2) and product.size > 1
+        else product
+    )
 
 
 @handles(np.inner)
@@ -65,13 +69,13 @@ def outer(a: Operand, b: Operand, out: Any = None) -> Node:
 
 
 def _scaled(a: Node, b: Node, shape: tuple[int, ...]) -> Node | None:
-    """The product of two arrays of one element, which np.dot and others take for numbers: they add nothing
-    to 0.0, and a zero keeps its sign. None where np.dot does as `@` does.
+    """The product of two arrays of one element, which np.dot and others treat as numbers: a zero keeps its
+    sign. None where np.dot is `@`.
     """
     if a.dtype.char not in "fdFD" or a.size != 1 or b.size != 1 or max(a.ndim, b.ndim) > 2:
         return None
-    made = apply("multiply", build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
-    return build.reshape(made, shape)
+    product = apply("multiply", build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))
+    return build.reshape(product, shape)
 
 
 def _contract(a: Node, b: Node, axes_a, axes_b) -> Node:
@@ -137,7 +141,7 @@ def convolve(a: Operand, v: Operand, mode: str = "full") -> Node:
     a, v = operand(a), operand(v)
     if v.size > a.size:  # NumPy exchanges them, too
         a, v = v, a
-    return _slide(a, _turned(v) if v.size else v, mode)
+    return _slide(a, _reversed(v) if v.size else v, mode)
 
 
 @handles(np.correlate)
@@ -145,11 +149,11 @@ def correlate(a: Operand, v: Operand, mode: str = "valid") -> Node:
     a, v = operand(a), operand(v)
     v = build.conjugate(v) if v.dtype.kind == "c" else v
     if v.size > a.size:  # the same sums, the last one first
-        return _turned(_slide(v, a, mode))
+        return _reversed(_slide(v, a, mode))
     return _slide(a, v, mode)
 
 
-def _turned(x: Node) -> Node:
+def _reversed(x: Node) -> Node:
     return build.slice_(x, ((x.size - 1, None, -1),))
 
 
@@ -232,7 +236,7 @@ def explicit(text: str, ndims: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _without_repeats(x: Node, letters: str) -> tuple[Node, str]:
-    """Take diagonals until no letter stands twice."""
+    """Take diagonals until no letter occurs twice."""
     for c in letters:
         while letters.count(c) > 1:
             i = letters.index(c)

@@ -18,8 +18,8 @@ Axes = int | Sequence[int] | None
 
 
 def axes_of(axis: Axes, ndim: int) -> tuple[int, ...]:
-    """The axes in order. A number has none, though NumPy's reductions let its first or last one pass; where
-    they do not, as in a mean, NumPy has raised its error already.
+    """The axes in order. Of a number there are none, though some of NumPy's reductions accept 0 or -1; the
+    others have raised NumPy's error already.
     """
     if axis is None:
         return tuple(range(ndim))
@@ -37,7 +37,7 @@ def _flag(keepdims) -> bool:
 
 
 def masked(x: Node, where: Any, neutral: Any) -> Node:
-    """x where the mask holds, and elsewhere a number that changes nothing."""
+    """x where the mask holds, and the neutral number elsewhere."""
     if where is True or where is NONE:
         return x
     shape = np.broadcast_shapes(x.shape, np.shape(where))
@@ -47,7 +47,7 @@ def masked(x: Node, where: Any, neutral: Any) -> Node:
 def plain_sum(x: Node, axis: Axes, keepdims: Any = False) -> Node:
     axes = axes_of(axis, x.ndim)
     if not axes and x.dtype.kind in "fc":
-        return apply("add", x, build.const(0.0, x.dtype))  # as NumPy begins: of -0.0 that is 0.0
+        return apply("add", x, build.const(0.0, x.dtype))  # NumPy starts at 0.0, so that -0.0 becomes 0.0
     return apply("sum", x, axes=axes, keepdims=_flag(keepdims))
 
 
@@ -56,7 +56,7 @@ def _in_dtype(a: Operand, dtype) -> Node:
 
 
 def _with(x: Node, op: str, initial) -> Node:
-    """The result of a reduction together with the value that it was to begin with."""
+    """The result of a reduction combined with the initial value."""
     if initial is NONE or initial is None:
         return x
     return build.cast(apply(op, x, operand(initial, x.dtype)), x.dtype)
@@ -76,9 +76,7 @@ prod = handles(np.prod)(_total(partial(reduce_op, "prod"), "multiply", 1))
 def _extremum(op: str, ufunc: str, worst):
     def handler(a, axis=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
         a = masked(operand(a), where, worst(a.dtype))
-        if not count_of(
-            a, axis
-        ):  # what it is to begin with, as NumPy has raised its error where that is none
+        if not count_of(a, axis):  # the initial value; without one NumPy has raised its error
             whole = plain_sum(build.zeros(a.shape, a.dtype), axis, keepdims)
             return build.broadcast(build.cast(operand(initial, a.dtype), a.dtype), whole.shape)
         return _with(reduce_op(op, a, axis, keepdims), ufunc, initial)
@@ -114,11 +112,11 @@ def _position(op: str):
     def handler(a, axis=None, out=None, *, keepdims=NONE):
         a = operand(a)
         if axis is None or a.ndim == 0:
-            found = apply(op, build.reshape(a, (a.size,)), axis=0)
-            return build.reshape(found, (1,) * a.ndim) if _flag(keepdims) else found
+            position = apply(op, build.reshape(a, (a.size,)), axis=0)
+            return build.reshape(position, (1,) * a.ndim) if _flag(keepdims) else position
         axis = axis_of(axis, a.ndim)
-        found = apply(op, a, axis=axis)
-        return expand_dims(found, axis) if _flag(keepdims) else found
+        position = apply(op, a, axis=axis)
+        return expand_dims(position, axis) if _flag(keepdims) else position
 
     return handler
 
@@ -133,7 +131,7 @@ def count_of(x: Node, axis: Axes) -> int:
 
 
 def mean_dtype(dtype: Any, wanted: Any) -> tuple[np.dtype, np.dtype]:
-    """Two dtypes: what the sum is taken in, and what the mean has."""
+    """(dtype of the sum, dtype of the mean)."""
     if wanted is not None:
         return np.dtype(wanted), np.dtype(wanted)
     if dtype == np.float16:
@@ -163,15 +161,15 @@ def mean(
 
 
 def counted(a: Node, axis: Axes, keepdims: Any, where: Any) -> float | Node:
-    """How many elements a mean is over: a number, or with a mask a node."""
+    """The number of elements of a mean: a float, or with a mask a node."""
     if where is True or where is NONE:
         return float(count_of(a, axis))
     return plain_sum(build.cast(build.broadcast(operand(where), a.shape), bool), axis, keepdims)
 
 
 def divided(total: Node, count: float | Node, most: float) -> Node:
-    """A sum over a count, which is an integer or a float64 to NumPy: it divides in the dtype that holds both,
-    and stores in that of the sum. A real dtype that has all counts up to `most` gives the same bits at once.
+    """A sum divided by a count. NumPy's count is an integer or float64: it divides in the common dtype, and
+    casts to that of the sum. A real dtype that holds all counts up to `most` gives the same bits directly.
     """
     dtype = total.dtype
     if isinstance(count, float):
@@ -240,12 +238,12 @@ def std(
     root = build.cast(build.sqrt(spread), spread.dtype)
     if options.get("mean", NONE) is not NONE:
         return root
-    return _moving(root, counted(a, axis, keepdims, options.get("where", NONE)))
+    return _deviation(root, counted(a, axis, keepdims, options.get("where", NONE)))
 
 
-def _moving(root: Node, count: float | Node) -> Node:
-    """The deviation, through which no derivative leads where it is that of one element: zero wherever that
-    lies, and not a root at its kink.
+def _deviation(root: Node, count: float | Node) -> Node:
+    """The deviation, with no derivative where it is that of one element: it is zero for any value, not a
+    square root at 0.
     """
     if isinstance(count, float):
         return apply("stop_gradient", root) if count == 1.0 else root
@@ -455,7 +453,9 @@ _WITHOUT_INTERPOLATION = ("inverted_cdf", "closest_observation", "lower", "highe
 
 
 def _between(below: Node, above: Node, weight: Node) -> Node:
-    """The value between two neighbours, from the nearer one, as NumPy does: integers overflow in between."""
+    """Interpolates from the nearer of two neighbours, as NumPy does: the difference of integers may
+    overflow.
+    """
     far = apply("greater_equal", weight, 0.5)
     step = build.where(far, weight - 1.0, weight)
     near = build.where(build.broadcast(far, below.shape), above, below)
@@ -463,9 +463,8 @@ def _between(below: Node, above: Node, weight: Node) -> Node:
 
 
 def _for_quantiles(a: Operand, q, axis: Axes, keepdims, method: str, weak: bool):
-    """What a quantile is interpolated in: a sorted along its last axis, nan last. Beside it the shape of the
-    result, the quantiles, and the dtype of weights: None without any, for one of Python's numbers (`weak`)
-    that which it has beside a, else that of the quantiles.
+    """(a sorted along its last axis, the shape of the result, the quantiles, the dtype of the weights). The
+    last is None without interpolation, for a Python number (`weak`) its dtype beside a, else that of q.
     """
     if isinstance(q, Node):
         raise NotImplementedError("with a recorded q is not recorded")
@@ -492,7 +491,7 @@ def _quantile(a, q, axis, keepdims, method, weak=False) -> Node:
 
 
 def _nanquantile(a, q, axis, keepdims, method, weak=False) -> Node:
-    """As _quantile, with the number of elements, and so the positions, of each slice a value of its own."""
+    """Like _quantile, but the number of elements, and so the positions, differ from slice to slice."""
     x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method, weak)
     last, n = x.ndim - 1, x.shape[-1]
     if n == 0:
@@ -536,7 +535,7 @@ handles(np.nanpercentile)(_order_statistic(_nanquantile, percent=True))
 
 
 def _quantile_positions(n: int, q: np.ndarray, method) -> np.ndarray:
-    """Where the quantiles lie among k elements, for each number k of elements: (n + 1, quantiles)."""
+    """The positions of the quantiles among k elements, for k = 0 .. n: (n + 1, quantiles)."""
     if method == "linear":
         last = np.maximum(np.arange(n + 1) - 1, 0)[:, None]
         return (last.astype(q.dtype) * q).astype(float)  # each in the dtype of q, as of one slice
@@ -554,12 +553,12 @@ def nanmedian(
     a: Operand, axis: Axes = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = NONE
 ) -> Node:
     a = operand(a)
-    if a.dtype.kind not in "fc":  # none is nan; and numbers that are true or false have no quantiles
+    if a.dtype.kind not in "fc":  # no nan, and bools have no quantiles
         return median(a, axis, keepdims=keepdims)
     return _nanquantile(a, 0.5, axis, keepdims, "linear", weak=True)
 
 
-# reductions that pass over nan
+# reductions that skip nan
 def _zero_for_nan(x: Node, value=0):
     return build.where(apply("isnan", x), value, x) if x.dtype.kind in "fc" else x
 
@@ -577,7 +576,7 @@ def _and(where, x: Node) -> Node:
 
 
 def _with_neutral(function, neutral):
-    """The reduction with a number that changes nothing in the place of nan."""
+    """The reduction with the neutral number in place of nan."""
 
     def handler(a, *args, **options):
         return function(_zero_for_nan(operand(a), neutral), *args, **options)
@@ -595,7 +594,7 @@ for _function, _plain, _neutral in (
 
 
 def _of_present(function):
-    """The statistic of what is not nan: `where` says what counts."""
+    """The statistic of the elements that are not nan, by `where`."""
 
     def handler(a, *args, where=NONE, **options):
         a = operand(a)

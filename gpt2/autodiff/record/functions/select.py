@@ -1,4 +1,4 @@
-"""Choosing and looking up: where, clip, select, take, indexing by masks, and what cleans values."""
+"""Handlers for selection and lookup: where, clip, select, take, masks; for real, imag, round, nan_to_num."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Given, Operand, call_function, handles, helper, operand, raw, refuse
+from ..dispatch import Operand, RecordedLike, call_function, handles, helper, operand, raw, refuse
 from ..ufuncs import operate
 from ..value import Recorded
 from .reduce import axes_of
@@ -17,7 +17,9 @@ from .shape import axis_of
 
 
 @raw(np.where)
-def where(condition: Given, x: Given | None = None, y: Given | None = None, /) -> Recorded | np.ndarray:
+def where(
+    condition: RecordedLike, x: RecordedLike | None = None, y: RecordedLike | None = None, /
+) -> Recorded | np.ndarray:
     if x is None and y is None:
         return nonzero(condition)
     return call_function(_where, (condition, x, y), {})
@@ -40,7 +42,7 @@ def where_node(condition: Operand, x: Operand, y: Operand) -> Node:
 
 
 def weak_operands(*xs: Any) -> list[Node]:
-    """Nodes in one dtype; Python numbers take that of the arrays, with whatever kind they need (NEP 50)."""
+    """Nodes in one dtype; Python numbers are promoted as NEP 50 says."""
     arrays = [
         x
         for x in xs
@@ -55,19 +57,21 @@ def weak_operands(*xs: Any) -> list[Node]:
         and not isinstance(x, np.generic)
     ]
     dtype = np.result_type(*(n.dtype for n in nodes), *(type(v)(0) for v in numbers))
-    made = iter(nodes)
-    return [build.cast(next(made), dtype) if any(x is a for a in arrays) else operand(x, dtype) for x in xs]
+    remaining = iter(nodes)
+    return [
+        build.cast(next(remaining), dtype) if any(x is a for a in arrays) else operand(x, dtype) for x in xs
+    ]
 
 
 @raw(np.clip)
 def clip(
     a: Recorded | np.ndarray,
-    a_min: Given = np._NoValue,
-    a_max: Given = np._NoValue,
+    a_min: RecordedLike = np._NoValue,
+    a_max: RecordedLike = np._NoValue,
     out: Recorded | None = None,
     *,
-    min: Given = np._NoValue,
-    max: Given = np._NoValue,
+    min: RecordedLike = np._NoValue,
+    max: RecordedLike = np._NoValue,
     **kwargs: Any,
 ) -> Recorded:
     low = a_min if a_min is not np._NoValue else min
@@ -75,7 +79,7 @@ def clip(
     mask = kwargs.pop("where", True)
     x = a
     for ufunc, bound in ((np.maximum, low), (np.minimum, high)):
-        if bound is None or bound is np._NoValue or _is_no_bound(a, ufunc, bound):
+        if bound is None or bound is np._NoValue or _has_no_effect(a, ufunc, bound):
             continue
         if kwargs or type(x) is not Recorded and type(bound) is not Recorded:
             x = ufunc(x, bound, **kwargs)
@@ -91,8 +95,8 @@ def clip(
     return out
 
 
-def _is_no_bound(a: Given, ufunc: np.ufunc, bound: Given) -> bool:
-    """Whether an integer lies at the end of the array's dtype or beyond, where it has no effect."""
+def _has_no_effect(a: RecordedLike, ufunc: np.ufunc, bound: RecordedLike) -> bool:
+    """Whether an integer bound is at the limit of the array's dtype or beyond, and has no effect."""
     dtype = getattr(a, "dtype", None)
     if type(bound) is not int or dtype is None or dtype.kind not in "iu":
         return False
@@ -101,7 +105,7 @@ def _is_no_bound(a: Given, ufunc: np.ufunc, bound: Given) -> bool:
 
 
 @raw(np.select)
-def select(condlist: Sequence, choicelist: Sequence, default: Given = 0) -> Recorded:
+def select(condlist: Sequence, choicelist: Sequence, default: RecordedLike = 0) -> Recorded:
     if not condlist or len(condlist) != len(choicelist):
         raise ValueError("select: condlist and choicelist must have the same length, at least 1")
     shape = np.broadcast_shapes(*map(np.shape, (*condlist, *choicelist)))
@@ -112,7 +116,7 @@ def select(condlist: Sequence, choicelist: Sequence, default: Given = 0) -> Reco
 
 
 @raw(np.choose)
-def choose(a: Given, choices: Any, out: Recorded | None = None, mode: str = "raise") -> Recorded:
+def choose(a: RecordedLike, choices: Any, out: Recorded | None = None, mode: str = "raise") -> Recorded:
     index = a.astype(np.intp) if type(a) is Recorded else np.asarray(a, np.intp)
     choices = np.stack(np.broadcast_arrays(*choices)) if isinstance(choices, (list, tuple)) else choices
     index = _in_range(index, choices.shape[0], mode)
@@ -141,8 +145,8 @@ def _store(out, result):
 # looking up
 @raw(np.take)
 def take(
-    a: Given,
-    indices: Given,
+    a: RecordedLike,
+    indices: RecordedLike,
     axis: int | None = None,
     out: Recorded | None = None,
     mode: Literal["raise", "wrap", "clip"] = "raise",
@@ -156,7 +160,7 @@ def take(
     if not isinstance(indices, (Recorded, np.ndarray)):
         indices = np.asarray(indices) if isinstance(indices, (list, tuple, bool, np.bool_)) else indices
     if isinstance(indices, (Recorded, np.ndarray)) and indices.dtype.kind == "b":
-        indices = indices.astype(np.intp)  # places, to np.take, and no mask
+        indices = indices.astype(np.intp)  # np.take treats them as positions, not as a mask
     if mode != "raise":
         indices = _in_range(indices, np.shape(a)[axis], mode)
     key = (slice(None),) * axis + (indices,)
@@ -193,7 +197,9 @@ def take_along_axis(arr: Operand, indices: Operand, axis: int | None = -1) -> No
 
 
 @raw(np.compress)
-def compress(condition: Given, a: Given, axis: int | None = None, out: Recorded | None = None) -> Recorded:
+def compress(
+    condition: RecordedLike, a: RecordedLike, axis: int | None = None, out: Recorded | None = None
+) -> Recorded:
     condition = np.asarray(condition) if type(condition) is not Recorded else np.asarray(condition != 0)
     if axis is None:
         a, axis = np.reshape(a, -1), 0
@@ -201,13 +207,13 @@ def compress(condition: Given, a: Given, axis: int | None = None, out: Recorded 
     return result if out is None else _store(out, result)
 
 
-# what looks at values: the positions are plain integers, and the recording notes that it looked
+# functions that read values: the positions are plain integers, and the recorder notes the read
 @raw(np.nonzero)
-def nonzero(a: Given) -> tuple[np.ndarray, ...]:
-    return np.nonzero(_looked_at(a))
+def nonzero(a: RecordedLike) -> tuple[np.ndarray, ...]:
+    return np.nonzero(_read_nonzero(a))
 
 
-def _looked_at(a: Recorded) -> np.ndarray:
+def _read_nonzero(a: Recorded) -> np.ndarray:
     """Which elements are not zero, as a plain array."""
     a = a if a.dtype.kind == "b" else a != 0
     return np.asarray(a)
@@ -227,15 +233,13 @@ def unique(
     axis: int | None = None,
     **kwargs: Any,
 ) -> Recorded | tuple:
-    """The sorted different values: which they are is looked at, and they are taken from where they first
-    stand.
-    """
+    """The sorted different values, taken from their first positions, which are read."""
     value = ar.value
     ar._read(np.array(value), "array")
-    found = np.unique(value, True, return_inverse, return_counts, axis, **kwargs)  # type: ignore[call-overload]
-    wanted = [np.take(ar, found[1], axis)]
-    wanted += [found[1]] * bool(return_index) + list(found[2:])
-    return wanted[0] if len(wanted) == 1 else tuple(wanted)
+    parts = np.unique(value, True, return_inverse, return_counts, axis, **kwargs)  # type: ignore[call-overload]
+    results = [np.take(ar, parts[1], axis)]
+    results += [parts[1]] * bool(return_index) + list(parts[2:])
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 @handles(np.searchsorted)
@@ -255,7 +259,7 @@ def interp(
     right: Operand | None = None,
     period: Operand | None = None,
 ) -> Node:
-    """Piecewise linear: the derivative of each piece, and 0 beyond the ends."""
+    """Piecewise linear interpolation; the derivative beyond the ends is 0."""
     x, xp, fp = operand(x, np.dtype(float)), operand(xp, np.dtype(float)), operand(fp)
     x, xp = build.cast(x, float), build.cast(xp, float)
     fp = build.cast(fp, complex if fp.dtype.kind == "c" else float)
@@ -282,8 +286,8 @@ def interp(
 
 
 def _on_the_line(x: Node, x0: Node, f0: Node, x1: Node, f1: Node) -> Node:
-    """The value at x, computed from the left. Where that is nan, as with an infinity at an end, NumPy takes
-    the point itself, or what both points have, or computes from the right.
+    """The value at x, computed from the left point. Where that is nan, as with an infinite point, NumPy takes
+    the value of the point itself, or the common one, or computes from the right.
     """
     slope = (f1 - f0) / (x1 - x0)
     left = f0 + (x - x0) * slope
@@ -371,7 +375,11 @@ def round_(a: Node, decimals: int = 0, out: None = None) -> Node:
 
 @raw(np.nan_to_num)
 def nan_to_num(
-    x: Recorded, copy: bool = True, nan: Given = 0.0, posinf: Given | None = None, neginf: Given | None = None
+    x: Recorded,
+    copy: bool = True,
+    nan: RecordedLike = 0.0,
+    posinf: RecordedLike | None = None,
+    neginf: RecordedLike | None = None,
 ) -> Recorded:
     result = call_function(_nan_to_num, (x,), dict(nan=nan, posinf=posinf, neginf=neginf))
     if copy or not isinstance(x.value, np.ndarray):

@@ -12,7 +12,7 @@ import numpy as np
 from ...graph import Node
 from ...ops import build, table
 from ..dispatch import TABLE, Operand, call_function, handles, helper, operand, quiet, raw
-from ..recording import innermost
+from ..recorder import innermost
 from ..value import Recorded, value_of
 
 normalize_axis_index = np.lib.array_utils.normalize_axis_index
@@ -24,8 +24,8 @@ def axis_of(axis: int, ndim: int) -> int:
 
 
 def along(a: Node, axis: int | None) -> tuple[Node, int]:
-    """The array and the axis that a function works along: for axis=None all elements, one after another. A
-    number is taken for an array of one; where NumPy gives it no axis it has raised its error already.
+    """(array, axis) that a function works along: for axis=None the flattened array. A number is an array of
+    one element; functions that do not accept one have raised NumPy's error already.
     """
     return (build.reshape(a, (a.size,)), 0) if axis is None or a.ndim == 0 else (a, axis_of(axis, a.ndim))
 
@@ -33,7 +33,7 @@ def along(a: Node, axis: int | None) -> tuple[Node, int]:
 # the same elements in the same order
 @raw(np.reshape)
 def reshape_recorded(a: Any, /, shape: Any = None, order: str = "C", *, copy: bool | None = None) -> Recorded:
-    """np.reshape. A recorded integer that says the shape is looked at: another shape is another program."""
+    """np.reshape. A recorded integer in the shape is read: another shape is another program."""
     kw = {} if copy is None else {"copy": copy}
     if type(a) is not Recorded:  # only the shape is recorded
         return np.reshape(a, plain_shape(shape), order=order, **kw)  # type: ignore[call-overload]
@@ -84,7 +84,7 @@ def ravel(a: Node, order: str = "C") -> Node:
 @handles(np.squeeze)
 def squeeze(a: Node, axis: int | Sequence[int] | None = None) -> Node:
     if a.ndim == 0:
-        return a  # whose first or last axis NumPy lets pass
+        return a  # NumPy accepts its axis 0 or -1
     axes = (
         [i for i, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
     )
@@ -301,7 +301,7 @@ def insert(arr: Operand, obj: Any, values: Operand, axis: int | None = None) -> 
         value = moveaxis(value, 0, axis) if not isinstance(obj, slice) and np.ndim(obj) == 0 else value
         count = value.shape[axis]
     value = build.broadcast(value, tuple(count if i == axis else m for i, m in enumerate(arr.shape)))
-    order = np.insert(np.arange(n), obj, np.arange(n, n + count))  # NumPy says where each comes to stand
+    order = np.insert(np.arange(n), obj, np.arange(n, n + count))  # NumPy itself decides the places
     return take(build.concatenate([arr, value], axis), order, axis)
 
 
@@ -386,7 +386,7 @@ def _pad_axis(x: Node, axis: int, before: int, after: int, mode: str, sides: dic
         return take(x, order, axis)
     if mode == "linear_ramp":
         parts = _ramps(x, axis, before, after, sides.get("end_values", (0, 0)))
-    elif mode == "empty":  # whatever stood in memory there: here it is zeros
+    elif mode == "empty":  # undefined in NumPy, zeros here
         parts = [build.zeros(_with_length(x, axis, k), x.dtype) for k in (before, after)]
     elif mode in _STATISTICS:
         lengths = sides.get("stat_length", (None, None))
@@ -394,12 +394,12 @@ def _pad_axis(x: Node, axis: int, before: int, after: int, mode: str, sides: dic
         parts = []
         for width, first, k in zip((before, after), firsts, lengths):
             part = build.take_slice(x, axis, first, n if k is None else min(first + k, n))
-            found = _STATISTICS[mode](part, axis)
-            parts.append(build.broadcast(build.cast(found, x.dtype), _with_length(x, axis, width)))
+            statistic = _STATISTICS[mode](part, axis)
+            parts.append(build.broadcast(build.cast(statistic, x.dtype), _with_length(x, axis, width)))
     else:
         raise NotImplementedError("with a function as its mode is not recorded")
-    kept = [p for p in (parts[0], x, parts[1]) if p.shape[axis]]
-    return build.concatenate(kept, axis) if len(kept) > 1 else x
+    pieces = [p for p in (parts[0], x, parts[1]) if p.shape[axis]]
+    return build.concatenate(pieces, axis) if len(pieces) > 1 else x
 
 
 def _with_length(x: Node, axis: int, length: int) -> tuple[int, ...]:
@@ -407,12 +407,12 @@ def _with_length(x: Node, axis: int, length: int) -> tuple[int, ...]:
 
 
 def _statistic(function):
-    def found(x: Node, axis: int) -> Node:
+    def compute(x: Node, axis: int) -> Node:
         result = TABLE[function].nodes(x, axis=axis, keepdims=True)
         whole = x.dtype.kind not in "fc" and result.dtype.kind == "f"
         return table.apply("rint", result) if whole else result
 
-    return found
+    return compute
 
 
 _STATISTICS = {
@@ -424,7 +424,7 @@ _STATISTICS = {
 
 
 def _ramps(x: Node, axis: int, before: int, after: int, ends) -> list[Node]:
-    """Straight lines from the end values, which are reached, to the edges, which are not reached again."""
+    """Linear ramps from the end values (included) to the edges (excluded)."""
     if x.dtype.kind not in "fc":
         raise NotImplementedError("with mode='linear_ramp' of integers is not recorded")
     parts = []
@@ -444,9 +444,9 @@ def _with_length_one(ndim: int, axis: int, length: int) -> tuple[int, ...]:
 
 
 def _pad_odd(x: Node, axis: int, before: int, after: int, mode: str) -> Node:
-    """The mirror image turned over at the edge: twice the edge minus what is mirrored, again and again.
+    """Odd reflection: twice the edge minus the mirror image, repeated.
 
-    Each element is a whole-numbered sum of elements; which one, NumPy says when it pads a unit matrix.
+    Each element is a sum of elements with integer weights, which NumPy gives by padding a unit matrix.
     """
     n = x.shape[axis]
     options: dict = {"mode": mode, "reflect_type": "odd"}
@@ -475,8 +475,8 @@ def _pad_constant(x: Node, widths, values) -> Node:
                 part = build.full(tuple(shape), values, x.dtype)
             parts.append(part)
         if isinstance(values, Node) or values:
-            kept = [p for p in (parts[0], x, parts[1]) if p.shape[axis]]
-            x = build.concatenate(kept, axis) if len(kept) > 1 else x
+            pieces = [p for p in (parts[0], x, parts[1]) if p.shape[axis]]
+            x = build.concatenate(pieces, axis) if len(pieces) > 1 else x
     if isinstance(values, Node) or values:
         return x
     shape = tuple(n + a + b for n, (a, b) in zip(x.shape, widths))
@@ -484,11 +484,11 @@ def _pad_constant(x: Node, widths, values) -> Node:
     return x if shape == x.shape else build.assemble([x], shape, [index], x.dtype)
 
 
-# asked, not computed
+# questions about types and memory
 
 
 def type_question(function: Callable) -> None:
-    """Enter a handler for a question about types alone: it is answered with empty arrays of those types."""
+    """Enter a handler for a function of types alone: it gets empty arrays of those types."""
 
     def handler(*args, **kwargs):
         return function(*(_like(a) for a in args), **kwargs)
@@ -509,12 +509,12 @@ for _function in (
 
 
 @raw(np.shares_memory)
-def shares_memory(a: Any, b: Any, max_work: Any = None, asks: Callable = np.shares_memory) -> bool:
-    innermost([x for x in (a, b) if type(x) is Recorded]).ask("memory")
-    return asks(value_of(a), value_of(b), max_work)
+def shares_memory(a: Any, b: Any, max_work: Any = None, function: Callable = np.shares_memory) -> bool:
+    innermost([x for x in (a, b) if type(x) is Recorded]).note_query("memory")
+    return function(value_of(a), value_of(b), max_work)
 
 
-raw(np.may_share_memory)(functools.partial(shares_memory, asks=np.may_share_memory))
+raw(np.may_share_memory)(functools.partial(shares_memory, function=np.may_share_memory))
 
 
 @handles(np.lib.stride_tricks.sliding_window_view)

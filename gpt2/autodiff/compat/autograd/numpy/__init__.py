@@ -4,7 +4,7 @@ would not ask (np.array([x, y]), also as `from autograd.numpy import array`).
 
 import numpy as _numpy
 
-from ....record.conversions import seen_in
+from ....record.interception import intercepted_in
 from . import fft, linalg, numpy_boxes, numpy_jvps, numpy_vjps, numpy_vspaces, numpy_wrapper, random
 
 _OWN = {
@@ -18,7 +18,7 @@ _OWN = {
     "numpy_wrapper": numpy_wrapper,
 }
 _INSTEAD = {k: v for k, v in vars(numpy_wrapper).items() if k in numpy_wrapper.NAMES}
-globals().update({**seen_in(_numpy), **_INSTEAD, **_OWN})
+globals().update({**intercepted_in(_numpy), **_INSTEAD, **_OWN})
 row_stack = numpy_wrapper.vstack
 _original_where = _numpy.where  # programs that give np.where a rule look for it under this name
 __version__ = _numpy.__version__

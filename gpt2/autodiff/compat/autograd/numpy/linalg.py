@@ -2,6 +2,6 @@
 
 import numpy as _numpy
 
-from ....record.conversions import seen_in
+from ....record.interception import intercepted_in
 
-globals().update(seen_in(_numpy.linalg))
+globals().update(intercepted_in(_numpy.linalg))

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ....record.conversions import seen_in
+from ....record.interception import intercepted_in
 from ..tracer import getval, isbox
 
 # What autograd.numpy takes from here
 NAMES = {"append", "concatenate", "concatenate_args", "stack", "vstack", "hstack", "column_stack"}
 NAMES |= {"make_diagonal", "metadata", "where"}
-_SEEN = seen_in(np)
+_SEEN = intercepted_in(np)
 
 
 def concatenate_args(axis: int, *args: Any) -> Any:
@@ -25,7 +25,7 @@ def _of_any_iterable(function: Any) -> Any:
 
     def call(arrays, *args, **kwargs):
         given = arrays if isinstance(arrays, (list, tuple, np.ndarray)) else list(arrays)
-        return _SEEN[name].asked(given, *args, **kwargs)
+        return _SEEN[name].call_always(given, *args, **kwargs)
 
     call.__name__, call.__doc__ = name, function.__doc__
     return call
@@ -38,7 +38,9 @@ concatenate, stack, vstack, hstack, column_stack = map(
 
 def append(arr: Any, values: Any, axis: Any = None) -> Any:
     """np.append, of lists of recorded values too."""
-    first, second = (_SEEN["array"].asked(v) if isinstance(v, (list, tuple)) else v for v in (arr, values))
+    first, second = (
+        _SEEN["array"].call_always(v) if isinstance(v, (list, tuple)) else v for v in (arr, values)
+    )
     return np.append(first, second, axis=axis)
 
 

@@ -1,5 +1,5 @@
-"""Transforms and wirings. A Transform turns a recording into a Wiring, which is a graph with what says where
-its inputs come from and how its outputs make up the result.
+"""Transform and Wiring: a Transform turns a recording into a Wiring, a graph with the sources of its inputs
+and the structure of its results.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ..errors import AutodiffError
 from ..graph import Graph, Node
 from ..ops.interpret import evaluate_graph
 from ..pipeline import Pipeline
-from ..record import recording
+from ..record import recorder
 from ..record.record import Recording, inline
-from ..record.recording import computes_as_ndarray, native
+from ..record.recorder import computes_as_ndarray, native
 from ..record.value import Recorded, value_of
 from ..record.writes import overlapping
 from ..switches import current_options
 from ..tree import Leaf, Tree, flatten, matched, numbered, unflatten
 
-# The form in which a result is given back: the kinds of Out
+# The kinds of Out: the form of a result
 ARRAY, SCALAR, NUMBER = "array", "scalar", "number"
 
 
@@ -59,14 +59,14 @@ class Wiring:
     tree: Tree
     outs: list[Out]
     updates: list[Update] = field(default_factory=list)
-    written: tuple[int, ...] = ()  # leaves that f writes to, whether or not the caller is to see it
+    written: tuple[int, ...] = ()  # leaves that f writes to
 
     def operands(self, leaves: Sequence) -> list:
         return [*(leaves[i] for i in self.feed), *self.outside]
 
-    def settled(self) -> Wiring:
-        """The wiring once its program is made, without arrays from outside: of its graph only the types of
-        what goes in and out, for a long program's nodes take hundreds of megabytes.
+    def types_only(self) -> Wiring:
+        """The wiring to keep with its program, without nodes and arrays: only the types of inputs and
+        outputs, as a long program's nodes take hundreds of megabytes.
         """
         outputs = [Node("input", (), {}, o.shape, o.dtype, o.name) for o in self.graph.outputs]
         return replace(self, graph=Graph(self.graph.inputs, outputs, self.graph.name), outside=[])
@@ -74,7 +74,7 @@ class Wiring:
 
 @dataclass
 class Arguments:
-    """The arguments of one call, taken apart. `copies`: leaves that are private copies."""
+    """The flattened arguments of one call. `copies`: leaves that are private copies."""
 
     args: tuple
     kwargs: dict
@@ -84,10 +84,10 @@ class Arguments:
 
     @classmethod
     def of(cls, args: tuple, kwargs: dict) -> Arguments:
-        given, tree = flatten((args, kwargs))
-        leaves = list(map(plain_array, given))
+        flat, tree = flatten((args, kwargs))
+        leaves = list(map(plain_array, flat))
         copies = [
-            i for i, (x, y) in enumerate(zip(given, leaves)) if x is not y and not np.may_share_memory(x, y)
+            i for i, (x, y) in enumerate(zip(flat, leaves)) if x is not y and not np.may_share_memory(x, y)
         ]
         return cls(args, kwargs, leaves, tree, tuple(copies))
 
@@ -112,22 +112,22 @@ class Arguments:
                     'x.astype(x.dtype.newbyteorder("="))'
                 )
 
-    def as_they_are(self) -> list:
-        """What reaches the function as the caller has it, and not as a copy or a recorded value: settings,
-        keys, and tuples without arrays.
+    def uncopied(self) -> list:
+        """The objects that the function gets themselves, not as copies or recorded values: settings, keys,
+        and tuples without arrays.
         """
-        return _as_they_are(self.tree, (self.args, self.kwargs))
+        return _uncopied(self.tree, (self.args, self.kwargs))
 
     def recorded(self) -> bool:
-        return recording.current() is not None or any(type(x) is Recorded for x in self.leaves)
+        return recorder.current() is not None or any(type(x) is Recorded for x in self.leaves)
 
 
-def _as_they_are(tree: Tree, x: Any) -> list:
+def _uncopied(tree: Tree, x: Any) -> list:
     if tree.is_leaf:
         return []
     if tree.is_static:
         return [x]
-    parts = [y for part, child in zip(tree.items_of(x), tree.children) for y in _as_they_are(child, part)]
+    parts = [y for part, child in zip(tree.items_of(x), tree.children) for y in _uncopied(child, part)]
     whole = [x] if isinstance(x, tuple) and not tree.size else []
     return [*(tree.keys or ()), *parts, *whole]
 
@@ -142,7 +142,7 @@ def plain_array(x: Any) -> Any:
 
 
 def leaf_key(x: Any) -> tuple:
-    """All that a program depends on in an argument: everything but its numbers."""
+    """The type of an argument: all that a program depends on but its numbers."""
     if isinstance(x, np.ndarray):
         return type(x), x.dtype, x.dtype.metadata is None, x.shape, layout(x)
     return (type(x), x.dtype) if isinstance(x, np.generic) else (type(x), getattr(x, "shape", None))
@@ -163,7 +163,7 @@ class Transform:
     suffix = "compiled"
     takes_out = True
     differentiates = True
-    reverse = False  # by one sweep back through the graph: stretches of it that are alike are derived once
+    reverse = False  # reverse mode, in which equal parts of the graph are differentiated once
 
     def key(self) -> tuple:
         """Equal for transforms that make the same wiring of the same recording."""
@@ -178,7 +178,7 @@ class Transform:
         return call.args, call.kwargs
 
     def check(self, call: Arguments, f: Callable) -> None:
-        """Raise AutodiffError where it is the arguments for which f cannot be recorded."""
+        """Raise AutodiffError if f cannot be recorded because of its arguments."""
 
     def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         raise NotImplementedError
@@ -220,7 +220,7 @@ def interpreted(graph: Graph, operands: Sequence, out: Sequence | None = None) -
 
 
 def finish(wiring: Wiring, leaves: Sequence, results: Sequence) -> Any:
-    """Write what is to be written, and put the result together."""
+    """Write the updates, and build the result."""
     for u in wiring.updates:
         x = leaves[u.leaf]
         if u.added:
@@ -241,7 +241,7 @@ def as_kind(value: Any, kind: str) -> Any:
 
 
 def result_kind(x: Any) -> str:
-    """The kind of Out as which a result like this one is given back."""
+    """The kind of Out for a result like this one."""
     value = value_of(x)
     if isinstance(value, np.ndarray):
         return ARRAY
@@ -270,7 +270,7 @@ def result_outs(rec: Recording) -> list[Out]:
 
 
 def result_leaves(rec: Recording) -> list:
-    """The concrete results, flat: flatten would take a recorded number that is a Python int for static."""
+    """The concrete results, flat; flatten would treat one that is a Python int as static."""
     return rec.out_tree.leaves_of(rec.results)
 
 
@@ -284,7 +284,7 @@ def select(wiring: Wiring) -> Wiring:
     return replace(wiring, graph=graph, outs=outs, updates=updates)
 
 
-# --- buffers of the caller's
+# --- output buffers
 
 
 def output_buffers(name: str, wiring: Wiring, out: Any, leaves: Sequence = ()) -> tuple:
@@ -309,13 +309,11 @@ def output_buffers(name: str, wiring: Wiring, out: Any, leaves: Sequence = ()) -
 
 
 def check_apart(name: str, buffers: Sequence, n_updated: int = 0) -> None:
-    """Raise where two buffers of out= share memory. The last n_updated of them are arguments that are written
-    to.
-    """
-    found = overlapping(buffers)
-    if found is None:
+    """Raise if two buffers of out= share memory. The last n_updated are arguments that are written to."""
+    pair = overlapping(buffers)
+    if pair is None:
         return
-    first, second = found
+    first, second = pair
     other = "an argument that it writes to" if second >= len(buffers) - n_updated else "another one"
     shares = "whose own elements share memory" if first == second else f"that shares memory with {other}"
     raise AutodiffError(f"{name}: out has a buffer {shares}. Pass arrays that lie apart")
@@ -343,8 +341,8 @@ def argument_text(f: Callable, k: int, path: Sequence = ()) -> str:
 
 
 def check_overlap(name: str, written: Sequence[int], leaves: Sequence, outside: Sequence = ()) -> None:
-    """An argument that is written to must not share memory with another, or with an array from outside that
-    is read: the recording took them for two.
+    """Raise if an argument that is written to shares memory with another, or with an array from outside: the
+    recording treats them as different.
     """
     leaves, outside = [list(map(value_of, part)) for part in (leaves, outside)] if written else ((), ())
     for i in written:

@@ -1,8 +1,7 @@
-"""One run of a function under observation: its inputs, what it captured, and which values it looked at.
+"""The state of a recording that runs: its inputs, captured arrays, and the values that were looked at.
 
-Recordings nest. A value belongs to the recording in which it was made; an operation belongs to the innermost
-recording that one of its operands belongs to, and operands of the others are lifted: they become inputs of
-the inner graph.
+Recordings nest. A value belongs to the recorder that made it; an operation belongs to the innermost recorder
+among its operands, and operands of the outer ones are lifted: they become inputs of the inner graph.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..errors import AutodiffError, DtypeError, EscapedError, location
 from ..graph import Node
 from ..ops import OPS, const, input_node
 from . import unevaluated
-from .source_lines import error_is_awaited, here, user_frame
+from .source_lines import error_is_caught, here, user_frame
 
 if TYPE_CHECKING:
     from .source_lines import Site
@@ -34,49 +33,51 @@ local = threading.local()
 
 
 class Read(NamedTuple):
-    """A recorded value that became a plain one: `if x > 0`, `float(x)`, `range(n)`, `x[mask]`, `print(x)`."""
+    """A recorded value that was made plain: `if x > 0`, `float(x)`, `range(n)`, `x[mask]`, `print(x)`."""
 
     node: Node
-    value: object  # what it was: a Python or NumPy scalar, or an array
+    value: object  # a Python or NumPy scalar, or an array
     kind: str  # "bool" | "int" | "float" | "array" | "text"
     loc: tuple
 
 
 class Capture:
-    """An array from outside, and what it held when it was first read."""
+    """An array from outside, and a copy of its content when it was first read."""
 
     __slots__ = ("array", "node", "content")
 
     def __init__(self, array: np.ndarray, node: Node, content: np.ndarray | None):
         self.array = array
         self.node = node
-        self.content = content  # None: the array is read-only for everybody
+        self.content = content  # None: its memory is read-only
 
 
-class ActiveRecording:
+class Recorder:
+    """One run of a function that is being recorded."""
+
     last = 0  # the largest serial so far
 
     def __init__(self, name: str, dry: bool = False):
         self.name = name
         self.dry = dry  # large values are not computed (unevaluated.py)
-        self.guessed: set[Node] = set()  # those that were not
-        self.repeated: dict = {}  # recordings of functions that it calls often (programs/repeated.py)
-        self.serial = ActiveRecording.last = next(_serials)  # inner recordings have larger ones
+        self.guessed: set[Node] = set()  # nodes of values that were not computed
+        self.repeated: dict = {}  # recordings of functions under ad.repeated (programs/repeated.py)
+        self.serial = Recorder.last = next(_serials)  # inner recordings have larger ones
         self.active = True
         self.arguments: list = []  # a Recorded for each flat input
         self.captures: dict[int, list[Capture]] = {}  # by id of the array
         self.lifted: dict[Node, tuple[Node, object]] = {}  # outer node -> (input, outer Recorded)
         self.reads: list[Read] = []
-        self.texts: list = []  # a Recorded for each text that was made of one
-        self.given: Sequence = ()  # the flat arguments as they came
-        self.asked: set[str] = set()  # what was asked of them besides values: "layout", "memory"
-        self.layout: list | None = None  # and how they lay then
+        self.texts: list = []  # the recorded values of which texts were made
+        self.leaves: Sequence = ()  # the flat arguments
+        self.queries: set[str] = set()  # "layout", "memory", as in a Recording
+        self.layout: list | None = None  # that of the leaves at the first query
         self.written: list[int] = []  # flat positions of arguments, in the order of the first write
-        # raised where NumPy may replace it with an error of its own
+        # the last error raised by a recorded value, which NumPy may replace by its own
         self.refused: AutodiffError | None = None
         self.unstable: list[str] = []  # why another run might give another graph
         self.draws: Any = None  # of random numbers (draws.py); None: they are plain numbers
-        self.drew_plainly: list[str] = []  # methods of random generators that gave plain numbers
+        self.plain_draws_noted: list[str] = []  # methods of random generators that gave plain numbers
 
     def refuse(self, error: AutodiffError) -> AutodiffError:
         self.refused = error
@@ -86,33 +87,33 @@ class ActiveRecording:
         self.note(Read(node, value, kind, here()))
 
     def note(self, read: Read) -> None:
-        """Note that something looks at a value."""
-        if self.guessed and unevaluated.hangs_on(read.node, self.guessed):
+        """Note that a value was looked at."""
+        if self.guessed and unevaluated.depends_on(read.node, self.guessed):
             raise unevaluated.Unknown
         self.reads.append(read)
 
-    def ask(self, question: str) -> None:
-        """Note a question about arguments of which their types are not the whole answer."""
-        self.asked.add(question)
-        if self.dry and question == "memory":
+    def note_query(self, query: str) -> None:
+        """Note that the function asked how its arguments lie in memory, or whether they share it."""
+        self.queries.add(query)
+        if self.dry and query == "memory":
             raise unevaluated.Unknown
-        if question == "layout" and self.layout is None:
-            self.layout = layout_of(self.given)
+        if query == "layout" and self.layout is None:
+            self.layout = layout_of(self.leaves)
 
     def check_computed(self) -> None:
-        """Raise Unknown in a dry run whose function waits for errors that the values might raise."""
-        if self.dry and error_is_awaited():
+        """Raise Unknown in a dry run where the function catches errors that the values might raise."""
+        if self.dry and error_is_caught():
             raise unevaluated.Unknown
 
     def stand_in(self, ufunc: np.ufunc, values: Sequence) -> np.ndarray | None:
-        """In a dry run, what takes the place of ufunc(*values); None where it has to be computed."""
+        """In a dry run, a stand-in for ufunc(*values); None if it must be computed."""
         return unevaluated.stand_in(ufunc, values) if self.dry else None
 
     def reduced(self, function: Callable, values: Sequence, options: Mapping) -> Any:
-        """In a dry run, what takes the place of function(*values, **options); None to compute it."""
+        """In a dry run, a stand-in for function(*values, **options); None if it must be computed."""
         return unevaluated.reduced(function, values, options) if self.dry else None
 
-    def leaves_out(self, target: np.ndarray, node: Node) -> bool:
+    def skips_write(self, target: np.ndarray, node: Node) -> bool:
         """Whether this is a dry run that does not write the node's value into the target."""
         if not self.dry or target.size < unevaluated.LARGE or target.dtype.kind not in "fc":
             return False
@@ -137,17 +138,17 @@ class ActiveRecording:
         return False
 
     def lift(self, outer: Any) -> Node:
-        """The input that stands for a value of an enclosing recording."""
+        """The input for a value of an enclosing recording."""
         node = outer.node
-        found = self.lifted.get(node)
-        if found is None:
+        lifted = self.lifted.get(node)
+        if lifted is None:
             inp = input_node(node.shape, node.dtype, node.name)
             inp.loc = node.loc
-            found = self.lifted[node] = (inp, outer.snapshot())
-        return found[0]
+            lifted = self.lifted[node] = (inp, outer.snapshot())
+        return lifted[0]
 
     def capture(self, array: np.ndarray) -> Node:
-        """The input that stands for an array from outside, with the content that it has now."""
+        """The input for an array from outside, with its present content."""
         check_numbers(array.dtype)
         if not array.dtype.isnative:
             raise DtypeError(
@@ -167,13 +168,13 @@ class ActiveRecording:
         return node
 
     def close(self) -> list[tuple[Node, np.ndarray]]:
-        """End the recording. Arrays that cannot be reached from elsewhere become constants; the others are
-        returned, as (input, array) in the order of their first use.
+        """End the recording. Arrays that nothing else refers to become constants; the others are returned as
+        (input, array), in the order of their first use.
         """
         self.active = False
-        found = []
+        captures = []
         views = Counter(id(captured[0].array.base) for captured in self.captures.values())
-        # all are asked before any becomes a constant, which holds its array as well
+        # all are checked before any becomes a constant, which refers to its array as well
         privacy = [self._is_private(captured, views) for captured in self.captures.values()]
         for captured, private in zip(self.captures.values(), privacy):
             for i, c in enumerate(captured):
@@ -185,41 +186,41 @@ class ActiveRecording:
                 if changed or private and c.node.shape != ():
                     _make_constant(c.node, c.content if changed else c.array)
                 else:
-                    found.append((c.node, c.array))
-        return found
+                    captures.append((c.node, c.array))
+        return captures
 
     def _is_private(self, captured: list[Capture], views: Counter) -> bool:
-        """Whether the recording alone holds this array, and the array that it is a view of."""
+        """Whether only the recording refers to this array and to its base."""
         array = captured[0].array
-        if sys.getrefcount(array) > len(captured) + views[id(array)] + _SEEN:
+        if sys.getrefcount(array) > len(captured) + views[id(array)] + _EXTRA_REFS:
             return False
         base = array.base
         del array
         if base is None:
             return True
         own = self.captures.get(id(base), ())
-        held = sys.getrefcount(base) <= len(own) + views[id(base)] + _SEEN
+        held = sys.getrefcount(base) <= len(own) + views[id(base)] + _EXTRA_REFS
         return isinstance(base, np.ndarray) and base.base is None and held
 
 
-def _count_seen() -> int:
-    """What sys.getrefcount counts besides: a local variable and, before Python 3.14, its own argument."""
+def _count_extra_refs() -> int:
+    """What sys.getrefcount adds: a local variable and, before Python 3.14, its own argument."""
     holder = [np.zeros(1)]
     array = holder[0]
     return sys.getrefcount(array) - 1
 
 
-_SEEN = _count_seen()
+_EXTRA_REFS = _count_extra_refs()
 
 
 def _make_constant(node: Node, value: np.ndarray) -> None:
-    """Before anyone has seen the graph, so that this is part of making the node."""
+    """Turn an input into a constant; the graph does not exist yet, so this edits the node."""
     node.op = "const"
     node.attrs = {"value": value if value.ndim else value.item()}
     node._key = None
 
 
-# What a subclass of ndarray may give another meaning
+# Methods by which a subclass of ndarray may compute in another way
 _MEANINGS = "__array_ufunc__ __array_function__ __add__ __mul__ __matmul__ __pow__ __truediv__".split()
 
 
@@ -249,13 +250,13 @@ def check_numbers(dtype: np.dtype) -> None:
         )
 
 
-def check_kind(array: np.ndarray, what: str) -> None:
+def check_kind(array: np.ndarray, subject: str) -> None:
     if isinstance(array, np.ma.MaskedArray):
-        raise DtypeError(f"{what}: masked arrays are not recorded; pass the data and the mask", here())
+        raise DtypeError(f"{subject}: masked arrays are not recorded; pass the data and the mask", here())
     if not computes_as_ndarray(array):
         raise DtypeError(
-            f"{what}, which computes in a way of its own; only plain arrays can be recorded. Convert it with "
-            "np.asarray(x)",
+            f"{subject}, which overrides NumPy's operations; only plain arrays can be recorded. Convert it "
+            "with np.asarray(x)",
             here(),
         )
 
@@ -280,7 +281,7 @@ def same_content(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def variable_name(value: Any) -> str | None:
-    """The name that the user's function has for this object, if it has one there."""
+    """The name of this object in the user's function, local or global, or None."""
     frame = user_frame()
     for names in (frame.f_locals, frame.f_globals):
         for name, held in names.items():
@@ -289,8 +290,8 @@ def variable_name(value: Any) -> str | None:
     return None
 
 
-def innermost(operands: Iterable) -> ActiveRecording:
-    """The recording that an operation on these recorded values belongs to."""
+def innermost(operands: Iterable) -> Recorder:
+    """The recorder that an operation on these recorded values belongs to."""
     rec = None
     for x in operands:
         r = x._rec
@@ -304,21 +305,21 @@ def innermost(operands: Iterable) -> ActiveRecording:
 
 
 def escaped(x: Any) -> EscapedError:
-    made = f"made at {location(x._node.loc)}" if x._node.loc else "an argument"
-    what = f"{x._node.name!r}, " if x._node.name else ""
+    origin = f"made at {location(x._node.loc)}" if x._node.loc else "an argument"
+    name = f"{x._node.name!r}, " if x._node.name else ""
     return EscapedError(
-        f"a recorded value ({what}{made} while {x._rec.name} was recorded) is used after that recording "
+        f"a recorded value ({name}{origin} while {x._rec.name} was recorded) is used after that recording "
         "ended. Return it from the function instead of keeping it in a global or a list outside",
         here(),
     )
 
 
-def push(rec: ActiveRecording) -> None:
+def push(rec: Recorder) -> None:
     _stack().append(rec)
 
 
 def state() -> tuple:
-    """What a recording changes in its thread, for `restore`."""
+    """The state of this thread that a recording changes, for `restore`."""
     return len(_stack()), building(), plain()
 
 
@@ -327,8 +328,8 @@ def restore(state: tuple) -> None:
     local.building, local.plain = state[1:]
 
 
-def building() -> ActiveRecording | None:
-    """The recording for which a handler makes nodes in this thread."""
+def building() -> Recorder | None:
+    """The recorder for which a handler makes nodes in this thread."""
     return getattr(local, "building", None)
 
 
@@ -339,22 +340,22 @@ def plain() -> bool:
 
 def recorded_so_far() -> bool:
     """Whether anything has been recorded in this process."""
-    return ActiveRecording.last > 0
+    return Recorder.last > 0
 
 
-def current() -> ActiveRecording | None:
-    """The innermost recording of this thread."""
+def current() -> Recorder | None:
+    """The innermost recorder of this thread."""
     stack = _stack()
     return stack[-1] if stack else None
 
 
-def outermost() -> ActiveRecording | None:
-    """The outermost recording of this thread."""
+def outermost() -> Recorder | None:
+    """The outermost recorder of this thread."""
     stack = _stack()
     return stack[0] if stack else None
 
 
-def _stack() -> list[ActiveRecording]:
+def _stack() -> list[Recorder]:
     try:
         return local.stack
     except AttributeError:
@@ -363,7 +364,7 @@ def _stack() -> list[ActiveRecording]:
 
 
 def layout_of(arrays: Iterable) -> list:
-    """How arrays lie in memory: their strides, and all of their flags."""
+    """The memory layout of arrays: strides and flags."""
     return [(x.strides, x.flags.num) for x in arrays if type(x) is np.ndarray]
 
 
@@ -371,7 +372,7 @@ def scalar_const(value: complex, dtype: np.dtype) -> Node:
     """A Python scalar as a constant of the dtype it takes beside arrays of `dtype`."""
     target = weak_dtype(dtype, type(value))
     if target.kind in "iu" and type(value) is int and not _fits(value, target):
-        if not -(2**63) <= value < 2**63:  # compared with, as NumPy has raised its error at all else
+        if not -(2**63) <= value < 2**63:  # only comparisons come here: NumPy raises for other operations
             return const(math.copysign(math.inf, value), np.dtype(np.float64))
         target = np.dtype(np.int64)
     if target.kind == "f" and type(value) is not float:
@@ -390,14 +391,14 @@ _weak: dict[tuple, np.dtype] = {}
 def weak_dtype(dtype: np.dtype, kind: type) -> np.dtype:
     """The dtype of NumPy 2 where an array of `dtype` meets a Python scalar of this type (NEP 50)."""
     key = (dtype, kind)
-    found = _weak.get(key)
-    if found is None:
-        found = _weak[key] = np.result_type(dtype, kind(0))
-    return found
+    promoted = _weak.get(key)
+    if promoted is None:
+        promoted = _weak[key] = np.result_type(dtype, kind(0))
+    return promoted
 
 
 def label(node: Node, site: Site) -> None:
-    """Give a new node, and the new ones that it was composed of, their line in the user's source."""
+    """Set the user's source line of a new node and of the new ones that it is composed of."""
     if node.loc is not None or node.op == "input":
         return
     if node.op != "const" and node.name is None and local.__dict__.get("as_written") is None:

@@ -1,4 +1,4 @@
-"""What programs are found by, and how much memory they keep."""
+"""Keys of shared programs, and the memory that programs take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..graph import Graph, Node
 
 
 def structure(graph: Graph) -> tuple:
-    """Equal for graphs that compute the same, whatever they are called and wherever they were written."""
+    """A key that is equal for graphs that compute the same, whatever their names and source lines."""
     number: dict[Node, int] = {}
     rows: list = []
     for i, n in enumerate(graph.nodes):
@@ -40,9 +40,7 @@ def _attr_key(v):
 
 
 class Key:
-    """What a program is found by: the parts of a tuple, whose hash is computed once. Of a long program it
-    takes a tenth of a second.
-    """
+    """A tuple whose hash is computed once: for a long program that takes a tenth of a second."""
 
     __slots__ = ("parts", "hash")
 
@@ -57,20 +55,19 @@ class Key:
         return self.hash == other.hash and self.parts == other.parts
 
 
-# About the bytes that an op of a program takes, with its line of source, its statement in Python's code, its
-# part of the key and its nodes.
-AN_OP = 5000
+# Approximate bytes of memory for each op of a program: source, code object, part of the key, nodes
+BYTES_PER_OP = 5000
 
 
 def memory_of(program: Any) -> int:
-    """About how many bytes a compiled program keeps, with what it works in."""
+    """The approximate bytes of a compiled program, with its arena."""
     parts = (program.forward, program.backward) if hasattr(program, "forward") else (program,)
     return sum(_memory_of(part.graph) + getattr(part, "arena_bytes", 0) for part in parts)
 
 
 def _memory_of(graph: Graph) -> int:
-    """The same of a graph, with the graphs in it."""
+    """The same for a graph, with the graphs in it."""
     inner = {id(v): v for n in graph.nodes for v in n.attrs.values() if isinstance(v, Graph)}
-    own = sum(AN_OP + (n.nbytes if n.op == "const" else 0) for n in graph.nodes)
+    own = sum(BYTES_PER_OP + (n.nbytes if n.op == "const" else 0) for n in graph.nodes)
     own += sum(o.nbytes for o in graph.outputs)  # results are recycled
     return own + sum(map(_memory_of, inner.values()))

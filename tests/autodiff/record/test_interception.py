@@ -13,7 +13,7 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff.check.check_grads import check_grads
 from gpt2.autodiff.errors import AutodiffError
-from gpt2.autodiff.record import conversions
+from gpt2.autodiff.record import interception
 from gpt2.autodiff.reuse.watch import watch
 
 V = np.array([0.3, -0.7, 1.9, 1.2])
@@ -141,7 +141,7 @@ def test_numpy_is_as_it_was():
     with pytest.raises(KeyError):
         ad.compile(f)(V + 1000)
     assert all(vars(m)[k] is v for (m, k), v in names.items())
-    assert not conversions._running
+    assert not interception._running
     seen = inside[0]
     assert seen is not np.sum and seen == np.sum and hash(seen) == hash(np.sum)
     assert seen(V) == V.sum() and seen.__name__ == "sum"
@@ -188,7 +188,7 @@ def test_other_threads_call_numpy():
     np.testing.assert_array_equal(ad.grad(f)(V), [1, 1, 0, 0])
     thread.join()
     array, total, function = found[0]
-    assert type(array) is np.ndarray and total == 3.0 and type(function) is conversions.Seen
+    assert type(array) is np.ndarray and total == 3.0 and type(function) is interception.Intercepted
 
 
 def test_a_program_is_reused_inside_of_a_recording_too():
@@ -218,11 +218,11 @@ def test_a_guard_holds_while_something_is_recorded():
     module = np
     guard = watch(functools.partial(f, V), f)[1].guard()
     assert guard.trouble is None and guard.holds()
-    conversions.begin("a recording")
+    interception.begin("a recording")
     try:
-        assert type(np.sum) is conversions.Seen and guard.holds()
+        assert type(np.sum) is interception.Intercepted and guard.holds()
     finally:
-        conversions.end("a recording")
+        interception.end("a recording")
 
 
 def test_numbers_in_lists_are_not_looked_at():

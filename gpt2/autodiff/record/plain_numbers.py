@@ -1,10 +1,10 @@
-"""Decides whether a number may leave the recording: `if float(x) > 0`, `range(int(n))`, `math.sin(x)`.
+"""Checks whether a recorded value may become a plain number: `if float(x) > 0`, `range(int(n))`,
+`math.sin(x)`.
 
-A plain number has no derivative. Where the user's code asks for one by float(x), int(x) or complex(x), it may
-decide (if, while, range, an index, a size, a format), and nothing else; all other takers are refused. The
-bytecode says what becomes of the number: from the call that makes it on, all ways through the function are
-followed, with the places of the stack and the variables that hold it or what is computed from it. What is not
-known to decide is refused.
+A plain number has no derivative. One that the user's code gets by float(x), int(x) or complex(x) may only
+decide: in if, while, range, as an index, a size, in a format. All other uses are refused. This is data flow
+analysis of the bytecode: from the call on, all paths through the function are followed, with the stack slots
+and variables that hold the number or what is computed from it. Instructions that are not known are refused.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .bytecode import OfCode, remembered
+from .bytecode import CodeMap, cached_by_code
 from .source_lines import is_inside, is_observer, is_standard
 
 _OF_MATH = tuple(getattr(math, name) for name in "isnan isinf isfinite isclose".split())
 _SIZED = (np.zeros, np.ones, np.empty, np.eye, np.isnan, np.isfinite, np.isclose, np.allclose)
-# The user may call these: what they give has no slope, or is no number
-_DECIDING = (bool, format, str, repr, print, range, len, isinstance, *_OF_MATH, *_SIZED)
-_KEEPING = (float, int, complex, abs, min, max, round, divmod, pow, math.floor, math.ceil, math.trunc)
+# The user may call these: their results have no derivative, or are not numbers
+_ALLOWED = (bool, format, str, repr, print, range, len, isinstance, *_OF_MATH, *_SIZED)
+_ARITHMETIC = (float, int, complex, abs, min, max, round, divmod, pow, math.floor, math.ceil, math.trunc)
 _BY_KEY = (sorted, min, max)
 _CONVERSIONS = {"__float__": "float", "__int__": "int", "__complex__": "complex"}
 
 
-def taker(name: str) -> str | None:
-    """What asks for the number: "assignment" for `plain[0] = x`, the name of a function that loses the
-    derivative (`math.sin`, or `float` where its result does more than decide), or None where the number may
-    leave. `name` is that of the function under observation, which may itself be the one.
+def consumer(name: str) -> str | None:
+    """What converts the value to a plain number: "assignment" for `plain[0] = x`, the name of a function that
+    loses the derivative (`math.sin`, or `float` if its result does more than decide), or None if that is
+    allowed. `name` is that of the recorded function, which may itself be the one.
     """
     frame = sys._getframe(1)
     while is_inside(frame.f_code.co_filename):
@@ -44,34 +44,34 @@ def taker(name: str) -> str | None:
         frame = frame.f_back
     if is_standard(frame.f_code.co_filename):
         return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
-    found, k = _running(frame)
-    ins, before = found[k], found[:k]
+    instructions, k = _running(frame)
+    ins, before = instructions[k], instructions[:k]
     if ins.opname.startswith("STORE_"):
         return "assignment"
     if ins.opname.startswith(("CALL", "PRECALL")):
-        return _caller(frame, *_callee(ins, before, frame))
+        return _consumer_of_call(frame, *_callee(ins, before, frame))
     if ins.opname == "BINARY_OP" and ins.argrepr.startswith("%") and _starts_as(ins, before, str, frame):
         return None
-    return UNSEEN
+    return UNKNOWN_FUNCTION
 
 
-UNSEEN = "a function that cannot be seen"
+UNKNOWN_FUNCTION = "a function that cannot be seen"
 
 
-def _caller(frame: FrameType, names: tuple[str, ...], called: Any) -> str | None:
-    """The same where the user's code calls something by these names."""
-    if _is_one(called, _DECIDING):
+def _consumer_of_call(frame: FrameType, names: tuple[str, ...], called: Any) -> str | None:
+    """The same for a call in the user's code by these names."""
+    if _is_one(called, _ALLOWED):
         return None
     kind = _CONVERSIONS.get(names[-1]) if names else None
     if _is_one(called, (float, int, complex)):
         kind = called.__name__
     if kind is not None:
         return None if _only_decides(frame, kind) else kind
-    return ".".join(names) or UNSEEN
+    return ".".join(names) or UNKNOWN_FUNCTION
 
 
 def _is_one(called: Any, functions: tuple) -> bool:
-    """Whether it is one of these functions, or what stands for it while something is recorded."""
+    """Whether it is one of these functions, or its replacement while something is recorded."""
     plain = getattr(called, "function", None) if called is not None else None
     return any(called is f or plain is f for f in functions)
 
@@ -79,8 +79,8 @@ def _is_one(called: Any, functions: tuple) -> bool:
 # what becomes of a number
 
 DECIDES, RETURNS, LOST = "decides", "returns", "lost"
-_fates = OfCode()  # for each code object: instruction -> what becomes of the number that it gives
-_MANY = 10_000  # steps on all ways through a function
+_fates = CodeMap()  # for each code object: instruction -> what becomes of its result
+_MOST_STATES = 10_000  # steps on all ways through a function
 
 
 def _only_decides(frame: FrameType | None, kind: str) -> bool:
@@ -90,10 +90,10 @@ def _only_decides(frame: FrameType | None, kind: str) -> bool:
         if fate != RETURNS:
             return fate == DECIDES
         name, frame = frame.f_code.co_name, frame.f_back
-        found, k = _running(frame) if frame is not None else ([], 0)
-        if not found or not found[k].opname.startswith(("CALL", "PRECALL")):
+        instructions, k = _running(frame) if frame is not None else ([], 0)
+        if not instructions or not instructions[k].opname.startswith(("CALL", "PRECALL")):
             break
-        names, called = _callee(found[k], found[:k], frame)
+        names, called = _callee(instructions[k], instructions[:k], frame)
         if names[-1:] != (name,):
             return _is_one(called, _BY_KEY) or names[-1:] == ("sort",)
     return False
@@ -104,15 +104,15 @@ def _fate(frame: FrameType, kind: str) -> str:
     if frame.f_lasti not in known:
         flow = _Flow(frame.f_code, frame, kind)
         k = _running(frame)[1]
-        k += flow.found[k].opname == "PRECALL"  # of Python 3.11, which may do the work of the CALL after it
+        k += (
+            flow.instructions[k].opname == "PRECALL"
+        )  # of Python 3.11, which may do the work of the CALL after it
         known[frame.f_lasti] = flow.fate(_State(k + 1, (True,), frozenset()))
     return known[frame.f_lasti]
 
 
 class _State(NamedTuple):
-    """Where it stands: the next instruction, which places of the stack hold the number, from the top on, and
-    which variables.
-    """
+    """The next instruction, and which stack slots (from the top on) and variables hold the number."""
 
     k: int
     stack: tuple[bool, ...]
@@ -129,8 +129,7 @@ class _Lost(Exception):
     """The number does more than decide."""
 
 
-# (how many places an instruction takes from the stack, how many it puts there), by what becomes of a number
-# among those that it takes
+# (how many values an instruction pops, how many it pushes), by what becomes of a number among those popped
 _ENDS = {
     **dict.fromkeys("COMPARE_OP CONTAINS_OP IS_OP FORMAT_WITH_SPEC".split(), (2, 1)),
     **dict.fromkeys("UNARY_NOT TO_BOOL FORMAT_SIMPLE CONVERT_VALUE".split(), (1, 1)),
@@ -154,18 +153,18 @@ _LOADS = frozenset(
     "LOAD_NAME LOAD_DEREF LOAD_CLASSDEREF LOAD_CLOSURE PUSH_NULL LOAD_ASSERTION_ERROR".split()
 )
 _ENDINGS = frozenset("RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE".split())
-_SHOWING = frozenset("locals vars eval exec dir".split())  # they show variables without naming them
+_SHOW_VARIABLES = frozenset("locals vars eval exec dir".split())  # they show variables without naming them
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
 class _Flow:
-    """The ways through one function."""
+    """All paths through one function."""
 
     def __init__(self, code: CodeType, frame: FrameType, kind: str):
         self.code, self.frame, self.kind = code, frame, kind
-        self.found = _instructions_of(code)
-        self.at = {ins.offset: k for k, ins in reversed(list(enumerate(self.found)))}
-        self.handlers = [k for k, ins in enumerate(self.found) if ins.opname == "PUSH_EXC_INFO"]
+        self.instructions = _instructions_of(code)
+        self.at = {ins.offset: k for k, ins in reversed(list(enumerate(self.instructions)))}
+        self.handlers = [k for k, ins in enumerate(self.instructions) if ins.opname == "PUSH_EXC_INFO"]
         self.returns = False
 
     def fate(self, first: _State) -> str:
@@ -177,10 +176,10 @@ class _Flow:
                 if state in seen or not (state.stack or state.names):
                     continue
                 seen.add(state)
-                if len(seen) > _MANY:
+                if len(seen) > _MOST_STATES:
                     return LOST
                 todo += self.following(state)
-                if state.names:  # wherever an exception is raised, and whoever catches it
+                if state.names:  # an exception may be raised anywhere, and caught by any handler
                     todo += [_State(k, (), state.names) for k in self.handlers]
         except _Lost:
             return LOST
@@ -188,7 +187,7 @@ class _Flow:
 
     def following(self, state: _State) -> Iterator[_State]:
         """The states after the instruction."""
-        ins = self.found[state.k]
+        ins = self.instructions[state.k]
         after = self.after(ins, state)
         if ins.opname in _ENDINGS:
             return
@@ -209,21 +208,21 @@ class _Flow:
         if op in ("STORE_FAST", "STORE_DEREF", "DELETE_FAST"):
             return self.stored(ins, state)
         if op in ("COPY", "SWAP"):
-            return _moved(ins, state)
+            return _stack_moved(ins, state)
         if op == "RETURN_VALUE":
             self.returns |= any(held[:1])
             return state.after(1)
-        pops, pushes, what = self.effect(ins, state)
-        if what == "loses" and any(held[:pops]):
+        pops, pushes, fate = self.effect(ins, state)
+        if fate == "loses" and any(held[:pops]):
             raise _Lost
-        passed = what == "passes" and any(held[:pops])
+        passed = fate == "passes" and any(held[:pops])
         return state.after(pops, *[passed] * pushes)
 
     def loaded(self, ins, state: _State) -> _State:
         name = ins.argval
         is_variable = ins.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF"))
         if ins.opname == "LOAD_GLOBAL":
-            if state.names and name in _SHOWING:
+            if state.names and name in _SHOW_VARIABLES:
                 raise _Lost
             return state.after(0, *[False] * (1 + (ins.arg & 1)))
         after = state.after(0, is_variable and name in state.names)
@@ -239,7 +238,7 @@ class _Flow:
         return after._replace(names=state.names | {name})
 
     def check_inner(self, name: str) -> None:
-        """The functions inside that read this variable."""
+        """Check the inner functions that read this variable."""
         if name in self.code.co_freevars:
             raise _Lost
         for inner in self.code.co_consts:
@@ -249,11 +248,11 @@ class _Flow:
                     raise _Lost
 
     def effect(self, ins, state: _State) -> tuple[int, int, str]:
-        """How much an instruction takes from the stack and puts there, and what becomes of a number in it."""
+        """(values popped, values pushed, what becomes of a number among those popped)."""
         op, n = ins.opname, ins.arg or 0
-        for table, what in ((_ENDS, "ends"), (_PASSES, "passes"), (_LOSES, "loses")):
+        for table, fate in ((_ENDS, "ends"), (_PASSES, "passes"), (_LOSES, "loses")):
             if op in table:
-                return *table[op], what
+                return *table[op], fate
         if op in _KEYS or op in _SLICES:
             return self.indexed(op, state)
         if op.startswith("POP_JUMP") or op.endswith("_OR_POP"):
@@ -267,9 +266,9 @@ class _Flow:
             return n, 1, "passes"
         if op == "UNPACK_SEQUENCE":
             return 1, n, "passes"
-        return self.rarer(op, n, ins, state)
+        return self.rare_effect(op, n, ins, state)
 
-    def rarer(self, op: str, n: int, ins, state: _State) -> tuple[int, int, str]:
+    def rare_effect(self, op: str, n: int, ins, state: _State) -> tuple[int, int, str]:
         if op in ("BUILD_STRING", "FORMAT_VALUE"):
             return (n if op == "BUILD_STRING" else 1 + bool(n & 4)), 1, "ends"
         if op == "LOAD_ATTR":
@@ -278,12 +277,12 @@ class _Flow:
             return (n, 1, "loses") if op.startswith("BUILD") else (1, 0, "loses")
         if op == "CALL_INTRINSIC_1":
             return 1, 1, "passes" if "POSITIVE" in ins.argrepr else "loses"
-        if any(state.stack):  # what it takes is not known
+        if any(state.stack):  # its effect on the stack is not known
             raise _Lost
         return 0, 0, "loses"
 
     def indexed(self, op: str, state: _State) -> tuple[int, int, str]:
-        """x[n], where the number is the index: a float may be looked up, but be no new key of a dict."""
+        """x[n], where the number is the index: a float may be looked up, but not be a new key of a dict."""
         pops, pushes = _KEYS.get(op) or _SLICES[op]
         keys = 2 if op in _SLICES else 1
         if any(state.stack[keys:pops]) or op == "STORE_SUBSCR" and self.kind != "int":
@@ -291,11 +290,15 @@ class _Flow:
         return pops, pushes, "ends"
 
     def computed(self, ins, state: _State) -> tuple[int, int, str]:
-        """a + b: what is computed from the number is followed like itself."""
+        """a + b: what is computed from the number is followed like the number."""
         right, left = (*state.stack, False, False)[:2]
         if ins.argrepr.startswith("["):
             return 2, 1, "loses" if left else "ends"
-        if ins.argrepr[0] == "%" and not left and _starts_as(ins, self.found[: state.k], str, self.frame):
+        if (
+            ins.argrepr[0] == "%"
+            and not left
+            and _starts_as(ins, self.instructions[: state.k], str, self.frame)
+        ):
             return 2, 1, "ends"
         # `a += n` may change an array that has other names
         return 2, 1, "loses" if right and ins.argrepr.endswith("=") else "passes"
@@ -304,18 +307,19 @@ class _Flow:
         """What becomes of an argument of a call."""
         if not any(state.stack[:n]):
             return "loses"
-        before = self.found[: state.k]
+        before = self.instructions[: state.k]
         names, called = _callee(ins, before, self.frame, variables=False)
-        if _is_one(called, _DECIDING) or _is_one(called, (np.arange,)) and n == 1:
+        if _is_one(called, _ALLOWED) or _is_one(called, (np.arange,)) and n == 1:
             return "ends"
-        if _is_one(called, _KEEPING):
+        if _is_one(called, _ARITHMETIC):
             return "passes"
-        # `assert` as pytest rewrites it: what shows the operands has the place of the whole statement
+        # `assert` as pytest rewrites it: the call that shows the operands has the position of the whole
+        # statement
         shows = any(b.argval == "@pytest_ar" and b.positions == ins.positions for b in before[-16:])
         return "ends" if shows or _is_method(ins, before) else "loses"
 
 
-def _moved(ins, state: _State) -> _State:
+def _stack_moved(ins, state: _State) -> _State:
     """After COPY or SWAP."""
     n = ins.arg
     held = list((*state.stack, *[False] * n)[: max(n, len(state.stack))])
@@ -329,12 +333,14 @@ def _moved(ins, state: _State) -> _State:
 
 
 def _running(frame: FrameType) -> tuple[list[dis.Instruction], int]:
-    """The instructions of the function that runs in a frame, and the number of the one that it is at."""
-    found = _instructions_of(frame.f_code)
-    return found, max(k for k, ins in enumerate(found) if ins.offset <= frame.f_lasti)  # or in its cache
+    """The instructions of a frame's function, and the index of the one that runs."""
+    instructions = _instructions_of(frame.f_code)
+    return instructions, max(
+        k for k, ins in enumerate(instructions) if ins.offset <= frame.f_lasti
+    )  # or in its cache
 
 
-@remembered
+@cached_by_code
 def _instructions_of(code: CodeType) -> list[dis.Instruction]:
     return list(_one_by_one([*dis.get_instructions(code)]))
 
@@ -343,10 +349,10 @@ _PAIR = re.compile(r"(LOAD|STORE)_FAST(?:_BORROW)?_(LOAD|STORE)_FAST(?:_BORROW)?
 
 
 def _one_by_one(instructions):
-    """The instructions, with two in place of one that handles two local variables, as from Python 3.13 on.
+    """The instructions, with those that handle two local variables (Python 3.13 on) split in two.
 
-    Such a pair has the place of its first in the source. That of the second is known where the next
-    instruction goes on with it: an attribute of it, or the call of it, begins where it begins.
+    The pair has the source position of its first variable. That of the second is known if the next
+    instruction takes an attribute of it or calls it: it begins at the same place.
     """
     for ins, following in zip(instructions, (*instructions[1:], None)):
         pair = _PAIR.fullmatch(ins.opname)
@@ -360,7 +366,7 @@ def _one_by_one(instructions):
 
 
 def _begins_with(whole, part) -> bool:
-    """Does the text of one instruction begin with that of the other, and go on?"""
+    """Whether the source of one instruction begins with that of the other, and goes on."""
     a, b = whole.positions, part.positions
     if a is None or b is None or None in (*a, *b):
         return False
@@ -369,13 +375,13 @@ def _begins_with(whole, part) -> bool:
 
 
 def _beginning(call, before) -> list[dis.Instruction]:
-    """The instructions whose text begins where that of the call does; not the names of its keywords."""
+    """The instructions whose source begins where that of the call does; not the names of its keywords."""
     before = before[:-1] if call.opname == "CALL_KW" else before
     return [ins for ins in before if _begins_with(call, ins) and ins.opname != "KW_NAMES"]
 
 
 def _parts(call, before) -> list[dis.Instruction]:
-    """The instructions that load what a call calls; none where it is no name."""
+    """The instructions that load the callee; none if it is not a name."""
     parts = _beginning(call, before)
     return [] if any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts) else parts
 
@@ -384,21 +390,21 @@ _OF_VARIABLES = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
 def _callee(call, before, frame: FrameType, variables: bool = True) -> tuple[tuple[str, ...], Any]:
-    """What a call calls, as names and as an object; nothing where it is no name. Without `variables` the
-    object of a local name is not known: the call is not the one that runs now.
+    """The callee of a call, as names and as an object, or None if that is not known. Without `variables`
+    local names have no object: the call is not the one that runs now.
     """
     parts = _parts(call, before)
     names = tuple(dict.fromkeys(ins.argval for ins in parts if ins.opname.startswith("LOAD_")))
     if not names or not variables and any(ins.opname.startswith(_OF_VARIABLES) for ins in parts):
         return names, None
-    found = _value(frame, names[0])
+    callee = _value(frame, names[0])
     for name in names[1:]:
-        found = getattr(found, name, None) if type(found) is types.ModuleType else None
-    return names, found
+        callee = getattr(callee, name, None) if type(callee) is types.ModuleType else None
+    return names, callee
 
 
 def _is_method(call, before) -> bool:
-    """Whether it is x.reshape(n, -1), or the method `format` of a text that stands there."""
+    """Whether it is x.reshape(n, -1), or the method `format` of a string constant."""
     parts = _beginning(call, before)
     if not parts or not parts[-1].opname.startswith(("LOAD_METHOD", "LOAD_ATTR")):
         return False
@@ -414,7 +420,7 @@ def _value(frame, name: str):
 
 
 def _starts_as(ins, before, kind: type, frame) -> bool:
-    """Is the left operand of this kind? `"%.3f" % x`"""
+    """Whether the left operand is of this type: `"%.3f" % x`."""
     left = [b for b in before if _begins_with(ins, b)]
     if len(left) != 1:
         return False

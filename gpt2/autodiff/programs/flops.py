@@ -1,4 +1,4 @@
-"""`flops`: how much arithmetic a function's matrix products are."""
+"""ad.flops: the number of floating-point operations in a function's matrix products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..record.record import record_pure
 def flops(f: Callable, *args: Any) -> int:
     """Operations in the matrix products of f(*args), as it is written: 2nkm for (n, k) by (k, m).
 
-    f is recorded, not run: its time hardly depends on the size of the arrays. Of a loop (ad.scan) each turn
+    f is recorded, not run: its time hardly depends on the size of the arrays. In a loop (ad.scan) each step
     counts.
 
         >>> ad.flops(lambda x, w: np.tanh(x @ w), np.ones((2, 3)), np.ones((3, 5)))
