@@ -81,8 +81,7 @@ def root(
                   precision. One more step is taken: Newton's method squares the error
     max_steps     the most steps of Newton's method, each halved while it increases the residual
     solver        solver(f, x0) -> x, a plain function, such as one around scipy.optimize.root. Its f takes
-    only
-                  x, as plain arrays. tol and max_steps are not used then
+                  only x, as plain arrays. tol and max_steps are not used then
     linear_solve  linear_solve(matvec, b) -> the v with matvec(v) = b, for Newton's steps and for derivatives
 
     The derivative solves (df/dx) dx = -(df/dparams) dparams, in both modes and to any order. For up to 256

@@ -40,8 +40,7 @@ def custom_linear_solve(
                       recorded, or a solver that iterates until a residual is small or calls SciPy, which then
                       runs as it is, on plain arrays. It is not differentiated
     transpose_solve   transpose_solve(vecmat, b) -> x with vecmat(x) = b, for reverse mode; vecmat multiplies
-    with
-                      A transposed
+                      with A transposed
     symmetric         matvec is its own transpose: solve serves for both
 
     The derivative is dx = A^-1 (db - dA x), with what matvec reads from outside as dA, in both modes and to

@@ -364,7 +364,7 @@ class ScanStep:
             rows are the gradients of xs, and values for the sums after the loop
     taken   the inputs that are one step's slice of an array
     late    the gradient of each const that is read; `now` has the indices of those that are summed in the
-    loop
+            loop
     """
 
     def __init__(self, back: Backward, n: int, kept: Sequence[Node | None]):
