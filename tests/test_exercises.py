@@ -80,7 +80,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert exercises.main([]) == 0
     for argv, text in (
-        ([], "exercises/1_residual.py is there already"),
+        ([], "exercises/1_residual.py exists already"),
         (["missing", "--grade"], "missing: no such folder"),
         (["--json", "x.json"], "--json has no effect without --grade"),
         (["--more"], "--more has no effect without --hint"),

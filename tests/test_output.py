@@ -111,9 +111,7 @@ sys.exit(program.main(sys.argv[1:]))
 
 
 @full
-@pytest.mark.parametrize(
-    "words", [["-m", "gpt2"], ["-m", "gpt2", "certificate", "gelu"], ["train.py", "--help"]]
-)
+@pytest.mark.parametrize("words", [["-m", "gpt2"], ["-m", "gpt2", "explain", "gelu"], ["train.py", "--help"]])
 def test_other_commands_say_it_in_one_line(words):
     with FULL.open("w") as nowhere:
         done = run([sys.executable, *words], stdout=nowhere)

@@ -11,7 +11,7 @@ from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.measure import interleave, memory, peak_and_kept, threads
 from bench.studies.study import Listing, Result, Series, Study
 from gpt2 import backward
-from gpt2.commands.certificate import derived_source
+from gpt2.commands.explain.sources import derived_source
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import Case
 from gpt2.model import GPT2, GPT2Config

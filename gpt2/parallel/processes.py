@@ -45,8 +45,8 @@ class Processes:
         options: Mapping[str, Any] | None = None,
     ):
         self.model, self.optimizer, self.size = model, optimizer, size
-        model.see_changes()
-        self.surroundings = model.surroundings
+        model.drop_stale_programs()
+        self.environment = model.environment
         _check_sendable(options or model.description.options)
         n, dtype = model.flat_params.size, model.config.dtype
         names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
@@ -60,7 +60,7 @@ class Processes:
             spec = dict(betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay)
             options = options or {"backward": model.spec, **model.description.options}
             found = self.workers.call(_set_up, model.config, options, spec, each)
-            if not all(map(self.surroundings.gives, found)):
+            if not all(map(self.environment.matches, found)):
                 raise UserError(f"worker processes import own layers again, and get others: {_MOVE}")
         except BaseException:
             self.workers.kill()
@@ -83,7 +83,7 @@ class Processes:
         clip: float | None = 1.0,
     ) -> tuple[float, float]:
         check_batch(len(batches[0][0]), self.size)
-        self._check_surroundings()
+        self._check_environment()
         lr = self.optimizer.lr if lr is None else lr
         each = [([_cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
         answers = self.workers.call(_step, lr, clip, self.optimizer.t, each=each)
@@ -91,13 +91,13 @@ class Processes:
         return loss, norm
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
-        self._check_surroundings()
+        self._check_environment()
         each = [_cut((inputs, targets), r, self.size) for r in range(self.size)]
         return self.workers.call(_loss, len(inputs), each=each)[0]
 
-    def _check_surroundings(self):
+    def _check_environment(self):
         """Raise UserError if what own layers read is no longer what the worker processes have."""
-        if not self.surroundings.holds(arrays=True):
+        if not self.environment.unchanged(arrays=True):
             raise UserError(f"what own layers read has changed since the worker processes began: {_MOVE}")
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +161,7 @@ def _set_up(worker, config, options, spec, threads):
     optimizer.use(model.flat_params, gradients[0], arrays["m"], arrays["v"])  # sums go to the first one's
     group.share_gradients(gradients)
     worker.kept.team = Team(group, model, optimizer, part=group.part(model.flat_params.size))
-    return model.surroundings.results
+    return model.environment.results
 
 
 def _step(worker, lr, clip, t, shares):

@@ -101,5 +101,5 @@ def train(run: Run, peak: flops.Peak, out: Output) -> int:
     elif not done:
         print(end)
     if done:
-        return 1 if out.lost and not out.lost.seen_enough else 0
+        return 1 if out.lost and not out.lost.reader_closed else 0
     return 128 + (interrupts.received or 0)

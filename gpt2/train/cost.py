@@ -16,7 +16,7 @@ from gpt2.errors import UserError
 from gpt2.machine import free_memory
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
-from gpt2.model.gpt2 import GPT2, lent_range
+from gpt2.model.gpt2 import GPT2, scratch_range
 from gpt2.model.optimizer import AdamW
 from gpt2.train.flops import gflop, training_flops
 
@@ -53,7 +53,7 @@ def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options:
     item = np.dtype(config.dtype).itemsize
     scores = max(B * config.n_head * T * T * item, logits(config, B, T))
     d = Description(config, options.get("layers"), options.get("block"), options.get("train"))
-    start, stop = lent_range(d)
+    start, stop = scratch_range(d)
     lends = accumulate == 1 and stop - start >= B * T * config.vocab_size
     one, two = ((dataclasses.replace(config, n_layer=n), _training(d, n, options)) for n in (1, 2))
     free = free_memory()
@@ -102,7 +102,7 @@ def _measure(config, B, T, options, lends):
     model = GPT2(config, seed=None, **options)
     model.flat_params.fill(0.02)  # zeros would make some of the arithmetic too easy
     model.freeze(np.full(model.num_parameters - model.flat_params.size, 0.02, config.dtype))
-    model.lend(np.empty(B * T * config.vocab_size + LINE if lends else 0, config.dtype))
+    model.use_scratch(np.empty(B * T * config.vocab_size + LINE if lends else 0, config.dtype))
     optimizer = AdamW(model)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (B, T + 1))
     tracing = tracemalloc.is_tracing()

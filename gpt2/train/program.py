@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from gpt2 import parallel
-from gpt2.errors import UserError, reason, say_error
-from gpt2.output import Output, open_what_is_closed, standing_in
+from gpt2.errors import UserError, print_error, reason
+from gpt2.output import Output, replace_stdout, reserve_standard_descriptors
 from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thread_variables, threads_each
 from gpt2.parallel.interrupts import default_sigint, die_of_interrupt
 from gpt2.storage import runs
@@ -23,12 +23,12 @@ from gpt2.train.settings import FASTEST, Request, Settings, check_effect, read_s
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as the arguments say. Returns the exit status: 0, or 2 after one line that says what is wrong."""
-    open_what_is_closed()
+    reserve_standard_descriptors()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks a character
     if sys.stdout is None:
         print("note: standard output is closed; the figures are in the run's metrics.jsonl", file=sys.stderr)
-    with standing_in() as out:
+    with replace_stdout() as out:
         try:
             status = guarded(sys.argv[1:] if argv is None else argv, out)
         except SystemExit:  # --help
@@ -44,7 +44,7 @@ def lost(out: Output) -> bool:
     if out.lost is None or out.reported:
         return False
     out.reported = True
-    say_error(f"standard output: {out.lost}")
+    print_error(f"standard output: {out.lost}")
     return True
 
 
@@ -59,10 +59,10 @@ def guarded(argv: Sequence[str], out: Output) -> int:
             return program(asked, resumed, out)
     except UserError as error:
         if speaks:
-            say_error(error.as_flag)
+            print_error(error.as_flag)
         return 2
     except parallel.WorkerError as error:
-        say_error(str(error))
+        print_error(str(error))
         return 1
     except KeyboardInterrupt:
         if speaks:
@@ -71,7 +71,7 @@ def guarded(argv: Sequence[str], out: Output) -> int:
             die_of_interrupt()
         return 130
     except MemoryError as error:
-        say_error(
+        print_error(
             f"not enough memory ({reason(error)}); take a smaller model or batch, "
             "--dry-run says what a run takes"
         )

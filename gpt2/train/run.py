@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpt2.data import tokenizer
-from gpt2.data.fingerprint import agree, vocabulary
+from gpt2.data.fingerprint import vocabulary
 from gpt2.data.orders import ORDERS
 from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
@@ -306,7 +306,7 @@ class Run:
         beside = path.with_name(runs.TOKENIZER)
         if "vocabulary" not in kept and beside.exists():  # an earlier version kept the tokenizer alone
             kept["vocabulary"] = vocabulary(tokenizer.load(beside))
-        if agree(kept, self.fingerprint):
+        if kept == self.fingerprint:
             return
         data = self.settings.data
         if data != before:
