@@ -126,7 +126,7 @@ def time_table(result, times, batch, n):
         "gradient / forward, manual [x] | gradient / forward, derived [x]",
         note="manual and derived both run as compiled programs. A derived backward chooses what its forward "
         "saves or computes ahead, so compare forward and backward together. The last two columns are "
-        "the time of forward and backward by the time of the manual variant's forward.",
+        "the time of forward and backward relative to that of the manual variant's forward.",
     )
     for name, t in times.items():
         row = [name, t["manual", "forward"]]
@@ -234,7 +234,7 @@ def growth(result, times, sizes):
     spread = {row[0]: row[-1] for row in table.rows if row[0] != "encoder"}
     worst = max(spread, key=spread.get)
     result.note(
-        f"From {rows[0]} to {rows[-1]} rows the time of a derived gradient by that of the forward "
+        f"From {rows[0]} to {rows[-1]} rows the time of a derived gradient relative to the forward "
         f"changes by at most a factor of {spread[worst]:.2f} ({worst}). The encoder is not counted: "
         "its gradient is a whole table of V x C numbers, nearly all of them zeros, for any number "
         "of rows; so it is for the backward by hand."

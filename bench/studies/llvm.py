@@ -423,7 +423,7 @@ class Model:
         said = "one thread" if count == 1 else "two threads"
         table = result.table(
             f"The stacked model, {self.size.name}, loss and all gradients, {said}",
-            "backward | time [s] | by that of the one by hand [x]",
+            "backward | time [s] | relative to by hand [x]",
         )
         for title, (_, base) in rows.items():
             table.add(title, times[title], times[title].over(times[base]))

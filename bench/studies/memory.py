@@ -179,7 +179,7 @@ def measured_table(result, size, planned, found):
     usual = found[cost.NS_PER_BYTE][0]
     table = result.table(
         f"{size.name}: measured steps",
-        "ns a kept byte | kept [B] | forward and backward [s] | time, by that at 0.18 [x] | "
+        "ns a kept byte | kept [B] | forward and backward [s] | time, relative to 0.18 [x] | "
         "estimated [x] | peak [B]",
         note="Peak: working memory of the step beyond parameters and gradients. The logits "
         "and their gradient are in it, which no choice of the cut avoids. It can be "

@@ -87,7 +87,7 @@ def tell(result, first, later):
     against = {name: of_peers(times) for name, times in later.items()}
     shown = [p for p in PEERS if any(p in found for found in against.values())]
     columns = [f"{PEERS[p]} / derived [x]" for p in shown]
-    table = result.table("Time of a later call, by that of the derived program", "program", *columns)
+    table = result.table("Time of a later call, relative to the derived program", "program", *columns)
     for name, found in against.items():
         table.add(name, *(found.get(p) for p in shown))
     titles = {key: CONTENDERS[player].title for key, player in programs.CONTENDERS.items()}
@@ -100,7 +100,7 @@ def tell(result, first, later):
         Series(PEERS[p], range(len(against)), [found.get(p) for found in against.values()]) for p in shown
     ]
     result.plot(
-        "Time by that of the derived program", "program", RATIO, series, log_y=True, ticks=list(against)
+        "Time relative to the derived program", "program", RATIO, series, log_y=True, ticks=list(against)
     )
     for p in shown:
         result.note(

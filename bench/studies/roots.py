@@ -257,7 +257,7 @@ def time_table(result, equation, sources, seconds):
     times = interleave(solvers, seconds)
     table = result.table(
         f"{equation.text} = 0: from {equation.start:g} to the root",
-        "method | derivatives | time [s] | by that by hand [x] | peak [B] | arrays",
+        "method | derivatives | time [s] | relative to by hand [x] | peak [B] | arrays",
     )
     for (name, source), sample in times.items():
         used = memory(solvers[name, source])

@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpt2.data import tokenizer
-from gpt2.data.fingerprint import vocabulary
 from gpt2.data.orders import ORDERS
 from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
@@ -275,38 +273,34 @@ class Run:
             self.best, self.validated = state["best"], state["validated"]
             self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
             self.loader.load_state(state["loader"])
-            if "spikes" in state:  # a run of an earlier version kept none
-                self.spikes.load_state(state["spikes"])
-            kept = int(state["metrics_bytes"])
+            self.spikes.load_state(state["spikes"])
+            metrics_bytes = int(state["metrics_bytes"])
         except (KeyError, TypeError, ValueError, OverflowError):
             raise no_training_state(path) from None
         metrics = folder / runs.METRICS
-        if self.team.root and metrics.exists() and metrics.stat().st_size > kept:
+        if self.team.root and metrics.exists() and metrics.stat().st_size > metrics_bytes:
             try:
-                os.truncate(metrics, kept)
+                os.truncate(metrics, metrics_bytes)
             except OSError as error:
                 raise cannot_write(metrics, error) from None
 
     @property
     def fingerprint(self) -> dict[str, int]:
-        """Tells this corpus, as encoded, from another. Taken once: it is that of what is trained on."""
+        """The fingerprint of the encoded corpus, computed once."""
         return self._fingerprint()
 
     @cached_property
     def kept_tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arrays and the state by which the checkpoints know the tokenizer."""
+        """The arrays and the state of the tokenizer in a checkpoint."""
         return checkpoint.kept_tokenizer(self.tokenizer)
 
     def _check_corpus(self, path, state):
-        """Raise UserError where the checkpoint at `path` was written with another text, or other tokens."""
+        """Raise UserError if the checkpoint at `path` was written with another text, or other tokens."""
         try:
-            kept, before = dict(state["corpus"]), state.get("settings", {}).get("data", self.settings.data)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            saved, before = state["corpus"], state.get("settings", {}).get("data", self.settings.data)
+        except (KeyError, TypeError, AttributeError):
             raise no_training_state(path) from None
-        beside = path.with_name(runs.TOKENIZER)
-        if "vocabulary" not in kept and beside.exists():  # an earlier version kept the tokenizer alone
-            kept["vocabulary"] = vocabulary(tokenizer.load(beside))
-        if kept == self.fingerprint:
+        if saved == self.fingerprint:
             return
         data = self.settings.data
         if data != before:
@@ -320,17 +314,17 @@ class Run:
 
 
 def no_training_state(path: Path) -> UserError:
-    """The UserError for a checkpoint that does not hold what a run needs to go on."""
+    """The UserError for a checkpoint without the state that a resumed run needs."""
     return UserError(f"{path}: holds no training state, expected a checkpoint of train.py")
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """The UserError for a file of the run that the disk refuses."""
+    """The UserError for a file of the run that cannot be written."""
     saved = path.with_name(runs.LAST).exists()
     return UserError(
         f"cannot write {path}: {error.strerror or error}"
         + (
-            "; the last checkpoint is untouched. Once the cause is put right go on with: "
+            "; the last checkpoint is intact. Fix the cause, then resume with: "
             + typed(f"gpt2 train --resume {quoted(path.parent)}")
             if saved
             else ""
