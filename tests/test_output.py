@@ -54,7 +54,7 @@ def test_a_reader_that_has_seen_enough(prose, tmp_path, lines):
     said = [line for line in error.splitlines() if line.startswith("error")]
     assert said == [
         f"error: standard output: Broken pipe; stopped and saved at step {done[-1]}; "
-        f"go on with: {sys.executable} {ROOT / 'train.py'} --resume {tmp_path / 'a'}"
+        f"resume with: {sys.executable} {ROOT / 'train.py'} --resume {tmp_path / 'a'}"
     ]
     assert lines == "llm.c" or error.splitlines() == said
 

@@ -157,7 +157,7 @@ def test_spoilt_weights_are_not_saved_over_good_ones(run, capsys):
     status, error = resumed(capsys, run, "--lr", "1e30", "--save-every", "1", "--eval-every", "0")
     assert status == 2 and error.count("\n") == 1
     assert "step 7 has spoilt the weights, and they are not saved: the loss is" in error
-    assert "the last checkpoint is untouched; try a lower --lr than 1e+30" in error
+    assert "the last checkpoint is intact; try a lower --lr than 1e+30" in error
     assert (run / runs.LAST).read_bytes() == before
     assert resumed(capsys, run, "--lr", "1e-3")[0] == 0
     assert checkpoint.load_state(run / runs.LAST)["step"] == 8

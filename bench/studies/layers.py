@@ -192,8 +192,8 @@ def compile_only(layer, inputs, static, dout, saved):
 def bytes_beyond(arrays, held):
     """Bytes of these arrays, views counted as what they look at, each once, without those of `held`."""
     roots = {id(root): root for root in map(root_of, arrays) if isinstance(root, np.ndarray)}
-    known = {id(root_of(array)) for array in held}
-    return sum(root.nbytes for key, root in roots.items() if key not in known)
+    counted = {id(root_of(array)) for array in held}
+    return sum(root.nbytes for key, root in roots.items() if key not in counted)
 
 
 def root_of(array):
@@ -276,12 +276,12 @@ def models(result, options, counts):
                 times["whole"].over(times["forward"]),
                 *peaks,
             )
-    told = ", ".join(
+    parts = ", ".join(
         f"{ratio.median:.2f} ({name}, {plural(n, 'thread')})" for (name, n), ratio in whole.items()
     )
     result.note(
         f"The whole model differentiated as one program takes, as a part of the time of the "
-        f"backward by hand: {told}."
+        f"backward by hand: {parts}."
     )
 
 

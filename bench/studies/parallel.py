@@ -28,12 +28,12 @@ def run(options):
         ),
     }
     every = [calls for sizes, _ in regions.values() for calls in sizes.values()]
-    for name, (sizes, what) in regions.items():
+    for name, (sizes, unit) in regions.items():
         times = {}
         for size, calls in sizes.items():
             check(*calls)
             times[size] = interleave(on_threads(calls, counts), 0.8 * options.seconds / len(every))
-        tell(result, name, what, times, counts)
+        tell(result, name, unit, times, counts)
     if len(counts) < 3:
         result.note(
             f"This machine has {options.threads} cores, so the curves over threads have "
@@ -104,10 +104,10 @@ def check(primal, gradient):
 # ---- Telling -----------------------------------------------------------------------------------------------
 
 
-def tell(result, name, what, times, counts):
+def tell(result, name, unit, times, counts):
     sizes = sorted(times)
     table = result.table(
-        f"{name}: {what}",
+        f"{name}: {unit}",
         "elements | threads | primal [s] | gradient [s] | overhead [x] | speed-up of the primal [x] "
         "| speed-up of the gradient [x]",
         note="Overhead: the time of the gradient relative to the primal. Speed-up: how many times as fast as "
