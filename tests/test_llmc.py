@@ -350,7 +350,7 @@ BYTES = [bytes([b]) for b in range(256)]
         (tokenizer_bytes(BYTES)[:-1], "has fewer"),
         (tokenizer_bytes(BYTES)[:-2] + b"\x07a", "has fewer"),
         (tokenizer_bytes([*BYTES[:-1], b"ab"]), "the first 256 tokens are not the 256 bytes"),
-        (tokenizer_bytes([*BYTES, b"ab", b"ab"]), "there twice"),
+        (tokenizer_bytes([*BYTES, b"ab", b"ab"]), "empty or repeated"),
         (tokenizer_bytes([*BYTES, b""]), "empty"),
         (tokenizer_bytes([*BYTES, b"<|endoftext|>"], end=3), "end of text is token 3"),
     ],

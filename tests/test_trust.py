@@ -118,7 +118,7 @@ def test_who_trained_with_a_file_need_not_name_it(place, capsys):
     for number, command in enumerate(commands()):
         if number not in (5, 6):
             assert command() == 2
-            assert "has changed since the run was begun" in capsys.readouterr().err
+            assert "has changed since the run began" in capsys.readouterr().err
     assert not (place / "ran").exists()
 
 
@@ -199,7 +199,7 @@ def test_weights_below_adapters_are_inert_as_well(stranger, capsys):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX pipes")
 def test_a_pipe_in_place_of_the_file_does_not_hang(place):
     os.mkfifo("pipe.py")
-    with pytest.raises(UserError, match="pipe.py: own layers cannot be read from here: it is no regular"):
+    with pytest.raises(UserError, match="pipe.py: own layers cannot be read from here: not a regular"):
         GPT2(GPT2Config(256, 8, 1, 2, 8), layers="pipe.py")
 
 

@@ -212,7 +212,7 @@ class Run:
         """Write a checkpoint of the model, its tokenizer and these arrays."""
         if problem := checkpoint.not_finite(arrays):
             raise self._spoilt(problem.removeprefix("params."))
-        arrays_of_tokenizer, state_of_tokenizer = self.kept_tokenizer
+        arrays_of_tokenizer, state_of_tokenizer = self.tokenizer_contents
         model = checkpoint.model_state(self.model, self.origin)
         checkpoint.save(
             self.folder / name, {**arrays, **arrays_of_tokenizer}, {**model, **state_of_tokenizer, **state}
@@ -292,9 +292,9 @@ class Run:
         return self._fingerprint()
 
     @cached_property
-    def kept_tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def tokenizer_contents(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arrays and the state of the tokenizer in a checkpoint."""
-        return checkpoint.kept_tokenizer(self.tokenizer)
+        return checkpoint.tokenizer_contents(self.tokenizer)
 
     def _check_corpus(self, path, state):
         """Raise UserError if the checkpoint at `path` was written with another text, or other tokens."""

@@ -158,10 +158,10 @@ def test_a_base_that_has_changed_is_refused(prose, start, tmp_path):
     run = tmp_path / "run"
     assert begin(prose, start, run, *KINDS["lora"]) == 0
     gpt2.save(GPT2(CONFIG, seed=3), start)
-    with pytest.raises(UserError, match=r"holds what was trained alone, .* holds others now; put back"):
+    with pytest.raises(UserError, match=r"holds only trained weights, .* has changed; restore"):
         gpt2.load(run)
     start.unlink()
-    with pytest.raises(UserError, match=r"which cannot be had \(.*\); put them back at .*base\.safetensors"):
+    with pytest.raises(UserError, match=r"which is not available \(.*\); restore it at .*base\.safetensors"):
         pretrained.load(str(run))
 
 

@@ -399,7 +399,7 @@ def test_merges_in_another_order_and_another_class_are_refused(tmp_path):
     with pytest.raises(UserError, match="merges.txt: its tokens are merged in another order than that of"):
         huggingface_tokenizer.read(tmp_path)
     (tmp_path / "merges.txt").unlink()
-    with pytest.raises(UserError, match="merges.txt: is not there"):
+    with pytest.raises(UserError, match="merges.txt: is missing"):
         huggingface_tokenizer.read(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BloomTokenizer"}')
     with pytest.raises(UserError, match="tokenizer_class is BloomTokenizer, expected GPT2Tokenizer"):
