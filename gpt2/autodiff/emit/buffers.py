@@ -354,12 +354,14 @@ class Taken:
     def room(self, s: Storage) -> int:
         """The lowest offset from which there is room for s during its whole life."""
         lo, hi, start, end = self.table[:, : self.count]
-        alive = np.flatnonzero((start <= s.end) & (s.start <= end))
-        if not alive.size or lo[alive[0]] >= s.nbytes:
+        alive = ((start <= s.end) & (end >= s.start)).nonzero()[0]
+        lo = lo[alive]
+        if not lo.size or lo[0] >= s.nbytes:
             return 0
         until = np.maximum.accumulate(hi[alive])  # a gap begins after each span, and the last one is endless
-        fits = np.flatnonzero(lo[alive[1:]] - until[:-1] >= s.nbytes)
-        return int(until[fits[0] if fits.size else -1])
+        fits = lo[1:] - until[:-1] >= s.nbytes
+        first = int(fits.argmax()) if fits.size else 0
+        return int(until[first if fits.size and fits[first] else -1])
 
     def take(self, s: Storage) -> int:
         """Note that s has its offset from now on; give the first byte after it."""
