@@ -112,7 +112,7 @@ def grade(path: Path, name: str) -> dict[str, Any]:
 
 
 def layer_of(text: str) -> str:
-    """The layer that is meant: gelu by gelu, 3_gelu or exercises/3_gelu.py."""
+    """The layer that is meant by its name, its number and name, or the path of its file."""
     stem = Path(text).name.removesuffix(".py")
     return stem[2:] if stem[:1].isdigit() and stem[1:2] == "_" else stem
 
