@@ -402,8 +402,8 @@ def _from_hub(name, repository):
     be slow, or not there. GPT2_OFFLINE=1 forbids it altogether.
     """
     advice = (
-        "put config.json and model.safetensors into a folder and give its path, or set GPT2_DATA_DIR "
-        f"to a folder that has them in {Path(repository).name}/"
+        "put config.json and model.safetensors into a folder and give its path, or that of llm.c's .bin, or "
+        f"set GPT2_DATA_DIR to a folder that has them in {Path(repository).name}/"
     )
     try:
         import huggingface_hub as hub

@@ -35,6 +35,7 @@ EXAMPLES = (
 TO_WRITE = 'raise NotImplementedError("write this backward")'
 FOLDER = "exercises"  # where none is named
 WORDS = ("grade", "hint", "solutions")  # flags, which are easily typed without their dashes
+HOW = "# python -m gpt2 exercises --grade says whether it is right, --hint {name} helps"
 STATES = {"right": "green", "wrong": "red", "open": "blue"}
 
 
@@ -54,7 +55,8 @@ def text_of(name: str, solved: bool) -> str:
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and node.name == f"{name}_backward"
     ]
-    return "".join(source.splitlines(keepends=True)[: backward.lineno]) + f"    {TO_WRITE}\n"
+    until = "".join(source.splitlines(keepends=True)[: backward.lineno])
+    return f"{until}    {HOW.format(name=name)}\n    {TO_WRITE}\n"
 
 
 def file_of(folder: Path, name: str) -> Path:
