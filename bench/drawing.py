@@ -347,8 +347,8 @@ def svg(figure: Any) -> str:
 
 def dark(text: str) -> str:
     """A picture in light colours as one in dark ones."""
-    there = {light: dark for light, dark in PALETTE.values()}
-    return re.sub("|".join(there), lambda found: there[found[0]], text)
+    colours = {light: dark for light, dark in PALETTE.values()}
+    return re.sub("|".join(colours), lambda match: colours[match[0]], text)
 
 
 def pair(folder: Path, name: str, text: str) -> dict[Path, str]:

@@ -105,14 +105,14 @@ def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert exercises.main([]) == 0
     for argv, text in (
-        ([], "exercises/1_residual.py is there already; name another folder, or grade what is written: "),
+        ([], "exercises/1_residual.py exists already; name another folder, or grade what is written: "),
         (["missing", "--grade"], "missing: no such folder; write the exercises with: "),
         (
             ["exercises/1_residual.py", "--grade"],
             "exercises/1_residual.py: is a file; grade its folder with: ",
         ),
         (["grade"], "grade: would be a folder; did you mean --grade?"),
-        (["--hint", "3_gelo"], "argument --hint: 'gelo' is none of"),
+        (["--hint", "3_gelo"], "argument --hint: 'gelo' is not one of"),
         (["--json", "x.json"], "--json has no effect without --grade"),
         (["--more"], "--more has no effect without --hint"),
         (["--grade", "--hint", "gelu"], "argument --hint: not allowed with argument --grade"),

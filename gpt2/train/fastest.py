@@ -1,14 +1,13 @@
-"""How a run trains by default: a few gradients are taken in each way, and the fastest way is taken.
+"""Choose the fastest way to train, by timing a few gradients in each way.
 
     settings, model, notes = choose(settings, config, make, spawn=True)
 
-A way is a backward, a kind of --parallel and a number of workers. Ways differ in the order in which they add
-up, so a run's last digits depend on the choice: it is printed in one line and kept with the run's settings,
-and a run that goes on, or names its way, is the same to the last bit. (As many shares as processes give the
-same bits.)
+A way is a backward, a kind of --parallel and a number of workers. Ways sum in different orders, so a run's
+last digits depend on the choice: it is printed and saved with the run's settings, and a run that is resumed,
+or names its way, is the same to the last bit. (As many shares as processes give the same bits.)
 
-Measuring must pay for itself: it may take MAX_MEASURING_SHARE of the run's time. Where it would take more,
-the first way is taken as it is. What was found in quiet is kept for this machine.
+Measuring may take MAX_MEASURING_SHARE of the run's time; if it would take more, the first way is used. A
+result is cached for this machine if it was otherwise idle.
 """
 
 import dataclasses
@@ -32,17 +31,17 @@ from gpt2.train.build import model_options
 from gpt2.train.settings import FASTEST, Settings
 
 MAX_MEASURING_SHARE = 0.05  # of the run's time
-ROUNDS = 3  # in which each way is timed, in turns; the median counts
-MOST_ROUNDS = 15  # where ways lie close together and the price allows it
-MARGIN = 0.97  # a later way has to win by this much: the choice should not change with the noise
-START_S = 2.5  # that processes take to start and to compile, besides their steps
-DAYS = 30  # after which it is measured again
+ROUNDS = 3  # the ways take turns; the median counts
+MOST_ROUNDS = 15  # if ways are close and the budget allows
+MARGIN = 0.97  # a later way must win by this much, so that the choice does not depend on noise
+START_S = 2.5  # seconds for processes to start and compile
+DAYS = 30  # before a cached choice is measured again
 
 chosen = Choices("ways.json", None, days=DAYS)
 
 
 class Way(NamedTuple):
-    """What may be chosen. workers is 1 where the batch is not cut."""
+    """A way to train. workers is 1 if the batch is not split."""
 
     backward: str
     parallel: str
@@ -61,7 +60,7 @@ class Way(NamedTuple):
 
 
 def ways(s: Settings, threads: int, spawn: bool) -> list[Way]:
-    """Ways that these settings leave open. The first is for those who do not measure.
+    """The ways that these settings allow; the first is the default without measuring.
 
     spawn   whether processes may be started: without a main guard they would run the script again
     """
@@ -69,33 +68,33 @@ def ways(s: Settings, threads: int, spawn: bool) -> list[Way]:
     backward = plain if s.backward == FASTEST else s.backward
     if s.parallel != FASTEST:
         return [Way(backward, s.parallel)]
-    found = [Way(backward, "none")]
+    allowed = [Way(backward, "none")]
     if s.compile == "off" or s.detect_anomaly or launched_ranks() > 1:
-        return found
+        return allowed
     n = auto.candidates(s.batch_size, threads)[-1]
     if n > 1:
-        found.append(Way(backward, "shares", n))
+        allowed.append(Way(backward, "shares", n))
     if s.backward == FASTEST:
-        found.append(Way(by_hand(s), "none"))
+        allowed.append(Way(by_hand(s), "none"))
     if n > 1 and spawn:
-        found.append(Way(backward, "processes", n))
-    return found
+        allowed.append(Way(backward, "processes", n))
+    return allowed
 
 
 def by_hand(s: Settings) -> str:
-    """The backward by hand; adapters have none, theirs is derived."""
+    """The manual backward, except for adapters, which have none."""
     return "manual" if s.tuning.lora is None else "manual,lora=auto"
 
 
 def unmeasured(s: Settings) -> Settings:
-    """The settings with the way that is taken where nothing is measured."""
+    """The settings with the default way, without measuring."""
     return ways(s, 1, False)[0].applied(s)
 
 
 def choose(
     s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], spawn: bool
 ) -> tuple[Settings, GPT2, list[str]]:
-    """The settings with a way for FASTEST, the model that make(settings) gave for them, and what to note."""
+    """Replace FASTEST in the settings; returns them, the model that make(settings) built, and notes."""
     if FASTEST not in (s.backward, s.parallel):
         return s, make(s), []
     open_ways = ways(s, get_threads(), spawn)
@@ -117,7 +116,7 @@ def choose(
 
 
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
-    """The key of a choice: what it depends on besides the machine."""
+    """The key of a cached choice: all that it depends on besides the machine."""
     batch = (s.batch_size, s.block_size, s.accumulate)
     tuned = () if s.tuning.everything else (s.tuning.summary(),)
     engine = (s.elementwise, s.kernels, s.layers, get_threads())
@@ -125,7 +124,7 @@ def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
 
 
 class Trial:
-    """Gradients of the run's own model on a batch of noise, in several ways. No parameter is changed.
+    """Times gradients of the run's model on random tokens, in several ways. Changes no parameters.
 
     times   way -> seconds of one gradient, the median
     spent   seconds
@@ -139,20 +138,20 @@ class Trial:
         self.spent = 0.0
 
     def run(self) -> Way:
-        """The way to take. Those that would cost too much to try are left out."""
+        """The fastest way, of those that fit into the budget."""
         first, *others = self.ways
         gradients = self.s.steps * self.s.accumulate
-        # too short a run even if nothing had to be compiled
+        # the run is too short to measure, even without compiling
         if not others or MAX_MEASURING_SHARE * gradients < 2 * (1 + ROUNDS):
             return first
         runners = {first: self.runner(first)}
         compiling = timed(runners[first])
         self.times[first] = step = timed(runners[first])
-        price = MAX_MEASURING_SHARE * gradients * step
-        self.spent = (1 + ROUNDS) * step  # the first compiles what is needed anyway
+        budget = MAX_MEASURING_SHARE * gradients * step
+        self.spent = (1 + ROUNDS) * step  # compiling is needed anyway
         for way in others:
             cost = compiling + (1 + ROUNDS) * step + START_S * (way.parallel == "processes")
-            if self.spent + cost > price or not self.fits(way):
+            if self.spent + cost > budget or not self.fits(way):
                 continue
             began = time.perf_counter()
             if way.parallel == "processes":
@@ -162,46 +161,46 @@ class Trial:
                 timed(runners[way])
             self.spent += time.perf_counter() - began + ROUNDS * step
         if len(runners) > 1:
-            self.rounds(runners, price)
+            self.rounds(runners, budget)
         best = first
         for way, seconds in self.times.items():
             if seconds < MARGIN * self.times[best]:
                 best = way
         return best
 
-    def rounds(self, runners: dict[Way, Callable[[], Any]], price: float) -> None:
-        """Time the ways in turns; while the one ahead has lost a round, in more, as far as the price goes."""
+    def rounds(self, runners: dict[Way, Callable[[], Any]], budget: float) -> None:
+        """Time the ways in turns; in more rounds while the leader has lost one, within the budget."""
         samples: dict[Way, list[float]] = {way: [] for way in runners}
         for n in range(MOST_ROUNDS):
             for way, take in runners.items():
                 samples[way].append(timed(take))
-            self.times |= {way: float(np.median(found)) for way, found in samples.items()}
+            self.times |= {way: float(np.median(seconds)) for way, seconds in samples.items()}
             if n + 1 >= ROUNDS:
-                (_, ahead), (second, _), *_ = sorted((seconds, way) for way, seconds in self.times.items())
+                (_, ahead), (second, _), *_ = sorted((median, way) for way, median in self.times.items())
                 another = sum(self.times[way] for way in runners)
-                if max(samples.get(ahead, [0.0])) < MARGIN * second or self.spent + another > price:
+                if max(samples.get(ahead, [0.0])) < MARGIN * second or self.spent + another > budget:
                     return
                 self.spent += another
 
     def fits(self, way: Way) -> bool:
-        """Whether there is ample memory for it: parameters, moments, and gradients for every worker."""
+        """Whether half of the free memory holds it: parameters, moments, and gradients for every worker."""
         free = free_memory()
-        frozen = self.model.num_parameters - self.model.flat_params.size  # shared by processes, else there
+        frozen = self.model.num_parameters - self.model.flat_params.size  # copied for processes
         needed = (3 + way.workers) * self.model.flat_params.size + frozen * (way.parallel == "processes")
         return free is None or needed * self.model.flat_params.itemsize < free / 2
 
     def runner(self, way: Way) -> Callable[[], Any]:
-        """A function that takes a gradient, and its norm, in this way."""
+        """A function that computes a gradient, and its norm, in this way."""
         model = self.model
         if way.backward != model.spec:
             model = GPT2(model.config, seed=None, **model_options(way.applied(self.s)))
             model.use(self.model.flat_params, self.model.flat_grads)
             model.freeze(self.model.frozen)
-        cut = BatchShares(model, way.workers)
-        return lambda: cut.gradient([self.batch])
+        shares = BatchShares(model, way.workers)
+        return lambda: shares.gradient([self.batch])
 
     def processes(self, way: Way) -> dict[Way, float]:
-        """Seconds of a gradient by worker processes: of a step, less the update that the others leave out."""
+        """Seconds of a gradient by worker processes: those of a step minus the update."""
         s, config = self.s, self.model.config
         options = model_options(way.applied(s))
         with suppress(UserError):  # too little memory, too few open files
@@ -214,10 +213,10 @@ class Trial:
         return {}
 
     def summary(self, best: Way) -> str:
-        """The choice as a line."""
+        """The choice as a line of text."""
         if len(self.times) < 2:
             alone = len(self.ways) == 1
-            return f"{best}: {'the only way left open' if alone else 'so short a run is not worth measuring'}"
+            return f"{best}: {'the only possible way' if alone else 'the run is too short to measure'}"
         best_s, (second_s, second) = (
             self.times[best],
             min((s, way) for way, s in self.times.items() if way != best),
@@ -229,7 +228,7 @@ class Trial:
 
 
 class Zeros:
-    """Parameters for timing alone."""
+    """Parameters only for timing."""
 
     def __init__(self, model: GPT2):
         self.flat_params, self.flat_grads = (np.zeros_like(model.flat_params) for _ in range(2))

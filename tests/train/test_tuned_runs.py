@@ -115,7 +115,8 @@ def test_sample_evaluate_and_convert_know_it_again(prose, start, tmp_path, capsy
     )
     message = capsys.readouterr().err
     assert (
-        "has adapters, lora:2 (alpha 4) on attn.c_attn, mlp.c_fc, mlp.c_proj; go on with the same" in message
+        "has adapters, lora:2 (alpha 4) on attn.c_attn, mlp.c_fc, mlp.c_proj; continue with the same"
+        in message
     )
     assert not (tmp_path / "less").exists()
 
@@ -182,7 +183,7 @@ WRONG = {
         ["--train", "lora:2", "--backward", "manual"],
         "--backward manual: lora is lora_forward, which",
     ),
-    "lines of llm.c": (["--train", "lora:2", "--lines", "llm.c"], "--lines llm.c: tells of GPT-2 alone"),
+    "lines of llm.c": (["--train", "lora:2", "--lines", "llm.c"], "--lines llm.c: only for GPT-2"),
 }
 
 

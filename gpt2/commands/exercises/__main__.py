@@ -1,4 +1,4 @@
-"""Exercises: the backwards of GPT-2's seven layers, to be written from their forwards, and graded.
+"""Exercises: write the backwards of GPT-2's seven layers from their forwards, and grade them.
 
 gpt2 exercises
 """
@@ -21,16 +21,16 @@ from gpt2.hints import quoted, typed
 from gpt2.output import painted
 from gpt2.storage.files import write_atomically
 
-ABOUT = """The backwards of GPT-2's seven layers, to be written from their forwards, and graded.
+ABOUT = """Exercises: write the backwards of GPT-2's seven layers from their forwards, and grade them.
 
-A folder gets a file for each layer: its mathematics, its forward, and a backward to be written. --grade says
-which are right, and what is probably wrong with the others. It runs the files."""
+Writes a file per layer into a folder: its mathematics, its forward, and an empty backward. --grade runs the
+files and says which are right, and what is probably wrong with the others."""
 EXAMPLES = (
     ("gpt2 exercises", "write the exercises into the folder exercises"),
-    ("gpt2 exercises --grade", "grade what is written there"),
+    ("gpt2 exercises --grade", "grade them"),
     ("gpt2 exercises --hint gelu", "a hint; a second one with --more"),
-    ("gpt2 exercises work --grade --json grade.json", "for a grader: another folder, and a file"),
-    ("gpt2 exercises --solutions solved", "what to hand out afterwards"),
+    ("gpt2 exercises work --grade --json grade.json", "grade another folder, with a file of results"),
+    ("gpt2 exercises --solutions solved", "write the solutions"),
 )
 TO_WRITE = 'raise NotImplementedError("write this backward")'
 FOLDER = "exercises"  # where none is named
@@ -45,7 +45,7 @@ def sheet(name: str) -> ModuleType:
 
 
 def text_of(name: str, solved: bool) -> str:
-    """The file of an exercise, with its solution or with a backward to be written."""
+    """The text of an exercise, with its solution or with an empty backward."""
     source = Path(str(sheet(name).__file__)).read_text(encoding="utf-8")
     source = source[: source.index("\n\nHINTS = (")]
     if solved:
@@ -60,7 +60,7 @@ def text_of(name: str, solved: bool) -> str:
 
 
 def file_of(folder: Path, name: str) -> Path:
-    """Where an exercise lies."""
+    """The path of an exercise."""
     return folder / f"{ORDER.index(name) + 1}_{name}.py"
 
 
@@ -70,12 +70,12 @@ def grading(folder: Path) -> str:
 
 
 def write(folder: Path, solved: bool) -> None:
-    """Write all exercises. Raises UserError where one is there already."""
+    """Write all exercises. Raises UserError if one exists."""
     paths = {name: file_of(folder, name) for name in ORDER}
     for path in paths.values():
         if path.exists():
             raise UserError(
-                f"{path} is there already; name another folder, or grade what is written: {grading(folder)}"
+                f"{path} exists already; name another folder, or grade what is written: {grading(folder)}"
             )
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in paths.items():
@@ -83,9 +83,9 @@ def write(folder: Path, solved: bool) -> None:
 
 
 def grade(path: Path, name: str) -> dict[str, Any]:
-    """{name, state, message} of one exercise: `right`, `wrong`, or `open` where nothing is written yet.
+    """{name, state, message} of one exercise; state is `right`, `wrong`, or `open` if nothing is written yet.
 
-    Compared with the derivative of the sheet's own forward, not of the file's.
+    Compares with the derivative of the sheet's forward, not of the file's.
     """
 
     def graded(state: str, message: str = "") -> dict[str, Any]:
@@ -104,9 +104,9 @@ def grade(path: Path, name: str) -> dict[str, Any]:
         ad.check_backward(forward, backward, cases)
     except NotImplementedError:
         return graded("open", "not written yet")
-    except ad.BackwardMismatch as wrong:
-        kept = [line for line in str(wrong).split("\n")[1:] if line.startswith(("  case 0", "      "))]
-        lines = [f"{name}_backward is not the derivative of its forward:", *dict.fromkeys(kept)]
+    except ad.BackwardMismatch as mismatch:
+        details = [line for line in str(mismatch).split("\n")[1:] if line.startswith(("  case 0", "      "))]
+        lines = [f"{name}_backward is not the derivative of its forward:", *dict.fromkeys(details)]
         return graded("wrong", "\n".join(lines).replace(f"{name}.py:", f"{path.name}:"))
     except (Exception, SystemExit) as error:
         return graded("wrong", f"{name}_backward raises {raised(error, path)}")
@@ -139,7 +139,7 @@ def first_inside(folder: Path) -> Path | None:
 
 
 def report(results: Sequence[dict[str, Any]]) -> None:
-    """Print a line for each exercise, what is known of a mistake below it, and how many are right."""
+    """Print a line per exercise, what is wrong with it, and how many are right."""
     for result in results:
         first, *rest = (printable(line) for line in result["message"].split("\n"))
         state = painted(f"{result['state']:5}", STATES[result["state"]])
@@ -152,17 +152,17 @@ def report(results: Sequence[dict[str, Any]]) -> None:
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 exercises`."""
-    made = cli.Parser("exercises", ABOUT, EXAMPLES)
-    add = made.add_argument
+    command = cli.Parser("exercises", ABOUT, EXAMPLES)
+    add = command.add_argument
     add("folder", nargs="?", default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER}")
-    one = made.add_mutually_exclusive_group()
+    one = command.add_mutually_exclusive_group()
     about = "say which are right, and what is wrong with the others"
     one.add_argument("--grade", action="store_true", help=about)
     one.add_argument("--hint", metavar="LAYER", type=layer_of, choices=ORDER, help=", ".join(ORDER))
     one.add_argument("--solutions", metavar="OUT", help="write the solutions into this folder")
-    add("--json", metavar="FILE", help="with --grade: write the results there as well")
-    add("--more", action="store_true", help="with --hint: the second hint, which nearly says it")
-    return made
+    add("--json", metavar="FILE", help="with --grade: write the results to a file")
+    add("--more", action="store_true", help="with --hint: the second hint, which is nearly the solution")
+    return command
 
 
 def _run(args) -> int:
