@@ -20,7 +20,7 @@ def test_what_is_handed_out_has_no_solution_and_is_open(tmp_path, capsys):
     for name in ORDER:
         text = exercises.file_of(tmp_path / "mine", name).read_text()
         settings = ", *, num_heads" * (name == "attention")
-        how = f"    # python -m gpt2 exercises --grade says whether it is right, --hint {name} helps\n"
+        how = f"    # gpt2's command exercises grades it with --grade, and helps with --hint {name}\n"
         assert text.endswith(f"saved{settings}):\n{how}    {exercises.TO_WRITE}\n")
         assert "HINTS" not in text and f"def {name}_forward(" in text and f"Write `{name}_backward`" in text
     assert exercises.main([str(tmp_path / "mine"), "--grade"]) == 1

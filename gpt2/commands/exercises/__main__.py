@@ -35,7 +35,7 @@ EXAMPLES = (
 TO_WRITE = 'raise NotImplementedError("write this backward")'
 FOLDER = "exercises"  # where none is named
 WORDS = ("grade", "hint", "solutions")  # flags, which are easily typed without their dashes
-HOW = "# python -m gpt2 exercises --grade says whether it is right, --hint {name} helps"
+HOW = "# gpt2's command exercises grades it with --grade, and helps with --hint {name}"
 STATES = {"right": "green", "wrong": "red", "open": "blue"}
 
 
