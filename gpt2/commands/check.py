@@ -13,6 +13,7 @@ and random output gradients. Central differences need no derivative rules at all
 import inspect
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from numpy.typing import ArrayLike
 from gpt2 import autodiff as ad
 from gpt2 import cli
 from gpt2.backward import auto, compiled
-from gpt2.errors import UserError, reason, suggestion
+from gpt2.errors import UserError, printable, reason, suggestion
 from gpt2.hints import quoted, typed
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import at
@@ -232,6 +233,14 @@ def run_file(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: it cannot be run: {type(error).__name__}: {reason(error)}") from None
 
 
+def raised(error: BaseException, path: str | Path) -> str:
+    """An error that a function of a file raised, with the line that it comes from: "X at f.py:3: why"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    where = f" at {Path(path).name}:{lines[-1]}" if lines else ""
+    return f"{type(error).__name__}{where}: {reason(error)}"
+
+
 def pairs(path: str | Path) -> Iterator[tuple[str, Any, Any, list]]:
     """(name, forward, backward, cases) of every backward in a Python file. Runs the file.
 
@@ -278,6 +287,9 @@ def check_file(path: str | Path) -> bool:
             print(f"{painted('BAD', 'red')} {first.replace('_backward ', f'_backward ({where}) ', 1)}")
             for line in details or rest:
                 print("\n".join(cli.wrapped(line, min(cli.width(), 110) - 1)))
+        except (Exception, SystemExit) as error:
+            agree = False
+            print(f"{painted('BAD', 'red')} {name}_backward ({where}): {printable(raised(error, path))}")
     return agree
 
 
