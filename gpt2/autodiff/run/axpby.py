@@ -35,11 +35,11 @@ def axpby(alpha: float, x: np.ndarray, beta: float, y: np.ndarray, scratch: np.n
 
 @cache
 def _blas(char: str) -> Callable[..., None] | None:
-    """OpenBLAS's saxpby or daxpby; None if there is none, or if what it rounds to depends on the place."""
-    found = blas_library()
-    if found is None or char not in "fd":
+    """OpenBLAS's saxpby or daxpby; None if missing, or if its rounding depends on an entry's position."""
+    library = blas_library()
+    if library is None or char not in "fd":
         return None
-    lib, prefix, suffix = found
+    lib, prefix, suffix = library
     name = f"{prefix.replace('openblas', 'cblas')}_{'s' if char == 'f' else 'd'}axpby{suffix}"
     function = getattr(lib, name, None)
     if function is None:

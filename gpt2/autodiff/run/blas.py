@@ -11,7 +11,7 @@ import numpy as np
 
 
 def blas_library() -> tuple[ctypes.CDLL, str, str] | None:
-    """The OpenBLAS that NumPy's wheel carries, and the suffix of its names; None for another BLAS."""
+    """The OpenBLAS of NumPy's wheel, prefix and suffix of its names; None for another BLAS."""
     paths = []
     try:
         with open("/proc/self/maps") as maps:
@@ -42,10 +42,10 @@ def limit_blas_threads(n: int) -> bool:
 
         >>> limited = ad.limit_blas_threads(1)
     """
-    found = blas_library()
-    if found is None:
+    library = blas_library()
+    if library is None:
         return False
-    lib, prefix, suffix = found
+    lib, prefix, suffix = library
     getattr(lib, f"{prefix}_set_num_threads{suffix}")(ctypes.c_int(n))
     return True
 
@@ -55,15 +55,15 @@ def blas_kernels() -> str:
     """The family of processors whose kernels NumPy's OpenBLAS has loaded, "SkylakeX" or "Haswell" say; empty
     for another BLAS.
 
-    OPENBLAS_CORETYPE, set before NumPy is imported, names others. Products are rounded otherwise by others.
+    OPENBLAS_CORETYPE, set before NumPy is imported, chooses others, which may round products differently.
 
         >>> isinstance(ad.blas_kernels(), str)
         True
     """
-    found = blas_library()
-    if found is None:
+    library = blas_library()
+    if library is None:
         return ""
-    lib, prefix, suffix = found
+    lib, prefix, suffix = library
     name = getattr(lib, f"{prefix}_get_corename{suffix}", None)
     if name is None:
         return ""
