@@ -35,10 +35,10 @@ INSIDE_FUNCTIONS = {
     ("storage/lock.py", "msvcrt"): PLATFORM,
     ("storage/lock.py", "fcntl"): PLATFORM,
 }
-# Outside the standard library. numexpr is loaded on demand only.
+# Outside the standard library. numexpr and threadpoolctl are loaded on demand only.
 THIRD_PARTY = {
     "layers": {"numpy"},
-    "autodiff": {"numpy", "numexpr"},
+    "autodiff": {"numpy", "numexpr", "threadpoolctl"},
     "backward": {"numpy"},
     "model": {"numpy"},
 }

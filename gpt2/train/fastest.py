@@ -1,30 +1,30 @@
 """How a run trains by default: a few gradients are taken in each way, and the fastest way is taken.
 
-    settings, model, notes = choose(settings, config, make, spawn=True)
+    settings, model, notes, contender = choose(settings, config, make, spawn=True)
 
 A way is a backward, a kind of --parallel and a number of workers. Ways differ in the order in which they add
 up, so a run's last digits depend on the choice: it is printed in one line and kept with the run's settings,
-and a run that goes on, or names its way, is the same to the last bit. (As many shares as processes give the
-same bits.)
+and a run that goes on, or names its way, is the same to the last bit.
 
 Measuring must pay for itself: it may take MAX_MEASURING_SHARE of the run's time. Where it would take more,
 the first way is taken as it is. What was found in quiet is kept for this machine.
+
+As many processes as shares give the same bits. So where shares were taken, processes take some of the run's
+own steps (gpt2.parallel.handover): all that this costs is their start.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt2.autodiff import Choices, get_threads
-from gpt2.errors import UserError
 from gpt2.machine import free_memory, watched
 from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2
-from gpt2.model.optimizer import AdamW
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks
 from gpt2.parallel.shares import BatchShares
@@ -35,7 +35,7 @@ MAX_MEASURING_SHARE = 0.05  # of the run's time
 ROUNDS = 3  # in which each way is timed, in turns; the median counts
 MOST_ROUNDS = 15  # where ways lie close together and the price allows it
 MARGIN = 0.97  # a later way has to win by this much: the choice should not change with the noise
-START_S = 2.5  # that processes take to start and to compile, besides their steps
+START_S = 2.5  # that processes take to start and to compile
 DAYS = 30  # after which it is measured again
 
 chosen = Choices("ways.json", None, days=DAYS)
@@ -60,26 +60,21 @@ class Way(NamedTuple):
         return dataclasses.replace(s, backward=self.backward, parallel=self.parallel, workers=workers)
 
 
-def ways(s: Settings, threads: int, spawn: bool) -> list[Way]:
-    """Ways that these settings leave open. The first is for those who do not measure.
-
-    spawn   whether processes may be started: without a main guard they would run the script again
-    """
+def ways(s: Settings, threads: int) -> list[Way]:
+    """Ways that these settings leave open. The first is for those who do not measure."""
     plain = "whole" if s.compile == "on" else by_hand(s)
     backward = plain if s.backward == FASTEST else s.backward
     if s.parallel != FASTEST:
         return [Way(backward, s.parallel)]
-    found = [Way(backward, "none")]
+    open_ways = [Way(backward, "none")]
     if s.compile == "off" or s.detect_anomaly or launched_ranks() > 1:
-        return found
+        return open_ways
     n = auto.candidates(s.batch_size, threads)[-1]
     if n > 1:
-        found.append(Way(backward, "shares", n))
+        open_ways.append(Way(backward, "shares", n))
     if s.backward == FASTEST:
-        found.append(Way(by_hand(s), "none"))
-    if n > 1 and spawn:
-        found.append(Way(backward, "processes", n))
-    return found
+        open_ways.append(Way(by_hand(s), "none"))
+    return open_ways
 
 
 def by_hand(s: Settings) -> str:
@@ -89,31 +84,68 @@ def by_hand(s: Settings) -> str:
 
 def unmeasured(s: Settings) -> Settings:
     """The settings with the way that is taken where nothing is measured."""
-    return ways(s, 1, False)[0].applied(s)
+    return ways(s, 1)[0].applied(s)
 
 
-def choose(
-    s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], spawn: bool
-) -> tuple[Settings, GPT2, list[str]]:
-    """The settings with a way for FASTEST, the model that make(settings) gave for them, and what to note."""
+class Contender:
+    """Processes in place of as many shares: whether a run tries them in its own steps, and what it found."""
+
+    def __init__(self, s: Settings, shares: Way, key: tuple):
+        self.s, self.key = s, key
+        self.settings = shares._replace(parallel="processes").applied(s)
+        self.watch = ExitStack()
+        self.is_quiet = self.watch.enter_context(watched())
+
+    def is_worth(self, seconds: float) -> bool:
+        """Whether a run whose steps take so long by shares is long enough to start processes."""
+        self.watch.close()  # from here on processes work, which the watch would take for other programs
+        return MAX_MEASURING_SHARE * self.s.steps * seconds > START_S
+
+    def decided(self, parallel: str, seconds: Mapping[str, float]) -> None:
+        """Keep the decision for this machine, if both were timed."""
+        if len(seconds) == 2:
+            chosen.put(self.key, parallel, keep=self.is_quiet())
+
+
+class Choice(NamedTuple):
+    """What a run trains with, what there is to note, and what may be faster still."""
+
+    settings: Settings
+    model: GPT2
+    notes: list[str]
+    contender: Contender | None
+
+
+def choose(s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], spawn: bool) -> Choice:
+    """The settings with a way for FASTEST, and the model that make(settings) gave for them.
+
+    spawn   whether processes may be started: without a main guard they would run the script again
+    """
     if FASTEST not in (s.backward, s.parallel):
-        return s, make(s), []
-    open_ways = ways(s, get_threads(), spawn)
+        return Choice(s, make(s), [], None)
+    open_ways = ways(s, get_threads())
     key = key_of(s, config, open_ways)
-    if len(open_ways) > 1:
-        known = {str(way): way for way in open_ways}.get(chosen.get(key) or "")
-        if known is not None:
-            s = known.applied(s)
-            return s, make(s), [f"{known}: the fastest way when it was last measured here"]
-    model = make(open_ways[0].applied(s))
-    trial = Trial(s, model, open_ways)
-    with watched() as quiet:
-        best = trial.run()
-    if len(trial.times) > 1:
-        chosen.put(key, str(best), keep=quiet())
-    if best.backward != model.spec:
-        model = make(best.applied(s))
-    return best.applied(s), model, [trial.summary(best)]
+    way = {str(way): way for way in open_ways}.get(chosen.get(key) or "") if len(open_ways) > 1 else None
+    known = way is not None
+    model = make((way or open_ways[0]).applied(s))
+    if way is None:
+        trial = Trial(s, model, open_ways)
+        with watched() as quiet:
+            way = trial.run()
+        if len(trial.times) > 1:
+            chosen.put(key, str(way), keep=quiet())
+        if way.backward != model.spec:
+            model = make(way.applied(s))
+    contender = None
+    if spawn and s.parallel == FASTEST and way.parallel == "shares":
+        by_processes = way._replace(parallel="processes")
+        faster = chosen.get((*key, "processes"))
+        if faster == "processes":
+            way, known = by_processes, True
+        elif faster is None and fits(model, by_processes):
+            contender = Contender(s, way, (*key, "processes"))
+    note = f"{way}: the fastest way when it was last measured here" if known else trial.summary(way)
+    return Choice(way.applied(s), model, [note], contender)
 
 
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
@@ -151,15 +183,11 @@ class Trial:
         price = MAX_MEASURING_SHARE * gradients * step
         self.spent = (1 + ROUNDS) * step  # the first compiles what is needed anyway
         for way in others:
-            cost = compiling + (1 + ROUNDS) * step + START_S * (way.parallel == "processes")
-            if self.spent + cost > price or not self.fits(way):
+            if self.spent + compiling + (1 + ROUNDS) * step > price or not fits(self.model, way):
                 continue
             began = time.perf_counter()
-            if way.parallel == "processes":
-                self.times |= self.processes(way)
-            else:
-                runners[way] = self.runner(way)
-                timed(runners[way])
+            runners[way] = self.runner(way)
+            timed(runners[way])
             self.spent += time.perf_counter() - began + ROUNDS * step
         if len(runners) > 1:
             self.rounds(runners, price)
@@ -183,13 +211,6 @@ class Trial:
                     return
                 self.spent += another
 
-    def fits(self, way: Way) -> bool:
-        """Whether there is ample memory for it: parameters, moments, and gradients for every worker."""
-        free = free_memory()
-        frozen = self.model.num_parameters - self.model.flat_params.size  # shared by processes, else there
-        needed = (3 + way.workers) * self.model.flat_params.size + frozen * (way.parallel == "processes")
-        return free is None or needed * self.model.flat_params.itemsize < free / 2
-
     def runner(self, way: Way) -> Callable[[], Any]:
         """A function that takes a gradient, and its norm, in this way."""
         model = self.model
@@ -199,19 +220,6 @@ class Trial:
             model.freeze(self.model.frozen)
         cut = BatchShares(model, way.workers)
         return lambda: cut.gradient([self.batch])
-
-    def processes(self, way: Way) -> dict[Way, float]:
-        """Seconds of a gradient by worker processes: of a step, less the update that the others leave out."""
-        s, config = self.s, self.model.config
-        options = model_options(way.applied(s))
-        with suppress(UserError):  # too little memory, too few open files
-            step = auto.measure(
-                config, way.workers, s.batch_size, s.block_size, threads=s.threads, options=options
-            )
-            optimizer = AdamW(Zeros(self.model))
-            optimizer.update(1.0)
-            return {way: max(step - timed(lambda: optimizer.update(1.0)), 0.0)}
-        return {}
 
     def summary(self, best: Way) -> str:
         """The choice as a line."""
@@ -228,12 +236,13 @@ class Trial:
         )
 
 
-class Zeros:
-    """Parameters for timing alone."""
-
-    def __init__(self, model: GPT2):
-        self.flat_params, self.flat_grads = (np.zeros_like(model.flat_params) for _ in range(2))
-        self.decayed = model.decayed
+def fits(model: GPT2, way: Way) -> bool:
+    """Whether there is ample memory for it: parameters, moments, and gradients for every worker. What is not
+    trained is there already, or lies in memory that processes share."""
+    free = free_memory()
+    frozen = model.num_parameters - model.flat_params.size
+    needed = (3 + way.workers) * model.flat_params.size + frozen * (way.parallel == "processes")
+    return free is None or needed * model.flat_params.itemsize < free / 2
 
 
 def timed(work: Callable[[], Any]) -> float:

@@ -27,9 +27,17 @@ from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
 from gpt2.parallel.cores import ranks_from_env
+from gpt2.parallel.handover import Handover
 from gpt2.storage import runs
 from gpt2.train import fastest
-from gpt2.train.build import errors_as_flags, make_model, make_optimizer, model_config, start_team
+from gpt2.train.build import (
+    errors_as_flags,
+    make_model,
+    make_optimizer,
+    model_config,
+    start_processes,
+    start_team,
+)
 from gpt2.train.cost import check_memory
 from gpt2.train.kernels import VARIABLE
 from gpt2.train.settings import FASTEST, OWN, Settings
@@ -83,7 +91,9 @@ def resolve(
     config = model_config(s, words.vocab_size)
     check_tokens(s, (train, val), config.vocab_size)
     check_fits(s, config)
-    s, model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start, base), spawn)
+    s, model, choice, contender = fastest.choose(
+        s, config, lambda s: make_model(config, s, start, base), spawn
+    )
     d = model.description
     model.use_tokenizer(lambda: words)
     if d.file is not None:
@@ -92,6 +102,13 @@ def resolve(
     group = group or parallel.join("none")
     found = functools.cache(lambda: fingerprint(train, val, words))
     team, team_notes = start_team(s, model, optimizer, group, lambda: as_number(found()))
+    if contender is not None:
+        team = Handover(
+            team,
+            lambda: start_processes(contender.settings, model, optimizer, group)[0],
+            contender.is_worth,
+            contender.decided,
+        )
     if s.parallel in ("shares", "processes"):  # another number of workers would add up in another order
         s = replace(s, workers=str(team.size))
     slow = [slowness(layers)] if s.sample_tokens and (layers := unread(d)) else []

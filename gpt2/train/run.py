@@ -19,6 +19,7 @@ from gpt2.model.decoder import SlowGeneration
 from gpt2.model.description import described
 from gpt2.model.gpt2 import unflatten
 from gpt2.model.optimizer import cosine_lr
+from gpt2.parallel.handover import Handover
 from gpt2.sampling import generate
 from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
@@ -116,6 +117,14 @@ class Run:
         self.step += 1
         return {"loss": loss, "lr": lr, "grad_norm": norm}
 
+    def handed_over(self) -> str | None:
+        """What the team found out since the last call about how a step is fastest, kept with the settings."""
+        decision = self.team.news() if isinstance(self.team, Handover) else None
+        if decision:
+            self.settings = dataclasses.replace(self.settings, parallel=self.team.taken)
+            self._write_settings()
+        return decision
+
     def validation_loss(self) -> float:
         """Mean loss over the validation split, or over eval_batches of it, nats per token."""
         s = self.settings
@@ -161,13 +170,16 @@ class Run:
             return  # the files are the root's
         if self.model.description.file is not None:
             self.model.description.file.remember()
-        write_atomically(folder / runs.SETTINGS, to_toml(self.settings).encode())
+        self._write_settings()
         self.tokenizer.save(folder / runs.TOKENIZER)
         try:
             # Not buffered: what a full disk refuses is not written later, when the file is closed
             self.metrics = open(folder / runs.METRICS, "ab", buffering=0)
         except OSError as error:
             raise cannot_write(folder / runs.METRICS, error) from None
+
+    def _write_settings(self) -> None:
+        write_atomically(self.folder / runs.SETTINGS, to_toml(self.settings).encode())
 
     def record(self, **fields: Any) -> None:
         """Add a line to metrics.jsonl."""

@@ -13,6 +13,7 @@ FILES = {name: path for name, path in house.files().items() if stage(name)}
 INSIDE_FUNCTIONS = {
     ("gpt2.autodiff.interop", "torch"): "a package that need not be there, and is asked for by name",
     ("gpt2.autodiff.interop", "jax"): "as above",
+    ("gpt2.autodiff.run.blas", "threadpoolctl.ThreadpoolController"): "the engine runs without it",
     (
         "gpt2.autodiff.emit.numexpr",
         "numexpr",

@@ -277,7 +277,5 @@ def test_a_choice_is_kept_under_what_it_depends_on(name, tmp_path):
     open_ways = {"backward": "fastest", "parallel": "fastest", "compile": "on", "detect_anomaly": False}
     s = dataclasses.replace(values(tmp_path), **open_ways)
     other = dataclasses.replace(s, **{name: KEYED[name]})
-    keys = [
-        fastest.key_of(one, model_config(one, 40), fastest.ways(one, 2, spawn=True)) for one in (s, other)
-    ]
+    keys = [fastest.key_of(one, model_config(one, 40), fastest.ways(one, 2)) for one in (s, other)]
     assert keys[0] != keys[1]

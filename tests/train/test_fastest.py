@@ -2,20 +2,25 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
 from gpt2 import machine
 from gpt2.autodiff import set_threads
 from gpt2.autodiff.run import remembered
+from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
+from gpt2.parallel import handover
+from gpt2.parallel.processes import Processes
+from gpt2.parallel.shares import Shares
 from gpt2.storage import runs
-from gpt2.train import Settings, fastest, resumed_settings, steps, train
+from gpt2.train import Reporter, Settings, fastest, opened, resolve, resumed_settings, session, steps, train
 from gpt2.train.fastest import Way
 from gpt2.train.flags import read_toml
+from gpt2.train.loop import loop
 
 WHOLE, SHARES, MANUAL = Way("whole", "none"), Way("whole", "shares", 2), Way("manual", "none")
-PROCESSES = Way("whole", "processes", 2)
 LONG = Settings(n_layer=1, n_head=2, n_embd=16, block_size=8, batch_size=4, steps=10_000)
 
 
@@ -45,14 +50,13 @@ def clock(monkeypatch, seconds):
         return lambda: seconds[way]
 
     monkeypatch.setattr(fastest.Trial, "runner", runner)
-    monkeypatch.setattr(fastest.Trial, "processes", lambda self, way: {way: runner(self, way)()})
     return tried
 
 
 def chosen(s=LONG, spawn=False):
     """(the way that is taken, the model's backward, the note)."""
     config = GPT2Config(31, 8, s.n_layer, s.n_head, s.n_embd)
-    made, model, notes = fastest.choose(s, config, lambda s: GPT2(config, s.backward), spawn)
+    made, model, notes, _ = fastest.choose(s, config, lambda s: GPT2(config, s.backward), spawn)
     workers = int(made.workers) if made.workers != "auto" else 1
     return Way(made.backward, made.parallel, workers), model.spec, " ".join(notes)
 
@@ -61,23 +65,22 @@ def chosen(s=LONG, spawn=False):
 
 
 @pytest.mark.parametrize(
-    ("named", "threads", "spawn", "expected"),
+    ("named", "threads", "expected"),
     [
-        ({}, 2, False, [WHOLE, SHARES, MANUAL]),
-        ({}, 2, True, [WHOLE, SHARES, MANUAL, PROCESSES]),
-        ({}, 1, True, [WHOLE, MANUAL]),
-        ({"batch_size": 1}, 2, True, [WHOLE, MANUAL]),
-        ({"batch_size": 12}, 8, False, [WHOLE, Way("whole", "shares", 6), MANUAL]),
-        ({"backward": "auto"}, 2, False, [Way("auto", "none"), Way("auto", "shares", 2)]),
-        ({"parallel": "none"}, 2, True, [WHOLE]),
-        ({"parallel": "processes"}, 2, True, [Way("whole", "processes")]),
-        ({"compile": "off"}, 2, True, [MANUAL]),
-        ({"detect_anomaly": True}, 2, True, [WHOLE]),
+        ({}, 2, [WHOLE, SHARES, MANUAL]),
+        ({}, 1, [WHOLE, MANUAL]),
+        ({"batch_size": 1}, 2, [WHOLE, MANUAL]),
+        ({"batch_size": 12}, 8, [WHOLE, Way("whole", "shares", 6), MANUAL]),
+        ({"backward": "auto"}, 2, [Way("auto", "none"), Way("auto", "shares", 2)]),
+        ({"parallel": "none"}, 2, [WHOLE]),
+        ({"parallel": "processes"}, 2, [Way("whole", "processes")]),
+        ({"compile": "off"}, 2, [MANUAL]),
+        ({"detect_anomaly": True}, 2, [WHOLE]),
     ],
 )
-def test_ways_that_are_left_open(named, threads, spawn, expected):
+def test_ways_that_are_left_open(named, threads, expected):
     s = dataclasses.replace(LONG, **named)
-    assert fastest.ways(s, threads, spawn) == expected
+    assert fastest.ways(s, threads) == expected
     for way in expected:
         applied = way.applied(s)
         assert fastest.FASTEST not in (applied.backward, applied.parallel)
@@ -87,7 +90,7 @@ def test_ways_that_are_left_open(named, threads, spawn, expected):
 def test_a_rank_of_mpiexec_measures_nothing(monkeypatch):
     """The others would be at work beside it."""
     monkeypatch.setattr(fastest, "launched_ranks", lambda: 2)
-    assert fastest.ways(LONG, 2, True) == [WHOLE]
+    assert fastest.ways(LONG, 2) == [WHOLE]
 
 
 def test_what_is_named_is_obeyed(monkeypatch):
@@ -99,14 +102,14 @@ def test_what_is_named_is_obeyed(monkeypatch):
 # ---- Measuring ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("best", [WHOLE, SHARES, MANUAL, PROCESSES])
+@pytest.mark.parametrize("best", [WHOLE, SHARES, MANUAL])
 def test_the_fastest_way_is_taken(monkeypatch, best):
-    seconds = dict.fromkeys([WHOLE, SHARES, MANUAL, PROCESSES], 2.0) | {best: 1.0}
+    seconds = dict.fromkeys([WHOLE, SHARES, MANUAL], 2.0) | {best: 1.0}
     tried = clock(monkeypatch, seconds)
     way, backward, note = chosen(spawn=True)
     assert way == best and backward == best.backward
     assert set(tried) == set(seconds)
-    assert note.startswith(f"{best}: the fastest of 4 ways here, 1000 ms a gradient") and "2000 ms" in note
+    assert note.startswith(f"{best}: the fastest of 3 ways here, 1000 ms a gradient") and "2000 ms" in note
 
 
 def test_a_little_faster_is_not_enough(monkeypatch):
@@ -216,3 +219,92 @@ def test_a_run_keeps_its_way(monkeypatch, prose, tmp_path):
     halted = train(again, resume=True)
     assert halted.team.size == 2 and halted.step == 6
     assert halted.model.flat_params.tobytes() == through.model.flat_params.tobytes()
+
+
+# ---- Processes, tried in the run's own steps ---------------------------------------------------------------
+
+
+@pytest.fixture
+def run_of_shares(monkeypatch, prose, tmp_path, quiet):
+    """begun(seconds): a run that has taken shares and may start processes, its steps by these seconds."""
+    s = dataclasses.replace(LONG, data=str(prose[0]), tokenizer="byte", steps=20, warmup=1, sample_tokens=0)
+    s = dataclasses.replace(s, eval_every=0, eval_batches=1, threads=2)
+    monkeypatch.setattr(fastest.Trial, "run", lambda self: SHARES)
+    monkeypatch.setattr(session, "remember", lambda folder: None)
+    monkeypatch.setattr(fastest.Contender, "is_worth", lambda self, seconds: self.watch.close() or True)
+
+    def begun(seconds, **settings):
+        now = [0.0]
+        monkeypatch.setattr(handover, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+        for team in (Shares, Processes):
+
+            def step(self, *args, taken=team.step, name=team.__name__, **options):
+                now[0] += seconds[name]
+                return taken(self, *args, **options)
+
+            monkeypatch.setattr(team, "step", step)
+        return opened(
+            dataclasses.replace(s, out=str(tmp_path / "run"), **settings), overwrite=True, spawn=True
+        )
+
+    return begun
+
+
+@pytest.mark.parametrize(("shares", "processes", "taken"), [(1.0, 0.9, "processes"), (1.0, 0.98, "shares")])
+def test_processes_take_steps_and_the_run_goes_on_with_the_faster(
+    run_of_shares, tmp_path, capsys, shares, processes, taken
+):
+    """And the bits are those of shares all along."""
+    reporter = Told()
+    with run_of_shares({"Shares": shares, "Processes": processes}) as run:
+        reporter.begin(run)
+        teams = [type(run.team.team).__name__ for _ in loop(run, reporter)]
+        expected = f"2 shares: 1000 ms a step, 2 processes: {1e3 * processes:.0f} ms; going on with {taken}"
+        assert reporter.lines == [(14, expected)]
+        changed = taken.capitalize()
+        assert teams == ["Shares"] * 6 + ["Processes"] * 7 + [changed] * 7
+        assert run.settings.parallel == taken
+    assert read_toml(tmp_path / "run" / runs.SETTINGS, Settings)["parallel"] == taken
+    alone = train(dataclasses.replace(run.settings, parallel="shares", out=str(tmp_path / "alone")))
+    assert run.model.flat_params.tobytes() == alone.model.flat_params.tobytes()
+    assert (tmp_path / "run" / runs.LAST).exists()
+
+
+class Told(Reporter):
+    """Notes what a run says of how it goes on."""
+
+    def __init__(self):
+        self.lines = []
+
+    def noted(self, run, text):
+        self.lines.append((run.step, text))
+
+
+def test_what_processes_were_found_to_be_is_kept(run_of_shares, tmp_path):
+    remembered.remember(tmp_path)
+    with run_of_shares({"Shares": 1.0, "Processes": 0.5}) as run:
+        list(steps(run))
+    remembered.forget()
+    remembered.remember(tmp_path)
+    with run_of_shares({}) as run:
+        assert run.settings.parallel == "processes" and isinstance(run.team, Processes)
+    assert (
+        chosen(dataclasses.replace(run.settings, backward="fastest", parallel="fastest"))[0].parallel
+        != "processes"
+    )
+
+
+def test_processes_that_cannot_be_had_are_not_taken(run_of_shares, monkeypatch):
+    def refused(*args):
+        raise UserError("too little memory")
+
+    monkeypatch.setattr(resolve, "start_processes", refused)
+    with run_of_shares({"Shares": 1.0}) as run:
+        list(steps(run))
+        assert run.step == 20 and run.settings.parallel == "shares"
+
+
+def test_a_short_run_starts_no_processes(monkeypatch):
+    for count, worth in ((49, False), (51, True)):  # of 1 s each, against 2.5 s
+        contender = fastest.Contender(dataclasses.replace(LONG, steps=count), SHARES, ())
+        assert contender.is_worth(1.0) == worth

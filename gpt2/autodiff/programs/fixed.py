@@ -247,6 +247,7 @@ class _PairEntry(_Entry):
         graph = Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name)
         halves = pipeline.forward_backward(graph, wrt, (0,), rate=rate, ample=ample)
         self.graphs = halves.forward, halves.backward
+        self.saves_memory = rate > NS_PER_BYTE
 
     @cached_property
     def forward(self):
@@ -261,6 +262,8 @@ class _PairEntry(_Entry):
     def joint(self):
         """(inputs, cotangent) -> (out, gradients)."""
         graph, name = _joined(*self.graphs), f"{self.name}_and_gradients"
+        if not self.saves_memory:  # else what the backward computes again, it is to compute again here too
+            graph = self.pipeline.prepared(graph, "joined")
         return _Summing(graph, self.pipeline, name, half="both in one", lend=True)
 
     def make_all(self) -> None:
@@ -314,7 +317,7 @@ class FixedPair(_Entries):
     options   ad.Options, or None for the default ones
     name      what the programs are called in their sources; by default as f is
     rate      nanoseconds that keeping a byte costs (ops/cost.py): higher rates save memory and compute more
-              again
+              again, `both` too; at the default `both` computes nothing twice
     ample     bytes that may be kept nearly free of charge: the rate counts where more would be kept
     wanted    for each argument whether its gradient is wanted; None: of all. Nothing is computed or kept for
               the others: their gradients are None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
-from .blas import blas_library
+from .blas import numpys_blas
 
 
 def axpby(alpha: float, x: np.ndarray, beta: float, y: np.ndarray, scratch: np.ndarray) -> None:
@@ -36,13 +37,16 @@ def axpby(alpha: float, x: np.ndarray, beta: float, y: np.ndarray, scratch: np.n
 @cache
 def _blas(char: str) -> Callable[..., None] | None:
     """OpenBLAS's saxpby or daxpby; None if missing, or if its rounding depends on an entry's position."""
-    library = blas_library()
-    if library is None or char not in "fd":
+    library = numpys_blas()
+    if library is None or library.internal_api != "openblas" or char not in "fd":
         return None
-    lib, prefix, suffix = library
-    name = f"{prefix.replace('openblas', 'cblas')}_{'s' if char == 'f' else 'd'}axpby{suffix}"
-    function = getattr(lib, name, None)
-    if function is None:
+    kind = "s" if char == "f" else "d"
+    # NumPy's wheels have names with 64_ for 64-bit counts, and since 2.0 with scipy_
+    for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "_64", "")):
+        function = getattr(library.dynlib, f"{prefix}cblas_{kind}axpby{suffix}", None)
+        if function is not None:
+            break
+    else:
         return None
     number = ctypes.c_float if char == "f" else ctypes.c_double
     count = ctypes.c_int64 if suffix else ctypes.c_int

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
-import itertools
 import os
 from functools import cache
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    from threadpoolctl import LibController
 
 
-def blas_library() -> tuple[ctypes.CDLL, str, str] | None:
-    """The OpenBLAS of NumPy's wheel, prefix and suffix of its names; None for another BLAS."""
-    paths = []
+@cache
+def numpys_blas() -> LibController | None:
+    """The BLAS that NumPy has loaded: OpenBLAS, MKL, BLIS or FlexiBLAS. None for another one (Accelerate), or
+    where threadpoolctl is not installed.
+    """
     try:
-        with open("/proc/self/maps") as maps:
-            paths = sorted({line.split()[-1] for line in maps if "openblas" in line and ".so" in line})
-    except OSError:
-        root = os.path.dirname(np.__file__)
-        for folder in (os.path.join(os.path.dirname(root), "numpy.libs"), os.path.join(root, ".dylibs")):
-            if os.path.isdir(folder):
-                paths += [os.path.join(folder, f) for f in sorted(os.listdir(folder)) if "openblas" in f]
-    for path in paths:
-        try:
-            lib = ctypes.CDLL(path)
-        except OSError:
-            continue
-        for prefix, suffix in itertools.product(("scipy_openblas", "openblas"), ("64_", "_64", "")):
-            if hasattr(lib, f"{prefix}_set_num_threads{suffix}"):
-                return lib, prefix, suffix
-    return None
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    # SciPy's wheel brings one of its own
+    of_wheel = [
+        lib for lib in libraries if os.path.dirname(lib.filepath).endswith(("numpy.libs", "numpy/.dylibs"))
+    ]
+    return next(iter(of_wheel or libraries), None)
 
 
 def limit_blas_threads(n: int) -> bool:
@@ -37,16 +32,16 @@ def limit_blas_threads(n: int) -> bool:
 
     n   at least 1
 
-    Returns whether that could be done: it is for the OpenBLAS of NumPy's wheels. Where it is False, set
-    OMP_NUM_THREADS before NumPy is imported. set_threads(n) calls this with 1: the pool shares out products.
+    Returns whether that could be done: not for Apple's Accelerate, nor without threadpoolctl. Where it is
+    False, set OMP_NUM_THREADS before NumPy is imported. set_threads(n) calls this with 1: the pool shares out
+    products.
 
         >>> limited = ad.limit_blas_threads(1)
     """
-    library = blas_library()
+    library = numpys_blas()
     if library is None:
         return False
-    lib, prefix, suffix = library
-    getattr(lib, f"{prefix}_set_num_threads{suffix}")(ctypes.c_int(n))
+    library.set_num_threads(n)
     return True
 
 
@@ -60,12 +55,5 @@ def blas_kernels() -> str:
         >>> isinstance(ad.blas_kernels(), str)
         True
     """
-    library = blas_library()
-    if library is None:
-        return ""
-    lib, prefix, suffix = library
-    name = getattr(lib, f"{prefix}_get_corename{suffix}", None)
-    if name is None:
-        return ""
-    name.restype = ctypes.c_char_p
-    return name().decode()
+    library = numpys_blas()
+    return (library.architecture or "") if library is not None and library.internal_api == "openblas" else ""

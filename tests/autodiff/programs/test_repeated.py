@@ -377,3 +377,26 @@ def test_blocks_of_ones_own_are_recorded_each():
     model = GPT2(config, backward="whole", seed=0, block=block)
     tokens = np.arange(16).reshape(2, 8)
     assert not calls(model._whole_loss, *model.params.values(), tokens, tokens + 1)
+
+
+# ---- Forward and backward as one program -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rate", "twice"), [(None, False), (1.0, True)])
+def test_one_program_of_both_computes_again_only_to_save_memory(rate, twice):
+    """`centred` is cheaper to compute again than to keep, but not where it is at hand."""
+
+    def normalized(x):
+        centred = x - np.mean(x, -1, keepdims=True)
+        return centred / np.sqrt(np.mean(centred * centred, -1, keepdims=True) + 1e-5)
+
+    pair = ad.FixedPair(normalized, **({} if rate is None else {"rate": rate}))
+    x = np.random.default_rng(0).standard_normal((64, 300))
+    dout = np.random.default_rng(1).standard_normal(x.shape)
+    entry, _ = pair.entry((x,), {})
+    keys = [n.key() for n in entry.joint.graph.nodes if n.op not in ("input", "const")]
+    assert (len(set(keys)) < len(keys)) == twice
+    out, (gradient,) = pair.both(dout, x)
+    alone, saved = pair.forward(x)
+    np.testing.assert_allclose(out, alone, rtol=1e-12)
+    np.testing.assert_allclose(gradient, pair.backward(dout, saved)[0], rtol=1e-9, atol=1e-12)

@@ -1,0 +1,129 @@
+"""A team of shares that lets processes take a few of its steps, and goes on with the faster of the two.
+
+As many shares as processes give the same bits, so nothing but the time of a step depends on who takes it: a
+run may change over between any two steps, be killed there, and resume either way.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from gpt2.errors import UserError
+from gpt2.parallel.processes import Processes
+from gpt2.parallel.shares import Shares
+
+SKIPPED = 2  # steps after a change that do not count: the first one compiles, and touches new memory
+COUNTED = 5  # steps whose median counts
+KINDS = ("shares", "processes")
+MARGIN = 0.97  # processes have to win by this much: they take memory of their own
+
+
+class Handover:
+    """The methods of Team, carried out by `shares` and then, if they are faster, by as many processes.
+
+    taken     "shares" or "processes": whoever takes the next step
+
+    start     gives the Processes; may raise UserError
+    worth     of the seconds of a step: whether to start processes at all
+    decided   called once, with "shares" or "processes" and the seconds of a step of those that were tried
+    """
+
+    root = True
+
+    def __init__(
+        self,
+        shares: Shares,
+        start: Callable[[], Processes],
+        worth: Callable[[float], bool],
+        decided: Callable[[str, Mapping[str, float]], None],
+    ):
+        self.team: Shares | Processes = shares
+        self.size, self.model, self.optimizer = shares.size, shares.model, shares.optimizer
+        self.start, self.worth, self.decided = start, worth, decided
+        self.seconds: list[float] = []  # of the steps since the last change
+        self.times: dict[str, float] = {}  # "shares", "processes" -> seconds of a step
+        self.is_open = True  # the decision
+        self.is_told = False
+
+    def step(
+        self,
+        batches: Sequence[tuple[np.ndarray, np.ndarray]],
+        lr: float | None = None,
+        clip: float | None = 1.0,
+    ) -> tuple[float, float]:
+        """Team.step, and after some steps the change."""
+        begin = time.perf_counter()
+        result = self.team.step(batches, lr, clip)
+        if self.is_open:
+            self.seconds.append(time.perf_counter() - begin)
+            if len(self.seconds) == SKIPPED + COUNTED:
+                self._compare()
+        return result
+
+    @property
+    def taken(self) -> str:
+        return "processes" if isinstance(self.team, Processes) else "shares"
+
+    def news(self) -> str | None:
+        """What was found, as a line, at the first call after the decision between the two."""
+        if self.is_open or self.is_told:
+            return None
+        self.is_told = True
+        shares, processes = (f"{self.size} {way}: {1e3 * self.times[way]:.0f} ms" for way in KINDS)
+        return f"{shares} a step, {processes}; going on with {self.taken}"
+
+    def _compare(self) -> None:
+        """Start processes, or choose between them and shares."""
+        taken = self.taken
+        self.times[taken] = statistics.median(self.seconds[SKIPPED:])
+        self.seconds.clear()
+        if taken == "shares" and self.worth(self.times["shares"]):
+            with suppress(UserError):  # too little memory, too few open files
+                self.team.close()
+                self.team = self.start()
+                return
+        if taken == "processes" and self.times["processes"] >= MARGIN * self.times["shares"]:
+            self._back_to_shares()
+        self.is_open, self.is_told = False, len(self.times) < 2
+        self.decided(self.taken, self.times)
+
+    def _back_to_shares(self) -> None:
+        """End the processes; model and optimizer leave the shared memory, which is then given back."""
+        model, optimizer = self.model, self.optimizer
+        self.team.close()
+        model.use(model.flat_params.copy(), model.flat_grads.copy())
+        frozen = np.empty(model.num_parameters - model.flat_params.size, model.config.dtype)
+        model.freeze(model.frozen_copy(frozen))
+        optimizer.use(model.flat_params, model.flat_grads, optimizer.m.copy(), optimizer.v.copy())
+        self.team = Shares(model, optimizer, self.size)
+
+    def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
+        return self.team.loss(inputs, targets)
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.team.moments()
+
+    def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:
+        self.team.put_moments(m, v)
+
+    def from_root(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+    def wait_for_root(self) -> None:
+        pass  # no other worker is running
+
+    def highest(self, number: float) -> float:
+        return number
+
+    def close(self) -> None:
+        self.team.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.team.__exit__(kind, error, trace)
