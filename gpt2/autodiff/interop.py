@@ -160,7 +160,7 @@ def _plain(args: Any) -> Any:
 
 
 def _tensors_of(torch: types.ModuleType, args: Any) -> tuple[list, Callable]:
-    """The tensors in nested tuples, lists and dicts, and a function that puts other values in their places."""
+    """The tensors in nested tuples, lists and dicts, and a function that puts other values in place."""
     leaves: list = []
 
     def walk(x):

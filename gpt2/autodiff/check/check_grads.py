@@ -39,7 +39,7 @@ def check_grads(
 
     First derivatives are compared with central differences of f itself, with steps of 1e-3, and where these
     cross a kink of 1e-5. A function that is random or uses stop_gradient cannot be checked, and a derivative
-    below 1e-12 of the values (that of log at 1e12) is missed. Raises AutodiffError where f cannot be recorded.
+    below 1e-12 of the values (that of log at 1e12) is missed. Raises AutodiffError if f cannot be recorded.
 
         >>> ad.check_grads(lambda x: np.sum(np.tanh(x) ** 2), (np.array([0.5, -1.0]),), order=2)
     """

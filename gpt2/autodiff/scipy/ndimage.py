@@ -285,7 +285,7 @@ FURTHEST = 2.0**62  # beyond it a coordinate is no index
 
 
 def _not_finite(total: Any, axes: Sequence, mode: str, cval: Any) -> Any:
-    """Where a coordinate is nan or infinite the result is cval, as in SciPy; nan for inf in a wrapping mode."""
+    """cval where a coordinate is nan or infinite, as in SciPy; in a wrapping mode nan for inf."""
     beyond: Any = False
     infinite: Any = False
     for c in axes:

@@ -112,7 +112,7 @@ class Tape:
             )
 
     def pulled(self, grads: list) -> Any:
-        """The gradient with respect to the object, from those with respect to the results of its primitives."""
+        """The gradient by the object, from the gradients by the results of its primitives."""
         space = SPACES[class_of(self.x)](self.x)
         total = None
         for call, g in zip(self.calls, grads):

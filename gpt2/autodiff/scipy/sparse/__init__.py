@@ -43,7 +43,7 @@ def __dir__() -> list[str]:
 
 
 def _giving_ours(function: Callable) -> Callable:
-    """SciPy's function (eye, diags, kron, ...), with sparse results converted to the classes of this module."""
+    """SciPy's function (eye, diags, kron, ...), with sparse results as classes of this module."""
 
     @functools.wraps(function)
     def giving_ours(*args, **kwargs):
