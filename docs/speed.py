@@ -54,7 +54,7 @@ ORDER = (
 # Size -> what the picture calls it
 WORDS = {
     "4x128-B12T64": "4 layers, 128 wide; 12 x 64 letters",
-    "default": "4 layers, 128 wide; 8 x 64 tokens, GPT-2's vocabulary",
+    "default": "4 layers, 128 wide; 8 x 64 GPT-2 tokens",
     "8x256-B8T128": "8 layers, 256 wide; 8 x 128 tokens",
     "6x384-B12T256": "6 layers, 384 wide; 12 x 256 tokens",
     "124M-B4T64": "GPT-2, 12 layers, 768 wide; 4 x 64 tokens",
