@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from gpt2.errors import UserError, exit_status, nearest, suggestion
-from gpt2.hints import typed
+from gpt2.hints import quoted, typed
 from gpt2.output import painted
 
 PAGE = 80  # characters: --help and messages are no wider, however wide the terminal is
@@ -95,6 +95,8 @@ class Parser(argparse.ArgumentParser):
         return re.sub(r"(?m)^( {2,4})(--?[\w-]+)", lambda m: m[1] + painted(m[2], "blue"), text)
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("the following arguments are required") and self.examples:
+            message += f"; for example: {typed(self.examples[0][0])}"
         raise UserError(message)
 
     def long_flags(self) -> list[str]:
@@ -131,6 +133,8 @@ class Parser(argparse.ArgumentParser):
             return
         names = [str(choice) for choice in choices]
         text = f"{value!r} is none of {', '.join(names)}{suggestion(str(value), names)}"
+        if str(value).endswith(".py") and "--layers" in self.long_flags():
+            text += f"; a file of own layers is named by --layers {quoted(value)}"
         raise argparse.ArgumentError(action, text)
 
 

@@ -290,6 +290,11 @@ def test_check_of_a_file(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "BAD residual_backward (mine.py:4) is not the derivative" in said and "the sign is wrong" in said
     assert "ok  double_backward" in said
+    file.write_text(MINE.format(sign="1 / 0 * "))
+    assert check.main([str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "BAD residual_backward (mine.py:4): ZeroDivisionError at mine.py:5: division by zero\n" in said
+    assert "ok  double_backward" in said
     for text, message in (
         ("def f(", "it cannot be run: SyntaxError"),
         ("x = 1", "no function is called NAME_backward"),

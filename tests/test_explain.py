@@ -229,6 +229,10 @@ def test_command(capsys, tmp_path):
     assert "there is no folder" in capsys.readouterr().err and not (tmp_path / "nowhere").exists()
     assert command.main(["pear"]) == 2
     assert "'pear' is none of encoder, " in capsys.readouterr().err
+    assert command.main(["pear.py"]) == 2
+    assert "; a file of own layers is named by --layers pear.py\n" in capsys.readouterr().err
+    assert command.main([]) == 2
+    assert re.search(r"required: LAYER; for example: .* explain layernorm\n$", capsys.readouterr().err)
 
 
 def test_the_whole_model_on_a_page(capsys, monkeypatch):

@@ -10,6 +10,7 @@ forward may be left out. Other layers need a list NAME_cases: tuples of inputs, 
 import inspect
 import runpy
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from gpt2 import autodiff as ad
 from gpt2 import cli
 from gpt2.commands import certificate
-from gpt2.errors import UserError, reason, suggestion
+from gpt2.errors import UserError, printable, reason, suggestion
 from gpt2.hints import quoted, typed
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import at
@@ -36,6 +37,14 @@ def run_file(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: {reason(error)}") from None
     except (Exception, SystemExit) as error:
         raise UserError(f"{path}: it cannot be run: {type(error).__name__}: {reason(error)}") from None
+
+
+def raised(error: BaseException, path: str | Path) -> str:
+    """An error that a function of a file raised, with the line that it comes from: "X at f.py:3: why"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    where = f" at {Path(path).name}:{lines[-1]}" if lines else ""
+    return f"{type(error).__name__}{where}: {reason(error)}"
 
 
 def pairs(path: str | Path) -> Iterator[tuple[str, Any, Any, list]]:
@@ -84,6 +93,9 @@ def check_file(path: str | Path) -> bool:
             print(f"{painted('BAD', 'red')} {first.replace('_backward ', f'_backward ({where}) ', 1)}")
             for line in kept or rest:
                 print("\n".join(cli.wrapped(line, min(cli.width(), 110) - 1)))
+        except (Exception, SystemExit) as error:
+            right = False
+            print(f"{painted('BAD', 'red')} {name}_backward ({where}): {printable(raised(error, path))}")
     return right
 
 

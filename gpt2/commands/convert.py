@@ -136,6 +136,8 @@ def write_state(source: str, path: str | Path, data: str | Path, B: int = 4, T: 
     if len(tokens) < B * T + 1:
         raise UserError(f"{data}: {len(tokens)} tokens, a batch of B={B} and T={T} needs {B * T + 1}")
     model = _of_llmc(source)
+    if T > (most := model.config.block_size):
+        raise UserError(f"--block-size {T}: {source} reads at most {most} tokens; give --block-size {most}")
     inputs, targets = take(tokens, np.arange(B) * T, T)
     try:
         state = state_of(model, inputs, targets)

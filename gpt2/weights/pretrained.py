@@ -28,7 +28,7 @@ import numpy as np
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, reason, suggestion
-from gpt2.hints import install
+from gpt2.hints import install, quoted
 from gpt2.model.adapters import take
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
@@ -256,6 +256,8 @@ def load(
         made = found.model(), found.tokenizer()
         say(f"reading {found.path}" + _step_text(found.path if found.kind == "checkpoint" else None))
         return made
+    if os.path.isfile(run):
+        raise UserError(f"--run {run}: is a file, not the folder of a run; for weights: --init {quoted(run)}")
     folder = runs.existing(run)
     path = folder / (runs.BEST if which == "best" else runs.LAST)
     if not path.exists():
@@ -400,8 +402,8 @@ def _from_hub(name, repository):
     be slow, or not there. GPT2_OFFLINE=1 forbids it altogether.
     """
     advice = (
-        "put config.json and model.safetensors into a folder and give its path, or set GPT2_DATA_DIR "
-        f"to a folder that has them in {Path(repository).name}/"
+        "put config.json and model.safetensors into a folder and give its path, or that of llm.c's .bin, or "
+        f"set GPT2_DATA_DIR to a folder that has them in {Path(repository).name}/"
     )
     try:
         import huggingface_hub as hub

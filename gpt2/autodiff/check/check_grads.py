@@ -137,7 +137,8 @@ def check_backward(
         if not isinstance(case, (tuple, list)):
             kind = type(case).__name__
             raise TypeError(
-                f"check_backward: case {number} is {kind}, expected a tuple of inputs: write (x,)"
+                f"check_backward: case {number} is {kind}, expected a tuple of inputs: write [(x,)], "
+                "or [(x, y)] for two inputs"
             )
         inputs, static = case if _has_static(case) else (case, {})
         rng = np.random.default_rng(seed + number)
@@ -168,7 +169,12 @@ def check_one(
     leaves, tree = flatten(tuple(inputs))
     paths = tree.paths()
     dout_before, inputs_before = dout.copy(), [np.array(x) for x in leaves]
-    got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
+    try:
+        got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
+    except Exception as error:
+        arguments = "dout, saved" if saves else "dout, *inputs"
+        error.add_note(f"check_backward: the backward is called with {arguments}")
+        raise
     got = got if isinstance(got, (tuple, list)) else (got,)
     if len(got) != len(inputs):
         count = f"gradients returned: {len(got)}, inputs: {len(inputs)}"
