@@ -2,9 +2,9 @@
 
 A rule looks at one node whose arguments are final and gives a better node for it, or None. It is a pattern
 (patterns.py), or a function that writes its result as mathematics (`x * (a * b)`). The nodes that it makes
-are simplified in turn before any other rule sees them, so rules need not know of one another. A pass is a `Family` of rules; a sweep runs any number of
-families at once, shares equal values as it goes (hash-consing), and costs time linear in the graph.
-`simplify` sweeps until no rule applies.
+are simplified in turn before any other rule sees them, so rules need not know of one another. A pass is a
+`Family` of rules; a sweep runs any number of families at once, shares equal values as it goes
+(hash-consing), and costs time linear in the graph. `simplify` sweeps until no rule applies.
 
 A rule says what it keeps of the numbers, in one place, where it is registered:
 

@@ -173,10 +173,11 @@ def _unscaled(x: Node, sweep):
         return (c, apply(x.op, y, **x.attrs)) if c != 1 else (1.0, x)
     if x.op not in ("multiply", "negative"):
         return 1.0, x
-    p = Formula(x, sweep).term(x)
+    formula = Formula(x, sweep)
+    p = formula.as_product(x)
     if p.coef == 1 or not p.factors:
         return 1.0, x
-    return p.coef, build.broadcast(Term(1.0, p.factors).build(x.dtype, sweep), x.shape)
+    return p.coef, build.broadcast(formula.product(Term(1.0, p.factors)), x.shape)
 
 
 # einsum
