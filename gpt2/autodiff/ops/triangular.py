@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Node
-from . import batching
+from . import leads
 from .build import cast, swap_last
 from .linalg import float_dtype, lower, matrix_row, solve_infer
 from .table import apply, row
@@ -116,7 +116,7 @@ matrix_row(
     lowered=_lowered,
     jvp=_jvp,
     transpose=_transpose,
-    batch=batching.stacks,
+    leads=leads.STACKS,
 )
 
 # What the emitter puts in its place
