@@ -62,7 +62,7 @@ def batch_rule(op: Op, elementwise: bool) -> Callable | None:
 
 
 # arguments that broadcast
-def batch_of_elementwise(b: Batch, *args: Node, **attrs) -> Node:
+def batch_of_elementwise(b: Batch, *args: Node, **attrs: Any) -> Node:
     m = b.out.ndim
     return apply(b.out.op, *(b.aligned(x, has, m) for x, has in zip(args, b.flags)), **attrs)
 
@@ -274,8 +274,8 @@ def batch_of_gather(b: Batch, x: Node, *arrays: Node, spec: Sequence) -> Node:
         return apply("gather", x, *arrays, spec=(_whole(b), *spec))
     whole = b.front(x, b.flags[0])
     spec, arrays = _indexed(b, spec, arrays, b.flags[1:])
-    found = apply("gather", whole, *arrays, spec=spec)  # (n, *axes of the arrays, *others)
-    return transpose(found, _moved(found.ndim, m, first))
+    picked = apply("gather", whole, *arrays, spec=spec)  # (n, *axes of the arrays, *others)
+    return transpose(picked, _moved(picked.ndim, m, first))
 
 
 def rows_of_gather(n: Node, N: int, p: int) -> Flags:
@@ -313,11 +313,11 @@ def _one(b: Batch, x: Node, k: int) -> Node:
 def batch_of_along(b: Batch, *args: Node, axis: int) -> Node:
     """take_along, and its transpose: all arguments have the same axes."""
     first = b.out.op == "scatter_along_add"
-    given = [
+    whole = [
         b.front(x, has) if has or first and k == 0 else reshape(x, (1, *x.shape))
         for k, (x, has) in enumerate(zip(args, b.flags))
     ]
-    return apply(b.out.op, *given, axis=_behind(axis))
+    return apply(b.out.op, *whole, axis=_behind(axis))
 
 
 def batch_of_search(b: Batch, a: Node, v: Node, *, side: str) -> Node:

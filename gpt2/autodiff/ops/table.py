@@ -144,11 +144,11 @@ def root(n: Node) -> Node:
 
 def views_of(n: Node) -> list[Node]:
     """The views that lead from the root of n to n, the innermost first."""
-    found: list[Node] = []
+    views: list[Node] = []
     while n.op in VIEWS:
-        found.append(n)
+        views.append(n)
         n = n.args[0]
-    return found[::-1]
+    return views[::-1]
 
 
 def infer(op: str, args: tuple, attrs: dict) -> tuple[tuple, Any]:

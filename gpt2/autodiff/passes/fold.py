@@ -1,12 +1,18 @@
-"""Computes while compiling what is known by then, and takes out what does nothing.
+"""Computes what is known while compiling, and removes operations that change nothing.
 
-Constants meet constants, and operations that change nothing disappear. What keeps every bit says so. The
-rest is for math="fast", and takes two liberties beyond the letter of IEEE 754, as collect.py does. The sign
-of a zero is not kept where that costs an operation: 0 + x becomes x, though 0 + -0.0 is +0.0 (Python's
-sum() starts every sum of arrays with 0), and -(a - b) becomes b - a. And what is computed while compiling
-is rounded once where the program would have rounded at each step. Not taken, in no mode, is what gains
-nothing: 0 - x stays, as -x is -0.0 for x = 0.0. And x * 0 stays: it is
-nan where x is infinite or nan.
+What keeps every bit says so. The rest is for math="fast", and takes two liberties beyond the letter of
+IEEE 754, as collect.py does:
+
+    the sign of a zero   is not kept where that costs an operation: 0 + x becomes x, though 0 + -0.0 is +0.0
+                         (Python's sum() starts every sum of arrays with 0), and -(a - b) becomes b - a
+    constants            are rounded once where the program would have rounded at each step
+
+In no mode does 0 - x become -x, which is -0.0 for x = 0.0, and gains nothing; nor x * 0 become 0, which would
+be wrong where x is infinite or nan.
+
+A minus has one normal form: `x - y` between two terms, outside of products and quotients, and in the number
+where there is one. The other form, `x + -y` in all passes and `x - y` at the end, was tested: a fifth more
+rules are tried, and of 1,500 random graphs 188 cost more and 46 less.
 """
 
 from __future__ import annotations
@@ -86,9 +92,9 @@ def _constant_of(op: str, attrs: dict, dtype: np.dtype, alone: bool, arrays: tup
     """The op on constants, or numbers that were broadcast, of these shapes and dtypes: an array, or a number
     where that is `alone`.
     """
-    given = [np.asarray(v, d) for v, (_, d) in zip(values, arrays)]
-    given = [v if v.shape == s else np.broadcast_to(v, s) for v, (s, _) in zip(given, arrays)]
-    value = _evaluated(op, given, attrs)
+    operands = [np.asarray(v, d) for v, (_, d) in zip(values, arrays)]
+    operands = [v if v.shape == s else np.broadcast_to(v, s) for v, (s, _) in zip(operands, arrays)]
+    value = _evaluated(op, operands, attrs)
     return value if value is None else value.astype(dtype).item() if alone else value.astype(dtype)
 
 

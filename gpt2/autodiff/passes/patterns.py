@@ -106,12 +106,12 @@ class R:
             return None
         if self._single and not all(map(sweep.single, n.args)):
             return None
-        made = self._made(n, values)
-        if not isinstance(made, Node):
-            return full_like(n, made)
+        result = self._made(n, values)
+        if not isinstance(result, Node):
+            return full_like(n, result)
         if self._is_value:
-            return as_type_of(n, made)
-        return build.broadcast(made, n.shape) if made.dtype == n.dtype else None
+            return as_type_of(n, result)
+        return build.broadcast(result, n.shape) if result.dtype == n.dtype else None
 
 
 def _expression(text: str) -> ast.expr:
@@ -152,24 +152,24 @@ def _matcher(e: ast.expr) -> Matcher:
     if isinstance(e, ast.Name):
         known = e.id.isupper()
         return lambda n, values: values.setdefault(e.id, n) is n and (not known or number(n) is not None)
-    wanted = _number_of(e)
-    if wanted is not None:
-        return lambda n, values: _is(number(n), wanted)
+    literal = _number_of(e)
+    if literal is not None:
+        return lambda n, values: _is(number(n), literal)
     op, parts = _op_of(e)
     matchers = [_matcher(p) for p in parts]
     return lambda n, values: n.op == op and all([m(a, values) for m, a in zip(matchers, n.args)])
 
 
-def _is(value: Any, wanted: complex) -> bool:
+def _is(value: Any, literal: complex) -> bool:
     """Whether a number is the one of a pattern."""
     if value is None:
         return False
-    if isinstance(wanted, bool):
-        return bool(value) == wanted
-    if value != wanted:
+    if isinstance(literal, bool):
+        return bool(value) == literal
+    if value != literal:
         return False
-    signed = isinstance(wanted, float) and wanted == 0
-    return not signed or math.copysign(1.0, value) == math.copysign(1.0, wanted)
+    signed = isinstance(literal, float) and literal == 0
+    return not signed or math.copysign(1.0, value) == math.copysign(1.0, literal)
 
 
 def _maker(e: ast.expr) -> Maker:

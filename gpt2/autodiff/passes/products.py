@@ -65,10 +65,10 @@ def minus_of_the_smaller(n: Node, sweep: Sweep) -> Node | None:
     """
     for k, x in enumerate(n.args):
         other = n.args[1 - k]
-        found = _negated(x, sweep)
-        if found is not None and other.size < x.size and {x.dtype, other.dtype} == {n.dtype}:
+        positive = _negated(x, sweep)
+        if positive is not None and other.size < x.size and {x.dtype, other.dtype} == {n.dtype}:
             args = [_minus(other)] * 2
-            args[k] = found
+            args[k] = positive
             return apply("matmul", *args)
     return None
 
