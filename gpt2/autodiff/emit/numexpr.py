@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, GraphError, Node, is_scalar_const, remade, with_args
-from ..ops import rowwise
+from ..ops import leads
 from ..ops.table import root, row
 from ..switches import NO_NUMEXPR
 from .expressions import ATOM, BITS, FORMS, UNARY, Forms, Text, is_written, number_text, written
@@ -61,7 +61,7 @@ row(
     discontinuous=False,
     work="streams",
     streams=True,
-    by_rows=rowwise.elementwise,
+    leads=leads.ELEMENTWISE,
 )
 
 LONGEST = 1000  # characters of an expression: a square spells its argument twice

@@ -333,7 +333,7 @@ def _cut(N: int, per_block: int, even: bool) -> tuple[tuple[int, int], ...]:
 
 def by_rows(n: Node, N: int) -> tuple[bool, ...] | None:
     """For each argument ROW or WHOLE; None where `n` does not work row by row with N rows."""
-    rule = facts(n).by_rows
+    rule = facts(n).leads.rows
     if rule is None:
         return None
     p = row_axes(n.shape, N)

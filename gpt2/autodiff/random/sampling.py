@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import UnsupportedError
-from ..ops.table import apply, row
+from ..ops.table import Leads, apply, row
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _NODES, _WEIGHTS = (_NODES + 1.0) / 2.0, _WEIGHTS / 2.0  # on 0 .. 1
@@ -143,7 +143,7 @@ def _sample_row(name: str, slope) -> None:
         infer=lambda a, z: (z.shape, z.dtype),
         evaluate=lambda a, z: np.array(z),
         jvp=lambda t, out, a, z: _moved(name, t, a, z),
-        batch=_in_front,
+        leads=Leads(_in_front),
     )
     row(
         f"{name}_slope",
@@ -151,7 +151,7 @@ def _sample_row(name: str, slope) -> None:
         infer=lambda a, z: (z.shape, z.dtype),
         evaluate=lambda a, z: slope(a, z).astype(np.asarray(z).dtype),
         jvp=_no_second_derivative,
-        batch=_in_front,
+        leads=Leads(_in_front),
         cost=1000.0,
     )
 

@@ -24,7 +24,7 @@ import scipy.stats
 
 from ...errors import UnsupportedError
 from ...graph import Node, is_scalar_const
-from ...ops import rowwise
+from ...ops import leads
 from ...ops.build import absolute, equal, floor, log, sign, square, tanh, where
 from ...ops.elementwise import broadcast_shape
 from ...ops.table import apply, row
@@ -1022,7 +1022,7 @@ row(
     infer=lambda *args, law, method: (broadcast_shape(*args), result_dtype([a.dtype for a in args])),
     evaluate=evaluate,
     partials=partials,
-    by_rows=rowwise.elementwise,
+    leads=leads.ELEMENTWISE,
     cost=40.0,
     needs="scipy",
 )

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.linalg
 
 from ...graph import Node
-from ...ops import batching
+from ...ops import leads
 from ...ops.build import assemble, full_index, slice_, swap_last
 from ...ops.linalg import float_dtype
 from ...ops.table import apply, row
@@ -94,7 +94,7 @@ row(
     jvp=lambda t, out, x, which: frechet(x, t[0], which),
     cost=1000.0,
     needs="scipy",
-    batch=batching.as_it_is,
+    leads=leads.AS_IT_IS,
 )
 
 row(
@@ -109,5 +109,5 @@ row(
     transpose=_frechet_transpose,
     cost=4000.0,
     needs="scipy",
-    batch=batching.stacks,
+    leads=leads.STACKS,
 )

@@ -17,10 +17,10 @@ import numpy as np
 import scipy.sparse.linalg
 
 from ...graph import Node
-from ...ops.batching import Batch
 from ...ops.build import reshape, transpose
+from ...ops.leads import Batch
 from ...ops.linalg import float_dtype
-from ...ops.table import apply, row
+from ...ops.table import Leads, apply, row
 
 
 class Matrix:
@@ -91,7 +91,7 @@ row(
     cost=10.0,
     scheduled_alone=True,
     needs="scipy",
-    batch=_as_columns,
+    leads=Leads(_as_columns),
 )
 
 row(
@@ -103,5 +103,5 @@ row(
     cost=100.0,
     scheduled_alone=True,
     needs="scipy",
-    batch=_as_columns,
+    leads=Leads(_as_columns),
 )

@@ -18,7 +18,7 @@ import scipy.special
 
 from ...errors import UnsupportedError
 from ...graph import Node
-from ...ops import rowwise
+from ...ops import leads
 from ...ops.build import absolute, cos, equal, exp, log, sign, sin, sqrt, square, where
 from ...ops.elementwise import broadcast_shape, ufunc_dtype
 from ...ops.table import apply, row
@@ -381,7 +381,7 @@ def _row(name: str, function: np.ufunc, partials: Callable) -> None:
         infer=lambda *args: (broadcast_shape(*args), ufunc_dtype(function, tuple(a.dtype for a in args))),
         evaluate=function,
         partials=refusing,
-        by_rows=rowwise.elementwise,
+        leads=leads.ELEMENTWISE,
         cost=20.0,
         needs="scipy",
     )
@@ -409,7 +409,7 @@ row(
     ),
     evaluate=_psi_rise,
     partials=lambda out, x, h: (lambda: zeta(2.0, x + h) - zeta(2.0, x), lambda: zeta(2.0, x + h)),
-    by_rows=rowwise.elementwise,
+    leads=leads.ELEMENTWISE,
     cost=60.0,
     needs="scipy",
 )
