@@ -254,14 +254,16 @@ def bars(
     most: float = float("inf"),
     rule: float | None = None,
     below: str = "",
+    right: float = 150,
 ) -> Any:
     """Groups of bars below their headings. Of the colour "limit" only the outline is drawn.
 
     keys   name of a colour -> what it stands for      most   bars are cut there, and a gap says so
     left   pixels for the names of bars                rule   a line at this length
+    right  pixels for their values
     """
     deep = sum((28 if heading else 0) + 22 * len(group) + 8 for heading, group in groups.items())
-    top, right = 38 + 26 * bool(keys), 150
+    top = 38 + 26 * bool(keys)
     longest = min(most, max(length for group in groups.values() for bar in group for _, length in bar.parts))
     pixel = longest / (width - left - right)
     with look():

@@ -278,6 +278,8 @@ CALLS = {
 HEAD = """\
 # The map
 
+Find the file that you want to read or change, and see what it may import.
+
 ## Read these six files first
 
 Some {lines:,} lines: a layer of GPT-2, its forward and backward, how it is trained, and one rule and one pass

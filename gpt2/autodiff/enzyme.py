@@ -18,8 +18,8 @@ runs f, so that out, mean and rstd hold what f writes, and then its backward:
                                                      overwrites all of it
     the result of f, if it is a number               has the gradient 1
 
-That an output's shadow is used up is Enzyme's rule, and what lets chains of such calls run backwards in the
-same buffers. Set gradients that should start from zero to zero before the call. Moses and Churavy 2020,
+Consuming an output's shadow is Enzyme's rule, which lets chains of such calls run backwards in the same
+buffers. Set gradients that should start from zero to zero before the call. Moses and Churavy 2020,
 Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize Fast Gradients.
 """
 
@@ -97,7 +97,7 @@ class Duplicated:
 
 
 class Enzyme(Transform):
-    """Called with (arguments, shadows): shadows has None where there is none."""
+    """The transform of autodiff: called with (arguments, shadows), None for an argument without a shadow."""
 
     name, suffix, takes_out = "autodiff", "autodiff", False
 
@@ -146,7 +146,7 @@ class Enzyme(Transform):
         shadows: dict[int, int] = {}
         n, none = len(call.leaf_range(0)), Tree(dict, (), (), 0)
         inner = Arguments(call.args[0], {}, call.leaves[:n], Tree.of(call.subtree(0), none))
-        given = Arguments(
+        shadow_call = Arguments(
             call.args[1],
             {},
             call.leaves[n:],
@@ -157,20 +157,20 @@ class Enzyme(Transform):
             if kind is Active:
                 active.append(active_leaf(inner, k, f))
             elif kind is Duplicated:
-                own, theirs = paths, given.subtree(k).paths()
+                own, theirs = paths, shadow_call.subtree(k).paths()
                 if own != theirs or not own:
                     raise AutodiffError(
                         f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
                         "an array for each array"
                     )
-                for leaf, shadow, path in zip(leaves, given.leaf_range(k), paths):
-                    check_shadow(inner.leaves[leaf], given.leaves[shadow], argument_text(f, k, path))
+                for leaf, shadow, path in zip(leaves, shadow_call.leaf_range(k), paths):
+                    check_shadow(inner.leaves[leaf], shadow_call.leaves[shadow], argument_text(f, k, path))
                     shadows[leaf] = n + shadow
         return active, shadows
 
     def result_seed(self, rec: Recording) -> list:
-        """The gradient 1 of a number that f returns; nothing for None or a written argument."""
-        found = []
+        """The seed 1 for a number that f returns; none for None or a written argument."""
+        seeds = []
         written = set(rec.graph.outputs[rec.n_results :])
         for out in rec.graph.outputs[: rec.n_results]:
             if out in written:
@@ -181,8 +181,8 @@ class Enzyme(Transform):
                     "number, or nothing and write its results to arguments"
                 )
             if out.dtype.kind in "fc":
-                found.append((out, const(1.0, out.dtype)))
-        return found
+                seeds.append((out, const(1.0, out.dtype)))
+        return seeds
 
 
 def active_leaf(call: Arguments, k: int, f: Callable) -> int:

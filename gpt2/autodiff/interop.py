@@ -1,14 +1,14 @@
 """Functions and arrays of other libraries: PyTorch and JAX, both ways.
 
     ad.from_torch(f)     a function of tensors, or a module, as one of arrays, with PyTorch's gradient
-    ad.to_torch(f)       a function of arrays as one of tensors, through which loss.backward() leads
+    ad.to_torch(f)       a function of arrays as one of tensors, for loss.backward()
     ad.from_jax(f)       a function of JAX's arrays as one of NumPy's, with JAX's gradient
     ad.to_jax(f)         a function of arrays as one that jax.grad and jax.jit take
     ad.as_numpy(tree)    a tree in which arrays of other libraries are NumPy's, in the same memory
 
-Each uses the public interface of its package alone, which is imported when the function is called. What goes
-over is values; a gradient is computed by the library that knows the function, and is such a function again,
-so that there are derivatives of any order.
+Each uses only the public interface of its package, which is imported when the function is called. Values are
+passed; a gradient is computed by the library that knows the function, and is such a function again, so that
+there are derivatives of any order.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .tree import flatten, tree_map, unflatten
 def as_numpy(tree: Any) -> Any:
     """The tree with every array of another library as NumPy's: through __array__ or its interface, or DLPack.
 
-    Memory is shared where the library can share it. A tensor that requires a gradient is refused: the link to
-    it would be cut.
+    Memory is shared where the library can share it. A tensor that requires a gradient is refused, as it would
+    be detached.
 
         >>> import torch
         >>> ad.as_numpy({"x": torch.ones(2), "y": (np.ones(2), 3)})
@@ -40,8 +40,8 @@ def as_numpy(tree: Any) -> Any:
     """
     if isinstance(tree, (tuple, list, dict)):
         parts = tree.values() if isinstance(tree, dict) else tree
-        made = [as_numpy(x) for x in parts]
-        return dict(zip(tree, made)) if isinstance(tree, dict) else type(tree)(made)
+        arrays = [as_numpy(x) for x in parts]
+        return dict(zip(tree, arrays)) if isinstance(tree, dict) else type(tree)(arrays)
     if isinstance(tree, (np.ndarray, np.generic, float, complex, int, str)) or tree is None:
         return tree
     if getattr(tree, "requires_grad", False):
@@ -108,8 +108,8 @@ def _from_torch(
             return _from_torch(torch, pulled, name, adapted.recording_rule)(dout, args)
         args = _plain(args)
         dout = tuple(dout) if isinstance(out, tuple) else dout
-        found, tree = _tensors_of(torch, _torch_gradient(torch, f, _douts(torch, dout), tensors(args)))
-        return tree([x.detach().numpy() if x.is_floating_point() or x.is_complex() else None for x in found])
+        grads, tree = _tensors_of(torch, _torch_gradient(torch, f, _douts(torch, dout), tensors(args)))
+        return tree([x.detach().numpy() if x.is_floating_point() or x.is_complex() else None for x in grads])
 
     run.__name__ = name
     adapted = custom_vjp(run)
@@ -119,7 +119,7 @@ def _from_torch(
 
 
 def _spread(dout: Any) -> list:
-    """What is in nested containers, with a None for each result that has no derivative."""
+    """The leaves of nested containers, None for each result that has no derivative."""
     if isinstance(dout, (tuple, list, dict)):
         return [x for part in (dout.values() if isinstance(dout, dict) else dout) for x in _spread(part)]
     return [dout]
@@ -137,30 +137,30 @@ def _torch_gradient(torch: types.ModuleType, f: Callable, dout: Any, args: tuple
     leaves, tree = _tensors_of(torch, args)
     real = [x.is_floating_point() or x.is_complex() for x in leaves]
     with torch.enable_grad():
-        given = [
+        inputs = [
             x.detach().requires_grad_() if r and not x.requires_grad else x for x, r in zip(leaves, real)
         ]
-        found = f(*tree(given))
-        outs, _ = _tensors_of(torch, found)
-        asked = zip(outs, _spread(dout), strict=True)
-        pairs = [(o, d.to(o.dtype)) for o, d in asked if d is not None and o.requires_grad]
-        moving = [x for x, r in zip(given, real) if r]
+        results = f(*tree(inputs))
+        outs, _ = _tensors_of(torch, results)
+        requested = zip(outs, _spread(dout), strict=True)
+        pairs = [(o, d.to(o.dtype)) for o, d in requested if d is not None and o.requires_grad]
+        moving = [x for x, r in zip(inputs, real) if r]
         grads = [None] * len(moving)
         if pairs:
             outs, douts = zip(*pairs)
             grads = torch.autograd.grad(outs, moving, douts, create_graph=True, allow_unused=True)
     whole = iter([torch.zeros_like(x) if g is None else g for x, g in zip(moving, grads)])
-    return tree([next(whole) if r else x for x, r in zip(given, real)])
+    return tree([next(whole) if r else x for x, r in zip(inputs, real)])
 
 
 def _plain(args: Any) -> Any:
-    """The arguments as arrays. A recorded one is refused here, so that the function runs as plain Python."""
+    """The arguments as arrays. Recorded ones are refused, so that the function runs as plain Python."""
     leaves, tree = flatten(args)
     return unflatten(tree, [np.asarray(x) for x in leaves])
 
 
 def _tensors_of(torch: types.ModuleType, args: Any) -> tuple[list, Callable]:
-    """The tensors in nested tuples, lists and dicts, and what puts other things in their places."""
+    """The tensors in nested tuples, lists and dicts, and a function that puts other values in place."""
     leaves: list = []
 
     def walk(x):
@@ -208,25 +208,25 @@ def _torch_function(torch: types.ModuleType, f: Callable) -> Any:
     class Derived(torch.autograd.Function):  # type: ignore[name-defined]
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            given = [x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x for x in args]
+            arrays = [x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x for x in args]
             if not any(ctx.needs_input_grad):
-                out = f(*given)
+                out = f(*arrays)
             else:
-                out, ctx.pull = vjp(f, *given)
+                out, ctx.pull = vjp(f, *arrays)
             several = isinstance(out, tuple)
-            made = [torch.from_numpy(np.array(x)) for x in (out if several else (out,))]
+            outs = [torch.from_numpy(np.array(x)) for x in (out if several else (out,))]
             ctx.several, ctx.kinds = several, [np.asarray(x).dtype for x in (out if several else (out,))]
-            ctx.mark_non_differentiable(*[x for x in made if not (x.is_floating_point() or x.is_complex())])
+            ctx.mark_non_differentiable(*[x for x in outs if not (x.is_floating_point() or x.is_complex())])
             ctx.args = [None if isinstance(x, torch.Tensor) else x for x in args]
             ctx.save_for_backward(*(x for x in args if isinstance(x, torch.Tensor)))
-            return tuple(made) if several else made[0]
+            return tuple(outs) if several else outs[0]
 
         @staticmethod
         def backward(ctx: Any, *douts: Any) -> Any:
             if torch.is_grad_enabled():
                 return _torch_once_more(f, ctx, douts)
-            given = [d.numpy() if k.kind in "fc" else None for d, k in zip(douts, ctx.kinds)]
-            grads = ctx.pull(tuple(given) if ctx.several else given[0])
+            cotangents = [d.numpy() if k.kind in "fc" else None for d, k in zip(douts, ctx.kinds)]
+            grads = ctx.pull(tuple(cotangents) if ctx.several else cotangents[0])
             return tuple(
                 torch.from_numpy(np.array(g)) if wanted and g is not None else None
                 for g, wanted in zip(grads, ctx.needs_input_grad)
@@ -239,17 +239,17 @@ def _torch_once_more(f: Callable, ctx: Any, douts: Sequence) -> tuple:
     """The gradient as a function of tensors of the same kind, which can be differentiated again."""
     saved = iter(ctx.saved_tensors)
     args = [next(saved) if x is None else x for x in ctx.args]
-    wanted = [k for k, asked in enumerate(ctx.needs_input_grad) if asked]
+    wanted = [k for k, needed in enumerate(ctx.needs_input_grad) if needed]
     real = [k for k, kind in enumerate(ctx.kinds) if kind.kind in "fc"]
 
     def pulled(*values):
-        given = dict(zip(real, values[len(args) :]))
-        whole = tuple(given.get(k) for k in range(len(ctx.kinds)))
+        cotangents = dict(zip(real, values[len(args) :]))
+        whole = tuple(cotangents.get(k) for k in range(len(ctx.kinds)))
         grads = vjp(f, *values[: len(args)])[1](whole if ctx.several else whole[0])
         return tuple(grads[k] for k in wanted)
 
-    found = dict(zip(wanted, to_torch(pulled)(*args, *(douts[k] for k in real))))
-    return tuple(found.get(k) for k in range(len(args)))
+    gradients = dict(zip(wanted, to_torch(pulled)(*args, *(douts[k] for k in real))))
+    return tuple(gradients.get(k) for k in range(len(args)))
 
 
 # ---- JAX -------------------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ def _from_jax(f: Callable, recording_rule: list) -> custom_vjp:
         if all(_is_real(x) for x in flatten((out, args))[0]):
             return _from_jax(pulled, recording_rule)(dout, args)
         args = _plain(args)
-        found, pull = jax.vjp(f, *args)
-        douts = jax.tree.map(lambda d, o: np.asarray(d, o.dtype), dout, found)
+        primal, pull = jax.vjp(f, *args)
+        douts = jax.tree.map(lambda d, o: np.asarray(d, o.dtype), dout, primal)
         grads = pull(douts)
         return jax.tree.map(lambda g, x: np.asarray(g) if _is_real(x) else None, grads, args)
 
@@ -299,8 +299,8 @@ def _from_jax(f: Callable, recording_rule: list) -> custom_vjp:
 def to_jax(f: Callable) -> Callable:
     """A function of arrays, as one that JAX differentiates and compiles: a jax.custom_vjp over callbacks.
 
-    Its arguments and results may be trees of arrays. f runs once on zeros of the arguments' types, which
-    tells the types of its results. Under jax.vmap it runs for one example after another.
+    Its arguments and results may be trees of arrays. f runs once on zeros of the arguments' types, to learn
+    the types of its results. Under jax.vmap it runs for one example after another.
 
         >>> import jax
         >>> jax.grad(ad.to_jax(lambda x: np.sum(np.sin(x))))(np.zeros(2, np.float32))

@@ -408,6 +408,13 @@ KEPT = {
         t4: f32[2,3,4] = multiply(t2, 0.25)
         return t4""",
     ),
+    "a reshape to more axes that joins two": (
+        lambda v: reshape(v.x * slice_(v.x, ((0, 1, 1), (0, 3, 1), (0, 4, 1))), (1, 1, 6, 4)),
+        """t1: f32[1,3,4] = slice(x, index=((0,1,1),(0,3,1),(0,4,1)))
+        t2: f32[2,3,4] = multiply(x, t1)
+        t3: f32[1,1,6,4] = reshape(t2, shape=(1,1,6,4))
+        return t3""",
+    ),
     "a number too small to be inverted": (
         lambda v: v.x / 1e-40,
         "t2: f32[2,3,4] = divide(x, 1e-40)\nreturn t2",
