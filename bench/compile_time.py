@@ -53,12 +53,12 @@ class Stages:
         self.times = dict.fromkeys(STAGES, 0.0)
         self.ops = 0
 
-    def on_stage(self, title, made, seconds):
-        """What the compiler tells after each of its stages."""
+    def on_stage(self, title, result, seconds):
+        """Called by the compiler after each of its stages."""
         if title in TITLES:
             self.times[TITLES[title]] += seconds * 1e3
         if title in ("forward", "backward"):
-            self.ops += sum(n.op not in ("input", "const") for n in made.nodes)
+            self.ops += sum(n.op not in ("input", "const") for n in result.nodes)
 
     def least(self, other):
         """The smaller time of the two, stage by stage."""
@@ -98,9 +98,9 @@ def print_row(name, s):
 def print_growth(sizes):
     """A row for each program of bench/growth.py: milliseconds an operation, for each number of operations."""
     print("  ".join([f"{'ms an operation':<15}", *(f"{n:>10}" for n in sizes)]))
-    for name, made in PROGRAMS.items():
-        compiling(*made(50))  # what is loaded on first use is
-        figures = [growth(made, n) for n in sizes if n <= MOST.get(name, n)]
+    for name, program_at in PROGRAMS.items():
+        compiling(*program_at(50))  # what is loaded on first use is
+        figures = [growth(program_at, n) for n in sizes if n <= MOST.get(name, n)]
         texts = [f"{x:>10.3f}" for x in figures] + [f"{'-':>10}"] * (len(sizes) - len(figures))
         print("  ".join([f"{name:<15}", *texts]), flush=True)
 

@@ -254,14 +254,16 @@ def bars(
     most: float = float("inf"),
     rule: float | None = None,
     below: str = "",
+    right: float = 150,
 ) -> Any:
     """Groups of bars below their headings. Of the colour "limit" only the outline is drawn.
 
     keys   name of a colour -> what it stands for      most   bars are cut there, and a gap says so
     left   pixels for the names of bars                rule   a line at this length
+    right  pixels for their values
     """
     deep = sum((28 if heading else 0) + 22 * len(group) + 8 for heading, group in groups.items())
-    top, right = 38 + 26 * bool(keys), 150
+    top = 38 + 26 * bool(keys)
     longest = min(most, max(length for group in groups.values() for bar in group for _, length in bar.parts))
     pixel = longest / (width - left - right)
     with look():
@@ -347,8 +349,8 @@ def svg(figure: Any) -> str:
 
 def dark(text: str) -> str:
     """A picture in light colours as one in dark ones."""
-    there = {light: dark for light, dark in PALETTE.values()}
-    return re.sub("|".join(there), lambda found: there[found[0]], text)
+    colours = {light: dark for light, dark in PALETTE.values()}
+    return re.sub("|".join(colours), lambda match: colours[match[0]], text)
 
 
 def pair(folder: Path, name: str, text: str) -> dict[Path, str]:

@@ -40,10 +40,10 @@ class Ours:
 
     def __init__(self, folder, threads, train, targets, backward="whole"):
         set_threads(threads)
-        found = pretrained.find(folder)
+        weights = pretrained.find(folder)
         tuning = Tuning(train, lora_targets=targets)
-        self.model = GPT2(found.config, backward, seed=None, train=tuning)
-        found.into(self.model)
+        self.model = GPT2(weights.config, backward, seed=None, train=tuning)
+        weights.into(self.model)
         self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS)
 
     def __call__(self, tokens, targets):
@@ -129,7 +129,7 @@ def measure(names, folder, threads, targets, rounds, steps):
     players = {f"finetune-{name}": name for name in names}
     with Contest(players, threads, partial(set_up, folder=folder, targets=targets)) as contest:
         contest.play(rounds, math.inf, block=steps, long_s=math.inf)
-        found = {
+        results = {
             players[player]: {
                 "seconds": ratios.of_rounds(parts["step"]),
                 "loss": contest.facts[player]["loss"],
@@ -137,19 +137,19 @@ def measure(names, folder, threads, targets, rounds, steps):
             }
             for player, parts in contest.samples.items()
         }
-    check(found)
-    order = [name for name in names if name in found]
+    check(results)
+    order = [name for name in names if name in results]
     return {
-        "contenders": {name: found[name] for name in order},
+        "contenders": {name: results[name] for name in order},
         "absent": contest.absent,
         "load": contest.load,
     }
 
 
-def check(found):
+def check(results):
     """Raise UserError unless all contenders begin with the same loss."""
-    first = next(iter(found.values()), {}).get("loss")
-    for name, facts in found.items():
+    first = next(iter(results.values()), {}).get("loss")
+    for name, facts in results.items():
         if not abs(facts["loss"] - first) <= TOLERANCE * abs(first):
             raise UserError(f"{name} begins with a loss of {facts['loss']}, the others with {first}")
 
@@ -159,18 +159,18 @@ def median(seconds):
 
 
 def as_text(result):
-    found = result["contenders"]
-    told = ratios.plural(result["threads"], "thread")
-    lines = [f"{result['model']}, B{B} T{T}, lora:{RANK} on {result['targets']}, {told}"]
-    peers = {name: median(found[name]["seconds"]) for name in found if name in PEERS}
+    timed = result["contenders"]
+    threads = ratios.plural(result["threads"], "thread")
+    lines = [f"{result['model']}, B{B} T{T}, lora:{RANK} on {result['targets']}, {threads}"]
+    peers = {name: median(timed[name]["seconds"]) for name in timed if name in PEERS}
     fastest = min(peers, key=peers.get, default=None)
-    for name, facts in found.items():
+    for name, facts in timed.items():
         seconds = facts["seconds"]
         held = f"{1e3 * median(seconds):9.0f} ms   {facts['bytes'] / 2**30:6.2f} GiB at most"
         by = [
-            f"{median([a / b for a, b in zip(seconds, found[other]['seconds'])]):.2f} of {other}"
+            f"{median([a / b for a, b in zip(seconds, timed[other]['seconds'])]):.2f} of {other}"
             for other in ("full", fastest)
-            if other in found and other != name and name.startswith("lora")
+            if other in timed and other != name and name.startswith("lora")
         ]
         lines.append(f"  {name:<14}{held}   {', '.join(by)}".rstrip())
     return "\n".join([*lines, *contenders.absences(result["absent"]), program.load_line(result["load"])])

@@ -48,13 +48,13 @@ def main(argv: list[str]) -> None:
 
     jax.config.update("jax_enable_x64", True)
     x = np.random.default_rng(4).normal(size=args.size)
-    there = jax.numpy.asarray(x)
+    on_device = jax.numpy.asarray(x)
     theirs = functions(jax.numpy, args.size)
     print(f"{'function':20}{'ad.jacobian ms':>16}{'jax.jacrev ms':>15}{'jax.jacfwd ms':>15}")
     for title, f in functions(np, args.size).items():
         calls = {"own": called(ad.jacobian(f, pure=True), x)}
         for name in ("jacrev", "jacfwd"):
-            calls[name] = ready(jax, jax.jit(getattr(jax, name)(theirs[title])), there)
+            calls[name] = ready(jax, jax.jit(getattr(jax, name)(theirs[title])), on_device)
         expected = np.asarray(calls["jacrev"]())
         np.testing.assert_allclose(calls["own"](), expected, rtol=0, atol=1e-9 * np.abs(expected).max())
         times = interleave(calls, args.seconds)

@@ -157,12 +157,12 @@ def title(name):
 
 
 def absences(layers):
-    """What is told of a contender that a layer is without -> the layers that it is true of."""
-    told = {}
+    """The reason why a contender is absent -> the layers for which it is."""
+    layers_of = {}
     for layer, row in layers.items():
         for name, why in row["absent"].items():
-            told.setdefault(f"{title(name)}: {contenders.absence(why)}", []).append(layer)
-    return told
+            layers_of.setdefault(f"{title(name)}: {contenders.absence(why)}", []).append(layer)
+    return layers_of
 
 
 def milliseconds(row):

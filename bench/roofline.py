@@ -108,11 +108,13 @@ def compare(size, steps, rates):
         }
     flops = sum(w.flops for w in work.values())
     total = median["step/"]
-    known = sum(row["ms"] for row in rows.values() if row["ms"] is not None)
+    accounted = sum(row["ms"] for row in rows.values() if row["ms"] is not None)
     return {
         "rows": rows,
         "step_ms": total,
-        "between_ms": total - known if known else None,  # the code between the layers, and what has no timer
+        "between_ms": total - accounted
+        if accounted
+        else None,  # the code between the layers, and what has no timer
         "products_ms": 1e3 * flops / rates["sgemm"],
         "bound_ms": sum(row["bound_ms"] for row in rows.values()),
         "gflops": flops / total / 1e6,

@@ -79,8 +79,8 @@ def main(argv):
     ]
     weak = [Setup(n, 1, b * n) for n in counts]
     set_priority(options.nice)  # the workers inherit it
-    told = {"size": options.size, "backward": options.backward, "pin": options.pin}
-    report = program.Report(options, "scaling", **told)
+    settings = {"size": options.size, "backward": options.backward, "pin": options.pin}
+    report = program.Report(options, "scaling", **settings)
     samples, load = measure(preset, changes, T, list(dict.fromkeys([*strong, *weak])), options)
     tables = {"strong": rows_of(strong, samples, T), "weak": rows_of(weak, samples, T)}
     report.add(

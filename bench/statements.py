@@ -116,11 +116,11 @@ def described(text, frame):
     helper = getattr(frame.f_globals.get(function), "__code__", None)
     if not function.startswith("np.") and (helper is None or helper.co_filename.startswith("<")):
         return 0
-    found = [names[n.id] for n in ast.walk(call) if isinstance(n, ast.Name) and n.id in names]
-    for f in list(found):  # the arrays that a region reads and writes
-        found += [cell.cell_contents for cell in getattr(f, "__closure__", None) or ()]
+    values = [names[n.id] for n in ast.walk(call) if isinstance(n, ast.Name) and n.id in names]
+    for f in list(values):  # the arrays that a region reads and writes
+        values += [cell.cell_contents for cell in getattr(f, "__closure__", None) or ()]
     arrays = {}
-    for x in found:
+    for x in values:
         if isinstance(x, np.ndarray):
             arrays[x.__array_interface__["data"][0], x.nbytes] = x.nbytes
     return sum(arrays.values())
@@ -187,23 +187,23 @@ class Training:
 
 def rows(clock, samples, parts, parameters):
     """A dict for each kind of statement: kind, name, calls, ms, and flops or bytes."""
-    found = defaultdict(lambda: {"calls": 0, "flops": 0, "bytes": 0, "each": [0.0] * len(samples)})
+    totals = defaultdict(lambda: {"calls": 0, "flops": 0, "bytes": 0, "each": [0.0] * len(samples)})
     for k, calls in clock.about.items():
         if isinstance(calls[0], tuple):
             M, K, N, count = calls[0]
             key = "product", f"{f'{count} of ' if count > 1 else ''}{M} x {K} x {N}"
-            found[key]["flops"] += 2 * M * K * N * count * len(calls)
+            totals[key]["flops"] += 2 * M * K * N * count * len(calls)
         else:
             key = "memory", clock.files[k] or "views and numbers"
-            found[key]["bytes"] += sum(calls)
-        found[key]["calls"] += len(calls)
+            totals[key]["bytes"] += sum(calls)
+        totals[key]["calls"] += len(calls)
         for i, seconds in enumerate(samples):
-            found[key]["each"][i] += seconds[k]
+            totals[key]["each"][i] += seconds[k]
     for name, width in (("norm", 4), ("AdamW", 28)):
         each = [part[name] for part in parts]
-        found["memory", name] = {"calls": 1, "flops": 0, "bytes": width * parameters, "each": each}
+        totals["memory", name] = {"calls": 1, "flops": 0, "bytes": width * parameters, "each": each}
     timed = []
-    for (kind, name), row in found.items():
+    for (kind, name), row in totals.items():
         ms = 1e3 * statistics.median(row.pop("each"))
         timed.append({"kind": kind, "name": name, **row, "ms": ms})
     return sorted(timed, key=lambda row: (row["kind"] != "product", -row["ms"]))
@@ -219,15 +219,15 @@ def as_text(result):
         ms = row["ms"]
         if row["flops"]:
             rate = row["flops"] / ms / 1e6
-            told = [f"{row['flops'] / 1e9:.2f}", "", f"{rate:.0f}", f"{1e9 * rate / result['sgemm']:.0%}"]
+            figures = [f"{row['flops'] / 1e9:.2f}", "", f"{rate:.0f}", f"{1e9 * rate / result['sgemm']:.0%}"]
             least = 1e3 * row["flops"] / result["sgemm"]  # ms
         else:
             rate = row["bytes"] / ms / 1e6
-            told = ["", f"{row['bytes'] / 2**20:.0f}", f"{rate:.1f}", f"{1e9 * rate / result['copy']:.0%}"]
+            figures = ["", f"{row['bytes'] / 2**20:.0f}", f"{rate:.1f}", f"{1e9 * rate / result['copy']:.0%}"]
             least = 1e3 * row["bytes"] / result["copy"]
-        lines.append([row["name"], str(row["calls"]), *told, f"{ms:.1f}", f"{ms - least:.1f}"])
+        lines.append([row["name"], str(row["calls"]), *figures, f"{ms:.1f}", f"{ms - least:.1f}"])
     threads, sgemm, copy = result["threads"], result["sgemm"], result["copy"]
-    known = sum(row["ms"] for row in result["rows"])
+    accounted = sum(row["ms"] for row in result["rows"])
     products = sum(row["ms"] for row in result["rows"] if row["flops"])
     flops = sum(row["flops"] for row in result["rows"])
     header = ["statements", "calls", "GFLOP", "MiB", "GFLOP/s or GB/s", "of the best", "ms", "above it"]
@@ -237,8 +237,8 @@ def as_text(result):
             f"{total:.0f} ms a step, {result['clocked_ms']:.0f} with a clock",
             f"the machine: {sgemm / 1e9:.0f} GFLOP/s in products, {copy / 1e9:.1f} GB/s in copies",
             f"products: {flops / 1e9:.0f} GFLOP, {products:.0f} ms, "
-            f"at the best rate {1e3 * flops / sgemm:.0f}; all else {known - products:.0f} ms; "
-            f"between statements {result['clocked_ms'] - known:.0f}",
+            f"at the best rate {1e3 * flops / sgemm:.0f}; all else {accounted - products:.0f} ms; "
+            f"between statements {result['clocked_ms'] - accounted:.0f}",
             "",
             ratios.table(header, lines),
             program.load_line(result["load"]),

@@ -66,8 +66,8 @@ def memory(size):
     tokens, targets = np.zeros((2, size.B, size.T), np.int64)
     drawn = model.program.memory_drawing(*model._arrays(), tokens, targets)
     names = list(model.params)
-    drawn = re.sub(r"\barrays_(\d+)\b", lambda found: names[int(found[1])], drawn)
-    drawn = re.sub(r"\bdarrays_(\d+)(?:_\d+)?\b", lambda found: f"d{names[int(found[1])]}", drawn)
+    drawn = re.sub(r"\barrays_(\d+)\b", lambda match: names[int(match[1])], drawn)
+    drawn = re.sub(r"\bdarrays_(\d+)(?:_\d+)?\b", lambda match: f"d{names[int(match[1])]}", drawn)
     # a file has no page around it whose colour it could take
     style = "svg { color: #1f2328; background: #ffffff } @media (prefers-color-scheme: dark) { "
     style += "svg { color: #e6edf3; background: #0d1117 } }"
@@ -146,7 +146,7 @@ def summary(spans, seconds):
     """A line for each thread: the shares of the step that it spends on products and regions."""
     for k, who in enumerate(lanes(spans)):
         product, region = (
-            sum(end - begin for one, what, _, begin, end in spans if (one, what) == (who, kind)) / seconds
+            sum(end - begin for one, name, _, begin, end in spans if (one, name) == (who, kind)) / seconds
             for kind in ("product", "region")
         )
         rest = 1 - product - region

@@ -69,7 +69,7 @@ PARTS = {
     "library": Room("load and save", "`load`, `save` and `load_tokenizer`, for your own program."),
     "commands": Room(
         "gpt2 sample, ...",
-        "One module a command: sample, evaluate, plot, convert, explain, check, bench, certificate.",
+        "One module a command: sample, evaluate, plot, convert, explain, check, bench.",
     ),
     "cli": Room(
         "command lines", "What all commands share: flags, typing errors, examples, the width of a terminal."
@@ -277,6 +277,8 @@ CALLS = {
 
 HEAD = """\
 # The map
+
+Find the file that you want to read or change, and see what it may import.
 
 ## Read these six files first
 

@@ -21,6 +21,8 @@ from tests.support.op_samples import samples_of
 HEAD = """\
 # What is differentiated
 
+Check whether a NumPy function can be differentiated before you build on it.
+
 Made by `python -m docs.coverage`. A test fails when this page is out of date.
 
 Everything below works in reverse and in forward mode, in any nesting of them, and to any order. What is not

@@ -48,6 +48,8 @@ newline   = /\\n/
 HEAD = """\
 # The graph and its ops
 
+Read a printed graph, and look up what each op in it computes and which types it takes.
+
 Made by `python -m docs.ops`. A test fails when this page is out of date, and another reads
 printed graphs by the grammar below.
 

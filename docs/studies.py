@@ -49,8 +49,8 @@ class Picture:
 
 
 DERIVED = "forward and backward, derived / manual"
-STEPS = "time, by that at 0.18"
-LATER = "Time of a later call, by that of the derived program"
+STEPS = "time, relative to 0.18"
+LATER = "Time of a later call, relative to the derived program"
 HAND = "by gradient by hand"
 PICTURES = (
     Picture(
@@ -74,7 +74,7 @@ PICTURES = (
     Picture(
         "optimise-first",
         "optimise-first",
-        "Time by that of simplifying before and after differentiating",
+        "Time relative to simplifying before and after differentiating",
         (
             Series("Time of result", "after / both", "only after"),
             Series("Time of result", "neither / both", "not at all"),
@@ -95,15 +95,15 @@ PICTURES = (
     Picture(
         "roots",
         "roots",
-        "x^3 + 4 x^2 - 10 = 0: time by that of derivatives by hand",
-        (Series("x^3 + 4 x^2 - 10 = 0: from", "by that by hand", ""),),
+        "x^3 + 4 x^2 - 10 = 0: time relative to derivatives by hand",
+        (Series("x^3 + 4 x^2 - 10 = 0: from", "relative to by hand", ""),),
         log=True,
         label=2,
     ),
     Picture(
         "eam",
         "eam",
-        "Time by that of the gradient by hand",
+        "Time relative to the gradient by hand",
         (
             Series("100 coordinates", HAND, "100 coordinates"),
             Series("1000 coordinates", HAND, "1000 coordinates"),

@@ -4,7 +4,7 @@
     AdamW                     the optimizer
     load, load_tokenizer      weights and tokenizer by name or path: "gpt2", a run, a folder, a file
     save                      a model to a file or folder, in the format that its name says
-    lora, merged              a model with low-rank adapters, which alone are trained; one that took them in
+    lora, merged              a model with low-rank adapters, which alone are trained; with them merged
     generate                  token ids that continue a prompt, one at a time
     autodiff                  the compiler by itself: grad, jvp, hessian, check_backward, ...
     train                     what train.py does, in your own loop: Settings, steps, train

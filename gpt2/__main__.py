@@ -1,11 +1,11 @@
-"""gpt2: the list of commands, or one of them.
+"""gpt2: list the commands, or run one.
 
-    gpt2                             what there is
-    gpt2 sample --run mine           one of the commands
+    gpt2                             list the commands
+    gpt2 sample --run mine           run one
     python -m gpt2 sample --run mine       the same, where the package is not installed
 
-Modules of gpt2/commands are commands, and packages of gpt2 with a `__main__.py`; the first line of the
-docstring says what a command does. So a new one is listed as soon as it is there.
+Every module of gpt2/commands is a command, and every package of gpt2 with a `__main__.py`; the first line
+docstring is its line in the list.
 """
 
 import ast
@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpt2 import __version__
-from gpt2.errors import exit_status, nearest, say_error
+from gpt2.errors import exit_status, nearest, print_error
 from gpt2.hints import typed
 from gpt2.output import painted
 
-# What other programs call a command -> its name here, which the error message suggests
-MEANT = {
+# A command's name in other programs -> here, for the suggestion in the error message
+ALIASES = {
     "benchmark": "bench",
     "curves": "plot",
     "eval": "evaluate",
@@ -34,15 +34,15 @@ MEANT = {
     "tokenize": "data",
     "verify": "check",
 }
-# The order of a user's day; what is not named here comes after them by the alphabet
+# Most used first; the others follow alphabetically
 ORDER = ("train", "sample", "evaluate", "plot", "convert", "explain", "check", "bench", "data")
 
 
 def commands() -> dict[str, str]:
     """name -> what it does, for every command. Nothing is imported."""
-    found = {name: _first_sentence(file.read_text(encoding="utf-8")) for name, file in _files().items()}
-    names = [name for name in ORDER if name in found]
-    return {name: found[name] for name in [*names, *(n for n in found if n not in names)]}
+    summaries = {name: _first_sentence(file.read_text(encoding="utf-8")) for name, file in _files().items()}
+    names = [name for name in ORDER if name in summaries]
+    return {name: summaries[name] for name in [*names, *(n for n in summaries if n not in names)]}
 
 
 def module_of(name: str) -> str:
@@ -54,11 +54,11 @@ def module_of(name: str) -> str:
 def _files() -> dict[str, Path]:
     """name -> the file of each command."""
     here = Path(__file__).parent
-    found = {
+    files = {
         file.parent.name: file for file in [*here.glob("*/__main__.py"), *here.glob("commands/*/__main__.py")]
     }
-    found |= {file.stem: file for file in here.glob("commands/*.py") if file.stem != "__init__"}
-    return dict(sorted(found.items()))
+    files |= {file.stem: file for file in here.glob("commands/*.py") if file.stem != "__init__"}
+    return dict(sorted(files.items()))
 
 
 def _first_sentence(source: str) -> str:
@@ -73,8 +73,8 @@ def overview() -> str:
         f"{painted('GPT-2 in NumPy', 'bold')}, with gradients written by hand or derived by a compiler.",
         "",
     ]
-    for name, what in commands().items():
-        first, *rest = textwrap.wrap(what, 58)
+    for name, summary in commands().items():
+        first, *rest = textwrap.wrap(summary, 58)
         lines.append(f"  {painted(name, 'blue')}{' ' * (13 - len(name))}{first}")
         lines += [" " * 15 + line for line in rest]
     return "\n".join(
@@ -90,13 +90,13 @@ def overview() -> str:
 
 
 def version() -> str:
-    """This version, and what it runs on."""
+    """The versions of gpt2, NumPy and Python, and the system."""
     numpy = importlib.metadata.version("numpy")
     return f"gpt2 {__version__} (NumPy {numpy}, Python {platform.python_version()}, {platform.system()})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first argument names, or list what there is. Returns the exit status."""
+    """Run the command that the first argument names, or list all. Returns the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
         return exit_status(lambda: print(overview()))
@@ -104,9 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_status(lambda: print(version()))
     name = argv[0]
     if name not in commands():
-        kind = "unknown argument" if name.startswith("-") else "no command"
-        close = nearest(name, (*commands(), "--help", "--version"), MEANT)
-        say_error(f"{kind} {name!r}{close.replace('--help lists', typed('gpt2 --help') + ' lists')}")
+        kind = "unknown argument" if name.startswith("-") else "unknown command"
+        close = nearest(name, (*commands(), "--help", "--version"), ALIASES)
+        print_error(f"{kind} {name!r}{close.replace('--help lists', typed('gpt2 --help') + ' lists')}")
         return 2
     sys.argv = [f"gpt2.{name}", *argv[1:]]
     try:

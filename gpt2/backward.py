@@ -1,4 +1,4 @@
-"""The seam: for each layer, the backward written by hand or the one derived by the compiler.
+"""Choose, for each layer, the backward written by hand or the one derived by the compiler.
 
 Both run as compiled programs. The hand-written functions go through the same compiler without the step that
 differentiates, as C's hand-written and Enzyme's derived code both go through LLVM: so the layers stay pure
@@ -30,45 +30,47 @@ def choose(
     compile: bool = True,
     elementwise: str = "numpy",
     layers: Mapping[str, Layer] = LAYERS,
-    changed: Callable[[str, Layer], Layer] | None = None,
+    on_set: Callable[[str, Layer], Layer] | None = None,
 ) -> Table:
     """The table of layers that a model runs with: a dict from name to Layer.
 
     spec is a mode for all layers, then exceptions, separated by commas: "manual", "auto", "whole",
-    "manual,attention=auto". Raises UserError where a word of it is not known, and where a layer that is to
-    run by hand has no backward.
-    With "whole" the model differentiates its loss as one program; the table is for what it does besides.
+    "manual,attention=auto". Raises UserError if a name or mode in it is unknown, or if a layer is manual and
+    has no backward.
+    With "whole" the model differentiates its loss as one program; the table serves everything else.
 
-    Each is a ModelLayer; another Layer that is put into the table becomes one.
-    elementwise: "numpy", "numexpr" or "tuned" (options_for), in whatever is compiled.
-    layers: of the model, its own among them; "block" is a block of its own
-    changed: called with a layer that is put into the table later; returns the one that runs
+    Each is a ModelLayer; any Layer that is put into the table is wrapped in one.
+    elementwise: "numpy", "numexpr" or "tuned" (see options_for), for all compiled programs
+    layers: the model's, including the user's own; "block" is the user's block
+    on_set: called with a layer that is put into the table later; returns the one that runs
     """
     if spec.strip() == "whole":
         spec = default_for(layers)
     default, *exceptions = [part.strip() for part in spec.split(",")]
-    modes = dict.fromkeys(layers, _checked(default, spec))
+    modes = dict.fromkeys(layers, _check_mode(default, spec))
     for part in exceptions:
         name, equals, mode = part.partition("=")
         if not equals or name not in layers:
             text = f"{part!r} is not LAYER=MODE, with LAYER one of {', '.join(layers)}"
-            raise _not_known(spec, text + suggestion(name, layers))
+            raise _bad_spec(spec, text + suggestion(name, layers))
         if name in within_block(layers):
-            raise _not_known(spec, f"{name} stands in the block alone, and the model's own is derived as one")
-        modes[name] = _checked(mode, spec)
+            raise _bad_spec(
+                spec, f"{name} runs only inside the block, and the model's own block is derived as a whole"
+            )
+        modes[name] = _check_mode(mode, spec)
     for name, mode in modes.items():
         if mode == "manual" and layers[name].backward is None and name not in within_block(layers):
             problem = f"{name} is {layers[name].forward.__name__}, which has no backward by hand"
-            raise _not_known(spec, f"{problem}; write one, or take {default_for(layers)!r}")
+            raise _bad_spec(spec, f"{problem}; write one, or take {default_for(layers)!r}")
     options = options_for(elementwise)
 
-    def written(layer):
+    def by_hand(layer):
         return compiled(layer, options) if compile else as_written(layer)
 
-    table = Table(changed)
+    table = Table(on_set)
     for name, mode in modes.items():
-        made = auto(layers[name], options) if mode == "auto" else written(layers[name])
-        dict.__setitem__(table, name, made)
+        runnable = auto(layers[name], options) if mode == "auto" else by_hand(layers[name])
+        dict.__setitem__(table, name, runnable)
     return table
 
 
@@ -76,57 +78,59 @@ WITHIN_BLOCK = ("attention", "gelu", "residual")  # what a user's block replaces
 
 
 def within_block(layers: Mapping[str, Layer]) -> tuple[str, ...]:
-    """The layers that run in an own block alone, and are differentiated with it; none if it is GPT-2's."""
+    """The layers that run only inside a user's block, and are differentiated with it; none for GPT-2's."""
     return WITHIN_BLOCK if "block" in layers else ()
 
 
 def default_for(layers: Mapping[str, Layer]) -> str:
-    """The backward where none is named: manual, but for those layers that have none by hand."""
+    """The backward if none is named: manual, except for the layers that have none by hand."""
     derived = [name for name in layers if layers[name].backward is None and name not in within_block(layers)]
     return ",".join(["manual", *(f"{name}=auto" for name in derived)])
 
 
 @dataclass(frozen=True, repr=False)
 class ModelLayer(Layer):
-    """A layer as a model runs it. Its backward takes two arguments more: out, a buffer or None for each
-    gradient, written instead of a new array; and add=True, to add the gradients to what the buffers hold.
+    """A layer as a model runs it. Its backward takes two more arguments: out, a buffer or None for each
+    gradient, written instead of a new array; and add=True, to add the gradients to the buffers.
 
     written   the layer that this is a compiled form of
-    narrowed  makes, of a tuple that says for each input whether its gradient is wanted, a layer whose
-              backward computes these alone, and gives None for the others
-    into      into(room, *inputs, **static) -> (out, saved): the forward with `out` in this memory where that
-              can be, an array of its shape and dtype; None if the layer takes no such argument
-    remade    (function, arguments) that make this layer again, where it is loaded from a pickle
+    narrowed  narrowed(wanted) -> the layer whose backward computes only the gradients of the inputs marked in
+              the tuple `wanted`, and returns None for the others
+    into      into(buffer, *inputs, **static) -> (out, saved): the forward with `out` written to the buffer if
+              possible, an array of its shape and dtype; None if the layer takes no such argument
+    rebuild   (function, arguments) that build this layer again when it is unpickled
     """
 
     written: Layer | None = None
     narrowed: Callable[[tuple[bool, ...]], Layer] | None = None
     into: Callable | None = None
-    remade: tuple[Callable, tuple] | None = None
+    rebuild: tuple[Callable, tuple] | None = None
 
     def __reduce__(self):
-        if self.remade is None:
-            raise TypeError(f"layer {self.name}: cannot be pickled; pickle the layer it was made of")
-        return self.remade
+        if self.rebuild is None:
+            raise TypeError(
+                f"layer {self.name}: cannot be pickled; pickle the layer that it was compiled from"
+            )
+        return self.rebuild
 
     def wanting(self, wanted: tuple[bool, ...]) -> Layer:
         return self if self.narrowed is None else self.narrowed(wanted)
 
 
 def uncompiled(layer: Layer) -> Layer:
-    """The layer with the functions that it was made of, where it is a compiled form of them."""
+    """The layer as written, if this is a compiled form of it."""
     return layer.written if isinstance(layer, ModelLayer) and layer.written is not None else layer
 
 
 class Table(dict):
-    """Layers by name, each a ModelLayer. `changed` is called with one that is put in, returning what runs."""
+    """Layers by name, each a ModelLayer. `on_set` is called with a layer put in, and returns what runs."""
 
-    def __init__(self, changed: Callable[[str, Layer], Layer] | None = None):
+    def __init__(self, on_set: Callable[[str, Layer], Layer] | None = None):
         super().__init__()
-        self.changed = changed
+        self.on_set = on_set
 
     def __setitem__(self, name, layer):
-        layer = self.changed(name, layer) if self.changed else layer
+        layer = self.on_set(name, layer) if self.on_set else layer
         super().__setitem__(name, layer if isinstance(layer, ModelLayer) else as_written(layer))
 
     def __reduce__(self):
@@ -139,34 +143,34 @@ class Table(dict):
 
 
 def _table(layers: Mapping[str, Layer]) -> Table:
-    """A table that belongs to no model."""
+    """A table without a model, as unpickled."""
     table = Table()
     for name, layer in layers.items():
         table[name] = layer
     return table
 
 
-def _checked(mode, spec):
+def _check_mode(mode, spec):
     if mode == "whole":
-        raise _not_known(spec, "whole stands alone, as the model is then one program")
+        raise _bad_spec(spec, "whole cannot be combined, as the model is then one program")
     if mode not in MODES:
-        raise _not_known(
+        raise _bad_spec(
             spec, f"{mode!r} is not one of {', '.join(MODES)}, whole" + suggestion(mode, [*MODES, "whole"])
         )
     return mode
 
 
-def _not_known(spec, reason):
+def _bad_spec(spec, reason):
     return OptionError(f"backward {spec!r}: {reason}", as_flag=f"--backward {spec}: {reason}")
 
 
 def options_for(elementwise: str = "numpy") -> ad.Options:
     """The compiler's options. elementwise says what computes chains of elementwise operations: "numpy",
     "numexpr", or "tuned", which times each region both ways and keeps the faster. Results differ by rounding.
-    math="fast": layers are sums and products of moderate numbers, and may be put together in other ways than
-    they are written in; what that costs in digits is bounded in docs/promises.md.
+    math="fast": layers are sums and products of moderate numbers, which may be reordered; docs/promises.md
+    bounds the rounding error.
 
-    Raises UserError for another word, and where numexpr is wanted and not installed.
+    Raises UserError for any other value, or if numexpr is not installed.
     """
     try:
         return ad.Options(elementwise=elementwise, math="fast")
@@ -183,31 +187,31 @@ def replace_functions(
     kind: str,
     narrowed: Callable | None = None,
     into: Callable | None = None,
-    remade: tuple | None = None,
+    rebuild: tuple | None = None,
 ) -> ModelLayer:
-    """The layer with these functions to run. narrowed, into, remade: see ModelLayer; what the first makes is
-    made once.
+    """The layer with these functions to run; the others are fields of ModelLayer. Results of `narrowed` are
+    cached.
     """
     facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
     facts |= {"forward": forward, "backward": backward, "kind": kind}
     written, narrowed = uncompiled(layer), narrowed and cache(narrowed)
-    return ModelLayer(**facts, written=written, narrowed=narrowed, into=into, remade=remade)
+    return ModelLayer(**facts, written=written, narrowed=narrowed, into=into, rebuild=rebuild)
 
 
-def made_again(layer: ModelLayer) -> Layer:
-    """The layer without the programs that it has compiled."""
-    make, args = layer.remade or (lambda: layer, ())
+def without_programs(layer: ModelLayer) -> Layer:
+    """The layer without its compiled programs."""
+    make, args = layer.rebuild or (lambda: layer, ())
     return make(*args)
 
 
-def forward_alone(layer: Layer, forward: Callable) -> ModelLayer:
-    """The layer where no gradient is wanted at all: nothing is saved. forward(*inputs) -> out."""
+def forward_only(layer: Layer, forward: Callable) -> ModelLayer:
+    """The layer if no gradient is wanted: nothing is saved. forward(*inputs) -> out."""
 
     def saving_nothing(*inputs, **static):
         return forward(*inputs, **static), ()
 
     def backward(dout, saved, out=None, add=False, **static):
-        raise RuntimeError(f"{layer.name}: no gradient was wanted, and now one is asked for")
+        raise RuntimeError(f"{layer.name}: backward called, but the layer was built without gradients")
 
     return replace_functions(layer, saving_nothing, backward, layer.kind)
 
@@ -230,16 +234,16 @@ def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
 
     def derived(wanted: tuple[bool, ...] | None) -> ModelLayer:
         if wanted is not None and not any(wanted):
-            return forward_alone(layer, compiled_forward(layer, options))
+            return forward_only(layer, compiled_forward(layer, options))
         pair = ad.FixedPair(layer.forward, options, name=layer.name, wanted=wanted)
 
         def backward(dout, saved, out=None, add=False, **static):
             return pair.backward(dout, saved, out, add)
 
-        def into(room, *inputs, **static):
-            return pair.forward(*inputs, out=room, **static)
+        def into(buffer, *inputs, **static):
+            return pair.forward(*inputs, out=buffer, **static)
 
-        whole: dict[str, Any] = {} if wanted else {"narrowed": derived, "remade": (auto, (layer, options))}
+        whole: dict[str, Any] = {} if wanted else {"narrowed": derived, "rebuild": (auto, (layer, options))}
         return replace_functions(layer, pair.forward, backward, "auto", into=into, **whole)
 
     return derived(None)
@@ -251,16 +255,16 @@ def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
     options = options or options_for()
     forward = ad.Fixed(layer.forward, options, name=f"{layer.name}_forward")
 
-    def into(room, *inputs, **static):
-        return forward(*inputs, out=(room, None), **static)
+    def into(buffer, *inputs, **static):
+        return forward(*inputs, out=(buffer, None), **static)
 
     def by_hand(wanted: tuple[bool, ...] | None) -> ModelLayer:
         if wanted is not None and not any(wanted):
-            return forward_alone(layer, compiled_forward(layer, options))
+            return forward_only(layer, compiled_forward(layer, options))
 
         def separate(dout, *saved, **static):
             gradients = layer.backward(dout, saved, **static)
-            # what is not needed is not a result of the program, and is not computed
+            # a gradient that is not returned is not computed
             return gradients if wanted is None else tuple(g if w else None for g, w in zip(gradients, wanted))
 
         gradients = ad.Fixed(separate, options, name=f"{layer.name}_backward")
@@ -269,7 +273,7 @@ def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
             return gradients(dout, *saved, out=out, add=add, **static)
 
         whole: dict[str, Any] = (
-            {} if wanted else {"narrowed": by_hand, "remade": (compiled, (layer, options))}
+            {} if wanted else {"narrowed": by_hand, "rebuild": (compiled, (layer, options))}
         )
         return replace_functions(layer, forward, backward, layer.kind, into=into, **whole)
 
@@ -277,9 +281,7 @@ def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
 
 
 def as_written(layer: Layer) -> Layer:
-    """The same layer, run by NumPy line by line. Gradients are copied where they are wanted; a backward
-    computes all of them, or is not run.
-    """
+    """The same layer, run by NumPy line by line. The backward computes all gradients or is not run."""
 
     def backward(dout, saved, out=None, add=False, **static):
         gradients = layer.backward(dout, saved, **static)
@@ -292,29 +294,29 @@ def as_written(layer: Layer) -> Layer:
 
     def narrowed(wanted):
         everything = as_written(layer)
-        return everything if any(wanted) else forward_alone(layer, lambda *a, **k: layer.forward(*a, **k)[0])
+        return everything if any(wanted) else forward_only(layer, lambda *a, **k: layer.forward(*a, **k)[0])
 
     return replace_functions(
-        layer, layer.forward, backward, layer.kind, narrowed, remade=(as_written, (layer,))
+        layer, layer.forward, backward, layer.kind, narrowed, rebuild=(as_written, (layer,))
     )
 
 
 def whole(
     f: Callable[..., Any], options: ad.Options | None = None, wanted: Sequence[bool] | None = None
 ) -> ad.FixedPair:
-    """f(*arrays) -> a scalar, differentiated as one program: an object with forward, backward and both.
+    """f(*arrays) -> a scalar, differentiated as one program with the methods forward, backward and both.
 
-    wanted   for each argument whether its gradient is wanted; None: of all
+    wanted   whether each argument's gradient is wanted; None: all
     """
-    # Small models keep what is fastest (4x128, B=12, T=64, one thread: 0.92 of the time at rate 1.0). Of
-    # large ones memory counts more than the last per cent: at rate 1.0 elementwise values are computed again
+    # Small models keep what is fastest (4x128, B=12, T=64, one thread: 0.92 of the time at rate 1.0). For
+    # large ones memory counts more than the last per cent: at rate 1.0 elementwise values are recomputed
     # (124M, B=4, T=256: 0.3 GB instead of 1.0 beside the parameters, in the same time within the noise).
     return ad.FixedPair(f, options or options_for(), name="loss", rate=1.0, ample=AMPLE, wanted=wanted)
 
 
 def repeated(f: Callable) -> Callable:
-    """f, a pure function of arrays that a model calls for each of its blocks: it is recorded once for all
-    that are alike, where the whole model is differentiated as one program.
+    """f, a pure function of arrays that a model calls for each block, recorded once for all equal blocks when
+    the whole model is differentiated as one program.
     """
     return ad.repeated(f)
 
@@ -323,8 +325,8 @@ def repeated(f: Callable) -> Callable:
 def traced(compile: bool = True) -> Iterator[None]:
     """Within this context the first nan or infinity is a UserError that names the op and line that made it.
 
-    compile   whether layers run as compiled programs, which are then followed op by op; as they are written
-              it is NumPy that stops at the line
+    compile   whether layers run as compiled programs, which are then checked op by op; otherwise NumPy raises
+              at the line
     """
     try:
         if compile:
@@ -338,6 +340,6 @@ def traced(compile: bool = True) -> Iterator[None]:
 
 
 def _line_of(error):
-    """The innermost line of the error's traceback, and what NumPy said."""
+    """The innermost line of the error's traceback, and NumPy's message."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{os.path.relpath(frame.filename)}:{frame.lineno}: {error}, in `{frame.line}`"

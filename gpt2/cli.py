@@ -1,8 +1,8 @@
-"""What all commands share: a parser that helps with typing errors, and text that fits a terminal.
+"""Command lines: a parser that suggests the nearest flag after a typing error, and text that fits a terminal.
 
-    parser = Parser("sample", "Text from a trained model.", [("gpt2 sample", "of the newest run")])
-    run(parser, work, argv)      work(arguments) as a program: its status, and every error in one line
-    beside(texts, width())       sources side by side where there is room, else one below the other
+    parser = Parser("sample", "Text from a trained model.", [("gpt2 sample", "with the newest run")])
+    run(parser, work, argv)      parse, call work(arguments), return the exit status; errors are one line
+    side_by_side(texts, width())       sources in columns if they fit, else one below the other
 
 Nothing here imports NumPy: the flags of a training run are read before NumPy starts its threads.
 """
@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from gpt2.errors import UserError, exit_status, nearest, suggestion
-from gpt2.hints import typed
+from gpt2.hints import quoted, typed
 from gpt2.output import painted
 
 PAGE = 80  # characters: --help and messages are no wider, however wide the terminal is
-WIDE = 180  # of what is no terminal: a pipe or a file has room
-NARROW = 40  # a column of source with less cannot be read
+WIDE = 180  # the width assumed for a pipe or a file
+NARROW = 40  # the least width of a column of source
 
-# What a flag is called here, and what others call it: taken where a command has no flag of that name
+# A flag, and its names in other programs, accepted if a command has no flag of that name
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "--lr": ("--learning-rate",),
     "--min-lr": ("--min-learning-rate", "--learning-rate-min"),
@@ -58,15 +58,15 @@ class Page(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are UserError, and which knows what was probably meant.
+    """An ArgumentParser that raises UserError and suggests the nearest flag or choice.
 
     name       of the command: "sample" for `gpt2 sample`
     about      what it does; paragraphs are filled, indented lines stay as they are
     examples   (command line, what it does) pairs, shown at the end of --help
-    note       what is to be said besides, before the examples
+    note       text shown before the examples
 
-    A flag may be written with _ or with -, and by the name that other programs have for it (SYNONYMS). It is
-    never abbreviated. Raises UserError for a flag or a choice that there is not, naming the nearest one.
+    A flag may be written with _ or with -, or by its name in other programs (SYNONYMS). It is never
+    abbreviated.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
     ):
         options = {"prog": typed(f"gpt2 {name}"), "formatter_class": Page, "allow_abbrev": False, **options}
         super().__init__(description=filled(typed(about)), **options)
-        self.color = False  # argparse's own, from Python 3.14 on: the colours below serve all versions
+        self.color = False  # argparse's own colours, from Python 3.14 on; those below serve all versions
         self.examples = tuple(examples)
         self.note = note
 
@@ -95,10 +95,12 @@ class Parser(argparse.ArgumentParser):
         return re.sub(r"(?m)^( {2,4})(--?[\w-]+)", lambda m: m[1] + painted(m[2], "blue"), text)
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("the following arguments are required") and self.examples:
+            message += f"; for example: {typed(self.examples[0][0])}"
         raise UserError(message)
 
     def long_flags(self) -> list[str]:
-        """Every --flag that there is."""
+        """All --flags."""
         return [s for action in self._actions for s in action.option_strings if s.startswith("--")]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -106,13 +108,13 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = self.parse_known_args(args, namespace)
+        parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             raise UserError(f"unknown argument {unknown[0]}; --help lists what there is")
-        return found
+        return parsed
 
     def canonical_flag(self, word: str) -> str:
-        """A word of the command line as this parser spells it. UserError for a flag that there is not."""
+        """A word of the command line as this parser spells it. Raises UserError for an unknown flag."""
         if not word.startswith("--") or word == "--" or " " in word.partition("=")[0]:
             return word
         name, equals, value = word.partition("=")
@@ -130,12 +132,14 @@ class Parser(argparse.ArgumentParser):
         if choices is None or value in choices:
             return
         names = [str(choice) for choice in choices]
-        text = f"{value!r} is none of {', '.join(names)}{suggestion(str(value), names)}"
+        text = f"{value!r} is not one of {', '.join(names)}{suggestion(str(value), names)}"
+        if str(value).endswith(".py") and "--layers" in self.long_flags():
+            text += f"; a file of own layers is named by --layers {quoted(value)}"
         raise argparse.ArgumentError(action, text)
 
 
 def run(parser: argparse.ArgumentParser, work: Callable[..., int | None], argv: Sequence[str] | None) -> int:
-    """Read the command line, and do work(arguments) as a program does it. Returns the exit status."""
+    """Parse the command line and call work(arguments). Returns the exit status; an error is one line."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks the character
     return exit_status(lambda: work(parser.parse_args(argv)))
@@ -145,13 +149,13 @@ def run(parser: argparse.ArgumentParser, work: Callable[..., int | None], argv: 
 
 
 def width(otherwise: int = WIDE) -> int:
-    """Characters in a line of the terminal; `otherwise` where the output goes to a file or a pipe."""
-    there = bool(os.environ.get("COLUMNS")) or (sys.stdout is not None and sys.stdout.isatty())
-    return shutil.get_terminal_size((otherwise, 24)).columns if there else otherwise
+    """Characters in a line of the terminal; `otherwise` if the output goes to a file or a pipe."""
+    known = bool(os.environ.get("COLUMNS")) or (sys.stdout is not None and sys.stdout.isatty())
+    return shutil.get_terminal_size((otherwise, 24)).columns if known else otherwise
 
 
 def fitted(text: str) -> str:
-    """A line as it is; on a terminal that is too narrow for it several, the further ones indented."""
+    """A line, wrapped with a hanging indent if the terminal is too narrow for it."""
     columns = width(0)
     if not columns or len(text) < columns:
         return text
@@ -172,9 +176,9 @@ def filled(text: str, columns: int = PAGE - 1) -> str:
 def example_lines(examples: Iterable[tuple[str, str]]) -> list[str]:
     """Examples as lines: the command, and what it does below it."""
     lines = []
-    for command, what in examples:
+    for command, about in examples:
         lines += command_lines(typed(command))
-        lines += textwrap.wrap(what, PAGE - 5, initial_indent="      ", subsequent_indent="      ")
+        lines += textwrap.wrap(about, PAGE - 5, initial_indent="      ", subsequent_indent="      ")
     return lines
 
 
@@ -189,9 +193,8 @@ def command_lines(command: str) -> list[str]:
     return lines
 
 
-def beside(texts: Sequence[tuple[str, str]], columns: int) -> list[str]:
-    """(title, source) pairs as lines: side by side where `columns` characters are enough, else one after the
-    other."""
+def side_by_side(texts: Sequence[tuple[str, str]], columns: int) -> list[str]:
+    """(title, source) pairs as lines: in columns if `columns` characters are enough, else stacked."""
     gap = 3  # " | "
     each = (columns - gap * (len(texts) - 1)) // len(texts)
     if each < NARROW:
@@ -206,7 +209,7 @@ def beside(texts: Sequence[tuple[str, str]], columns: int) -> list[str]:
 
 
 def wrapped(source: str, columns: int) -> list[str]:
-    """Lines of source; what is longer goes on in the next line, indented further."""
+    """Lines of source, long ones wrapped with a hanging indent."""
     lines = []
     for line in source.rstrip().split("\n"):
         indent = line[: len(line) - len(line.lstrip())] + "        "

@@ -1,7 +1,7 @@
-"""The one exception that means: the user can put this right.
+"""UserError, the exception for bad input that the user can correct, and how a command reports it.
 
-Programs (train.py, python -m gpt2 sample, ...) print its text as a single line and leave with status 2.
-Anything else that escapes is a fault of this project and keeps its traceback.
+Programs (train.py, python -m gpt2 sample, ...) print its text as a single line and exit with status 2.
+Any other exception is a bug and keeps its traceback.
 """
 
 import sys
@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpt2.output import OutputLost, escaped, painted, standing_in
+from gpt2.output import OutputLost, escaped, painted, replace_stdout
 
-LONGEST = 2000  # characters of a message
+MAX_LENGTH = 2000  # characters of a message
 
 
 def printable(text: object) -> str:
-    """The text in one line without control characters: what does not print is escaped as in Python."""
+    """The text in one line, with characters that do not print escaped as in Python."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
@@ -25,29 +25,28 @@ def counted(count: int, noun: str) -> str:
 
 
 class UserError(ValueError):
-    """Bad input. The text names what was wrong, what was expected and what to do, in one line.
+    """Bad input. The message says what is wrong, what was expected and what to do, in one line.
 
-    Texts quote what files and arguments hold, which may be anything: characters that do not print, such as
-    line breaks and the sequences that control a terminal, are spelt out, as in a string of Python, and of
-    what is very long the middle is left out.
+    Messages quote files and arguments, which may hold anything: characters that do not print, such as line
+    breaks and terminal control sequences, are escaped as in Python, and long messages lose their middle.
     """
 
     def __init__(self, text: object = ""):
         text = str(text)
-        if len(text) > LONGEST:
-            text = f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
+        if len(text) > MAX_LENGTH:
+            text = f"{text[: MAX_LENGTH // 2]} [...] {text[-MAX_LENGTH // 2 :]}"
         super().__init__(printable(text))
 
     @property
     def as_flag(self) -> str:
-        """The message as a program tells it."""
+        """The message as a command prints it."""
         return str(self)
 
 
 class OptionError(UserError):
-    """A UserError about a choice that a program offers as a flag.
+    """A UserError about an argument that commands offer as a flag.
 
-    as_flag   the same message in the program's words, with the flag as a user types it
+    as_flag   the same message, with the flag as a user types it
     """
 
     def __init__(self, text: str, as_flag: str):
@@ -64,26 +63,25 @@ def option_error(name: str, text: str) -> OptionError:
     return OptionError(f"{name} {text}", f"--{name.replace('_', '-')} {text}")
 
 
-def suggestion(name: str, names: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
-    """ "; did you mean X?" where one of the names is close to what was typed, else nothing.
+def suggestion(name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+    """ "; did you mean X?" if one of the names is close to `name`, else nothing.
 
-    Close is one edit (a letter more, less or other, or two exchanged) for every four letters, and one in a
-    shorter word; or that what was typed is a part of the name, as `batch` of `batch-size`. Of several names
-    that are as close, one that begins alike counts.
+    Close means one edit (insert, delete, replace or swap a letter) per four letters, at least one; or being a
+    part of the name, as `batch` of `batch-size`. Ties go to a name with the same first letter.
 
-    meant   further words that may have been typed, and which of the names each stands for
+    aliases   other words that may be typed -> the name that each stands for
     """
-    called = {**{n: n for n in names}, **(meant or {})}
+    called = {**{n: n for n in names}, **(aliases or {})}
     typed = _bare(name)
     near = {n: d for n in called if (d := _edits(typed, _bare(n), max(1, len(typed) // 4))) is not None}
-    parts = [n for n in called if n not in (meant or {}) and _is_part(typed, _bare(n))]
+    parts = [n for n in called if n not in (aliases or {}) and _is_part(typed, _bare(n))]
     best = min(near, key=lambda n: (near[n], typed[:1] != _bare(n)[:1]), default=None)
     best = best or min(parts, key=len, default=None)
     return f"; did you mean {called[best]}?" if best is not None else ""
 
 
 def _bare(name: str) -> str:
-    """A name without what does not tell it from others: `batch-size` of `--batch_size`."""
+    """A name in lower case, with - for _ and without leading dashes: `batch-size` for `--batch_size`."""
     return name.lower().replace("_", "-").lstrip("-")
 
 
@@ -92,11 +90,11 @@ def _is_part(typed: str, name: str) -> bool:
 
 
 def _edits(a: str, b: str, most: int) -> int | None:
-    """How many edits make b of a; None where they are more than `most`, or half of the word."""
+    """The edit distance of a and b; None if it is more than `most`, or half of the word or more."""
     if abs(len(a) - len(b)) > most:
         return None
     before: list[int] = []
-    row = [*range(len(b) + 1)]  # row[j]: edits from the letters of a that were seen to b[:j]
+    row = [*range(len(b) + 1)]  # row[j]: edits from the letters of a so far to b[:j]
     for i, letter in enumerate(a):
         last, before, row = before, row, [i + 1]
         for j, other in enumerate(b):
@@ -106,12 +104,12 @@ def _edits(a: str, b: str, most: int) -> int | None:
     return row[-1] if row[-1] <= most and 2 * row[-1] < max(len(a), len(b)) else None
 
 
-def nearest(name: str, names: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
-    """The same, with a pointer to --help where nothing is close."""
-    return suggestion(name, names, meant) or "; --help lists what there is"
+def nearest(name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+    """`suggestion`, or a pointer to --help if nothing is close."""
+    return suggestion(name, names, aliases) or "; --help lists what there is"
 
 
-def say_error(text: str) -> None:
+def print_error(text: str) -> None:
     """Print "error: ..." on standard error."""
     print(escaped(f"{painted('error:', 'red', sys.stderr)} {text}"), file=sys.stderr)
 
@@ -123,27 +121,26 @@ def reason(error: BaseException) -> str:
 
 
 def no_overflow_warnings() -> None:
-    """Have NumPy not warn of overflow in this process. What overflows in a step ends in a loss or a norm that
-    is not finite, which is reported in one line, with its position."""
-    if not sys.warnoptions:  # who asked for warnings gets them
+    """Turn off NumPy's overflow warnings in this process: a loss or norm that is not finite is reported in a
+    line, with its position."""
+    if not sys.warnoptions:  # python -W wins
         kinds = "overflow|underflow|invalid value|divide by zero"
         warnings.filterwarnings("ignore", f"({kinds}) encountered", RuntimeWarning)
 
 
 def exit_status(run: Callable[..., int | None], *args: Any, interrupted: int = 130) -> int:
-    """run(*args) as a program: its own status (None: 0), 2 after a UserError, `interrupted` after Ctrl-C.
-
-    A reader of the output that has seen enough, as `head` has, is no error; an output that is full is 1.
+    """Call run(*args) and return the exit status: its result (None: 0), 2 after a UserError, `interrupted`
+    after Ctrl-C, 0 if the reader of the output has closed it, as `head` does, 1 if the disk is full.
     """
     try:
-        with standing_in(raising=True):
+        with replace_stdout(raising=True):
             return run(*args) or 0
     except UserError as error:
-        say_error(error.as_flag)
+        print_error(error.as_flag)
         return 2
     except KeyboardInterrupt:
         return interrupted
     except OutputLost as error:
-        if not error.seen_enough:
-            say_error(f"standard output: {error}")
-        return 0 if error.seen_enough else 1
+        if not error.reader_closed:
+            print_error(f"standard output: {error}")
+        return 0 if error.reader_closed else 1

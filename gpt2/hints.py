@@ -1,10 +1,10 @@
-"""Commands in messages, spelt so that they work in the shell that the program was started from.
+"""Commands in messages, spelt so that they work in the user's shell.
 
     typed("gpt2 sample --run runs/a")    .venv/bin/python -m gpt2 sample --run runs/a
     install("matplotlib")                .venv/bin/python -m pip install matplotlib
     quoted(path)                         a path as a word of the shell
 
-Texts say `gpt2 NAME` and `python ...`. In their place `typed` puts the program as it was called: the command
+Texts say `gpt2 NAME` and `python ...`. `typed` replaces these by the program as it was called: the command
 gpt2, or the interpreter with a script or a module.
 """
 
@@ -19,23 +19,23 @@ from pathlib import Path
 
 STARTED = sys.argv[0] if sys.argv else ""  # as it was typed; `gpt2 NAME` and runpy change it later
 PACKAGE = Path(__file__).resolve().parent
-# At the beginning of a line, or behind a back quote or a parenthesis
+# At the beginning of a line, or after a back quote or a parenthesis
 COMMAND = re.compile(r"(?m)(^ *|[`(])(?:gpt2(?= -)|gpt2 (\w+)|python(?= ))")
 
 
 def typed(text: str) -> str:
     """`text` with its commands as the user has to type them."""
 
-    def program(found):
-        if found[0].endswith("python"):
-            return found[1] + python()
-        return found[1] + _program(found[2])
+    def program(match):
+        if match[0].endswith("python"):
+            return match[1] + python()
+        return match[1] + _program(match[2])
 
     return COMMAND.sub(program, text)
 
 
 def _program(name):
-    """What starts the command `name`, or gpt2 itself for None."""
+    """The command line that starts the command `name`, or gpt2 itself for None."""
     script = Path(STARTED)
     if script.stem == "gpt2" and script.suffix in ("", ".exe"):
         known = _is_same(shutil.which("gpt2"), shutil.which(STARTED))
@@ -53,15 +53,15 @@ def _is_same(one, other):
 
 
 def python() -> str:
-    """The interpreter as it was called, or its whole path if that name leads elsewhere."""
+    """The interpreter as it was called, or its full path if that name resolves to another one."""
     called = sys.orig_argv[0] if sys.orig_argv else ""
-    found = shutil.which(called)
-    known = found and os.path.abspath(found) == os.path.abspath(sys.executable)
+    path = shutil.which(called)
+    known = path and os.path.abspath(path) == os.path.abspath(sys.executable)
     return quoted(called if known else sys.executable or "python")
 
 
 def _path():
-    """PYTHONPATH=... for `python -m gpt2`, if a script was started from elsewhere than its checkout."""
+    """PYTHONPATH=... for `python -m gpt2`, if a script was started from outside its checkout."""
     places = sys.path if sys.flags.safe_path else [os.getcwd(), *sys.path[1:]]
     specs = [PathFinder.find_spec("gpt2", places)]
     specs += [finder.find_spec("gpt2", None) for finder in sys.meta_path if finder is not PathFinder]
@@ -79,7 +79,7 @@ def install(*packages: str) -> str:
 
 
 def quoted(path: str | Path) -> str:
-    """A path as a word of the shell. It has no control characters, and is not taken for a flag."""
+    """A path quoted for the shell, without control characters, and not mistaken for a flag."""
     text = str(path)
     text = f"./{text}" if text.startswith("-") else text
     if os.name == "nt":

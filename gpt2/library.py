@@ -1,10 +1,10 @@
-"""What `import gpt2` offers for files: load and save, by the names and formats that the commands know.
+"""gpt2.load, save, load_tokenizer, lora and merged: models by the names and formats that the commands take.
 
 model = gpt2.load("gpt2")                 or a run, a folder of transformers, a .bin, a .safetensors
-words = gpt2.load_tokenizer("gpt2")
+tokenizer = gpt2.load_tokenizer("gpt2")
 gpt2.save(model, "mine.bin")              llm.c's; mine.safetensors: this project's; else transformers'
-tuned = gpt2.lora(model, rank=8)          with adapters, which alone are trained
-model = gpt2.merged(tuned)                whose weights have taken them in
+tuned = gpt2.lora(model, rank=8)          with adapters, the only part that is trained
+model = gpt2.merged(tuned)                with the adapters merged into its weights
 """
 
 from pathlib import Path
@@ -33,10 +33,10 @@ def load(
     backward  manual, auto, a mix such as "manual,attention=auto", or whole; by default manual, with those
               layers derived that have no backward by hand
     dtype     float32 or float64; by default the one in which a run computed, float32 for other files
-    layers, block   own ones, with which the model was made; not needed where they are in a file with
-              which you have trained on this machine. The code of any other file runs only if it is named here
+    layers, block   the user's layers and block that the model was built with; not needed if they are in a
+              file that you have trained with on this machine. Code of other files runs only if named here
 
-    Raises gpt2.errors.UserError, a ValueError of one line, where it cannot be had or read.
+    Raises gpt2.errors.UserError, a ValueError of one line, if it cannot be found or read.
 
         >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
         >>> model = gpt2.GPT2(config, seed=0)
@@ -51,7 +51,7 @@ def load(
 def load_tokenizer(name: str | Path, layers: Any = None, block: Any = None) -> Tokenizer:
     """The tokenizer that belongs to the weights called `name`; layers and block as for `load`.
 
-    Raises UserError where they have none, and not GPT-2's vocabulary.
+    Raises UserError if there is none and the vocabulary is not GPT-2's.
 
         >>> from gpt2.data import tokenizer
         >>> config = gpt2.GPT2Config(vocab_size=256, block_size=16, n_layer=1, n_head=2, n_embd=8)
@@ -66,14 +66,14 @@ def load_tokenizer(name: str | Path, layers: Any = None, block: Any = None) -> T
 def save(
     model: GPT2, path: str | Path, tokenizer: Tokenizer | None = None, dtype: str = "float32"
 ) -> list[Path]:
-    """Write a model, and its tokenizer where one is given; returns the paths written.
+    """Write a model, and its tokenizer if one is given; returns the paths written.
 
-    path   X.bin is llm.c's format, X.safetensors this project's, anything else a folder: of transformers,
-           or of a model with adapters one of peft's, with the adapters alone
-    dtype  how a .bin keeps its numbers: float32 or bfloat16
+    path   X.bin is llm.c's format, X.safetensors this project's, anything else a folder for transformers;
+           for a model with adapters, a folder for peft with only the adapters
+    dtype  of the numbers in a .bin: float32 or bfloat16
 
-    A file is written under another name and then renamed, so that it is whole or not there.
-    Raises UserError where it cannot be written.
+    Writes are atomic: to a temporary name, then renamed.
+    Raises UserError if it cannot be written.
 
         >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
         >>> model = gpt2.GPT2(config, seed=0)

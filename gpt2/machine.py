@@ -1,6 +1,6 @@
-"""What the machine has left: memory that is free here and in its containers, and whether others are at work.
+"""Free memory of this machine and its containers, and whether other processes keep it busy.
 
-free_memory()           bytes, or None where the system does not say
+free_memory()           bytes, or None if the system does not say
 with watched() as quiet:
     ...                 # measure
 if quiet(): ...         # keep what was measured
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Where Linux says so. Control groups of version 2 lie in CGROUP itself, those of version 1 in CGROUP/memory
+# Control groups of version 2 lie in CGROUP itself, those of version 1 in CGROUP/memory
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 
-# Of a control group: the limit of memory, what is taken of it, and the same of swap (version 1: of both)
+# Files of a control group: memory limit, memory used, and the same for swap (version 1: for both together)
 V2 = "memory.max", "memory.current", "memory.swap.max", "memory.swap.current"
 V1 = (
     "memory.limit_in_bytes",
@@ -26,17 +26,17 @@ V1 = (
     "memory.memsw.usage_in_bytes",
 )
 
-BUSY = 0.1  # of the machine's cores; where others took more, it was not quiet
+BUSY = 0.1  # share of the cores that other processes may take on a quiet machine
 
 
 def free_memory(swap: bool = False) -> int | None:
-    """Bytes that this process could still take, on this machine and in its container, or None if the system
-    does not say. `swap`: on disk as well.
+    """Bytes that this process can still allocate, on this machine and in its container; None if the system
+    does not say. `swap`: include swap.
     """
-    found = [*_of_machine(), *(room for folder in _groups() for room in _of_group(folder))]
-    if not found:
+    limits = [*_of_machine(), *(limit for folder in _groups() for limit in _of_group(folder))]
+    if not limits:
         return None
-    memory, on_disk = (max(0.0, min(room)) for room in zip(*found))
+    memory, on_disk = (max(0.0, min(limit)) for limit in zip(*limits))
     return int(memory + (on_disk if swap else 0))
 
 
@@ -51,7 +51,7 @@ def _of_machine() -> Iterator[tuple[float, float]]:
 
 
 def _groups() -> list[Path]:
-    """The folders of this process's control groups and of all that these lie in, which limit it as well.
+    """The folders of this process's control groups and of their ancestors, which limit it as well.
 
     A container may see its own group at the root, whatever path /proc names.
     """
@@ -65,51 +65,51 @@ def _groups() -> list[Path]:
 
 
 def _of_group(folder: Path) -> Iterator[tuple[float, float]]:
-    """(memory, swap) that a control group leaves; nothing if it has no limit of memory."""
+    """(memory, swap) that a control group leaves; nothing if it has no memory limit."""
     for limit, used, swap_limit, swap_used in (V2, V1):
         try:
             memory, swap = _left(folder, limit, used), _left(folder, swap_limit, swap_used)
             if memory == math.inf:
                 continue
             lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            # total_: with the groups inside this one
+            # total_: including child groups
             pages = {kind.removeprefix("total_"): int(count) for kind, count in lines}
         except (OSError, ValueError):
             continue
         if swap_limit == V1[2]:
             swap -= memory
-        # pages of files are given up where memory is wanted, unless they are shared memory themselves
+        # the page cache can be reclaimed, except for shared memory
         yield memory + pages.get("file", pages.get("cache", 0)) - pages.get("shmem", 0), swap
 
 
 def _left(folder: Path, limit: str, used: str) -> float:
-    """Bytes between what is taken and the limit; infinite if there is none."""
+    """Bytes between use and limit; infinite if there is no limit."""
     try:
         text = (folder / limit).read_text().strip()
-    except OSError:  # as where the system counts no swap
+    except OSError:  # such as no accounting of swap
         return math.inf
     return math.inf if text == "max" else int(text) - int((folder / used).read_text())
 
 
 @contextmanager
 def watched() -> Iterator[Callable[[], bool]]:
-    """A function that says, after the block, whether the machine did little else meanwhile. True where the
-    system does not tell."""
-    before, began, mine = busy(), time.perf_counter(), own()
-    found = True
+    """Yields a function that says, after the block, whether the machine was otherwise idle during it; True if
+    the system does not say."""
+    before, began, mine = busy_seconds(), time.perf_counter(), own_seconds()
+    idle = True
 
     def quiet() -> bool:
-        return found
+        return idle
 
     yield quiet
-    after, cores = busy(), os.cpu_count() or 1
+    after, cores = busy_seconds(), os.cpu_count() or 1
     if before is not None and after is not None:
-        others = after - before - (own() - mine)
-        found = others <= BUSY * cores * (time.perf_counter() - began)
+        others = after - before - (own_seconds() - mine)
+        idle = others <= BUSY * cores * (time.perf_counter() - began)
 
 
-def busy() -> float | None:
-    """Seconds for which all cores together have worked, or been taken away by the machine below."""
+def busy_seconds() -> float | None:
+    """CPU seconds of all cores together since boot, including time stolen by a hypervisor."""
     try:
         with open("/proc/stat", encoding="ascii") as stat:
             user, nice, system, _, _, irq, softirq, steal = map(int, stat.readline().split()[1:9])
@@ -118,6 +118,6 @@ def busy() -> float | None:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def own() -> float:
-    """Seconds for which this process, and those it has started and waited for, have worked."""
+def own_seconds() -> float:
+    """CPU seconds of this process and of its children that it has waited for."""
     return sum(os.times()[:4])

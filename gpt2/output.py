@@ -1,9 +1,9 @@
-"""Standard output: colour, control characters, and what to do when its reader has gone or its disk is full.
+"""Standard output: colour, control characters, and what happens when a pipe is closed or a disk is full.
 
-painted("BAD", "red")           the text in colour, where standard output is a terminal that has it
-with standing_in() as out:      sys.stdout is `out` within the block
+painted("BAD", "red")           the text in colour, if standard output is a terminal with colours
+with replace_stdout() as out:   sys.stdout is `out` within the block
     print(...)
-    if out.lost: ...            why nothing more can be written, or None
+    if out.lost: ...            the error of the first failed write, or None
 """
 
 import contextlib
@@ -35,11 +35,13 @@ def has_colour(stream: Any = None) -> bool:
         return True
     if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
-    return os.name != "nt" or "WT_SESSION" in os.environ or "TERM" in os.environ  # an old console shows codes
+    return (
+        os.name != "nt" or "WT_SESSION" in os.environ or "TERM" in os.environ
+    )  # an old console prints the codes
 
 
 def painted(text: str, style: str, stream: Any = None) -> str:
-    """The text in one of STYLES where the stream shows colours, else as it is."""
+    """The text in one of STYLES if the stream shows colours, else unchanged."""
     return trusted(f"\x1b[{STYLES[style]}m{text}\x1b[0m") if has_colour(stream) else text
 
 
@@ -48,50 +50,50 @@ _trusted: set[str] = set()  # texts with control characters that reach a termina
 
 
 def trusted(text: str) -> str:
-    """The text, which `Output` from now on passes on to a terminal with its control characters."""
+    """Register a text whose control characters `Output` passes on to a terminal; returns it."""
     _trusted.add(text)
     return text
 
 
 def escaped(text: str) -> str:
-    """The text with its control characters spelt as in Python, but for those that are `trusted`.
+    """The text with control characters escaped as in Python, except in `trusted` parts.
 
     Names, settings and generated text may hold sequences that would take over a terminal.
     """
     if not CONTROL.search(text):
         return text
-    own = "|".join(map(re.escape, _trusted)) or "(?!)"
-    parts = re.split(f"({own})", text)  # every second one is trusted
-    parts[::2] = [CONTROL.sub(lambda found: repr(found[0])[1:-1], part) for part in parts[::2]]
+    allowed = "|".join(map(re.escape, _trusted)) or "(?!)"
+    parts = re.split(f"({allowed})", text)  # every second one is trusted
+    parts[::2] = [CONTROL.sub(lambda match: repr(match[0])[1:-1], part) for part in parts[::2]]
     return "".join(parts)
 
 
 class OutputLost(Exception):
-    """Standard output takes no more. `seen_enough` where its reader has gone, as `head` does."""
+    """Standard output cannot be written. `reader_closed`: by a closed pipe, as after `head`."""
 
     def __init__(self, error: Exception):
-        self.seen_enough = isinstance(error, BrokenPipeError)
+        self.reader_closed = isinstance(error, BrokenPipeError)
         super().__init__(getattr(error, "strerror", None) or str(error).rstrip("."))
 
 
 class Output:
-    """A text stream in front of another one, which writes to a terminal what `escaped` makes of a text.
+    """A text stream that wraps another one, and escapes control characters on a terminal.
 
-    A write that fails is noted, and nothing is written after it.
+    After a write that fails, nothing more is written.
 
-    lost      the OutputLost, or None
-    reported  whether the program has told its user so
-    raising   whether it is raised as well; else the program decides when to look
+    lost      the OutputLost of that write, or None
+    reported  whether the program has told its user
+    raising   whether it is raised as well; otherwise the program looks at `lost`
     """
 
     def __init__(self, stream: TextIO, raising: bool = False):
         self.stream, self.raising = stream, raising
         self.lost: OutputLost | None = None
         self.reported = False
-        self.live = stream.isatty()
+        self.is_terminal = stream.isatty()
 
     def write(self, text: str) -> int:
-        self._do(self.stream.write, escaped(text) if self.live else text)
+        self._do(self.stream.write, escaped(text) if self.is_terminal else text)
         return len(text)
 
     def flush(self) -> None:
@@ -106,12 +108,12 @@ class Output:
             raise
         except (OSError, ValueError) as error:  # ValueError: the file is closed
             self.lost = OutputLost(error)
-            self._let_go()
+            self._discard_buffer()
             if self.raising:
                 raise self.lost from None
 
-    def _let_go(self):
-        """Have what is still buffered go nowhere: Python would try it once more as it ends, and complain."""
+    def _discard_buffer(self):
+        """Send what is still buffered to os.devnull: Python would try to write it at exit, and complain."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.stream.fileno())
@@ -122,10 +124,10 @@ class Output:
 
 
 @contextlib.contextmanager
-def standing_in(raising: bool = False) -> Iterator[Output]:
-    """sys.stdout as an Output, which has written everything at the end of the block, or lost it.
+def replace_stdout(raising: bool = False) -> Iterator[Output]:
+    """Replace sys.stdout by an Output, flushed at the end of the block, and sys.stderr as well.
 
-    Where a program is started with standard output closed, it goes nowhere. sys.stderr is an Output as well.
+    If standard output is closed, it is os.devnull.
     """
     before, errors = sys.stdout, sys.stderr
     out = Output(before if before is not None else open(os.devnull, "w", encoding="utf-8"), raising)
@@ -140,12 +142,12 @@ def standing_in(raising: bool = False) -> Iterator[Output]:
         sys.stdout, sys.stderr = before, errors
 
 
-def open_what_is_closed() -> None:
-    """Keep the numbers 0, 1 and 2 occupied where they are closed: else the next file that is opened has one,
-    and whatever a library writes to "standard output" ends up in it."""
+def reserve_standard_descriptors() -> None:
+    """Open os.devnull on the descriptors 0, 1 and 2 that are closed: otherwise the next file that is opened
+    gets one, and whatever a library writes to "standard output" ends up in it."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError as error:
             if error.errno == errno.EBADF:
-                os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+                os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one

@@ -1,10 +1,10 @@
 """Text from a model, one token at a time.
 
 The model's own forward reads one position at a time (model/decoder.py). Keys and values of earlier ones are
-kept, so a token costs one position's products and O(T) attention, not another pass over the text.
-GPT-2's positions are absolute: once block_size positions are full, every position of a moved window would
-change. The window therefore drops its older half and reads the newer half
-again, which over the next block_size / 2 tokens comes to one more position's work per token.
+cached, so a token costs one position's products and O(T) attention, not another pass over the text.
+GPT-2's positions are absolute: once block_size positions are full, moving the window changes every position.
+The window therefore drops its older half and reads the newer half again, which over the next block_size / 2
+tokens comes to one more position's work per token.
 """
 
 import codecs
@@ -60,16 +60,16 @@ def generate(
 ) -> str | Iterator[int]:
     """Continue a prompt: text with text, or token ids with token ids, yielded one at a time.
 
-    tokens        a text, or at least one id; of a prompt longer than the window its end is used
-    max_tokens    how many to make
-    stop          of texts: strings that end it, and are left out
-    tokenizer     of texts: the model's Tokenizer; that of a model that was loaded is found beside it
-    temperature   logits are divided by it; 0 takes the likeliest token always
+    tokens        a text, or at least one id; a prompt longer than the window is cut to its end
+    max_tokens    how many to generate
+    stop          for a text: strings that end it, and are left out
+    tokenizer     for a text: the model's Tokenizer; by default the one loaded with the model
+    temperature   logits are divided by it; 0 always takes the likeliest token
     top_k         choose among the k likeliest tokens; 0 for all of them
     top_p         choose among the likeliest tokens that together have this probability (Holtzman et al. 2020)
     seed          the same seed and settings give the same text; or a numpy.random.Generator
 
-    Raises UserError where an argument is out of range.
+    Raises UserError if an argument is out of range.
 
         >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
         >>> model = gpt2.GPT2(config, seed=0)
@@ -78,23 +78,23 @@ def generate(
     """
     options: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     if isinstance(tokens, str):
-        words = tokenizer or _words_of(model)
-        (made,) = write_samples(model, words, tokens, stop=stop, max_tokens=max_tokens, **options)
-        return made.text
+        encoding = tokenizer or _tokenizer_of(model)
+        (sample,) = write_samples(model, encoding, tokens, stop=stop, max_tokens=max_tokens, **options)
+        return sample.text
     if tokenizer is not None or stop != ():
         raise UserError("generate: stop and tokenizer are for a text; the prompt is token ids")
     steps = generate_batch(model, tokens, 1, max_tokens, **options)
     return (int(ids[0]) for ids, _ in steps)
 
 
-def _words_of(model):
+def _tokenizer_of(model):
     """The Tokenizer of a model that was loaded."""
-    if (found := model.tokenizer) is None:
+    if model.tokenizer is None:
         raise UserError(
-            "generate: this model brings no tokenizer; give one, as gpt2.load_tokenizer finds it, "
-            "with tokenizer=, or token ids as the prompt"
+            "generate: this model has no tokenizer; pass one with tokenizer= (gpt2.load_tokenizer finds "
+            "one), or token ids as the prompt"
         )
-    return found
+    return model.tokenizer
 
 
 def generate_batch(
@@ -107,13 +107,13 @@ def generate_batch(
     top_p: float = 1.0,
     seed: int | np.random.Generator = 0,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Continue `tokens` in several ways, side by side: yields (ids, logits) for every new position.
+    """Continue `tokens` in several ways, as a batch: yields (ids, logits) for every new position.
 
     samples   B, how many; the first is what `generate` gives for the same seed
     ids       (B,) integers, one more token of each sample
     logits    (B, V), from which they were drawn
 
-    The other arguments, and what is raised, as for `generate`.
+    The other arguments and errors are those of `generate`.
     """
     _check(model, tokens, max_tokens, temperature, top_k, top_p)
     check_samples(samples)
@@ -129,7 +129,7 @@ def generate_batch(
 
 
 def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
-    """The generator behind `generate_batch`, its arguments checked. window (B, n): what there is so far."""
+    """The generator behind `generate_batch`, its arguments checked. window (B, n): the prompt."""
     block = model.config.block_size
     decoder = Decoder(model, len(rngs))
     if decoder.slow:
@@ -153,7 +153,7 @@ def _continue(model, window, max_tokens, rngs, temperature, top_k, top_p):
 
 
 class TokenDraw:
-    """Draws token ids from logits (V,), in memory of its own: where top_p is 1, a draw allocates nothing."""
+    """Draws token ids from logits (V,) in preallocated memory: if top_p is 1, a draw allocates nothing."""
 
     def __init__(self, V: int) -> None:
         self.finite = np.empty(V, bool)
@@ -169,14 +169,14 @@ class TokenDraw:
             )
         if temperature == 0:
             return int(np.argmax(logits))
-        # as rng.choice(V, p=probs) does it, with the same number of the generator
+        # as rng.choice(V, p=probs) does, from the same random number
         below = np.cumsum(self.probabilities(logits, temperature, top_k, top_p), out=self.others)
         below /= below[-1]
         return int(below.searchsorted(rng.random(), side="right"))
 
     def probabilities(self, logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
-        """Softmax of logits / temperature in float64, (V,), with what top_k and top_p leave out set to zero.
-        It is overwritten by the next call.
+        """Softmax of logits / temperature in float64, (V,), zero for tokens that top_k and top_p exclude. The
+        next call overwrites it.
         """
         probs = self.probs
         np.copyto(probs, logits)
@@ -194,12 +194,12 @@ class TokenDraw:
         return probs
 
     def _keep(self, k):
-        """Make all but the k largest of probs minus infinity."""
+        """Set all but the k largest of probs to minus infinity."""
         probs, sorted_ = self.probs, self.others
         sorted_[...] = probs
         sorted_.partition(len(probs) - k)
         np.less(probs, sorted_[len(probs) - k], out=self.finite)
-        if np.count_nonzero(self.finite) != len(probs) - k:  # several are equal to the last that stays
+        if np.count_nonzero(self.finite) != len(probs) - k:  # ties with the k-th largest
             self.finite[...] = True
             self.finite[np.argpartition(-probs, k - 1)[:k]] = False
         np.copyto(probs, -np.inf, where=self.finite)
@@ -211,7 +211,7 @@ def choose(logits: np.ndarray, temperature: float, top_k: int, top_p: float, rng
 
 
 def log_probabilities(logits: np.ndarray) -> np.ndarray:
-    """The model's own log-probabilities (V,) float64 in nats: no temperature, nothing left out."""
+    """The model's own log-probabilities (V,) float64 in nats: without temperature, top_k and top_p."""
     shifted = logits.astype(np.float64) - logits.max()
     return shifted - np.log(np.exp(shifted).sum())
 
@@ -225,13 +225,13 @@ def _check(model, tokens, max_tokens, temperature, top_k, top_p):
     for token in tokens:
         if not 0 <= token < V:
             raise UserError(f"generate: the prompt contains token {token}, expected ids from 0 to {V - 1}")
-    check_knobs(max_tokens, temperature, top_k, top_p)
+    check_options(max_tokens, temperature, top_k, top_p)
 
 
 def _are_ids(tokens):
     try:
         ids = np.asarray([tokens[k] for k in range(len(tokens))])  # of bytes too
-    except (TypeError, ValueError, KeyError):  # no sequence, or one of rows of different lengths
+    except (TypeError, ValueError, KeyError):  # not a sequence, or rows of different lengths
         return False
     return ids.ndim == 1 and (ids.size == 0 or ids.dtype.kind in "iu")
 
@@ -241,7 +241,7 @@ def check_samples(samples: int) -> None:
         raise option_error("samples", f"is {samples}, expected 1 or more")
 
 
-def check_knobs(max_tokens: int, temperature: float, top_k: int, top_p: float) -> None:
+def check_options(max_tokens: int, temperature: float, top_k: int, top_p: float) -> None:
     if max_tokens < 0:
         raise option_error("max_tokens", f"is {max_tokens}, expected 0 or more")
     if not (temperature >= 0 and math.isfinite(temperature)):
@@ -256,34 +256,34 @@ def check_knobs(max_tokens: int, temperature: float, top_k: int, top_p: float) -
 
 
 class Stop:
-    """Text up to the first of some strings, given out as early as it is certain not to belong to one."""
+    """Cuts a stream of text at the first stop string; text is released once it cannot be part of one."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         self.strings = [string for string in strings if string]
-        self.held = ""  # the end of the text so far, which may be the beginning of a string
+        self.pending = ""  # the end of the text so far, which may be the beginning of a stop string
         self.found = False
 
     def feed(self, text: str) -> str:
-        """Takes more text and gives what of it can be shown; nothing more after a string was found."""
+        """Take more text and return what can be shown; nothing after a stop string was found."""
         if self.found:
             return ""
-        self.held += text
-        found = [(at + len(s), at) for s in self.strings if (at := self.held.find(s)) >= 0]
-        if found:  # the one that is complete first, whatever the pieces are in which the text comes
+        self.pending += text
+        matches = [(at + len(s), at) for s in self.strings if (at := self.pending.find(s)) >= 0]
+        if matches:  # the one that is complete first, however the text is cut into pieces
             self.found = True
-            return self._give(min(found)[1])
+            return self._release(min(matches)[1])
         longest = max((len(string) - 1 for string in self.strings), default=0)
-        for size in range(min(longest, len(self.held)), 0, -1):
-            if any(string.startswith(self.held[-size:]) for string in self.strings):
-                return self._give(len(self.held) - size)
-        return self._give(len(self.held))
+        for size in range(min(longest, len(self.pending)), 0, -1):
+            if any(string.startswith(self.pending[-size:]) for string in self.strings):
+                return self._release(len(self.pending) - size)
+        return self._release(len(self.pending))
 
     def close(self) -> str:
-        """Gives what is left once no more text comes."""
-        return "" if self.found else self._give(len(self.held))
+        """Return what is left after the last piece."""
+        return "" if self.found else self._release(len(self.pending))
 
-    def _give(self, count):
-        shown, self.held = self.held[:count], self.held[count:]
+    def _release(self, count):
+        shown, self.pending = self.pending[:count], self.pending[count:]
         return shown
 
 
@@ -294,11 +294,11 @@ class Stop:
 class Sample:
     """One continuation.
 
-    text       of it, up to the stop string
-    tokens     ids, up to the one that completed the stop string
+    text       up to the stop string
+    tokens     ids, up to the one that completes the stop string
     logprobs   of each token, nats, by the model itself: before temperature, top_k and top_p
-    top        for each token the likeliest ones at its position, (id, logprob) pairs
-    stopped    "stop" where a stop string was found, else "length"
+    top        for each position its likeliest tokens, (id, logprob) pairs
+    stopped    "stop" if a stop string was found, else "length"
     """
 
     text: str = ""
@@ -310,7 +310,7 @@ class Sample:
 
 def write_samples(
     model: GPT2,
-    words: Tokenizer,
+    tokenizer: Tokenizer,
     prompt: str,
     samples: int = 1,
     stop: Iterable[str] = (),
@@ -320,45 +320,45 @@ def write_samples(
 ) -> list[Sample]:
     """Continue a prompt in `samples` ways; returns a list of Sample.
 
-    words     the model's Tokenizer
-    prompt    text; where it is empty, the token that texts begin with
+    tokenizer   the model's
+    prompt    text; if it is empty, the token that texts begin with
     stop      strings that end a sample
     logprobs  how many of the likeliest tokens to keep at each position; None: no log-probabilities at all
-    show      called with each piece of the first sample's text as soon as there is one
+    show      called with each piece of the first sample's text as soon as it is known
     options   max_tokens, temperature, top_k, top_p, seed as for `generate`
     """
-    ids = words.encode(prompt) if prompt else [words.start]
-    made = [Sample() for _ in range(samples)]
-    ends = [Stop(stop) for _ in made]
-    decoders = [codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in made]
+    ids = tokenizer.encode(prompt) if prompt else [tokenizer.start]
+    results = [Sample() for _ in range(samples)]
+    ends = [Stop(stop) for _ in results]
+    decoders = [codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in results]
     for chosen, logits in generate_batch(model, ids, samples, **options):
-        for i, sample in enumerate(made):
+        for i, sample in enumerate(results):
             if ends[i].found:
-                continue  # its row is still computed, for the sake of the others
+                continue  # its row is still computed with the others
             token = int(chosen[i])
             sample.tokens.append(token)
             if logprobs is not None:
-                _note(sample, token, log_probabilities(logits[i]), logprobs)
-            text = decoders[i].decode(words.decode_bytes([token]))
-            _add(sample, ends[i].feed(text), show if i == 0 else None)
+                _add_logprobs(sample, token, log_probabilities(logits[i]), logprobs)
+            text = decoders[i].decode(tokenizer.decode_bytes([token]))
+            _add_text(sample, ends[i].feed(text), show if i == 0 else None)
         if all(end.found for end in ends):
             break
-    for i, sample in enumerate(made):
+    for i, sample in enumerate(results):
         rest = ends[i].feed(decoders[i].decode(b"", final=True)) + ends[i].close()
-        _add(sample, rest, show if i == 0 else None)
+        _add_text(sample, rest, show if i == 0 else None)
         sample.stopped = "stop" if ends[i].found else "length"
-    return made
+    return results
 
 
-def _note(sample, token, logprobs, count):
-    """Keep the log-probability of a token, and the `count` likeliest at its position."""
+def _add_logprobs(sample, token, logprobs, count):
+    """Add the log-probability of a token, and the `count` likeliest at its position."""
     sample.logprobs.append(float(logprobs[token]))
     if count:
         likeliest = np.argsort(-logprobs, kind="stable")[:count]
         sample.top.append([(int(k), float(logprobs[k])) for k in likeliest])
 
 
-def _add(sample, text, show):
+def _add_text(sample, text, show):
     sample.text += text
     if show is not None and text:
         show(text)

@@ -184,7 +184,9 @@ def test_worker_processes_refuse_a_change(tmp_path):
         team.step([BATCH])
         model.description.own["gelu"].forward.__globals__["K"]["k"] = 25.0
         for act in (lambda: team.step([BATCH]), lambda: team.loss(*BATCH)):
-            with pytest.raises(UserError, match="what own layers read has changed since .* train without"):
+            with pytest.raises(
+                UserError, match="value that own layers read has changed since .* train without"
+            ):
                 act()
 
 
@@ -193,5 +195,5 @@ def test_worker_processes_that_would_compute_something_else_are_refused(monkeypa
     """They import the module anew, in which the number is what is written there."""
     monkeypatch.setitem(jobs.FACTOR, "k", 25.0)
     model = GPT2(CONFIG, layers={"gelu": jobs.scaled})
-    with pytest.raises(UserError, match="import own layers again, and get others"):
+    with pytest.raises(UserError, match="import own layers anew, and get different ones"):
         Processes(model, AdamW(model), 2)

@@ -187,7 +187,7 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(small, tmp_path,
     assert (
         error.startswith(
             f"error: cannot write {folder}/metrics.jsonl: No space left on device; the last "
-            "checkpoint is untouched."
+            "checkpoint is intact."
         )
         and error.count("\n") == 1
     )
@@ -216,7 +216,7 @@ def test_a_limit_on_the_size_of_files(small, tmp_path):
         text=True,
     )
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert "File too large" in done.stderr and "is untouched" in done.stderr
+    assert "File too large" in done.stderr and "is intact" in done.stderr
     assert (folder / runs.LAST).read_bytes() == before
     assert not list(folder.glob(".*.tmp"))
 

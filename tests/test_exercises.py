@@ -19,7 +19,9 @@ def test_what_is_handed_out_has_no_solution_and_is_open(tmp_path, capsys):
     assert exercises.main([str(tmp_path / "mine")]) == 0
     for name in ORDER:
         text = exercises.file_of(tmp_path / "mine", name).read_text()
-        assert text.endswith(f"saved{', *, num_heads' * (name == 'attention')}):\n    {exercises.TO_WRITE}\n")
+        settings = ", *, num_heads" * (name == "attention")
+        how = f"    # gpt2's command exercises grades it with --grade, and helps with --hint {name}\n"
+        assert text.endswith(f"saved{settings}):\n{how}    {exercises.TO_WRITE}\n")
         assert "HINTS" not in text and f"def {name}_forward(" in text and f"Write `{name}_backward`" in text
     assert exercises.main([str(tmp_path / "mine"), "--grade"]) == 1
     assert capsys.readouterr().out.endswith("0 of 7 right\n")
@@ -42,10 +44,15 @@ MISTAKES = [
     ("crossentropy", "(p - is_target)", "p", "the path through at_target"),
     ("encoder", "np.add.at(dwte, tokens, dout)", "dwte[tokens] += dout", "adds once for each"),
     ("attention", "keepdims=True)) / np.sqrt(HS)", "keepdims=True))", "factor 0.5 is left out"),
-    ("gelu", "du = ", "du = 1 / 0  #", "gelu_backward raises ZeroDivisionError"),
+    ("gelu", "du = ", "du = 1 / 0  #", "gelu_backward raises ZeroDivisionError at 3_gelu.py:26: "),
     ("gelu", "def gelu_backward", "def gelu_back", "has no function gelu_backward"),
     ("gelu", "    (inp,) = saved\n", "    raise SystemExit\n", "gelu_backward raises SystemExit"),
-    ("gelu", "(inp,) = saved", 'raise ValueError("\\x1b[31m")', r"gelu_backward raises ValueError: \x1b[31m"),
+    (
+        "gelu",
+        "(inp,) = saved",
+        'raise ValueError("\\x1b[31m")',
+        r"gelu_backward raises ValueError at 3_gelu.py:24: \x1b[31m",
+    ),
     ("gelu", "import numpy as np", "import numpy as np, no_such_module", "it cannot be run"),
 ]
 
@@ -68,6 +75,24 @@ def test_the_forward_of_the_file_does_not_count(solved):
     assert exercises.grade(path, "residual")["state"] == "wrong"
 
 
+def test_the_grader_says_which_folder_is_meant(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exercises.main(["class/anna"])
+    assert capsys.readouterr().out.endswith(" exercises --hint residual\n")
+    assert exercises.main(["class", "--grade", "--json", "grade.json"]) == 1
+    assert json.loads((tmp_path / "grade.json").read_text())["right"] == 0
+    assert "class/anna has: " in capsys.readouterr().out.splitlines()[-1]
+    monkeypatch.chdir(tmp_path / "class" / "anna")
+    assert exercises.main(["--grade"]) == 2
+    assert capsys.readouterr().err.endswith(" exercises . --grade\n")
+
+
+def test_a_hint_by_the_name_of_the_file(capsys):
+    assert exercises.main(["--hint", "work/3_gelu.py"]) == exercises.main(["--hint", "gelu"]) == 0
+    one, same = capsys.readouterr().out.splitlines()
+    assert one == same
+
+
 @pytest.mark.parametrize("name", ORDER)
 def test_hints_come_in_two_steps(name, capsys):
     assert exercises.main(["--hint", name]) == exercises.main(["--hint", name, "--more"]) == 0
@@ -80,8 +105,14 @@ def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert exercises.main([]) == 0
     for argv, text in (
-        ([], "exercises/1_residual.py is there already"),
-        (["missing", "--grade"], "missing: no such folder"),
+        ([], "exercises/1_residual.py exists already; name another folder, or grade what is written: "),
+        (["missing", "--grade"], "missing: no such folder; write the exercises with: "),
+        (
+            ["exercises/1_residual.py", "--grade"],
+            "exercises/1_residual.py: is a file; grade its folder with: ",
+        ),
+        (["grade"], "grade: would be a folder; did you mean --grade?"),
+        (["--hint", "3_gelo"], "argument --hint: 'gelo' is not one of"),
         (["--json", "x.json"], "--json has no effect without --grade"),
         (["--more"], "--more has no effect without --hint"),
         (["--grade", "--hint", "gelu"], "argument --hint: not allowed with argument --grade"),

@@ -193,7 +193,7 @@ def test_a_layer_with_a_loop_of_the_compilers(tmp_path):
     found = panels("gelu", str(file))
     assert about(found.forward, "return np.tanh").line in about(found.derived, "out = np.tanh").origins
     assert not any(s.values for s in found.derived) and any(s.values for s in found.forward)
-    assert found.manual[0].source.startswith("# There is none")
+    assert found.manual[0].source.startswith("# None: ")
 
 
 def test_what_is_kept(layernorm):
@@ -226,9 +226,13 @@ def test_command(capsys, tmp_path):
     assert command.main(["residual", "--out", str(tmp_path / "page.txt")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert command.main(["residual", "--out", str(tmp_path / "nowhere" / "page.html")]) == 2
-    assert "there is no folder" in capsys.readouterr().err and not (tmp_path / "nowhere").exists()
+    assert "no such folder" in capsys.readouterr().err and not (tmp_path / "nowhere").exists()
     assert command.main(["pear"]) == 2
-    assert "'pear' is none of encoder, " in capsys.readouterr().err
+    assert "'pear' is not one of encoder, " in capsys.readouterr().err
+    assert command.main(["pear.py"]) == 2
+    assert "; a file of own layers is named by --layers pear.py\n" in capsys.readouterr().err
+    assert command.main([]) == 2
+    assert re.search(r"required: LAYER; for example: .* explain layernorm\n$", capsys.readouterr().err)
 
 
 def test_the_whole_model_on_a_page(capsys, monkeypatch):
@@ -246,4 +250,4 @@ def test_the_whole_model_on_a_page(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert command.main(["model"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) < 80
-    assert command.main(["model", "gelu"]) == 2 and "stands alone" in capsys.readouterr().err
+    assert command.main(["model", "gelu"]) == 2 and "only by itself" in capsys.readouterr().err

@@ -231,7 +231,7 @@ def test_commands_in_help_and_errors_run_where_they_were_printed(machine, way):
     sample = re.search(r"(?m)^  (.*) sample --help|^  (.*-m gpt2)\.sample --help", shell.run(overview(start)))
     for words, expected in (
         ("sample --run ''", "train one with: (.*)"),
-        ("explain model gelu", "stands alone, as text: (.*)"),
+        ("explain model gelu", "only by itself and as text: (.*)"),
         ("convert gpt2 --write-state x", "`(.*?)` writes such files"),
         ("xyzzy", "; (.*) lists what there is"),
     ):

@@ -151,7 +151,17 @@ WRONG_KINDS = {
     "ad.check_backward(1, 2, 3)": "check_backward: forward is 1, expected a function",
     "ad.check_backward(np.sin, np.cos, 3)": "check_backward: cases is 3, expected a list",
     "ad.check_backward(np.sin, np.cos, [3])": "check_backward: case 0 is int, expected a tuple",
+    "ad.check_backward(np.dot, np.dot, (np.ones(2), np.ones(2)))": "or [(x, y)] for two inputs",
 }
+
+
+def test_a_backward_that_fails_is_told_how_it_is_called():
+    def backward(a, b, dout):
+        return dout @ b.T, a.T @ dout
+
+    with pytest.raises(ValueError) as error:
+        ad.check_backward(np.matmul, backward, [(np.ones((2, 3)), np.ones((3, 4)))])
+    assert error.value.__notes__ == ["check_backward: the backward is called with dout, *inputs"]
 
 
 @pytest.mark.parametrize("call", WRONG_KINDS)

@@ -276,6 +276,9 @@ def test_write_state_by_the_command(tmp_path, capsys):
     capsys.readouterr()
     assert convert.main([model_bin, "--write-state", state, "--data", tokens]) == 2
     assert "40 tokens, a batch of B=4 and T=64 needs 257" in capsys.readouterr().err
+    longer = ["--batch-size", "1", "--block-size", str(model.config.block_size + 1)]
+    assert convert.main([model_bin, "--write-state", state, "--data", tokens, *longer]) == 2
+    assert f"; give --block-size {model.config.block_size}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -350,7 +353,7 @@ BYTES = [bytes([b]) for b in range(256)]
         (tokenizer_bytes(BYTES)[:-1], "has fewer"),
         (tokenizer_bytes(BYTES)[:-2] + b"\x07a", "has fewer"),
         (tokenizer_bytes([*BYTES[:-1], b"ab"]), "the first 256 tokens are not the 256 bytes"),
-        (tokenizer_bytes([*BYTES, b"ab", b"ab"]), "there twice"),
+        (tokenizer_bytes([*BYTES, b"ab", b"ab"]), "empty or repeated"),
         (tokenizer_bytes([*BYTES, b""]), "empty"),
         (tokenizer_bytes([*BYTES, b"<|endoftext|>"], end=3), "end of text is token 3"),
     ],

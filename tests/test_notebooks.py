@@ -3,6 +3,7 @@
 import ast
 import json
 import linecache
+import re
 
 import pytest
 
@@ -51,9 +52,23 @@ def test_the_outputs_are_of_this_code(path):
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), stale
     outputs = [output for cell in cells for output in cell["outputs"]]
     assert all(output["output_type"] in ("stream", "execute_result", "display_data") for output in outputs)
-    assert any("image/png" in output.get("data", {}) for output in outputs) or path.stem == "finetune"
+    assert any("image/png" in output.get("data", {}) for output in outputs)
     assert content == notebooks.cleaned(content), stale
     assert path.stat().st_size < 300_000
+
+
+@NOTEBOOKS
+def test_no_output_is_of_this_run_alone(path):
+    """No address in memory, no folder that is gone, no object that a statement happened to return."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    shown = [output for cell in content["cells"] for output in cell.get("outputs", [])]
+    for output in shown:
+        data = {"text/plain": output.get("text", "")} | output.get("data", {})
+        if "image/png" not in data:
+            text = "".join("".join(part) for part in data.values())
+            assert not re.search(
+                r"/tmp|/var/folders|\\Temp\\| at 0x[0-9a-f]|&?lt;matplotlib|<matplotlib", text
+            )
 
 
 def test_outputs_of_other_code_are_noticed():

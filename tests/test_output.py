@@ -54,7 +54,7 @@ def test_a_reader_that_has_seen_enough(prose, tmp_path, lines):
     said = [line for line in error.splitlines() if line.startswith("error")]
     assert said == [
         f"error: standard output: Broken pipe; stopped and saved at step {done[-1]}; "
-        f"go on with: {sys.executable} {ROOT / 'train.py'} --resume {tmp_path / 'a'}"
+        f"resume with: {sys.executable} {ROOT / 'train.py'} --resume {tmp_path / 'a'}"
     ]
     assert lines == "llm.c" or error.splitlines() == said
 
@@ -111,9 +111,7 @@ sys.exit(program.main(sys.argv[1:]))
 
 
 @full
-@pytest.mark.parametrize(
-    "words", [["-m", "gpt2"], ["-m", "gpt2", "certificate", "gelu"], ["train.py", "--help"]]
-)
+@pytest.mark.parametrize("words", [["-m", "gpt2"], ["-m", "gpt2", "explain", "gelu"], ["train.py", "--help"]])
 def test_other_commands_say_it_in_one_line(words):
     with FULL.open("w") as nowhere:
         done = run([sys.executable, *words], stdout=nowhere)

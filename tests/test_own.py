@@ -116,7 +116,7 @@ def test_a_layer_that_is_assigned_keeps_the_tensors():
     for change in (lambda: model.layers.update({}), lambda: model.layers.pop("gelu")):
         with pytest.raises(TypeError, match="one by one"):
             change()
-    with pytest.raises(UserError, match="own block has taken its layers"):
+    with pytest.raises(UserError, match="block already uses its layers"):
         model_of(**own("swiglu")).layers["attention"] = own("rope")["layers"]["attention"]
 
 
@@ -175,7 +175,9 @@ def test_reading_on_gives_the_numbers_of_the_forward(name, dtype, tolerance, pie
 
 def test_a_layer_that_does_not_say_how_it_reads_on_is_slow_and_right():
     model = model_of(layers=without_reading(own("rope")["layers"]))
-    with pytest.warns(SlowGeneration, match=r"attention \(rope\), encoder \(embed\) does not say") as text:
+    with pytest.warns(
+        SlowGeneration, match=r"attention \(rope\), encoder \(embed\) does not declare"
+    ) as text:
         made = list(generate(model, [1, 2], 7, temperature=0))
     assert made == greedy(model, [1, 2], 7) and len(text) == 1
     assert made == list(generate(model_of(**own("rope")), [1, 2], 7, temperature=0))
@@ -215,9 +217,7 @@ def test_what_is_wrong_from_the_fifth_position_on_is_found():
         ({"layers": {"gelu": Layer("act", act, None, by_position=True)}}, r"gelu \(act\)"),
         ({"block": Block(block, by_position=True)}, r"the block \(block\)"),
     ):
-        with pytest.raises(
-            UserError, match=f"{named}, read by pieces, gives .* first at position 4; what it"
-        ):
+        with pytest.raises(UserError, match=f"{named}, read in pieces, gives .* first at position 4; its by"):
             list(generate(model_of(**options), [1], 3))
 
 
@@ -298,7 +298,7 @@ def test_text_goes_in_and_comes_out(tmp_path):
     made = generate(model, "Once", 8, seed=3, tokenizer=words)
     assert made == words.decode(list(generate(model, words.encode("Once"), 8, seed=3)))
     assert generate(model, "Once", 8, seed=3, tokenizer=words, stop=[made[2]]) == made[:2]
-    with pytest.raises(UserError, match="brings no tokenizer"):
+    with pytest.raises(UserError, match="has no tokenizer"):
         generate(model, "Once")
     with pytest.raises(UserError, match="the prompt is token ids"):
         generate(model, [1], stop=["x"])
@@ -337,7 +337,7 @@ def test_a_tensor_that_is_not_the_models_is_refused(tmp_path):
     model = model_of(**own("rmsnorm"))
     arrays = checkpoint.model_arrays(model_of())
     checkpoint.save(tmp_path / "x.safetensors", arrays, checkpoint.model_state(model))
-    with pytest.raises(UserError, match="params.ln1b belongs to no tensor of this model"):
+    with pytest.raises(UserError, match="params.ln1b is not a tensor of this model"):
         gpt2.load(tmp_path / "x.safetensors", **own("rmsnorm"))
 
 
@@ -438,7 +438,7 @@ def test_what_no_other_process_can_find_is_refused():
             "LAYERS = {'gelu': lambda inp: exit(3)}",
             r"\['gelu'\], <lambda>: fails for .*: SystemExit: 3",
         ),
-        ("x = 1", "expected LAYERS = {'gelu': my_gelu_forward}, which says"),
+        ("x = 1", "expected LAYERS = {'gelu': my_gelu_forward}, from the"),
         ("LAYERS = {}", "expected LAYERS = "),
         ("LAYERS = {'attn': print}", "there is no layer 'attn' to replace, expected encoder"),
         ("LAYERS = {'gelu': 3}", r"layers\['gelu'\]: is 3, expected a function"),
@@ -515,7 +515,7 @@ REFUSED = [
         "attention is <lambda>, which",
     ),
     (block(lambda x: x, backward="manual"), "block is <lambda>, which has no backward"),
-    (block(lambda x: x, backward="auto,gelu=manual"), "gelu stands in the block alone"),
+    (block(lambda x: x, backward="auto,gelu=manual"), "gelu runs only inside the block"),
 ]
 
 
@@ -575,7 +575,7 @@ def test_explained_and_checked(name, tmp_path, capsys):
     assert explain.main(["all", "--layers", str(file)]) == 0
     out = capsys.readouterr().out
     assert f"def {OWN[name][0]}_backward(" in out and "agreement       holds" in out
-    assert ("There is none: this layer's backward" in out) == (name != "rmsnorm")
+    assert ("None: this layer has only the derived backward" in out) == (name != "rmsnorm")
     page = tmp_path / "page.html"
     assert explain.main(["all", "--layers", str(file), "--out", str(page)]) == 0
     text = page.read_text(encoding="utf-8")

@@ -152,7 +152,7 @@ def test_mistakes(arguments, message, capsys):
 def test_a_run_without_a_step_yet(tmp_path, capsys):
     folder = write_run(tmp_path / "x", steps=0)
     assert plot.main([str(folder)]) == 2
-    assert "nothing has been measured yet" in capsys.readouterr().err
+    assert "no metrics yet" in capsys.readouterr().err
     (folder / "metrics.jsonl").unlink()
     assert plot.main([str(folder), "--live"]) == 0
     assert "no numbers yet" in capsys.readouterr().out

@@ -41,7 +41,7 @@ def boxes_and_lines(text):
 @pytest.mark.parametrize("name", ["layernorm", "attention", "gelu"])
 def test_a_drawing_has_a_box_for_each_value(name):
     """Boxes do not touch, and no line leads through one: each is for the value that its text names."""
-    from gpt2.commands.certificate import pair_of
+    from gpt2.commands.explain.sources import pair_of
 
     graph = pair_of(name).backward.program.graph
     tree, boxes, lines = boxes_and_lines(drawing.drawing(graph))

@@ -178,6 +178,11 @@ def test_a_mistake_is_one_line(run, capsys, options, message):
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
 
 
+def test_weights_in_the_place_of_a_run(run, capsys):
+    assert sample.main(["--run", str(run / "last.safetensors")]) == 2
+    assert f"; for weights: --init {run / 'last.safetensors'}\n" in capsys.readouterr().err
+
+
 def test_a_tokenizer_of_another_run_is_refused(run, capsys):
     tokenizer.char("abc").save(run / "tokenizer.json")
     assert sample.main(["--run", str(run)]) == 2

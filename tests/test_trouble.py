@@ -128,7 +128,7 @@ def test_python_without_docstrings_and_assertions(prose, tmp_path):
         words[1:],
         ["-m", "gpt2"],
         ["-m", "gpt2", "explain", "gelu"],
-        ["-m", "gpt2", "certificate", "gelu"],
+        ["-m", "gpt2", "explain", "gelu"],
         ["-m", "gpt2", "plot", "--help"],
         ["-m", "gpt2", "sample", "--run", tmp_path / "a", "--max-tokens", 3],
         ["-m", "gpt2", "evaluate", "--run", tmp_path / "a", "--data", prose[0]],

@@ -72,15 +72,15 @@ def test_nothing_that_a_stranger_sends_is_run(stranger, capsys):
     for command in commands():
         assert command() == 2
         error = capsys.readouterr().err
-        assert "mine.py: own layers, whose code runs only where you have trained" in error
+        assert "mine.py: own layers; their code runs only if you have trained" in error
         assert error.count("\n") == 1 and "--layers" in error
     for load in (lambda: gpt2.load("run"), lambda: gpt2.load("alone.safetensors", "auto", "float64")):
-        with pytest.raises(UserError, match="whose code runs only where"):
+        with pytest.raises(UserError, match="their code runs only if"):
             load()
-    with pytest.raises(UserError, match="whose code runs only where"):
+    with pytest.raises(UserError, match="their code runs only if"):
         resumed_settings("run", {"steps": 3})
     assert program.main(["--config", "run/settings.toml", "--out", "again"]) == 2
-    assert "whose code runs only where" in capsys.readouterr().err
+    assert "their code runs only if" in capsys.readouterr().err
     assert not (stranger / "ran").exists() and not (stranger / "again").exists()
 
 
@@ -101,7 +101,7 @@ def test_a_sender_s_copy_elsewhere_is_named(stranger, capsys):
 def test_naming_a_file_lets_no_other_run(stranger, capsys):
     (stranger / "other.py").write_text(LAYERS.replace("ran", "other-ran").replace("tanh", "sin"))
     assert program.main([*SMALL, "--init", "alone.safetensors", "--out", "new", "--layers", "other.py"]) == 2
-    assert "whose code runs only where" in capsys.readouterr().err
+    assert "their code runs only if" in capsys.readouterr().err
     assert not (stranger / "ran").exists()
 
 
@@ -118,7 +118,7 @@ def test_who_trained_with_a_file_need_not_name_it(place, capsys):
     for number, command in enumerate(commands()):
         if number not in (5, 6):
             assert command() == 2
-            assert "has changed since the run was begun" in capsys.readouterr().err
+            assert "has changed since the run began" in capsys.readouterr().err
     assert not (place / "ran").exists()
 
 
@@ -136,9 +136,9 @@ def test_a_path_is_not_enough_and_a_hash_is_not_enough(place):
     OwnFile(file.path, file.sha256).contents()
     (place / "sub").mkdir()
     shutil.copy("mine.py", "sub")  # beside it may lie other modules
-    with pytest.raises(UserError, match="whose code runs only where"):
+    with pytest.raises(UserError, match="their code runs only if"):
         OwnFile(str(place / "sub" / "mine.py"), file.sha256).contents()
-    with pytest.raises(UserError, match="whose code runs only where"):
+    with pytest.raises(UserError, match="their code runs only if"):
         OwnFile(file.path, "0" * 64).contents()
 
 
@@ -190,7 +190,7 @@ def test_weights_below_adapters_are_inert_as_well(stranger, capsys):
     (stranger / "adapter" / peft.CONFIG).write_text(json.dumps(config))
     (stranger / "ran").unlink()
     for name in ("tuned", "adapter"):
-        with pytest.raises(UserError, match="whose code runs only where"):
+        with pytest.raises(UserError, match="their code runs only if"):
             gpt2.load(name)
     assert not (stranger / "ran").exists()
     assert gpt2.load("tuned", layers="mine.py").description.own
@@ -199,11 +199,11 @@ def test_weights_below_adapters_are_inert_as_well(stranger, capsys):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX pipes")
 def test_a_pipe_in_place_of_the_file_does_not_hang(place):
     os.mkfifo("pipe.py")
-    with pytest.raises(UserError, match="pipe.py: own layers cannot be read from here: it is no regular"):
+    with pytest.raises(UserError, match="pipe.py: own layers cannot be read from here: not a regular"):
         GPT2(GPT2Config(256, 8, 1, 2, 8), layers="pipe.py")
 
 
 def test_the_tokenizer_of_such_a_model(stranger):
-    with pytest.raises(UserError, match="whose code runs only where"):
+    with pytest.raises(UserError, match="their code runs only if"):
         gpt2.load_tokenizer("run")
     assert gpt2.load_tokenizer("run", layers="mine.py").name == tokenizer.byte().name

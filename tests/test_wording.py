@@ -101,7 +101,7 @@ def test_fewer_steps_than_were_done(prose, tmp_path, capsys):
     assert program.main(small_run.flags(prose[0], folder)) == 0
     assert program.main(["--resume", str(folder), "--steps", "4"]) == 2
     error = capsys.readouterr().err
-    assert error == f"error: --steps 4: {folder} has done 6 steps already; go on with --steps 12\n"
+    assert error == f"error: --steps 4: {folder} has done 6 steps already; continue with --steps 12\n"
 
 
 # ---- Folders -----------------------------------------------------------------------------------------------

@@ -63,8 +63,8 @@ def main(argv: list[str] | None = None) -> None:
     args.checkouts = args.checkouts.resolve()
     if args.fetch:
         return fetch(args.checkouts, args.clone)
-    made = args.checkouts / "venv" / "bin" / "python"
-    python = args.python or (str(made) if made.exists() else sys.executable)
+    own_python = args.checkouts / "venv" / "bin" / "python"
+    python = args.python or (str(own_python) if own_python.exists() else sys.executable)
     chosen = [s for s in SUITES if (not args.names or s.name in args.names)]
     missing = [s.folder for s in chosen if not (args.checkouts / s.folder).is_dir()]
     if missing:

@@ -36,9 +36,9 @@ def printed(python: str, which: str, program: Path, seconds: float) -> Printed:
         failed = ended > 0  # below 0: it was stopped after its seconds
         out.seek(0)
         err.seek(0)
-        said = err.read().strip().split("\n")
+        lines = err.read().strip().split("\n")
         rows = [line.split("\t", 1) for line in out.read().split("\n") if "\t" in line]
-    return Printed([(float(t), text) for t, text in rows], said[-1] if failed else "")
+    return Printed([(float(t), text) for t, text in rows], lines[-1] if failed else "")
 
 
 def differs(a: str, b: str) -> float:

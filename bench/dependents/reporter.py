@@ -19,7 +19,7 @@ class Clock:
     begun = 0.0
 
 
-def told(row):
+def append(row):
     with open(os.environ["GPT2_TOLD"], "a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
@@ -60,14 +60,14 @@ def pytest_runtest_logreport(report):
         why = str(report.longrepr)
     outcome = "xfailed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
     row = {"test": report.nodeid, "outcome": outcome, "why": why.strip().split("\n")[0][:300]}
-    told({**row, "seconds": time.process_time() - Clock.begun})
+    append({**row, "seconds": time.process_time() - Clock.begun})
 
 
 def pytest_collectreport(report):
     if report.failed:
         why = str(report.longrepr).strip().split("\n")[-1][:300]
-        told({"test": report.nodeid, "outcome": "failed", "why": why, "seconds": 0.0})
+        append({"test": report.nodeid, "outcome": "failed", "why": why, "seconds": 0.0})
 
 
 def pytest_sessionfinish(session, exitstatus):
-    told({"end": time.process_time()})
+    append({"end": time.process_time()})

@@ -42,11 +42,11 @@ class Outcome(NamedTuple):
 
 def outcome(python: str, here: bool, suite: Suite, folder: Path, limits: Limits) -> Outcome:
     with tempfile.TemporaryDirectory() as scratch:
-        told = Path(scratch) / "told"
-        told.touch()
+        outcomes = Path(scratch) / "told"
+        outcomes.touch()
         words = [*PYTEST, *REPORTER, *(["-k", suite.only] if suite.only else []), *suite.tests]
         path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
-        bounds = {"GPT2_TOLD": str(told), "GPT2_EACH": str(limits.each), "GPT2_LIMIT": str(limits.all)}
+        bounds = {"GPT2_TOLD": str(outcomes), "GPT2_EACH": str(limits.each), "GPT2_LIMIT": str(limits.all)}
         subprocess.run(
             [python, *(HERE if here else []), *words],
             cwd=folder,
@@ -54,7 +54,7 @@ def outcome(python: str, here: bool, suite: Suite, folder: Path, limits: Limits)
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        return read(told)
+        return read(outcomes)
 
 
 def read(path: Path) -> Outcome:

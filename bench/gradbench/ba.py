@@ -81,16 +81,16 @@ def jacobian(cameras, points, weights, observed, features):
     }
 
 
-def _read(given):
+def _read(data):
     """The input has one camera, point, weight and feature, which stand for all of them."""
-    n, m, P = (int(given[name]) for name in "nmp")
+    n, m, P = (int(data[name]) for name in "nmp")
     number = np.arange(P)
     return (
-        np.tile(array(given["cam"]), (n, 1)),
-        np.tile(array(given["x"]), (m, 1)),
-        np.full(P, float(given["w"])),
+        np.tile(array(data["cam"]), (n, 1)),
+        np.tile(array(data["x"]), (m, 1)),
+        np.full(P, float(data["w"])),
         np.stack([number % n, number % m], axis=1),
-        np.tile(array(given["feat"]), (P, 1)),
+        np.tile(array(data["feat"]), (P, 1)),
     )
 
 

@@ -20,12 +20,12 @@ def descend(f, gradient, x):
         if good == LUCK:
             eta, good = 2.0 * eta, 0
             continue
-        there = [a - eta * d for a, d in zip(x, slope)]
-        if math.dist(x, there) <= ENOUGH:
+        next_x = [a - eta * d for a, d in zip(x, slope)]
+        if math.dist(x, next_x) <= ENOUGH:
             break
-        value_there = f(there)
+        value_there = f(next_x)
         if value_there < value:
-            x, value, slope, good = there, value_there, gradient(there), good + 1
+            x, value, slope, good = next_x, value_there, gradient(next_x), good + 1
             etas.append(eta)
         else:
             eta, good = 0.5 * eta, 0

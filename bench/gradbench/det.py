@@ -66,9 +66,9 @@ def _choices(n, above):
     return chosen, left, (-1.0) ** np.array(inversions)
 
 
-def _read(given):
-    n = int(given["ell"])
-    return (array(given["A"]).reshape(n, n),)
+def _read(data):
+    n = int(data["ell"])
+    return (array(data["A"]).reshape(n, n),)
 
 
 FUNCTIONS = {

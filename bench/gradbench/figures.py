@@ -26,8 +26,8 @@ def normal(rng, *shape):
 def gmm(rng, d, k, n):
     below = d * (d - 1) // 2
     parts = {"alpha": (k,), "mu": (k, d), "q": (k, d), "l": (k, below), "x": (n, d)}
-    given = {name: (0.3 * rng.normal(size=shape)).tolist() for name, shape in parts.items()}
-    return {"d": d, "k": k, "n": n, **given, "gamma": 1.0, "m": 0}
+    data = {name: (0.3 * rng.normal(size=shape)).tolist() for name, shape in parts.items()}
+    return {"d": d, "k": k, "n": n, **data, "gamma": 1.0, "m": 0}
 
 
 def hand(rng, triangles):
@@ -56,8 +56,8 @@ def rows(rng):
     for n in (8, 10):
         yield "det", f"{n} x {n}", {"A": normal(rng, n * n), "ell": n}, "primal", "gradient"
     for n, s in ((1000, 100), (100_000, 10)):
-        given = {"x": rng.random(n).tolist(), "s": s}
-        yield "ode", f"n = {n:,}, s = {s}", given, "primal", "gradient"
+        data = {"x": rng.random(n).tolist(), "s": s}
+        yield "ode", f"n = {n:,}, s = {s}", data, "primal", "gradient"
     for k in (10, 1000):
         points = rng.random((10_000, 8)).tolist()
         yield (
@@ -68,13 +68,13 @@ def rows(rng):
             "dir",
         )
     shapes = {"main_params": (4, 56), "extra_params": (3, 14), "state": (4, 14), "sequence": (1024, 14)}
-    given = {name: normal(rng, *shape) for name, shape in shapes.items()}
-    yield "lstm", "l = 2, c = 1024, b = 14", given, "objective", "jacobian"
+    data = {name: normal(rng, *shape) for name, shape in shapes.items()}
+    yield "lstm", "l = 2, c = 1024, b = 14", data, "objective", "jacobian"
     for d, k in ((10, 25), (64, 50)):
         yield "gmm", f"d = {d}, k = {k}, n = 1000", gmm(rng, d, k, 1000), "objective", "jacobian"
-    given = {"cam": normal(rng, 11), "x": normal(rng, 3), "w": 0.7, "feat": normal(rng, 2)}
-    given = {"n": 49, "m": 7776, "p": 31_843, **given}
-    yield "ba", "n = 49, m = 7776, p = 31,843", given, "objective", "jacobian"
+    data = {"cam": normal(rng, 11), "x": normal(rng, 3), "w": 0.7, "feat": normal(rng, 2)}
+    data = {"n": 49, "m": 7776, "p": 31_843, **data}
+    yield "ba", "n = 49, m = 7776, p = 31,843", data, "objective", "jacobian"
     for name, triangles in (("simple", False), ("complicated", True)):
         yield "ht", f"{name}, 544 vertices, 100 points", hand(rng, triangles), "objective", "jacobian"
     for variant in ("rr", "ff"):
@@ -82,10 +82,10 @@ def rows(rng):
         yield "particle", variant, {"w": 0.0}, None, variant
 
 
-def measured(module, name, given):
+def measured(module, name, data):
     """(milliseconds of a run, of the first call)"""
     function = protocol.function_of(module, name)
-    arguments = function.read(given)
+    arguments = function.read(data)
     spent = []
     with np.errstate(all="ignore"):
         while len(spent) <= RUNS or sum(spent[1:]) < SECONDS * 1e3:
@@ -111,11 +111,11 @@ def main(argv):
     set_threads(1)
     limit_blas_threads(1)
     print("| evaluation | size | value | derivative | ratio | compile |\n|---|---|---:|---:|---:|---:|")
-    for module, size, given, value, derivative in rows(np.random.default_rng(5)):
+    for module, size, data, value, derivative in rows(np.random.default_rng(5)):
         if wanted and module not in wanted:
             continue
-        plain = measured(module, value, given)[0] if value else None
-        own, compiled = measured(module, derivative, given)
+        plain = measured(module, value, data)[0] if value else None
+        own, compiled = measured(module, derivative, data)
         cells = [f"`{module}`", size, digits(plain), digits(own), digits(own / plain if plain else None, 2)]
         print(f"| {' | '.join(cells)} | {compiled:.0f} |", flush=True)
 

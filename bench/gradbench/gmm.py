@@ -45,17 +45,17 @@ def log_wishart_constant(D, gamma, m):
     return n * D * (np.log(gamma) - 0.5 * math.log(2)) - log_gamma
 
 
-def _read(given):
-    K, D = int(given["k"]), int(given["d"])
-    l = array(given["l"]).reshape(K, D * (D - 1) // 2)
+def _read(data):
+    K, D = int(data["k"]), int(data["d"])
+    l = array(data["l"]).reshape(K, D * (D - 1) // 2)
     return (
-        array(given["alpha"]),
-        array(given["mu"]),
-        array(given["q"]),
+        array(data["alpha"]),
+        array(data["mu"]),
+        array(data["q"]),
         l,
-        array(given["x"]),
-        float(given["gamma"]),
-        int(given["m"]),
+        array(data["x"]),
+        float(data["gamma"]),
+        int(data["m"]),
     )
 
 

@@ -8,8 +8,8 @@ def square(x):
     return x * x
 
 
-def _number(given):
-    return (float(given),)
+def _number(data):
+    return (float(data),)
 
 
 FUNCTIONS = {

@@ -36,8 +36,8 @@ def direction(points, centroids):
     return first / second
 
 
-def _read(given):
-    return array(given["points"]), array(given["centroids"])
+def _read(data):
+    return array(data["points"]), array(data["centroids"])
 
 
 FUNCTIONS = {

@@ -16,9 +16,9 @@ def half_squared_distance(x, t):
     return 0.5 * np.sum(residual * residual)
 
 
-def _read(given):
-    n = int(given["n"])
-    return array(given["x"]), -1.0 + 2.0 * np.arange(n) / (n - 1)
+def _read(data):
+    n = int(data["n"])
+    return array(data["x"]), -1.0 + 2.0 * np.arange(n) / (n - 1)
 
 
 FUNCTIONS = {

@@ -12,8 +12,8 @@ def log_sum_exp(x):
     return largest + np.log(np.sum(np.exp(x - largest)))
 
 
-def _read(given):
-    return (array(given["x"]),)
+def _read(data):
+    return (array(data["x"]),)
 
 
 FUNCTIONS = {

@@ -47,8 +47,8 @@ def loss(main, extra, state, sequence):
     return -total / sequence[1:].size
 
 
-def _read(given):
-    return tuple(array(given[name]) for name in ("main_params", "extra_params", "state", "sequence"))
+def _read(data):
+    return tuple(array(data[name]) for name in ("main_params", "extra_params", "state", "sequence"))
 
 
 def _write(gradients):

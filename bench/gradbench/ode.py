@@ -33,8 +33,8 @@ def last_component(x, steps):
     return solution(x, steps)[-1]
 
 
-def _read(given):
-    return array(given["x"]), int(given["s"])
+def _read(data):
+    return array(data["x"]), int(data["s"])
 
 
 FUNCTIONS = {

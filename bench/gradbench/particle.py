@@ -69,5 +69,5 @@ def control(outer, inner, w):
 
 
 FUNCTIONS = {
-    variant: Function(partial(control, *variant), lambda given: (float(given["w"]),)) for variant in VARIANTS
+    variant: Function(partial(control, *variant), lambda data: (float(data["w"]),)) for variant in VARIANTS
 }

@@ -102,11 +102,11 @@ def function_of(module, name):
 # ---- Time --------------------------------------------------------------------------------------------------
 
 
-def timed(function, given):
+def timed(function, message_input):
     """(output, timings) of as many runs as the input asks for."""
     begin = time.perf_counter_ns()
     try:
-        arguments = function.read(given)
+        arguments = function.read(message_input)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"input does not fit: {type(error).__name__}: {error}") from None
     timings = [timing("prepare", begin)]
@@ -114,7 +114,7 @@ def timed(function, given):
     with np.errstate(all="ignore"):  # what is not finite is found in the result
         result = function.run(*arguments)
         timings.append(timing("compile", begin))
-        runs, seconds = repetitions(given)
+        runs, seconds = repetitions(message_input)
         spent = 0
         while runs > 0 or spent < seconds * 1e9:
             begin = time.perf_counter_ns()
@@ -125,11 +125,14 @@ def timed(function, given):
     return function.write(result), timings
 
 
-def repetitions(given):
+def repetitions(message_input):
     """(runs at least, seconds at least) that an input asks for; a plain number asks for nothing."""
-    if not isinstance(given, dict):
+    if not isinstance(message_input, dict):
         return 1, 0.0
-    runs, seconds = given.get("min_runs", given.get("runs", 1)), given.get("min_seconds", 0)
+    runs, seconds = (
+        message_input.get("min_runs", message_input.get("runs", 1)),
+        message_input.get("min_seconds", 0),
+    )
     if not isinstance(runs, int) or runs < 1:
         raise UserError(f"min_runs is {runs!r}, expected an integer of at least 1")
     if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):

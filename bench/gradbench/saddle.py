@@ -47,8 +47,8 @@ def saddle_point(outer, inner, start):
     return [*x, *y]
 
 
-def _read(given):
-    a, b = given["start"]
+def _read(data):
+    a, b = data["start"]
     return ([float(a), float(b)],)
 
 

@@ -44,13 +44,13 @@ def find_layers(text):
     every = list(cases(1, 1))
     if not text:
         return every
-    found = []
+    names_of_cases = []
     for name in text.split(","):
         matching = [case for case in every if case == name or case.startswith(f"{name}-")]
         if not matching:
             raise UserError(f"--layers: no layer {name!r}, expected some of {', '.join(every)}")
-        found += matching
-    return found
+        names_of_cases += matching
+    return names_of_cases
 
 
 def find_batch(name):

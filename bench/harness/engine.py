@@ -156,9 +156,9 @@ class LayerRun:
         return [self.out, *(g for g in self.gradients if g is not None)]
 
 
-def check_results(name, found, wanted):
+def check_results(name, results, wanted):
     """Raise AssertionError where an array differs from the wanted one."""
-    for ours, theirs in zip(found, wanted, strict=True):
+    for ours, theirs in zip(results, wanted, strict=True):
         error = np.linalg.norm(np.ravel(ours) - np.ravel(theirs)) / max(np.linalg.norm(theirs), 1e-30)
         assert error <= TOLERANCE, f"{name}: a result differs by {error:.1e}"
 

@@ -116,9 +116,9 @@ EMITTED = re.compile(r"(?P<call>[\w.]+)\(.*# (?P<origin>\S+:\d+)$")
 def _place(file, number):
     """(place, text) under which a line is counted."""
     text = linecache.getline(file, number).strip()
-    found = EMITTED.search(text)
-    if file.startswith("<") and found:
-        return found["origin"], found["call"]
+    match = EMITTED.search(text)
+    if file.startswith("<") and match:
+        return match["origin"], match["call"]
     return f"{file.rpartition('/')[2]}:{number}", text
 
 

@@ -51,8 +51,8 @@ def number(p, flag, default, words, kind=int):
 
 def names(p, flag, default, words):
     """A flag that takes names, with commas between them."""
-    told = default if default else "all"
-    p.add_argument(flag, metavar="NAME,...", default=default, help=f"{words} (default {told})")
+    shown = default if default else "all"
+    p.add_argument(flag, metavar="NAME,...", default=default, help=f"{words} (default {shown})")
 
 
 def model_flags(p, size="124M-B4T64"):

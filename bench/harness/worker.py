@@ -1,4 +1,4 @@
-"""One contender in a process of its own: does a turn when told to, and sleeps in between.
+"""The process of one contender: takes a turn on request, and sleeps in between.
 
 Lines of JSON come in and go out. Every request gets one answer, {"error": ...} where it failed.
 
@@ -101,9 +101,9 @@ class Worker:
 
         from bench.programs.inputs import flat, inputs
 
-        given = inputs(name, tiny)
+        program_inputs = inputs(name, tiny)
         begin = time.perf_counter()
-        run = self.module.program(name, self.contender.variant, given)
+        run = self.module.program(name, self.contender.variant, program_inputs)
         result = run()
         first = time.perf_counter() - begin
         np.save(answer, flat(result))
@@ -211,7 +211,7 @@ def main():
         try:
             worker = worker or Worker(name, threads)
             answer = worker.answer(json.loads(line))
-        except Exception as error:  # to be told to the coordinator, whatever it is
+        except Exception as error:  # any error is reported to the coordinator
             if os.environ.get("GPT2_BENCH_DEBUG"):
                 raise
             answer = {

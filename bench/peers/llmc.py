@@ -45,9 +45,9 @@ def checkout():
 def with_batch(source, B, T):
     """The program's source with another batch. Raises Missing where it does not say its own in two places."""
     for pattern, name, number in zip(NUMBERS, "BT", (B, T)):
-        source, found = re.subn(pattern, f"int {name} = {number};", source)
-        if found != 1:
-            raise Missing(f"train_gpt2.c sets {name} at {found} places, expected one")
+        source, count = re.subn(pattern, f"int {name} = {number};", source)
+        if count != 1:
+            raise Missing(f"train_gpt2.c sets {name} at {count} places, expected one")
     return source
 
 
@@ -127,8 +127,8 @@ class Training:
     def _read(self):
         """(number, seconds) of the next step that the program reports."""
         for line in self.lines:
-            if found := STEP.search(line):
-                return int(found[1]), float(found[2]) / 1e3
+            if match := STEP.search(line):
+                return int(match[1]), float(match[2]) / 1e3
         raise RuntimeError(f"{self.program} ended with status {self.process.wait()}")
 
     def block(self, steps):

@@ -25,14 +25,14 @@ def slope(f):
 
 AUTOGRAD = Library(
     np=anp,
-    scan=lambda *given, **named: python_loop(AUTOGRAD, *given, **named),
+    scan=lambda *inputs, **named: python_loop(AUTOGRAD, *inputs, **named),
     logsumexp=logsumexp,
     smallest=lambda x, axis: anp.min(x, axis=axis),
     powers=lambda t, m: powers(np, t, m),
     cross=anp.cross,
     triangular=triangular,
     whiten=lambda lower, y: solve_triangular(lower, y, lower=True),
-    while_loop=lambda *given: python_while(AUTOGRAD, *given),
+    while_loop=lambda *inputs: python_while(AUTOGRAD, *inputs),
     slope=slope,
 )
 
@@ -44,7 +44,7 @@ def direction(centroids, points):
 
 
 def ba(camera, point, weight, feature):
-    f = lambda given: formulas.ba(AUTOGRAD, *given, feature)  # noqa: E731
+    f = lambda inputs: formulas.ba(AUTOGRAD, *inputs, feature)  # noqa: E731
     pullback, _ = autograd.make_vjp(f)((camera, point, weight))
     rows = []
     for coordinate in np.eye(2):
@@ -62,8 +62,8 @@ def ht(theta, *others):
 OTHERS = {"kmeans": direction, "ba": ba, "ht": ht}
 
 
-def program(name, variant, given):
+def program(name, variant, inputs):
     """A function without arguments that returns the derivatives."""
-    given = arguments(name, given)
+    inputs = arguments(name, inputs)
     f = OTHERS.get(name) or formulas.gradient_of(name, autograd.grad, AUTOGRAD)
-    return lambda: f(*given)
+    return lambda: f(*inputs)

@@ -1,4 +1,4 @@
-"""What each program is given: NumPy arrays of the sizes that are timed, or of tiny ones for tests."""
+"""Inputs of the programs: NumPy arrays at the sizes that are timed, or tiny ones for tests."""
 
 import math
 
@@ -12,9 +12,9 @@ def inputs(name, tiny=False):
     return globals()[name.replace("-", "_")](np.random.default_rng(7), tiny)
 
 
-def arguments(name, given):
-    """What the formula of this name is given: its inputs, and constants that are made of them."""
-    return MORE.get(name, lambda *given: given)(*given)
+def arguments(name, inputs_):
+    """The arguments of the formula of this name: its inputs, and constants derived from them."""
+    return MORE.get(name, lambda *inputs_: inputs_)(*inputs_)
 
 
 def hello(rng, tiny):
@@ -169,9 +169,9 @@ def _det(a):
     return a, np.ones(math.factorial(n)), [columns_left(n, row) for row in rows], signs
 
 
-def _ht(*given):
+def _ht(*inputs_):
     """Besides: where the angles of a bone are, among 20 and a zero behind them, and matrices of constants."""
-    *others, parents = given
+    *others, parents = inputs_
     bones = len(parents)
     x, z = np.full(bones, 20), np.full(bones, 20)
     for finger in range(5):
@@ -199,7 +199,7 @@ MORE = {
     "ht": _ht,
     "particle": lambda w, dt: (w, (np.array([0.0, 8.0]), np.array([0.75, 0.0])), dt),
     "eam": lambda x: (x, np.eye(len(x))),
-    "kalman": lambda *given: (*given, np.eye(4), np.eye(2), (np.zeros(4), np.eye(4), 0.0)),
-    "gaussian-process": lambda *given: (*given, np.eye(len(given[3]))),
-    "rnn": lambda *given: (*given, np.zeros((given[5].shape[1], len(given[1])))),
+    "kalman": lambda *inputs_: (*inputs_, np.eye(4), np.eye(2), (np.zeros(4), np.eye(4), 0.0)),
+    "gaussian-process": lambda *inputs_: (*inputs_, np.eye(len(inputs_[3]))),
+    "rnn": lambda *inputs_: (*inputs_, np.zeros((inputs_[5].shape[1], len(inputs_[1])))),
 }

@@ -55,10 +55,10 @@ def _at(xs, k):
 
 def powers(np, t, m):
     """One product after the other, on whole arrays: faster in NumPy than np.vander."""
-    found = [np.ones(len(t))]
+    columns = [np.ones(len(t))]
     for _ in range(m - 1):
-        found.append(found[-1] * t)
-    return np.stack(found).T
+        columns.append(columns[-1] * t)
+    return np.stack(columns).T
 
 
 def python_while(library, cond, body, carry, *others):
@@ -70,7 +70,7 @@ def python_while(library, cond, body, carry, *others):
 def places(l, D):
     """Of l (K, D (D - 1) / 2), column after column: where each entry of a triangle is, if l has a zero behind
     it."""
-    found = np.full((D, D), l.shape[1])
+    table = np.full((D, D), l.shape[1])
     columns, rows = np.triu_indices(D, 1)
-    found[rows, columns] = np.arange(l.shape[1])
-    return found
+    table[rows, columns] = np.arange(l.shape[1])
+    return table

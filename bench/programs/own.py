@@ -31,12 +31,12 @@ NUMPY = Library(
 )
 
 
-def called(function, *given):
-    return lambda: function(*given)
+def called(function, *inputs):
+    return lambda: function(*inputs)
 
 
 def of_gradbench(function, argnums=0):
-    return lambda *given: called(ad.grad(function, argnums, pure=True), *given)
+    return lambda *inputs: called(ad.grad(function, argnums, pure=True), *inputs)
 
 
 def make_ba(camera, point, weight, feature):
@@ -92,9 +92,9 @@ PROGRAMS = {
 }
 
 
-def program(name, variant, given):
+def program(name, variant, inputs):
     """A function without arguments that returns the derivatives."""
     if name in PROGRAMS:
-        return PROGRAMS[name](*given)
+        return PROGRAMS[name](*inputs)
     gradient = formulas.gradient_of(name, partial(ad.grad, pure=True), NUMPY)
-    return called(gradient, *arguments(name, given))
+    return called(gradient, *arguments(name, inputs))

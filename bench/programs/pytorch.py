@@ -44,14 +44,14 @@ NAMES = dict(
 )
 EAGER = Library(
     **NAMES,
-    scan=lambda *given, **named: python_loop(EAGER, *given, **named),
-    while_loop=lambda *given: python_while(EAGER, *given),
+    scan=lambda *inputs, **named: python_loop(EAGER, *inputs, **named),
+    while_loop=lambda *inputs: python_while(EAGER, *inputs),
     slope=slope,
 )
 COMPILED = Library(
     **NAMES,
-    scan=lambda body, *given, **named: python_loop(COMPILED, compiled(body), *given, **named),
-    while_loop=lambda cond, body, *given: python_while(COMPILED, cond, compiled(body), *given),
+    scan=lambda body, *inputs, **named: python_loop(COMPILED, compiled(body), *inputs, **named),
+    while_loop=lambda cond, body, *inputs: python_while(COMPILED, cond, compiled(body), *inputs),
     slope=lambda f: torch.func.grad(partial(f, COMPILED)),
 )
 STEPS = {}
@@ -60,8 +60,8 @@ STEPS = {}
 def compiled(body):
     """The same body, compiled once."""
     if body not in STEPS:
-        step = torch.compile(lambda *given: body(COMPILED, *given))
-        STEPS[body] = lambda library, *given: step(*given)
+        step = torch.compile(lambda *inputs: body(COMPILED, *inputs))
+        STEPS[body] = lambda library, *inputs: step(*inputs)
     return STEPS[body]
 
 
@@ -75,7 +75,9 @@ def direction(library, centroids, points):
 
 
 def ba(library, camera, point, weight, feature):
-    _, pullback = torch.func.vjp(lambda *given: formulas.ba(library, *given, feature), camera, point, weight)
+    _, pullback = torch.func.vjp(
+        lambda *inputs: formulas.ba(library, *inputs, feature), camera, point, weight
+    )
     rows = []
     for coordinate in torch.eye(2):
         dcamera, dpoint, dweight = pullback(coordinate.tile((len(weight), 1)))
@@ -91,17 +93,17 @@ OTHERS = {"kmeans": direction, "ba": ba, "ht": ht}
 LOOPS = {"ode", "lstm", "saddle", "particle", "rk4", "kalman", "hidden-markov", "rnn"}
 
 
-def program(name, variant, given):
+def program(name, variant, inputs):
     """A function without arguments that returns the derivatives. variant: eager or compile."""
     library = COMPILED if variant == "compile" else EAGER
     wrapped = torch.compile if variant == "compile" and name not in LOOPS else lambda f: f
-    given = tree_map(_tensor, arguments(name, given))
+    inputs = tree_map(_tensor, arguments(name, inputs))
     if name in OTHERS:
         f = wrapped(partial(OTHERS[name], library))
-        return lambda: f(*given)
+        return lambda: f(*inputs)
     formula, count = formulas.GRADIENTS[name]
-    f, leaves = wrapped(partial(formula, library)), [x.requires_grad_() for x in given[:count]]
-    return lambda: torch.autograd.grad(f(*given), leaves)
+    f, leaves = wrapped(partial(formula, library)), [x.requires_grad_() for x in inputs[:count]]
+    return lambda: torch.autograd.grad(f(*inputs), leaves)
 
 
 def _tensor(x):

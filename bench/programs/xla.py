@@ -56,7 +56,7 @@ def direction(centroids, points):
 
 
 def ba(camera, point, weight, feature):
-    out, pullback = jax.vjp(lambda *given: formulas.ba(JAX, *given, feature), camera, point, weight)
+    out, pullback = jax.vjp(lambda *inputs: formulas.ba(JAX, *inputs, feature), camera, point, weight)
     rows = []
     for coordinate in np.eye(2):
         dcamera, dpoint, dweight = pullback(jnp.tile(coordinate, (len(weight), 1)))
@@ -73,11 +73,13 @@ OTHERS = {
 }
 
 
-def program(name, variant, given):
+def program(name, variant, inputs):
     """A function without arguments that returns the derivatives, when they are there."""
-    given = arguments(name, given)
+    inputs = arguments(name, inputs)
     f = OTHERS.get(name) or formulas.gradient_of(name, jax.grad, JAX)
-    static = [i for i, x in enumerate(given) if isinstance(x, int) or (name == "ht" and i == len(given) - 1)]
+    static = [
+        i for i, x in enumerate(inputs) if isinstance(x, int) or (name == "ht" and i == len(inputs) - 1)
+    ]
     run = jax.jit(f, static_argnums=static)
-    given = [x if i in static else jax.tree.map(jnp.asarray, x) for i, x in enumerate(given)]
-    return lambda: jax.block_until_ready(run(*given))
+    inputs = [x if i in static else jax.tree.map(jnp.asarray, x) for i, x in enumerate(inputs)]
+    return lambda: jax.block_until_ready(run(*inputs))

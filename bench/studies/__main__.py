@@ -143,13 +143,13 @@ def read(path, names=()):
 
 def files(report):
     """Name -> text of everything that is written; the page is left out without the packages that make it."""
-    found = {
+    contents = {
         "studies.md": lambda: markdown(report),
         "studies.json": lambda: json.dumps(report_json(report), indent=1) + "\n",
     }
     if find_spec("markdown") and find_spec("matplotlib"):
-        found["studies.html"] = lambda: page(report)
-    return found
+        contents["studies.html"] = lambda: page(report)
+    return contents
 
 
 def write(report, folder):

@@ -95,18 +95,18 @@ class Into:
 def run(options):
     result = Result()
     sizes = SIZES[:1] if options.quick else SIZES
-    taken = {}
+    shown = {}
     for n in sizes:
         functions = contenders(result, n)
         times = interleave(functions, options.seconds / len(sizes) / 2)
         for title, sample in times.items():
-            taken.setdefault(title, []).append(sample)
+            shown.setdefault(title, []).append(sample)
         tell(result, n, functions, times)
     bars = [
-        Series(f"{n} coordinates", range(len(taken)), [samples[k] for samples in taken.values()])
+        Series(f"{n} coordinates", range(len(shown)), [samples[k] for samples in shown.values()])
         for k, n in enumerate(sizes)
     ]
-    result.plot("Time of a call", "what", SECONDS, bars, log_y=True, ticks=list(taken))
+    result.plot("Time of a call", "what", SECONDS, bars, log_y=True, ticks=list(shown))
     return result
 
 
@@ -137,19 +137,19 @@ def contenders(result, n):
 
 
 def peers(result, x):
-    found = {}
+    gradients_of_peers = {}
     if (autograd := result.peer("autograd")) is not None:
         import autograd.numpy as anp
 
         def autograd_energy(x):
             return embedding(anp.sum(anp.exp(-3.0 * (x + 1.0))))
 
-        found["HIPS autograd"] = _of(autograd.grad(autograd_energy), x)
+        gradients_of_peers["HIPS autograd"] = _of(autograd.grad(autograd_energy), x)
     if (jax := result.peer("jax")) is not None:
         jax.config.update("jax_enable_x64", True)
         theirs = jax.numpy.asarray(x)
         gradient = jax.jit(jax.grad(lambda x: embedding(jax.numpy.sum(jax.numpy.exp(-3.0 * (x + 1.0))))))
-        found["JAX, jit"] = lambda: gradient(theirs).block_until_ready()
+        gradients_of_peers["JAX, jit"] = lambda: gradient(theirs).block_until_ready()
     if (torch := result.peer("torch")) is not None:
         leaf = torch.from_numpy(x.copy()).requires_grad_()
 
@@ -158,8 +158,8 @@ def peers(result, x):
             embedding(torch.sum(torch.exp(-3.0 * (leaf + 1.0)))).backward()
             return leaf.grad
 
-        found["PyTorch"] = torch_gradient
-    return found
+        gradients_of_peers["PyTorch"] = torch_gradient
+    return gradients_of_peers
 
 
 def _of(f, x):

@@ -11,7 +11,7 @@ from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.measure import interleave, memory, peak_and_kept, threads
 from bench.studies.study import Listing, Result, Series, Study
 from gpt2 import backward
-from gpt2.commands.certificate import derived_source
+from gpt2.commands.explain.sources import derived_source
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import Case
 from gpt2.model import GPT2, GPT2Config
@@ -126,7 +126,7 @@ def time_table(result, times, batch, n):
         "gradient / forward, manual [x] | gradient / forward, derived [x]",
         note="manual and derived both run as compiled programs. A derived backward chooses what its forward "
         "saves or computes ahead, so compare forward and backward together. The last two columns are "
-        "the time of forward and backward by the time of the manual variant's forward.",
+        "the time of forward and backward relative to that of the manual variant's forward.",
     )
     for name, t in times.items():
         row = [name, t["manual", "forward"]]
@@ -192,8 +192,8 @@ def compile_only(layer, inputs, static, dout, saved):
 def bytes_beyond(arrays, held):
     """Bytes of these arrays, views counted as what they look at, each once, without those of `held`."""
     roots = {id(root): root for root in map(root_of, arrays) if isinstance(root, np.ndarray)}
-    known = {id(root_of(array)) for array in held}
-    return sum(root.nbytes for key, root in roots.items() if key not in known)
+    counted = {id(root_of(array)) for array in held}
+    return sum(root.nbytes for key, root in roots.items() if key not in counted)
 
 
 def root_of(array):
@@ -234,7 +234,7 @@ def growth(result, times, sizes):
     spread = {row[0]: row[-1] for row in table.rows if row[0] != "encoder"}
     worst = max(spread, key=spread.get)
     result.note(
-        f"From {rows[0]} to {rows[-1]} rows the time of a derived gradient by that of the forward "
+        f"From {rows[0]} to {rows[-1]} rows the time of a derived gradient relative to the forward "
         f"changes by at most a factor of {spread[worst]:.2f} ({worst}). The encoder is not counted: "
         "its gradient is a whole table of V x C numbers, nearly all of them zeros, for any number "
         "of rows; so it is for the backward by hand."
@@ -276,12 +276,12 @@ def models(result, options, counts):
                 times["whole"].over(times["forward"]),
                 *peaks,
             )
-    told = ", ".join(
+    parts = ", ".join(
         f"{ratio.median:.2f} ({name}, {plural(n, 'thread')})" for (name, n), ratio in whole.items()
     )
     result.note(
         f"The whole model differentiated as one program takes, as a part of the time of the "
-        f"backward by hand: {told}."
+        f"backward by hand: {parts}."
     )
 
 

@@ -93,9 +93,9 @@ def run(options):
             }
         time_table(result, times, (B, T), n)
         ratios = {name: t["derived", "both"].over(t["manual", "both"]).median for name, t in times.items()}
-        told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+        parts = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
         result.note(
-            f"Forward and backward, derived / manual, {plural(n, 'thread')}: {told}; geometric mean "
+            f"Forward and backward, derived / manual, {plural(n, 'thread')}: {parts}; geometric mean "
             f"{geometric_mean(list(ratios.values())):.2f}."
         )
     for name, layer in LAYERS.items():

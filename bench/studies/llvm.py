@@ -420,10 +420,10 @@ class Model:
         rows |= {f"here, {spec}": (call, "here, manual") for spec, call in self.calls.items()}
         with threads(count):
             times = interleave({title: call for title, (call, _) in rows.items()}, seconds)
-        said = "one thread" if count == 1 else "two threads"
+        threads_text = "one thread" if count == 1 else "two threads"
         table = result.table(
-            f"The stacked model, {self.size.name}, loss and all gradients, {said}",
-            "backward | time [s] | by that of the one by hand [x]",
+            f"The stacked model, {self.size.name}, loss and all gradients, {threads_text}",
+            "backward | time [s] | relative to by hand [x]",
         )
         for title, (_, base) in rows.items():
             table.add(title, times[title], times[title].over(times[base]))

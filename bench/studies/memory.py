@@ -32,8 +32,8 @@ def run(options):
     measured = measured_sizes(options.quick)
     for size in measured:
         model = GPT2(size.config, "whole")
-        found = measure(model, size, 0.3 * options.seconds / len(measured), options.threads)
-        measured_table(result, size, plans(model, size, MEASURED), found)
+        times = measure(model, size, 0.3 * options.seconds / len(measured), options.threads)
+        measured_table(result, size, plans(model, size, MEASURED), times)
         del model
         gc.collect()
     return result
@@ -89,8 +89,8 @@ def arguments(model, size):
 
 def plans(model, size, rates=RATES):
     """The Plans and rate -> (bytes, seconds)."""
-    found = Plans(model, size)
-    return found, {rate: found.cut(rate=rate) for rate in rates}
+    plans_ = Plans(model, size)
+    return plans_, {rate: plans_.cut(rate=rate) for rate in rates}
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
@@ -160,12 +160,12 @@ def budget_table(result, size, planned):
         f"{size.name}: budgets",
         "budget [B] | kept [B] | recomputed, estimated [s] | of the step [x]",
     )
-    found = [(round(part * most), *plans.cut(budget=round(part * most))) for part in BUDGETS]
-    for budget, kept, again in found:
+    rows = [(round(part * most), *plans.cut(budget=round(part * most))) for part in BUDGETS]
+    for budget, kept, again in rows:
         table.add(budget, kept, again, again * 1e9 / plans.once)
         if kept > budget:
             result.note(f"{size.name}: no choice meets a budget of {cell_text(budget, BYTES)}.")
-    for (budget, _, again), (tighter, _, less) in zip(found, found[1:]):
+    for (budget, _, again), (tighter, _, less) in zip(rows, rows[1:]):
         if again > 1.05 * less:
             result.note(
                 f"{size.name}: the search for a budget of {cell_text(budget, BYTES)} finds a choice "
@@ -174,12 +174,12 @@ def budget_table(result, size, planned):
             )
 
 
-def measured_table(result, size, planned, found):
+def measured_table(result, size, planned, measurements):
     _, cuts = planned
-    usual = found[cost.NS_PER_BYTE][0]
+    usual = measurements[cost.NS_PER_BYTE][0]
     table = result.table(
         f"{size.name}: measured steps",
-        "ns a kept byte | kept [B] | forward and backward [s] | time, by that at 0.18 [x] | "
+        "ns a kept byte | kept [B] | forward and backward [s] | time, relative to 0.18 [x] | "
         "estimated [x] | peak [B]",
         note="Peak: working memory of the step beyond parameters and gradients. The logits "
         "and their gradient are in it, which no choice of the cut avoids. It can be "
@@ -188,7 +188,7 @@ def measured_table(result, size, planned, found):
     )
     plans = planned[0]
     base = plans.once + cuts[cost.NS_PER_BYTE][1] * 1e9
-    for rate, (times, peak) in found.items():
+    for rate, (times, peak) in measurements.items():
         kept, again = cuts[rate]
         table.add(f"{rate:g}", kept, times, times.over(usual), (plans.once + again * 1e9) / base, peak)
     result.plot(
@@ -198,18 +198,18 @@ def measured_table(result, size, planned, found):
         [
             Series(
                 "prices from 0.18 to 100 ns a byte",
-                [peak for _, peak in found.values()],
-                [times for times, _ in found.values()],
+                [peak for _, peak in measurements.values()],
+                [times for times, _ in measurements.values()],
             )
         ],
     )
-    told = ((1.0, "at the rate of the engine, 1 ns a byte"), (MEASURED[-1], "keeping hardly anything"))
-    for rate, what in told:
-        times, peak = found[rate]
+    rates = ((1.0, "at the rate of the engine, 1 ns a byte"), (MEASURED[-1], "keeping hardly anything"))
+    for rate, description in rates:
+        times, peak = measurements[rate]
         result.note(
-            f"{size.name}: {what}, a step takes {times.over(usual).median:.2f} times as long as at "
+            f"{size.name}: {description}, a step takes {times.over(usual).median:.2f} times as long as at "
             f"{cost.NS_PER_BYTE}, with {cuts[rate][0] / cuts[cost.NS_PER_BYTE][0]:.0%} of the kept "
-            f"bytes and a peak of {peak / found[cost.NS_PER_BYTE][1]:.0%}."
+            f"bytes and a peak of {peak / measurements[cost.NS_PER_BYTE][1]:.0%}."
         )
 
 

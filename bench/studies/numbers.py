@@ -1,4 +1,4 @@
-"""How numbers are told: three digits, and a unit that suits them."""
+"""Numbers as text: three digits, and a suitable unit."""
 
 import math
 

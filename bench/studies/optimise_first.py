@@ -28,11 +28,11 @@ def run(options):
     seconds = options.seconds / len(subjects)
     times, sizes, single = {}, {}, {}
     for name, subject in subjects.items():
-        made = {stage: Gradient(subject, *flags) for stage, flags in STAGES.items()}
-        compare(name, made)
-        sizes[name] = {stage: len(gradient.graph.nodes) for stage, gradient in made.items()}
-        times[name] = interleave(made, seconds * SHARE_OF_STAGES * 0.7)
-        single[name] = without_each(name, subject, made["both"], seconds * (1 - SHARE_OF_STAGES) * 0.7)
+        gradients = {stage: Gradient(subject, *flags) for stage, flags in STAGES.items()}
+        compare(name, gradients)
+        sizes[name] = {stage: len(gradient.graph.nodes) for stage, gradient in gradients.items()}
+        times[name] = interleave(gradients, seconds * SHARE_OF_STAGES * 0.7)
+        single[name] = without_each(name, subject, gradients["both"], seconds * (1 - SHARE_OF_STAGES) * 0.7)
     stage_table(result, times, sizes)
     pass_table(result, single)
     return result
@@ -56,22 +56,22 @@ class Subject:
 
 def all_subjects(quick):
     """Name -> Subject: the layers, the loss of a small GPT-2, and programs that are no networks."""
-    found = {}
+    subjects = {}
     for name, case in study_cases((2, 8) if quick else (4, 64), quick).items():
         if name == "encoder" and not quick:  # a gradient of 154 MB, nearly all zeros, would hide the rest
             case = cases(4, 64, V=4096)["encoder"]
-        found[name] = Subject(plain(case).forward, case.inputs(np.float32), case.static)
+        subjects[name] = Subject(plain(case).forward, case.inputs(np.float32), case.static)
     config = GPT2Config(
         vocab_size=65, block_size=64, n_layer=1 if quick else 4, n_head=4, n_embd=16 if quick else 128
     )
     model = GPT2(config, "whole")
     B, T = (2, 8) if quick else (12, 64)
     tokens = np.random.default_rng(0).integers(0, 65, (2, B, T))
-    found["GPT-2 4x128"] = Subject(model._whole_loss, (*model.params.values(), *tokens))
+    subjects["GPT-2 4x128"] = Subject(model._whole_loss, (*model.params.values(), *tokens))
     for name, (f, args, wrt) in programs(quick).items():
-        found[name] = Subject(f, args)
-        found[name].wrt = list(wrt)
-    return found
+        subjects[name] = Subject(f, args)
+        subjects[name].wrt = list(wrt)
+    return subjects
 
 
 class Gradient:
@@ -130,10 +130,10 @@ def stage_table(result, times, sizes):
             count["after"],
             count["both"],
         )
-    means = {stage: geometric_mean([ratio.median for ratio in found]) for stage, found in ratios.items()}
+    means = {stage: geometric_mean([ratio.median for ratio in samples]) for stage, samples in ratios.items()}
     table.add("geometric mean", *[None] * len(STAGES), *means.values(), None, None, None)
     names = list(times)
-    series = [Series(f"{stage} / both", range(len(names)), found) for stage, found in ratios.items()]
+    series = [Series(f"{stage} / both", range(len(names)), samples) for stage, samples in ratios.items()]
     result.plot(
         "Time by when the program was simplified, as a ratio to simplifying before and after",
         "program",
@@ -168,14 +168,14 @@ def stage_table(result, times, sizes):
 
 def without_each(name, subject, best, seconds):
     """Pass -> Sample of the time without it, by the time with all. Passes with nothing to do are left out."""
-    made = {"all": best}
+    gradients = {"all": best}
     for p in Options.PASSES:
-        made[p] = Gradient(subject, True, True, off=(p,))
-        if same_program(made[p].graph, best.graph):
-            del made[p]  # it had nothing to do here
-    compare(name, {"both": best, **made})
-    times = interleave(made, seconds)
-    return {p: times[p].over(times["all"]) for p in made if p != "all"}
+        gradients[p] = Gradient(subject, True, True, off=(p,))
+        if same_program(gradients[p].graph, best.graph):
+            del gradients[p]  # it had nothing to do here
+    compare(name, {"both": best, **gradients})
+    times = interleave(gradients, seconds)
+    return {p: times[p].over(times["all"]) for p in gradients if p != "all"}
 
 
 def same_program(a, b):
@@ -185,16 +185,16 @@ def same_program(a, b):
 
 def pass_table(result, single):
     table = result.table(
-        "Time with one pass switched off, by the time with all of them",
+        "Time with one pass switched off, relative to all passes",
         "program",
         *(f"{p} [x]" for p in Options.PASSES),
         note="- where the pass had nothing to do: the program without it is the same. In the geometric "
         "means those count as 1.",
     )
-    for name, found in single.items():
-        table.add(name, *(found.get(p) for p in Options.PASSES))
+    for name, ratios in single.items():
+        table.add(name, *(ratios.get(p) for p in Options.PASSES))
     means = {
-        p: geometric_mean([found[p].median if p in found else 1.0 for found in single.values()])
+        p: geometric_mean([ratios[p].median if p in ratios else 1.0 for ratios in single.values()])
         for p in Options.PASSES
     }
     table.add("geometric mean", *means.values())
@@ -206,9 +206,9 @@ def pass_table(result, single):
         [Series("without it / with all", range(len(order)), [means[p] for p in order])],
         ticks=order,
     )
-    told = ", ".join(f"{p} {means[p]:.2f}" for p in order if abs(means[p] - 1) > 0.02)
+    parts = ", ".join(f"{p} {means[p]:.2f}" for p in order if abs(means[p] - 1) > 0.02)
     result.note(
-        f"Switching one pass off costs, as a geometric mean: {told or 'nothing beyond 2 %'}. What "
+        f"Switching one pass off costs, as a geometric mean: {parts or 'nothing beyond 2 %'}. What "
         "one pass leaves others often catch, so these factors do not multiply to that of all."
     )
 

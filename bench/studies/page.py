@@ -37,17 +37,17 @@ def page(report):
     text = markdown(report, drawn=figure).replace("\n\n", "\n\n[TOC]\n\n", 1)
     text = text.replace("<details", "<details open")
     extensions = ["tables", "fenced_code", "md_in_html", "sane_lists", TocExtension(toc_depth="2-2")]
-    made = Markdown(extensions=extensions).convert(text)
-    made = re.sub('<code class="language-python">(.*?)</code>', _coloured, made, flags=re.S)
+    html_text = Markdown(extensions=extensions).convert(text)
+    html_text = re.sub('<code class="language-python">(.*?)</code>', _coloured, html_text, flags=re.S)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>The studies</title>\n'
-        f"<style>\n{STYLE}{drawing.rules()}\n</style></head>\n<body>\n{made}\n</body></html>\n"
+        f"<style>\n{STYLE}{drawing.rules()}\n</style></head>\n<body>\n{html_text}\n</body></html>\n"
     )
 
 
-def _coloured(found):
-    return f"<code>{highlight.python(html.unescape(found[1]).rstrip())}</code>"
+def _coloured(match):
+    return f"<code>{highlight.python(html.unescape(match[1]).rstrip())}</code>"
 
 
 # ---- Plots -------------------------------------------------------------------------------------------------

@@ -28,12 +28,12 @@ def run(options):
         ),
     }
     every = [calls for sizes, _ in regions.values() for calls in sizes.values()]
-    for name, (sizes, what) in regions.items():
+    for name, (sizes, unit) in regions.items():
         times = {}
         for size, calls in sizes.items():
             check(*calls)
             times[size] = interleave(on_threads(calls, counts), 0.8 * options.seconds / len(every))
-        tell(result, name, what, times, counts)
+        tell(result, name, unit, times, counts)
     if len(counts) < 3:
         result.note(
             f"This machine has {options.threads} cores, so the curves over threads have "
@@ -104,13 +104,13 @@ def check(primal, gradient):
 # ---- Telling -----------------------------------------------------------------------------------------------
 
 
-def tell(result, name, what, times, counts):
+def tell(result, name, unit, times, counts):
     sizes = sorted(times)
     table = result.table(
-        f"{name}: {what}",
+        f"{name}: {unit}",
         "elements | threads | primal [s] | gradient [s] | overhead [x] | speed-up of the primal [x] "
         "| speed-up of the gradient [x]",
-        note="Overhead: the time of the gradient by that of the primal. Speed-up: how many times as fast as "
+        note="Overhead: the time of the gradient relative to the primal. Speed-up: how many times as fast as "
         "on one thread.",
     )
     overhead, slower = {}, []
@@ -165,8 +165,8 @@ def conclusion(name, overhead, sizes, counts):
 
 STUDY = Study(
     "parallel",
-    "Does the gradient of a parallel region keep its parallelism: is its time by that of the region itself "
-    "the same for any number of threads, and for any amount of work per thread?",
+    "Does the gradient of a parallel region keep its parallelism: is its time, relative to the region itself,"
+    " the same for any number of threads, and for any amount of work per thread?",
     "Two kinds of parallel region in float64: `ad.parallel_map` over 64 slices, and elementwise work with "
     "sums along rows, which the compiler cuts into blocks of rows by itself. Each is compiled, and its "
     "gradient derived; results are compared between one thread and two. Both take turns for every size and "

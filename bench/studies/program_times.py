@@ -55,10 +55,10 @@ def answer(folder, player):
 
 def check(name, folder, facts):
     """All have the same derivatives. Raises AssertionError."""
-    found = {player: np.load(answer(folder, player)) for player in facts}
-    own = found[programs.CONTENDERS[OWN]]
+    answers = {player: np.load(answer(folder, player)) for player in facts}
+    own = answers[programs.CONTENDERS[OWN]]
     assert np.all(np.isfinite(own)) and np.any(own != 0.0), f"{name}: derivatives are not finite, or zero"
-    for player, values in found.items():
+    for player, values in answers.items():
         assert values.shape == own.shape, f"{name}, {player}: {values.shape} numbers, not {own.shape}"
         error = np.max(np.abs(values - own)) / np.max(np.abs(own))
         assert error < TOLERANCE, f"{name}, {player}: derivatives are off by {error:.1e}"
@@ -85,36 +85,39 @@ def failed(result, name, contest):
 def tell(result, first, later):
     """Two tables, of ratios and of times, a picture, and what came out."""
     against = {name: of_peers(times) for name, times in later.items()}
-    shown = [p for p in PEERS if any(p in found for found in against.values())]
+    shown = [p for p in PEERS if any(p in by_player for by_player in against.values())]
     columns = [f"{PEERS[p]} / derived [x]" for p in shown]
-    table = result.table("Time of a later call, by that of the derived program", "program", *columns)
-    for name, found in against.items():
-        table.add(name, *(found.get(p) for p in shown))
+    table = result.table("Time of a later call, relative to the derived program", "program", *columns)
+    for name, by_player in against.items():
+        table.add(name, *(by_player.get(p) for p in shown))
     titles = {key: CONTENDERS[player].title for key, player in programs.CONTENDERS.items()}
     for title, cells in (("Time of a later call", later), ("Time of the first call", first)):
-        keys = [key for key in titles if any(key in found for found in cells.values())]
+        keys = [key for key in titles if any(key in by_player for by_player in cells.values())]
         table = result.table(title, "program", *(f"{titles[key]} [s]" for key in keys))
-        for name, found in cells.items():
-            table.add(name, *(found.get(key) for key in keys))
+        for name, by_player in cells.items():
+            table.add(name, *(by_player.get(key) for key in keys))
     series = [
-        Series(PEERS[p], range(len(against)), [found.get(p) for found in against.values()]) for p in shown
+        Series(PEERS[p], range(len(against)), [by_player.get(p) for by_player in against.values()])
+        for p in shown
     ]
     result.plot(
-        "Time by that of the derived program", "program", RATIO, series, log_y=True, ticks=list(against)
+        "Time relative to the derived program", "program", RATIO, series, log_y=True, ticks=list(against)
     )
     for p in shown:
         result.note(
-            summary(PEERS[p], {name: found[p].median for name, found in against.items() if p in found})
+            summary(
+                PEERS[p], {name: by_player[p].median for name, by_player in against.items() if p in by_player}
+            )
         )
 
 
 def of_peers(times):
     """Peer -> Sample of its time by ours; of PyTorch that of the faster of its two."""
     own = times[OWN]
-    found = {key: sample.over(own) for key, sample in times.items() if key not in (OWN, COMPILED)}
+    samples = {key: sample.over(own) for key, sample in times.items() if key not in (OWN, COMPILED)}
     if COMPILED in times and (EAGER not in times or times[COMPILED].median < times[EAGER].median):
-        found[EAGER] = times[COMPILED].over(own)
-    return found
+        samples[EAGER] = times[COMPILED].over(own)
+    return samples
 
 
 def summary(title, medians):

@@ -183,17 +183,19 @@ def run(options):
 
 def contenders(result, equation):
     """Title -> d, where d[k](x) is f with k derivatives."""
-    found = {"by hand": by_hand(equation), "derived": derived(equation.formula(np))}
+    derivatives_by_title = {"by hand": by_hand(equation), "derived": derived(equation.formula(np))}
     if (autograd := result.peer("autograd")) is not None:
         import autograd.numpy as anp
 
-        found["HIPS autograd"] = _chain(equation.formula(anp), autograd.grad)
+        derivatives_by_title["HIPS autograd"] = _chain(equation.formula(anp), autograd.grad)
     if (jax := result.peer("jax")) is not None:
         jax.config.update("jax_enable_x64", True)
-        found["JAX, jit"] = _chain(equation.formula(jax.numpy), jax.grad, jax.jit)
+        derivatives_by_title["JAX, jit"] = _chain(equation.formula(jax.numpy), jax.grad, jax.jit)
     if (torch := result.peer("torch")) is not None:
-        found["PyTorch"] = [_torch_derivatives(torch, equation.formula(torch), k) for k in range(4)]
-    return found
+        derivatives_by_title["PyTorch"] = [
+            _torch_derivatives(torch, equation.formula(torch), k) for k in range(4)
+        ]
+    return derivatives_by_title
 
 
 def _chain(f, grad, jit=lambda f: f):
@@ -257,7 +259,7 @@ def time_table(result, equation, sources, seconds):
     times = interleave(solvers, seconds)
     table = result.table(
         f"{equation.text} = 0: from {equation.start:g} to the root",
-        "method | derivatives | time [s] | by that by hand [x] | peak [B] | arrays",
+        "method | derivatives | time [s] | relative to by hand [x] | peak [B] | arrays",
     )
     for (name, source), sample in times.items():
         used = memory(solvers[name, source])

@@ -80,16 +80,16 @@ def run(options):
 
 def contenders(result):
     """Title -> make(case), which gives a function without arguments that returns the derivative at 2."""
-    made = {"by hand": lambda case: lambda: case.by_hand(AT), "derived": derived}
+    makers = {"by hand": lambda case: lambda: case.by_hand(AT), "derived": derived}
     if (autograd := result.peer("autograd")) is not None:
-        made["HIPS autograd"] = lambda case: _at(autograd.grad(case.formula(autograd.numpy)))
+        makers["HIPS autograd"] = lambda case: _at(autograd.grad(case.formula(autograd.numpy)))
         import autograd.numpy  # noqa: F401
     if (jax := result.peer("jax")) is not None:
         jax.config.update("jax_enable_x64", True)
-        made["JAX, jit"] = lambda case: _ready(jax.jit(jax.grad(case.formula(jax.numpy))))
+        makers["JAX, jit"] = lambda case: _ready(jax.jit(jax.grad(case.formula(jax.numpy))))
     if (torch := result.peer("torch")) is not None:
-        made["PyTorch"] = lambda case: lambda: _torch_gradient(torch, case.formula(torch))
-    return made
+        makers["PyTorch"] = lambda case: lambda: _torch_gradient(torch, case.formula(torch))
+    return makers
 
 
 def derived(case):
@@ -138,7 +138,7 @@ def single_calls(functions, calls):
         for title in order:
             functions[title]()
             values[title].append(seconds_of(functions[title]))
-    return {title: Sample(found) for title, found in values.items()}
+    return {title: Sample(seconds_) for title, seconds_ in values.items()}
 
 
 def allocated(functions, calls):
@@ -194,8 +194,8 @@ def tables(result, name, case, first, times, sizes):
     for title, sample in sizes.items():
         table.add(title, sample.mean, sample.median, sample.variance, sample.std, sample.n)
     by_hand = times["by hand"].median
-    told = [f"{title} {times[title].median / by_hand:.1f}" for title in times if title != "by hand"]
-    result.note(f"{name}: median time of a call in times of the one by hand: {', '.join(told)}.")
+    parts = [f"{title} {times[title].median / by_hand:.1f}" for title in times if title != "by hand"]
+    result.note(f"{name}: median time of a call relative to by hand: {', '.join(parts)}.")
 
 
 def stages_table(result, rounds):
@@ -205,12 +205,12 @@ def stages_table(result, rounds):
         note="A first call is all three; compiling includes differentiating.",
     )
     for name, case in CASES.items():
-        found, call = stages(case, rounds), derived(case)
+        times, call = stages(case, rounds), derived(case)
         call()
         table.add(
             f"{name}(x) = {case.text}",
-            found["record"],
-            found["compile"],
+            times["record"],
+            times["compile"],
             single_calls({"derived": call}, 10 * rounds)["derived"],
         )
 

@@ -48,6 +48,17 @@ _EXPORTS = {
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
+# What JAX and autograd call them
+_SYNONYMS = {
+    "jit": "compile",
+    "make_jaxpr": "stages",
+    "fori_loop": "scan",
+    "make_vjp": "vjp",
+    "make_jvp": "jvp",
+    "deriv": "grad",
+    "gradient": "grad",
+}
+
 _ROOMS = ("tree",)  # used by their own names, as ad.tree.map
 
 __all__ = sorted([*_HOME, *_ROOMS])
@@ -57,8 +68,9 @@ def __getattr__(name):
     if name in _ROOMS:
         return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
-        details = {"name": name, "obj": sys.modules[__name__]}  # for Python's "Did you mean"
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", **details)
+        found = {"name": name, "obj": sys.modules[__name__]}  # with which Python says what may be meant
+        other = f"; here it is ad.{_SYNONYMS[name]}" if name in _SYNONYMS else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{other}", **found)
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -18,9 +18,9 @@ runs f, so that out, mean and rstd hold what f writes, and then its backward:
                                                      of it
     the result of f, if it is a number               has the gradient 1
 
-As in Enzyme, an output's shadow is consumed, so that a chain of such calls can run backwards in the same
-buffers. Zero the gradients before the call unless they are to be accumulated. Moses and Churavy 2020, Instead
-of Rewriting Foreign Code for Machine Learning, Automatically Synthesize Fast Gradients.
+Consuming an output's shadow is Enzyme's rule, which lets chains of such calls run backwards in the same
+buffers. Set gradients that should start from zero to zero before the call. Moses and Churavy 2020,
+Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize Fast Gradients.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Duplicated:
 
 
 class Enzyme(Transform):
-    """Called with (arguments, shadows): a shadow is None if there is none."""
+    """The transform of autodiff: called with (arguments, shadows), None for an argument without a shadow."""
 
     name, suffix, takes_out = "autodiff", "autodiff", False
 
@@ -146,7 +146,7 @@ class Enzyme(Transform):
         shadows: dict[int, int] = {}
         n, none = len(call.leaf_range(0)), Tree(dict, (), (), 0)
         inner = Arguments(call.args[0], {}, call.leaves[:n], Tree.of(call.subtree(0), none))
-        shadow_args = Arguments(
+        shadow_call = Arguments(
             call.args[1],
             {},
             call.leaves[n:],
@@ -157,19 +157,19 @@ class Enzyme(Transform):
             if kind is Active:
                 active.append(active_leaf(inner, k, f))
             elif kind is Duplicated:
-                own, theirs = paths, shadow_args.subtree(k).paths()
+                own, theirs = paths, shadow_call.subtree(k).paths()
                 if own != theirs or not own:
                     raise AutodiffError(
                         f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
                         "an array for each array"
                     )
-                for leaf, shadow, path in zip(leaves, shadow_args.leaf_range(k), paths):
-                    check_shadow(inner.leaves[leaf], shadow_args.leaves[shadow], argument_text(f, k, path))
+                for leaf, shadow, path in zip(leaves, shadow_call.leaf_range(k), paths):
+                    check_shadow(inner.leaves[leaf], shadow_call.leaves[shadow], argument_text(f, k, path))
                     shadows[leaf] = n + shadow
         return active, shadows
 
     def result_seed(self, rec: Recording) -> list:
-        """The gradient 1 of a number that f returns; nothing for None or a written argument."""
+        """The seed 1 for a number that f returns; none for None or a written argument."""
         seeds = []
         written = set(rec.graph.outputs[rec.n_results :])
         for out in rec.graph.outputs[: rec.n_results]:

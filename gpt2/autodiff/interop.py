@@ -1,14 +1,14 @@
 """Functions and arrays of other libraries: PyTorch and JAX, both ways.
 
     ad.from_torch(f)     a function of tensors, or a module, as one of arrays, with PyTorch's gradient
-    ad.to_torch(f)       a function of arrays as one of tensors, through which loss.backward() leads
+    ad.to_torch(f)       a function of arrays as one of tensors, for loss.backward()
     ad.from_jax(f)       a function of JAX's arrays as one of NumPy's, with JAX's gradient
     ad.to_jax(f)         a function of arrays as one that jax.grad and jax.jit take
     ad.as_numpy(tree)    a tree in which arrays of other libraries are NumPy's, in the same memory
 
 Each uses only the public interface of its package, which is imported when the function is called. Values are
-passed between the libraries; a gradient is computed by the function's own library, and is again such a
-function, so that there are derivatives of any order.
+passed; a gradient is computed by the library that knows the function, and is such a function again, so that
+there are derivatives of any order.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .tree import flatten, tree_map, unflatten
 def as_numpy(tree: Any) -> Any:
     """The tree with every array of another library as NumPy's: through __array__ or its interface, or DLPack.
 
-    Memory is shared if the library can share it. A tensor that requires a gradient is refused: its gradient
-    would be lost.
+    Memory is shared where the library can share it. A tensor that requires a gradient is refused, as it would
+    be detached.
 
         >>> import torch
         >>> ad.as_numpy({"x": torch.ones(2), "y": (np.ones(2), 3)})
@@ -40,8 +40,8 @@ def as_numpy(tree: Any) -> Any:
     """
     if isinstance(tree, (tuple, list, dict)):
         parts = tree.values() if isinstance(tree, dict) else tree
-        converted = [as_numpy(x) for x in parts]
-        return dict(zip(tree, converted)) if isinstance(tree, dict) else type(tree)(converted)
+        arrays = [as_numpy(x) for x in parts]
+        return dict(zip(tree, arrays)) if isinstance(tree, dict) else type(tree)(arrays)
     if isinstance(tree, (np.ndarray, np.generic, float, complex, int, str)) or tree is None:
         return tree
     if getattr(tree, "requires_grad", False):
@@ -140,10 +140,10 @@ def _torch_gradient(torch: types.ModuleType, f: Callable, dout: Any, args: tuple
         inputs = [
             x.detach().requires_grad_() if r and not x.requires_grad else x for x, r in zip(leaves, real)
         ]
-        out = f(*tree(inputs))
-        outs, _ = _tensors_of(torch, out)
-        with_douts = zip(outs, _spread(dout), strict=True)
-        pairs = [(o, d.to(o.dtype)) for o, d in with_douts if d is not None and o.requires_grad]
+        results = f(*tree(inputs))
+        outs, _ = _tensors_of(torch, results)
+        requested = zip(outs, _spread(dout), strict=True)
+        pairs = [(o, d.to(o.dtype)) for o, d in requested if d is not None and o.requires_grad]
         moving = [x for x, r in zip(inputs, real) if r]
         grads = [None] * len(moving)
         if pairs:
@@ -154,13 +154,13 @@ def _torch_gradient(torch: types.ModuleType, f: Callable, dout: Any, args: tuple
 
 
 def _plain(args: Any) -> Any:
-    """The arguments as arrays. A recorded one is refused here, so that the function runs as plain Python."""
+    """The arguments as arrays. Recorded ones are refused, so that the function runs as plain Python."""
     leaves, tree = flatten(args)
     return unflatten(tree, [np.asarray(x) for x in leaves])
 
 
 def _tensors_of(torch: types.ModuleType, args: Any) -> tuple[list, Callable]:
-    """(the tensors in nested tuples, lists and dicts, a function that replaces them)."""
+    """The tensors in nested tuples, lists and dicts, and a function that puts other values in place."""
     leaves: list = []
 
     def walk(x):
@@ -214,21 +214,19 @@ def _torch_function(torch: types.ModuleType, f: Callable) -> Any:
             else:
                 out, ctx.pull = vjp(f, *arrays)
             several = isinstance(out, tuple)
-            tensors = [torch.from_numpy(np.array(x)) for x in (out if several else (out,))]
+            outs = [torch.from_numpy(np.array(x)) for x in (out if several else (out,))]
             ctx.several, ctx.kinds = several, [np.asarray(x).dtype for x in (out if several else (out,))]
-            ctx.mark_non_differentiable(
-                *[x for x in tensors if not (x.is_floating_point() or x.is_complex())]
-            )
+            ctx.mark_non_differentiable(*[x for x in outs if not (x.is_floating_point() or x.is_complex())])
             ctx.args = [None if isinstance(x, torch.Tensor) else x for x in args]
             ctx.save_for_backward(*(x for x in args if isinstance(x, torch.Tensor)))
-            return tuple(tensors) if several else tensors[0]
+            return tuple(outs) if several else outs[0]
 
         @staticmethod
         def backward(ctx: Any, *douts: Any) -> Any:
             if torch.is_grad_enabled():
                 return _torch_once_more(f, ctx, douts)
-            arrays = [d.numpy() if k.kind in "fc" else None for d, k in zip(douts, ctx.kinds)]
-            grads = ctx.pull(tuple(arrays) if ctx.several else arrays[0])
+            cotangents = [d.numpy() if k.kind in "fc" else None for d, k in zip(douts, ctx.kinds)]
+            grads = ctx.pull(tuple(cotangents) if ctx.several else cotangents[0])
             return tuple(
                 torch.from_numpy(np.array(g)) if wanted and g is not None else None
                 for g, wanted in zip(grads, ctx.needs_input_grad)
@@ -245,13 +243,13 @@ def _torch_once_more(f: Callable, ctx: Any, douts: Sequence) -> tuple:
     real = [k for k, kind in enumerate(ctx.kinds) if kind.kind in "fc"]
 
     def pulled(*values):
-        by_index = dict(zip(real, values[len(args) :]))
-        whole = tuple(by_index.get(k) for k in range(len(ctx.kinds)))
+        cotangents = dict(zip(real, values[len(args) :]))
+        whole = tuple(cotangents.get(k) for k in range(len(ctx.kinds)))
         grads = vjp(f, *values[: len(args)])[1](whole if ctx.several else whole[0])
         return tuple(grads[k] for k in wanted)
 
-    grads_of = dict(zip(wanted, to_torch(pulled)(*args, *(douts[k] for k in real))))
-    return tuple(grads_of.get(k) for k in range(len(args)))
+    gradients = dict(zip(wanted, to_torch(pulled)(*args, *(douts[k] for k in real))))
+    return tuple(gradients.get(k) for k in range(len(args)))
 
 
 # ---- JAX -------------------------------------------------------------------------------------------------
@@ -283,8 +281,8 @@ def _from_jax(f: Callable, recording_rule: list) -> custom_vjp:
         if all(_is_real(x) for x in flatten((out, args))[0]):
             return _from_jax(pulled, recording_rule)(dout, args)
         args = _plain(args)
-        out_of_jax, pull = jax.vjp(f, *args)
-        douts = jax.tree.map(lambda d, o: np.asarray(d, o.dtype), dout, out_of_jax)
+        primal, pull = jax.vjp(f, *args)
+        douts = jax.tree.map(lambda d, o: np.asarray(d, o.dtype), dout, primal)
         grads = pull(douts)
         return jax.tree.map(lambda g, x: np.asarray(g) if _is_real(x) else None, grads, args)
 
@@ -301,8 +299,8 @@ def _from_jax(f: Callable, recording_rule: list) -> custom_vjp:
 def to_jax(f: Callable) -> Callable:
     """A function of arrays, as one that JAX differentiates and compiles: a jax.custom_vjp over callbacks.
 
-    Its arguments and results may be trees of arrays. f runs once on zeros of the arguments' types, which
-    tells the types of its results. Under jax.vmap it runs for one example after another.
+    Its arguments and results may be trees of arrays. f runs once on zeros of the arguments' types, to learn
+    the types of its results. Under jax.vmap it runs for one example after another.
 
         >>> import jax
         >>> jax.grad(ad.to_jax(lambda x: np.sum(np.sin(x))))(np.zeros(2, np.float32))

@@ -1,8 +1,8 @@
-"""ad.sparse_jacobian: a Jacobian of known sparsity, from a few directions.
+"""ad.sparse_jacobian: a Jacobian with a known sparsity pattern, from a few directions.
 
 Columns that share no row are computed together, as one tangent: A. R. Curtis, M. J. D. Powell and J. K. Reid,
 "On the estimation of sparse Jacobian matrices", 1974. The groups are a greedy colouring of the columns, those
-with most entries first; or of the rows, if these need fewer colours.
+with most entries first; or of the rows, where they need fewer colours.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ NAME = "sparse_jacobian"
 
 
 def sparse_jacobian(f: Callable, pattern: Any, argnum: int = 0, *, check: bool = True) -> Callable:
-    """The Jacobian of f, of which only the entries of a pattern may differ from zero.
+    """The Jacobian of f, where only the entries of a sparsity pattern may differ from zero.
 
-    pattern   (m, n), for a result of m elements and an argument of n, both in C order: an array, of which the
-              entries other than zero count, or a sparse array of SciPy's, of which the stored ones do
+    pattern   (m, n), for a result of m elements and an argument of n, both in C order: the nonzero entries of
+              an array, or the stored entries of a SciPy sparse array
     argnum    which argument
     check     also compute one random combination of the rows or columns, and compare: a pattern that leaves
               out an entry is an error. Entries below about the square root of the rounding pass unnoticed
 
-    The derived function returns (m, n): a dense array for an array, a CSR array or matrix of SciPy's for one.
-    It costs as many directions as the pattern needs colours, 3 for a tridiagonal one, and one more to check.
+    The derived function returns (m, n): a dense array, or SciPy's CSR format for a sparse pattern. It costs
+    as many directions as the pattern needs colours, 3 for a tridiagonal one, and one more to check.
 
     Raises AutodiffError where shapes do not fit, values are complex, or an entry outside of the pattern is
-    not zero; names the row or column.
+    not zero; it names the row or column.
 
         >>> second = lambda x: np.diff(x, 2) + x[1:-1] ** 2
         >>> band = np.eye(3, 5) + np.eye(3, 5, 1) + np.eye(3, 5, 2)
@@ -83,7 +83,7 @@ def colours(own: np.ndarray, other: np.ndarray, n: int) -> np.ndarray:
     for line, across in zip(own.tolist(), other.tolist()):
         crossed[line].append(across)
     used_across: dict[int, int] = {}  # line across -> its colours, a bit each
-    result = np.zeros(n, np.intp)
+    colour = np.zeros(n, np.intp)
     for line in sorted(range(n), key=lambda line: -len(crossed[line])):
         used = 0
         for across in crossed[line]:
@@ -91,8 +91,8 @@ def colours(own: np.ndarray, other: np.ndarray, n: int) -> np.ndarray:
         free = ~used & (used + 1)  # the lowest bit that is not set
         for across in crossed[line]:
             used_across[across] = used_across.get(across, 0) | free
-        result[line] = free.bit_length() - 1
-    return result
+        colour[line] = free.bit_length() - 1
+    return colour
 
 
 def _columns(f, args, kwargs, argnum, seeds, m):
@@ -112,13 +112,13 @@ def _rows(f, args, kwargs, argnum, seeds, m):
 
 
 def _flat(f, args, kwargs, argnum):
-    """f as a function of one argument's elements in a row, which gives its result's, and the elements."""
+    """f as a function from one argument, flat, to the flat result; and the flat argument."""
     x = args[argnum]
 
     def of_one(flat):
-        values = list(args)
-        values[argnum] = flat.reshape(x.shape)
-        return np.ravel(f(*values, **kwargs))
+        all_args = list(args)
+        all_args[argnum] = flat.reshape(x.shape)
+        return np.ravel(f(*all_args, **kwargs))
 
     return of_one, np.ravel(x)
 
@@ -146,7 +146,7 @@ def _entries(pattern):
 
 
 def _compare(values, weights, expected, own, other, name):
-    """Whether the entries add up to the one combination that was computed from all."""
+    """Raise unless the entries add up to the random combination."""
     terms = values * weights[own]
     total = np.bincount(other, terms, expected.size)
     size = np.bincount(other, np.abs(terms), expected.size) + np.abs(expected)

@@ -1,35 +1,230 @@
 """Check gradients: of every layer and the model, or of a backward that you wrote.
 
-    gpt2 check                      by hand, derived, by differences and in forward mode
+    gpt2 check                      manual, derived, central differences and forward mode against each other
     gpt2 check mine.py              every NAME_backward of a file against its forward
 
 A file has functions NAME_forward and NAME_backward, as gpt2/layers has. Where NAME is a layer of GPT-2 its
 forward may be left out. Other layers need a list NAME_cases: tuples of inputs, or (inputs, settings) pairs.
+
+The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each pair, in float64, on random inputs
+and random output gradients. Central differences need no derivative rules at all.
 """
 
 import inspect
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gpt2 import autodiff as ad
 from gpt2 import cli
-from gpt2.commands import certificate
-from gpt2.errors import UserError, reason, suggestion
+from gpt2.backward import auto, compiled
+from gpt2.errors import UserError, printable, reason, suggestion
 from gpt2.hints import quoted, typed
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import at
+from gpt2.model.config import GPT2Config
+from gpt2.model.forward import loss_fn
+from gpt2.model.gpt2 import GPT2, default_backward
+from gpt2.model.subject import SIZES, names_of, subject
 from gpt2.output import painted
 
-SIZES = certificate.SIZES
+EXACT = 1e-10  # different orders of summation in float64
+DIFFERENCES = 1e-7  # second-order central differences with a step of 1e-5
+STEP = 1e-5
+
+
+def scaled_error(x: ArrayLike, y: ArrayLike) -> float:
+    """Largest |x - y| / max(1, |x| + |y|) over the entries."""
+    x, y = np.asarray(x), np.asarray(y)
+    return float(np.max(np.abs(x - y) / np.maximum(1.0, np.abs(x) + np.abs(y)), initial=0.0))
+
+
+def worst(xs: Iterable[ArrayLike], ys: Iterable[ArrayLike | None]) -> float:
+    errors = [scaled_error(x, y) for x, y in zip(xs, ys) if y is not None]
+    return float("nan") if any(np.isnan(errors)) else max(errors)
+
+
+def slope(f: Callable[..., Any], args: Sequence, tangents: Sequence) -> Any:
+    """Central difference of f(*args) along the tangents (None: constant)."""
+
+    def at(h):
+        return f(*(a if t is None else a + h * t for a, t in zip(args, tangents)))
+
+    return (at(STEP) - at(-STEP)) / (2 * STEP)
+
+
+def check_layer(name: str, seed: int = 0, file: str | None = None) -> dict[str, tuple[float, float]]:
+    """Scaled errors of one layer: a dict from comparison to (error, tolerance).
+
+    file   the user's file of layers. A layer without a manual backward is not compared with one
+    """
+    rng = np.random.default_rng(seed)
+    case = subject(name, SIZES, "float64", file)
+    args, layer, static = case.inputs(rng), case.layer, case.static
+
+    def forward(*inputs):
+        return layer.forward(*inputs, **static)[0]
+
+    out, saved = layer.forward(*args, **static)
+    dout = rng.standard_normal(out.shape)
+    grads, errors = {}, {}
+    if layer.backward is not None:
+        grads["manual"] = layer.backward(dout, saved, **static)
+    for title, other in (("compiled", compiled), ("auto", auto)):
+        if title == "auto" or grads:
+            result, saved_by_other = other(layer).forward(*args, **static)
+            grads[title] = other(layer).backward(dout, saved_by_other, **static)
+            if "manual" in grads:
+                error = max(worst(grads[title], grads["manual"]), scaled_error(result, out))
+                errors[f"manual~{title}"] = error, EXACT
+    derived = grads["auto"]
+    tangents = [None if g is None else rng.standard_normal(g.shape) for g in derived]
+    differences = float(np.sum(dout * slope(forward, args, tangents)))
+    for title in ("manual", "auto"):
+        if title in grads:
+            error = scaled_error(_dot(grads[title], tangents), differences)
+            errors[f"{title}~differences"] = error, DIFFERENCES
+    pushed = _pushforward(forward, args, tangents)
+    errors["auto~forward mode"] = scaled_error(_dot(derived, tangents), float(np.sum(dout * pushed))), EXACT
+    return errors
+
+
+def check_own_model(file: str, seed: int = 0) -> dict[str, tuple[float, float]]:
+    """Scaled errors of the loss of a small model with the layers of a file, by layers and as one program."""
+    config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=3, n_embd=12, dtype="float64")
+    rng = np.random.default_rng(seed)
+    tokens, targets = rng.integers(0, 17, (2, 2, 5))
+    models = {b: GPT2(config, b, layers=file) for b in ("auto", "whole")}
+    if default_backward(models["auto"].description) == "manual":  # every layer has one by hand
+        models["manual"] = GPT2(config, "manual", layers=file)
+    start = models["auto"].flat_params + 0.2 * rng.standard_normal(models["auto"].flat_params.shape)
+    for model in models.values():
+        model.flat_params[...] = start
+        model.loss_and_grads(tokens, targets)
+    params, d = models["whole"].params, models["whole"].description
+    tangents = [rng.standard_normal(p.shape) for p in params.values()]
+
+    def loss(*values):
+        named = dict(zip(params, values))
+        return loss_fn(named, tokens, targets, config=config, layers=d.written, description=d)
+
+    values, grads = list(params.values()), {b: model.grads.values() for b, model in models.items()}
+    differences = float(slope(loss, values, tangents))
+    pushed = float(_pushforward(loss, values, tangents))
+    by_hand = {"manual~auto": (worst(grads["manual"], grads["auto"]), EXACT)} if "manual" in grads else {}
+    return {
+        **by_hand,
+        "auto~whole": (worst(grads["auto"], grads["whole"]), EXACT),
+        "auto~differences": (scaled_error(_dot(grads["whole"], tangents), differences), DIFFERENCES),
+        "auto~forward mode": (scaled_error(_dot(grads["whole"], tangents), pushed), EXACT),
+    }
+
+
+def check_model(seed: int = 0) -> dict[str, tuple[float, float]]:
+    """Scaled errors of the loss of a small GPT-2: by hand, derived layer by layer, and as one program."""
+    config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=3, n_embd=12, dtype="float64")
+    rng = np.random.default_rng(seed)
+    tokens, targets = rng.integers(0, 17, (2, 2, 5))
+    written = GPT2(config, compile=False)
+    written.flat_params += 0.2 * rng.standard_normal(written.flat_params.shape)
+    grads = {}
+    for title, model in (("written", written), *((b, GPT2(config, b)) for b in ("manual", "auto", "whole"))):
+        model.flat_params[...] = written.flat_params
+        model.loss_and_grads(tokens, targets)
+        grads[title] = model.flat_grads
+    tangents = [rng.standard_normal(p.shape) for p in written.params.values()]
+
+    def loss(*params):
+        return loss_fn(dict(zip(written.params, params)), tokens, targets, config=config, layers=LAYERS)
+
+    params = list(written.params.values())
+    differences = float(slope(loss, params, tangents))
+    pushed = float(_pushforward(loss, params, tangents))
+    flat = np.concatenate([t.ravel() for t in tangents])
+    errors = {
+        f"manual~{'compiled' if b == 'manual' else b}": (scaled_error(grads[b], grads["written"]), EXACT)
+        for b in ("manual", "auto", "whole")
+    }
+    errors["manual~differences"] = scaled_error(grads["written"] @ flat, differences), DIFFERENCES
+    errors["auto~differences"] = scaled_error(grads["whole"] @ flat, differences), DIFFERENCES
+    errors["auto~forward mode"] = scaled_error(grads["whole"] @ flat, pushed), EXACT
+    return errors
+
+
+def _dot(grads, tangents):
+    return float(sum(np.sum(g * t) for g, t in zip(grads, tangents) if g is not None))
+
+
+def _pushforward(f, args, tangents):
+    """Tangent of f's result by forward mode, with integer arguments constant."""
+    moving = [k for k, t in enumerate(tangents) if t is not None]
+
+    def of_floats(*floats):
+        full = list(args)
+        for k, x in zip(moving, floats):
+            full[k] = x
+        return f(*full)
+
+    floats = tuple(args[k].copy() for k in moving)  # of_floats reads the others
+    return ad.jvp(of_floats, floats, tuple(tangents[k] for k in moving))[1]
+
+
+COLUMNS = (
+    "manual~compiled",
+    "manual~auto",
+    "manual~whole",
+    "auto~whole",
+    "manual~differences",
+    "auto~differences",
+    "auto~forward mode",
+)
+SHORT = {"differences": "difference", "forward mode": "forward"}  # column titles
+
+
+def _cell(result: tuple[float, float] | None) -> str:
+    """An error beside its tolerance, as the table shows it."""
+    if result is None:
+        return f"{'-':>11s}"
+    error, tolerance = result
+    good = error <= tolerance  # false for nan
+    mark = painted("ok", "green") if good else painted("BAD", "red")
+    return f"{error:>{8 if good else 7}.0e} {mark}"
+
+
+def check_gradients(names: Iterable[str] = (*LAYERS, "model"), file: str | None = None) -> bool:
+    """Print the table of errors of layers and "model"; True if all are within their tolerances.
+
+    file   the user's file of layers that the names refer to; "block" is its block
+    """
+    every = {}
+    for name in names:
+        if name == "model":
+            every[name] = check_model() if file is None else check_own_model(file)
+        else:
+            every[name] = check_layer(name, file=file)
+    columns = [column for column in COLUMNS if any(column in errors for errors in every.values())]
+    print("largest scaled error |x-y| / max(1, |x|+|y|), float64\n")
+    for heads in zip(*(column.split("~") for column in columns)):
+        print((" " * 12 + "".join(f"{SHORT.get(head, head):>11s}" for head in heads)).rstrip())
+    for name, errors in every.items():
+        print(f"{name:12s}{''.join(_cell(errors.get(column)) for column in columns)}".rstrip())
+    passed = all(error <= tolerance for errors in every.values() for error, tolerance in errors.values())
+    verdict = painted("all hold", "green") if passed else painted("NOT ALL HOLD", "red")
+    print(f"\ntolerances: {EXACT:.0e}, beside differences {DIFFERENCES:.0e}: {verdict}")
+    return passed
+
+
+# ---- Backwards of a file ---------------------------------------------------------------------------------
 
 
 def run_file(path: str | Path) -> dict[str, Any]:
-    """The names that a file of Python defines. Raises UserError where it cannot be run."""
+    """The names that a Python file defines. Raises UserError if it cannot be run."""
     try:
         return runpy.run_path(str(path))
     except OSError as error:
@@ -38,21 +233,29 @@ def run_file(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: it cannot be run: {type(error).__name__}: {reason(error)}") from None
 
 
-def pairs(path: str | Path) -> Iterator[tuple[str, Any, Any, list]]:
-    """(name, forward, backward, cases) of every backward in a file of Python. Runs the file.
+def raised(error: BaseException, path: str | Path) -> str:
+    """An error that a function of a file raised, with the line that it comes from: "X at f.py:3: why"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    where = f" at {Path(path).name}:{lines[-1]}" if lines else ""
+    return f"{type(error).__name__}{where}: {reason(error)}"
 
-    Raises UserError where it cannot be run, has no backward, or one whose forward or cases are missing.
+
+def pairs(path: str | Path) -> Iterator[tuple[str, Any, Any, list]]:
+    """(name, forward, backward, cases) of every backward in a Python file. Runs the file.
+
+    Raises UserError if it cannot be run, has no backward, or a forward or cases are missing.
     """
     names = run_file(path)
-    found = [name.removesuffix("_backward") for name in names if name.endswith("_backward")]
-    if not found:
-        layers = typed(f"gpt2 certificate --check --layers {quoted(path)}")
+    backwards = [name.removesuffix("_backward") for name in names if name.endswith("_backward")]
+    if not backwards:
+        layers = typed(f"gpt2 check --layers {quoted(path)}")
         own = f"; its layers are checked with: {layers}" if {"LAYERS", "BLOCK"} & names.keys() else ""
         raise UserError(
-            f"{path}: no function is called NAME_backward, which would be compared with NAME_forward on "
-            f"NAME_cases, or with a layer of GPT-2's of that name ({', '.join(LAYERS)}){own}"
+            f"{path}: no function NAME_backward to compare with NAME_forward on NAME_cases, or with GPT-2's "
+            f"layer NAME ({', '.join(LAYERS)}){own}"
         )
-    for name in found:
+    for name in backwards:
         forward = names.get(f"{name}_forward") or (LAYERS[name].forward if name in LAYERS else None)
         if forward is None:
             raise UserError(f"{path}: {name}_backward has no {name}_forward{suggestion(name, LAYERS)}")
@@ -63,28 +266,31 @@ def pairs(path: str | Path) -> Iterator[tuple[str, Any, Any, list]]:
 
 
 def known_cases(name: str) -> list:
-    """Three cases of a layer of GPT-2, of float64 and of sizes that all differ."""
+    """Three cases of a layer of GPT-2, in float64, with sizes that all differ."""
     case = at(SIZES)[name]
     return [(case.inputs(np.float64, seed), case.static) for seed in range(3)]
 
 
 def check_file(path: str | Path) -> bool:
-    """Compare every backward of a file with the derivative of its forward, a line each. True: all right."""
-    right = True
+    """Compare every backward of a file with the derivative of its forward, a line each. True: all agree."""
+    agree = True
     for name, forward, backward, cases in pairs(path):
         where = f"{Path(path).name}:{inspect.getsourcelines(backward)[1]}"
         try:
             ad.check_backward(forward, backward, cases)
             print(f"{painted('ok ', 'green')} {name}_backward ({where})")
-        except ad.BackwardMismatch as wrong:
-            right = False
-            first, *rest = str(wrong).split("\n")
+        except ad.BackwardMismatch as mismatch:
+            agree = False
+            first, *rest = str(mismatch).split("\n")
             later = next((i for i, line in enumerate(rest) if line.startswith("  case 1")), len(rest))
-            kept = [line for line in rest[:later] if line.startswith(("  case 0", "      "))]
+            details = [line for line in rest[:later] if line.startswith(("  case 0", "      "))]
             print(f"{painted('BAD', 'red')} {first.replace('_backward ', f'_backward ({where}) ', 1)}")
-            for line in kept or rest:
+            for line in details or rest:
                 print("\n".join(cli.wrapped(line, min(cli.width(), 110) - 1)))
-    return right
+        except (Exception, SystemExit) as error:
+            agree = False
+            print(f"{painted('BAD', 'red')} {name}_backward ({where}): {printable(raised(error, path))}")
+    return agree
 
 
 EXAMPLES = (
@@ -96,33 +302,33 @@ EXAMPLES = (
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 check`."""
-    made = cli.Parser("check", __doc__.partition("\n\n")[0] + "\n\n" + __doc__.split("\n\n")[2], EXAMPLES)
-    made.add_argument("--layers", metavar="FILE.py", help="a file of own layers instead of GPT-2's")
-    made.add_argument(
+    command = cli.Parser("check", __doc__.partition("\n\n")[0] + "\n\n" + __doc__.split("\n\n")[2], EXAMPLES)
+    command.add_argument("--layers", metavar="FILE.py", help="a file of own layers instead of GPT-2's")
+    command.add_argument(
         "what",
         nargs="*",
         metavar="LAYER|FILE.py",
-        help=f"{', '.join(LAYERS)}, model, or a file (default: all)",
+        help=f"{', '.join(LAYERS)}, model, or a file (default: all layers and model)",
     )
-    return made
+    return command
 
 
 def _run(args):
-    names = [*certificate.names_of(args.layers), "model"]
-    for what in args.what:
-        if what not in names and not what.endswith(".py"):
+    names = [*names_of(args.layers), "model"]
+    for target in args.what:
+        if target not in names and not target.endswith(".py"):
             raise UserError(
-                f"{what}: expected a file X.py or one of {', '.join(names)}{suggestion(what, names)}"
+                f"{target}: expected a file X.py or one of {', '.join(names)}{suggestion(target, names)}"
             )
-    files = [what for what in args.what if what not in names]
-    layers = [what for what in args.what if what in names] or ([] if files else names)
-    right = [check_file(file) for file in files]
+    files = [target for target in args.what if target not in names]
+    layers = [target for target in args.what if target in names] or ([] if files else names)
+    results = [check_file(file) for file in files]
     if layers:
-        right.append(certificate.certificate(layers, args.layers))
-        if not right[-1] and args.layers is None:  # of backwards by hand it can be said what is wrong
+        results.append(check_gradients(layers, args.layers))
+        if not results[-1] and args.layers is None:  # say what is wrong with the manual ones
             sources = {inspect.getsourcefile(LAYERS[name].forward) for name in layers if name in LAYERS}
-            right += [check_file(file) for file in sorted(filter(None, sources))]
-    return 0 if all(right) else 1
+            results += [check_file(file) for file in sorted(filter(None, sources))]
+    return 0 if all(results) else 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,10 +1,10 @@
-"""Print what makes a shell complete `gpt2`: its commands, flags and choices.
+"""Print a shell completion script for `gpt2`: its commands, flags and choices.
 
     source <(gpt2 completion bash)                                        in ~/.bashrc
     source <(gpt2 completion zsh)                                         in ~/.zshrc
     gpt2 completion fish > ~/.config/fish/completions/gpt2.fish
 
-The script holds all that it needs, so that completing starts no Python. After an update, make it again.
+Completing does not start Python. Write the script again after an update.
 """
 
 import argparse
@@ -20,9 +20,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 class Flag(NamedTuple):
-    """A flag of a command: its name without --, what it may be followed by, and its line of help.
+    """A flag of a command: its name without --, its possible values, and its line of help.
 
-    takes   whether something follows it: one of `choices`, or anything where there are none
+    takes   whether it takes a value: one of `choices`, or anything if there are none
     """
 
     name: str
@@ -32,7 +32,7 @@ class Flag(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What may follow a command: its flags, and what it may be given without a flag."""
+    """What may follow a command: its flags, and the choices of its positional arguments."""
 
     about: str
     flags: list[Flag]
@@ -58,57 +58,57 @@ def words(name: str, about: str) -> Words:
 
 
 def _listed(metavar):
-    """The choices of a setting, which stand in its metavar: own|llm.c. Capitals are to be replaced."""
+    """The choices of a setting, from its metavar: own|llm.c. One in capitals is a placeholder."""
     return metavar.split("|") if isinstance(metavar, str) and "|" in metavar and metavar.islower() else ()
 
 
 def everything() -> dict[str, Words]:
-    """Command -> what may follow it."""
+    """Command -> the words that may follow it."""
     return {name: words(name, about) for name, about in commands().items()}
 
 
-def bash(found: dict[str, Words]) -> str:
+def bash(table: dict[str, Words]) -> str:
     """A script for bash."""
-    return "\n".join([*_function(found), "complete -o default -o bashdefault -F _gpt2 gpt2", ""])
+    return "\n".join([*_function(table), "complete -o default -o bashdefault -F _gpt2 gpt2", ""])
 
 
-def zsh(found: dict[str, Words]) -> str:
+def zsh(table: dict[str, Words]) -> str:
     """A script for zsh, which can read bash's."""
     start = ["autoload -U +X compinit && compinit", "autoload -U +X bashcompinit && bashcompinit"]
-    return "\n".join([*start, *_function(found), "complete -o default -F _gpt2 gpt2", ""])
+    return "\n".join([*start, *_function(table), "complete -o default -F _gpt2 gpt2", ""])
 
 
-def _function(found) -> Iterator[str]:
-    """The shell function that both use. Where it finds nothing the shell completes names of files."""
+def _function(table) -> Iterator[str]:
+    """The shell function for bash and zsh. Without a match the shell completes file names."""
     yield "_gpt2() {"
     yield '  local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" words=""'
     yield '  if [ "$COMP_CWORD" -eq 1 ]; then'
-    yield f'    words="{" ".join([*found, "--help", "--version"])}"'
+    yield f'    words="{" ".join([*table, "--help", "--version"])}"'
     yield '  else case "${COMP_WORDS[1]} $prev" in'
-    for name, what in found.items():
-        for flag in what.flags:
+    for name, command in table.items():
+        for flag in command.flags:
             if flag.takes:
                 yield f"    '{name} --{flag.name}') words=\"{' '.join(flag.choices)}\" ;;"
     yield '    *) case "${COMP_WORDS[1]}" in'
-    for name, what in found.items():
-        flags = " ".join(f"--{flag.name}" for flag in what.flags)
+    for name, command in table.items():
+        flags = " ".join(f"--{flag.name}" for flag in command.flags)
         begins = '[ "${cur#-}" = "$cur" ]'
-        yield f'      {name}) words="{" ".join(what.choices)}"; {begins} || words="{flags}" ;;'
+        yield f'      {name}) words="{" ".join(command.choices)}"; {begins} || words="{flags}" ;;'
     yield "      esac ;;"
     yield "    esac; fi"
     yield '  COMPREPLY=($(compgen -W "$words" -- "$cur"))'
     yield "}"
 
 
-def fish(found: dict[str, Words]) -> str:
+def fish(table: dict[str, Words]) -> str:
     """A script for fish."""
     lines = []
-    for name, what in found.items():
-        lines.append(f"complete -c gpt2 -n __fish_use_subcommand -a {name} -d {_quoted(what.about)}")
+    for name, command in table.items():
+        lines.append(f"complete -c gpt2 -n __fish_use_subcommand -a {name} -d {_quoted(command.about)}")
         here = f"complete -c gpt2 -n '__fish_seen_subcommand_from {name}'"
-        if what.choices:
-            lines.append(f"{here} -a {_quoted(' '.join(what.choices))}")
-        for flag in what.flags:
+        if command.choices:
+            lines.append(f"{here} -a {_quoted(' '.join(command.choices))}")
+        for flag in command.flags:
             takes = (
                 f" -x -a {_quoted(' '.join(flag.choices))}" if flag.choices else " -r" if flag.takes else ""
             )
@@ -129,10 +129,10 @@ EXAMPLES = (
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 completion`."""
-    about = "Print what makes a shell complete `gpt2`: its commands, flags and choices."
-    made = cli.Parser("completion", about, EXAMPLES)
-    made.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
-    return made
+    about = "Print a shell completion script for `gpt2`: its commands, flags and choices."
+    command = cli.Parser("completion", about, EXAMPLES)
+    command.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    return command
 
 
 def _run(args):

@@ -1,12 +1,6 @@
-"""Weights from one program's format to another's.
+"""Convert weights from one program's format to another's.
 
-    gpt2 convert runs/mine mine-hf
-
-The source is whatever --init takes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a run, a folder
-of transformers, a .bin of llm.c, a .safetensors of a run, a folder of peft's. The name of the result says its
-format: X.bin is llm.c's, X.safetensors this project's, anything else is a folder of transformers; of a source
-with adapters, which --merge does not take into the weights, it is one of peft's with the adapters alone. A
-tokenizer that lies beside the source is written beside the result.
+gpt2 convert runs/mine mine-hf
 """
 
 import sys
@@ -38,38 +32,38 @@ def convert(
 ) -> list[Path]:
     """Write the weights called `source` to `destination`; returns the paths written.
 
-    dtype   how a llm.c checkpoint keeps its numbers: float32 or bfloat16
-    layers  the file with the source's own layers, where it is no longer where it was
-    merge   the source's adapters are taken into its weights; if not, a folder gets the adapters alone
+    dtype   of the numbers in an llm.c checkpoint: float32 or bfloat16
+    layers  the file with the source's own layers, if it has moved
+    merge   merge the source's adapters into its weights; otherwise a folder gets only the adapters
 
-    Raises UserError where the source cannot be read or the destination cannot be written.
+    Raises UserError if the source cannot be read or the destination cannot be written.
     """
     destination = Path(destination)
     check_dtype(destination, dtype)  # before the source is read, which may take a while
-    found = pretrained.find(str(source), layers=layers)
-    if destination.resolve() == found.path.resolve():
+    weights = pretrained.find(str(source), layers=layers)
+    if destination.resolve() == weights.path.resolve():
         raise UserError(f"{destination}: source and destination are the same")
-    if merge and found.description.lora is None:
+    if merge and weights.description.lora is None:
         raise UserError(f"--merge: {source} has no adapters; leave it out")
     if not merge:
-        check_kind(destination, found.description)
-    words = _words(found)
-    model = found.model()
-    return write(destination, merged(model) if merge else model, words, dtype, _peft_name(found))
+        check_kind(destination, weights.description)
+    tokenizer = _tokenizer(weights)
+    model = weights.model()
+    return write(destination, merged(model) if merge else model, tokenizer, dtype, _peft_name(weights))
 
 
-def _peft_name(found):
-    """The name by which peft finds what adapters stand on, where they stand on something."""
-    if found.base is None:
+def _peft_name(weights):
+    """The base model's name or path for peft's configuration; None if the adapters have no base."""
+    if weights.base is None:
         return None
-    base = found.base
+    base = weights.base
     return f"openai-community/{base.name}" if base.name in pretrained.RELEASED else str(base.path.absolute())
 
 
-def _words(found):
-    """The tokenizer of the source, or None: weights without one are converted all the same."""
+def _tokenizer(weights):
+    """The tokenizer of the source, or None: weights without one are converted as well."""
     try:
-        return found.tokenizer()
+        return weights.tokenizer()
     except UserError:
         return None
 
@@ -78,7 +72,7 @@ def _words(found):
 
 
 def state_of(model: GPT2, inputs: np.ndarray, targets: np.ndarray) -> llmc.State:
-    """The llmc.State that this model makes of a batch: logits, loss and gradients."""
+    """The llmc.State of this model on a batch: logits, loss and gradients."""
     logits = model.forward(inputs)
     loss = model.forward(inputs, targets)
     model.backward()
@@ -86,7 +80,7 @@ def state_of(model: GPT2, inputs: np.ndarray, targets: np.ndarray) -> llmc.State
 
 
 def compare(model: GPT2, state: llmc.State) -> Iterator[tuple[str, float, tuple[int, ...]]]:
-    """How far this model is from a State that another program wrote, tensor by tensor.
+    """Compare this model with a State that another program wrote, tensor by tensor.
 
     Yields (name, error, position): the length of the difference over that of the state's tensor, and where
     the two differ most, as an index. A tensor of zeros counts with a length of 1.
@@ -106,7 +100,7 @@ def compare(model: GPT2, state: llmc.State) -> Iterator[tuple[str, float, tuple[
 def check_state(
     source: str, path: str | Path, tolerance: float = TOLERANCE, say: Callable[[str], object] = print
 ) -> bool:
-    """Compare the model called `source` with the debug state in `path`, a line a tensor; True: they agree."""
+    """Compare the model `source` with the debug state in `path`; prints a line a tensor. True: they agree."""
     model = _of_llmc(source)
     state = llmc.read_state(path, model.config)
     B, T = state.inputs.shape
@@ -121,11 +115,11 @@ def check_state(
 
 
 def _of_llmc(source):
-    """The model called `source`, if it is the one that llm.c computes."""
+    """The model `source`, if llm.c has this architecture."""
     model = pretrained.find(str(source)).model()
     if not model.description.standard:
         raise UserError(
-            f"{source}: llm.c knows GPT-2 alone, and this is another model: {model.description.summary()}"
+            f"{source}: llm.c has only GPT-2, and this is another model: {model.description.summary()}"
         )
     return model
 
@@ -136,6 +130,8 @@ def write_state(source: str, path: str | Path, data: str | Path, B: int = 4, T: 
     if len(tokens) < B * T + 1:
         raise UserError(f"{data}: {len(tokens)} tokens, a batch of B={B} and T={T} needs {B * T + 1}")
     model = _of_llmc(source)
+    if T > (most := model.config.block_size):
+        raise UserError(f"--block-size {T}: {source} reads at most {most} tokens; give --block-size {most}")
     inputs, targets = take(tokens, np.arange(B) * T, T)
     try:
         state = state_of(model, inputs, targets)
@@ -153,41 +149,42 @@ EXAMPLES = (
     ("gpt2 convert mine-hf mine.safetensors", "a checkpoint of this project"),
     ("gpt2 convert runs/tuned adapter", "the adapters of a run, for peft; with --merge the whole model"),
     ("gpt2 convert gpt2_124M.bin --check-state gpt2_124M_debug_state.bin", "compare with llm.c's numbers"),
-    ("gpt2 convert gpt2_124M.bin --write-state state.bin --data tokens/train.bin", "write such numbers"),
+    ("gpt2 convert gpt2_124M.bin --write-state state.bin --data tokens/train.bin", "write such a file"),
 )
-ABOUT = """Weights from one program's format to another's.
+ABOUT = """Convert weights from one program's format to another's.
 
 The source is whatever --init takes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a run, a folder
-of transformers, a .bin of llm.c, a .safetensors of a run, a folder of peft's. The name of the result says its
-format: X.bin is llm.c's, X.safetensors this project's, anything else is a folder of transformers; of a source
-with adapters, which --merge does not take into the weights, it is one of peft's with the adapters alone. A
-tokenizer that lies beside the source is written beside the result."""
-NOTE = """The token files that llm.c trains on, and that --data takes, are written by another command:
+of transformers or peft, a .bin of llm.c, a .safetensors of a run. The name of the destination chooses the
+format: X.bin is llm.c's, X.safetensors this project's, anything else is a folder for transformers, or, for a
+source with adapters and without --merge, a folder for peft with only the adapters. The source's tokenizer is
+written beside the weights."""
+NOTE = """The token files that llm.c trains on, and that --data takes, come from another command, which writes
+tokens/train.bin and tokens/val.bin:
 
-    gpt2 data my.txt --tokenizer gpt2 --out tokens
-
-makes tokens/train.bin and tokens/val.bin of a text."""
+    gpt2 data my.txt --tokenizer gpt2 --out tokens"""
 
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 convert`."""
-    made = cli.Parser("convert", ABOUT, EXAMPLES, note=NOTE)
-    add = made.add_argument
+    command = cli.Parser("convert", ABOUT, EXAMPLES, note=NOTE)
+    add = command.add_argument
     add("source", help="weights: a name, a folder or a file")
     add("destination", nargs="?", help="X.bin, X.safetensors, or a folder")
-    add("--layers", metavar="FILE.py", help="own layers of the source, where their file has moved")
-    add("--merge", action="store_true", help="take the source's adapters into its weights")
-    add("--dtype", default="float32", choices=["float32", "bfloat16"], help="numbers of a llm.c checkpoint")
+    add("--layers", metavar="FILE.py", help="the source's own layers, if their file has moved")
+    add("--merge", action="store_true", help="merge the source's adapters into its weights")
+    add("--dtype", default="float32", choices=["float32", "bfloat16"], help="of an llm.c file")
     add("--check-state", metavar="STATE", help="compare with llm.c's debug state; exit status 1: they differ")
-    add("--write-state", metavar="STATE", help="write a debug state, of the first tokens of --data")
+    add("--write-state", metavar="STATE", help="write a debug state on the first tokens of --data")
     add("--data", metavar="TOKENS", help="a token file for --write-state")
-    add("--batch-size", type=int, default=4, metavar="B", help="sequences in it (default: %(default)s)")
-    add("--block-size", type=int, default=64, metavar="T", help="tokens in each (default: %(default)s)")
-    return made
+    add(
+        "--batch-size", type=int, default=4, metavar="B", help="sequences in the state (default: %(default)s)"
+    )
+    add("--block-size", type=int, default=64, metavar="T", help="tokens in a sequence (default: %(default)s)")
+    return command
 
 
 def _run(args):
-    if sum(wish is not None for wish in (args.destination, args.check_state, args.write_state)) != 1:
+    if sum(target is not None for target in (args.destination, args.check_state, args.write_state)) != 1:
         raise UserError("give one of: a destination, --check-state STATE, --write-state STATE")
     for flag, value in (("--batch-size", args.batch_size), ("--block-size", args.block_size)):
         if value < 1:
@@ -197,7 +194,7 @@ def _run(args):
     if args.write_state:
         if not args.data:
             raise UserError(
-                "--write-state needs the tokens to compute with: --data tokens/train.bin; "
+                "--write-state needs tokens: --data tokens/train.bin; "
                 + typed("`gpt2 data my.txt --tokenizer gpt2 --out tokens` writes such files")
             )
         write_state(args.source, args.write_state, args.data, args.batch_size, args.block_size)

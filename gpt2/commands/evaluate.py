@@ -7,9 +7,8 @@ in its window. With --stride S a window begins S tokens after the one before it,
 count: they are predicted from more than block_size - S others, which takes block_size / S times as long and
 gives a better figure.
 
-Nats per token compare models of one tokenizer; bits per byte compare any two. Before the first token stands
-the end of a text, where the tokenizer has such a token; where it has none, the first token is not predicted,
-and its bytes do not count.
+Nats per token compare models of one tokenizer; bits per byte compare any two. The end-of-text token precedes
+the first token; if the tokenizer has none, the first token is not predicted, and its bytes do not count.
 """
 
 import json
@@ -36,11 +35,11 @@ LOGITS_AT_ONCE = 1 << 26  # numbers; 256 MiB in float32
 
 @dataclass(frozen=True)
 class Score:
-    """What `evaluate` finds.
+    """The result of `evaluate`.
 
     tokens, bytes     predicted, and how many bytes of UTF-8 these tokens stand for
     nats_per_token    mean loss
-    perplexity        e to the power of that: among how many equally likely tokens it is as hard to choose
+    perplexity        e to the power of that: the number of equally likely tokens with this loss
     bits_per_byte     the text's size after compression by this model, in bits, over its size in bytes
     """
 
@@ -52,7 +51,7 @@ class Score:
 
 
 def windows(count: int, T: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """How `count` predictions are cut into windows of at most T: yields (start, stop, first).
+    """Cut `count` predictions into windows of at most T: yields (start, stop, first).
 
     A window reads the tokens from start to stop - 1 and predicts those after each; the predictions from
     `first` on count. Each counts once, and is made from at least T - stride + 1 tokens, if there are so many.
@@ -82,14 +81,14 @@ def token_losses(model: GPT2, tokens: np.ndarray, stride: int = 0) -> np.ndarray
     for batch in _batches(cuts, at_once):
         inputs = np.stack([tokens[start:stop] for start, stop, _ in batch]).astype(np.int64)
         targets = np.stack([tokens[start + 1 : stop + 1] for start, stop, _ in batch]).astype(np.int64)
-        found, _ = crossentropy_forward(model.forward(inputs), targets)  # (B, T)
-        for (start, stop, first), row in zip(batch, found):
+        batch_losses, _ = crossentropy_forward(model.forward(inputs), targets)  # (B, T)
+        for (start, stop, first), row in zip(batch, batch_losses):
             losses[first:stop] = row[first - start :]
     return losses
 
 
 def _batches(cuts, at_once):
-    """Neighbouring windows of one length, at most `at_once` of them."""
+    """Batches of at most `at_once` consecutive windows of equal length."""
     batch = []
     for cut in cuts:
         if batch and (len(batch) == at_once or cut[1] - cut[0] != batch[0][1] - batch[0][0]):
@@ -99,14 +98,14 @@ def _batches(cuts, at_once):
     yield batch
 
 
-def evaluate(model: GPT2, words: Tokenizer, tokens: ArrayLike, stride: int = 0) -> Score:
-    """The Score of a model on tokens (count,) of the Tokenizer `words`."""
+def evaluate(model: GPT2, tokenizer: Tokenizer, tokens: ArrayLike, stride: int = 0) -> Score:
+    """The Score of a model on tokens (count,)."""
     tokens = np.asarray(tokens)
-    end = words.end_of_text
+    end = tokenizer.end_of_text
     if len(tokens) < (2 if end is None else 1):
         raise UserError(f"the text has {len(tokens)} tokens, so there is none to predict; use a longer one")
     predicted = tokens if end is not None else tokens[1:]
-    size = len(words.decode_bytes(predicted[predicted != end]))  # the end of a text stands for no bytes
+    size = len(tokenizer.decode_bytes(predicted[predicted != end]))  # end of text has no bytes
     if end is not None:
         tokens = np.concatenate([[end], tokens])
     losses = token_losses(model, tokens, stride)
@@ -119,31 +118,31 @@ def evaluate(model: GPT2, words: Tokenizer, tokens: ArrayLike, stride: int = 0) 
 # ---- The command -----------------------------------------------------------------------------------------
 
 
-def read_data(path: str | Path, words: Tokenizer) -> np.ndarray:
-    """The tokens of a corpus that has a name, of a text file, or of a token file (X.bin)."""
+def read_data(path: str | Path, tokenizer: Tokenizer) -> np.ndarray:
+    """The tokens of a named corpus, a text file, or a token file (X.bin)."""
     if str(path) in corpora.NAMED:
-        return words.encode(corpora.NAMED[str(path)]())
+        return tokenizer.encode(corpora.NAMED[str(path)]())
     path = Path(path)
     if path.suffix == ".bin":
         tokens = read_tokens(path)
-        if int(tokens.max()) >= words.vocab_size:
+        if int(tokens.max()) >= tokenizer.vocab_size:
             raise UserError(
-                f"--data {path}: holds token {int(tokens.max())}, the tokenizer {words.name} has "
-                f"0 to {words.vocab_size - 1}; the file was made with another one"
+                f"--data {path}: holds token {int(tokens.max())}, the tokenizer {tokenizer.name} has "
+                f"0 to {tokenizer.vocab_size - 1}; the file was made with another one"
             )
         return tokens
-    small = np.min_scalar_type(words.vocab_size)
-    return np.concatenate([a.astype(small) for a in words.encode_stream(textfile.pieces(path))])
+    small = np.min_scalar_type(tokenizer.vocab_size)
+    return np.concatenate([a.astype(small) for a in tokenizer.encode_stream(textfile.pieces(path))])
 
 
-def tell(line: str) -> None:
-    """Say on standard error what is read: standard output is for the figures."""
+def _tell(line: str) -> None:
+    """Print on standard error: standard output is for the figures."""
     print(printable(line), file=sys.stderr)
 
 
 EXAMPLES = (
     ("gpt2 evaluate --data my.txt", "the newest run in runs/, on a text"),
-    ("gpt2 evaluate --run runs/mine --data tinyshakespeare", "a run, on a corpus that has a name"),
+    ("gpt2 evaluate --run runs/mine --data tinyshakespeare", "a run, on a named corpus"),
     ("gpt2 evaluate --init gpt2 --data my.txt --stride 512 --json", "GPT-2 itself, with more context"),
 )
 ABOUT = """How well a model predicts a text: nats per token, perplexity, bits per byte.
@@ -157,8 +156,8 @@ Nats per token compare models of one tokenizer; bits per byte compare any two.""
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 evaluate`."""
-    made = cli.Parser("evaluate", ABOUT, EXAMPLES)
-    add = made.add_argument
+    command = cli.Parser("evaluate", ABOUT, EXAMPLES)
+    add = command.add_argument
     add(
         "--data",
         required=True,
@@ -168,22 +167,24 @@ def parser() -> cli.Parser:
     add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
-    add("--layers", metavar="FILE.py", help="the model's own layers, where their file has moved")
+    add("--layers", metavar="FILE.py", help="the model's own layers, if their file has moved")
     add("--stride", type=int, default=0, metavar="S", help="new tokens in a window (default: block_size)")
     add("--json", action="store_true", help="print the figures as JSON")
-    return made
+    return command
 
 
 def _run(args):
-    read: list[str] = []
-    model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=read.append)
-    score = evaluate(model, words, read_data(args.data, words), args.stride)
-    for line in read:
-        tell(line)
+    notes: list[str] = []
+    model, tokenizer = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=notes.append)
+    score = evaluate(model, tokenizer, read_data(args.data, tokenizer), args.stride)
+    for line in notes:
+        _tell(line)
     if args.json:
         print(json.dumps(asdict(score)))
         return
-    print(f"{printable(args.data)}: {score.tokens:,} tokens, {score.bytes:,} bytes, tokenizer {words.name}")
+    print(
+        f"{printable(args.data)}: {score.tokens:,} tokens, {score.bytes:,} bytes, tokenizer {tokenizer.name}"
+    )
     print(f"nats per token  {score.nats_per_token:.4f}")
     print(f"perplexity      {score.perplexity:.2f}")
     print(f"bits per byte   {score.bits_per_byte:.4f}")

@@ -24,7 +24,7 @@ from gpt2.output import trusted
 from gpt2.storage import metrics
 from gpt2.storage.metrics import Metrics
 
-# Title, what is drawn, unit of the upright axis, whether that axis is logarithmic
+# Title, metrics, unit of the y axis, whether that axis is logarithmic
 PANELS = (
     ("loss", ("loss", "val_loss"), "nats per token", False),
     ("learning rate", ("lr",), "", False),
@@ -37,18 +37,18 @@ FORMATS = ("png", "svg", "pdf")
 # ---- Pictures --------------------------------------------------------------------------------------------
 
 
-def figure(found: Sequence[Metrics]) -> Any:
-    """A matplotlib Figure with the four panels, a colour a run. found: a list of Metrics."""
+def figure(runs: Sequence[Metrics]) -> Any:
+    """A matplotlib Figure with the four panels, one colour per run."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError(
             f"pictures need matplotlib: {install('matplotlib')}; --live draws in the terminal without it"
         ) from None
-    # A Figure of its own and no pyplot: nothing global is touched, and no screen is looked for
+    # A Figure without pyplot: no global state, and no display needed
     picture = Figure(figsize=(11, 7), layout="constrained")
     for axes, (title, names, unit, logarithmic) in zip(picture.subplots(2, 2).flat, PANELS):
-        for number, run in enumerate(found):
+        for number, run in enumerate(runs):
             for name in names:
                 colour = f"C{(2 * number + (name == 'val_loss')) % 10}"
                 _draw(axes, run, name, colour, label=_label(run) if name == names[0] else None)
@@ -56,13 +56,13 @@ def figure(found: Sequence[Metrics]) -> Any:
         if logarithmic and axes.has_data():
             axes.set_yscale("log")
         axes.grid(alpha=0.3)
-        if axes.has_data() and (len(found) > 1 or len(names) > 1):
+        if axes.has_data() and (len(runs) > 1 or len(names) > 1):
             axes.legend(fontsize="small")
     return picture
 
 
 def _draw(axes, run, name, colour, label):
-    """One curve: every number faint and their running mean on top; validation as points."""
+    """One curve: the values faint, their running mean on top; validation as points."""
     steps, numbers = run.get(name)
     if not len(steps):
         return
@@ -89,9 +89,9 @@ def _label(run):
     return f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name
 
 
-def save(found: Sequence[Metrics], paths: Iterable[Path]) -> None:
-    """Draw runs and write the picture to each of the paths, in the format that its suffix names."""
-    picture = figure(found)
+def save(runs: Sequence[Metrics], paths: Iterable[Path]) -> None:
+    """Draw runs and write the picture to each path, in the format of its suffix."""
+    picture = figure(runs)
     for path in paths:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,10 +100,10 @@ def save(found: Sequence[Metrics], paths: Iterable[Path]) -> None:
             raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _paths(found, out):
-    """Where pictures go."""
+def _paths(runs, out):
+    """The paths of the pictures."""
     if out is None:
-        folder = Path(found[0].name) if len(found) == 1 else Path(".")
+        folder = Path(runs[0].name) if len(runs) == 1 else Path(".")
         return [folder / "curves.png", folder / "curves.svg"]
     path = Path(out)
     if path.suffix.removeprefix(".") not in FORMATS:
@@ -119,7 +119,7 @@ def chart(steps: np.ndarray, numbers: np.ndarray, width: int, height: int, marks
 
     marks   further (step, number) pairs, drawn as o
 
-    Columns show the mean of what falls into them. Axes are labelled with the least and the greatest.
+    A column shows the mean of its steps. Axes are labelled with minimum and maximum.
     """
     finite = np.isfinite(numbers)
     steps, numbers = steps[finite], numbers[finite]
@@ -155,11 +155,11 @@ def chart(steps: np.ndarray, numbers: np.ndarray, width: int, height: int, marks
     return [*lines, " " * margin + " " + ends[0] + ends[1].rjust(columns - len(ends[0]))]
 
 
-def screen(found: Sequence[Metrics], width: int, height: int) -> str:
+def screen(runs: Sequence[Metrics], width: int, height: int) -> str:
     """One or several runs as text that fills `width` by `height` characters."""
-    each = max((height - 1) // len(found) - 2, 4)
+    each = max((height - 1) // len(runs) - 2, 4)
     lines = []
-    for run in found:
+    for run in runs:
         steps, losses = run.get("loss")
         marks = list(zip(*run.get("val_loss")))
         lines += [_summary(run)[:width], *chart(steps, losses, width, each, marks), ""]
@@ -167,7 +167,7 @@ def screen(found: Sequence[Metrics], width: int, height: int) -> str:
 
 
 def _summary(run):
-    """The latest of everything, in a line."""
+    """The latest value of each metric, in a line."""
     parts = [printable(run.name)]
     for name, text in (
         ("loss", "loss {:.4f}"),
@@ -183,7 +183,7 @@ def _summary(run):
 
 
 def live(folders: Sequence[str], every: float, out: TextIO | None = None) -> None:
-    """Draw the runs in the terminal every `every` seconds until interrupted; into a file or a pipe, once."""
+    """Draw the runs in the terminal every `every` seconds until interrupted; to a file or a pipe, once."""
     out = out or sys.stdout
     while True:
         width, height = shutil.get_terminal_size((80, 24))
@@ -191,26 +191,26 @@ def live(folders: Sequence[str], every: float, out: TextIO | None = None) -> Non
         if not out.isatty():
             print(text, file=out)
             return
-        print(trusted("\x1b[H\x1b[2J") + text, end="\n", file=out, flush=True)  # to the corner, and wipe
+        print(trusted("\x1b[H\x1b[2J") + text, end="\n", file=out, flush=True)  # home, and clear
         time.sleep(every)
 
 
 # ---- TensorBoard -----------------------------------------------------------------------------------------
 
 
-def tensorboard(found: Sequence[Metrics], folder: str | Path) -> list[Path]:
+def tensorboard(runs: Sequence[Metrics], folder: str | Path) -> list[Path]:
     """Write every number of the runs as TensorBoard events, a folder a run; returns the folders.
 
-    The time of an event is when the step was done, counted from the first one by the seconds that steps took.
+    The time of an event is the sum of the seconds of the steps up to it.
     """
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
-        raise UserError(f"--tensorboard needs it: {install('tensorboard')}") from None
+        raise UserError(f"--tensorboard needs the package: {install('tensorboard')}") from None
     written = []
-    for run in found:
+    for run in runs:
         target = Path(folder) / Path(run.name).name
         try:
             writer = EventFileWriter(str(target))
@@ -249,14 +249,20 @@ NEEDS = "Pictures need the package matplotlib, --tensorboard the package tensorb
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 plot`."""
-    made = cli.Parser("plot", ABOUT, EXAMPLES, NEEDS)
-    add = made.add_argument
+    command = cli.Parser("plot", ABOUT, EXAMPLES, NEEDS)
+    add = command.add_argument
     add("runs", nargs="*", metavar="RUN", help="folders of runs (default: the newest in runs/)")
     add("--out", metavar="FILE", help="the picture, .png, .svg or .pdf (default: curves.png and curves.svg)")
     add("--live", action="store_true", help="draw in the terminal; Ctrl-C ends it")
-    add("--every", type=float, default=2.0, metavar="SECONDS", help="between drawings (default: %(default)s)")
+    add(
+        "--every",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="between --live drawings (default: %(default)s)",
+    )
     add("--tensorboard", metavar="FOLDER", help="write events for TensorBoard instead of a picture")
-    return made
+    return command
 
 
 def _run(args):
@@ -264,20 +270,20 @@ def _run(args):
     if args.live:
         if not (args.every > 0 and math.isfinite(args.every)):
             raise UserError(f"--every {args.every}: expected more than 0 seconds")
-        with contextlib.suppress(KeyboardInterrupt):  # which is how it ends
+        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
             live(folders, args.every)
         return None
-    found = [metrics.read(folder) for folder in folders]
+    runs = [metrics.read(folder) for folder in folders]
     if args.tensorboard:
-        written = tensorboard(found, args.tensorboard)
-        look = typed(f"python -m tensorboard.main --logdir {quoted(args.tensorboard)}")
-        print(f"wrote {', '.join(map(printable, written))}; look with: {look}")
+        written = tensorboard(runs, args.tensorboard)
+        view = typed(f"python -m tensorboard.main --logdir {quoted(args.tensorboard)}")
+        print(f"wrote {', '.join(map(printable, written))}; look with: {view}")
         return None
-    for run in found:
+    for run in runs:
         if not run.values:
-            raise UserError(f"{run.name}: nothing has been measured yet, its first step is not done")
-    paths = _paths(found, args.out)
-    save(found, paths)
+            raise UserError(f"{run.name}: no metrics yet, its first step is not done")
+    paths = _paths(runs, args.out)
+    save(runs, paths)
     print("wrote " + ", ".join(map(printable, paths)))
     return None
 

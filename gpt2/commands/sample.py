@@ -1,4 +1,4 @@
-"""Text from a trained model, one token at a time.
+"""Generate text from a trained model, one token at a time.
 
 gpt2 sample --run runs/shakespeare-1 --prompt "ROMEO:"
 """
@@ -14,11 +14,11 @@ from gpt2.autodiff import get_threads, set_threads
 from gpt2.errors import UserError, printable
 from gpt2.model.decoder import SlowGeneration, slowness, unread
 from gpt2.parallel.cores import threads_each
-from gpt2.sampling import check_knobs, check_samples, write_samples
+from gpt2.sampling import check_options, check_samples, write_samples
 from gpt2.weights import pretrained
 
 EXAMPLES = (
-    ('gpt2 sample --prompt "ROMEO:"', "go on from a text, with the newest run in runs/"),
+    ('gpt2 sample --prompt "ROMEO:"', "continue a text, with the newest run in runs/"),
     ("gpt2 sample --run runs/mine --temperature 0 --max-tokens 50", "always the likeliest token"),
     ('gpt2 sample --init gpt2 --prompt "The meaning of life is"', "with GPT-2's released weights"),
     ('gpt2 sample --prompt "Once" --samples 4 --stop "THE END"', "four texts, each up to a stop string"),
@@ -28,20 +28,30 @@ EXAMPLES = (
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 sample`."""
-    made = cli.Parser("sample", "Text from a trained model.", EXAMPLES)
-    add = made.add_argument
+    command = cli.Parser("sample", "Generate text from a trained model.", EXAMPLES)
+    add = command.add_argument
     add("--run", default="", help="the run's folder (default: the newest in runs/)")
     add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
     add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
-    add("--layers", metavar="FILE.py", help="the model's own layers, where their file has moved")
+    add("--layers", metavar="FILE.py", help="the model's own layers, if their file has moved")
     add("--prompt", default="", help="text to continue (default: the start of a text)")
-    add("--prompt-file", default="", metavar="FILE", help="a file that holds it, - for standard input")
-    add("--samples", type=int, default=1, metavar="N", help="continuations, made side by side (default: 1)")
-    add("--stop", action="append", default=[], metavar="TEXT", help="ends a continuation; may be given again")
-    add("--max-tokens", type=int, default=200, help="tokens to make (default: %(default)s)")
-    add("--temperature", type=float, default=0.8, help="0: always the likeliest token (default: %(default)s)")
-    add("--top-k", type=int, default=200, help="among the k likeliest; 0: all (default: %(default)s)")
-    add("--top-p", type=float, default=1.0, help="among the likeliest that make up p (default: %(default)s)")
+    add("--prompt-file", default="", metavar="FILE", help="read the prompt from a file, - for standard input")
+    add(
+        "--samples", type=int, default=1, metavar="N", help="continuations, generated as a batch (default: 1)"
+    )
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end a continuation at this text; may be repeated",
+    )
+    add("--max-tokens", type=int, default=200, help="tokens to generate (default: %(default)s)")
+    add("--temperature", type=float, default=0.8, help="0 takes the likeliest token (default: %(default)s)")
+    add("--top-k", type=int, default=200, help="draw from the k likeliest; 0: all (default: %(default)s)")
+    add(
+        "--top-p", type=float, default=1.0, help="draw from the likeliest with total p (default: %(default)s)"
+    )
     add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
     add("--threads", type=int, default=0, metavar="N", help="for matrix products (default: one a core)")
     add(
@@ -53,11 +63,11 @@ def parser() -> cli.Parser:
         help="print JSON: texts, tokens, "
         "log-probabilities in nats, and the K likeliest tokens at each position (default: 0)",
     )
-    return made
+    return command
 
 
 def _prompt(args):
-    """The prompt that the arguments name."""
+    """The prompt, from --prompt or --prompt-file."""
     if not args.prompt_file:
         return args.prompt
     if args.prompt:
@@ -72,12 +82,12 @@ def _prompt(args):
 
 
 def tell(line: str) -> None:
-    """Say on standard error what is read: standard output is for the result."""
+    """Print on standard error: standard output is for the result."""
     print(printable(line), file=sys.stderr)
 
 
 def _check_text(flag, text):
-    """Bytes of the command line that are not text come as lone surrogates."""
+    """Raise UserError for bytes that are not UTF-8, which Python passes on as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -94,13 +104,13 @@ def _run(args):
     if args.threads < 0:
         raise UserError(f"--threads {args.threads}: expected 1 or more, or 0 for one a core")
     check_samples(args.samples)
-    check_knobs(args.max_tokens, args.temperature, args.top_k, args.top_p)
+    check_options(args.max_tokens, args.temperature, args.top_k, args.top_p)
     prompt = _prompt(args)
     set_threads(threads_each(1, args.threads))
-    model, words = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
+    model, tokenizer = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
     if slow := unread(model.description):
         print(f"note: {slowness(slow)}", file=sys.stderr)
-        warnings.simplefilter("ignore", SlowGeneration)  # said
+        warnings.simplefilter("ignore", SlowGeneration)  # printed above
     options = dict(
         samples=args.samples,
         stop=args.stop,
@@ -112,36 +122,36 @@ def _run(args):
         seed=args.seed,
     )
     if args.logprobs is not None:
-        print(_as_json(words, prompt, write_samples(model, words, prompt, **options)))
+        print(_as_json(tokenizer, prompt, write_samples(model, tokenizer, prompt, **options)))
     elif args.samples == 1:
         print(prompt, end="", flush=True)
-        write_samples(model, words, prompt, show=lambda text: print(text, end="", flush=True), **options)
+        write_samples(model, tokenizer, prompt, show=lambda text: print(text, end="", flush=True), **options)
         print()
     else:
-        for number, sample in enumerate(write_samples(model, words, prompt, **options), 1):
+        for number, sample in enumerate(write_samples(model, tokenizer, prompt, **options), 1):
             print(f"---- sample {number} of {args.samples} " + "-" * 40)
             print(prompt + sample.text)
 
 
-def _as_json(words, prompt, made):
+def _as_json(tokenizer, prompt, samples):
     """The samples as JSON. `pieces` are the texts of single tokens, with U+FFFD for parts of a character."""
-    samples = []
-    for sample in made:
+    results = []
+    for sample in samples:
         top = [
-            [{"token": k, "piece": words.decode([k]), "logprob": logprob} for k, logprob in likeliest]
+            [{"token": k, "piece": tokenizer.decode([k]), "logprob": logprob} for k, logprob in likeliest]
             for likeliest in sample.top
         ]
-        samples.append(
+        results.append(
             {
                 "text": sample.text,
                 "stopped": sample.stopped,
                 "tokens": sample.tokens,
-                "pieces": [words.decode([token]) for token in sample.tokens],
+                "pieces": [tokenizer.decode([token]) for token in sample.tokens],
                 "logprobs": sample.logprobs,
                 **({"top": top} if top else {}),
             }
         )
-    return json.dumps({"prompt": prompt, "samples": samples})
+    return json.dumps({"prompt": prompt, "samples": results})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """Text as tokens: corpora, tokenizers, token files, and the batches drawn from them.
 
-corpora.py      what --data names, and `prepare`, which writes its token files
+corpora.py      the corpora of --data, and `prepare`, which writes their token files
 tinyshakespeare.py, stdlib.py, textfile.py    one corpus each
 tokenizer.py    gpt2, byte, char and bpe:N, all through tiktoken
 tokens.py       token files, and batches in order or at random

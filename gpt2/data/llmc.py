@@ -1,7 +1,7 @@
-"""Batches in the order in which llm.c's program for the CPU draws them.
+"""Batches in the order of llm.c's program for the CPU.
 
 Sample k is the B*T + 1 tokens from k*B*T on. Training takes them in an order shuffled by the Mersenne Twister
-with seed 42, again in each round; validation takes the first, in order.
+with seed 42, anew in each epoch; validation takes the first ones, in order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,8 @@ SHUFFLE_SEED = 42
 class LlmcLoader:
     """Batches of B sequences of T tokens in llm.c's order; stands in for gpt2.data.tokens.Loader.
 
-    tokens   (count,) integers; a round has (count - 1) // (B * T) batches
-    seed     not used: the order is always that of SHUFFLE_SEED, as there
+    tokens   (count,) integers; an epoch has (count - 1) // (B * T) batches
+    seed     ignored: the order is always that of SHUFFLE_SEED, as in llm.c
     """
 
     def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = SHUFFLE_SEED) -> None:
@@ -36,8 +36,8 @@ class LlmcLoader:
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands."""
-        lap, index = divmod(k, self.samples)
-        return _sample(self.tokens, self.B, self.T, self._orders[lap][index])
+        epoch, index = divmod(k, self.samples)
+        return _sample(self.tokens, self.B, self.T, self._orders[epoch][index])
 
     def state(self) -> dict[str, int]:
         """Where the loader stands, as plain numbers for a checkpoint."""
@@ -49,21 +49,21 @@ class LlmcLoader:
 
 
 class _Orders:
-    """The order of samples in each round. The twister runs on from one to the next, so they come in turn."""
+    """The order of samples in each epoch. The generator continues from one to the next."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
         self._restart()
 
     def _restart(self):
-        # NumPy's old generator is the Mersenne Twister, seeded as there, and will not change (NEP 19)
+        # NumPy's legacy generator is the Mersenne Twister, seeded as in llm.c, and frozen (NEP 19)
         self.twister = np.random.RandomState(SHUFFLE_SEED)
         self.drawn = 0
 
-    def __getitem__(self, lap):
-        if lap < self.drawn - 1:
+    def __getitem__(self, epoch):
+        if epoch < self.drawn - 1:
             self._restart()
-        while self.drawn <= lap:
+        while self.drawn <= epoch:
             self.order = permutation(self.samples, self.twister)
             self.drawn += 1
         return self.order
@@ -83,9 +83,9 @@ def permutation(count: int, twister: np.random.RandomState) -> list[int]:
 
 
 def validation(tokens: np.ndarray, B: int, T: int, batches: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The first `batches` samples in file order, over again where there are fewer: inputs, targets.
+    """The first `batches` samples in file order, repeated if there are fewer: inputs, targets.
 
-    With batches=0 the whole of `tokens`, as gpt2.data.tokens.evenly cuts it: llm.c has no word for that.
+    With batches=0 all of `tokens`, as gpt2.data.tokens.evenly cuts it: llm.c has no such setting.
     """
     if not batches:
         yield from evenly(tokens, B, T)
@@ -96,7 +96,7 @@ def validation(tokens: np.ndarray, B: int, T: int, batches: int) -> Iterator[tup
 
 
 def _samples(tokens, B, T):
-    """How many samples there are: each needs one token more than it has, the target of its last one."""
+    """The number of samples; each needs one more token, the target of its last one."""
     samples = (len(tokens) - 1) // (B * T)
     if samples < 1:
         raise UserError(

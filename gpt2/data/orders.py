@@ -1,4 +1,4 @@
-"""The orders in which batches may come: what --order names."""
+"""The orders of batches, for --order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from gpt2.data.tokens import Epochs, Loader, evenly
 
 @dataclass(frozen=True)
 class Order:
-    """How a run meets its tokens.
+    """How a run draws its batches.
 
     loader      (tokens, B, T, seed) -> an object with next_batch(), state() and load_state()
     validation  (tokens, B, T, batches) -> the batches of a validation, each inputs and targets; 0: all

@@ -1,7 +1,7 @@
-"""Text that every machine has: the source of Python's own standard library.
+"""The corpus stdlib: the source of Python's own standard library, which every machine has.
 
-The modules in the top folder, in order of their names, joined. What it holds differs a little from one Python
-to the next, so results on it compare only under the same version.
+The modules in the top folder, in order of their names, joined. The text differs a little from one Python
+to the next, so results are comparable only for the same version.
 """
 
 import sysconfig

@@ -34,7 +34,7 @@ def _chunks(path):
         with open(path, "rb") as file:
             while content := file.read(CHUNK):
                 yield content
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
         if os.path.isdir(path):  # Windows says that a folder may not be read
             raise UserError(f"--data {path}: this is a folder, expected a text file") from None
         raise UserError(f"--data {path}: {getattr(error, 'strerror', None) or error}") from None
@@ -42,20 +42,20 @@ def _chunks(path):
 
 
 def _decoded(path, decoder, content, start):
-    """The text of the bytes from `start` on; of the last ones if there are none."""
+    """The text of `content`, which begins at byte `start`; empty content flushes the decoder."""
     if (zero := content.find(0)) >= 0:
         raise UserError(f"--data {path}: a binary file (a zero byte at {start + zero}), expected UTF-8 text")
-    held = len(decoder.getstate()[0])  # the beginning of a character
+    pending = len(decoder.getstate()[0])  # the beginning of a character
     try:
         return decoder.decode(content, final=not content)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"--data {path}: not UTF-8 text (byte {start - held + error.start} is "
-            f"0x{error.object[error.start]:02x}); convert it, say with: "
+            f"--data {path}: not UTF-8 text (byte {start - pending + error.start} is "
+            f"0x{error.object[error.start]:02x}); convert it, for example: "
             f"iconv -f latin1 -t utf8 {shlex.quote(str(path))} > utf8.txt"
         ) from None
 
 
 def read(path: str | Path) -> str:
-    """The whole text that `pieces` gives in parts."""
+    """The whole text, which `pieces` gives in parts."""
     return "".join(pieces(path))

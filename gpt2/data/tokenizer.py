@@ -1,8 +1,8 @@
-"""Text to token ids and back. Every tokenizer is a tiktoken Encoding made of ranks.
+"""Tokenizers: text to token ids and back. Each is a tiktoken Encoding made of ranks.
 
     gpt2      GPT-2's 50257 tokens; needs the file vocab.bpe once
     byte      256 ranks, one a byte of UTF-8; nothing to download
-    char      one rank a character of the corpus, in code-point order, as nanoGPT's shakespeare_char has it
+    char      one rank a character of the corpus, in code-point order, as in nanoGPT's shakespeare_char
     bpe:N     N ranks: the bytes, then N - 256 merges trained on the corpus (Sennrich et al. 2016)
 
 A tokenizer is stored beside a run as JSON, ranks included, so that sampling needs neither corpus nor network.
@@ -33,7 +33,7 @@ END_OF_TEXT = "<|endoftext|>"
 # How GPT-2 cuts text before merging: contractions, words, numbers, other signs, blanks (Radford et al. 2019)
 GPT2_PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 ANY_CHARACTER = r"(?s:.)"
-# Where a text may be cut in two without a change to its tokens: a piece of GPT2_PIECES ends there whatever
+# Where a text may be cut without a change to its tokens: a piece of GPT2_PIECES ends there whatever
 # comes before and after. Only classes on which regex engines agree are used; re's \S leaves out
 # U+001C to U+001F too.
 SAFE_CUT = re.compile(r"(?<=\S)(?=[\t-\r ])|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
@@ -48,7 +48,7 @@ class Tokenizer:
     name      one of gpt2, byte, char, bpe:N
     pattern   regular expression; every piece of text it cuts is merged by itself
     ranks     list of bytes: token id -> bytes
-    special   mapping from text to id for tokens that no text produces; ids follow the ranks
+    special   text -> id of tokens that no text produces; ids follow the ranks
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Tokenizer:
 
     @property
     def end_of_text(self) -> int | None:
-        """Id of the token between documents, or None where the vocabulary has none."""
+        """Id of the token between documents, or None if the vocabulary has none."""
         return self.special.get(END_OF_TEXT)
 
     @property
     def start(self) -> int:
-        """Id to begin with where there is no prompt: end of text, else a line break, else token 0."""
+        """Id to begin with if there is no prompt: end of text, else a line break, else token 0."""
         if self.end_of_text is not None:
             return self.end_of_text
         return self.ranks.index(b"\n") if b"\n" in self.ranks else 0
@@ -104,7 +104,7 @@ class Tokenizer:
     def encode_stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Token ids of a text that arrives in parts: arrays that together are those of the whole text.
 
-        A part is held back up to the last place where a cut changes no token, so memory is that of the parts.
+        Text after the last safe cut waits for the next part, so memory is that of the parts.
         """
         for text in texts if self._lookup is not None else cut_safely(texts):
             yield self.encode(text)
@@ -122,9 +122,9 @@ class Tokenizer:
         return self.decode_bytes(tokens).decode("utf-8", errors="replace")
 
     def stream(self, tokens: Iterable[int]) -> Iterator[str]:
-        """Text as tokens arrive: each character is given out once its last byte is there.
+        """Text as tokens arrive: a character is yielded once its last byte is there.
 
-        Special tokens give no text: they are no part of what a reader should see.
+        Special tokens give no text.
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         special = set(self.special.values())
@@ -151,14 +151,14 @@ class Tokenizer:
 
 
 def _symbols(name, text):
-    """The numbers that stand for single tokens: the code points of a text for `char`, else its bytes."""
+    """The units of a text: code points for `char`, else bytes."""
     if name == "char":
         return np.frombuffer(text.encode("utf-32-le"), "<u4")
     return np.frombuffer(text.encode(), np.uint8)
 
 
 def _lookup(name, ranks):
-    """For `char`, and where every rank is a single byte: symbols in order, and their token ids. Else None.
+    """For `char`, or if every rank is a single byte: sorted symbols, and their token ids. Else None.
 
     A lookup is ten times as fast as tiktoken, which panics on a character without a rank.
     """
@@ -170,15 +170,15 @@ def _lookup(name, ranks):
 
 
 def cut_safely(texts: Iterable[str]) -> Iterator[str]:
-    """The same text in other parts, each of which ends at a SAFE_CUT; a run without any stays whole."""
-    held: list[str] = []
+    """The same text in other parts, each of which ends at a SAFE_CUT; text without any stays whole."""
+    pending: list[str] = []
     for text in texts:
         last = _last_cut(text)
         if last:
-            yield "".join([*held, text[:last]])
-            held = []
-        held.append(text[last:])
-    yield "".join(held)
+            yield "".join([*pending, text[:last]])
+            pending = []
+        pending.append(text[last:])
+    yield "".join(pending)
 
 
 def _last_cut(text):
@@ -203,7 +203,7 @@ def load(path: str | Path) -> Tokenizer:
 
 
 def from_json(path: str | Path, content: bytes) -> Tokenizer:
-    """The tokenizer of what `to_json` gave and the file `path` held. Raises UserError for anything else."""
+    """The tokenizer of the result of `to_json`, read from `path`. Raises UserError for anything else."""
     try:
         return _from_fields(json.loads(content))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -212,7 +212,7 @@ def from_json(path: str | Path, content: bytes) -> Tokenizer:
 
 
 def _from_fields(fields):
-    """Check what was read, then build: tiktoken itself panics on ranks that make no sense."""
+    """Validate the fields, then build: tiktoken itself panics on invalid ranks."""
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise ValueError(f"expected the format {FORMAT!r}")
     name, pattern, special = fields["name"], fields["pattern"], fields["special"]
@@ -248,7 +248,7 @@ def check_name(name: str) -> str:
 
 
 def make(name: str, text: str | Iterable[str]) -> Tokenizer:
-    """The tokenizer called `name`; `char` and `bpe:N` take theirs from `text`, whole or in parts."""
+    """The tokenizer called `name`; `char` and `bpe:N` are built from `text`, whole or in parts."""
     check_name(name)
     if name == "gpt2":
         return gpt2()
@@ -284,7 +284,7 @@ def gpt2() -> Tokenizer:
     """GPT-2's own vocabulary: 256 bytes, 50000 merges, end of text.
 
     The file vocab.bpe is looked for in TIKTOKEN_CACHE_DIR (under tiktoken's name for it), in GPT2_DATA_DIR
-    and in the cache folder, in this order, and downloaded to the last where none has it.
+    and in the cache folder, in this order, and downloaded to the last if none has it.
     """
     path = _vocab_file()
     # The first 256 ranks are the bytes, printable ones first; the file writes the others as U+0100 and up.
@@ -312,7 +312,7 @@ def _vocab_file():
 def bpe(text: str | Iterable[str], size: int) -> Tokenizer:
     """Byte-pair encoding with `size` ranks trained on `text`, a str or parts of one.
 
-    The most frequent pair of neighbouring tokens inside a piece becomes a token, again and again; of pairs
+    The most frequent pair of neighbouring tokens inside a piece becomes a token, repeatedly; of pairs
     equally frequent the one with the smaller bytes is taken, so that the result does not depend on the order
     of a dictionary. Pair counts are kept up to date piece by piece: a merge costs the pieces that hold the
     pair, not the corpus.

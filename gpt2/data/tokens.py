@@ -27,7 +27,7 @@ def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
 
 
 def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
-    """The same for the tokens of many arrays, one after the other: memory is that of one of them."""
+    """Write the tokens of many arrays as one token file: memory is that of one array."""
     path = Path(path)
     header = np.zeros(HEADER_INTS, dtype="<i4")
     header[:2] = MAGIC, VERSION
@@ -44,7 +44,7 @@ def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _makes():
+def _hint():
     return typed("`gpt2 data` makes token files of a text")
 
 
@@ -58,7 +58,7 @@ def _check_range(path, tokens):
 def read_tokens(path: str | Path) -> np.memmap:
     """The tokens of a token file: a read-only memory map, uint16, (count,).
 
-    Raises UserError where the file is missing, is no token file, or holds another number of tokens than its
+    Raises UserError if the file is missing, is not a token file, or holds another number of tokens than its
     header says.
     """
     path = Path(path)
@@ -69,10 +69,10 @@ def read_tokens(path: str | Path) -> np.memmap:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     if header.size < HEADER_BYTES:
-        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}; {_makes()}")
+        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}; {_hint()}")
     magic, version, count = (int(n) for n in header.view("<i4")[:3])
     if magic != MAGIC:
-        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}; {_makes()}")
+        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}; {_hint()}")
     if version != VERSION:
         raise UserError(f"{path}: version {version} of the token file format, expected {VERSION}")
     if count < 0 or size != HEADER_BYTES + 2 * count:
@@ -131,10 +131,10 @@ class Loader:
 class Epochs(Loader):
     """Batches that visit the corpus evenly: every token once an epoch, in a new order for each.
 
-    An epoch cuts the corpus into sequences of T, beginning at a position of its own, so that the cuts fall
-    elsewhere each time; what is left over at the two ends, less than 2T tokens, waits for another epoch.
-    As many sequences at random positions would see 63 % of the corpus. A run that goes on with batches of
-    another size goes on with the sequence after the last one.
+    An epoch cuts the corpus into sequences of T, beginning at a random position, so that the cuts fall
+    elsewhere each time; the rest at the two ends, less than 2T tokens, is skipped.
+    As many sequences at random positions would see 63 % of the corpus. A run resumed with batches of
+    another size continues with the next sequence.
     """
 
     def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = 0) -> None:
@@ -153,13 +153,13 @@ class Epochs(Loader):
         return {**super().state(), "sequences": self.begin + self.position * self.B}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state()` was taken. An earlier version did not count sequences."""
+        """Continue where `state()` was taken; without "sequences", at its position."""
         super().load_state(state)
         batches = self.position * self.B
         self.begin = int(state.get("sequences", batches)) - batches
 
     def _start(self, epoch, i):
-        """Where sequence i of an epoch begins."""
+        """The position at which sequence i of an epoch begins."""
         if self._drawn != (self.seed, epoch):
             draw = np.random.default_rng([self.seed, epoch])
             self._shift = int(draw.integers(0, min(self.T, len(self.tokens) - self.T * self.pieces)))
@@ -168,14 +168,14 @@ class Epochs(Loader):
         return self._shift + self.T * int(self._order[i])
 
 
-def too_short(what: str, tokens: np.ndarray, T: int) -> OptionError:
-    """The error for tokens of which there are too few for a single sequence of T."""
+def too_short(part: str, tokens: np.ndarray, T: int) -> OptionError:
+    """The error for fewer tokens than one sequence of T needs."""
 
     has = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
 
     def text(block_size: str) -> str:
         return (
-            f"the {what} has {has}, a sequence of {block_size} {T} needs {T + 1}; "
+            f"the {part} has {has}, a sequence of {block_size} {T} needs {T + 1}; "
             "use a longer text or a smaller --block-size"
         )
 

@@ -16,11 +16,11 @@ Backward, the passes in reverse. att is a product's left side, then a softmax, t
 
 Two identities keep this small (Dao et al. 2022, FlashAttention, appendix B):
 
-    att = exp(scores - logsumexp)               so att need not be kept: one number a row brings it back
+    att = exp(scores - logsumexp)               so att need not be kept: one number a row restores it
     sum_j att * datt = sum_j att * (dy . v_j) = dy . y           a sum over HS channels, not over T positions
 
 Queries are taken in blocks. A block that ends at position t1 needs no key from t1 on, so for long sequences
-half of the work falls away, and nothing of size T x T is ever held.
+half of the work is saved, and no T x T array is ever held.
 """
 
 import math
@@ -90,10 +90,9 @@ def attention_backward(dout: Array, saved: tuple, *, num_heads: int) -> tuple:
 
 
 def attention_read(qkv: Array, *, num_heads: int, kept: dict, start: int, length: int) -> Array:
-    """attention_forward of n positions from `start` on, qkv (B, n, 3C), over all up to their own: (B, n, C).
+    """attention_forward of n positions from `start` on, qkv (B, n, 3C), over all earlier ones: (B, n, C).
 
-    Keys and values (B, NH, length, HS) are kept. One position sees all that came before it; of several, each
-    sees those up to itself.
+    Keys and values (B, NH, length, HS) are cached in `kept`. Each position sees those up to itself.
     """
     q, k, v = split_heads(qkv, num_heads)  # views, (B, NH, n, HS)
     B, NH, n, HS = q.shape
@@ -112,7 +111,7 @@ def attention_read(qkv: Array, *, num_heads: int, kept: dict, start: int, length
 
 
 def _read_one(q: Array, keys: Array, values: Array, kept: dict) -> Array:
-    """The last of T positions over all of them, in memory of `kept`: (B, 1, C), good until the next.
+    """Attention of the last of T positions, in the memory of `kept`: (B, 1, C), valid until the next call.
 
     q (B, NH, 1, HS); keys and values (B, NH, T, HS)
     """
@@ -133,8 +132,8 @@ def _read_one(q: Array, keys: Array, values: Array, kept: dict) -> Array:
 
 
 def kept_heads(kept: dict, shape: tuple[int, int, int, int], dtype: np.dtype) -> tuple[Array, Array]:
-    """The arrays for keys and values that lie in `kept`, made when they are first asked for; beside them
-    those that one position needs.
+    """The arrays for keys and values in `kept`, allocated on the first call, with the scratch arrays that
+    `_read_one` needs.
     """
     if "keys" not in kept or kept["keys"].shape != shape:
         B, NH, length, HS = shape
@@ -174,7 +173,7 @@ def heads_of(x: Array, num_heads: int) -> Array:
 
 
 def check_shape(qkv: Array, num_heads: int) -> tuple[int, int, int]:
-    """B, T, C of qkv (B, T, 3C), or ValueError where it cannot be cut into num_heads heads."""
+    """B, T, C of qkv (B, T, 3C), or ValueError if it cannot be split into num_heads heads."""
     if qkv.ndim != 3 or qkv.shape[-1] % 3:
         raise ValueError(f"attention_forward: qkv has shape {qkv.shape}, expected (B, T, 3*C)")
     B, T, C3 = qkv.shape

@@ -1,9 +1,9 @@
-"""What every layer takes, at any sizes: shapes, and inputs drawn from a seed.
+"""Inputs of every layer at any sizes: shapes, and values drawn from a seed.
 
     case = at(Sizes(B=2, T=5, C=12, OC=7, NH=3, V=11, max_t=8))["attention"]
     out, saved = LAYERS["attention"].forward(*case.inputs(), **case.static)
 
-Checks, the page of explanations, benchmarks and tests all take their inputs from here.
+Checks, `gpt2 explain`, benchmarks and tests take their inputs from here.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def encoder_backward(dout: Array, saved: tuple) -> tuple:
 
 
 def encoder_read(tokens: Array, wte: Array, wpe: Array, *, kept: dict, start: int, length: int) -> Array:
-    """encoder_forward of the positions from `start` on: (B, n, C). Nothing is kept of those before but the
-    memory for the vectors of one position.
+    """encoder_forward of the positions from `start` on: (B, n, C). `kept` holds only memory for the result of
+    one position.
     """
     if tokens.shape[1] > 1:
         return wte[tokens] + wpe[start : start + tokens.shape[1]]

@@ -1,4 +1,4 @@
-"""What a layer is: a name and two plain functions."""
+"""Layer: a name and two plain functions, forward and backward."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ Array = np.ndarray
 class Parameter:
     """A tensor that is trained.
 
-    name     by which a layer or block asks for it
-    shape    of one block's, where it belongs to a block
-    start    "normal": drawn with a deviation of 0.02; "residual": with 0.02 / sqrt(2 L), for what leads back
-             to the residual stream of L blocks; "fan_in": with 1 / sqrt(3 C), C the last axis; or a number
-             for all entries. By default "normal" for what has two axes or more, and 0 for a vector
-    decayed  whether weight decay applies; by default to what has two axes or more
+    name     under which a layer or block gets it
+    shape    per block, if it belongs to a block
+    start    "normal": drawn with a deviation of 0.02; "residual": with 0.02 / sqrt(2 L), for projections into
+             the residual stream of L blocks; "fan_in": with 1 / sqrt(3 C), C the last axis; or a number for
+             all entries. By default "normal" for two axes or more, and 0 for a vector
+    decayed  whether weight decay applies; by default if it has two axes or more
     """
 
     name: str
@@ -47,16 +47,16 @@ class Layer:
     Neither writes to its arguments, and results have the dtype of the inputs (float32 or float64).
     kind says who wrote the backward: "manual" is a person, "auto" the compiler.
 
-    What generation has to know, which reads a text on from where it stopped:
+    For generation, which reads only the new positions of a text:
 
-    by_position  each position is computed from itself alone, so that new ones are computed without the others
-    read         how new positions are read after earlier ones, where they look at these:
+    by_position  each position depends on itself alone, so the forward can read new ones by themselves
+    read         forward for new positions that look at earlier ones:
                  read(*inputs, kept, start, length, **static) -> out. The inputs are those of the positions
-                 from `start` on; kept is a dict of this layer's own in this block, empty at first, for
-                 whatever it wants to keep; there are at most `length` positions
+                 from `start` on; kept is a dict per layer and block, empty at first, for caches; there are
+                 at most `length` positions
 
-    parameters   of a layer that takes more tensors than the one it stands for: parameters(config) gives a
-                 list of Parameter, named as the forward's arguments are
+    parameters   for a layer with more tensors than the one it replaces: parameters(config) returns a list of
+                 Parameter, named as the forward's arguments
     """
 
     name: str
@@ -68,7 +68,7 @@ class Layer:
     parameters: Callable[..., Sequence[Parameter]] | None = None
 
     def wanting(self, wanted: tuple[bool, ...]) -> "Layer":
-        """The layer where only some gradients, one an input, are wanted. As written it computes all."""
+        """The layer if only some gradients are wanted, a bool per input. As written it computes all."""
         return self
 
     def __repr__(self) -> str:

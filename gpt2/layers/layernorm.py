@@ -10,7 +10,7 @@ Backward, for one row of C channels, with dnorm = dout * weight and sums over th
                          = rstd * (delta_ij - 1/C - norm[j] * norm[i] / C)
     dinp    = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm))
 
-The two means take out of dnorm what the forward pass cannot see: a shift of the row, and (up to eps) a change
+The two means remove from dnorm what the forward pass ignores: a shift of the row, and (up to eps) a change
 of its scale. Parameters are shared by all rows, so their gradients are sums over rows.
 """
 

@@ -1,9 +1,9 @@
-"""Low-rank adapter: a linear layer whose weight stays as it is, beside a product of two thin matrices.
+"""Low-rank adapter: a linear layer with a frozen weight, plus a product of two thin matrices.
 
     out = inp @ weight.T + bias + scale * (inp @ a.T) @ b.T         a (r, C), b (OC, r)
 
-b starts at zero, so that at first the layer is the linear one. Hu et al. 2021. There is no backward by hand:
-the compiler derives it, and leaves out what is not needed, the gradient of weight first of all.
+b starts at zero, so that at first the layer is the linear one. Hu et al. 2021. There is no manual backward:
+the compiler derives it, without the gradients that are not needed, above all that of weight.
 """
 
 from gpt2.layers.layer import Array, Layer
@@ -13,7 +13,7 @@ from gpt2.layers.matmul import check_shapes
 def lora_forward(
     inp: Array, weight: Array, bias: Array | None, a: Array, b: Array, *, scale: float
 ) -> tuple[Array, tuple]:
-    """matmul_forward with the weight weight + scale * b @ a, which is never made.
+    """matmul_forward with the weight weight + scale * b @ a, which is never formed.
 
     inp     (..., C)
     weight  (OC, C)

@@ -1,6 +1,6 @@
 """Linear layer: out = inp @ weight.T + bias.
 
-weight is (OC, C), as llm.c and PyTorch keep it: row o holds what output o listens to. In the index form
+weight is (OC, C), as in llm.c and PyTorch: row o holds the weights of output o. In index form
 
     out[n, o]     = sum_c inp[n, c] * weight[o, c] + bias[o]
 
@@ -10,8 +10,8 @@ every product of an inp and a weight appears once, so the chain rule only swaps 
     dweight[o, c] = sum_n dout[n, o] * inp[n, c]          dout.T @ inp
     dbias[o]      = sum_n dout[n, o]
 
-The layer that runs hands three matrix products to BLAS. The naive form is the formula above as loops: the
-reference for tests, and the benchmark's picture of what BLAS is worth.
+The layer itself is three matrix products by BLAS. The naive form is the formula above as loops: the reference
+for tests, and for the benchmark of what BLAS gains.
 """
 
 import numpy as np

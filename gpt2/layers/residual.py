@@ -11,7 +11,7 @@ def residual_forward(a: Array, b: Array) -> tuple[Array, tuple]:
 
 
 def residual_backward(dout: Array, saved: tuple) -> tuple[Array, Array]:
-    """Gradient of residual_forward: da, db. Each is dout itself, not a copy: a sum hands its gradient on."""
+    """Gradient of residual_forward: da, db. Each is dout itself, not a copy."""
     return dout, dout
 
 

@@ -1,9 +1,9 @@
-"""Adapters beside a model that is there, and taken into its weights.
+"""Low-rank adapters: add them to a model, and merge them into its weights.
 
-tuned = lora(model, rank=8)     the same model with adapters, which alone are trained
-merged(tuned)                   a model without, whose weights have taken them in
+tuned = lora(model, rank=8)     the same model with adapters, the only part that is trained
+merged(tuned)                   a model without adapters, merged into its weights
 
-weight + alpha / rank * b @ a   is what a matrix (OC, C) becomes; Hu et al. 2021
+weight + alpha / rank * b @ a   replaces a matrix (OC, C); Hu et al. 2021
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ def lora(
     seed: int = 0,
     backward: str | None = None,
 ) -> GPT2:
-    """The model with low-rank adapters, which alone are trained. At first it computes what the model does.
+    """The model with low-rank adapters, which alone are trained. At first it computes the same as the model.
 
     rank, alpha, targets   as in Tuning, which are peft's r, lora_alpha and target_modules
-    seed                   of the adapters' numbers
-    backward               as of GPT2
+    seed                   of the adapters' initial values
+    backward               as for GPT2
 
     Its frozen weights are the model's own arrays, not copies: training the model later changes both.
 
@@ -42,7 +42,7 @@ def lora(
 
 
 def retuned(model: GPT2, tuning: Tuning, seed: int = 0, backward: str | None = None) -> GPT2:
-    """The model, of which something else is trained. What is frozen is the model's own arrays, not a copy."""
+    """The model with another Tuning. Frozen tensors are the model's own arrays, not copies."""
     if model.description.lora is not None:
         raise UserError(
             f"the model has adapters already ({model.description.tuning.summary()}); merge them first"
@@ -57,9 +57,9 @@ def retuned(model: GPT2, tuning: Tuning, seed: int = 0, backward: str | None = N
 
 
 def take(model: GPT2, tensors: Mapping[str, Any]) -> None:
-    """Give a model these tensors: name -> array, or arrays of its blocks. Those not among them stay.
+    """Set tensors of a model: name -> array, or arrays of its blocks. The others stay unchanged.
 
-    What is frozen is not copied where it lies as the model wants it; what is trained is.
+    Trained tensors are copied; frozen ones only if their dtype or memory layout does not fit.
     """
     d = model.description
     model.freeze(
@@ -76,9 +76,9 @@ def take(model: GPT2, tensors: Mapping[str, Any]) -> None:
 
 
 def _as_wanted(tensor, shape, dtype):
-    """An array, or a list of arrays a block, of this dtype: as they are, or copies where that is another.
+    """An array, or a list of arrays per block, in this dtype: copied only if needed.
 
-    Of a tensor of the blocks it is the first shape[0].
+    Only the first shape[0] blocks.
     """
     if isinstance(tensor, np.ndarray):
         return _fit(tensor[: shape[0]], dtype)
@@ -86,14 +86,13 @@ def _as_wanted(tensor, shape, dtype):
 
 
 def _fit(array, dtype):
-    """The array, or a copy where BLAS could not read it: numbers of another type, in another order, or not
-    at a multiple of their size."""
+    """The array, or a copy if it has another dtype or byte order, or is not aligned."""
     fits = array.dtype == np.dtype(dtype) and array.dtype.isnative and array.flags.aligned
     return array if fits else np.array(array, dtype)
 
 
 def merged(model: GPT2) -> GPT2:
-    """A model without adapters: its matrices have taken them in. The other tensors are copied.
+    """A model with the adapters merged into its matrices. The other tensors are copied.
 
     >>> tuned = gpt2.lora(gpt2.GPT2(gpt2.GPT2Config.preset("tiny")), rank=4)
     >>> gpt2.merged(tuned).num_parameters

@@ -16,13 +16,13 @@ from gpt2.model.tensors import ranges_of
 
 
 def backward_pass(saved: dict, scale: float, grads: "Gradients", d: Description, layers: Layers) -> None:
-    """Gradient of scale * mean loss, handed to grads tensor by tensor. Empties saved on the way."""
+    """Gradient of scale * mean loss, written to grads tensor by tensor. Consumes `saved`."""
     dlogits = _loss_backward(saved, scale, d, layers)
     dx = grads.through(d, layers, "head", dlogits, saved)
     del dlogits  # (B, T, V), the largest array there is
     dx = grads.through(d, layers, "lnf", dx, saved)
     for l in reversed(range(d.config.n_layer)):
-        if dx is None:  # nothing before this is trained
+        if dx is None:  # nothing below this is trained
             break
         dx = block_backward(dx, saved["blocks"].pop(), l, grads, d, layers)
     # wte is used twice, as embedding and as head: its gradients add up
@@ -33,17 +33,17 @@ def _loss_backward(saved, scale, d, layers):
     """dlogits. Of the mean over B*T losses, each gets its share."""
     B, T = saved["shape"]
     dlosses = np.full((B, T), scale / (B * T), d.config.dtype)
-    logits = saved.pop("logits")  # not needed again, so dlogits may take their memory
-    own = any(_may_hold(kept, logits) for kept in saved["head"])  # unless the head's backward reads them
+    logits = saved.pop("logits")  # not needed again, so dlogits may use their memory
+    in_use = any(_may_share(kept, logits) for kept in saved["head"])  # unless the head's backward reads them
     dlogits, _ = layers["crossentropy"].backward(
-        dlosses, saved.pop("loss"), out=(None if own else logits, None)
+        dlosses, saved.pop("loss"), out=(None if in_use else logits, None)
     )
     return dlogits
 
 
-def _may_hold(kept, array):
-    """Whether something that a layer has saved may hold memory of an array: what is no array may hold any."""
-    return kept is not None and (not isinstance(kept, np.ndarray) or np.may_share_memory(kept, array))
+def _may_share(saved, array):
+    """Whether a saved object may share memory with an array; one that is not an array may."""
+    return saved is not None and (not isinstance(saved, np.ndarray) or np.may_share_memory(saved, array))
 
 
 def block_backward(
@@ -65,7 +65,7 @@ def block_backward(
     dbranch = through("ln2", dln2, saved, l)
     if dbranch is None:
         return None
-    dx, _ = plus(dx, dbranch)  # x went two ways, past the MLP and through it
+    dx, _ = plus(dx, dbranch)  # around the MLP and through it
 
     dx, dattproj = add(dx, saved["residual1"])
     datty = through("attproj", dattproj, saved, l)
@@ -74,14 +74,14 @@ def block_backward(
     dbranch = through("ln1", dln1, saved, l)
     if dbranch is None:
         return None
-    dx, _ = plus(dx, dbranch)  # past attention and through it
+    dx, _ = plus(dx, dbranch)  # around attention and through it
     return dx
 
 
 class Gradients:
-    """Where parameter gradients go: views of the flat buffer, set on the first visit unless accumulating.
+    """Writes parameter gradients into views of the flat buffer, or adds to them if accumulate is set.
 
-    on_ready hears of a block's matrices as they are put. The rest is small, or comes at the end (wte).
+    on_ready is called for each matrix of a block. The rest is small, or comes at the end (wte).
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class Gradients:
         l: Any = ...,
         again: Collection[str] = (),
     ) -> Any:
-        """The backward of the layer at this place; returns the gradient of its first input, and puts those of
-        its tensors. None if it is not needed: nothing before this place is trained.
+        """The backward of the layer at this place: writes the gradients of its tensors, and returns that of
+        its first input; None if it is not needed, as nothing below this place is trained.
 
-        l of their block; again: names put before, to which this adds.
+        l: the block; again: tensors that already have a gradient, to which this adds.
         """
         s = d.calls[place]
         return self._put(layers[s.layer], place, dout, saved.pop(place), s.tensors, l, again, s.static)
 
     def of_block(self, layer: Layer, names: Sequence[str], dout: np.ndarray, saved: Any, l: int) -> Any:
-        """The same for a user's block, which is one layer."""
+        """`through` for a user's block, which is one layer."""
         return self._put(layer, "block", dout, saved, names, l)
 
     def _put(self, layer, place, dout, saved, names, l, again=(), static={}):  # noqa: B006
@@ -127,14 +127,14 @@ class Gradients:
         add = self.accumulate or bool(again)
         for name, view in zip(names, views):
             if add and not self.accumulate and name not in again and view is not None:
-                view[...] = 0.0  # its first gradient, added like the others
+                view[...] = 0.0  # its first gradient is added like the others
         layer = layer if wanted is None else layer.wanting(wanted)
         dinp, *_ = layer.backward(dout, saved, out=(None, *views), add=add, **static)
         self._announce(names, views, l)
         return dinp if wanted is None or wanted[0] else None
 
     def _view(self, name, l):
-        """Where the gradient of a tensor's slice l goes; None: it is not wanted."""
+        """The memory for the gradient of a tensor's slice l; None if it is not wanted."""
         if not self.d.trained.at(name, l):
             return None
         return self.views[name] if l is ... else self.views[name][l - self.d.trained[name]]

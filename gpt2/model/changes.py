@@ -1,10 +1,10 @@
-"""Whether what a model's own layers read besides their arguments is as it was.
+"""Detect changes of what a model's own layers read besides their arguments: globals, closures, attributes.
 
     K = {"k": 1.0}
     GPT2(config, layers={"gelu": lambda inp: inp * K["k"]})
 
-Compiled programs hold the numbers that were there when they were made. So the layers are run once on small
-inputs, and watched: Surroundings know what they read, and are asked before each step if it is as it was.
+Compiled programs contain the values of when they were compiled. So the layers are run once on small inputs,
+and what they read is recorded in an Environment, which is compared before each step.
 """
 
 import functools
@@ -18,11 +18,11 @@ from gpt2.model.description import Description
 from gpt2.model.fitting import plain
 
 
-class Surroundings:
-    """What the own layers and the own block of a Description read now.
+class Environment:
+    """What the own layers and the own block of a Description read besides their arguments.
 
-    results   what they give for the trial inputs: arrays. They are compared where a layer runs something that
-              cannot be followed (it prints, or counts its calls)
+    results   their outputs for trial inputs, compared if a layer does something that cannot be followed (it
+              prints, or counts its calls)
     """
 
     def __init__(self, d: Description) -> None:
@@ -31,35 +31,35 @@ class Surroundings:
         self._guards, self._without_arrays, self._followed = [], [], True
         for function, args, static, others in _calls(d):
             with np.errstate(all="ignore"):
-                found, seen = ad.watch(functools.partial(function, *args, **static), function, *others)
-            self.results += _arrays(found)
-            guard = seen.guard()
+                outputs, reads = ad.watch(functools.partial(function, *args, **static), function, *others)
+            self.results += _arrays(outputs)
+            guard = reads.guard()
             self._followed &= guard.trouble is None
             if guard.trouble is None:
                 self._guards.append(guard)
-                self._without_arrays.append(seen.guard(arrays=False))
+                self._without_arrays.append(reads.guard(arrays=False))
 
-    def holds(self, arrays: bool = False) -> bool:
-        """Whether all of it is as it was. arrays: their numbers too, which are operands of the programs in
-        this process, so that a change of them needs no other programs.
+    def unchanged(self, arrays: bool = False) -> bool:
+        """Whether all of it is unchanged. arrays: including the values of arrays, which are arguments of the
+        programs in this process, so that they may change without compiling again.
         """
         guards = self._guards if arrays else self._without_arrays
-        return all(guard.holds() for guard in guards) and (self._followed or self.gives(self._again()))
+        return all(guard.holds() for guard in guards) and (self._followed or self.matches(self._run_again()))
 
-    def gives(self, results: list[np.ndarray]) -> bool:
-        """Whether these are the results for the trial inputs, but for rounding."""
+    def matches(self, results: list[np.ndarray]) -> bool:
+        """Whether these are the results for the trial inputs, up to rounding."""
         return len(results) == len(self.results) and all(
             a.shape == b.shape and np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
             for a, b in zip(results, self.results)
         )
 
-    def _again(self):
+    def _run_again(self):
         with np.errstate(all="ignore"):
             return [a for f, args, static, _ in _calls(self.d) for a in _arrays(f(*args, **static))]
 
 
 def _calls(d: Description) -> Iterator[tuple[Any, tuple, dict, tuple]]:
-    """(function, arguments, keywords, what else it is given that runs) of own layers and block."""
+    """(function, arguments, keywords, other objects that it calls) of own layers and block."""
     rng = np.random.default_rng(0)
     T = min(3, d.config.block_size)
     for slot, layer in d.own.items():
@@ -77,6 +77,6 @@ def _calls(d: Description) -> Iterator[tuple[Any, tuple, dict, tuple]]:
 
 
 def _arrays(result: Any) -> list[np.ndarray]:
-    """Copies of the arrays in what a layer gives: its output, with or without what it saved, or gradients."""
+    """Copies of the arrays in a layer's result: its output, with or without saved values, or gradients."""
     parts = result if isinstance(result, tuple) else (result,)
     return [np.array(a) for a in parts if isinstance(a, np.ndarray)]

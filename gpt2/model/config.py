@@ -1,11 +1,11 @@
-"""What GPT-2 is: its sizes, the places where its layers stand, its sixteen tensors.
+"""GPT-2's sizes, the places of its layers, and its sixteen tensors.
 
     tokens -> encoder -> L times [ layernorm, attention, + , layernorm, MLP, + ] -> layernorm -> head -> loss
 
 Radford et al. 2019; the order of layers, tensors and names is llm.c's.
 
     GPT2Config       sizes; PRESETS has them by name
-    PLACES           place -> the layer that stands there and the tensors that it is given
+    PLACES           place -> its layer, and the tensors that the layer gets
     parameter_table  name and shape of every tensor
 """
 
@@ -35,7 +35,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The shape of a model. Raises UserError where a field makes no sense.
+    """The sizes of a model. Raises UserError if a field is invalid.
 
     >>> config = gpt2.GPT2Config.preset("gpt2")
     >>> config.n_layer, config.n_embd, f"{config.num_parameters:,}"
@@ -89,7 +89,7 @@ def _dtype_name(dtype):
 
 # ---- GPT-2's places --------------------------------------------------------------------------------------
 
-# For each layer the arguments that are not parameters, and the keyword arguments that a model gives it
+# For each layer its arguments that are not parameters, and the keyword arguments that a model passes
 DATA = {
     "encoder": ("tokens",),
     "layernorm": ("inp",),
@@ -104,11 +104,11 @@ STATIC = {"attention": ("num_heads",)}
 
 @dataclass(frozen=True)
 class Place:
-    """A place of the model where a layer stands.
+    """A place of a layer in the model.
 
     layer    of LAYERS
-    tensors  the layer's argument -> the tensor that it is given there; None for none
-    block    whether it stands in each of the blocks
+    tensors  the layer's argument -> its tensor; None for none
+    block    whether it is in each of the blocks
     """
 
     layer: str
@@ -140,7 +140,7 @@ BLOCK_PLACES = tuple(name for name, place in PLACES.items() if place.block)
 
 
 def gpt2_tensors(config: GPT2Config) -> dict[str, Parameter]:
-    """GPT-2's sixteen tensors in llm.c's order; those of a block without the L in front."""
+    """GPT-2's sixteen tensors in llm.c's order, those of the blocks without the leading L."""
     V, maxT, C = config.vocab_size, config.block_size, config.n_embd
     table = (
         Parameter("wte", (V, C)),  # token embedding, and the head's weight
@@ -149,7 +149,7 @@ def gpt2_tensors(config: GPT2Config) -> dict[str, Parameter]:
         Parameter("ln1b", (C,)),
         Parameter("qkvw", (3 * C, C)),  # queries, keys, values
         Parameter("qkvb", (3 * C,)),
-        Parameter("attprojw", (C, C), start="residual"),  # attention's way back to the residual stream
+        Parameter("attprojw", (C, C), start="residual"),  # attention's projection into the residual stream
         Parameter("attprojb", (C,)),
         Parameter("ln2w", (C,), start=1.0),  # layernorm before the MLP
         Parameter("ln2b", (C,)),

@@ -1,12 +1,12 @@
 """The model's own forward, a few positions at a time, for generation.
 
-Each layer says how it reads on: by_position, what is computed from each position alone, runs as it is on the
-new ones; read, as of attention and of the encoder, is given what it kept of the positions before. A model
-with a layer that says neither is run on the whole text each time: slow, and right.
+A layer declares how it reads new positions: with by_position its forward runs on them alone; with `read`, as
+in attention and the encoder, it gets a cache of the earlier ones. A model with a layer that declares neither
+is run on the whole text each time: slow, but right.
 
 A prompt is read by the layers as they are written. From there it is one position a step, and that step is
-compiled: one program for the blocks, and one for the end. What `read` does is no part of them, since it looks
-at more positions with every step: the programs call it.
+compiled: one program for the blocks, and one for the end. `read` is not part of them, since it looks at more
+positions with every step: the programs call it.
 """
 
 import threading
@@ -28,22 +28,22 @@ from gpt2.model.fitting import expected_shape
 from gpt2.model.forward import block_forward, forward_pass, run_layer
 from gpt2.model.gpt2 import GPT2
 
-# A model with own layers is tried: by pieces it has to give what it gives at once, but for rounding
+# A model with own layers is checked: read in pieces it must give the same logits as at once, up to rounding
 ROUNDING = {"float32": 1e-3, "float64": 1e-9}  # of the largest logit
 PIECE = 1 << 20  # bytes of a weight that a thread takes at a time
 
 
 class Decoder:
-    """A model that reads tokens step by step and remembers what its layers keep of them.
+    """Reads tokens step by step, with a cache per layer.
 
-    model   gpt2.model.GPT2; its parameters may change, its layers are those that it has now
-    batch   B, sequences read side by side
+    model   gpt2.model.GPT2; its parameters may change, its layers may not
+    batch   B, sequences read together
     length  positions read; 0 starts over
 
-    slow    which layers do not say how they read on, in words, or ""; then every position is computed again
-            for each token
+    slow    the layers that declare neither by_position nor read, as text, or ""; with one, every position is
+            computed again for each token
 
-    Raises UserError where an own layer says how it reads on, and that gives other numbers than its forward.
+    Raises UserError if an own layer's by_position or read gives other numbers than its forward.
     """
 
     def __init__(self, model: GPT2, batch: int = 1) -> None:
@@ -53,13 +53,13 @@ class Decoder:
         self.batch = batch
         self.length = 0
         self.slow = unread(d)
-        self._tokens = np.empty((batch, self.config.block_size), np.int64)  # read so far, for the slow way
+        self._tokens = np.empty((batch, self.config.block_size), np.int64)  # read so far, if slow
         self._kept: dict[tuple[str, int], dict] = {}
         self._calls = 0
         self._layers = self._reading()
         self._ends_alone = all(d.layers[d.calls[place].layer].by_position for place in ("lnf", "head"))
         if not d.standard and not self.slow:
-            model.see_changes()
+            model.drop_stale_programs()
             if model.generation.tried is not d:
                 with np.errstate(all="ignore"):
                     try_layers(d)
@@ -69,17 +69,17 @@ class Decoder:
     def read(self, tokens: ArrayLike, last_only: bool = False) -> np.ndarray:
         """Read tokens (B, n) after what was read before; return logits (B, n, V), one row per new token.
 
-        last_only   only the row of the last token is wanted: (B, 1, V); the head is a third of the work
+        last_only   only the row of the last token: (B, 1, V); the head is a third of the work
 
-        The logits of a single token may lie in memory that is used again once they are released.
-        Raises ValueError where that makes more than block_size positions.
+        The logits of a single token may be in memory that is reused once they are released.
+        Raises ValueError for more than block_size positions in all.
         """
         tokens = np.asarray(tokens)
         t0, t1 = self.length, self.length + tokens.shape[1]
         if t1 > self.config.block_size:
             raise ValueError(f"Decoder.read: {t1} positions, block_size is {self.config.block_size}")
         params = self.model.params
-        self.model.see_changes()
+        self.model.drop_stale_programs()
         if self.slow:
             self._tokens[:, t0:t1] = tokens
             logits = forward_pass(params, self._tokens[:, :t1], self.description, self.description.written)[0]
@@ -90,7 +90,7 @@ class Decoder:
             if program is not None:
                 logits = program.logits(self, tokens)
             else:
-                # a layer after the blocks that looks back has to be given all that is new
+                # a layer after the blocks that looks back needs all new positions
                 at_end = last_only and self._ends_alone
                 logits = forward_pass(params, tokens, self.description, self._layers, at_end)[0]
                 logits = logits[:, -1:] if last_only else logits
@@ -98,18 +98,18 @@ class Decoder:
         return logits
 
     def _compiled(self):
-        """The model's OnePosition; None where that cannot be compiled, or is not to be."""
+        """The model's OnePosition; None if the model is not compiled, or cannot be."""
         if not self.model.compiled:
             return None
-        of, program = self.model.generation.programs.get(self.batch, (None, None))
-        if of is not self.description:
-            made = OnePosition(self.description, self.batch)
-            program = made if made.prepare(self.model.params) else None
+        description, program = self.model.generation.programs.get(self.batch, (None, None))
+        if description is not self.description:
+            candidate = OnePosition(self.description, self.batch)
+            program = candidate if candidate.prepare(self.model.params) else None
             self.model.generation.programs[self.batch] = self.description, program
         return program
 
     def _reading(self) -> Mapping[str, Layer]:
-        """The layers as forward_pass calls them, each reading on from `length`."""
+        """The layers for forward_pass, each reading from `length` on."""
         return with_layers(self.description, lambda _, layer: self._reads(layer))
 
     def _reads(self, layer):
@@ -119,19 +119,19 @@ class Decoder:
             return layer
 
         def forward(*inputs, **static):
-            # Calls come in the same order each time: what is kept belongs to the first, the second, ...
+            # Calls come in the same order each time, so the number of the call identifies its cache
             self._calls += 1
             return self.called(layer, self._calls - 1, inputs, static), ()
 
         return replace(layer, forward=forward)
 
     def called(self, layer: Layer, number: int, inputs: tuple, static: dict) -> np.ndarray:
-        """What a layer reads on from `length`; `number` is that of the call within one pass."""
+        """Call a layer's `read` from `length` on; `number` is that of the call within one pass."""
         kept = self._kept.setdefault((layer.name, number), {})
         return layer.read(*inputs, kept=kept, start=self.length, length=self.config.block_size, **static)
 
     def _try(self):
-        """Raise UserError where reading by pieces is not what the forward is."""
+        """Raise UserError if reading in pieces gives other numbers than the forward."""
         n = min(4, self.config.block_size)
         tokens = np.resize(np.arange(self.config.vocab_size), (self.batch, n))
         cuts = sorted({0, 1, n - 1, n})
@@ -145,111 +145,110 @@ class Decoder:
                 self._compare(np.concatenate(pieces, axis=1), np.concatenate(expected, axis=1))
         self.length = 0
 
-    def _compare(self, found, expected):
-        error = np.max(np.abs(found - expected))
+    def _compare(self, logits, expected):
+        error = np.max(np.abs(logits - expected))
         close = error <= ROUNDING[self.config.dtype] * np.max(np.abs(expected))
         if not close and np.isfinite(expected).all():
             raise UserError(
-                f"generation: read by pieces, the model ({self.description.summary()}) gives other numbers "
-                "than its forward; what an own layer says with by_position or read is not so"
+                f"generation: read in pieces, the model ({self.description.summary()}) gives other numbers "
+                "than its forward; by_position or read of an own layer is wrong"
             )
 
 
-# ---- Whether own layers read on as they say --------------------------------------------------------------
+# ---- Checks of by_position and read ----------------------------------------------------------------------
 
 
 def try_layers(d: Description) -> None:
-    """Raise UserError for an own layer, or an own block, that gives other numbers than its forward when it is
+    """Raise UserError for an own layer or block that gives other numbers than its forward when it is
     read position by position, or in two pieces, to the end of the context.
     """
     T, rng = d.config.block_size, np.random.default_rng(0)
-    there = {None, *(p.name for p in d.table)}
+    names = {None, *(p.name for p in d.table)}
     for slot, layer in d.own.items():
-        places = [p for p, s in d.calls.items() if s.layer == slot and there.issuperset(s.tensors)]
+        places = [p for p, s in d.calls.items() if s.layer == slot and names.issuperset(s.tensors)]
         if not places or slot == "crossentropy":
             continue
         static, inputs = d.calls[places[0]].static, d.inputs_at(places[0], 1, T, rng)
         expected = layer_output(layer.forward(*inputs, **static))
         for cuts in (range(T + 1), sorted({0, T // 2, T})):
-            found = _by_pieces(layer, inputs, len(DATA[slot]), cuts, static)
-            _check_same(f"{slot} ({layer.name})", found, expected, d)
+            pieces = _by_pieces(layer, inputs, len(DATA[slot]), cuts, static)
+            _check_same(f"{slot} ({layer.name})", pieces, expected, d)
     if d.block is not None:
         _try_block(d, d.inputs_at("block", 1, T, rng))
 
 
 def layer_output(result: Any) -> np.ndarray:
-    """What an own layer's forward computes, which may give what it saved as well."""
+    """The output in the result of an own layer's forward, which may be (out, saved)."""
     return result[0] if isinstance(result, tuple) else result
 
 
 def _by_pieces(layer, inputs, count, cuts, static):
-    """The layer's result, read from cut to cut. `count` of its inputs have positions, along axis 1."""
+    """The layer's result, read from cut to cut. The first `count` inputs have positions, along axis 1."""
     kept, pieces, length = {}, [], inputs[0].shape[1]
     for a, b in zip(cuts, cuts[1:]):
-        given = [*(x[:, a:b] for x in inputs[:count]), *inputs[count:]]
+        part = [*(x[:, a:b] for x in inputs[:count]), *inputs[count:]]
         if layer.read is not None:
-            out = layer.read(*given, kept=kept, start=a, length=length, **static)
+            out = layer.read(*part, kept=kept, start=a, length=length, **static)
         else:
-            out = layer_output(layer.forward(*given, **static))
+            out = layer_output(layer.forward(*part, **static))
         pieces.append(np.array(out))
     return np.concatenate(pieces, axis=1)
 
 
 def _try_block(d, inputs):
-    """The own block on all positions at once, and on each as a sequence of its own: there, layers that look
-    back give what they gave the first time, as they are tried by themselves.
+    """Check the own block: on all positions at once, and on each as a separate sequence, where layers that
+    look back replay their first results, as they are checked separately.
     """
-    given: list[np.ndarray] = []
+    outputs: list[np.ndarray] = []
 
-    def noting(layer):
+    def recording(layer):
         def forward(*inputs, **static):
-            given.append(layer.forward(*inputs, **static)[0])
-            return given[-1], ()
+            outputs.append(layer.forward(*inputs, **static)[0])
+            return outputs[-1], ()
 
         return forward
 
-    def repeating(layer):
-        return lambda *inputs, **static: (np.swapaxes(given.pop(0), 0, 1), ())
+    def replaying(layer):
+        return lambda *inputs, **static: (np.swapaxes(outputs.pop(0), 0, 1), ())
 
     def block(change):
         layers = with_layers(d, lambda _, x: x if x.read is None else replace(x, forward=change(x)))
         return layers["block"].forward
 
     x, *tensors = inputs
-    expected, _ = block(noting)(x, *tensors)
-    found, _ = block(repeating)(np.swapaxes(x, 0, 1), *tensors)
-    _check_same(f"the block ({d.block.name})", np.swapaxes(found, 0, 1), expected, d)
+    expected, _ = block(recording)(x, *tensors)
+    separate, _ = block(replaying)(np.swapaxes(x, 0, 1), *tensors)
+    _check_same(f"the block ({d.block.name})", np.swapaxes(separate, 0, 1), expected, d)
 
 
-def _check_same(what, found, expected, d):
-    error = np.max(np.abs(found - expected), axis=(0, *range(2, found.ndim)))
+def _check_same(name, out, expected, d):
+    error = np.max(np.abs(out - expected), axis=(0, *range(2, out.ndim)))
     far = np.flatnonzero(error > ROUNDING[d.config.dtype] * np.max(np.abs(expected)))
     if len(far) and np.isfinite(expected).all():
         raise UserError(
-            f"generation: {what}, read by pieces, gives other numbers than its forward, first at position "
-            f"{far[0]}; what it says with by_position or read is not so"
+            f"generation: {name}, read in pieces, gives other numbers than its forward, first at position "
+            f"{far[0]}; its by_position or read is wrong"
         )
 
 
 # ---- One position, compiled ------------------------------------------------------------------------------
 
 
-class _Here(threading.local):
-    """Whose programs run in this thread."""
+class _Current(threading.local):
+    """The Decoder whose program runs in this thread."""
 
     decoder: Decoder | None = None  # none while a program is recorded
     first: int = 0  # calls of `read` before this program
 
 
-_here = _Here()
+_current = _Current()
 
 
 class OnePosition:
     """One more position of B sequences, compiled: the blocks' program, run for each of them, and the end's.
 
-    Every program allocates nothing once it has run a few times: what it computes lies in memory of its own,
-    and its result in memory that is used again. So it is with GPT-2's own `read`; an own layer's does what it
-    is written to do.
+    After a few runs a program allocates nothing: values and results are in buffers that it reuses. The same
+    holds for GPT-2's own `read`, but not necessarily for that of an own layer.
     """
 
     def __init__(self, d: Description, batch: int) -> None:
@@ -261,8 +260,8 @@ class OnePosition:
         self.programs: dict[str, tuple[Callable, int]] = {}
 
     def prepare(self, params: Mapping[str, Any]) -> bool:
-        """Make the programs; whether that can be done: a model that looks at values, or that the compiler
-        does not know all functions of, is read as it is written.
+        """Compile the programs; returns whether that is possible. A model that looks at values, or that uses
+        functions unknown to the compiler, is read as it is written.
         """
         config = self.d.config
         x = np.zeros((self.batch, 1, config.n_embd), config.dtype)
@@ -282,18 +281,18 @@ class OnePosition:
         return True
 
     def logits(self, decoder: Decoder, tokens: np.ndarray) -> np.ndarray:
-        """Logits (B, 1, V) after the tokens (B, 1), read by this decoder."""
+        """Logits (B, 1, V) after the tokens (B, 1), read with this decoder's caches."""
         params = decoder.model.params
         x, _ = run_layer(self.d, "encoder", decoder._layers, params, ..., tokens)
-        _here.decoder, _here.first = decoder, decoder._calls
+        _current.decoder, _current.first = decoder, decoder._calls
         try:
             block, calls = self.programs["block"]
             for l in range(self.d.config.n_layer):
                 x = block(x, *self._of_block(params, l))
-                _here.first += calls
+                _current.first += calls
             return self.programs["end"][0](x, *self._of_end(params))
         finally:
-            _here.decoder = None
+            _current.decoder = None
 
     def _of_block(self, params, l):
         return [params[name][l] for name in self.names]
@@ -302,33 +301,33 @@ class OnePosition:
         return [params[name] for _, names in self.ends for name in names if name is not None]
 
     def _block(self, x, *tensors):
-        given = {name: [tensor] for name, tensor in zip(self.names, tensors)}
-        return block_forward(x, given, 0, self.d, self.layers)[0]
+        params = {name: [tensor] for name, tensor in zip(self.names, tensors)}
+        return block_forward(x, params, 0, self.d, self.layers)[0]
 
     def _end(self, x, *tensors):
-        given = iter(tensors)
+        arrays = iter(tensors)
         for place, names in self.ends:
             s = self.d.calls[place]
-            arrays = [None if name is None else next(given) for name in names]
-            x, _ = self.layers[s.layer].forward(x, *arrays, **s.static)
+            inputs = [None if name is None else next(arrays) for name in names]
+            x, _ = self.layers[s.layer].forward(x, *inputs, **s.static)
         return x
 
     def _calling(self, slot, layer):
-        """The layer as a program has it: its `read` is called, as it is."""
+        """The layer for use in a program, which calls its `read` unchanged."""
         if layer.read is None:
             return layer
 
         def forward(*inputs, **static):
             number, self.calls = self.calls, self.calls + 1
-            given = [a is not None for a in inputs]
+            present = [a is not None for a in inputs]
             like = np.zeros(expected_shape(slot, self.d.config, inputs), self.d.config.dtype)
 
             def read(*arrays):
-                if _here.decoder is None:
+                if _current.decoder is None:
                     return like
                 rest = iter(arrays)
-                inputs = tuple(next(rest) if there else None for there in given)
-                return _here.decoder.called(layer, _here.first + number, inputs, static)
+                inputs = tuple(next(rest) if is_present else None for is_present in present)
+                return _current.decoder.called(layer, _current.first + number, inputs, static)
 
             return ad.callback(read, like, *(a for a in inputs if a is not None)), ()
 
@@ -346,7 +345,7 @@ def partial_of(program: Callable, captured: tuple) -> Callable:
 
 
 def with_layers(d: Description, change: Callable[[str, Layer], Layer]) -> dict[str, Layer]:
-    """All layers, each as change(its name, it) has it, and the own block made of them."""
+    """All layers, each replaced by change(name, layer), and the own block that calls them."""
     layers = {name: change(name, layer) for name, layer in d.layers.items()}
     if d.block is not None:
         layers["block"] = d.block_layer(layers)
@@ -356,10 +355,10 @@ def with_layers(d: Description, change: Callable[[str, Layer], Layer]) -> dict[s
 def matmul_on_threads(
     inp: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
 ) -> tuple[np.ndarray, tuple]:
-    """matmul_forward on the threads of ad.set_threads, which take rows of the weight in turn.
+    """matmul_forward on several threads (ad.set_threads), which take rows of the weight in turn.
 
-    Of a single row it is that one's dot product with each row of weight, which takes as long as reading them
-    does; BLAS's product of matrix and vector takes twice as long.
+    For a single row it is the dot product with each row of weight, at the speed of reading them; BLAS's
+    product of matrix and vector takes twice as long.
     """
     check_shapes("matmul_forward", inp, weight, bias)
     OC, C = weight.shape
@@ -386,7 +385,7 @@ def matmul_on_threads(
 
 
 def unread(d: Description) -> str:
-    """The own layers that do not say how they read on, in words; "" where all do."""
+    """The own layers that declare neither by_position nor read, as text; "" if all do."""
     names = [
         f"{slot} ({d.own[slot].name})"
         for slot in d.own
@@ -402,8 +401,8 @@ class SlowGeneration(UserWarning):
 
 
 def slowness(slow: str) -> str:
-    """What there is to say of generation with layers that do not say how they read on."""
+    """The warning for layers that declare neither by_position nor read."""
     return (
-        f"generation computes the whole text again for each token: {slow} does not say how it reads on "
+        f"generation computes the whole text again for each token: {slow} does not declare how it reads on "
         "(by_position=True, or read=...; docs/adding-a-layer.md)"
     )

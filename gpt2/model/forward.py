@@ -23,22 +23,22 @@ def run_layer(
     params: Tensors,
     l: Any,
     *inputs: np.ndarray,
-    room: np.ndarray | None = None,
+    buffer: np.ndarray | None = None,
 ) -> tuple[np.ndarray, tuple]:
-    """The layer at a place, given its tensors of block l (... outside of the blocks): (out, saved).
+    """Run the layer at a place with its tensors of block l (... outside of the blocks): (out, saved).
 
-    room   memory in which `out` may lie, if the layer takes such an argument; of its shape and dtype
+    buffer   memory for `out`, if the layer can use it; of its shape and dtype
     """
     s = d.calls[place]
     tensors = [None if name is None else params[name][l] for name in s.tensors]
     layer = _layer_at(d, layers[s.layer], place, l)
-    if room is not None and (into := getattr(layer, "into", None)) is not None:
-        return into(room, *inputs, *tensors, **s.static)
+    if buffer is not None and (into := getattr(layer, "into", None)) is not None:
+        return into(buffer, *inputs, *tensors, **s.static)
     return layer.forward(*inputs, *tensors, **s.static)
 
 
 def _layer_at(d: Description, layer: Layer, place: str, l: Any) -> Layer:
-    """The layer as it runs at a place, where some of its gradients may not be wanted."""
+    """The layer as it runs at a place, where only some of its gradients may be wanted."""
     wanted = d.trained.wanted(place, l)
     return layer if wanted is None else layer.wanting(wanted)
 
@@ -77,13 +77,13 @@ def forward_pass(
     layers: Layers,
     last_only: bool = False,
     run_block: Callable = block_forward,
-    room: np.ndarray | None = None,
+    buffer: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict]:
     """logits (B, T, V), and what every layer saved: a dict for the ends, a list of dicts for the blocks.
 
     last_only   the logits of the last position alone, (B, 1, V)
     run_block   computes a block, called as block_forward is
-    room        memory in which the logits may lie
+    buffer      memory for the logits
     """
     saved: dict = {"shape": tokens.shape, "blocks": []}
     x, saved["encoder"] = run_layer(d, "encoder", layers, params, ..., tokens)  # (B, T, C)
@@ -92,7 +92,9 @@ def forward_pass(
         saved["blocks"].append(block)
     x = x[:, -1:] if last_only else x
     x, saved["lnf"] = run_layer(d, "lnf", layers, params, ..., x)
-    logits, saved["head"] = run_layer(d, "head", layers, params, ..., x, room=room)  # tied to the embedding
+    logits, saved["head"] = run_layer(
+        d, "head", layers, params, ..., x, buffer=buffer
+    )  # tied to the embedding
     return logits, saved
 
 

@@ -1,6 +1,6 @@
 """GPT-2 with parameters and gradients: the class GPT2, its buffers and its step.
 
-What the model is, its layers and tensors, stands in description.py, the forward in forward.py and the
+description.py says which layers and tensors the model has; the forward is in forward.py and the
 backward in backward.py. With backward="whole" both are one program.
 """
 
@@ -18,13 +18,13 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-import gpt2.backward as seam
+import gpt2.backward as backwards
 from gpt2.autodiff import run_on_threads
 from gpt2.errors import UserError, counted
 from gpt2.layers import Layer
 from gpt2.layers.layer import Parameter
 from gpt2.model.backward import Gradients, backward_pass, block_backward
-from gpt2.model.changes import Surroundings
+from gpt2.model.changes import Environment
 from gpt2.model.config import BLOCK_PLACES, PRESETS, GPT2Config, parameter_table
 from gpt2.model.description import Block, Description
 from gpt2.model.fitting import Layers
@@ -61,25 +61,24 @@ MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
 
 
 def parameter_ranges(config: GPT2Config) -> dict[str, tuple[int, int]]:
-    """Where each of GPT-2's tensors stands in the flat buffer: name -> (start, stop), without gaps."""
+    """The ranges of GPT-2's tensors in the flat buffer: name -> (start, stop), without gaps."""
     return Description(config).ranges
 
 
 def unflatten(flat: np.ndarray, of: GPT2Config | Description) -> Tensors:
-    """Views of a flat buffer of what is trained, which is everything but where something else is said: a dict
-    from name to tensor."""
+    """Views of a flat buffer of the trained tensors (by default all): a dict from name to tensor."""
     d = of if isinstance(of, Description) else Description(of)
     return views(flat, d.trained.shapes)
 
 
-def lent_range(d: Description) -> tuple[int, int]:
-    """The longest stretch (start, stop) of the gradients in which there is none of the head's.
+def scratch_range(d: Description) -> tuple[int, int]:
+    """The longest range (start, stop) of the gradients without any of the head's.
 
-    They are written when the head's backward is over, and with it the use of the logits: until then the
-    logits may lie there. At 124M, B=4, T=256 those are 196 MiB, of 2940 that training takes.
+    They are written after the head's backward, when the logits are no longer needed, so the logits may use
+    this memory. At 124M, B=4, T=256 they take 196 MiB, of 2940 for training.
     """
-    own = set(d.calls["head"].tensors)
-    ranges = [span for name, span in ranges_of(d.trained.shapes).items() if name in own]
+    head = set(d.calls["head"].tensors)
+    ranges = [span for name, span in ranges_of(d.trained.shapes).items() if name in head]
     edges = [0, *(edge for span in ranges for edge in span), d.trained.count]
     return max(zip(edges[::2], edges[1::2]), key=lambda span: span[1] - span[0])
 
@@ -94,14 +93,13 @@ def initialise(
 
     Each block adds two branches to the residual stream. Their projections start smaller by sqrt(2L), so that
     the stream's variance does not grow with depth (Radford et al. 2019, section 2.3).
-    Every PIECE entries have a stream of random numbers of their own, which seed, tensor and piece tell from
-    all others: threads share the pieces out, and any number of them gives the same model.
-    Numbers are float32 for either dtype: the same seed gives the same model.
-    names: of those that are filled, where it is not all; the others stay as they are.
+    Every PIECE entries have their own stream of random numbers, determined by seed, tensor and piece: any
+    number of threads gives the same model. Numbers are drawn in float32, so both dtypes give the same model.
+    names: the tensors to fill; None for all.
     """
     d = of if isinstance(of, Description) else Description(of)
-    drawn = []  # (stream, entries, deviation)
-    apart = []  # a Stack, and the array that is drawn for it
+    jobs = []  # (stream, entries, deviation)
+    stacks = []  # (Stack, the array drawn for it)
     for number, (name, tensor) in enumerate(params.items()):
         if names is not None and name not in names:
             continue
@@ -111,14 +109,14 @@ def initialise(
                 part[...] = d.constant(name)
             continue
         if isinstance(tensor, Stack):
-            apart.append((tensor, np.empty(tensor.shape, tensor.dtype)))
-            tensor = apart[-1][1]
+            stacks.append((tensor, np.empty(tensor.shape, tensor.dtype)))
+            tensor = stacks[-1][1]
         if not tensor.flags.c_contiguous:
-            raise ValueError(f"initialise: {name} does not lie in memory in one piece")
+            raise ValueError(f"initialise: {name} is not contiguous in memory")
         entries = tensor.reshape(-1)
         for k in range(0, entries.size, PIECE):
-            drawn.append(((number, k // PIECE), entries[k : k + PIECE], deviation))
-    todo = iter(drawn)  # next() on it is atomic: threads share them out
+            jobs.append(((number, k // PIECE), entries[k : k + PIECE], deviation))
+    todo = iter(jobs)  # next() on it is atomic, so threads can share it
 
     def job(thread):
         scratch = np.empty(PIECE, np.float32)
@@ -129,25 +127,25 @@ def initialise(
             np.multiply(numbers, np.float32(deviation), out=entries)
 
     run_on_threads(job)
-    for stack, array in apart:
+    for stack, array in stacks:
         stack[...] = array
 
 
-def _again(config, spec, modes, compile, detect_anomaly, elementwise, options) -> "GPT2":
-    """A model of these settings, for GPT2.__reduce__. modes: of each layer, as some may have been changed."""
+def _rebuilt(config, spec, modes, compile, detect_anomaly, elementwise, options) -> "GPT2":
+    """A model with these settings, for GPT2.__reduce__. modes: per layer, as some may have been changed."""
     backward = spec if spec.strip() == "whole" else ",".join(["manual", *map("=".join, modes.items())])
     model = GPT2(config, backward, None, compile, detect_anomaly, elementwise, **options)
     model.spec = spec
     return model
 
 
-def _itself(x):
+def _identity(x):
     return x
 
 
 def default_backward(d: Description) -> str:
-    """The backward where none is named: manual, with those layers derived that have none by hand."""
-    return seam.default_for(d.written)
+    """The backward if none is named: manual, except for the layers that have none by hand."""
+    return backwards.default_for(d.written)
 
 
 # ---- The model -------------------------------------------------------------------------------------------
@@ -155,10 +153,10 @@ def default_backward(d: Description) -> str:
 
 @dataclass
 class Generation:
-    """What generating text with a model has found out about it (model/decoder.py).
+    """What generation (model/decoder.py) keeps of a model between calls.
 
-    tried     the Description whose own layers read on as their forward says
-    programs  batch -> (Description, what was compiled for one position of it)
+    tried     the Description whose own layers were checked to read like their forward
+    programs  batch -> (Description, its program for one position)
     """
 
     tried: Description | None = None
@@ -166,26 +164,25 @@ class Generation:
 
 
 class GPT2:
-    """A GPT-2 with parameters, gradients, and the activations of its last forward pass.
+    """A GPT-2 with parameters, gradients, and the activations of the last forward pass.
 
     config    GPT2Config
     backward  "manual", "auto", a mix such as "manual,attention=auto", or "whole"; see gpt2.backward. By
-              default "manual", with those layers derived that have no backward by hand
+              default "manual", except for the layers that have no manual backward
     seed      of the initial parameters; None leaves them zero, for a caller that fills them
-    compile   False runs every layer as it is written, for debugging
-    detect_anomaly   trace the first nan or infinity of a step to the op and line that made it, as UserError;
-                     a step then takes several times as long
+    compile   False runs every layer line by line in NumPy, for debugging
+    detect_anomaly   raise UserError with the op and line of the first nan or infinity of a step;
+                     steps then take several times as long
     elementwise  "numpy", "numexpr" or "tuned": what computes the compiled elementwise operations
     layers    own layers in place of GPT-2's, by name: {"attention": rope}, a Layer or a forward function; or
               the path of a file that has them
     block     the user's Block, or a function (x, p, layers, config) -> x
-    train     what is trained: "all", "lora:8", "last:2", "biases", or a gpt2.model.tuning.Tuning, for more.
-              What is frozen has no gradient, and nothing is computed for one
+    train     what is trained: "all", "lora:8", "last:2", "biases", or a gpt2.model.tuning.Tuning for more.
+              The rest is frozen and costs no gradients
 
-    description says what the model is made of: whatever reads its layers, tensors or shapes reads it there.
-    model.layers[name] = layer changes a layer for everything that the model does.
+    description has the layers, tensors and shapes. model.layers[name] = layer replaces a layer everywhere.
     flat_params, flat_grads hold everything that is trained; params and grads are views of them by name.
-    What is frozen is in params as well: read it there, and where an optimizer is at work, leave it as it is.
+    params has the frozen tensors as well; do not change them while an optimizer is at work.
 
         >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=2, n_head=2, n_embd=8)
         >>> model = gpt2.GPT2(config, backward="whole", seed=0)
@@ -214,16 +211,16 @@ class GPT2:
             raise TypeError(f"GPT2: config is {config!r}, expected a GPT2Config{named}")
         self.config = config
         self.description = d = Description(config, layers, block, train)
-        # only these lack a backward by hand, so that the default can be given a name
+        # spelled out, so that it can be shown and saved
         self.spec = default_backward(d) if backward is None else backward
         self._elementwise = elementwise
-        self._table = seam.choose(self.spec, compile, elementwise, d.written, self._take)
+        self._table = backwards.choose(self.spec, compile, elementwise, d.written, self._take)
         for name, layer in layers.items() if isinstance(layers, Mapping) and backward is None else ():
-            if isinstance(layer, seam.ModelLayer):  # compiled already: it runs as it is given
+            if isinstance(layer, backwards.ModelLayer):  # compiled already
                 dict.__setitem__(self._table, name, layer)
-        self._whole = seam.options_for(elementwise) if self.spec.strip() == "whole" else None
+        self._whole = backwards.options_for(elementwise) if self.spec.strip() == "whole" else None
         self.program = self._made_program()
-        self.surroundings = Surroundings(d)  # in which its programs are made
+        self.environment = Environment(d)  # in which its programs are made
         self.flat_params = np.zeros(d.trained.count, config.dtype)
         self.flat_grads = np.zeros(d.trained.count, config.dtype)
         self._frozen: dict[str, Any] = {}
@@ -238,12 +235,12 @@ class GPT2:
         self._find_tokenizer: Callable[[], Any] | None = None
         self.compiled = compile
         self.generation = Generation()
-        self._traced = partial(seam.traced, compile) if detect_anomaly else nullcontext
+        self._traced = partial(backwards.traced, compile) if detect_anomaly else nullcontext
 
     def __reduce__(self) -> tuple:
-        """For pickle. What is loaded holds no activations, and compiles its programs again.
+        """For pickle. The copy has no activations, and compiles its programs again.
 
-        Raises TypeError where an own layer is a function that pickle cannot find by its name.
+        Raises TypeError if an own layer is a function that pickle cannot find by its name.
         """
         for name, layer in {**self.description.own, "block": self.description.block}.items():
             try:
@@ -254,23 +251,23 @@ class GPT2:
                     "top of a module, or give the model the path of a file with LAYERS"
                 ) from None
         make, settings, (*arrays, find) = self._made_from()
-        return make, settings, (*arrays, find and partial(_itself, find()))
+        return make, settings, (*arrays, find and partial(_identity, find()))
 
     def __deepcopy__(self, memo: dict) -> "GPT2":
-        """A model with the same numbers in arrays of its own; it holds no activations."""
+        """A model with copies of the arrays, and without activations."""
         make, settings, arrays = self._made_from()
         memo[id(self)] = other = make(*settings)
         other.__setstate__(deepcopy(arrays, memo))
         return other
 
     def _made_from(self):
-        """A function, its arguments, and the state that make the same model, as in __reduce__."""
+        """(function, arguments, state) that rebuild the model, as for __reduce__."""
         anomaly = self._traced is not nullcontext
         settings = (self.compiled, anomaly, self._elementwise, self.description.options)
-        named = [name for name in self.layers if name not in seam.within_block(self.layers)]
+        named = [name for name in self.layers if name not in backwards.within_block(self.layers)]
         modes = {name: "auto" if self.layers[name].kind == "auto" else "manual" for name in named}
         arrays = self.flat_params, self.flat_grads, self._frozen
-        return _again, (self.config, self.spec, modes, *settings), (*arrays, self._find_tokenizer)
+        return _rebuilt, (self.config, self.spec, modes, *settings), (*arrays, self._find_tokenizer)
 
     def __setstate__(self, state: tuple) -> None:
         self.flat_params, self.flat_grads, self._frozen, self._find_tokenizer = state
@@ -285,7 +282,7 @@ class GPT2:
         return f"<GPT2: {self.num_parameters:,} parameters; {shape}, context {c.block_size}; {kind}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a table of the layers with their tensors, shapes and sizes."""
+        """For notebooks: a table of the layers with their tensors, shapes and sizes."""
         import html
 
         rows: list[str] = []
@@ -301,20 +298,20 @@ class GPT2:
         return f"<p>{html.escape(repr(self))}</p><table>{head}{table}</table>"
 
     def _made_program(self):
-        """The whole loss as one program, where that is asked for."""
+        """The whole loss as one program; None if backward is not "whole"."""
         if self._whole is None:
             return None
         d = self.description
         wanted = (
             None if d.trained.everything else [*(trained for *_, trained in self._inputs()), False, False]
         )
-        return seam.whole(self._whole_loss, self._whole, wanted)
+        return backwards.whole(self._whole_loss, self._whole, wanted)
 
     def _inputs(self):
-        """(name, block, whether it is trained) of each array that the whole program is given, in order.
+        """(name, block, whether it is trained) of each array argument of the whole program, in order.
 
-        Where something is frozen, the blocks' tensors are given block by block, else as they are, and block
-        is ... : what lies in a file, each block apart, needs no other program than what was drawn.
+        If something is frozen, the tensors of the blocks are passed block by block, so that arrays in a file
+        need no other program; otherwise they are passed whole, and block is `...`.
         """
         d = self.description
         for name, shape in d.shapes:
@@ -323,7 +320,7 @@ class GPT2:
                 yield name, l, d.trained.at(name, l)
 
     def _arrays(self):
-        """The arrays that the whole program is given."""
+        """The array arguments of the whole program."""
         return [self.params[name][l] if l is not ... else self.params[name] for name, l, _ in self._inputs()]
 
     @property
@@ -337,10 +334,10 @@ class GPT2:
             self._table[name] = layer
 
     def _take(self, name: str, layer: Layer) -> Layer:
-        """Make `layer` the one called `name` for everything that this model does; returns it as it runs."""
+        """Replace the layer `name` everywhere in this model; returns it as it runs."""
         if name == "block":
             raise UserError("model.layers['block']: is given when a model is made: GPT2(config, block=...)")
-        d = self.description.with_layer(name, seam.uncompiled(layer))
+        d = self.description.with_layer(name, backwards.uncompiled(layer))
         if d.shapes != self.description.shapes:
             raise UserError(
                 f"model.layers[{name!r}]: changes the model's tensors; give it when the model is made: "
@@ -348,31 +345,35 @@ class GPT2:
             )
         if self.description.block is not None:
             raise UserError(
-                f"model.layers[{name!r}]: the model's own block has taken its layers already; "
+                f"model.layers[{name!r}]: the user's block already uses its layers; "
                 f"give both when it is made: GPT2(config, layers={{{name!r}: ...}}, block=...)"
             )
         self.description = d
-        self.surroundings = Surroundings(d)
+        self.environment = Environment(d)
         self.program = self._made_program()
         self._saved = None
-        if isinstance(layer, seam.ModelLayer):
+        if isinstance(layer, backwards.ModelLayer):
             return layer
-        return seam.as_written(d.layers[name]) if d.layers[name].backward else seam.auto(d.layers[name])
+        return (
+            backwards.as_written(d.layers[name])
+            if d.layers[name].backward
+            else backwards.auto(d.layers[name])
+        )
 
-    def see_changes(self) -> None:
-        """Forget what was compiled if what own layers read besides their arguments has changed."""
-        if self.surroundings.holds():
+    def drop_stale_programs(self) -> None:
+        """Drop compiled programs if globals or closures that own layers read have changed."""
+        if self.environment.unchanged():
             return
-        self.surroundings = Surroundings(self.description)
+        self.environment = Environment(self.description)
         for name, layer in self._table.items():
-            dict.__setitem__(self._table, name, seam.made_again(layer))
+            dict.__setitem__(self._table, name, backwards.without_programs(layer))
         self.program = self._made_program()
         self.generation = Generation()
 
     def use(self, flat_params: np.ndarray, flat_grads: np.ndarray) -> None:
-        """Keep parameters and gradients in these arrays (num_parameters,) from now on, whatever they hold.
+        """Use these arrays (num_parameters,) for parameters and gradients from now on, with what they hold.
 
-        For memory that other processes see. The arrays used before are released.
+        For shared memory. The previous arrays are released.
         """
         for name, array in (("flat_params", flat_params), ("flat_grads", flat_grads)):
             if array.shape != self.flat_params.shape or array.dtype != self.config.dtype:
@@ -384,11 +385,10 @@ class GPT2:
         self._see()
 
     def freeze(self, frozen: np.ndarray | Mapping[str, Any]) -> None:
-        """Take what is not trained from here, whatever it holds: nothing is copied.
+        """Use these arrays for the frozen tensors; nothing is copied.
 
-        frozen   a flat buffer of all of it, in the order of trained.frozen_shapes; or name -> array, or a
-                 list of arrays, one a block, of some tensors. They may be views of a file, which can only
-                 be read
+        frozen   a flat buffer of all of them, in the order of trained.frozen_shapes; or, for some, name ->
+                 array, or a list of arrays, one a block. They may be read-only views of a file
         """
         shapes = dict(self.description.trained.frozen_shapes)
         if isinstance(frozen, np.ndarray):
@@ -411,7 +411,7 @@ class GPT2:
         return self._frozen
 
     def frozen_copy(self, flat: np.ndarray) -> np.ndarray:
-        """Write what is not trained into a flat buffer, and return it."""
+        """Copy the frozen tensors into a flat buffer, and return it."""
         for name, view in views(flat, self.description.trained.frozen_shapes).items():
             tensor = self._frozen[name]
             if isinstance(tensor, np.ndarray):
@@ -421,36 +421,36 @@ class GPT2:
         return flat
 
     def _see(self):
-        """params and grads by name, from where they are now."""
+        """Make params and grads views of the current arrays."""
         d = self.description
         trained = views(self.flat_params, d.trained.shapes)
         self.params = Named(joined(self._frozen, trained, d.shapes))
         self.grads = Named(views(self.flat_grads, d.trained.shapes))
-        self.lend(self.flat_grads[slice(*lent_range(d))])
+        self.use_scratch(self.flat_grads[slice(*scratch_range(d))])
 
-    def lend(self, memory: np.ndarray) -> None:
-        """Let logits lie in this array (count,), of the model's dtype, where they fit: until the next call of
-        `use`, in place of the gradients that are written last.
+    def use_scratch(self, memory: np.ndarray) -> None:
+        """Compute logits in this array (count,), of the model's dtype, if they fit, instead of in the
+        gradients that are written last. The next call of `use` resets it.
         """
         self._scratch = memory
 
     def use_tokenizer(self, find_tokenizer: Callable[[], Any] | None) -> None:
-        """Continue texts with the Tokenizer that find_tokenizer() gives."""
+        """Set the Tokenizer for texts: the result of find_tokenizer()."""
         self._find_tokenizer = find_tokenizer
 
     def use_tokenizer_of(self, other: "GPT2") -> None:
-        """Continue texts with the Tokenizer of another model, where it has one."""
+        """Set the Tokenizer for texts to that of another model."""
         self._find_tokenizer = other._find_tokenizer
 
     @property
     def tokenizer(self) -> Any:
-        """The Tokenizer with which it continues texts; None for a model that was not loaded or trained."""
+        """The Tokenizer for texts; None for a model that was not loaded or trained."""
         return None if self._find_tokenizer is None else self._find_tokenizer()
 
     def twin(self) -> "GPT2":
-        """A model with these very parameters and programs, but gradients and activations of its own.
+        """A model that shares parameters and programs, but not gradients and activations.
 
-        Both can be used at the same time, by two threads; programs are compiled once for the two.
+        Two threads can use both at the same time.
         """
         other = object.__new__(type(self))
         vars(other).update(vars(self))
@@ -460,7 +460,7 @@ class GPT2:
 
     @property
     def num_parameters(self) -> int:
-        """All of them; flat_params.size are those that are trained."""
+        """The number of parameters; flat_params.size is that of the trained ones."""
         return self.description.num_parameters
 
     @property
@@ -478,29 +478,29 @@ class GPT2:
 
         tokens, targets  (B, T) integers in [0, vocab_size), T <= block_size
 
-        With targets, activations are kept for backward() until that or the next call of forward.
-        Raises ValueError where the arguments do not fit the model.
+        With targets, activations are kept for backward(), until that or the next call of forward.
+        Raises ValueError if the arguments do not fit the model.
         """
         self._saved = None  # first of all, so that two sets of activations never exist at once
-        self.see_changes()
+        self.drop_stale_programs()
         tokens = self._checked("tokens", tokens)
         if targets is None:
             return forward_pass(self.params, tokens, self.description, self.layers)[0]
         return self._forward(tokens, self._checked_targets(targets, tokens))
 
-    def _forward(self, tokens, targets, room=None):
-        """The mean loss, with activations kept. room: memory in which the logits may lie."""
+    def _forward(self, tokens, targets, scratch=None):
+        """The mean loss, with activations kept. scratch: memory for the logits."""
         if self.program is not None:
             loss, self._saved = self.program.forward(*self._arrays(), tokens, targets)
             return float(loss)
-        logits, saved = forward_pass(self.params, tokens, self.description, self.layers, room=room)
+        logits, saved = forward_pass(self.params, tokens, self.description, self.layers, buffer=scratch)
         losses, saved["loss"] = self.layers["crossentropy"].forward(logits, targets)
         saved["logits"] = logits
         self._saved = saved
         return float(np.mean(losses))
 
     def loss(self, tokens: ArrayLike, targets: ArrayLike) -> float:
-        """The mean loss as forward gives it, for evaluation: what backward would need is released."""
+        """The mean loss, for evaluation: activations are released."""
         loss = self.forward(tokens, targets)
         self._saved = None
         return loss
@@ -515,8 +515,8 @@ class GPT2:
     ) -> float:
         """forward(tokens, targets) and backward(scale, accumulate, on_ready) in one call; returns the loss.
 
-        With backward="whole" this is one program, faster and smaller than the two halves. Else it is smaller
-        as well where it does not accumulate: the logits lie where gradients are written later, and after an
+        With backward="whole" this is one program, faster and smaller than the two halves. Otherwise it saves
+        memory unless it accumulates: logits use the memory of gradients that are written later, so after an
         error gradients may hold anything.
         """
         with self._traced():
@@ -524,7 +524,7 @@ class GPT2:
 
     def _loss_and_grads(self, tokens, targets, scale, accumulate, on_ready):
         self._saved = None  # first of all, so that two sets of activations never exist at once
-        self.see_changes()
+        self.drop_stale_programs()
         tokens = self._checked("tokens", tokens)
         targets = self._checked_targets(targets, tokens)
         if self.program is None:
@@ -542,25 +542,25 @@ class GPT2:
         return float(loss)
 
     def _logits_scratch(self, B, T):
-        """Memory for logits (B, T, V), which gradients take back after their last use; None where it is too
-        little."""
+        """Memory for logits (B, T, V), which gradients overwrite after their last use; None if it is too
+        small."""
         shape = (B, T, self.config.vocab_size)
         count = math.prod(shape)
-        lent = self._scratch
-        start = -lent.ctypes.data % 64 // lent.itemsize  # a cache line begins there
-        return lent[start : start + count].reshape(shape) if start + count <= lent.size else None
+        scratch = self._scratch
+        start = -scratch.ctypes.data % 64 // scratch.itemsize  # the first cache line
+        return scratch[start : start + count].reshape(shape) if start + count <= scratch.size else None
 
     def _whole_loss(self, *arrays):
-        """loss_fn of all tensors, tokens and targets: what is recorded."""
-        *given, tokens, targets = arrays
+        """loss_fn of the array arguments, tokens and targets: the function that is recorded."""
+        *tensors, tokens, targets = arrays
         d = self.description
         params: dict[str, Any] = {}
-        for (name, l, _), array in zip(self._inputs(), given, strict=True):
+        for (name, l, _), array in zip(self._inputs(), tensors, strict=True):
             if l is ...:
                 params[name] = array
             else:
                 params.setdefault(name, []).append(array)
-        run_block = _alike(d) if d.gpt2 else block_forward
+        run_block = _repeated_block(d) if d.gpt2 else block_forward
         return loss_fn(
             params, tokens, targets, config=self.config, layers=d.written, description=d, run_block=run_block
         )
@@ -581,12 +581,12 @@ class GPT2:
     ) -> None:
         """Fill grads with the gradient of scale * loss, or add it to them if accumulate is set.
 
-        on_ready(start, stop), where given, is called for entries of flat_grads as soon as they are final, so
-        that sending them can begin. Ranges that it was not called for are final when this returns.
+        on_ready(start, stop), if given, is called for entries of flat_grads as soon as they are final, so
+        that sending them can begin. All other ranges are final when this returns.
 
         Gradient accumulation over n batches: scale=1/n, accumulate on all but the first. The activations of
-        the last forward pass are used up on the way, to free memory as early as possible.
-        Raises RuntimeError where forward(tokens, targets) did not come first.
+        the last forward pass are consumed, to free memory as early as possible.
+        Raises RuntimeError unless forward(tokens, targets) came first.
         """
         if self._saved is None:
             raise RuntimeError("GPT2.backward: call forward(tokens, targets) first, once for each backward")
@@ -598,21 +598,21 @@ class GPT2:
         backward_pass(saved, scale, grads, self.description, self.layers)
 
     def first_non_finite(self, tokens: ArrayLike, targets: ArrayLike = None) -> str | None:
-        """Which layer's output first holds a nan or an infinity, such as "block 3 fc (matmul)", or None.
+        """The first layer whose output holds a nan or an infinity, such as "block 3 fc (matmul)", or None.
 
-        Runs the forward pass again with an eye on every layer: for finding out after the loss has gone wrong.
+        Runs the forward pass again and checks every layer: for diagnosis after the loss is not finite.
         """
         tokens = self._checked("tokens", tokens)
-        found = []
+        places = []
         d = self.description
-        layers = _watched(self.layers, _places(d), found)
+        layers = _checking(self.layers, _places(d), places)
         with np.errstate(all="ignore"):
             if targets is None:
                 forward_pass(self.params, tokens, d, layers)
             else:
                 targets = self._checked_targets(targets, tokens)
                 loss_fn(self.params, tokens, targets, config=self.config, layers=layers, description=d)
-        return found[0] if found else None
+        return places[0] if places else None
 
     def _checked_targets(self, targets, tokens):
         targets = self._checked("targets", targets)
@@ -648,10 +648,10 @@ class GPT2:
         return ids
 
 
-def _alike(d: Description) -> Callable:
-    """block_forward without what it saves, as a function that is the same for all blocks: GPT-2's are alike.
+def _repeated_block(d: Description) -> Callable:
+    """block_forward without what it saves, recorded once: GPT-2's blocks are alike.
 
-    Of a user's own layers that is not known: they may count their calls.
+    A user's own layers may not be: they may count their calls.
     """
     names = d.block_tensors
 
@@ -660,8 +660,8 @@ def _alike(d: Description) -> Callable:
         return block_forward(x, params, 0, d, d.written)[0]
 
     parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("x", *names)]
-    vars(block)["__signature__"] = inspect.Signature(parameters)  # by which its inputs are named
-    once = seam.repeated(block)
+    vars(block)["__signature__"] = inspect.Signature(parameters)  # names its inputs
+    once = backwards.repeated(block)
 
     def run_block(x, params, l, d, layers):
         return once(x, *(params[name][l] for name in names)), {}
@@ -669,20 +669,20 @@ def _alike(d: Description) -> Callable:
     return run_block
 
 
-# ---- Finding the first layer that went wrong -------------------------------------------------------------
+# ---- The first layer that is not finite ------------------------------------------------------------------
 
 
 def _places(d):
-    """The places of the layers in the order forward_pass visits them."""
+    """The places of the layers in the order of forward_pass."""
     of_block = BLOCK_PLACES if d.block is None else (d.block.name,)
     blocks = [f"block {l} {place}" for l in range(d.config.n_layer) for place in of_block]
     return iter(["encoder", *blocks, "lnf", "head", "loss"])
 
 
-def _watched(layers, places, found):
-    """The same layers, each noting in found the place at which its output is not finite."""
+def _checking(layers, places, found):
+    """The same layers; each appends its place to `found` if its output is not finite."""
 
-    def watch(layer):
+    def checking(layer):
         def forward(*inputs, **static):
             out, saved = layer.forward(*inputs, **static)
             place = next(places)
@@ -692,4 +692,4 @@ def _watched(layers, places, found):
 
         return replace(layer, forward=forward, narrowed=None)
 
-    return {name: watch(layer) for name, layer in layers.items()}
+    return {name: checking(layer) for name, layer in layers.items()}

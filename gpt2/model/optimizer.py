@@ -1,4 +1,4 @@
-"""AdamW over one flat buffer, and the learning rate's course.
+"""AdamW over one flat buffer, and the learning rate schedule.
 
 Kingma and Ba 2015; decoupled decay from Loshchilov and Hutter 2019; defaults as in nanoGPT.
 
@@ -20,16 +20,16 @@ from gpt2.autodiff import axpby, get_threads, in_cache, run_on_threads
 # and on two of a machine with 16 MiB of cache a core: 252 and 183 ms a step in blocks of 32 thousand, 221 and
 # 124 ms of 128, 211 and 116 ms of 256.
 BLOCK = in_cache(6 * 4, 32 * 1024, 256 * 1024)
-# Of fewer parameters the blocks are smaller, so that every thread gets some; not below this many entries.
+# With fewer parameters the blocks are smaller, so that every thread gets some; at least this many entries.
 LEAST_BLOCK, BLOCKS_EACH = 32 * 1024, 4
-# Clipping by less than this is done first: as a factor of the squares it could be 0 in float32.
+# Below this, gradients are scaled before squaring: the squared factor could underflow in float32.
 LEAST_SCALE = 1e-9
-# Entries whose squares are added up in the gradient's own precision.
+# Entries whose squares are summed in the gradient's own precision.
 SUM_BLOCK = 64 * 1024
 
 
 class Trainable(Protocol):
-    """What AdamW updates: a model, as far as it needs to know one."""
+    """What AdamW needs of a model."""
 
     flat_params: np.ndarray
     flat_grads: np.ndarray
@@ -42,7 +42,7 @@ class AdamW:
     """Updates model.flat_params from model.flat_grads.
 
     model         anything with flat_params and flat_grads (N,), and decayed: ranges (start, stop) to decay
-    lr            learning rate, where step() is not given another
+    lr            learning rate, unless step() gets another
     betas, eps    as above
     weight_decay  share of a decayed entry that is lost per step and unit of lr
 
@@ -80,7 +80,7 @@ class AdamW:
         for name, value in (("lr", lr), ("weight_decay", weight_decay)):
             if not value >= 0.0:
                 raise ValueError(f"AdamW: {name} is {value}, expected at least 0")
-        # Where no gradient ever came, m and v are 0, and this is what the one is divided by in the first step
+        # A parameter without a gradient has m = v = 0; this is the divisor in the first step
         least = eps * math.sqrt(1.0 - betas[1])
         if not model.flat_params.dtype.type(least) > 0.0:
             raise ValueError(
@@ -90,7 +90,7 @@ class AdamW:
         self.lr, self.betas, self.eps, self.weight_decay = lr, tuple(betas), eps, weight_decay
         self.decayed = model.decayed
         self.t = 0
-        # not zeros_like, which would write to memory that is zero by itself once it is touched
+        # not zeros_like, which touches the memory
         m, v = (np.zeros(model.flat_params.shape, model.flat_params.dtype) for _ in range(2))
         self.use(model.flat_params, model.flat_grads, m, v)
 
@@ -104,9 +104,9 @@ class AdamW:
     def use(
         self, params: np.ndarray, grads: np.ndarray, m: np.ndarray, v: np.ndarray, first: int = 0
     ) -> None:
-        """Work on these arrays from now on, whatever they hold: memory that other processes see.
+        """Use these arrays from now on, with what they hold: for shared memory.
 
-        m, v may be those of a part of the parameters alone, the entries from `first` on.
+        m, v may cover only a part of the parameters, the entries from `first` on.
         """
         self.params, self.grads, self.m, self.v, self.first = params, grads, m, v, first
         self._scratch = []  # three blocks for each thread
@@ -116,11 +116,11 @@ class AdamW:
         return math.sqrt(sum_of_squares(self.grads))
 
     def step(self, lr: float | None = None, clip: float | None = 1.0) -> float:
-        """Update the parameters once. Returns the norm of the gradient as it came.
+        """Update the parameters once. Returns the norm of the gradient before clipping.
 
-        clip  the norm that the gradient is scaled down to where it is longer; None for never
+        clip  the largest norm: a longer gradient is scaled down to it; None for no clipping
 
-        A norm that is not finite leaves parameters, moments and t as they were: look at what is returned.
+        If the norm is not finite, parameters, moments and t stay unchanged: check the result.
         """
         norm = self.grad_norm()
         if math.isfinite(norm):
@@ -143,7 +143,7 @@ class AdamW:
         stop = self.params.size if stop is None else stop
         self.t += 1
         scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))  # as PyTorch clips
-        # next() on it is atomic: threads share them out
+        # next() on the iterator is atomic, so threads can share it
         size = min(BLOCK, max(LEAST_BLOCK, (stop - start) // (BLOCKS_EACH * get_threads())))
         pieces = iter(list(_pieces(start, stop, self.decayed, size)))
         while len(self._scratch) < get_threads():
@@ -182,7 +182,7 @@ class AdamW:
         return {"t": self.t, "m": self.m, "v": self.v}
 
     def load_state(self, state: Mapping) -> None:
-        """Take over a state() of an optimizer of the same size. Raises ValueError where it does not fit."""
+        """Restore a state() of an optimizer of the same size. Raises ValueError if it does not fit."""
         for name in ("m", "v"):
             array = np.asarray(state[name])
             if array.shape != self.m.shape:
@@ -193,7 +193,7 @@ class AdamW:
 
 
 def sum_of_squares(flat: np.ndarray) -> float:
-    """Of a flat array (N,), as a float: blocks summed in float64, in order, on any number of threads."""
+    """The sum of squares of a flat array (N,), in float64; the same for any number of threads."""
     starts = range(0, flat.size, SUM_BLOCK)
     sums = [0.0] * len(starts)
     todo = iter(enumerate(starts))

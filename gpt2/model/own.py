@@ -1,14 +1,14 @@
-"""A file with your own layers or block, as `--layers my_layers.py` names it.
+"""A user's file of layers or a block, for `--layers my_layers.py`.
 
     LAYERS = {"attention": rope}       layers or forward functions, by the name of the layer that they replace
     BLOCK = Block(...)                 a block in place of GPT-2's
 
-A run, and whatever is saved of its model, keep the path and the SHA-256 of the file. It is read again from
-there, and refused where it is gone or has changed: another formula would make another model of the weights.
+A run and its saved models store the path and the SHA-256 of the file. Loading them reads it again, and fails
+if it is missing or has changed: with another formula the weights would be another model.
 
-Its code runs if the user names the file. Where a checkpoint or the settings in a run's folder name it, which
-may come from anybody, it runs only if this user has trained with the file, as it is, on this machine: that is
-recorded in the user's cache folder.
+Its code runs if the user names the file. If only a checkpoint or a run's settings name it, which may come
+from anybody, it runs only if this user has trained with this very file on this machine: the user's cache
+folder has a record of that.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ class OwnFile:
     """A file with own layers.
 
     path     absolute
-    sha256   of what was in it
-    named    by the user; not by a file that may come from another user
+    sha256   of its content
+    named    by the user, rather than by a file that may come from anybody
     """
 
     path: str
@@ -43,11 +43,11 @@ class OwnFile:
     @classmethod
     def at(cls, path: str | Path) -> "OwnFile":
         """The file at `path`, which the user names, as it is now. Raises UserError if it cannot be read."""
-        found = str(Path(path).absolute())
-        return cls(found, hashlib.sha256(_content(found)).hexdigest(), named=True)
+        absolute = str(Path(path).absolute())
+        return cls(absolute, hashlib.sha256(_content(absolute)).hexdigest(), named=True)
 
     def remember(self) -> None:
-        """Record, where that can be written, that this user has trained with the file on this machine."""
+        """Record, if possible, that this user has trained with the file on this machine."""
         with suppress(OSError, UserError):
             if self.sha256 not in trained_with(self.path):
                 record = _record(self.path)
@@ -61,9 +61,9 @@ class OwnFile:
         return Path(self.path).name
 
     def contents(self) -> tuple[Mapping[str, Any], Any]:
-        """(LAYERS, BLOCK) of the file, {} and None where it has no such name. Its code is run.
+        """Run the file; returns its (LAYERS, BLOCK), by default {} and None.
 
-        Raises UserError where the file is missing, has changed, fails, or may not be run.
+        Raises UserError if the file is missing, has changed, fails, or may not be run.
         """
         if not self.named and self.sha256 not in trained_with(self.path):
             raise not_named(self.path)
@@ -76,13 +76,13 @@ class OwnFile:
         try:
             exec(compile(content, self.path, "exec"), vars(module))
         except (Exception, SystemExit) as error:
-            what = error.msg if isinstance(error, SyntaxError) else reason(error)
-            raise UserError(f"{self._where(error)}: {type(error).__name__}: {what}") from None
+            message = error.msg if isinstance(error, SyntaxError) else reason(error)
+            raise UserError(f"{self._where(error)}: {type(error).__name__}: {message}") from None
         layers, block = vars(module).get("LAYERS", {}), vars(module).get("BLOCK")
         if not isinstance(layers, Mapping) or (not layers and block is None):
             raise UserError(
-                f"{self.path}: expected LAYERS = {{'gelu': my_gelu_forward}}, which says what layer is "
-                "replaced and by what forward function or Layer; or BLOCK, or both"
+                f"{self.path}: expected LAYERS = {{'gelu': my_gelu_forward}}, from the layer to replace to a "
+                "forward function or Layer; or BLOCK, or both"
             )
         return layers, block
 
@@ -103,23 +103,20 @@ def check_trained_with(path: str) -> None:
 
 
 def not_named(path: str) -> UserError:
-    """The UserError for a file of layers that a file names and the user does not."""
+    """The UserError for a file of layers that another file names, but not the user."""
     return UserError(
-        f"{path}: own layers, whose code runs only where you have trained with them on this machine, or name "
-        "them: read the file, then give it with --layers (layers= in Python)"
+        f"{path}: own layers; their code runs only if you have trained with them on this machine, or name "
+        "the file: read it, then give it with --layers (layers= in Python)"
     )
 
 
 def changed(path: str) -> UserError:
-    """The UserError for a file of layers that is not what it was."""
-    return UserError(
-        f"{path}: has changed since the run was begun with its layers; put back what was in it, "
-        "or begin a new run"
-    )
+    """The UserError for a file of layers that has changed."""
+    return UserError(f"{path}: has changed since the run began; restore it, or begin a new run")
 
 
 def trained_with(path: str) -> list[str]:
-    """SHA-256 of each content of the file at `path` that this user has trained with on this machine."""
+    """The SHA-256 of each version of the file at `path` that this user has trained with on this machine."""
     try:
         with open(_record(path), "rb") as file:
             status = os.fstat(file.fileno())
@@ -132,7 +129,7 @@ def trained_with(path: str) -> list[str]:
 
 
 def _record(path):
-    """The file in which is kept what trained_with gives for a path."""
+    """The file that records what this user has trained with at a path."""
     from gpt2.storage.download import cache_folder  # with urllib
 
     return cache_folder() / "layers" / hashlib.sha256(json.dumps([_user(), path]).encode()).hexdigest()
@@ -146,7 +143,7 @@ def _content(path):
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("it is no regular file")
+                raise ValueError("not a regular file")
             return file.read()
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
@@ -155,5 +152,5 @@ def _content(path):
 
 
 def _without_waiting(path, flags):
-    """Opens a file; of a named pipe it does not wait for a writer."""
+    """Open a file without blocking on a named pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -1,8 +1,7 @@
-"""Where tensors lie: in one flat buffer, or apart from each other, a block's here and the next one's there.
+"""Memory of a model's tensors: views of one flat buffer, or separate arrays for each block.
 
-The tensors of all blocks are one array, (L, ...), where they were made together. Where some are trained
-and others not, or where they lie in a file one by one, they are a Stack: it has their shape, and is asked for
-one block at a time.
+The tensors of all blocks are one array, (L, ...), if they are allocated together. If some are trained and
+others not, or if they lie in a file one by one, they are a Stack, with that shape and one array per block.
 """
 
 import math
@@ -15,9 +14,9 @@ Shapes = Sequence[tuple[str, tuple[int, ...]]]
 
 
 class Stack:
-    """Arrays of one shape and dtype that stand for one array with one axis more, the first.
+    """Arrays of one shape and dtype as one array with an additional first axis.
 
-    stack[l] is an array, stack[...] = value fills all of them; np.asarray(stack) makes one array of them.
+    stack[l] is an array, stack[...] = value sets all of them; np.asarray(stack) copies them into one array.
     """
 
     def __init__(self, slices: Sequence[np.ndarray]):
@@ -57,7 +56,7 @@ class Stack:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("Stack: its arrays lie apart, one array of them is a copy")
+            raise ValueError("Stack: separate arrays cannot become one without a copy")
         return np.stack(self.slices).astype(dtype or self.dtype, copy=False)
 
     def __repr__(self) -> str:
@@ -65,7 +64,7 @@ class Stack:
 
 
 class Named(dict):
-    """Tensors by name. What is assigned to a name is copied into the tensor, as all hold on to its memory."""
+    """Tensors by name. Assigning to a name copies into the tensor, whose memory others share."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self:
@@ -80,13 +79,13 @@ class Named(dict):
         try:
             tensor[...] = value
         except ValueError as error:
-            raise ValueError(f"{name}: cannot be written to, as it is frozen and lies in a file") from error
+            raise ValueError(f"{name}: is read-only: it is frozen and mapped from a file") from error
 
     def update(self, *args: Any, **tensors: Any) -> None:
         for name, value in dict(*args, **tensors).items():
             self[name] = value
 
-    def __ior__(self, tensors: Any) -> Self:  # type: ignore[misc]  # of dict, `|` gives a plain one
+    def __ior__(self, tensors: Any) -> Self:  # type: ignore[misc]  # dict's `|` gives a plain dict
         self.update(tensors)
         return self
 
@@ -94,7 +93,7 @@ class Named(dict):
         return Named, (dict(self),)  # also for copy.copy; items are not assigned one by one
 
     def _stays(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("a model's tensors stay; to change their numbers: params[name] = array")
+        raise TypeError("a model's tensors cannot be replaced; to change their values: params[name] = array")
 
     setdefault = pop = popitem = clear = __delitem__ = _stays
 
@@ -103,12 +102,12 @@ Tensors = dict[str, np.ndarray]  # llm.c's names -> parameters, or their gradien
 
 
 def slices_of(tensor: Any) -> list[np.ndarray]:
-    """The arrays that a tensor consists of: those of a Stack, or itself."""
+    """The arrays of a tensor: those of a Stack, or itself."""
     return tensor.slices if isinstance(tensor, Stack) else [tensor]
 
 
 def ranges_of(shapes: Shapes) -> dict[str, tuple[int, int]]:
-    """Where each tensor stands in a flat buffer: name -> (start, stop), in order without gaps."""
+    """The range of each tensor in a flat buffer: name -> (start, stop), in order without gaps."""
     ranges, start = {}, 0
     for name, shape in shapes:
         ranges[name] = (start, start + math.prod(shape))
@@ -123,17 +122,17 @@ def views(flat: np.ndarray, shapes: Shapes) -> Tensors:
 
 
 def joined(frozen: Mapping[str, Any], trained: Tensors, shapes: Shapes) -> Tensors:
-    """All tensors by name, from those that are frozen, or their first blocks, and those that are trained.
+    """All tensors by name, from the frozen ones (of some only the first blocks) and the trained ones.
 
     frozen   name -> an array, or a list of its arrays, one a block
     """
-    found: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for name, _ in shapes:
         if name not in frozen:
-            found[name] = trained[name]
+            tensors[name] = trained[name]
         elif name in trained:
-            found[name] = Stack([*frozen[name], *trained[name]])
+            tensors[name] = Stack([*frozen[name], *trained[name]])
         else:
             parts = frozen[name]
-            found[name] = parts if isinstance(parts, np.ndarray) else Stack(parts)
-    return found
+            tensors[name] = parts if isinstance(parts, np.ndarray) else Stack(parts)
+    return tensors

@@ -1,4 +1,4 @@
-"""What of a model is trained: everything, adapters, the last blocks, biases; and what is frozen.
+"""Tuning: which part of a model is trained (all, adapters, the last blocks, biases), and which is frozen.
 
     Tuning("lora:8")                       low-rank adapters of rank 8, and nothing else. Hu et al. 2021
     Tuning("last:2")                       the last two blocks and the layernorm after them
@@ -6,7 +6,7 @@
     Tuning("all", freeze="wte,wpe")        everything but these tensors
 
 A frozen tensor gets no gradient and no moments, and the product that its gradient would be is not computed.
-This module knows names; which tensors a model has, and what is computed of them, is the Description's.
+This module knows names only; Description knows which tensors a model has.
 """
 
 from collections.abc import Collection, Iterable
@@ -40,15 +40,15 @@ class LoRA:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What of a model is trained, in the words of the command line.
+    """Which part of a model is trained, as on the command line.
 
     train         all, lora:RANK, last:BLOCKS or biases
-    freeze        names of tensors that are frozen besides, with commas between them
+    freeze        names of further tensors to freeze, separated by commas
     lora_alpha    an adapter counts lora_alpha / RANK times
     lora_targets  the matrices that get an adapter, with commas: c_attn, attn.c_proj, c_fc, mlp.c_proj, or
                   c_proj for two of them, as PEFT names them; qkv, attproj, fc, fcproj; attn, mlp, all-linear
 
-    The last two have no meaning without lora. Raises UserError for what cannot be meant.
+    The last two apply only to lora. Raises UserError for invalid values.
     """
 
     train: str = "all"
@@ -71,7 +71,7 @@ class Tuning:
             alpha = self.lora_alpha
             if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1e6:
                 raise _option("lora_alpha", alpha, "expected a number above 0")
-            self.lora  # noqa: B018  # refuses targets that there are not
+            self.lora  # noqa: B018  # raises for unknown targets
 
     def _parts(self) -> tuple[str, str | None]:
         if not isinstance(self.train, str):

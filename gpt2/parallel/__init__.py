@@ -1,27 +1,27 @@
-"""Data-parallel training: every worker computes its share of the batch, together they make one step.
+"""Data-parallel training: each worker computes its share of the batch, and all make one step together.
 
-    cores.py       how many cores there are, and how many threads that leaves each worker
-    group.py       what workers need of each other: rank, size, barrier, broadcast, all-reduce
-    one.py         a group of one: the ordinary run
-    pipes.py       a group of processes on one machine: pipes for words, shared memory for arrays
+    cores.py       the number of cores, and of threads for each worker
+    group.py       communication of workers: rank, size, barrier, broadcast, all-reduce
+    one.py         a group of one: a run without workers
+    pipes.py       a group of processes on one machine: pipes for messages, shared memory for arrays
     mpi.py         a group of MPI ranks, on one machine or many
     interrupts.py  Ctrl-C in a rank
     time_limit.py  a limit on how long a rank waits for the others
     team.py        a model and its optimizer trained by a group: the step itself
     memory.py      arrays in shared memory
-    workers.py     processes that are started, watched, and never left behind
-    worker.py      what runs inside of one
+    workers.py     starts, watches and ends worker processes
+    worker.py      the main loop of a worker process
     processes.py   a team of such processes
     shares.py      a team of threads in one process, each with a share of the batch
     auto.py        threads or processes, whichever is faster here
-    errors.py      a worker that is lost; a batch that cannot be shared out
+    errors.py      a lost worker; a batch that cannot be split evenly
 
-    group = join("mpi")                       first of all; a group of one unless it is "mpi"
+    group = join("mpi")                       before anything else; a group of one unless it is "mpi"
     team = start("processes", model, optimizer, group, workers=2, batch_size=8)
     with team:
         loss, norm = team.step([(inputs, targets)], lr)
 
-Importing this package loads no NumPy, so that a program can decide on the number of its threads first.
+Importing this package does not load NumPy, so that a program can set the number of its threads first.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ KINDS = ("none", "shares", "processes", "mpi")
 def join(kind: str, timeout: float = 0.0) -> Group:
     """The group that this process belongs to: MPI's ranks for "mpi", else a group of one.
 
-    timeout   of "mpi": seconds for which a rank waits for the others; then it ends the job. 0: for ever
+    timeout   for "mpi": seconds that a rank waits for the others before it ends the job; 0: for ever
 
-    Raises UserError for another kind, or where MPI cannot be had.
+    Raises UserError for another kind, or if MPI is not available.
     """
     if kind not in KINDS:
         raise UserError(f"--parallel {kind}: expected one of {', '.join(KINDS)}")
@@ -75,17 +75,17 @@ def start(
     timeout: float = 300.0,
     options: Mapping[str, Any] | None = None,
 ) -> Team | Processes:
-    """The team that trains `model`: parameters, gradients and moments move to where its workers see them.
+    """Start the team that trains `model`; its arrays move to memory that the workers share.
 
-    kind        of KINDS; group is what join(kind) gave
-    workers     of "processes" and "shares": a number of them, from 1 on; see gpt2.parallel.auto for the best
-    batch_size  sequences in a batch, checked here so that it need not fail later
-    threads     for matrix products on this machine, shared out among its workers; 0: as many as cores
-    shard       with "mpi": each rank keeps the moments of its own part of the parameters alone
-    timeout     of "processes": seconds without a sign of life after which a worker counts as hung; 0: never
-    options     of GPT2() besides config and seed, for the models in the workers
+    kind        of KINDS; group is the result of join(kind)
+    workers     for "processes" and "shares": how many, from 1; gpt2.parallel.auto finds the best
+    batch_size  sequences in a batch, checked here to fail early
+    threads     for matrix products on this machine, split among its workers; 0: as many as cores
+    shard       with "mpi": each rank keeps only the moments of its part of the parameters
+    timeout     for "processes": seconds without a heartbeat after which a worker counts as hung; 0: never
+    options     further arguments of GPT2() for the models in the workers
 
-    Raises UserError where the batch cannot be shared out evenly, or memory is too small.
+    Raises UserError if the batch cannot be split evenly, or memory is too small.
     """
     size = group.size if kind == "mpi" else workers
     if batch_size is not None:
@@ -101,5 +101,5 @@ def start(
     from gpt2.parallel.team import Team
 
     if group.size > 1:
-        group.broadcast(model.flat_params)  # whatever made them, all start from the same
+        group.broadcast(model.flat_params)  # all ranks start from the root's parameters
     return Team(group, model, optimizer, shard=shard and group.size > 1)

@@ -1,4 +1,4 @@
-"""Chooses between threads and processes: a step is measured each way, in the run's shapes."""
+"""Choose between threads and processes by timing a step each way, in the run's shapes."""
 
 import contextlib
 import statistics
@@ -17,7 +17,7 @@ from gpt2.parallel.processes import Processes
 
 
 def candidates(B: int, count: int) -> list[int]:
-    """Numbers of workers worth a trial on `count` cores: 1, and the divisors of B in steps of about two."""
+    """Numbers of workers to time on `count` cores: 1, and divisors of B in steps of about two."""
     divisors = [n for n in range(1, min(B, count) + 1) if B % n == 0]
     chosen = [divisors[-1]]
     for n in reversed(divisors):
@@ -37,7 +37,7 @@ def choose(
 ) -> tuple[int, dict[int, float]]:
     """The best number of workers for batches of B sequences of T tokens, and the seconds of a step by number.
 
-    With 1 the best is one process that takes all threads itself. Numbers that cannot be had are left out.
+    1 means one process with all threads. Numbers that cannot be started are left out.
     """
     counts = candidates(B, threads or cores())
     if counts == [1]:
@@ -59,7 +59,7 @@ def measure(
     timeout: float = 300.0,
     options: Mapping[str, Any] | None = None,
 ) -> float:
-    """Seconds of a step, the median of three: one before them compiles, and touches new memory."""
+    """Seconds of a step, the median of three after one to warm up."""
     model = GPT2(config, seed=None, **(options or {}))
     batch = tuple(np.random.default_rng(0).integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
     with Processes(model, AdamW(model), workers, threads=threads, timeout=timeout, options=options) as team:
@@ -73,7 +73,7 @@ def measure(
 
 
 def as_text(times: Mapping[int, float], best: int, threads: int = 0) -> str:
-    """A line that tells what was measured and taken."""
+    """A line with the measured times and the choice."""
 
     def label(n):
         each = threads_each(n, threads)

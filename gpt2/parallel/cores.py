@@ -1,15 +1,15 @@
-"""Counts the cores that this process may use, and shares threads out among workers. Needs no NumPy."""
+"""Count the cores that this process may use, and divide threads among workers. Needs no NumPy."""
 
 import os
 from pathlib import Path
 
-# One variable a library that NumPy or numexpr may stand on. They are read once, when the library is loaded.
+# Libraries under NumPy and numexpr; each reads its variable once, when it is loaded.
 LIBRARIES = ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR")
 
-# The share of time that a container gets: "QUOTA PERIOD" in microseconds, or "max PERIOD"
+# The CPU time of a container: "QUOTA PERIOD" in microseconds, or "max PERIOD"
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
-# How many ranks of an MPI job run on this machine, in the words of mpich, Intel MPI and Open MPI; and for how
+# The number of ranks of an MPI job on this machine, as set by mpich, Intel MPI and Open MPI; and for how
 # many Slurm has made room, which may be more
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 ROOM = ("SLURM_NTASKS_PER_NODE",)
@@ -18,7 +18,7 @@ RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 def available() -> list[int]:
-    """The numbers of the cores that this process is not kept from; none where the system does not tell."""
+    """The numbers of the cores in this process's affinity mask; none if the system does not say."""
     try:
         return sorted(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows
@@ -26,7 +26,7 @@ def available() -> list[int]:
 
 
 def cores() -> int:
-    """Cores that this process may use: those it is not kept from, and no more than its container's share."""
+    """Cores that this process may use, by affinity and its container's limit."""
     count = len(available()) or os.cpu_count() or 1
     try:
         quota, period = CPU_MAX.read_text().split()
@@ -41,17 +41,17 @@ def threads_each(workers: int, threads: int = 0) -> int:
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """The environment variables that hold the libraries under NumPy to a number of threads."""
+    """The environment variables that limit the libraries under NumPy to a number of threads."""
     return {f"{library}_NUM_THREADS": str(threads) for library in LIBRARIES}
 
 
 def local_ranks() -> int:
-    """Ranks of this process's MPI job on this machine, from what mpiexec left in the environment; else 1."""
+    """Ranks of this process's MPI job on this machine, from the environment; else 1."""
     return _number(*LOCAL_RANKS, *ROOM) or 1
 
 
 def ranks_from_env() -> tuple[int, int] | None:
-    """(ranks of this process's MPI job on this machine, ranks in all), or None if it was not given both."""
+    """(ranks of this process's MPI job on this machine, ranks in all) from the environment, or None."""
     here, in_all = _number(*LOCAL_RANKS), _number(*RANKS)
     return (here, in_all) if here and in_all else None
 
@@ -67,12 +67,12 @@ def launched_ranks() -> int:
 
 
 def _number(*names: str) -> int | None:
-    """What the first of these variables says that is there."""
+    """The value of the first of these variables that is set."""
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
 def shares_of_cores(workers: int) -> list[set[int] | None]:
-    """A set of cores for each worker, or None for each where there are fewer cores than workers."""
+    """A set of cores for each worker, or None for each if there are fewer cores than workers."""
     numbers = available()
     each = len(numbers) // workers
     return [set(numbers[r * each : (r + 1) * each]) or None for r in range(workers)]

@@ -1,16 +1,16 @@
-"""What may go wrong with workers: one that is lost, and a batch that cannot be shared out among them."""
+"""Errors of workers: one that is lost, and a batch that cannot be split evenly."""
 
 from gpt2.errors import UserError
 
 
 class WorkerError(RuntimeError):
-    """A worker died, failed or hung. The text names it and says how; the other workers have been ended."""
+    """A worker died, failed or hung. The message says which and how; the other workers have been ended."""
 
 
 def check_batch(B: int, size: int, flag: str = "--workers") -> None:
     """Raise UserError unless `size` workers can take equal shares of B sequences.
 
-    With shares of different sizes all would wait for the largest.
+    With unequal shares all would wait for the largest.
     """
     if size > B:
         raise UserError(

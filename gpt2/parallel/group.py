@@ -1,7 +1,7 @@
-"""The interface between workers. One, Pipes and MPIGroup are groups, and team.py takes its steps on any.
+"""Group, the interface for communication between workers; One, Pipes and MPIGroup implement it.
 
-A group of `size` workers knows them by `rank`, from 0. Every method is called by all workers, in the same
-order. Sums are taken in an order that depends on the size alone: a run can be repeated bit for bit.
+A group has `size` workers with a `rank` from 0. Every method is called by all workers, in the same
+order. Sums are taken in an order that depends only on the size: a run can be repeated bit for bit.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 from gpt2.autodiff import run_on_threads
 from gpt2.model.optimizer import SUM_BLOCK, sum_of_squares
 
-GRAIN = 1024  # entries: parts of a flat buffer begin at a multiple of it, so that no two share a page
+GRAIN = 1024  # entries: parts of a flat buffer begin at multiples of it, so that no two share a page
 CHUNK = 8192  # bytes in one exchange: no pipe holds less, so no worker blocks in a write
 
 
 class Group:
-    """The methods that follow from `exchange`. A group overrides those that it can do better."""
+    """All methods follow from `exchange`; a group may override those that it can do faster."""
 
     rank = 0
     size = 1
 
     def exchange(self, payload: bytes) -> list[bytes]:
-        """Give some bytes (up to CHUNK) to every worker, and return what each gave, by rank."""
+        """All-gather: send up to CHUNK bytes to every worker, and return those of all, by rank."""
         raise NotImplementedError
 
     def barrier(self) -> None:
@@ -35,7 +35,7 @@ class Group:
         self.exchange(b"")
 
     def wait_for_root(self) -> None:
-        """Return once every worker has called this; the root may take its time: it does something alone."""
+        """A barrier with a longer time limit, for work that the root does alone."""
         self.barrier()
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
@@ -53,10 +53,10 @@ class Group:
                 piece += np.frombuffer(part, array.dtype)
 
     def start_all_reduce(self, array: np.ndarray) -> Any:
-        """Begin all_reduce(array); wait() of the object returned ends it. Leave the array alone until then.
+        """Begin all_reduce(array), and return an object with wait(). Do not use the array before.
 
-        Here all of it happens in wait(): between processes of one machine, adding takes the very cores and
-        the memory bandwidth that the computation would have, and nothing is gained by being early.
+        Here all of it happens in wait(): between processes of one machine, adding early takes the cores and
+        the memory bandwidth that the computation needs, and gains nothing.
         """
         return _Later(self, array)
 
@@ -70,17 +70,17 @@ class Group:
         return max(struct.unpack("d", part)[0] for part in self.exchange(struct.pack("d", value)))
 
     def part(self, n: int, rank: int | None = None) -> tuple[int, int]:
-        """(start, stop): the part of a flat buffer of n entries that a worker takes care of."""
+        """(start, stop): the part of a flat buffer of n entries that belongs to a worker."""
         return part(n, self.rank if rank is None else rank, self.size)
 
     def all_gather(self, array: np.ndarray) -> None:
-        """Complete a flat array, of which each worker has its own part(): everyone gets all parts."""
+        """Complete a flat array of which each worker has its own part()."""
         for r in range(self.size):
             start, stop = self.part(array.size, r)
             self.broadcast(array[start:stop], root=r)
 
     def gather(self, part: np.ndarray, n: int) -> np.ndarray:
-        """All workers' parts of n entries as one array (n,), on the root; elsewhere it may hold anything."""
+        """All workers' parts of n entries as one array (n,), on the root; undefined elsewhere."""
         whole = np.empty(n, part.dtype)
         start, stop = self.part(n)
         whole[start:stop] = part
@@ -88,27 +88,27 @@ class Group:
         return whole
 
     def from_root(self, function: Callable[[], Any]) -> Any:
-        """Gives all ranks what function() returns on the root. A UserError there is raised everywhere."""
+        """Call function() on the root and return its result on all ranks. A UserError is raised on all."""
         return function()
 
     def reduction(self, grads: np.ndarray) -> Reduction:
-        """The sum of the workers' gradients, grads (n,), about to be taken: a Reduction."""
+        """A Reduction, which sums the workers' gradients, grads (n,)."""
         return Reduction(self, grads)
 
     def note(self, phase: str) -> None:
-        """A sign of life, for the overseer of this worker. phase is a word of worker.PHASES."""
+        """Heartbeat for the process that watches this worker. phase is one of worker.PHASES."""
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, trace):
-        """Part from the others; where an error is on its way, so that no worker is left waiting."""
+        """Leave the group; after an error in such a way that no worker is left waiting."""
 
 
 class Reduction:
-    """Gradients on their way to becoming their sum over all workers.
+    """The sum of gradients over all workers, taken while they are computed.
 
-    Called with (start, stop) when these entries are final in this worker, which model.backward does.
+    model.backward calls it with (start, stop) when these entries are final in this worker.
     """
 
     def __init__(self, group: Group, grads: np.ndarray):
@@ -118,7 +118,7 @@ class Reduction:
         self.group.note("computing")
 
     def wait(self) -> float:
-        """End it: this worker's part of the gradients is summed. Returns the sum of that part's squares."""
+        """Finish: this worker's part of the gradients is summed. Returns the sum of that part's squares."""
         self.group.all_reduce(self.grads)
         start, stop = self.group.part(self.grads.size)
         return sum_of_squares(self.grads[start:stop])
@@ -127,7 +127,7 @@ class Reduction:
 def add_up(arrays: Sequence[np.ndarray], start: int, stop: int) -> float:
     """Sum arrays[0], arrays[1], ... into arrays[0], entries start..stop. Returns the sum of the squares.
 
-    Block by block: what has been added up is squared while it is still in cache.
+    Block by block, so that sums are squared while they are in cache.
     """
     first, *others = arrays
     starts = range(start, stop, SUM_BLOCK)
@@ -146,13 +146,13 @@ def add_up(arrays: Sequence[np.ndarray], start: int, stop: int) -> float:
 
 
 def part(n: int, rank: int, size: int) -> tuple[int, int]:
-    """(start, stop): the part of n entries that one of `size` workers takes care of, in whole GRAINs."""
+    """(start, stop): the part of n entries that belongs to one of `size` workers, in whole GRAINs."""
     grains = -(-n // GRAIN)
     return min(n, grains * rank // size * GRAIN), min(n, grains * (rank + 1) // size * GRAIN)
 
 
 def share(count: int, rank: int, size: int) -> slice:
-    """The slice of `count` sequences that a worker takes. Shares differ by one at most."""
+    """The slice of `count` sequences for a worker. Shares differ by at most one."""
     return slice(count * rank // size, count * (rank + 1) // size)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def default_sigint() -> Iterator[None]:
-    """Ctrl-C ends this process at once in the block, also while it is in MPI, and mpiexec ends the others.
+    """Within the block Ctrl-C ends this process at once, also inside MPI, and mpiexec ends the others.
 
-    As an exception it would come once MPI has answered, or not at all; a rank that then leaves waits in
-    MPI_Finalize for one that waits for it.
+    A KeyboardInterrupt would come after the MPI call returns, or never; and a rank that leaves then may
+    deadlock in MPI_Finalize.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -23,14 +23,14 @@ def default_sigint() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """The system ends this process where the block takes longer; 0: never.
+    """The system ends this process if the block takes longer; 0: never.
 
-    For the start of MPI: until all ranks are there it lets no thread of Python look at the clock.
+    For MPI_Init, which holds Python's lock until all ranks have started: no thread could check the time.
     """
-    in_time = (
+    limited = (
         seconds and hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
     )
-    if not in_time:
+    if not limited:
         yield
         return
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -43,9 +43,9 @@ def ended_after(seconds: float) -> Iterator[None]:
 
 
 def die_of_interrupt() -> None:
-    """End as Ctrl-C ends a program that has no handler for it.
+    """End by SIGINT, like a program without a handler for it.
 
-    mpiexec then ends the others. After an exit with a status it does not, if they wait for MPI to start.
+    mpiexec then ends the others. After an exit status it does not, if they are still in MPI_Init.
     """
     sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)

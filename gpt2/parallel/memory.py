@@ -1,10 +1,9 @@
-"""Arrays in shared memory, and no name left behind.
+"""Arrays in shared memory, which leave no files behind.
 
-On Linux the memory is an open file without a name (memfd_create), which goes to the workers as they are
-started: nothing is there to be left behind whatever is killed, and /dev/shm may be as small as a container
-has it. Other systems have one block of multiprocessing.shared_memory. Its name, for this user alone (mode
-0600), is removed as soon as every process is attached; until then the standard library's resource tracker
-would remove it.
+On Linux the memory is an anonymous file (memfd_create), passed to the workers as they start: nothing is left
+behind if processes are killed, and the size of /dev/shm does not matter. Other systems use one block of
+multiprocessing.shared_memory. Its name, for this user alone (mode 0600), is removed as soon as every process
+is attached; until then the standard library's resource tracker takes care of it.
 """
 
 import math
@@ -20,30 +19,30 @@ import numpy as np
 from gpt2.errors import UserError
 from gpt2.machine import free_memory
 
-FOLDER = "/dev/shm"  # where Linux keeps shared memory that has a name, and limits it
+FOLDER = "/dev/shm"  # named shared memory on Linux, with limited space
 ALIGN = 4096  # bytes; arrays begin on a page of their own
 
 
 class TooLittleMemory(UserError):
-    """Not enough memory to share. Fewer workers need less."""
+    """Not enough shared memory. Fewer workers need less."""
 
 
 class SharedArrays:
     """Named arrays in a block of shared memory.
 
     layout  name -> (shape, dtype)
-    shared  what share() of another process's block with the same layout gave; None makes one, of zeros
+    shared  result of share() of another process's block with the same layout; None makes a new one, of zeros
 
-    arrays  name -> array. They may be used as long as they exist, also after unlink()
-    name    of the block in FOLDER, or None where it has none
+    arrays  name -> array, valid also after unlink()
+    name    of the block in FOLDER, or None
     """
 
     def __init__(self, layout: Mapping[str, tuple[tuple[int, ...], Any]], shared: Any = None):
         self.layout = layout
         offsets, size = _offsets(layout)
         if shared is None:
-            _check_room(size)
-            shared = _make(size)
+            _check_space(size)
+            shared = _new_block(size)
         self._shared, self.name = shared, shared.name
         buffer = shared.map(size)
         self.arrays = {
@@ -51,20 +50,20 @@ class SharedArrays:
         }
 
     def share(self) -> Any:
-        """The argument by which a process that is being started attaches itself."""
+        """The argument `shared` for a process that is being started."""
         return self._shared
 
     def unlink(self) -> None:
-        """Remove the name, so that no further process attaches. May be called again."""
+        """Remove the name, so that no further process can attach. Idempotent."""
         self._shared.unlink()
 
 
-def _make(size):
-    """A new block of shared memory: without a name where the system has such."""
+def _new_block(size):
+    """A new block of shared memory, anonymous if the system supports it."""
     try:
         if hasattr(os, "memfd_create"):
             try:
-                return _Nameless(os.memfd_create("gpt2"), size)
+                return _Anonymous(os.memfd_create("gpt2"), size)
             except (PermissionError, NotImplementedError):
                 pass  # a sandbox forbids it
         return _Named(size)
@@ -75,8 +74,8 @@ def _make(size):
         ) from None
 
 
-class _Nameless:
-    """An open file in memory. Sent to a process that is being started, it is open there too."""
+class _Anonymous:
+    """An anonymous file in memory; pickled for a process that is being started, it is open there too."""
 
     name = None
 
@@ -98,11 +97,11 @@ class _Nameless:
 
 
 def _attached(sent):
-    return _Nameless(sent.detach())
+    return _Anonymous(sent.detach())
 
 
 class _Named:
-    """A block of multiprocessing.shared_memory, which knows it by its name."""
+    """A block of multiprocessing.shared_memory, identified by its name."""
 
     def __init__(self, size=None, name=None):
         self._memory = _Mapping(name=name, create=name is None, size=size or 0)
@@ -121,8 +120,8 @@ class _Named:
 
 
 class _Mapping(SharedMemory):
-    """Shared memory that is unmapped with the last array in it, not before: close() would refuse, and
-    the standard library's destructor would say so at the end of every program."""
+    """Shared memory that is unmapped with the last array in it: close() would fail before, and the standard
+    library's destructor would report that at exit."""
 
     def __del__(self):
         handle, self._fd = getattr(self, "_fd", -1), -1
@@ -140,30 +139,30 @@ def _offsets(layout):
     return offsets, max(size, ALIGN)
 
 
-def room() -> tuple[str, int | None]:
-    """Where shared memory would lie, and how many bytes there are; None where this is not known."""
+def space() -> tuple[str, int | None]:
+    """The place of shared memory, and its free bytes; None if unknown."""
     if hasattr(os, "memfd_create"):
         return "memory", free_memory(swap=True)
     try:
         status = os.statvfs(FOLDER)
     except (AttributeError, OSError):
-        return FOLDER, None  # another system, which limits it elsewhere
+        return FOLDER, None  # not Linux
     return FOLDER, status.f_bavail * status.f_frsize
 
 
-def _check_room(size):
-    """Raise TooLittleMemory where there is less room than `size`: writing would end in a signal."""
-    where, there = room()
-    if there is not None and size > there:
+def _check_space(size):
+    """Raise TooLittleMemory if less than `size` is free: writing would end in a signal."""
+    where, free = space()
+    if free is not None and size > free:
         raise TooLittleMemory(
-            f"{in_bytes(size)} of shared memory are needed, {where} has room for {in_bytes(there)}; "
+            f"{in_bytes(size)} of shared memory are needed, {where} has {in_bytes(free)} free; "
             "take fewer --workers, or give the container more"
             + (f" (docker run --shm-size={math.ceil(size / 1e9)}g)" if where == FOLDER else "")
         )
 
 
 def in_bytes(count: float) -> str:
-    """Bytes for people: 0.08 GB, 12 kB."""
+    """Bytes as text: 0.08 GB, 12 kB."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"

@@ -1,8 +1,7 @@
 """A group of MPI ranks: mpiexec -n 4 python train.py --parallel mpi. Needs mpi4py: pip install '.[mpi]'.
 
-The sum of a gradient begins as soon as the backward pass is through with it (Iallreduce), so that it travels
-while earlier blocks are still being computed. Every rank runs the whole program; rank 0 alone prints and
-writes files.
+The sum of a gradient begins as soon as it is final (Iallreduce), so that communication overlaps with the
+backward of earlier blocks. Every rank runs the whole program; only rank 0 prints and writes files.
 """
 
 import contextlib
@@ -26,18 +25,18 @@ from gpt2.parallel.interrupts import die_of_interrupt, ended_after
 from gpt2.parallel.time_limit import TimeLimit
 
 LARGEST = 1 << 28  # entries in one message; older MPIs count bytes in 31 bits
-TOGETHER = 3.0  # seconds in which all ranks fail for one reason, if they do
-SPEAKS_AFTER = 1.0  # seconds that each rank leaves to the one before it to say that no rank answers
+TOGETHER = 3.0  # seconds within which all ranks fail if they fail for the same reason
+REPORT_DELAY = 1.0  # seconds by which each rank reports a timeout later than the one before it
 
 
 class MPIGroup(Group):
     """The ranks of the job that this process belongs to; without mpiexec, a group of one.
 
-    timeout   seconds for which a rank waits for the others; then it ends the job. 0: for ever
+    timeout   seconds that a rank waits for the others before it ends the job; 0: for ever
     """
 
     def __init__(self, timeout: float = 0.0):
-        self.rank = launched_rank()  # for messages before MPI has said more
+        self.rank = launched_rank()  # for messages before MPI is initialised
         self.timeout = timeout
         self.watch = TimeLimit(timeout, self._on_timeout)
         with self.watch:
@@ -47,9 +46,9 @@ class MPIGroup(Group):
         with ended_after(self.timeout):
             self.MPI = _import_mpi()
         self.comm = self.MPI.COMM_WORLD.Dup()
-        self.failures = self.MPI.COMM_WORLD.Dup()  # where ranks that failed tell each other so
+        self.failures = self.MPI.COMM_WORLD.Dup()  # for agreement among failed ranks
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.comm.Barrier()  # everyone is attached to the memory that ranks of one machine share
+        self.comm.Barrier()  # all ranks have mapped the memory that ranks of one machine share
         _unname_shared_memory()
 
     # -- the group's methods, in MPI's own
@@ -100,7 +99,7 @@ class MPIGroup(Group):
 
     def __enter__(self):
         if self.rank:
-            self._stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # rank 0 speaks for all
+            self._stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # only rank 0 prints
         return self
 
     def __exit__(self, kind, error, trace):
@@ -113,9 +112,9 @@ class MPIGroup(Group):
             die_of_interrupt()
         if self._all_failed():
             if self.rank and issubclass(kind, UserError):
-                raise SystemExit(2) from None  # rank 0 has the same to say
+                raise SystemExit(2) from None  # rank 0 reports the same
             return
-        # The others wait for this rank in some call, and would for ever
+        # The others wait for this rank in some call, for ever
         if issubclass(kind, UserError):
             print(f"error: rank {self.rank}: {error}", file=sys.stderr, flush=True)
         else:
@@ -125,21 +124,21 @@ class MPIGroup(Group):
         self.comm.Abort(2 if issubclass(kind, UserError) else 1)
 
     def _on_timeout(self):
-        """End the job: this process is in MPI, which does not come back. Of the ranks that wait, the first
-        one speaks, and mpiexec ends the others before they do."""
-        time.sleep(min(self.rank, 10) * SPEAKS_AFTER)
+        """End the job: this process is in an MPI call that does not return. The first of the waiting ranks
+        reports it, and mpiexec ends the others before they do."""
+        time.sleep(min(self.rank, 10) * REPORT_DELAY)
         print(
             f"error: rank {self.rank} has waited {self.watch.allowed:g} seconds for another rank, which does "
-            "not answer; what was saved before is in place. A longer --worker-timeout gives it more time",
+            "not answer; the saved checkpoints are intact. --worker-timeout sets the limit",
             file=sys.stderr,
             flush=True,
         )
-        # Where a rank ends with a status, mpiexec at times goes on waiting for the others; where a signal
-        # ends it, it ends them too. Python's handlers of gentler signals would not run within MPI.
+        # After an exit status mpiexec may keep waiting for the other ranks; after a signal it ends them.
+        # Python's handlers of other signals would not run inside MPI.
         os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def _all_failed(self):
-        """Whether every rank comes here within TOGETHER seconds."""
+        """Whether every rank calls this within TOGETHER seconds."""
         request = self.failures.Ibarrier()
         end = time.monotonic() + TOGETHER
         while time.monotonic() < end:
@@ -150,9 +149,9 @@ class MPIGroup(Group):
 
 
 class MPIReduction(Reduction):
-    """All-reduces of the ranges that are final, while the backward pass goes on; wait() sees to the others.
+    """All-reduces ranges as they become final in the backward pass; wait() does the rest.
 
-    An MPI without a thread of its own only makes progress when it is called, hence the test of what is begun.
+    Many MPIs make progress only inside calls, hence Testall.
     """
 
     group: MPIGroup
@@ -185,7 +184,7 @@ class _Requests:
 
 
 def _gaps(ranges, n):
-    """What `ranges` leave of 0..n, as (start, stop) in order."""
+    """The gaps that `ranges` leave in 0..n, as (start, stop) in order."""
     at = 0
     for start, stop in [*sorted(ranges), (n, n)]:
         if at < start:
@@ -200,8 +199,8 @@ def _pieces(array):
 
 
 def _unname_shared_memory():
-    """Remove the names of mpich's shared memory, 2 MB in /dev/shm: it does so itself, but not where a rank is
-    killed or the job aborted. Every rank has it mapped by now, and mpich does not mind at the end."""
+    """Remove the names of mpich's shared memory, 2 MB in /dev/shm, which mpich leaves if a rank is killed or
+    the job aborted. Every rank has it mapped by now."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/maps").read_text().splitlines():
             path = Path(line.split()[-1])
@@ -215,6 +214,6 @@ def _import_mpi():
     except ImportError as error:
         missing = "mpi4py" if "mpi4py" in str(error) else f"MPI ({reason(error)})"
         raise UserError(f"--parallel mpi needs {missing}: {install('mpi4py', 'mpich')}") from None
-    except RuntimeError as error:  # mpi4py is there, but no MPI library
+    except RuntimeError as error:  # mpi4py without an MPI library
         raise UserError(f"--parallel mpi: {reason(error)}; {install('mpich')}") from None
     return MPI

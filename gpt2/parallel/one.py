@@ -1,10 +1,10 @@
-"""A group of one: what a run without workers is."""
+"""A group of one, for a run without workers."""
 
 from gpt2.parallel.group import Group
 
 
 class One(Group):
-    """The group of one worker: what it gives to everyone comes back to it."""
+    """The group of one worker."""
 
     def exchange(self, payload: bytes) -> list[bytes]:
         return [payload]

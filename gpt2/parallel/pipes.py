@@ -1,10 +1,10 @@
-"""A group of processes on one machine: words go through pipes, the model's arrays lie in shared memory.
+"""A group of processes on one machine: messages go through pipes, the model's arrays are in shared memory.
 
-A barrier is a message to and from each. Measured for two workers that arrive 0.3 ms apart, time lost beyond
+A barrier is a message to and from each. Measured for two workers that arrive 0.3 ms apart, overhead beyond
 that: multiprocessing.Barrier 27 us; semaphores 9; these pipes 7 to 30, depending on what else runs; a count
 in shared memory 6 with sched_yield, which burns a core while it waits, and 130 with sleeps of 50 us. A step
-has two, so any of these will do. Pipes were taken since they carry numbers at the same price, have no name in
-/dev/shm that could be left behind, and tell a worker at once that another one has died.
+has two, so any of these will do. Pipes also carry numbers, leave nothing behind in /dev/shm, and report at
+once that another worker has died.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from gpt2.parallel.group import Group, Reduction, add_up
 
 
 class PeerLost(Exception):
-    """Another worker is gone. Not this worker's fault: the process that watches over both will say whose."""
+    """Another worker is gone. The process that watches both will report which."""
 
 
 class Pipes(Group):
-    """The group as worker `rank` sees it.
+    """The group, for worker `rank`.
 
     readers, writers  connections from and to each worker, by rank; None at its own rank
-    beat              called with a phase as a sign of life
+    beat              called with a phase as a heartbeat
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Pipes(Group):
         self.rank, self.size = rank, size
         self.readers, self.writers = readers, writers
         self.note = beat  # type: ignore[method-assign, assignment]
-        # The gradients of all workers, by rank, once they are shared
+        # the gradients of all workers, by rank, after share_gradients
         self.peers: Sequence[np.ndarray] | None = None
 
     def exchange(self, payload: bytes) -> list[bytes]:
@@ -54,7 +54,7 @@ class Pipes(Group):
         return parts
 
     def share_gradients(self, arrays: Sequence[np.ndarray]) -> None:
-        """Say where everyone's gradients lie: arrays by rank, in shared memory. Sums go to the first one."""
+        """Set the gradients of all workers: arrays by rank, in shared memory. Sums go to the first one."""
         self.peers = arrays
 
     def reduction(self, grads: np.ndarray) -> Reduction:
@@ -64,7 +64,7 @@ class Pipes(Group):
 
 
 class SharedReduction(Reduction):
-    """Each worker adds up its own part of all workers' gradients, in the order of ranks, where they lie.
+    """Each worker sums its part of all workers' gradients in place, in the order of ranks.
 
     The sum goes to the first worker's array: no other worker uses that part of it until the next step.
     """

@@ -1,8 +1,8 @@
-"""A team of processes on one machine. This process starts them, watches, and keeps the books; they compute.
+"""A team of processes on one machine, started and watched by this one.
 
-Parameters, moments and each worker's gradients lie in shared memory, so that nothing but tokens and a few
-numbers is ever sent, and this process can save, validate and sample at any time between two steps. As in
-ZeRO's first stage (Rajbhandari et al. 2020) every worker reduces and updates its own part of the parameters.
+Parameters, moments and each worker's gradients are in shared memory, so that only tokens and a few numbers
+are sent, and this process can save, validate and sample between any two steps. As in ZeRO's first stage
+(Rajbhandari et al. 2020) every worker reduces and updates its own part of the parameters.
 
     a step     forward, backward | barrier | add up own part of all gradients | exchange loss and squares |
                update own part | answer; the next step begins when all have answered
@@ -26,7 +26,7 @@ from gpt2.parallel.workers import Workers
 
 
 class Processes:
-    """The methods of team.Team, carried out by `size` worker processes.
+    """The interface of team.Team on `size` worker processes.
 
     After a step model.grads holds the gradient of the whole batch.
     """
@@ -45,8 +45,8 @@ class Processes:
         options: Mapping[str, Any] | None = None,
     ):
         self.model, self.optimizer, self.size = model, optimizer, size
-        model.see_changes()
-        self.surroundings = model.surroundings
+        model.drop_stale_programs()
+        self.environment = model.environment
         _check_sendable(options or model.description.options)
         n, dtype = model.flat_params.size, model.config.dtype
         names = ["params", "m", "v", *(f"grads {r}" for r in range(size))]
@@ -59,18 +59,18 @@ class Processes:
             self._move(self.workers.arrays)  # while the processes start
             spec = dict(betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay)
             options = options or {"backward": model.spec, **model.description.options}
-            found = self.workers.call(_set_up, model.config, options, spec, each)
-            if not all(map(self.surroundings.gives, found)):
-                raise UserError(f"worker processes import own layers again, and get others: {_MOVE}")
+            results = self.workers.call(_set_up, model.config, options, spec, each)
+            if not all(map(self.environment.matches, results)):
+                raise UserError(f"worker processes import own layers anew, and get different ones: {_MOVE}")
         except BaseException:
             self.workers.kill()
             raise
 
     def _move(self, arrays):
-        """Model and optimizer into shared memory, as they are."""
+        """Move model and optimizer into shared memory."""
         model, optimizer = self.model, self.optimizer
         arrays["params"][...] = model.flat_params
-        if optimizer.t:  # else they are zeros, as new shared memory is
+        if optimizer.t:  # otherwise they are zeros, like new shared memory
             arrays["m"][...], arrays["v"][...] = optimizer.m, optimizer.v
         model.use(arrays["params"], arrays["grads 0"])
         model.freeze(model.frozen_copy(arrays["frozen"]))
@@ -83,7 +83,7 @@ class Processes:
         clip: float | None = 1.0,
     ) -> tuple[float, float]:
         check_batch(len(batches[0][0]), self.size)
-        self._check_surroundings()
+        self._check_environment()
         lr = self.optimizer.lr if lr is None else lr
         each = [([_cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
         answers = self.workers.call(_step, lr, clip, self.optimizer.t, each=each)
@@ -91,20 +91,22 @@ class Processes:
         return loss, norm
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
-        self._check_surroundings()
+        self._check_environment()
         each = [_cut((inputs, targets), r, self.size) for r in range(self.size)]
         return self.workers.call(_loss, len(inputs), each=each)[0]
 
-    def _check_surroundings(self):
-        """Raise UserError if what own layers read is no longer what the worker processes have."""
-        if not self.surroundings.holds(arrays=True):
-            raise UserError(f"what own layers read has changed since the worker processes began: {_MOVE}")
+    def _check_environment(self):
+        """Raise UserError if globals that own layers read have changed since the workers started."""
+        if not self.environment.unchanged(arrays=True):
+            raise UserError(
+                f"a value that own layers read has changed since the worker processes began: {_MOVE}"
+            )
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         return self.optimizer.m, self.optimizer.v
 
     def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:
-        pass  # they are where they belong
+        pass  # they are in shared memory
 
     def from_root(self, function: Callable[[], Any]) -> Any:
         return function()
@@ -125,14 +127,14 @@ class Processes:
         self.workers.__exit__(kind, error, trace)
 
 
-_MOVE = "they would go on with the old; make it a parameter of the layer, or train without processes"
+_MOVE = "they would use the old one; make it a parameter of the layer, or train without processes"
 
 
 def _check_sendable(options):
     """Raise UserError for own layers that another process cannot find."""
     try:
         pickle.dumps(options)
-    except Exception as error:  # of pickle itself, or of what it meets
+    except Exception as error:  # pickle calls the objects' own methods
         raise UserError(
             f"worker processes cannot be given these layers ({reason(error)}); put them into a file: "
             'GPT2(config, layers="my_layers.py")'
@@ -148,9 +150,9 @@ def _cut(batch, rank, size):
 
 
 def _set_up(worker, config, options, spec, threads):
-    """Make this worker's model and optimizer, on the shared arrays."""
+    """Make this worker's model and optimizer on the shared arrays."""
     no_overflow_warnings()
-    if options.get("compile", True):  # compiled programs bring their own
+    if options.get("compile", True):  # compiled programs use their own threads
         set_threads(threads)
     arrays, group = worker.arrays, worker.group
     gradients = [arrays[f"grads {r}"] for r in range(worker.size)]
@@ -161,7 +163,7 @@ def _set_up(worker, config, options, spec, threads):
     optimizer.use(model.flat_params, gradients[0], arrays["m"], arrays["v"])  # sums go to the first one's
     group.share_gradients(gradients)
     worker.kept.team = Team(group, model, optimizer, part=group.part(model.flat_params.size))
-    return model.surroundings.results
+    return model.environment.results
 
 
 def _step(worker, lr, clip, t, shares):

@@ -1,13 +1,13 @@
-"""A team of threads in one process: each takes shares of the batch and computes them from end to end, alone.
+"""A team of threads in one process: each computes forward and backward of its shares of the batch alone.
 
-A share is a program of its own run, in memory of its own, on one thread, products included: between the start
-of a step and the sum of the gradients no thread waits for another. What that saves beside threads that share
-every product out is most of the time of a small model; beside processes there is no start-up, no shared
-memory, and parameters and moments are there once. Each share has gradients of its own.
+A share runs on one thread, matrix products included, with its own gradients and activations: between the
+start of a step and the sum of the gradients no thread waits for another. For a small model that saves most of
+the time compared with threads inside each product. Compared with processes there is no start-up, no shared
+memory, and only one copy of parameters and moments.
 
-How many shares there are decides the arithmetic, how many threads work through them does not: gradients,
-losses and squares are added in the order of the shares, by the formulas of gpt2.parallel.processes. So any
-number of threads, and as many worker processes as there are shares, give the same bits.
+The number of shares decides the arithmetic, the number of threads does not: gradients, losses and squares are
+added in the order of the shares, by the formulas of gpt2.parallel.processes. So any number of threads, and as
+many worker processes as there are shares, give the same bits.
 """
 
 import math
@@ -25,23 +25,23 @@ from gpt2.parallel.team import Team
 
 
 class BatchShares:
-    """A model whose batches are cut into `size` shares, for the threads that set_threads asked for."""
+    """A model whose batches are cut into `size` shares, computed on the threads of set_threads."""
 
     def __init__(self, model: GPT2, size: int):
         self.size = size
         self.models = [model, *(model.twin() for _ in range(size - 1))]
-        self.known: set[tuple] = set()  # shapes whose programs are compiled
+        self.compiled: set[tuple] = set()  # keys of jobs whose programs are compiled
 
     def gradient(self, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
         """The mean loss over the batches and the norm of its gradient, which the first model's grads hold."""
         loss = self._losses(batches)
         grads = [model.flat_grads for model in self.models]
-        # Squares by parts, as workers take them: sums of other blocks may differ in the last bit
+        # Squares by parts, as worker processes do: another order may differ in the last bit
         parts = [part(grads[0].size, r, self.size) for r in range(self.size)]
         return loss, math.sqrt(sum(add_up(grads, *each) for each in parts))
 
     def _losses(self, batches) -> float:
-        """The mean loss over the batches; each model's grads hold the gradient of its share's part of it."""
+        """The mean loss over the batches; each model's grads hold the contribution of its share."""
         weight = 1.0 / self.size
 
         def work(r: int) -> float:
@@ -53,12 +53,12 @@ class BatchShares:
                 loss += weight * mean / len(batches)
             return loss
 
-        if self.size == 1:  # not apart: the threads share out its products
+        if self.size == 1:  # the threads work inside its products
             return work(0)
         return sum(self._each(work, ("gradient", len(batches) > 1, *batches[0][0].shape)))
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
-        """The mean loss over a batch. Shares need not be equal here."""
+        """The mean loss over a batch, whose shares need not be equal."""
         count = len(inputs)
 
         def work(r: int) -> float:
@@ -68,12 +68,12 @@ class BatchShares:
 
         return sum(self._each(work, ("loss", *inputs.shape)))
 
-    def _each(self, work: Callable[[int], float], what: tuple) -> list[float]:
-        """What work(r) returns for each share, by their numbers. Of new shapes the first thread does them
-        all, so that nothing is compiled twice."""
+    def _each(self, work: Callable[[int], float], key: tuple) -> list[float]:
+        """The results of work(r) for each share r. For a new key, which includes the shapes, the first thread
+        does them all, so that nothing is compiled twice."""
         results = [0.0] * self.size
         todo = iter(range(self.size))  # next() on it is atomic
-        alone = what not in self.known
+        alone = key not in self.compiled
 
         def job(thread: int) -> None:
             if alone and thread:
@@ -82,12 +82,12 @@ class BatchShares:
                 results[r] = work(r)
 
         run_apart(job)
-        self.known.add(what)
+        self.compiled.add(key)
         return results
 
 
 class Shares(Team):
-    """The methods of Team for `size` shares of each batch. After a step model.grads holds its gradient."""
+    """Team with `size` shares of each batch. After a step model.grads holds its gradient."""
 
     def __init__(self, model: GPT2, optimizer: AdamW, size: int):
         super().__init__(One(), model, optimizer)

@@ -1,11 +1,11 @@
-"""A model and its optimizer, trained by the workers of a group.
+"""Team: a model and its optimizer, trained by the workers of a group.
 
-A step, as each worker takes it:
+A step, in each worker:
 
     forward, backward     on its share of every batch; the gradient is that of its share of the mean loss
     reduce                the sum of all workers' gradients; with MPI it began during the backward pass
     norm                  from the squares that each worker adds up for its part of the gradients
-    update                its part of parameters and moments, or all of them where they are not shared out
+    update                its part of parameters and moments, or all of them if they are not sharded
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Team:
-    """What a program trains with: one process, several, or MPI, where every rank makes the same calls.
+    """Trains with one process, several, or MPI, where every rank makes the same calls.
 
     part   (start, stop) of the parameters that this worker updates; None for all of them
-    shard  whether each worker keeps parameters for all, but moments for its own part alone
+    shard  whether each worker keeps all parameters, but only the moments of its part
 
-    root   whether this process speaks for the team: prints, writes files
+    root   whether this process prints and writes files
     size   workers
     """
 
@@ -66,10 +66,10 @@ class Team:
         """One optimizer step. Returns the mean loss and the norm of its gradient.
 
         batches  a list of (inputs, targets), each (B, T): the gradients of all of them make one step
-        lr       learning rate, where it is not the optimizer's
-        clip     the norm that the gradient is scaled down to where it is longer; None for never
+        lr       learning rate, by default the optimizer's
+        clip     the largest norm: a longer gradient is scaled down to it; None for no clipping
 
-        Where loss or norm is not finite, parameters and moments stay as they were.
+        If loss or norm is not finite, parameters and moments stay unchanged.
         """
         check_batch(len(batches[0][0]), self.size)
         shares = [self._share(*batch) for batch in batches]
@@ -82,7 +82,7 @@ class Team:
         lr: float | None,
         clip: float | None,
     ) -> tuple[float, float]:
-        """step() as one worker takes it, on its shares of the batches; weight is their part of the whole."""
+        """step() in one worker, on its shares of the batches; weight is their part of the whole."""
         group, model = self.group, self.model
         reduction = group.reduction(model.flat_grads)
         loss = 0.0
@@ -102,12 +102,12 @@ class Team:
         return loss, norm
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
-        """The mean loss over a batch (B, T) in nats per token. Shares need not be equal here."""
+        """The mean loss over a batch (B, T) in nats per token, whose shares need not be equal."""
         mine = share(len(inputs), self.group.rank, self.size)
         return self.loss_on(inputs[mine], targets[mine], len(inputs))
 
     def loss_on(self, inputs: np.ndarray, targets: np.ndarray, count: int) -> float:
-        """loss() as one worker takes it, on its share of `count` sequences."""
+        """loss() in one worker, on its share of `count` sequences."""
         self.group.note("computing")
         weighted = self.model.loss(inputs, targets) * (len(inputs) / count) if len(inputs) else 0.0
         return self.group.total(weighted)[0]
@@ -116,17 +116,16 @@ class Team:
         mine = share(len(inputs), self.group.rank, self.size)
         return inputs[mine], targets[mine]
 
-    # -- what is kept
+    # -- moments
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """m and v of all that is trained, (n,) each, on the root; elsewhere they may be anything of that
-        shape."""
+        """m and v of all trained parameters, (n,) each, on the root; undefined elsewhere."""
         m, v = self.optimizer.m, self.optimizer.v
         n = self.model.flat_params.size
         return (self.group.gather(m, n), self.group.gather(v, n)) if self.shard else (m, v)
 
     def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:
-        """Take over m and v of all that is trained, as moments() returned them or filled since."""
+        """Set m and v of all trained parameters, as returned by moments()."""
         if self.shard:
             start, stop = self.part
             model = self.model
@@ -137,11 +136,11 @@ class Team:
     # -- agreement
 
     def from_root(self, function: Callable[[], Any]) -> Any:
-        """Gives every rank what function() returns on the root. A UserError there is raised everywhere."""
+        """Call function() on the root and return its result on all ranks. A UserError is raised on all."""
         return self.group.from_root(function)
 
     def wait_for_root(self) -> None:
-        """Return once the root has done what it did alone."""
+        """Wait until the root is done with work that it does alone."""
         if self.size > 1:
             self.group.wait_for_root()
 
@@ -150,4 +149,4 @@ class Team:
         return self.group.highest(number)
 
     def close(self) -> None:
-        """End what was started. The model stays as it is."""
+        """End the workers. The model stays as it is."""

@@ -1,8 +1,8 @@
-"""A limit on how long this process waits for others in a call that no signal and no error ends.
+"""A time limit for calls that wait for other processes, and that no signal or error ends.
 
 limit = TimeLimit(300.0, late)
 with limit:
-    ...               a call that may block; where it takes longer, late() is called on a thread of its own
+    ...               a call that may block; if it takes longer, late() is called on another thread
 with limit.patient():
     ...               the same with LONGER times as long
 """
@@ -14,16 +14,16 @@ import time
 from collections.abc import Callable, Iterator
 
 LOOK = 0.5  # seconds between looks at the clock
-LONGER = 10  # times as long may take what one process does alone while the others wait: saving, sampling
+LONGER = 10  # factor for work that one process does alone while the others wait: saving, sampling
 
 
 class TimeLimit:
-    """Counts the seconds that a block takes. Blocks within blocks count as one.
+    """Limits the seconds that a block takes. Nested blocks count as one.
 
     limit   seconds; 0: none
     late    called once, when a block has taken longer
 
-    Time in which this process stood still itself, stopped by Ctrl-Z with all the others, does not count.
+    Time in which this process was stopped, by Ctrl-Z with all the others, does not count.
     """
 
     def __init__(self, limit: float, late: Callable[[], object]):

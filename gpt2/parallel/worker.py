@@ -1,6 +1,6 @@
-"""The program of a worker process: it waits for a function, calls it, and sends back what came of it.
+"""The main loop of a worker process: receive a function, call it, send the result.
 
-Nothing is imported at the top that needs NumPy: which cores this process may use is settled first.
+Nothing imported at the top needs NumPy: the cores for this process are set first.
 """
 
 import faulthandler
@@ -18,17 +18,17 @@ from typing import Any
 
 from gpt2.errors import UserError
 
-# What a worker can be doing, for the message where it hangs. "waiting" is for other workers: not its fault.
+# What a worker is doing, for the message if it hangs. "waiting" means for other workers: not its fault.
 PHASES = ("starting", "idle", "working", "computing", "waiting", "reducing", "updating")
 
 
 class Worker:
-    """What a function that is called in a worker gets as its first argument.
+    """The first argument of functions that are called in a worker.
 
     rank, size  of this worker
     group       pipes.Pipes
     arrays      the shared arrays, by name
-    kept        a namespace for what one call leaves for the next
+    kept        a namespace for values from one call to the next
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Worker:
 
         self.rank, self.size = rank, size
         self.arrays = SharedArrays(layout, shared).arrays
-        self.beats = self.arrays["beats"][rank]  # (2,): signs of life so far, and the phase
+        self.beats = self.arrays["beats"][rank]  # (2,): number of heartbeats, and the phase
         self.group = Pipes(rank, size, readers, writers, self.beat)
         self.kept = SimpleNamespace()
 
     def beat(self, phase: str) -> None:
-        """A sign of life, and what comes now."""
+        """Heartbeat, with the phase that begins now."""
         self.beats[1] = PHASES.index(phase)
         self.beats[0] += 1
 
@@ -65,8 +65,8 @@ def main(
     layout: Mapping[str, tuple[tuple[int, ...], Any]],
     cores: Collection[int] | None,
 ) -> None:
-    """The life of a worker. Commands are (function, args), or None for the end."""
-    _be_quiet_about_signals()
+    """Run a worker. Commands are pickled (function, args); an empty one ends it."""
+    _ignore_signals()
     _end_with_parent()
     if cores:
         os.sched_setaffinity(0, cores)
@@ -89,7 +89,7 @@ def main(
 
 
 def _answer(worker, message):
-    """(kind, content): the result of a command, or what went wrong."""
+    """(kind, content): the result of a command, or its error."""
     from gpt2.parallel.pipes import PeerLost
 
     try:
@@ -103,20 +103,20 @@ def _answer(worker, message):
         return "error", traceback.format_exc()
 
 
-def _be_quiet_about_signals():
-    """A Ctrl-C, or a signal to the whole process group, is for the process that started this one: it still
-    needs its workers to finish the step and save. It ends them with SIGKILL, or by closing the pipe."""
+def _ignore_signals():
+    """Leave Ctrl-C and signals to the process group to the parent process: it still needs its workers to
+    finish the step and save, and ends them with SIGKILL, or by closing the pipe."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):  # blocked while this process was started
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1, all_threads=False)  # asked of a worker that hangs
+        faulthandler.register(signal.SIGUSR1, all_threads=False)  # sent to a worker that hangs
 
 
 def _end_with_parent():
-    """End this process at once when its parent is gone, whatever it is doing."""
+    """End this process at once when its parent is gone."""
     parent = multiprocessing.parent_process()
 
     def watch():

@@ -1,12 +1,12 @@
-"""Processes that call functions together: started, watched while they work, and never left behind.
+"""Worker processes: started, watched while they work, and always ended.
 
     workers = Workers(2, {"x": ((1000,), "float32")}, threads=1)
     with workers:
         results = workers.call(function, argument)      function(worker, argument) in each; results by rank
 
-`function` has to be one that a new process can import. Processes are spawned, not forked: a fork copies
-the locks of the BLAS's threads, but not the threads. As always with spawning, a script that starts them does
-so under `if __name__ == "__main__":`.
+`function` must be importable by a new process. Processes are spawned, not forked: a fork copies the locks of
+the BLAS's threads, but not the threads. As always with spawning, a script must start them under
+`if __name__ == "__main__":`.
 """
 
 import atexit
@@ -30,20 +30,20 @@ from gpt2.parallel.errors import WorkerError
 from gpt2.parallel.memory import SharedArrays
 
 START = 120.0  # seconds that a process may take to start and import NumPy
-LOOK = 0.5  # seconds between looks at signs of life
-LOST = 3.0  # seconds in which the cause must show after a worker has missed another one
-SMALL = 32 * 1024  # bytes that fit into a pipe, whatever the other end does
+LOOK = 0.5  # seconds between checks of heartbeats
+LOST = 3.0  # seconds to wait for the cause after a worker reports another one lost
+SMALL = 32 * 1024  # bytes that fit into a pipe's buffer
 
 
 class Workers:
-    """`size` processes with arrays in common.
+    """`size` processes with shared arrays.
 
-    arrays   name -> (shape, dtype): shared by all workers and this process, at first zeros
+    arrays   name -> (shape, dtype): shared by all workers and this process, initially zero
     threads  of NumPy's BLAS in each worker, set before NumPy is imported there
-    timeout  seconds without a sign of life after which a worker counts as hung; 0: never
-    pin      keep each worker to cores of its own
+    timeout  seconds without a heartbeat after which a worker counts as hung; 0: never
+    pin      pin each worker to its own cores
 
-    Whatever goes wrong in a worker ends all of them and is raised here: WorkerError, or its own UserError.
+    Any error in a worker ends all of them and is raised here: as WorkerError, or as its UserError.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Workers:
         self.memory = SharedArrays({**(arrays or {}), "beats": ((size, 2), "int64")})
         self.arrays = self.memory.arrays
         self.processes, self.connections = [], []
-        atexit.register(self.kill)  # before multiprocessing's own, which would wait for them
+        atexit.register(self.kill)  # runs before multiprocessing's handler, which waits for them
         try:
             self._start(threads, shares_of_cores(size) if pin else [None] * size)
         except OSError as error:
@@ -95,19 +95,19 @@ class Workers:
                 self.processes.append(process)
                 self.connections.append(mine)
                 theirs.append(commands)
-        # Copies of their ends held here would hide from a worker that the other end is gone
+        # Copies of their ends in this process would hide from a worker that the other end is gone
         for end in [*theirs, *(end for pipe in pipes.values() for end in pipe)]:
             end.close()
 
     def wait_until_ready(self) -> None:
-        """Return once every worker stands by. The shared memory then has no name any more."""
+        """Return once every worker is ready. The name of the shared memory is then removed."""
         if self.memory is not None:
             self._collect(START)
             self.memory.unlink()
             self.memory = None
 
     def call(self, function: Callable, *args: Any, each: Sequence[tuple] | None = None) -> list:
-        """Call function(worker, *args) in every worker at once; return what each returned, by rank.
+        """Call function(worker, *args) in every worker at once; return the results by rank.
 
         each  a list of further arguments, a tuple for each worker
         """
@@ -120,20 +120,20 @@ class Workers:
     def _send(self, messages):
         def send():
             for end, message in zip(self.connections, messages):
-                with contextlib.suppress(OSError):  # one that died is noticed by _collect, and named there
+                with contextlib.suppress(OSError):  # _collect reports one that died
                     end.send_bytes(message)
 
         if max(map(len, messages)) <= SMALL:
             send()
-        else:  # a worker that hangs would not take it, and the time limit would not be checked
+        else:  # a worker that hangs would block this, and the time limit would not be checked
             threading.Thread(target=send, daemon=True).start()
 
     # -- watching
 
     def _collect(self, limit):
-        """One answer of each worker, by rank. One that died, failed or hung for `limit` seconds ends all."""
+        """One answer per worker, by rank. One that died, failed or hung for `limit` seconds ends all."""
         answers, lost = {}, math.inf
-        signs = _Signs(self.arrays["beats"])
+        heartbeats = _Heartbeats(self.arrays["beats"])
         while len(answers) < self.size:
             waiting = [r for r in range(self.size) if r not in answers]
             ends = {self.connections[r]: r for r in waiting}
@@ -145,13 +145,13 @@ class Workers:
             for r in sorted(sentinels[s] for s in ready if s in sentinels):
                 self._end(f"{self._name(r)} {self._how_it_ended(r)}")
             if not ready:
-                self._look(signs, waiting, limit)
+                self._check_silence(heartbeats, waiting, limit)
             if time.monotonic() > lost or (lost < math.inf and len(answers) == self.size):
-                self._name_the_lost()
+                self._report_lost()
         return [answers[r] for r in range(self.size)]
 
     def _take_answer(self, r, answers):
-        """What kind of answer worker r gave; its content is put into `answers`."""
+        """Receive an answer of worker r into `answers`; returns its kind."""
         kind, content = self._receive(r)
         if kind in ("ready", "result", "lost"):
             answers[r] = None if kind == "lost" else content
@@ -163,22 +163,22 @@ class Workers:
         try:
             return self.connections[r].recv()
         except (EOFError, OSError):
-            return None, None  # it is ending; its sentinel will say how
+            return None, None  # it is ending; _how_it_ended reports how
 
-    def _look(self, signs, waiting, limit):
-        """Raise where a worker that owes an answer has been silent for `limit` seconds."""
-        silent = [r for r, seconds in enumerate(signs.silence()) if seconds > limit and r in waiting]
-        at_fault = [r for r in silent if signs.phase(r) != "waiting"]
+    def _check_silence(self, heartbeats, waiting, limit):
+        """Raise if a worker that has not answered has been silent for `limit` seconds."""
+        silent = [r for r, seconds in enumerate(heartbeats.silence()) if seconds > limit and r in waiting]
+        at_fault = [r for r in silent if heartbeats.phase(r) != "waiting"]
         if not at_fault and len(silent) < len(waiting):
-            return  # these wait for one that has been silent for a little less long, or is still at work
+            return  # these wait for one that is still within the limit
         r = (at_fault or silent)[0]
         if hasattr(signal, "SIGUSR1"):  # its traceback, on stderr
             with contextlib.suppress(OSError):
                 os.kill(self.processes[r].pid, signal.SIGUSR1)
                 time.sleep(0.2)
         self._end(
-            f"{self._name(r)} hung: no sign of life for {limit:g} seconds, last seen {signs.phase(r)}; "
-            "a longer --worker-timeout gives it more time"
+            f"{self._name(r)} hung: no heartbeat for {limit:g} seconds, last seen {heartbeats.phase(r)}; "
+            "--worker-timeout sets the limit"
         )
 
     def _fail(self, r, kind, content):
@@ -190,8 +190,8 @@ class Workers:
     def _name(self, r):
         return f"worker {r} of {self.size} (process {self.processes[r].pid})"
 
-    def _name_the_lost(self):
-        """Workers missed one that seems to be alive: its death was noticed by them first. Find it."""
+    def _report_lost(self):
+        """Report the worker that others have lost: they noticed its death before this process did."""
         connection.wait([process.sentinel for process in self.processes], timeout=LOST)
         for r, process in enumerate(self.processes):
             if process.exitcode is not None:
@@ -209,7 +209,7 @@ class Workers:
         except ValueError:
             name = f"signal {-code}"
         hint = {
-            "SIGKILL": "; the kernel does this where memory runs out, see dmesg",
+            "SIGKILL": "; the kernel does this when memory runs out, see dmesg",
             "SIGBUS": "; is /dev/shm full?",
         }.get(name, "")
         return f"was killed by {name}{hint}"
@@ -221,7 +221,7 @@ class Workers:
         raise WorkerError(message)
 
     def close(self) -> None:
-        """Let the workers end, and see to it that they did. The arrays stay as they are."""
+        """Ask the workers to end, and kill those that do not. The arrays stay valid."""
         with contextlib.suppress(OSError):
             for end in self.connections:
                 end.send_bytes(b"")
@@ -231,7 +231,7 @@ class Workers:
         self.kill()
 
     def kill(self) -> None:
-        """End all workers at once. May be called again."""
+        """End all workers at once. Idempotent."""
         atexit.unregister(self.kill)
         for process in self.processes:
             process.kill()
@@ -256,7 +256,7 @@ class Workers:
 
 
 def cannot_start(size: int, error: OSError) -> str:
-    """The error to raise where the system refuses to start `size` workers."""
+    """The message if the system refuses to start `size` workers."""
     limit = {errno.EMFILE: "open files (ulimit -n)", errno.EAGAIN: "processes (ulimit -u)"}.get(error.errno)
     advice = f"allow more {limit}, take" if limit else "take"
     return (
@@ -265,10 +265,10 @@ def cannot_start(size: int, error: OSError) -> str:
     )
 
 
-class _Signs:
-    """How long each worker has given no sign of life.
+class _Heartbeats:
+    """How long each worker has been silent.
 
-    Time in which this process stood still itself, stopped by Ctrl-Z with all the others, does not count.
+    Time in which this process was stopped, by Ctrl-Z with all the others, does not count.
     """
 
     def __init__(self, beats):
@@ -293,7 +293,7 @@ class _Signs:
 
 @contextlib.contextmanager
 def _environment(variables):
-    """os.environ with these variables, for processes started meanwhile."""
+    """Set environment variables, for processes started in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -308,7 +308,7 @@ def _environment(variables):
 
 @contextlib.contextmanager
 def _signals_blocked():
-    """Signals to stop put off; also for processes started meanwhile, until they have said what to do."""
+    """Block signals to stop, also in processes started meanwhile until they set their handlers."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

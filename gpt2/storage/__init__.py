@@ -1,1 +1,1 @@
-"""Files on the disk: written whole or not at all, locked, downloaded, and what lies in a run's folder."""
+"""Files: atomic writes, locks, downloads, and the layout of a run's folder."""

@@ -1,6 +1,6 @@
-"""The losses of a run as a small picture, without packages: an SVG for a notebook, a line for a terminal.
+"""The losses of a run as a small picture: an SVG for a notebook, a line for a terminal.
 
-Text and lines of the SVG take the colour of the page around, so that it can be read on light and dark.
+Text and lines of the SVG take the colour of the page, so it is readable on light and dark.
 """
 
 import math
@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike
 from gpt2.storage.metrics import Metrics, without_lag
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 240, 48, 16, 28, 34  # pixels
-OWN = "#2f81f7"  # of the validation: readable on white and on black
+VALIDATION = "#2f81f7"  # a colour readable on white and on black
 
 
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def bars(numbers: ArrayLike, columns: int = 40) -> str:
-    """Numbers as a row of bars, each the mean of its share of them; "" if fewer than two are finite.
+    """Numbers as a row of bars, each the mean of a share of them; "" if fewer than two are finite.
 
     >>> bars([3.0, 2.0, 1.5, 1.2, 1.1, 1.0])
     '█▄▂▁▁▁'
@@ -35,7 +35,7 @@ def bars(numbers: ArrayLike, columns: int = 40) -> str:
 
 
 def svg(run: Metrics) -> str:
-    """Training losses faint, their running mean on top, validations as points; "" where there are none."""
+    """Training losses faint, their running mean on top, validations as points; "" without numbers."""
     steps, losses = (numbers[np.isfinite(run.get("loss")[1])] for numbers in run.get("loss"))
     at, checks = (numbers[np.isfinite(run.get("val_loss")[1])] for numbers in run.get("val_loss"))
     everything = np.concatenate([losses, checks])
@@ -51,20 +51,20 @@ def svg(run: Metrics) -> str:
         y = TOP + (HEIGHT - TOP - BOTTOM) * (high - ys) / (high - low)
         return list(zip(x.round(1), y.round(1)))
 
-    parts = [_words(0, 16, f"{run.name}: loss, nats per token", "start")]
+    parts = [_text(0, 16, f"{run.name}: loss, nats per token", "start")]
     for tick in ticks:
         ((_, y),) = points(np.zeros(1), np.array([tick]))
         parts.append(f'<path d="M{LEFT},{y}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity="0.15"/>')
-        parts.append(_words(LEFT - 8, y + 4, f"{tick:g}", "end"))
+        parts.append(_text(LEFT - 8, y + 4, f"{tick:g}", "end"))
     for tick in round_numbers(0.0, last):
         ((x, _),) = points(np.array([tick]), np.array([low]))
-        parts.append(_words(x, HEIGHT - 12, f"{tick:g}", "middle"))
+        parts.append(_text(x, HEIGHT - 12, f"{tick:g}", "middle"))
     parts.append(_line(points(steps, losses), "currentColor", 0.3, 1))
     parts.append(_line(points(steps, without_lag(losses, len(losses) / 50)), "currentColor", 0.9, 1.6))
-    parts.append(_line(points(at, checks), OWN, 1, 2))
-    parts += [f'<circle cx="{x}" cy="{y}" r="3.5" fill="{OWN}"/>' for x, y in points(at, checks)]
+    parts.append(_line(points(at, checks), VALIDATION, 1, 2))
+    parts += [f'<circle cx="{x}" cy="{y}" r="3.5" fill="{VALIDATION}"/>' for x, y in points(at, checks)]
     if len(checks):
-        parts.append(_words(WIDTH - RIGHT, TOP + 8, f"validation {checks[-1]:.4g}", "end", OWN))
+        parts.append(_text(WIDTH - RIGHT, TOP + 8, f"validation {checks[-1]:.4g}", "end", VALIDATION))
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" style="max-width: {WIDTH}px; width: 100%"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} fill="none">{"".join(parts)}</svg>'
 
@@ -85,7 +85,7 @@ def _line(points: Sequence, colour: str, opacity: float, width: float) -> str:
     return f'<path d="{path}" stroke="{colour}" stroke-opacity="{opacity}" stroke-width="{width}"/>'
 
 
-def _words(x: float, y: float, text: str, anchor: str, colour: str = "currentColor") -> str:
+def _text(x: float, y: float, text: str, anchor: str, colour: str = "currentColor") -> str:
     style = 'font-family="sans-serif" font-size="12"'
     text = text.replace("&", "&amp;").replace("<", "&lt;")
     return f'<text x="{x}" y="{y}" {style} text-anchor="{anchor}" fill="{colour}">{text}</text>'

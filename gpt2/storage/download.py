@@ -1,9 +1,9 @@
-"""Files from the network: over https, with a time limit, checked, and never half written.
+"""Downloads over https, with a time limit, a checksum and atomic writes.
 
     fetch(url, path, sha256)     download to path, or raise UserError saying where to put the file by hand
-    find(name, sha256, folders)  the first folder that holds the file with the right content
+    find(name, sha256, folders)  the file in the first folder that has it
     cache_folder()               where downloads and token files are kept
-    data_folders()               where they are looked for
+    data_folders()               where data files are searched
 
 Environment: GPT2_CACHE_DIR moves the cache folder, GPT2_OFFLINE=1 forbids every download.
 """
@@ -23,14 +23,14 @@ from gpt2.errors import UserError, reason
 from gpt2.storage.files import write_atomically
 
 TIMEOUT = 15.0  # seconds without an answer before a download counts as failed
-LONGEST = 600.0  # seconds for the whole of a file; a server may send a byte now and then for ever
-LARGEST = 64 << 20  # bytes; a server that sends more than this is not sending what was asked for
+LONGEST = 600.0  # seconds for a whole file; a server may send a byte now and then for ever
+LARGEST = 64 << 20  # bytes; a server that sends more is not sending the requested file
 
 
 def cache_folder() -> Path:
-    """The folder for downloads and token files. It is made when something is first written there.
+    """The folder for downloads and token files, created on the first write.
 
-    Raises UserError where the user has no home folder and no other is named.
+    Raises UserError if the user has no home folder and GPT2_CACHE_DIR is not set.
     """
     if os.environ.get("GPT2_CACHE_DIR"):
         return Path(os.environ["GPT2_CACHE_DIR"])
@@ -54,7 +54,7 @@ def _home():
 
 
 def data_folders() -> list[Path]:
-    """Where data may lie: the folder that GPT2_DATA_DIR names, then the cache folder, where there are any."""
+    """The folders to search for data: GPT2_DATA_DIR, then the cache folder, if they exist."""
     folders = [Path(os.environ["GPT2_DATA_DIR"])] if os.environ.get("GPT2_DATA_DIR") else []
     with contextlib.suppress(UserError):
         folders.append(cache_folder())
@@ -70,17 +70,17 @@ def sha256_of(path: str | Path) -> str:
 def find(name: str, sha256: str, folders: Iterable[str | Path]) -> Path | None:
     """Path of the first `folder/name` whose content has this SHA-256, or None.
 
-    A file of the right name with other content is an error: to use it would train on something else, and to
-    pass over it in silence would leave its owner wondering.
+    A file of the right name with other content is an error: using it would train on something else, and
+    skipping it silently would be confusing.
     """
     for folder in folders:
         path = Path(folder) / name
         if not path.is_file():
             continue
-        found = sha256_of(path)
-        if found != sha256:
+        digest = sha256_of(path)
+        if digest != sha256:
             raise UserError(
-                f"{path}: SHA-256 is {found[:12]}..., expected {sha256[:12]}...; "
+                f"{path}: SHA-256 is {digest[:12]}..., expected {sha256[:12]}...; "
                 "the file is damaged or another version. Remove it or replace it"
             )
         return path
@@ -91,8 +91,8 @@ def fetch(url: str, path: str | Path, sha256: str, timeout: float = TIMEOUT) -> 
     """Download `url` to `path` and return the path.
 
     The content goes to a temporary file in the same folder, is checked against `sha256`, and is then renamed,
-    so that `path` either does not exist or is whole. Raises UserError, in one line, for everything that the
-    network can do wrong.
+    so that `path` either does not exist or is whole. Raises UserError, in one line, for every failure of the
+    network.
     """
     path = Path(path)
     advice = f"put the file there by hand, or the same file into the folder named by GPT2_DATA_DIR: {path}"
@@ -107,10 +107,10 @@ def fetch(url: str, path: str | Path, sha256: str, timeout: float = TIMEOUT) -> 
         cause = getattr(error, "reason", None) or error
         why = reason(cause) if isinstance(cause, BaseException) else cause
         raise UserError(f"cannot download {url}{_proxy(url)} ({why}); {advice}") from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != sha256:
         raise UserError(
-            f"{url}: SHA-256 of what arrived is {found[:12]}..., expected {sha256[:12]}... "
+            f"{url}: SHA-256 of what arrived is {digest[:12]}..., expected {sha256[:12]}... "
             f"(a proxy's page?); {advice}"
         )
     write_atomically(path, content)
@@ -118,11 +118,11 @@ def fetch(url: str, path: str | Path, sha256: str, timeout: float = TIMEOUT) -> 
 
 
 def _content(answer, url):
-    """What the server sends, at most LARGEST bytes and one. OSError where it does not come to an end in time,
-    ends early, or comes from an address without https that the server pointed to."""
+    """The content that the server sends, at most LARGEST + 1 bytes. OSError if it takes too long, ends early,
+    or was redirected to an address without https."""
     final = getattr(answer, "url", url)
     if not final.startswith("https://"):
-        raise OSError(f"it points to {final}, which is not https")
+        raise OSError(f"it redirects to {final}, which is not https")
     end = time.monotonic() + LONGEST
     content = bytearray()
     while len(content) <= LARGEST:
@@ -138,7 +138,7 @@ def _content(answer, url):
 
 
 def _proxy(url):
-    """The words " through the proxy HOST:PORT" where there is one; without its user name and password."""
+    """ " through the proxy HOST:PORT" if there is one, without its user name and password."""
     parts = urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme)
     if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):

@@ -1,17 +1,17 @@
-"""Files that appear whole or not at all, and several that belong together at once.
+"""Atomic writes of one file, or of several that belong together.
 
     write_atomically(path, content)    bytes, or an iterable of them
     write_together({path: content})    several files of one folder, the one that names the set first
-    with replacing(path) as file:      one, for a writer that goes back and forth
-    check_whole(path)                  refuses a set whose files may not belong together
+    with replacing(path) as file:      one file, for a writer that seeks
+    check_whole(path)                  raises if the files of a set may not belong together
 
-What is written goes into temporary files in the same folder, readable by their owner alone (mode 0600). The
-disk confirms them (fsync), then they are renamed over the old files, whose modes they take. A process that is
-killed at any moment leaves the old file or the new one. Of several files the old ones or the new ones are
-there, or a mark beside the first says that the renames were interrupted.
+Content goes to temporary files in the same folder, readable by their owner alone (mode 0600), is synced to
+the disk (fsync), and then renamed over the old files, whose modes it keeps. A process that is killed at any
+moment leaves the old file or the new one. For several files, either all are old or all are new, or a marker
+beside the first says that the renames were interrupted.
 
-A process holds a lock on each temporary file that it writes. Those that a killed process left are removed by
-whoever next writes to the folder.
+A process holds a lock on each temporary file that it writes. Those of a killed process are removed by the
+next one that writes to the folder.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ from gpt2.errors import UserError
 from gpt2.storage.lock import lock_file
 
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-TEMPORARY = re.compile(r"\.gpt2-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")  # this machine, and a random number
+TEMPORARY = re.compile(r"\.gpt2-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")  # machine, and a random number
 IDLE = 86400.0  # seconds without a write after which a temporary file of another machine is a leftover
 
 
 def _new_mode():
-    """The mode that this process gives to new files. umask can only be read by setting it."""
+    """The mode of new files of this process. umask can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return 0o666 & ~mask
@@ -44,7 +44,7 @@ NEW_MODE = _new_mode()  # read once, before there are threads that create files
 
 
 def made_folder(path: str | Path) -> Path:
-    """The folder, made where it is not there yet. Raises UserError where it cannot be made."""
+    """Create the folder if needed, and return it. Raises UserError if it cannot be created."""
     path = Path(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -55,10 +55,10 @@ def made_folder(path: str | Path) -> Path:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A file open for writing bytes, which takes the place of `path` at the end of the block.
+    """A file open for writing bytes, which replaces `path` at the end of the block.
 
-    Where the block raises, or the disk refuses, `path` is as it was and the temporary file is gone. OSError
-    comes through as it is.
+    If the block raises, or the disk fails, `path` is unchanged and the temporary file is removed. OSError is
+    not converted.
     """
     with replacing_together([Path(path)]) as (file,):
         yield file
@@ -66,11 +66,11 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_together(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
-    """Files open for writing bytes, which take the places of `paths` at the end of the block.
+    """Files open for writing bytes, which replace `paths` at the end of the block.
 
-    paths   in one folder; the first names the set, and `check_whole` is asked about it
+    paths   in one folder; the first identifies the set for `check_whole`
 
-    Until all are written and confirmed by the disk nothing is renamed. Raises as `replacing` does.
+    Nothing is renamed until all are written and synced. Raises as `replacing` does.
     """
     folder = paths[0].parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def _temporary(folder, staged, stack):
     """A new temporary file, open and locked; its path is added to `staged`."""
     while True:
         path = folder / f".gpt2-{HOST}-{secrets.token_hex(8)}.tmp"
-        # x: a link in its place is not followed
+        # x: does not follow a link
         file = open(path, "xb", opener=_private)
         staged.append(path)
         stack.enter_context(file)
@@ -107,7 +107,7 @@ def _temporary(folder, staged, stack):
 
 
 def _rename(staged, paths):
-    """Rename the temporary files to `paths`, several while a mark stands beside the first."""
+    """Rename the temporary files to `paths`; several under a marker beside the first."""
     if len(paths) > 1:
         _rename_marked(staged, paths, _mark(paths[0]))
     else:
@@ -117,7 +117,7 @@ def _rename(staged, paths):
 
 
 def _rename_marked(staged, paths, mark):
-    """Rename files, one process at a time. The mark stays if it fails between two of them."""
+    """Rename files, one process at a time. The marker stays if this fails between two of them."""
     with _locked(mark) as file:
         renamed = os.fstat(file.fileno()).st_size  # not 0: left by a process that was killed
         try:
@@ -136,7 +136,7 @@ def _rename_marked(staged, paths, mark):
 
 
 def _locked(path):
-    """The file at `path`, made if it is not there, once no other process has it locked."""
+    """Open or create the file at `path`, and wait until this process has the lock."""
     while True:
         file = open(path, "ab", opener=_private)
         with suppress(FileNotFoundError):
@@ -151,7 +151,7 @@ def _mark(path):
 
 
 def check_whole(path: str | Path) -> None:
-    """Raise UserError where replacing `path`, and the files that belong to it, was interrupted."""
+    """Raise UserError if replacing `path`, and the files that belong to it, was interrupted."""
     mark = _mark(Path(path))
     if mark.exists():
         raise UserError(
@@ -161,9 +161,9 @@ def check_whole(path: str | Path) -> None:
 
 
 def write_together(contents: Mapping[Path, bytes | Iterable[bytes]]) -> None:
-    """Write several files of one folder, each given as bytes or an iterable of them; the first names the set.
+    """Write several files of one folder, each as bytes or an iterable of them; the first identifies the set.
 
-    Raises UserError where that cannot be done; older files are then untouched, or `check_whole` refuses them.
+    Raises UserError on failure; older files are then unchanged, or `check_whole` raises.
     """
     try:
         with replacing_together(list(contents)) as files:
@@ -175,15 +175,15 @@ def write_together(contents: Mapping[Path, bytes | Iterable[bytes]]) -> None:
 
 
 def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None:
-    """Write bytes, or an iterable of them, to `path` so that no reader ever sees a part of them.
+    """Write bytes, or an iterable of them, to `path`, atomically.
 
-    Raises UserError where that cannot be done; an older file is then untouched.
+    Raises UserError on failure; an older file is then unchanged.
     """
     write_together({Path(path): content})
 
 
 def sweep(folder: str | Path) -> None:
-    """Remove the temporary files in `folder` that killed processes left. What cannot be removed stays."""
+    """Remove the temporary files in `folder` that killed processes left, as far as possible."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in list(entries):
             if match := TEMPORARY.fullmatch(entry.name):
@@ -192,7 +192,7 @@ def sweep(folder: str | Path) -> None:
 
 
 def sweep_below(folder: str | Path) -> None:
-    """The same in each folder that lies in `folder`."""
+    """Sweep each folder in `folder`."""
     for path in Path(folder).glob("*"):
         sweep(path)
 
@@ -206,7 +206,7 @@ def _sweep_file(path, here):
     with _opened(path) as file, _opened(path) as again:
         if not lock_file(file):
             return
-        seen = here and not lock_file(again)  # a second lock that is given says that there are none
+        seen = here and not lock_file(again)  # getting a second lock means that locks have no effect
         idle = time.time() - os.fstat(file.fileno()).st_mtime > IDLE
         if os.name == "posix" and (seen or idle):
             os.unlink(path)
@@ -224,7 +224,7 @@ def _private(path, flags):
 
 
 def mode_of(path: str | Path) -> int:
-    """The mode of the file that is replaced, or that of a new one."""
+    """The mode of the file that is replaced, or of a new one."""
     try:
         return os.stat(path).st_mode & 0o777
     except OSError:
@@ -232,7 +232,7 @@ def mode_of(path: str | Path) -> int:
 
 
 def _sync_folder(folder):
-    """Have the disk confirm the rename. Windows has no such call and needs none."""
+    """Sync the rename to the disk. Windows has no such call and needs none."""
     if os.name != "posix":
         return
     try:

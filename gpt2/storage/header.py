@@ -13,7 +13,7 @@ LONGEST_HEADER = 64 << 20  # bytes; a header is some kilobytes, plus the setting
 
 
 def load_state(path: str | Path) -> dict[str, Any]:
-    """The state alone, from the header. The checksum is not looked at: `load` does that with the arrays."""
+    """Only the state, from the header. The checksum is not verified: `load` does that with the arrays."""
     path = Path(path)
     try:
         with open(path, "rb") as file:

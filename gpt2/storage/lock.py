@@ -1,11 +1,11 @@
-"""A lock on a folder: one program at a time writes to it.
+"""Lock a folder: only one program at a time writes to it.
 
     with Lock(folder):
         ...                 a second Lock on the folder is a UserError that says who has it
 
-The operating system holds the lock, on the open file FOLDER/lock, and lets go of it when the process ends,
-in whatever way. After kill -9 or a power cut the file is still there, but not locked: the next one takes
-it. The text in it says who has the lock; nothing depends on it.
+The operating system holds the lock, on the open file FOLDER/lock, and releases it when the process ends.
+After kill -9 or a power cut the file still exists, but is not locked. Its text names the holder; nothing
+depends on it.
 """
 
 import errno
@@ -21,18 +21,17 @@ from typing import IO
 from gpt2.errors import UserError
 
 NAME = "lock"
-FAR = 1 << 30  # Windows locks bytes, which no other program can read then: a byte far behind the text
+FAR = 1 << 30  # Windows locks bytes against reading: so lock a byte far behind the text
 LONGEST = 200  # bytes of text that are shown
-POLL = 0.1  # seconds between attempts of who waits for a lock
-# What a file system answers that has no locks, as some on a network do. One runs there without.
+POLL = 0.1  # seconds between attempts to lock
+# Errors of file systems without locks, such as some network ones; locking is skipped there.
 WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 
 class Lock:
-    """The lock of `folder`, taken at once; given back by release(), or at the end of a with block.
+    """The lock of `folder`, acquired at once; freed by release(), or at the end of a with block.
 
-    Raises UserError where another program, or another Lock in this one, has it, and where the folder cannot
-    be written to.
+    Raises UserError if another program, or another Lock here, has it, or if the folder is not writable.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -43,16 +42,16 @@ class Lock:
             self._file.truncate(0)
             self._file.write(holder.encode())
         except OSError:
-            pass  # a full disk; the lock holds without a text
+            pass  # a full disk; the lock works without text
 
     def release(self) -> None:
-        """Give the lock back and remove its file. May be called again."""
+        """Release the lock and remove its file. Idempotent."""
         file, self._file = self._file, None
         if file is None:
             return
-        # First removed, then given back: whoever comes in between sees that its file is not the one in the
-        # folder, and tries again. Windows cannot remove an open file, so there it is the other way round, and
-        # removing fails where another program has the file open by then.
+        # Remove first, then release: a program that opens it in between sees that its file is not the one in
+        # the folder, and tries again. Windows cannot remove an open file, so there the order is reversed, and
+        # removing fails if another program has the file open by then.
         if sys.platform != "win32":
             _remove(self.path)
         file.close()
@@ -94,15 +93,15 @@ class Lock:
                     return file
             except FileNotFoundError:
                 pass
-            file.close()  # who had it before has removed the file since it was opened here
+            file.close()  # the previous holder removed the file after it was opened here
 
 
 @contextmanager
 def turn(path: str | Path) -> Iterator[None]:
-    """Hold the lock of the file `path`, which is made for it, once whoever has it has let go of it.
+    """Wait for the lock of the file `path`, which is created for it, and hold it in the block.
 
-    For work that one of several programs does for all: each looks first whether it has been done. Raises
-    UserError where the file cannot be written.
+    For work that one of several programs does for all: each first checks whether it is done. Raises UserError
+    if the file cannot be written.
     """
     try:
         file = open(path, "ab")
@@ -114,13 +113,13 @@ def turn(path: str | Path) -> Iterator[None]:
         try:
             yield
         finally:
-            _remove(Path(path))  # whoever waited has it open; the next one makes another
+            _remove(Path(path))  # those that wait have it open; others create a new one
 
 
 def lock_file(file: IO) -> bool:
     """Lock an open file until it is closed, without waiting; False: another program has locked it.
 
-    True as well on a file system without locks.
+    Also True on a file system without locks.
     """
     try:
         if sys.platform == "win32":
@@ -141,4 +140,4 @@ def _remove(path):
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        pass  # it stays behind and does no harm
+        pass  # a leftover file is harmless

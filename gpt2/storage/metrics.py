@@ -1,7 +1,7 @@
-"""The lines of metrics.jsonl, read back: what a run measured, as arrays.
+"""Read metrics.jsonl: the measurements of a run, as arrays.
 
 train.py writes a line a step {step, loss, lr, grad_norm, seconds, ...}, a line a validation {step, val_loss},
-and a line a sample {step, sample}. A run may still be going on: a last line that is not whole is left out.
+and a line a sample {step, sample}. The run may still be going on: an incomplete last line is skipped.
 """
 
 import json
@@ -17,19 +17,19 @@ from gpt2.storage import runs
 
 @dataclass(frozen=True)
 class Metrics:
-    """One run's course.
+    """The measurements of one run.
 
     name     the run's folder, as given
-    values   what was measured -> (steps, numbers), two float64 arrays of one length: loss and val_loss in
+    values   name -> (steps, numbers), two float64 arrays of equal length: loss and val_loss in
              nats per token, lr, grad_norm, seconds (of a step), tokens_per_second, gflops, ...
     """
 
     name: str
     values: dict
 
-    def get(self, what: str) -> tuple[np.ndarray, np.ndarray]:
-        """(steps, numbers) of a measurement; two empty arrays where there is none."""
-        return self.values.get(what, (np.empty(0), np.empty(0)))
+    def get(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """(steps, numbers) of a measurement; two empty arrays if there is none."""
+        return self.values.get(name, (np.empty(0), np.empty(0)))
 
 
 def read(folder: str | Path) -> Metrics:
@@ -39,11 +39,11 @@ def read(folder: str | Path) -> Metrics:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        content = b""  # a run that has only just begun
+        content = b""  # a run that has just begun
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     points: dict[str, list] = {}
-    whole = content.split(b"\n")[:-1]  # what follows the last line break is not
+    whole = content.split(b"\n")[:-1]  # what follows the last line break is incomplete
     for number, line in enumerate(whole, 1):
         for name, step, value in _points(path, number, line):
             points.setdefault(name, []).append((step, value))
@@ -64,21 +64,21 @@ def _points(path, number, line):
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        raise UserError(f"{path}: line {number} is none that train.py writes; is it another file?") from None
+        raise UserError(f"{path}: line {number} was not written by train.py; is it another file?") from None
     for name, value in numbers.items():
         yield name, step, value
 
 
 def without_lag(numbers: np.ndarray, span: float) -> np.ndarray:
-    """A running mean from both ends: the one comes late where the other comes early. Same length."""
+    """The average of running means from both ends, whose lags cancel. Same length."""
     back = smoothed(numbers[::-1], span)[::-1]
     return (smoothed(numbers, span) + back) / 2
 
 
 def smoothed(numbers: np.ndarray, span: float) -> np.ndarray:
-    """A running mean that forgets over `span` numbers, corrected at its start as Adam's is. Same length.
+    """An exponential running mean over about `span` numbers, bias-corrected as in Adam. Same length.
 
-    Numbers that are not finite are passed over.
+    Numbers that are not finite are skipped.
     """
     keep = 1.0 - 1.0 / max(span, 1.0)
     mean = weight = 0.0

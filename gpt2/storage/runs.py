@@ -1,4 +1,4 @@
-"""A run's folder: which files lie in it, and which folder is meant. Needs no NumPy."""
+"""Folders of runs: their files, new ones, and the newest one. Needs no NumPy."""
 
 from pathlib import Path
 
@@ -18,9 +18,9 @@ RUNS = Path("runs")
 
 
 def new(name: str, out: str = "") -> Path:
-    """The folder for a new run, made here: two runs that start together get two folders.
+    """Create the folder for a new run; two runs that start together get two folders.
 
-    Without `out` it is runs/NAME-N with the first free N. With `out` there may be a run in it: lock the
+    Without `out` it is runs/NAME-N with the first free N. With `out` it may contain a run: lock the
     folder, then `clear` it.
     """
     if not out:
@@ -30,25 +30,25 @@ def new(name: str, out: str = "") -> Path:
         if folder.exists() and not folder.is_dir():
             raise FileExistsError(None, "this is a file, expected a folder")
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
         raise UserError(f"--out {folder}: {getattr(error, 'strerror', None) or error}") from None
     return folder
 
 
 def clear(folder: Path, overwrite: bool = False) -> None:
-    """Remove the run that was in `folder`. UserError where there is one that is not to be overwritten, or a
-    file that is no run's and that one would replace.
+    """Remove the run in `folder`. Raises UserError for an existing run without `overwrite`, or for other
+    files that the new run would replace.
     """
-    there = [file for file in FILES if (folder / file).exists()]
-    if SETTINGS in there and not overwrite:
+    existing = [file for file in FILES if (folder / file).exists()]
+    if SETTINGS in existing and not overwrite:
         raise UserError(
-            f"--out {folder} holds a run already; go on with it by --resume {quoted(folder)}, "
+            f"--out {folder} holds a run already; continue it with --resume {quoted(folder)}, "
             "replace it with --overwrite, or give another folder"
         )
-    if there and not overwrite:
+    if existing and not overwrite:
         raise UserError(
-            f"--out {folder} holds {there[0]}, which a run would replace; give another folder, or replace it "
-            "with --overwrite"
+            f"--out {folder} holds {existing[0]}, which a run would replace; give another folder, or "
+            "replace it with --overwrite"
         )
     _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
 
@@ -78,7 +78,7 @@ def _first_free(name):
 
 
 def existing(folder: str | Path | None) -> Path:
-    """`folder` as a Path if a run is in it; for an empty name the newest run in runs/. Else UserError."""
+    """`folder` as a Path if it has a run; for an empty name the newest run in runs/. Otherwise UserError."""
     if not folder:
         return newest()
     try:
@@ -90,16 +90,16 @@ def existing(folder: str | Path | None) -> Path:
 
 
 def newest() -> Path:
-    """The run in runs/ that was saved last, or UserError where there is none, or it is not known."""
-    found = newest_first()
-    if not found:
+    """The run in runs/ that was saved last, or UserError if there is none, or it is unknown."""
+    saved = newest_first()
+    if not saved:
         raise UserError(f"no run in {RUNS.absolute()}; train one with: {typed('gpt2 train')}")
-    alike = [run for run in found if turn(run) in (turn(found[0]), None)]
+    alike = [run for run in saved if turn(run) in (turn(saved[0]), None)]
     if len(alike) > 1:
         raise UserError(
             f"the checkpoints of {alike[0]} and {alike[1]} do not say which was saved last; name the run"
         )
-    return found[0]
+    return saved[0]
 
 
 def newest_first() -> list[Path]:
@@ -108,21 +108,21 @@ def newest_first() -> list[Path]:
 
 
 def turn(run: Path) -> int | None:
-    """The number that grows with each turn that runs take at saving; 0 in a run of an earlier version.
+    """The serial number of a run's last save, across all runs in runs/.
 
-    None where the run's last checkpoint cannot be read.
+    None if the run's last checkpoint cannot be read.
     """
     try:
-        found = load_state(run / LAST).get("turn", 0)
+        number = load_state(run / LAST).get("turn", 0)
     except (UserError, AttributeError):
         return None
-    return found if type(found) is int else None
+    return number if type(number) is int else None
 
 
 def next_turn(folder: Path) -> int:
-    """The turn with which a run is saved into `folder`: above those of all other runs in runs/.
+    """The turn for saving a run into `folder`: above those of all other runs in runs/.
 
-    It does not go by the time: a clock may be set, and a copy has the date of copying.
+    Not a time: clocks are changed, and a copy has the date of copying.
     """
     own = (turn(folder) if (folder / LAST).exists() else 0) or 0
     others = [turn(run) or 0 for run in newest_first() if run.resolve() != folder.resolve()]

@@ -5,23 +5,23 @@
     for step in steps(Settings(data="my.txt", steps=200)):
         print(step.number, step.loss, step.val_loss)
 
-    Settings, from_preset        everything that decides what a run computes; by name: from_preset("llm.c")
+    Settings, from_preset        all settings of a run; those of a preset: from_preset("llm.c")
     steps(settings)              an iterator: a Step after every optimizer step
     train(settings, callbacks)   all steps at once, with functions that are called after each; returns the Run
     opened(settings)             a context with the Run itself, for steps(run) or a loop of another kind
-    resumed_settings(folder)     the settings with which `train(..., resume=True)` goes on with a run
-    Step, Run, Reporter          what was done, what is trained, and what reports it
+    resumed_settings(folder)     the settings to resume a run with `train(..., resume=True)`
+    Step, Run, Reporter          the result of a step, a run in its folder, and the output of a run
 
-How it is put together, in the order of a run:
+The modules, in the order of a run:
 
     flags.py, settings.py     a frozen dataclass as command line and TOML file; the settings of a run
     program.py, console.py    the program: before NumPy is imported, and after
-    kernels.py, products.py   which kernels of BLAS it is to load, and what is timed to see
+    kernels.py, products.py   choose the kernels of OpenBLAS by timing products
     recipe.py                 presets, and the shape of weights to start from
-    resolve.py, build.py      what the settings come to here: the model, the optimizer and the team of a run
-    run.py                    its steps and its files
+    resolve.py, build.py      settings to model, optimizer and team
+    run.py                    a run's steps and files
     session.py, loop.py       opening a run; validations, samples, steps and checkpoints in their order
-    reporters.py, llmc.py     whose lines are printed; step.py, flops.py and cost.py help them
+    reporters.py, llmc.py     the log formats; step.py, flops.py and cost.py have their figures
 """
 
 import importlib
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpt2.train.settings import Settings, resumed_settings
     from gpt2.train.step import Step
 
-# Loaded on first use: the program sets the number of threads before NumPy is loaded, and lies in this package
+# Loaded on first use: the program in this package sets the number of threads before NumPy is loaded
 _EXPORTS = {
     "Reporter": "gpt2.train.reporters",
     "Run": "gpt2.train.run",

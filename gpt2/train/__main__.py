@@ -1,4 +1,4 @@
-"""Train a model, or go on with a run."""
+"""Train a model, or resume a run."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a run is made of, from its settings: the tokenizer, the model, the optimizer, and who trains it."""
+"""Build the parts of a run from its settings: the model, the optimizer, and the team that trains it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,12 +38,11 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
 def make_model(
     config: GPT2Config, s: Settings, start: Pretrained | None = None, base: Pretrained | None = None
 ) -> GPT2:
-    """The GPT2 of these settings, with the weights of `start` where there are some.
+    """The GPT2 of these settings, with the weights of `start` if given.
 
-    base   of a run that goes on: the weights that what it has trained stands on, where its checkpoints do not
-           hold them
+    base   for a resumed run: the frozen base weights, if its checkpoints do not hold them
 
-    A backward that is not known or cannot be had is one line.
+    Raises UserError for an unknown or impossible backward.
     """
     if start is not None and start.config.vocab_size != config.vocab_size:
         raise UserError(
@@ -60,8 +59,8 @@ def make_model(
     check_layers(model, s, start)
     if start is not None:
         start.into(model)
-        there = dict(start.description.shapes)  # adapters that were not in the file start here
-        new = {name for name in model.params if name not in there}
+        shapes = dict(start.description.shapes)  # new adapters are initialised
+        new = {name for name in model.params if name not in shapes}
         initialise(model.params, model.description, s.seed, new)
     if base is not None:
         base.into(model)
@@ -69,10 +68,10 @@ def make_model(
 
 
 def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
-    """Raise UserError where the weights or the lines of a run are not for a model with its own layers."""
+    """Raise UserError if the weights or the log format do not fit a model with own layers."""
     d = model.description
     if s.lines == "llm.c" and not d.standard:
-        raise UserError(f"--lines llm.c: tells of GPT-2 alone, and this model has own layers: {d.summary()}")
+        raise UserError(f"--lines llm.c: only for GPT-2, and this model has own layers: {d.summary()}")
     if start is None:
         return
     before = start.description
@@ -82,14 +81,14 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
             f"--train {tuning.train} --lora-alpha {tuning.lora_alpha:g} --lora-targets {tuning.lora_targets}"
         )
         raise UserError(
-            f"--init {s.init}: has adapters, {tuning.summary()}; go on with the same ({same}), or take them "
-            f"into the weights first: {typed(f'gpt2 convert {quoted(s.init)} merged --merge')}"
+            f"--init {s.init}: has adapters, {tuning.summary()}; continue with the same ({same}), or merge "
+            f"them first: {typed(f'gpt2 convert {quoted(s.init)} merged --merge')}"
         )
     if not before.gpt2 and d.gpt2:
         raise UserError(
             f"--init {s.init}: made with own layers ({before.summary()}); give them: --layers FILE.py"
         )
-    new = () if before.lora is not None else d.adapters  # these start here
+    new = () if before.lora is not None else d.adapters
     if before.shapes != tuple((name, shape) for name, shape in d.shapes if name not in new):
         other = next(name for name, _ in {*before.shapes} ^ {*d.shapes})
         raise UserError(
@@ -100,12 +99,12 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
 
 @contextmanager
 def errors_as_flags(s: Settings) -> Iterator[None]:
-    """Says what is wrong with model_options(s) in the words of the command line."""
+    """Convert errors about model_options(s) to UserErrors that name the flag."""
     try:
         yield
     except OptionError as error:
         raise UserError(error.as_flag) from None
-    except NotImplementedError as error:  # the compiler cannot derive what --backward asks for
+    except NotImplementedError as error:  # the compiler cannot derive this --backward
         raise UserError(f"--backward {s.backward}: {error}") from None
 
 
@@ -129,15 +128,15 @@ def make_optimizer(model: GPT2, s: Settings) -> AdamW:
 def start_team(
     s: Settings, model: GPT2, optimizer: AdamW, group: Any, fingerprint: Callable[[], int]
 ) -> tuple[Any, list[str]]:
-    """Whoever --parallel says trains the model, and what there is to note about it.
+    """Start the team for --parallel; returns it, and notes for the log.
 
-    group        what gpt2.parallel.join gave
-    fingerprint  a number that tells the tokens from others: all ranks of an MPI job must have the same
+    group        result of gpt2.parallel.join
+    fingerprint  returns a checksum of the tokens, which must be the same on all ranks of an MPI job
     """
     notes = []
     if s.parallel != "mpi" and launched_ranks() > 1:
         notes.append(
-            f"this is one of {launched_ranks()} processes of mpiexec, each with a run of its own; "
+            f"this is one of {launched_ranks()} processes of mpiexec, each with a separate run; "
             "--parallel mpi makes them one"
         )
     if s.parallel == "processes":
@@ -160,7 +159,7 @@ def start_team(
 
 
 def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
-    """The team of --parallel processes, and notes: with fewer workers where their memory is not to be had."""
+    """Start the team for --parallel processes, with fewer workers if memory is short; also returns notes."""
     workers, notes = number_of_workers(s, model.config)
     while True:
         try:
@@ -185,7 +184,7 @@ def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> t
 
 
 def number_of_workers(s: Settings, config: GPT2Config) -> tuple[int, list[str]]:
-    """--workers as a number, and what there is to note; auto is what turns out to be the fastest here."""
+    """--workers as a number, and notes; auto is the fastest number, by measuring."""
     if s.workers == "auto":
         best, times = auto.choose(
             config,

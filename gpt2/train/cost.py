@@ -1,7 +1,7 @@
-"""What a training step takes, before it is taken: memory by kind, arithmetic, time.
+"""Estimate a training step: memory by kind, arithmetic, time.
 
-Parameters, gradients and moments are counted. What a step needs besides, and how long it takes, is measured
-on models of the same width with one and with two blocks: every further block adds what the second one added.
+Parameters, gradients and moments are counted. The other memory of a step, and its time, are measured
+on models of the same width with one and with two blocks: every further block adds as much as the second.
 """
 
 import dataclasses
@@ -16,25 +16,24 @@ from gpt2.errors import UserError
 from gpt2.machine import free_memory
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
-from gpt2.model.gpt2 import GPT2, lent_range
+from gpt2.model.gpt2 import GPT2, scratch_range
 from gpt2.model.optimizer import AdamW
 from gpt2.train.flops import gflop, training_flops
 
-LINE = 16  # numbers in a cache line, at most
-REPEATS = 2  # of a step, after a first one that compiles; the quicker counts
+LINE = 16  # most numbers in a cache line
+REPEATS = 2  # timed steps, after one that compiles; the faster counts
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of training with one process.
+    """The cost of training with one process.
 
-    parameters    how many numbers
-    bytes         kind -> bytes: parameters, gradients, moments, activations (with everything else that is in
-                  memory for the length of a step only, at its highest)
+    parameters    their number
+    bytes         kind -> bytes: parameters, gradients, moments, activations (including all temporary memory
+                  of a step, at its peak)
     flops         operations in a step's matrix products
-    seconds       estimated for a step; None where not even two blocks fit in memory, so that no step could be
-                  tried: activations are then one array alone, the attention scores of a block or those of the
-                  vocabulary
+    seconds       per step; None if not even two blocks fit in memory, so that no step could be run:
+                  activations then count only the largest array, the attention scores or the logits
     """
 
     parameters: int
@@ -53,18 +52,20 @@ def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options:
     item = np.dtype(config.dtype).itemsize
     scores = max(B * config.n_head * T * T * item, logits(config, B, T))
     d = Description(config, options.get("layers"), options.get("block"), options.get("train"))
-    start, stop = lent_range(d)
-    lends = accumulate == 1 and stop - start >= B * T * config.vocab_size
+    start, stop = scratch_range(d)
+    shared = accumulate == 1 and stop - start >= B * T * config.vocab_size
     one, two = ((dataclasses.replace(config, n_layer=n), _training(d, n, options)) for n in (1, 2))
     free = free_memory()
     if free is not None and 4 * Description(two[0]).num_parameters * item + scores > free:
         return _cost(d, B, T, accumulate, scores, None)
     tokens = np.zeros((B, T), np.int64)
-    GPT2(one[0], seed=None, **one[1]).loss_and_grads(tokens, tokens)  # compiling takes memory too, but once
-    first = _measure(one[0], B, T, one[1], lends)
-    trained = _measure(two[0], B, T, two[1], lends)
+    GPT2(one[0], seed=None, **one[1]).loss_and_grads(
+        tokens, tokens
+    )  # compiling takes memory as well, but only once
+    first = _measure(one[0], B, T, one[1], shared)
+    trained = _measure(two[0], B, T, two[1], shared)
     last = d.tuning.number if d.tuning.kind == "last" else config.n_layer
-    frozen = first if last == config.n_layer else _measure(two[0], B, T, _training(d, 1, options), lends)
+    frozen = first if last == config.n_layer else _measure(two[0], B, T, _training(d, 1, options), shared)
     work, step, update = (
         _extended(a, b, last, c, config.n_layer - last) for a, b, c in zip(first, trained, frozen)
     )
@@ -72,14 +73,14 @@ def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options:
 
 
 def _training(d, n, options):
-    """The options for a model in which no more than the last n blocks are trained."""
+    """The options for a model in which at most the last n blocks are trained."""
     if d.tuning.kind != "last":
         return options
     return {**options, "train": dataclasses.replace(d.tuning, train=f"last:{min(n, d.tuning.number)}")}
 
 
 def _cost(d, B, T, accumulate, work, seconds):
-    """The Cost, with what is counted rather than measured."""
+    """The Cost, with the counted figures added."""
     item = np.dtype(d.config.dtype).itemsize
     stored, trained = d.num_parameters * item, d.trained.count * item
     sizes = {"parameters": stored, "gradients": trained, "moments": 2 * trained, "activations": work}
@@ -87,22 +88,22 @@ def _cost(d, B, T, accumulate, work, seconds):
 
 
 def _extended(one, two, trained, with_frozen=0.0, frozen=0):
-    """What `trained` blocks take above `frozen` ones, given what one takes, two, and one above a frozen one.
+    """Extrapolate to `trained` blocks above `frozen` ones, from one, two, and one above a frozen one.
 
-    A further block cannot take less than nothing, whatever the clock says.
+    A further block cannot cost less than nothing, whatever the clock says.
     """
     return one + max(two - one, 0) * (trained - 1) + max(with_frozen - one, 0) * frozen
 
 
-def _measure(config, B, T, options, lends):
+def _measure(config, B, T, options, shared):
     """(bytes of the first step, seconds of loss and gradients, seconds of the update) of a model.
 
-    lends   whether logits lie where gradients will be: of a deeper model with more of these
+    shared   whether logits use the memory of gradients, as in the deeper model
     """
     model = GPT2(config, seed=None, **options)
-    model.flat_params.fill(0.02)  # zeros would make some of the arithmetic too easy
+    model.flat_params.fill(0.02)  # zeros would make some arithmetic faster
     model.freeze(np.full(model.num_parameters - model.flat_params.size, 0.02, config.dtype))
-    model.lend(np.empty(B * T * config.vocab_size + LINE if lends else 0, config.dtype))
+    model.use_scratch(np.empty(B * T * config.vocab_size + LINE if shared else 0, config.dtype))
     optimizer = AdamW(model)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (B, T + 1))
     tracing = tracemalloc.is_tracing()
@@ -128,10 +129,10 @@ def _quickest(work):
 
 
 def lines(cost: Cost, steps: int, available: int | None = None) -> list[str]:
-    """A Cost as text.
+    """A Cost as lines of text.
 
     steps       of the run
-    available   bytes of memory that are free, where this is known
+    available   bytes of free memory, if known
     """
     total = sum(cost.bytes.values())
     rows = [("parameters", f"{cost.parameters:,}")]
@@ -141,14 +142,14 @@ def lines(cost: Cost, steps: int, available: int | None = None) -> list[str]:
     rows.append(("memory in all", f"{more}{size(total)}{free}"))
     rows.append(("arithmetic", f"{gflop(cost.flops)} a step"))
     if cost.seconds is None:
-        rows.append(("time", "not measured: two blocks are more than the free memory holds"))
+        rows.append(("time", "not measured: two blocks do not fit in the free memory"))
     else:
         rate = cost.flops / cost.seconds / 1e9
         rows.append(
             (
                 "time",
                 f"about {duration(cost.seconds)} a step ({rate:.0f} GFLOP/s), "
-                f"{duration(steps * cost.seconds)} for {steps:,} steps, validation and samples aside",
+                f"{duration(steps * cost.seconds)} for {steps:,} steps, without validation and samples",
             )
         )
     if available is not None and total > available:
@@ -158,7 +159,7 @@ def lines(cost: Cost, steps: int, available: int | None = None) -> list[str]:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Bytes as text."""
     if count < 1024:
         return f"{count:.0f} bytes"
     units = ["KiB", "MiB", "GiB"]
@@ -170,7 +171,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people."""
+    """Seconds as text."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 120:
@@ -181,16 +182,16 @@ def duration(seconds: float) -> str:
 
 
 def logits(config: GPT2Config, B: int, T: int) -> int:
-    """Bytes of the scores of the whole vocabulary at all positions of a batch, which is one array."""
+    """Bytes of the logits of a batch."""
     return B * T * config.vocab_size * np.dtype(config.dtype).itemsize
 
 
 def check_memory(config: GPT2Config, B: int, T: int, trained: int, ranks: int = 0) -> None:
-    """Raise UserError where this machine cannot hold a step: the system would kill the program, or others.
+    """Raise UserError if a step does not fit in memory: the system would kill this program, or others.
 
-    B         sequences of a batch that are computed here
-    trained   numbers that are trained, of each of which there are a gradient and two moments
-    ranks     MPI ranks on this machine, each with parameters and gradients of its own and at least a part of
+    B         sequences of a batch on this machine
+    trained   number of trained parameters, each with a gradient and two moments
+    ranks     MPI ranks on this machine, each with separate parameters and gradients and at least a part of
               the moments; 0: no MPI
     """
     item = np.dtype(config.dtype).itemsize

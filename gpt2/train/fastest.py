@@ -1,4 +1,4 @@
-"""How a run trains by default: a few gradients are taken in each way, and the fastest way is taken.
+"""Choose the fastest way to train, by timing a few gradients in each way.
 
     settings, model, notes, contender = choose(settings, config, make, spawn=True)
 
@@ -32,17 +32,17 @@ from gpt2.train.build import model_options
 from gpt2.train.settings import FASTEST, Settings
 
 MAX_MEASURING_SHARE = 0.05  # of the run's time
-ROUNDS = 3  # in which each way is timed, in turns; the median counts
+ROUNDS = 3  # the ways take turns; the median counts
 MOST_ROUNDS = 15  # where ways lie close together and the price allows it
-MARGIN = 0.97  # a later way has to win by this much: the choice should not change with the noise
+MARGIN = 0.97  # a later way must win by this much, so that the choice does not depend on noise
 START_S = 2.5  # that processes take to start and to compile
-DAYS = 30  # after which it is measured again
+DAYS = 30  # before a cached choice is measured again
 
 chosen = Choices("ways.json", None, days=DAYS)
 
 
 class Way(NamedTuple):
-    """What may be chosen. workers is 1 where the batch is not cut."""
+    """A way to train. workers is 1 if the batch is not split."""
 
     backward: str
     parallel: str
@@ -61,7 +61,7 @@ class Way(NamedTuple):
 
 
 def ways(s: Settings, threads: int) -> list[Way]:
-    """Ways that these settings leave open. The first is for those who do not measure."""
+    """The ways that these settings allow; the first is the default without measuring."""
     plain = "whole" if s.compile == "on" else by_hand(s)
     backward = plain if s.backward == FASTEST else s.backward
     if s.parallel != FASTEST:
@@ -78,12 +78,12 @@ def ways(s: Settings, threads: int) -> list[Way]:
 
 
 def by_hand(s: Settings) -> str:
-    """The backward by hand; adapters have none, theirs is derived."""
+    """The manual backward, except for adapters, which have none."""
     return "manual" if s.tuning.lora is None else "manual,lora=auto"
 
 
 def unmeasured(s: Settings) -> Settings:
-    """The settings with the way that is taken where nothing is measured."""
+    """The settings with the default way, without measuring."""
     return ways(s, 1)[0].applied(s)
 
 
@@ -149,7 +149,7 @@ def choose(s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], sp
 
 
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
-    """The key of a choice: what it depends on besides the machine."""
+    """The key of a cached choice: all that it depends on besides the machine."""
     batch = (s.batch_size, s.block_size, s.accumulate)
     tuned = () if s.tuning.everything else (s.tuning.summary(),)
     engine = (s.elementwise, s.kernels, s.layers, get_threads())
@@ -157,7 +157,7 @@ def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
 
 
 class Trial:
-    """Gradients of the run's own model on a batch of noise, in several ways. No parameter is changed.
+    """Times gradients of the run's model on random tokens, in several ways. Changes no parameters.
 
     times   way -> seconds of one gradient, the median
     spent   seconds
@@ -174,14 +174,14 @@ class Trial:
         """The way to take. Those that would cost too much to try are left out."""
         first, *others = self.ways
         gradients = self.s.steps * self.s.accumulate
-        # too short a run even if nothing had to be compiled
+        # the run is too short to measure, even without compiling
         if not others or MAX_MEASURING_SHARE * gradients < 2 * (1 + ROUNDS):
             return first
         runners = {first: self.runner(first)}
         compiling = timed(runners[first])
         self.times[first] = step = timed(runners[first])
         price = MAX_MEASURING_SHARE * gradients * step
-        self.spent = (1 + ROUNDS) * step  # the first compiles what is needed anyway
+        self.spent = (1 + ROUNDS) * step  # compiling is needed anyway
         for way in others:
             if self.spent + compiling + (1 + ROUNDS) * step > price or not fits(self.model, way):
                 continue
@@ -212,7 +212,7 @@ class Trial:
                 self.spent += another
 
     def runner(self, way: Way) -> Callable[[], Any]:
-        """A function that takes a gradient, and its norm, in this way."""
+        """A function that computes a gradient, and its norm, in this way."""
         model = self.model
         if way.backward != model.spec:
             model = GPT2(model.config, seed=None, **model_options(way.applied(self.s)))
@@ -222,10 +222,10 @@ class Trial:
         return lambda: cut.gradient([self.batch])
 
     def summary(self, best: Way) -> str:
-        """The choice as a line."""
+        """The choice as a line of text."""
         if len(self.times) < 2:
             alone = len(self.ways) == 1
-            return f"{best}: {'the only way left open' if alone else 'so short a run is not worth measuring'}"
+            return f"{best}: {'the only possible way' if alone else 'the run is too short to measure'}"
         best_s, (second_s, second) = (
             self.times[best],
             min((s, way) for way, s in self.times.items() if way != best),

@@ -1,4 +1,4 @@
-"""A frozen dataclass as the settings of a program: read from the command line and from TOML, printed, kept.
+"""Settings from a frozen dataclass: command-line flags, TOML, limits and printing.
 
     @dataclass(frozen=True)
     class Settings:
@@ -36,10 +36,10 @@ def setting(
     """A field of a settings class.
 
     default         also gives the type: int, float, str or bool
-    group, help     where and how --help lists it; help names the unit
+    group, help     for --help; help names the unit
     minimum, below  the range of a number: minimum <= x < below
     choices         the only values allowed
-    fixed           a run that is resumed cannot change it
+    fixed           a resumed run cannot change it
     """
     return dataclasses.field(
         default=default,
@@ -53,7 +53,7 @@ def flag(name: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
-    """A flag for every field of the settings class, in groups. Flags not given are absent from the result."""
+    """Add a flag for every field of the settings class, in groups. Flags not given are not in the result."""
     groups = {}
     for field in dataclasses.fields(cls):
         group = field.metadata["group"]
@@ -74,7 +74,7 @@ def parse(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(given, other): the fields that `argv` sets, by name and of the right type, and the parser's own flags.
 
-    Raises UserError for what `parser` does not know, and for values that are wrong or out of range.
+    Raises UserError for unknown flags, and for values that are wrong or out of range.
     """
     known = parser.parse_args(argv)
     names = {field.name for field in dataclasses.fields(cls)}
@@ -88,7 +88,7 @@ def parse(
 
 
 def read_toml(path: str | Path, cls: type) -> dict[str, Any]:
-    """The fields that a TOML file sets, by name. Tables are allowed, and only for order.
+    """The fields that a TOML file sets, by name. Tables are allowed, without meaning.
 
     Raises UserError for a file that is missing or not TOML, and for unknown names, naming the nearest one.
     """
@@ -150,7 +150,7 @@ def convert(cls: type, name: str, value: Any, where: str) -> Any:
 
 
 def _check_text(where, text):
-    """Bytes that are not text come as lone surrogates, which no settings file can hold."""
+    """Raise UserError for bytes that are not UTF-8: Python passes them as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -158,7 +158,7 @@ def _check_text(where, text):
 
 
 def check(settings: Any) -> None:
-    """Raise UserError where a field of a settings object is of the wrong type or out of its range."""
+    """Raise UserError if a field of a settings object has the wrong type or is out of range."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, str) and not isinstance(field.default, str):  # convert would read it as a number
@@ -178,14 +178,14 @@ def _check_limits(limits, value, where):
 
 
 def essence(settings: Any, main: Sequence[str], without: Sequence[str]) -> str:
-    """The settings `main`, and those that differ from their defaults, but for `without`; 79 columns wide."""
-    found = {name: getattr(settings, name) for name in main}
+    """The settings `main` and those that differ from their defaults, except `without`; 79 columns wide."""
+    shown = {name: getattr(settings, name) for name in main}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if field.name not in without and value != field.default:
-            found.setdefault(field.name, value)
+            shown.setdefault(field.name, value)
     texts = [
-        f"{name}={v:g}" if isinstance(v, float) else f"{name}={printable(v)}" for name, v in found.items()
+        f"{name}={v:g}" if isinstance(v, float) else f"{name}={printable(v)}" for name, v in shown.items()
     ]
     return textwrap.fill(" ".join(texts), 79, break_on_hyphens=False, break_long_words=False)
 

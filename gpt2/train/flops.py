@@ -1,6 +1,6 @@
-"""How much arithmetic a training step is, and how much this machine can do.
+"""Operations of a training step, and the peak rate of this machine.
 
-Only matrix products are counted, as is the custom: a product of (n, k) and (k, m) is 2nkm operations. The
+Only matrix products are counted, as is customary: a product of (n, k) and (k, m) is 2nkm operations. The
 backward pass has two products for each one of the forward pass.
 """
 
@@ -20,9 +20,9 @@ from gpt2.model.forward import forward_pass
 def forward_flops(model: GPT2Config | Description, B: int, T: int) -> int:
     """Operations of one forward pass over B sequences of T tokens.
 
-    Of GPT-2 they are given by its sizes, of a model with own layers by the products in its recorded forward.
+    For GPT-2 they follow from its sizes, for own layers from the products in the recorded forward.
 
-    A token meets every weight matrix once, the head included: 12 C^2 weights a block, V C in the head.
+    A token is multiplied with every weight once: 12 C^2 weights a block, V C in the head.
     Attention adds two products of (T, HS) and (HS, T) a head, counted in full although half is masked.
     """
     if isinstance(model, Description) and not model.gpt2:
@@ -36,7 +36,7 @@ def forward_flops(model: GPT2Config | Description, B: int, T: int) -> int:
 
 
 def _recorded_flops(d, B, T):
-    """Of one sequence through one block and through two: each further block adds what the second added."""
+    """From one sequence through one block and two: each further block adds as much as the second."""
     counts = [_products(d.resized(replace(d.config, n_layer=n)), T) for n in (1, 2)]
     return B * round(counts[0] + (counts[1] - counts[0]) * (d.config.n_layer - 1))
 
@@ -53,9 +53,9 @@ def _products(d, T):
 
 
 def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
-    """Operations of forward and backward together, without those for gradients that are not needed.
+    """Operations of forward and backward, without those for gradients that are not needed.
 
-    Of a model with own layers, trained in part, it is as if all of it were trained.
+    A model with own layers counts as if all of it were trained.
     """
     if isinstance(model, GPT2Config) or model.trained.everything or not model.gpt2:
         return 3 * forward_flops(model, B, T)
@@ -63,7 +63,7 @@ def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
 
 
 def _by_place(d, T):
-    """(forward, backward) of each layer that has products, in operations a token, for T of them."""
+    """(forward, backward) of each layer with products, in operations per token, for sequences of T."""
     shapes = {p.name: p.shape for p in d.table}
     all_places = [(place, l) for l in range(d.config.n_layer) for place in BLOCK_PLACES]
     for place, l in [*all_places, ("head", ...)]:
@@ -77,46 +77,46 @@ def _by_place(d, T):
             yield work, work * (wanted[0] + wanted[1])
         if s.layer == "lora":
             a, b = (2 * math.prod(shapes[name]) for name in s.tensors[-2:])
-            # the gradients of inp and a, of what a gives and b
+            # the gradients of inp and a, of a's output and b
             yield a + b, a * (wanted[0] + wanted[-2]) + b * (wanted[-2] + wanted[-1])
 
 
 def gflop(operations: float) -> str:
-    """Operations for people: 190.53 GFLOP, 0.0049 GFLOP."""
+    """Operations as text: 190.53 GFLOP, 0.0049 GFLOP."""
     count = operations / 1e9
     return f"{count:.2f} GFLOP" if count >= 0.1 else f"{count:.2g} GFLOP"
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What this machine can do at most.
+    """The peak rate of this machine.
 
-    rate    operations a second in products of large matrices
-    quiet   whether it did little else while that was measured; the rate is too low otherwise
+    rate    operations per second in products of large matrices
+    quiet   whether the machine was otherwise idle; if not, the rate is too low
     """
 
     rate: float
     quiet: bool = True
 
     def __str__(self) -> str:
-        beside = "" if self.quiet else ", measured beside other work"
-        return f"{self.rate / 1e9:.0f} GFLOP/s in matrix products{beside}"
+        note = "" if self.quiet else ", measured on a busy machine"
+        return f"{self.rate / 1e9:.0f} GFLOP/s in matrix products{note}"
 
     def share(self, rate: float) -> str | None:
-        """A rate as a share of this one, as "37%"; None where this one was measured too low to say so: beside
-        other work, or, as the rate shows, when the machine was slower."""
+        """A rate as a share of the peak, as "37%"; None if the peak was measured too low: on a busy machine,
+        or below this rate."""
         share = f"{rate / self.rate:.0%}" if self.quiet and rate < self.rate else "100%"
         return share if share != "100%" else None  # a step is never products alone
 
 
-TRIES = 3  # of measuring the peak, where others disturb it
+TRIES = 3  # measurements of the peak on a busy machine
 
 
 def matmul_peak(dtype: str = "float32", n: int = 1024, seconds: float = 0.4) -> Peak:
     """This machine's best rate for a product of two (n, n) matrices.
 
-    NumPy's own product with the threads it has: what the engine could reach if nothing else took any time.
-    Takes about `seconds`, and up to three times that where others use the machine.
+    NumPy's own product with its threads: an upper bound for the engine.
+    Takes about `seconds`, and up to three times that on a busy machine.
     """
     rng = np.random.default_rng(0)
     a = rng.standard_normal((n, n)).astype(dtype)

@@ -1,20 +1,19 @@
-"""Picks the kernels of OpenBLAS that a run's products take, before NumPy loads them.
+"""Choose the kernels of OpenBLAS for a run's matrix products, before NumPy loads it.
 
-    kernels = Kernels.of(asked, resumed)      which, and a line that says why
-    kernels.load()                            tell OpenBLAS, by its variable
+    kernels = Kernels.of(request, resumed)    which, and a line that says why
+    kernels.load()                            set OpenBLAS's environment variable
 
-OpenBLAS has kernels for every family of processors, and takes those that it keeps for the name of this one.
-They are not always the fastest: for a Zen 4, which does AVX-512 in two halves, it takes those with AVX-512,
-and the products of GPT-2 124M take 0.92 to 0.95 of the time with those for Haswell, which have AVX2; short
-ones take 1.1 times as long. So the products of the run's own model are timed with each, once for a machine
-and a model.
+OpenBLAS picks kernels by the family of the processor. They are not always the fastest: on Zen 4, which
+executes AVX-512 in two halves, it picks those with AVX-512, but the products of GPT-2 124M take 0.92 to 0.95
+of the time with those for Haswell, which use AVX2; short ones take 1.1 times as long. So the products of the
+run's model are timed with each, once per machine and model.
 
-Kernels may also be at fault: on a processor with AVX-512, those for Haswell of OpenBLAS 0.3.34, which NumPy
-2.5.5 brings, end the process in float64 products of many shapes. So the process that times them has done
-products of varied shapes in both dtypes before, and where it ends in them, these kernels are not taken.
+Kernels may also crash: on a processor with AVX-512, those for Haswell of OpenBLAS 0.3.34, in NumPy 2.5.5, end
+the process in float64 products of many shapes. So the process that times them first computes products of
+varied shapes in both dtypes; kernels that end it are not used.
 
-With other kernels the last digits of a run are others. So they are one of its settings: a run that goes on
-takes those it began with. Nothing here imports NumPy, which loads OpenBLAS.
+Other kernels change the last digits of a run. So they are one of its settings, which a resumed run keeps.
+Nothing here imports NumPy, which loads OpenBLAS.
 """
 
 import json
@@ -37,46 +36,46 @@ from gpt2.storage.download import cache_folder
 from gpt2.train.settings import FASTEST, OWN, PRESETS, Request, Settings
 
 VARIABLE = "OPENBLAS_CORETYPE"
-OTHERS = ("Haswell",)  # what is tried beside OpenBLAS's own choice: with AVX2, for all x86 of this decade
-MAX_MEASURING_SHARE = 0.05  # of the time that the run's products are going to take, for measuring
+OTHERS = ("Haswell",)  # timed besides OpenBLAS's own choice: AVX2, for all x86 of this decade
+MAX_MEASURING_SHARE = 0.05  # of the time of the run's products
 START_S = 1.0  # for two processes that load NumPy
-RATE = 1e11  # operations a second: where START_S costs too much at this rate, nothing is started
+RATE = 1e11  # operations per second, to decide whether START_S is worth it
 FEWEST_ROUNDS, ROUNDS = 3, 9
-MARGIN = 0.97  # other kernels have to win by this much
-PATIENCE_S = 120  # for a process that measures
+MARGIN = 0.97  # other kernels must win by this much
+TIMEOUT_S = 120  # of a process that measures
 DAYS = 30
-WORDS = 50257  # GPT-2's
+GPT2_VOCABULARY = 50257
 
-# Weights whose sizes a preset of the same name has
+# Weights whose sizes are those of a preset
 RELEASED = tuple(name for name in PRESETS if name.startswith("gpt2"))
 
 chosen = Choices("kernels.json", (OWN, *OTHERS), days=DAYS)
 
 
 class Kernels(NamedTuple):
-    """What a run is to take.
+    """The kernels for a run.
 
-    name   as OpenBLAS calls them; OWN: those that it picks; FASTEST: those that are loaded already
-    why    what was measured, or nothing
+    name   in OpenBLAS; OWN: its own choice; FASTEST: those that are already loaded
+    why    the measurement, or ""
     """
 
     name: str
     why: str = ""
 
     @classmethod
-    def of(cls, asked: Request, resumed: Settings | None) -> "Kernels":
-        """Those that a flag, the environment or the run that goes on names, else the fastest here."""
-        wanted = resumed.kernels if resumed else asked.given.get("kernels", FASTEST)
-        kind = resumed.parallel if resumed else asked.given.get("parallel", FASTEST)
+    def of(cls, request: Request, resumed: Settings | None) -> "Kernels":
+        """Those of a flag, the environment or the resumed run, else the fastest here."""
+        wanted = resumed.kernels if resumed else request.given.get("kernels", FASTEST)
+        kind = resumed.parallel if resumed else request.given.get("parallel", FASTEST)
         if wanted != FASTEST or os.environ.get(VARIABLE) or "numpy" in sys.modules:
             return cls(wanted)
-        if asked.dry_run or kind == "mpi" or launched_ranks() > 1:
+        if request.dry_run or kind == "mpi" or launched_ranks() > 1:
             return cls(OWN)
-        return fastest(asdict(resumed) if resumed else asked.given)
+        return fastest(asdict(resumed) if resumed else request.given)
 
     def load(self) -> None:
-        """Have OpenBLAS take them, here and in processes that are started. Once NumPy is loaded that would be
-        other kernels in those, so nothing is done."""
+        """Set OpenBLAS's variable, for this process and its children. Does nothing once NumPy is loaded: the
+        children would get other kernels than this process."""
         if self.name == FASTEST or "numpy" in sys.modules:
             return
         if self.name == OWN:
@@ -86,14 +85,14 @@ class Kernels(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What a run says of them: nothing where OpenBLAS picks."""
+        """The line for the log; "" for OpenBLAS's own choice."""
         return f"--kernels {self.name}: {self.why}" if self.why and self.name != OWN else ""
 
 
 def fastest(given: Mapping[str, Any]) -> Kernels:
     """The kernels with which the products of a run take the least time.
 
-    given   settings, without those of the preset
+    given   settings without those of the preset
     """
     s = Settings(**{**PRESETS.get(given.get("preset", "shakespeare"), {}), **given})
     gradients = s.steps * s.accumulate
@@ -102,14 +101,14 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
         return Kernels(OWN)
     if MAX_MEASURING_SHARE * gradients * operations(s) < START_S * RATE:  # too short a run
         return Kernels(OWN)
-    with suppress(UserError):  # no home folder: what is found out now is found out again
+    with suppress(UserError):  # no home folder: nothing is cached
         remember(cache_folder())
     model = {"preset": s.init or s.preset, "batch_size": s.batch_size, "block_size": s.block_size}
     model |= {name: given[name] for name in ("n_layer", "n_embd", "tokenizer") if name in given}
-    # In another environment the same version of NumPy may come with another BLAS
+    # another environment's NumPy may have another BLAS
     key = (sys.prefix, *(f"{name}={value}" for name, value in model.items()))
     if (known := chosen.get(key)) is not None:
-        return Kernels(known, "the fastest when products were last timed here")
+        return Kernels(known, "the fastest when last timed here")
     with watched() as quiet:
         try:
             parts = measured(model, MAX_MEASURING_SHARE * gradients / threads_each(1, s.threads))
@@ -126,24 +125,24 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
 
 
 def operations(s: Settings) -> int:
-    """About as many as the products of a gradient have, or the least that a released model's may have."""
+    """About the operations in the products of a gradient, at least for a released model."""
     L, C = (12, 768) if (s.init or s.preset) in RELEASED else (s.n_layer, s.n_embd)
-    return 6 * s.batch_size * s.block_size * (12 * L * C * C + words(s.tokenizer) * C)
+    return 6 * s.batch_size * s.block_size * (12 * L * C * C + approximate_vocabulary(s.tokenizer) * C)
 
 
-def words(tokenizer: str) -> int:
-    """About as many words as this tokenizer has."""
+def approximate_vocabulary(tokenizer: str) -> int:
+    """About the vocabulary size of this tokenizer."""
     size = tokenizer.removeprefix("bpe:")
-    return int(size) if size.isdecimal() else {"byte": 257, "char": 100}.get(tokenizer, WORDS)
+    return int(size) if size.isdecimal() else {"byte": 257, "char": 100}.get(tokenizer, GPT2_VOCABULARY)
 
 
-def measured(model: Mapping[str, Any], price: float) -> dict[str, float] | None:
-    """The time that the products of a gradient take with other kernels, in parts of that with OpenBLAS's own.
+def measured(model: Mapping[str, Any], budget: float) -> dict[str, float] | None:
+    """Kernels -> the time of a gradient's products, relative to OpenBLAS's own choice.
 
-    price   how many times as long as these products, on one thread, measuring may take
+    budget   how many times as long as these products, on one thread, measuring may take
 
-    Without those kernels that cannot be had; None where measuring costs too much. They take turns on
-    each core, and each product counts at its best: other programs slow now the one and now the other.
+    Kernels that cannot be loaded are left out; None if measuring takes too long. Kernels take turns on each
+    core, and the best time of each product counts, as other programs disturb either.
     """
     began = time.perf_counter()
     with ExitStack() as stack:
@@ -154,20 +153,20 @@ def measured(model: Mapping[str, Any], price: float) -> dict[str, float] | None:
             for timing in timings:
                 timing.round(cores[n % len(cores)])
             own, *others = timings
-            now, budget = time.perf_counter(), price * own.seconds
-            if n < FEWEST_ROUNDS and now - began + (FEWEST_ROUNDS - n) * (now - first) > budget:
+            now, limit = time.perf_counter(), budget * own.seconds
+            if n < FEWEST_ROUNDS and now - began + (FEWEST_ROUNDS - n) * (now - first) > limit:
                 return None
-            if now - began + (now - first) > budget or not any(other.seconds for other in others):
+            if now - began + (now - first) > limit or not any(other.seconds for other in others):
                 break
-    if not own.seconds:  # it has ended: out of memory, or killed after PATIENCE_S
+    if not own.seconds:  # it has ended: out of memory, or killed after TIMEOUT_S
         return None
     return {other.name: other.seconds / own.seconds for other in others if other.seconds}
 
 
 class Timing:
-    """A process with kernels of its own that times products (gpt2.train.products), round by round.
+    """A process that times products with some kernels (gpt2.train.products), round by round.
 
-    It ends with the block, after PATIENCE_S seconds, or at once where OpenBLAS does not take these kernels.
+    It ends with the block, after TIMEOUT_S seconds, or at once if OpenBLAS does not take these kernels.
     """
 
     def __init__(self, name: str, model: Mapping[str, Any]):
@@ -188,19 +187,19 @@ class Timing:
             stderr=subprocess.DEVNULL,
         )
         self.least: list[float] = []
-        self.patience = threading.Timer(PATIENCE_S, self.process.kill)
+        self.timeout = threading.Timer(TIMEOUT_S, self.process.kill)
 
     def __enter__(self) -> Self:
-        self.patience.start()
+        self.timeout.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.patience.cancel()
+        self.timeout.cancel()
         self.process.kill()
         self.process.communicate()
 
     def round(self, core: int | None) -> None:
-        """Time each product once, on this core: others may have slowed one more than another."""
+        """Time each product once, on this core."""
         try:
             self.process.stdin.write(f"{'' if core is None else core}\n")
             self.process.stdin.flush()
@@ -211,5 +210,5 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        """Of all products of a gradient, each at its best; 0 where the process has ended."""
+        """The sum of the best times of a gradient's products; 0 if the process has ended."""
         return sum(self.least)

@@ -1,4 +1,4 @@
-"""Does what llm.c's program for the CPU does around the model: batches, sampling, printed lines.
+"""llm.c's program for the CPU around the model: sampling and log lines.
 
     batches        in gpt2/data/llmc.py
     optimizer      AdamW with lr 1e-4, betas 0.9 and 0.999, eps 1e-8, no decay, no clipping
@@ -23,7 +23,7 @@ SAMPLE_SEED = 1337
 
 
 class Coins:
-    """llm.c's random numbers for sampling: xorshift64* (Marsaglia 2003, Vigna 2016), 24 bits of each."""
+    """llm.c's random number generator for sampling: xorshift64* (Marsaglia 2003, Vigna 2016), 24 bits."""
 
     def __init__(self, seed: int = SAMPLE_SEED) -> None:
         self.state = seed
@@ -51,7 +51,7 @@ def generate(decoder: Decoder, start: int, count: int, earlier: int = 0) -> Iter
     """Yields `count` tokens after the token `start`.
 
     decoder   a fresh gpt2.model.decoder.Decoder
-    earlier   tokens drawn before in this run: the coins go on from there
+    earlier   number of tokens drawn before in this run, whose random numbers are skipped
     """
     coins = Coins()
     for _ in range(earlier):
@@ -63,7 +63,7 @@ def generate(decoder: Decoder, start: int, count: int, earlier: int = 0) -> Iter
 
 
 def printable(token: bytes) -> bytes:
-    """The text llm.c prints of a token: its bytes, but nothing for a single one that is no ASCII text."""
+    """The bytes llm.c prints of a token: none for a single byte that is not printable ASCII."""
     if len(token) == 1 and not (0x20 <= token[0] < 0x7F or token in b"\t\n\v\f\r"):
         return b""
     return token.split(b"\0")[0]
@@ -73,7 +73,7 @@ def printable(token: bytes) -> bytes:
 
 
 def model_lines(config: GPT2Config) -> list[str]:
-    """The lines about a model that it has read."""
+    """The lines about a model that was read."""
     Vp = padded(config.vocab_size)
     parameters = config.num_parameters + (Vp - config.vocab_size) * config.n_embd
     return [

@@ -1,4 +1,4 @@
-"""The loop: validations, samples, steps and checkpoints, in the order in which they come."""
+"""The training loop: validations, samples, steps and checkpoints in their order."""
 
 import math
 import signal
@@ -13,11 +13,11 @@ from gpt2.train.step import Step
 
 
 class Interrupts:
-    """SIGINT, SIGTERM or SIGHUP as a wish to stop, noticed between two steps; a second one stops at once.
+    """Catches SIGINT, SIGTERM and SIGHUP to stop after the current step; a second one stops at once.
 
-    SIGHUP comes twice where a terminal is closed, from the system and from the shell: that is one wish.
+    SIGHUP comes twice when a terminal is closed, from the system and from the shell, and counts once.
 
-    received   the signal's number, or None. Only within `with Interrupts() as ...` are signals caught
+    received   the signal's number, or None. Signals are caught only within `with Interrupts() as ...`
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Interrupts:
                 continue
             number = getattr(signal, name)
             if name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # nohup: the run is to outlive its terminal
+                continue  # nohup: the run outlives its terminal
             self.before[number] = signal.signal(number, self._note)
         return self
 
@@ -47,7 +47,7 @@ class Interrupts:
 def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> Iterator[Step]:
     """Train until the last step, run.stop() or a signal; yields each Step, its validation included.
 
-    However it ends, but for an error, the run is saved: also where the caller leaves its `for` early.
+    Unless it ends by an error, the run is saved, also if the caller leaves its `for` early.
     """
     s, interrupts = run.settings, interrupts or Interrupts()
     taken = None
@@ -57,15 +57,15 @@ def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> 
             loss = validate(run, reporter)
             taken = taken and replace(taken, val_loss=loss)
         if taken is not None:
-            yield from _handed_out(run, taken)
-        # One rank's wish to stop is a wish of all
+            yield from _yield_step(run, taken)
+        # if one rank is to stop, all stop
         stop = run.team.highest(interrupts.received or 0.5 * run.stopping)  # signals have whole numbers
         if stop >= 1:
             interrupts.received = int(stop)
         if last and reporter.sample_at_end:
             show_sample(run, reporter, last=True)
         if last or stop:
-            run.save()  # after all that is recorded: what comes later than a save is cut off on resuming
+            run.save()  # after all records: resuming cuts off records after the save
             return
         if run.step > 0 and due(run.step, s.sample_every):
             show_sample(run, reporter, last=False)
@@ -74,8 +74,8 @@ def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> 
             run.save()
 
 
-def _handed_out(run: Run, step: Step) -> Iterator[Step]:
-    """Yields the step; saves the run where the caller leaves its `for` here."""
+def _yield_step(run: Run, step: Step) -> Iterator[Step]:
+    """Yield the step; save the run if the caller leaves its `for` here."""
     try:
         yield step
     except GeneratorExit:
@@ -84,12 +84,12 @@ def _handed_out(run: Run, step: Step) -> Iterator[Step]:
 
 
 def due(step: int, every: int) -> bool:
-    """Whether what happens `every` so many steps happens at this one; 0 is never."""
+    """Whether an action due every `every` steps is due at this one; 0: never."""
     return every > 0 and step % every == 0
 
 
 def take_step(run: Run, reporter: Reporter) -> Step:
-    """Train one step, tell it and record it."""
+    """Train one step, report it and record it."""
     begin = time.perf_counter()
     metrics = run.train_step()
     seconds = time.perf_counter() - begin
@@ -112,14 +112,14 @@ def take_step(run: Run, reporter: Reporter) -> Step:
 
 
 def validate(run: Run, reporter: Reporter) -> float:
-    """Measure the validation loss, tell it, and keep the weights if they are the best so far."""
+    """Measure the validation loss, report it, and save the weights if they are the best so far."""
     loss = run.validation_loss()
     if not math.isfinite(loss):
         raise UserError(
             f"step {run.step}: the validation loss is {loss}; the weights of the last checkpoint "
-            "are untouched. Resume from it with a lower --lr"
+            "are intact. Resume from it with a lower --lr"
         )
-    best = run.step > 0 and (run.best is None or loss < run.best)  # untrained weights are no one's best
+    best = run.step > 0 and (run.best is None or loss < run.best)  # untrained weights do not count
     run.validated = run.step
     run.record(step=run.step, val_loss=loss)
     reporter.validated(run, loss, best)
@@ -130,7 +130,7 @@ def validate(run: Run, reporter: Reporter) -> float:
 
 
 def show_sample(run: Run, reporter: Reporter, last: bool) -> None:
-    """Tell and record some text from the model as it is now, where the settings ask for any."""
+    """Report and record a sample from the current model, if the settings ask for samples."""
     if not run.settings.sample_tokens:
         return
     if run.team.root:

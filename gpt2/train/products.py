@@ -1,11 +1,11 @@
-"""Times the matrix products of a run with the kernels that OpenBLAS has in this process.
+"""Time the matrix products of a run with the OpenBLAS kernels of this process.
 
     python -m gpt2.train.products own|NAME SETTINGS     answers each line, the number of a core or nothing,
                                                         with the seconds of each product
 
-gpt2.train.kernels starts it, once with each kernels. Timed are the products of GPT-2 with its weights, one in
-the forward and two in the backward, on one thread; a block's count as often as there are blocks. Own layers
-may have other products: theirs are taken to be alike.
+gpt2.train.kernels starts it once per kernels. It times the products of GPT-2 with its weights, one in the
+forward and two in the backward, on one thread; those of a block count once per block. Own layers are assumed
+to have the same products.
 """
 
 import itertools
@@ -19,34 +19,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpt2.autodiff import blas_kernels
-from gpt2.train.kernels import words
+from gpt2.train.kernels import approximate_vocabulary
 from gpt2.train.recipe import new_settings
 from gpt2.train.settings import OWN, Settings
 
 TRIALS, LARGEST = 40, 400
-# A longer product is cut short, and counts so many times
+# Larger products are cut to this size, and their time scaled
 MOST_ROWS, MOST_OUT = 1024, 4096
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer lines with times; 1 at once where OpenBLAS has not taken the kernels that were named."""
+    """Answer lines with times; exits with 1 if OpenBLAS has not loaded the kernels of that name."""
     name, given = argv[0], json.loads(argv[1])
     if name != OWN and blas_kernels() != name:
         return 1
     if name != OWN:
-        tried()
-    of_model = list(products(new_settings(given)))
-    for product in of_model:
+        exercise()
+    timed = list(products(new_settings(given)))
+    for product in timed:
         product.seconds()  # touches the memory
     for line in sys.stdin:
         if line.strip():
             os.sched_setaffinity(0, {int(line)})
-        print(*(product.seconds() for product in of_model), flush=True)
+        print(*(product.seconds() for product in timed), flush=True)
     return 0
 
 
-def tried() -> None:
-    """Do products of varied shapes, in both dtypes and each order: kernels at fault may end the process."""
+def exercise() -> None:
+    """Compute products of varied shapes, in both dtypes and orders: faulty kernels may crash."""
     rng = np.random.default_rng(0)
     for dtype in (np.float32, np.float64):
         for _ in range(TRIALS):
@@ -59,9 +59,9 @@ def tried() -> None:
 
 @dataclass
 class Product:
-    """A layer's three products with a weight (N, K), of M rows, and memory for what they give.
+    """A layer's three products with a weight (N, K), of M rows, and memory for their results.
 
-    times   how often they are done in the model, longer ones that were cut short counted accordingly
+    times   how often they occur in the model, scaled if they were cut
     """
 
     inp: np.ndarray
@@ -73,7 +73,7 @@ class Product:
     times: float
 
     def seconds(self) -> float:
-        """Seconds that all of them take."""
+        """Seconds of all three."""
         begin = time.perf_counter()
         np.matmul(self.inp, self.weight.T, out=self.out)
         np.matmul(self.dout, self.weight, out=self.dinp)
@@ -82,16 +82,22 @@ class Product:
 
 
 def products(s: Settings) -> Iterator[Product]:
-    """Those of GPT-2 with these settings."""
+    """The products of GPT-2 with these settings."""
     rng, C, L = np.random.default_rng(0), s.n_embd, s.n_layer
     rows = s.batch_size * s.block_size
     M = min(rows, MOST_ROWS)
-    for OC, K, count in ((3 * C, C, L), (C, C, L), (4 * C, C, L), (C, 4 * C, L), (words(s.tokenizer), C, 1)):
+    for OC, K, count in (
+        (3 * C, C, L),
+        (C, C, L),
+        (4 * C, C, L),
+        (C, 4 * C, L),
+        (approximate_vocabulary(s.tokenizer), C, 1),
+    ):
         N = min(OC, max(MOST_OUT, 4 * C))
         shapes = ((M, K), (N, K), (M, N))
         inp, weight, dout = (rng.standard_normal(shape, np.float32).astype(s.dtype) for shape in shapes)
-        made = np.zeros_like(dout), np.zeros_like(inp), np.zeros_like(weight)
-        yield Product(inp, weight, dout, *made, count * (OC / N) * (rows / M))
+        results = np.zeros_like(dout), np.zeros_like(inp), np.zeros_like(weight)
+        yield Product(inp, weight, dout, *results, count * (OC / N) * (rows / M))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes the settings of a new run: defaults, a preset, the shape of released weights, what was given."""
+"""Settings of a new run, from defaults, a preset, the shape of released weights, and the user's values."""
 
 import dataclasses
 from typing import Any
@@ -15,10 +15,10 @@ from gpt2.weights import pretrained
 
 
 def from_preset(preset: str, **given: Any) -> Settings:
-    """The settings that --preset names, with those changed that are given: from_preset("llm.c", steps=10).
+    """The settings of a preset, with changes: from_preset("llm.c", steps=10).
 
-    With init="gpt2", or another name of weights, the model has their shape. Raises UserError for an unknown
-    preset, a value out of its range, or weights of another shape than was given.
+    With init="gpt2", or other weights, the model has their shape. Raises UserError for an unknown
+    preset, a value out of range, or weights of another shape.
 
         >>> settings = gpt2.train.from_preset("shakespeare-char-cpu", data="my.txt", steps=10)
         >>> settings.n_embd, settings.steps
@@ -28,7 +28,7 @@ def from_preset(preset: str, **given: Any) -> Settings:
 
 
 def new_settings(given: dict[str, Any]) -> Settings:
-    """Settings of a new run: defaults, preset, and what was given."""
+    """Settings of a new run: defaults, preset, and given values."""
     preset = given.get("preset", "shakespeare")
     if preset not in PRESETS:
         text = f"--preset {preset}: expected one of {', '.join(PRESETS)}"
@@ -45,7 +45,7 @@ def new_settings(given: dict[str, Any]) -> Settings:
     return settings
 
 
-# Of a run without flags on the source of Python's library, byte by byte: 400 steps end in babble (2.14 nats)
+# For a run without flags on Python's library source, in bytes: 400 steps give gibberish (2.14 nats)
 ON_STDLIB = {
     "steps": 2500,
     "eval_every": 500,
@@ -56,9 +56,9 @@ ON_STDLIB = {
 
 
 def with_corpus(s: Settings, given: dict[str, Any]) -> tuple[Settings, list[str]]:
-    """The settings with the corpus that `auto` means here, and a note where it is not tinyshakespeare.
+    """Replace the corpus `auto` in the settings; returns them, and a note if it is not tinyshakespeare.
 
-    The standard library gets the steps that it takes (ON_STDLIB), where `given` or the preset name none.
+    The standard library gets more steps (ON_STDLIB), unless `given` or the preset sets them.
     """
     notes: list[str] = []
     if s.data != "auto":
@@ -71,7 +71,7 @@ def with_corpus(s: Settings, given: dict[str, Any]) -> tuple[Settings, list[str]
 
 
 def backward_for(s: Settings) -> str:
-    """The backward of a run with own layers where none is named: by hand, where they have one."""
+    """The default backward of a run with own layers: manual, except for the layers that have none."""
     # the vocabulary is not known yet, and makes no difference
     config = GPT2Config(256, s.context or s.block_size, s.n_layer, s.n_head, s.n_embd, s.dtype)
     try:
@@ -81,12 +81,12 @@ def backward_for(s: Settings) -> str:
 
 
 def weights_config(s: Settings) -> GPT2Config:
-    """The GPT2Config of the weights that --init names; for the released ones without having them."""
+    """The GPT2Config of the weights of --init; those of a released model need not be downloaded."""
     return pretrained.find_config(s.init, s.dtype, OwnFile.at(s.layers) if s.layers else None)
 
 
 def of_weights(s: Settings, config: GPT2Config, given: dict[str, Any]) -> Settings:
-    """The settings with the shape that the weights of --init have."""
+    """The settings with the shape of the weights of --init."""
     shape: dict[str, Any] = {
         "n_layer": config.n_layer,
         "n_head": config.n_head,

@@ -1,6 +1,6 @@
-"""Tells a run in this project's words, or in those of llm.c's program.
+"""Reporters: the output of a run, in this project's log format or llm.c's.
 
-The loop tells a Reporter what happens. The Reporter itself prints nothing, which is what a library wants.
+The loop calls a Reporter for each event. The base class prints nothing, for use as a library.
 """
 
 import sys
@@ -22,13 +22,13 @@ from gpt2.train.run import Run
 from gpt2.train.settings import Settings
 from gpt2.train.step import AVERAGED, Clock, Rates, Step
 
-# The settings that a run prints first, and those that its notes say or that were not set
+# The settings that a run prints first, and those that it leaves out
 MAIN = "preset data tokenizer n_layer n_head n_embd batch_size block_size steps lr backward parallel".split()
-UNTOLD = ("out", "kernels", "workers")
+OMITTED = ("out", "kernels", "workers")
 
 
 class Reporter:
-    """The interface, and the reporter that tells nothing.
+    """The interface, and the reporter that prints nothing.
 
     recent          steps over which rates are averaged
     sample_at_end   whether the run ends with a sample of text
@@ -53,7 +53,7 @@ class Reporter:
         self.clock = Clock(s.batch_size * s.block_size * s.accumulate, self.flops, self.recent)
 
     def rates(self, seconds: float) -> Rates:
-        """How fast it goes, now that a step took `seconds`."""
+        """The rates after a step of `seconds`."""
         return self.clock.rates(seconds)
 
     def step(self, step: Step) -> None:
@@ -63,28 +63,28 @@ class Reporter:
         """The run has decided how it goes on."""
 
     def validated(self, run: Run, loss: float, best: bool) -> None:
-        """A validation found this loss; `best` if no earlier one was lower, and the model is trained."""
+        """A validation gave this loss; `best` if it is the lowest so far."""
 
     def sample(self, run: Run) -> str:
-        """Some text from the model as it is now."""
+        """A sample of text from the current model."""
         return run.sample()
 
     def sampled(self, run: Run, text: str, last: bool) -> None:
-        """A sample was made; `last` at the end of the run."""
+        """A sample was generated; `last` at the end of the run."""
 
     def end(self, run: Run) -> None:
         """The last step is done, and all is saved."""
 
     def close(self) -> None:
-        """The last call, whether the run came to its end or not."""
+        """The last call, whether the run is complete or not."""
 
 
 class Progress:
     """Shows steps as they are done.
 
-    steps, start   the last step of the run, and how many were done before
-    every          steps between plain lines where there is no terminal
-    peak           what the machine can do, for the share shown
+    steps, start   the last step of the run, and the number already done
+    every          steps between plain lines without a terminal
+    peak           of the machine, for the share shown
     """
 
     def __init__(self, steps: int, start: int, *, every: int, peak: Peak):
@@ -116,27 +116,27 @@ class Progress:
             )
 
     def share(self, flops: float) -> str:
-        """How much of the machine's peak a rate is, or nothing. A rate near the peak says that the peak was
-        measured too low, so from then on there is none to compare with."""
+        """A rate as a share of the peak, as text. A rate near the peak shows that the peak was measured too
+        low; from then on it is ""."""
         share = self.peak.share(flops)
         self.unclear = self.unclear or share is None
         return "" if self.unclear else f" ({share} of peak)"
 
     def line(self, text: str = "") -> None:
-        """Print a line, above the live one where there is one."""
+        """Print a line, above the progress bar if there is one."""
         if self.bar is not None:
             self.bar.write(text, file=sys.stdout)
         else:
             print(text, flush=True)
 
     def close(self) -> None:
-        """Take the live line away."""
+        """Remove the progress bar."""
         if self.bar is not None:
             self.bar.close()
 
 
 class Own(Reporter):
-    """This project's lines, on standard output.
+    """This project's log format, on standard output.
 
     peak   what this machine can do, as gpt2.train.flops measures it
     """
@@ -175,7 +175,7 @@ class Own(Reporter):
         self.progress.line("-" * 60)
 
     def end(self, run: Run) -> None:
-        """Where things are, and what to try next."""
+        """Print the folder, and commands to try next."""
         s = run.settings
         best = f"best validation loss {run.best:.4f} nats per token"
         done = f"done: {counted(run.step, 'step')}, {best}, all in {printable(run.folder)}"
@@ -187,8 +187,8 @@ class Own(Reporter):
         folder = quoted(run.folder)
         print("more text:", typed(f'gpt2 sample --run {folder} --prompt "{run.prompt or "O "}"'))
         print("train on: ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
-        what, command = _next(s)
-        print(f"try next, {what}: {command}")
+        about, command = _next(s)
+        print(f"try next, {about}: {command}")
 
     def close(self) -> None:
         if self.progress is not None:
@@ -196,13 +196,13 @@ class Own(Reporter):
 
 
 def _whole_lines(text: str) -> str:
-    """A sample without the line that its last token cut off, if more than half of it is left."""
+    """A sample without its incomplete last line, if that keeps more than half of it."""
     whole, _, rest = text.rpartition("\n")
     return (whole if len(whole) > len(rest) else text).strip("\n")
 
 
 class LlmC(Reporter):
-    """The lines of llm.c's program for the CPU on standard output; everything else goes to standard error.
+    """llm.c's log format on standard output; everything else goes to standard error.
 
     peak   what this machine can do, as gpt2.train.flops measures it
     """
@@ -238,7 +238,7 @@ class LlmC(Reporter):
             print(f"validation after the last step: {loss:.6f}", file=sys.stderr)
 
     def sample(self, run: Run) -> str:
-        """Drawn as llm.c does: its random numbers go on from one sample to the next."""
+        """A sample drawn as in llm.c: its random numbers continue from one sample to the next."""
         s = run.settings
         earlier = s.sample_tokens * max(0, run.step // max(1, s.sample_every) - 1)
         tokens = llmc.generate(Decoder(run.model), run.tokenizer.start, s.sample_tokens, earlier)
@@ -252,7 +252,7 @@ class LlmC(Reporter):
         print(f"done: {counted(run.step, 'step')}, all in {printable(run.folder)}", file=sys.stderr)
 
 
-REPORTERS = {"own": Own, "llm.c": LlmC}  # what --lines names
+REPORTERS = {"own": Own, "llm.c": LlmC}  # by --lines
 
 
 def _line(text):
@@ -260,7 +260,7 @@ def _line(text):
 
 
 def _next(s: Settings) -> tuple[str, str]:
-    """The one thing to try after a run with these settings: what it is, and the command."""
+    """A suggestion after a run with these settings: what it is, and the command."""
     if s.preset == "shakespeare" and s.data == "tinyshakespeare":
         return "letter by letter", typed("gpt2 train --preset shakespeare-char-cpu")
     if s.data in corpora.NAMED:
@@ -276,16 +276,16 @@ def _print_if_encodable(line: str) -> None:
 
 
 def _describe(run: Run, flops: float, peak: Peak, file: TextIO) -> None:
-    """The first lines of a run: its settings, and what they come to."""
+    """Print the first lines of a run: its settings, model and data."""
     s = run.settings
-    print(essence(s, MAIN, UNTOLD), file=file)
+    print(essence(s, MAIN, OMITTED), file=file)
     print(f"all settings: {printable(run.folder / runs.SETTINGS)}", file=file)
     for note in run.notes:
         print(fitted(f"note: {printable(note)}"), file=file)
     model = run.model
-    some = (
+    trained = (
         "" if model.description.trained.everything else f", of which {model.flat_params.size:,} are trained"
     )
     texts = f"{len(run.train):,} training and {len(run.val):,} validation tokens"
-    print(f"{model.num_parameters:,} parameters{some}; {texts}", file=file)
+    print(f"{model.num_parameters:,} parameters{trained}; {texts}", file=file)
     print(f"{gflop(flops)} a step; peak here: {peak} ({s.dtype})", flush=True, file=file)

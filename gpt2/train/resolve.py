@@ -1,7 +1,6 @@
-"""Turns the settings of a run into what it trains with: whatever was left open is decided here, once.
+"""Resolve the settings of a run: replace `auto` and `fastest`, load weights, build model and team.
 
-`auto` and `fastest` become what they came to, a path that may be relative the place of the file, and weights
-that are named the arrays that they hold. gpt2.train.run.Run keeps the result and changes none of it.
+Relative paths become absolute. gpt2.train.run.Run keeps the result unchanged.
 """
 
 import functools
@@ -28,6 +27,8 @@ from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
 from gpt2.parallel.cores import ranks_from_env
 from gpt2.parallel.handover import Handover
+from gpt2.parallel.processes import Processes
+from gpt2.parallel.team import Team
 from gpt2.storage import runs
 from gpt2.train import fastest
 from gpt2.train.build import (
@@ -47,15 +48,15 @@ from gpt2.weights.pretrained import Pretrained
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a run trains with.
+    """The resolved settings of a run, and the objects built from them.
 
-    settings    as they are kept with the run, nothing left open
+    settings    as saved with the run, without `auto` and `fastest`
     tokenizer   of its text
     train, val  the tokens of the two parts, (count,) integers
     model, optimizer, team
-    origin      where the weights below adapters lie for good, if checkpoints need not hold them
-    notes       what was decided, one line each
-    fingerprint   a function that tells this corpus, as encoded, from another; computed at its first call
+    origin      the note about frozen base weights in a lasting file, which checkpoints need not hold; or None
+    notes       the decisions, one line each
+    fingerprint   a function that returns the fingerprint of the encoded corpus; computed on the first call
     """
 
     settings: Settings
@@ -64,8 +65,8 @@ class Resolved:
     val: np.ndarray
     model: GPT2
     optimizer: AdamW
-    team: Any
-    origin: Any
+    team: Team | Processes | Handover
+    origin: dict[str, str] | None
     notes: list[str]
     fingerprint: Callable[[], dict[str, int]]
 
@@ -73,35 +74,35 @@ class Resolved:
 def resolve(
     settings: Settings, group: Any = None, folder: Path | None = None, spawn: bool = False
 ) -> Resolved:
-    """What these settings come to on this machine.
+    """Resolve these settings on this machine.
 
-    group   the MPI processes, as gpt2.parallel.join gives them
-    folder  of a run that goes on: its weights are not looked for where it began
-    spawn   whether processes may be started to see if they are faster
+    group   the MPI processes, from gpt2.parallel.join
+    folder  of a resumed run, whose weights are in its checkpoint rather than --init
+    spawn   whether processes may be started for timing
 
-    Raises UserError for a setting that cannot be had here.
+    Raises UserError for a setting that is not possible here.
     """
     s = with_kernels(settings)
     own = OwnFile.at(s.layers) if s.layers else None
     start, base = weights(s, own, folder)
     prepared = prepare(s, start_tokenizer(s, start, folder), resumed=folder is not None)
-    words = prepared.tokenizer
-    s = replace(s, data=prepared.corpus, tokenizer=words.name)
+    tokenizer = prepared.tokenizer
+    s = replace(s, data=prepared.corpus, tokenizer=tokenizer.name)
     train, val = read_tokens(prepared.train), read_tokens(prepared.val)
-    config = model_config(s, words.vocab_size)
+    config = model_config(s, tokenizer.vocab_size)
     check_tokens(s, (train, val), config.vocab_size)
     check_fits(s, config)
     s, model, choice, contender = fastest.choose(
         s, config, lambda s: make_model(config, s, start, base), spawn
     )
     d = model.description
-    model.use_tokenizer(lambda: words)
+    model.use_tokenizer(lambda: tokenizer)
     if d.file is not None:
         s = replace(s, layers=d.file.path)
     optimizer = make_optimizer(model, s)
     group = group or parallel.join("none")
-    found = functools.cache(lambda: fingerprint(train, val, words))
-    team, team_notes = start_team(s, model, optimizer, group, lambda: as_number(found()))
+    cached_fingerprint = functools.cache(lambda: fingerprint(train, val, tokenizer))
+    team, team_notes = start_team(s, model, optimizer, group, lambda: as_number(cached_fingerprint()))
     if contender is not None:
         team = Handover(
             team,
@@ -109,22 +110,22 @@ def resolve(
             contender.is_worth,
             contender.decided,
         )
-    if s.parallel in ("shares", "processes"):  # another number of workers would add up in another order
+    if s.parallel in ("shares", "processes"):  # another number of workers would sum in another order
         s = replace(s, workers=str(team.size))
     slow = [slowness(layers)] if s.sample_tokens and (layers := unread(d)) else []
     origin = base.origin() if base is not None else None
     if start is not None and start.lasting() and not d.trained.everything:
         origin = start.origin()
     notes = [*prepared.notes, *choice, *team_notes, *slow]
-    return Resolved(s, words, train, val, model, optimizer, team, origin, notes, found)
+    return Resolved(s, tokenizer, train, val, model, optimizer, team, origin, notes, cached_fingerprint)
 
 
 def weights(
     s: Settings, own: OwnFile | None, folder: Path | None
 ) -> tuple[Pretrained | None, Pretrained | None]:
-    """(those of --init, for a new run; those below what a resumed run has trained), or None.
+    """(weights of --init, for a new run; frozen base weights of a resumed run), or None for each.
 
-    Raises UserError where the run in `folder` was begun with another file of layers than `own`.
+    Raises UserError if the run in `folder` began with another file of layers than `own`.
     """
     if folder is None:
         return pretrained.find(s.init, s.dtype, offered=own) if s.init else None, None
@@ -134,7 +135,7 @@ def weights(
 
 
 def check_tokens(s: Settings, parts: tuple[np.ndarray, ...], vocab_size: int) -> None:
-    """Raise UserError where given token files hold tokens that the tokenizer does not have."""
+    """Raise UserError if token files hold tokens that the tokenizer does not have."""
     for part in parts:
         if s.data.endswith(".bin") and int(part.max()) >= vocab_size:
             raise UserError(
@@ -144,30 +145,30 @@ def check_tokens(s: Settings, parts: tuple[np.ndarray, ...], vocab_size: int) ->
 
 
 def with_kernels(s: Settings) -> Settings:
-    """The settings with the kernels that BLAS has loaded. Raises UserError where they name others."""
+    """The settings with the kernels that BLAS has loaded. Raises UserError if they name others."""
     core, named = blas_kernels(), os.environ.get(VARIABLE, "")
-    given = core if core and named.lower() == core.lower() else ""  # those that the environment names
+    from_env = core if core and named.lower() == core.lower() else ""  # those of the environment
     if s.kernels == FASTEST:
-        return replace(s, kernels=given or OWN)
-    if s.kernels == OWN and given:
+        return replace(s, kernels=from_env or OWN)
+    if s.kernels == OWN and from_env:
         raise UserError(
-            f"--kernels own: {VARIABLE} has had OpenBLAS load those for {core}; unset it before Python "
-            f"starts, or take them with --kernels {core}: the last digits are then others"
+            f"--kernels own: {VARIABLE} made OpenBLAS load those for {core}; unset it before Python "
+            f"starts, or use them with --kernels {core}: the last digits will differ"
         )
     if s.kernels != OWN and s.kernels.lower() != core.lower():
-        there = f"OpenBLAS has loaded those for {core}" if core else "NumPy has another BLAS than OpenBLAS"
+        loaded = f"OpenBLAS has loaded those for {core}" if core else "NumPy has another BLAS than OpenBLAS"
         raise UserError(
-            f"--kernels {s.kernels}: {there}; set {VARIABLE}={s.kernels} before Python starts, where this "
-            "processor can do that, or take what is there with --kernels own: the last digits are then others"
+            f"--kernels {s.kernels}: {loaded}; set {VARIABLE}={s.kernels} before Python starts, if this "
+            "processor supports them, or use --kernels own: the last digits will differ"
         )
     return s
 
 
 def start_tokenizer(s: Settings, start: Pretrained | None, folder: Path | None) -> Tokenizer | None:
-    """The Tokenizer that the weights of --init speak, or None where --tokenizer and the text decide.
+    """The Tokenizer of the weights of --init, or None if --tokenizer and the text decide.
 
-    start    what --init names, for a new run
-    folder   of a run that is resumed: it has kept its tokenizer
+    start    the weights of --init, for a new run
+    folder   of a resumed run, which has its tokenizer
     """
     if not s.init:
         return None
@@ -175,16 +176,16 @@ def start_tokenizer(s: Settings, start: Pretrained | None, folder: Path | None) 
         return tokenizer.load(folder / runs.TOKENIZER)
     if start.words is None and s.tokenizer != "auto":
         return None
-    words = start.tokenizer()
-    if s.tokenizer not in ("auto", words.name):
+    own = start.tokenizer()
+    if s.tokenizer not in ("auto", own.name):
         raise UserError(
-            f"--tokenizer {s.tokenizer}: the weights {s.init} were trained with {words.name}; leave it out"
+            f"--tokenizer {s.tokenizer}: the weights {s.init} were trained with {own.name}; leave it out"
         )
-    return words
+    return own
 
 
 def check_fits(s: Settings, config: GPT2Config) -> None:
-    """Raise UserError where this machine's memory cannot hold a step of these settings."""
+    """Raise UserError if a step of these settings does not fit in memory."""
     trained = 0  # own layers may have any number of them
     if not s.layers:
         with errors_as_flags(s):
@@ -197,7 +198,7 @@ def check_fits(s: Settings, config: GPT2Config) -> None:
 
 
 def check_same_file(path: Path, layers: str, now: OwnFile) -> None:
-    """Raise UserError where a run that goes on is given another file of layers than it was begun with."""
+    """Raise UserError if a resumed run gets another file of layers than it began with."""
     own = checkpoint.load_state(path).get("own") if path.exists() else None
     file = own.get("file") if isinstance(own, dict) else None
     if isinstance(file, dict) and file.get("sha256") != now.sha256:
@@ -205,7 +206,7 @@ def check_same_file(path: Path, layers: str, now: OwnFile) -> None:
 
 
 def base_of_run(folder: Path, s: Settings, own: OwnFile | None) -> Pretrained | None:
-    """The weights below what a run has trained, where its checkpoints do not hold them."""
+    """The frozen base weights of a run, if its checkpoints do not hold them."""
     path = folder / runs.LAST
     state = checkpoint.load_state(path) if path.exists() else {}
     if not isinstance(state, dict) or "base" not in state:
@@ -215,7 +216,7 @@ def base_of_run(folder: Path, s: Settings, own: OwnFile | None) -> Pretrained | 
 
 
 def prepare(s: Settings, words: Any, resumed: bool) -> corpora.Prepared:
-    """The corpus of these settings, encoded; of a resumed run it may lie elsewhere by now."""
+    """The corpus of these settings, encoded. That of a resumed run may have moved."""
     try:
         return corpora.prepare(s.data, words or s.tokenizer)
     except UserError as error:

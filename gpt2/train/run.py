@@ -1,4 +1,4 @@
-"""A run in its folder: what a step computes, and what is kept of it."""
+"""Run: a training run in its folder, its steps and its files."""
 
 import dataclasses
 import html
@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpt2.data import tokenizer
-from gpt2.data.fingerprint import agree, vocabulary
 from gpt2.data.orders import ORDERS
 from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
@@ -33,14 +31,14 @@ from gpt2.weights import checkpoint
 class Run:
     """A run in its folder: the model and everything that changes as it is trained.
 
-    settings         Settings, as they are kept with the run
+    settings         Settings, as saved with the run
     model, optimizer, tokenizer   gpt2.GPT2, gpt2.AdamW, and the Tokenizer of its text
     train, val       the tokens of the two parts, (count,) integers
     step             optimizer steps done
     best, validated  lowest validation loss in nats per token, and the step of the last validation, or None
-    folder           where its files are, once it has begun
+    folder           of its files, once it has begun
 
-    `begin` makes the files that gpt2.storage.runs names; `load` takes over what is there.
+    `begin` creates the files of gpt2.storage.runs; `load` restores the last checkpoint.
 
         >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
         >>> run = gpt2.train.train(settings, overwrite=True)
@@ -49,7 +47,7 @@ class Run:
     """
 
     def __init__(self, resolved: Resolved):
-        """A run of what `gpt2.train.resolve.resolve` has made of its settings, before its first step."""
+        """A run before its first step."""
         self.settings = resolved.settings
         self.tokenizer = resolved.tokenizer
         self.train, self.val = resolved.train, resolved.val
@@ -74,7 +72,7 @@ class Run:
         return f"<Run in {self.folder}: step {self.step} of {self.settings.steps}{best}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the losses so far."""
+        """For notebooks: the losses so far."""
         known = self.folder is not None and (self.folder / runs.METRICS).exists()
         picture = curve.svg(metrics.read(self.folder)) if known else ""
         return f"<p>{html.escape(repr(self))}</p>{picture}"
@@ -84,7 +82,7 @@ class Run:
         self.stopping = True
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         if self.metrics is not None:
             self.metrics.close()
         if self.lock is not None:
@@ -99,13 +97,13 @@ class Run:
         lr = cosine_lr(self.step, lr=s.lr, min_lr=s.min_lr, warmup=s.warmup, steps=s.steps)
         try:
             loss, norm = self.team.step(batches, lr, clip=s.clip or None)
-        except UserError as error:  # --detect-anomaly has found what it looks for
+        except UserError as error:  # from --detect-anomaly
             raise UserError(f"step {self.step + 1}: {error}") from None
         if not math.isfinite(loss):
-            found = next(filter(None, (self.model.first_non_finite(*batch) for batch in batches)), None)
+            place = next(filter(None, (self.model.first_non_finite(*batch) for batch in batches)), None)
             raise UserError(
                 f"step {self.step + 1}: the loss is {loss}; first output that is not finite: "
-                f"{found}; try a lower --lr than {s.lr:g}, or a longer --warmup. "
+                f"{place}; try a lower --lr than {s.lr:g}, or a longer --warmup. "
                 "--detect-anomaly names the line"
             )
         if not math.isfinite(norm):
@@ -118,8 +116,10 @@ class Run:
         return {"loss": loss, "lr": lr, "grad_norm": norm}
 
     def handed_over(self) -> str | None:
-        """What the team found out since the last call about how a step is fastest, kept with the settings."""
-        decision = self.team.news() if isinstance(self.team, Handover) else None
+        """The team's choice of the fastest way since the last call, or None; saved with the settings."""
+        if not isinstance(self.team, Handover):
+            return None
+        decision = self.team.news()
         if decision:
             self.settings = dataclasses.replace(self.settings, parallel=self.team.taken)
             self._write_settings()
@@ -137,21 +137,21 @@ class Run:
 
     @property
     def prompt(self) -> str:
-        """What a sample begins with: a definition where the text is Python, else nothing."""
+        """The prompt of samples: a definition if the text is Python, else nothing."""
         return "def " if self.settings.data == "stdlib" else ""
 
     def sample(self) -> str:
-        """Some text from the model as it is now, the same for the same weights."""
+        """A sample of text, the same for the same weights."""
         s, start = self.settings, [self.tokenizer.start, *map(int, self.tokenizer.encode(self.prompt))]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SlowGeneration)  # it stands in the notes
+            warnings.simplefilter("ignore", SlowGeneration)  # it is in the notes
             tokens = generate(self.model, start, s.sample_tokens, temperature=0.8, top_k=200, seed=s.seed)
             return self.prompt + "".join(self.tokenizer.stream(tokens))
 
-    # -- what is kept
+    # -- files
 
     def take(self, folder: Path | None = None, overwrite: bool = False) -> Path:
-        """Lock the folder of this run, a new one where none is given, and return it. For the root's files."""
+        """Lock the folder of this run, by default a new one, and return it."""
 
         def on_root():
             chosen = folder or runs.new(self.settings.preset, self.settings.out)
@@ -163,7 +163,7 @@ class Run:
         return self.team.from_root(on_root)
 
     def begin(self, folder: Path) -> None:
-        """Write what does not change, and open the metrics."""
+        """Write settings and tokenizer, and open the metrics."""
         self.folder = folder
         self.settings = dataclasses.replace(self.settings, out=str(folder))
         if not self.team.root:
@@ -173,7 +173,7 @@ class Run:
         self._write_settings()
         self.tokenizer.save(folder / runs.TOKENIZER)
         try:
-            # Not buffered: what a full disk refuses is not written later, when the file is closed
+            # not buffered: after a failed write on a full disk nothing is written at close
             self.metrics = open(folder / runs.METRICS, "ab", buffering=0)
         except OSError as error:
             raise cannot_write(folder / runs.METRICS, error) from None
@@ -187,15 +187,15 @@ class Run:
             return
         line = json.dumps(fields).encode() + b"\n"
         try:
-            while line:  # a disk that is nearly full takes a part, and refuses the next
+            while line:  # a disk that is nearly full takes only a part
                 line = line[self.metrics.write(line) :]
         except OSError as error:
             raise cannot_write(self.folder / runs.METRICS, error) from None
 
     def save(self) -> None:
-        """Write last.safetensors: parameters, moments, and every number that decides what comes next.
+        """Write last.safetensors: parameters, moments, and all state that a resumed run needs.
 
-        Raises UserError, and leaves the file as it is, where training has spoilt the weights.
+        Raises UserError, without writing, if the weights are not finite or give a loss that is not.
         """
         self._check_weights()
         arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
@@ -205,30 +205,32 @@ class Run:
         self.team.wait_for_root()
 
     def _check_weights(self):
-        """Raise UserError where the weights give a loss that is not finite; a validation has shown it."""
+        """Raise UserError if the weights give a loss that is not finite, unless they were just validated."""
         if self.validated == self.step:
             return
         s = self.settings
         batch = next(iter(self.order.validation(self.val, s.batch_size, s.block_size, s.eval_batches)))
         if not math.isfinite(loss := self.team.loss(*batch)):
-            found = self.model.first_non_finite(*batch)
-            raise self._spoilt(f"the loss is {loss}; first output that is not finite: {found}")
+            place = self.model.first_non_finite(*batch)
+            raise self._spoilt(f"the loss is {loss}; first output that is not finite: {place}")
 
-    def _spoilt(self, found):
-        """The UserError for weights that are not to be saved."""
-        saved = "the last checkpoint is untouched; " if (self.folder / runs.LAST).exists() else ""
+    def _spoilt(self, problem):
+        """The UserError for weights that are not saved."""
+        saved = "the last checkpoint is intact; " if (self.folder / runs.LAST).exists() else ""
         return UserError(
-            f"step {self.step} has spoilt the weights, and they are not saved: {found}; {saved}try a lower "
+            f"step {self.step} has spoilt the weights, and they are not saved: {problem}; {saved}try a lower "
             f"--lr than {self.settings.lr:g}, or a longer --warmup"
         )
 
     def _save(self, name, arrays, state):
         """Write a checkpoint of the model, its tokenizer and these arrays."""
-        if found := checkpoint.not_finite(arrays):
-            raise self._spoilt(found.removeprefix("params."))
-        words, kept = self.kept_tokenizer
+        if problem := checkpoint.not_finite(arrays):
+            raise self._spoilt(problem.removeprefix("params."))
+        arrays_of_tokenizer, state_of_tokenizer = self.tokenizer_contents
         model = checkpoint.model_state(self.model, self.origin)
-        checkpoint.save(self.folder / name, {**arrays, **words}, {**model, **kept, **state})
+        checkpoint.save(
+            self.folder / name, {**arrays, **arrays_of_tokenizer}, {**model, **state_of_tokenizer, **state}
+        )
 
     def _write(self, arrays, gathered):
         """The root's part of save()."""
@@ -257,21 +259,21 @@ class Run:
         )
 
     def save_best(self) -> None:
-        """Write best.safetensors: the weights alone, a third of the size."""
+        """Write best.safetensors: only the weights, a third of the size."""
         if self.team.root:
             arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
             self._save(runs.BEST, arrays, {"step": self.step, "val_loss": self.best})
         self.team.wait_for_root()
 
     def load(self, folder: Path) -> None:
-        """Take over last.safetensors and cut metrics.jsonl back to the lines written before it."""
+        """Restore last.safetensors, and truncate metrics.jsonl to the lines written before it."""
         path = folder / runs.LAST
         if not path.exists():
             raise UserError(f"{folder} has no checkpoint yet; start over with --overwrite")
         arrays, state = checkpoint.load(path)
         self._check_corpus(path, state)  # first: with another vocabulary the arrays have other shapes as well
         d = self.model.description
-        described(self.model.config, state, path, d.options)  # whether it is made of the same layers
+        described(self.model.config, state, path, d.options)  # raises if the layers differ
         m, v = self.team.moments()
         checkpoint.check_finite(path, {name.removeprefix("params."): array for name, array in arrays.items()})
         checkpoint.check_shapes(path, arrays, d, "params.", trained="base" in state)
@@ -287,38 +289,34 @@ class Run:
             self.best, self.validated = state["best"], state["validated"]
             self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
             self.loader.load_state(state["loader"])
-            if "spikes" in state:  # a run of an earlier version kept none
-                self.spikes.load_state(state["spikes"])
-            kept = int(state["metrics_bytes"])
+            self.spikes.load_state(state["spikes"])
+            metrics_bytes = int(state["metrics_bytes"])
         except (KeyError, TypeError, ValueError, OverflowError):
             raise no_training_state(path) from None
         metrics = folder / runs.METRICS
-        if self.team.root and metrics.exists() and metrics.stat().st_size > kept:
+        if self.team.root and metrics.exists() and metrics.stat().st_size > metrics_bytes:
             try:
-                os.truncate(metrics, kept)
+                os.truncate(metrics, metrics_bytes)
             except OSError as error:
                 raise cannot_write(metrics, error) from None
 
     @property
     def fingerprint(self) -> dict[str, int]:
-        """Tells this corpus, as encoded, from another. Taken once: it is that of what is trained on."""
+        """The fingerprint of the encoded corpus, computed once."""
         return self._fingerprint()
 
     @cached_property
-    def kept_tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arrays and the state by which the checkpoints know the tokenizer."""
-        return checkpoint.kept_tokenizer(self.tokenizer)
+    def tokenizer_contents(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arrays and the state of the tokenizer in a checkpoint."""
+        return checkpoint.tokenizer_contents(self.tokenizer)
 
     def _check_corpus(self, path, state):
-        """Raise UserError where the checkpoint at `path` was written with another text, or other tokens."""
+        """Raise UserError if the checkpoint at `path` was written with another text, or other tokens."""
         try:
-            kept, before = dict(state["corpus"]), state.get("settings", {}).get("data", self.settings.data)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            saved, before = state["corpus"], state.get("settings", {}).get("data", self.settings.data)
+        except (KeyError, TypeError, AttributeError):
             raise no_training_state(path) from None
-        beside = path.with_name(runs.TOKENIZER)
-        if "vocabulary" not in kept and beside.exists():  # an earlier version kept the tokenizer alone
-            kept["vocabulary"] = vocabulary(tokenizer.load(beside))
-        if agree(kept, self.fingerprint):
+        if saved == self.fingerprint:
             return
         data = self.settings.data
         if data != before:
@@ -332,17 +330,17 @@ class Run:
 
 
 def no_training_state(path: Path) -> UserError:
-    """The UserError for a checkpoint that does not hold what a run needs to go on."""
+    """The UserError for a checkpoint without the state that a resumed run needs."""
     return UserError(f"{path}: holds no training state, expected a checkpoint of train.py")
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """The UserError for a file of the run that the disk refuses."""
+    """The UserError for a file of the run that cannot be written."""
     saved = path.with_name(runs.LAST).exists()
     return UserError(
         f"cannot write {path}: {error.strerror or error}"
         + (
-            "; the last checkpoint is untouched. Once the cause is put right go on with: "
+            "; the last checkpoint is intact. Fix the cause, then resume with: "
             + typed(f"gpt2 train --resume {quoted(path.parent)}")
             if saved
             else ""

@@ -1,4 +1,4 @@
-"""Training from your own program or notebook: a run is opened, trained and closed."""
+"""Training from your own program or notebook: open a run, train it, close it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -28,11 +28,11 @@ def train(
     """Train to the last step and return the Run, its folder written and released.
 
     callbacks  each is called with the Step after every step; step.run.stop() ends the training early
-    resume     go on with the run in the folder settings.out, as resumed_settings gave them
-    overwrite  replace a run that is already there
-    reporter   a further reporter; by default none
+    resume     resume the run in the folder settings.out; settings come from resumed_settings
+    overwrite  replace an existing run
+    reporter   a Reporter; by default none
 
-    Raises UserError where a setting cannot be had, or the loss is no longer finite.
+    Raises UserError if a setting is not possible here, or the loss is not finite.
 
         >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
         >>> losses = []
@@ -50,13 +50,13 @@ def train(
     return run
 
 
-def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False) -> Iterator[Step]:
+def steps(settings: Settings | Run, *, resume: bool = False, overwrite: bool = False) -> Iterator[Step]:
     """Train, and yield the Step after every step: `for step in steps(settings): ...`
 
-    A `break` saves the run as it is. The other arguments, and what is raised, as for `train`.
+    A `break` saves the run. The other arguments and errors are those of `train`.
 
-    Where the body of the loop may fail, open the run first: then its folder is released at once, not when
-    Python forgets the loop. (A notebook keeps the last error, and all that belongs to it.)
+    If the body of the loop may fail, open the run first: then its folder is released at once, not when
+    Python frees the loop. (A notebook keeps the last error and its frames.)
 
         with opened(settings) as run:
             for step in steps(run): ...
@@ -68,12 +68,12 @@ def steps(what: Settings | Run, *, resume: bool = False, overwrite: bool = False
         2 True
         3 True
     """
-    if isinstance(what, Run):
+    if isinstance(settings, Run):
         reporter = Reporter()
-        reporter.begin(what)
-        yield from loop(what, reporter)
+        reporter.begin(settings)
+        yield from loop(settings, reporter)
     else:
-        with opened(what, resume=resume, overwrite=overwrite) as run:
+        with opened(settings, resume=resume, overwrite=overwrite) as run:
             yield from steps(run)
 
 
@@ -83,7 +83,7 @@ def opened(
 ) -> Iterator[Run]:
     """A run in its folder, ready for its next step. At the end of the block the folder is released.
 
-    spawn   whether processes may be started to see if they are faster: in a script that does not say
+    spawn   whether processes may be started for timing: in a script without
             `if __name__ == "__main__":` they would run it again
 
         >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
@@ -92,7 +92,7 @@ def opened(
         >>> numbers
         [1, 2, 3]
     """
-    share_out_threads(settings)
+    set_engine_threads(settings)
     folder = Path(settings.out) if resume else None
     kind = "none" if settings.parallel == FASTEST else settings.parallel
     with parallel.join(kind, settings.worker_timeout) as group:
@@ -109,22 +109,22 @@ def opened(
 
 
 def check_steps(run: Run, folder: Path) -> None:
-    """Raise UserError where a run that is resumed has no step to take."""
-    steps, more = run.settings.steps, f"go on with --steps {2 * run.step}"
+    """Raise UserError if a resumed run has no steps left."""
+    steps, more = run.settings.steps, f"continue with --steps {2 * run.step}"
     if run.step > steps:
         raise UserError(f"--steps {steps}: {folder} has done {run.step} steps already; {more}")
     if run.step == steps:
         raise UserError(f"{folder} has done its {steps} steps; {more}")
 
 
-def share_out_threads(s: Settings) -> None:
-    """Give compiled layers the threads of these settings; BLAS itself then keeps to one.
+def set_engine_threads(s: Settings) -> None:
+    """Set the threads of compiled layers; BLAS itself then uses one.
 
-    They share out products too. OpenBLAS's threads wait by spinning: beside them a step of the CPU recipe
+    They split matrix products too. OpenBLAS's threads wait by spinning: with both, a step of the CPU recipe
     took up to ten times as long.
     """
     if s.compile == "on" or s.parallel == "shares":
-        with suppress(UserError):  # no home folder: what a trial finds out is found out again
+        with suppress(UserError):  # no home folder: nothing is cached
             remember(cache_folder())
         threads = threads_each(local_ranks() if s.parallel == "mpi" else 1, s.threads)
         try:

@@ -1,4 +1,4 @@
-"""The settings of a run: one frozen dataclass, the presets, and what a command line or a kept run says.
+"""The settings of a run: a frozen dataclass, the presets, and reading them from flags or a saved run.
 
 Nothing here imports NumPy: the number of its threads is one of the settings, and must be set before.
 """
@@ -17,17 +17,17 @@ from gpt2.model.tuning import Tuning
 from gpt2.storage import runs
 from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
 
-FASTEST = "fastest"  # of backward and parallel: what turns out to be (gpt2.train.fastest); of kernels as well
-OWN = "own"  # of kernels: those that OpenBLAS picks
+FASTEST = "fastest"  # of backward, parallel and kernels: chosen by timing
+OWN = "own"  # of kernels: OpenBLAS's own choice
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides what a run computes, and how it reports; `train.py --help` lists it all.
+    """All settings of a run; `train.py --help` lists them.
 
-    Settings(data="my.txt", steps=100) has the defaults for what is not named; gpt2.train.from_preset knows
-    the presets, and the shape of weights to start from. Raises UserError for a value of the wrong type or out
-    of its range.
+    Settings(data="my.txt", steps=100) has defaults for the others; gpt2.train.from_preset knows
+    the presets, and the shape of weights to start from. Raises UserError for a value of the wrong type or
+    out of range.
 
         >>> settings = gpt2.train.Settings(data="my.txt", steps=100, lr=1e-3)
         >>> settings.batch_size, settings.steps
@@ -42,7 +42,7 @@ class Settings:
         fixed=True,
     )
     out: str = setting("", "run", "folder of the run (default: runs/PRESET-N, N the first free number)")
-    seed: int = setting(1337, "run", "of initial weights, batches and samples", minimum=0, fixed=True)
+    seed: int = setting(1337, "run", "for initial weights, batches and samples", minimum=0, fixed=True)
 
     data: str = setting(
         "auto", "data", "auto, tinyshakespeare, stdlib, a text file, or llm.c's X_train.bin", fixed=True
@@ -50,7 +50,7 @@ class Settings:
     tokenizer: str = setting(
         "auto",
         "data",
-        "gpt2, byte, char, bpe:N, or auto: gpt2 where its vocabulary is at hand, else byte",
+        "gpt2, byte, char, bpe:N, or auto: gpt2 if its vocabulary is available, else byte",
         fixed=True,
     )
     batch_size: int = setting(8, "data", "sequences in a batch", minimum=1)
@@ -61,8 +61,8 @@ class Settings:
     order: str = setting(
         "epochs",
         "data",
-        "of batches: epochs: every token once before any comes again; "
-        "random: positions as nanoGPT draws them; llm.c: all in turn, shuffled as there",
+        "order of batches: epochs: every token once per epoch; "
+        "random: random positions, as in nanoGPT; llm.c: shuffled as in llm.c",
         choices=("epochs", "random", "llm.c"),
         fixed=True,
     )
@@ -77,8 +77,7 @@ class Settings:
     layers: str = setting(
         "",
         "model",
-        "a Python file with own layers or an own block, used for all that is done with the model "
-        "(docs/adding-a-layer.md)",
+        "a Python file with your layers or block (docs/adding-a-layer.md)",
         fixed=True,
     )
     train: str = setting(
@@ -88,16 +87,14 @@ class Settings:
         "layernorm after them; biases (docs/fine-tuning.md)",
         fixed=True,
     )
-    freeze: str = setting(
-        "", "model", "tensors that are not trained, by name, with commas: wte,wpe", fixed=True
-    )
+    freeze: str = setting("", "model", "names of tensors to freeze, separated by commas: wte,wpe", fixed=True)
     lora_alpha: float = setting(
-        8.0, "model", "of lora: an adapter counts lora_alpha / RANK times", minimum=1e-6, fixed=True
+        8.0, "model", "for lora: adapters are scaled by lora_alpha / RANK", minimum=1e-6, fixed=True
     )
     lora_targets: str = setting(
         "c_attn",
         "model",
-        "of lora: the matrices with an adapter, with commas, as in peft: c_attn, attn.c_proj, c_fc, "
+        "for lora: matrices with an adapter, separated by commas, as in peft: c_attn, attn.c_proj, c_fc, "
         "mlp.c_proj, c_proj; or attn, mlp, all-linear",
         fixed=True,
     )
@@ -107,7 +104,7 @@ class Settings:
     )
     n_embd: int = setting(128, "model", "channels", minimum=1, fixed=True)
     context: int = setting(
-        0, "model", "tokens that the model can read; 0: block_size, or what --init can", minimum=0, fixed=True
+        0, "model", "longest context of the model; 0: block_size, or that of --init", minimum=0, fixed=True
     )
     dtype: str = setting(
         "float32",
@@ -118,24 +115,28 @@ class Settings:
     )
 
     steps: int = setting(400, "optimisation", "optimizer steps in all", minimum=1)
-    lr: float = setting(2e-3, "optimisation", "highest learning rate; small models stand more", minimum=0)
+    lr: float = setting(2e-3, "optimisation", "highest learning rate; small models tolerate more", minimum=0)
     min_lr: float = setting(2e-4, "optimisation", "learning rate at the end; a tenth is customary", minimum=0)
     warmup: int = setting(50, "optimisation", "steps in which the learning rate rises from 0", minimum=0)
-    beta1: float = setting(0.9, "optimisation", "AdamW: memory of the gradient's mean", minimum=0, below=1)
+    beta1: float = setting(
+        0.9, "optimisation", "AdamW: decay of the gradient's running mean", minimum=0, below=1
+    )
     beta2: float = setting(
-        0.99, "optimisation", "AdamW: memory of its square; long, as batches are small", minimum=0, below=1
+        0.99, "optimisation", "AdamW: decay of its squares' running mean", minimum=0, below=1
     )
-    eps: float = setting(1e-8, "optimisation", "AdamW: keeps the division from zero", minimum=1e-30)
+    eps: float = setting(1e-8, "optimisation", "AdamW: avoids division by zero", minimum=1e-30)
     weight_decay: float = setting(
-        0.1, "optimisation", "AdamW: decay of matrices, per step and unit of lr", minimum=0
+        0.1, "optimisation", "AdamW: weight decay of matrices, per step and unit of lr", minimum=0
     )
-    clip: float = setting(1.0, "optimisation", "longest gradient, as a norm; 0 for no limit", minimum=0)
+    clip: float = setting(1.0, "optimisation", "largest gradient norm; 0: no clipping", minimum=0)
 
     backward: str = setting(
-        FASTEST, "engine", "manual, auto, a mix such as manual,attention=auto, or whole; fastest measures"
+        FASTEST,
+        "engine",
+        "manual, auto, a mix such as manual,attention=auto, or whole; fastest: chosen by timing",
     )
     compile: str = setting(
-        "on", "engine", "off runs every layer as it is written, for debugging", choices=("on", "off")
+        "on", "engine", "off: run every layer line by line in NumPy, for debugging", choices=("on", "off")
     )
     detect_anomaly: bool = setting(
         False,
@@ -146,63 +147,63 @@ class Settings:
     elementwise: str = setting(
         "numpy",
         "engine",
-        "what computes compiled elementwise operations; tuned times both on this machine",
+        "library for compiled elementwise operations; tuned: chosen by timing",
         choices=("numpy", "numexpr", "tuned"),
     )
     threads: int = setting(
         0,
         "engine",
-        "for matrix products, in all processes of this machine together; 0: as many as NumPy takes",
+        "for matrix products, in all processes of this machine together; 0: NumPy's default",
         minimum=0,
         below=1025,
     )
     kernels: str = setting(
         FASTEST,
         "engine",
-        "of OpenBLAS, for matrix products: own, those that it picks for this processor; or a name that it "
-        "knows, such as Haswell; fastest measures",
+        "OpenBLAS kernels for matrix products: own, its own choice; or a name that it knows, such as "
+        "Haswell; fastest: chosen by timing",
     )
     parallel: str = setting(
         FASTEST,
         "engine",
-        "none: threads share each product out; shares: threads take shares of the batch; processes do the "
-        "same in memory of their own; mpi: under mpiexec; fastest measures",
+        "none: threads split each matrix product; shares: threads split the batch; processes: processes "
+        "split the batch; mpi: under mpiexec; fastest: chosen by timing",
         choices=(FASTEST, *parallel.KINDS),
     )
     workers: str = setting(
         "auto",
         "engine",
-        "of --parallel shares and processes: a number, each takes its share of the batch; auto: for shares "
-        "as many as threads; processes are measured, and threads taken where they are faster",
+        "number of workers for --parallel shares and processes; auto: for shares as many as threads, for "
+        "processes chosen by timing, with threads if they are faster",
     )
     worker_timeout: float = setting(
         300.0,
         "engine",
-        "seconds without a sign of life from a worker that end the run; 0: no limit",
+        "seconds without a heartbeat from a worker before the run ends; 0: no limit",
         minimum=0,
     )
-    shard: bool = setting(False, "engine", "mpi: each process keeps AdamW's moments of its own part only")
+    shard: bool = setting(False, "engine", "mpi: each process keeps AdamW's moments only for its part")
 
     eval_every: int = setting(100, "reports", "steps between validations; 0: only at the end", minimum=0)
     eval_batches: int = setting(20, "reports", "batches in a validation; 0: the whole split", minimum=0)
     sample_every: int = setting(0, "reports", "steps between samples of text; 0: only at the end", minimum=0)
     sample_tokens: int = setting(120, "reports", "tokens in a sample; 0: no samples", minimum=0)
     save_every: int = setting(100, "reports", "steps between checkpoints; 0: only at the end", minimum=0)
-    log_every: int = setting(10, "reports", "steps between lines where the output is no terminal", minimum=1)
+    log_every: int = setting(10, "reports", "steps between lines if the output is not a terminal", minimum=1)
     lines: str = setting(
         "own",
         "reports",
-        "whose lines are printed; llm.c: all others go to standard error",
+        "log format: own or llm.c's, with other output on standard error",
         choices=("own", "llm.c"),
     )
 
     def __post_init__(self) -> None:
         check(self)
-        self.tuning  # noqa: B018  # refuses what cannot be meant
+        self.tuning  # noqa: B018  # raises for invalid values
 
     @property
     def tuning(self) -> Tuning:
-        """The Tuning that says what of the model is trained."""
+        """The Tuning of these settings."""
         return Tuning(self.train, self.freeze, self.lora_alpha, self.lora_targets)
 
 
@@ -226,7 +227,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         sample_tokens=300,
         log_every=50,
     ),
-    # From the released weights to your own text: small steps, few of them, or it forgets what it knew
+    # From the released weights to your own text: a few small steps, or the model forgets
     "finetune": dict(
         init="gpt2",
         batch_size=4,
@@ -262,7 +263,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         sample_tokens=63,
         save_every=0,
     ),
-    # The four released sizes from nothing: the rates of nanoGPT's recipe for them, one small batch a step
+    # The four released sizes from random weights: nanoGPT's learning rates, one small batch a step
     **{
         name: dict(
             batch_size=4,
@@ -283,13 +284,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class Request(NamedTuple):
-    """What a command line and the files it names ask for.
+    """The request of a command line and its --config file.
 
     given      setting -> value, without defaults and presets
-    resume     the folder of a run to go on with, "" for the newest one, or None for a new run
-    overwrite  whether a run that is in the way may be replaced
-    dry_run    whether only to say what the run would take
-    typed      the settings that stand on the command line itself
+    resume     the folder of the run to resume, "" for the newest one, or None for a new run
+    overwrite  whether an existing run may be replaced
+    dry_run    whether only to estimate the run
+    typed      the settings on the command line itself
     """
 
     given: dict[str, Any]
@@ -303,16 +304,16 @@ EXAMPLES = (
     ("gpt2 train", "the default: a small model on Shakespeare, a few minutes"),
     ("gpt2 train --data my.txt --out runs/mine", "on your own text"),
     ("gpt2 train --preset finetune --data my.txt", "from GPT-2's released weights"),
-    ("gpt2 train --preset finetune --train lora:8 --data my.txt", "adapters beside them, in little memory"),
+    ("gpt2 train --preset finetune --train lora:8 --data my.txt", "with adapters, in little memory"),
     ("gpt2 train --backward auto --steps 100", "with the gradients that the compiler derives"),
-    ("gpt2 train --resume runs/mine --steps 800", "go on with a run, to a later step"),
-    ("gpt2 train --preset gpt2 --dry-run", "what a run would take: memory, time"),
+    ("gpt2 train --resume runs/mine --steps 800", "resume a run, to a later step"),
+    ("gpt2 train --preset gpt2 --dry-run", "estimate memory and time"),
 )
 
 
 def parser() -> Parser:
     """The flags of a training run."""
-    made = Parser(
+    command = Parser(
         "train",
         "Train a GPT-2.",
         EXAMPLES,
@@ -321,22 +322,22 @@ def parser() -> Parser:
         usage="%(prog)s\n       [--config FILE] [--resume [RUN]] [--overwrite] [--dry-run]\n"
         "       [--SETTING VALUE ...]",
     )
-    made.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
-    made.add_argument(
+    command.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
+    command.add_argument(
         "--resume",
         metavar="RUN",
         nargs="?",
         const="",
-        help="go on with the run in this folder; without a folder: --out, or the newest run",
+        help="resume the run in this folder; without a folder: --out, or the newest run",
     )
-    made.add_argument("--overwrite", action="store_true", help="replace a run that is already in --out")
-    made.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
-    add_arguments(made, Settings)
-    return made
+    command.add_argument("--overwrite", action="store_true", help="replace a run that is already in --out")
+    command.add_argument("--dry-run", action="store_true", help="estimate memory and time, and exit")
+    add_arguments(command, Settings)
+    return command
 
 
 def read_settings(argv: Sequence[str]) -> Request:
-    """Read the command line, and the TOML file that it names. Raises UserError for what it cannot mean."""
+    """Read the command line and its TOML file. Raises UserError for invalid ones."""
     given, other = parse(parser(), Settings, argv)
     typed = frozenset(given)
     if other["config"]:
@@ -346,27 +347,27 @@ def read_settings(argv: Sequence[str]) -> Request:
     return Request(given, other["resume"], other["overwrite"], other["dry_run"], typed)
 
 
-# What has an effect with some kinds of --parallel only
+# Settings that only apply to some kinds of --parallel
 OF_KINDS = {"workers": ("processes", "shares"), "worker_timeout": ("processes", "mpi"), "shard": ("mpi",)}
 
 
-def check_effect(asked: Request, resumed: Settings | None) -> None:
-    """Raise UserError for a flag that was typed and would do nothing: something else was meant.
+def check_effect(request: Request, resumed: Settings | None) -> None:
+    """Raise UserError for a typed flag that would have no effect: it is probably a mistake.
 
-    What a file says with --config is let pass: it may be the settings of a run of another kind.
+    Settings of --config are not checked: they may be those of a run of another kind.
     """
-    kind = resumed.parallel if resumed else asked.given.get("parallel", FASTEST)
+    kind = resumed.parallel if resumed else request.given.get("parallel", FASTEST)
     for name, kinds in OF_KINDS.items():
-        if name in asked.typed and kind not in kinds:
+        if name in request.typed and kind not in kinds:
             needed = " or ".join(f"--parallel {kind}" for kind in kinds)
             raise UserError(f"{flag(name)} has no effect without {needed}; give both, or neither")
-    train = resumed.train if resumed else asked.given.get("train", "all")
+    train = resumed.train if resumed else request.given.get("train", "all")
     for name in ("lora_alpha", "lora_targets"):
-        if name in asked.typed and not train.startswith("lora"):
+        if name in request.typed and not train.startswith("lora"):
             raise UserError(f"{flag(name)} has no effect without --train lora:RANK; give both, or neither")
-    if asked.overwrite and asked.resume is not None:
-        raise UserError("--overwrite has no effect with --resume, which goes on with a run; give one of them")
-    if asked.overwrite and not asked.given.get("out"):
+    if request.overwrite and request.resume is not None:
+        raise UserError("--overwrite has no effect with --resume, which continues a run; give one of them")
+    if request.overwrite and not request.given.get("out"):
         raise UserError(
             "--overwrite has no effect without --out: a new folder is made; name the one to replace"
         )
@@ -376,7 +377,7 @@ MOVABLE = ("data", "layers")
 
 
 def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) -> Settings:
-    """Settings of a run that goes on: what it had, and what was given now, where that may change.
+    """Settings of a resumed run: its own, with the given changes where allowed.
 
     >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0,
     ...     out="runs/a")
@@ -392,11 +393,15 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
     for field in dataclasses.fields(Settings):
         if not field.metadata["fixed"] or field.name not in given:
             continue
-        now, then = given[field.name], getattr(stored, field.name)
-        # text, layers and the weights below adapters may lie elsewhere by now; Run looks if they are the same
-        if now != then and field.name not in MOVABLE and not (field.name == "init" and stored.train != "all"):
+        now, before = given[field.name], getattr(stored, field.name)
+        # text, layers and base weights may have moved; Run checks that they are the same
+        if (
+            now != before
+            and field.name not in MOVABLE
+            and not (field.name == "init" and stored.train != "all")
+        ):
             raise UserError(
-                f"{flag(field.name)} {now}: the run in {folder} has {then}, and a resumed run "
+                f"{flag(field.name)} {now}: the run in {folder} has {before}, and a resumed run "
                 "keeps it; start a new run instead"
             )
     if stored.layers and "layers" not in given:

@@ -1,6 +1,6 @@
-"""A step of a run in numbers: its loss, how fast it went, and whether its loss stands far above those before.
+"""Step: the figures of a training step, its rates, and detection of loss spikes.
 
-Such a spike is not an error. Many runs recover, but one that is not noticed is found days later in a plot.
+A spike is not an error: many runs recover, but it should be noticed before the end.
 """
 
 import math
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 AVERAGED = 20  # steps over which rates are averaged
 RECENT = 32  # losses that a new one is compared with
-FEWEST = 16  # before that many there is nothing to compare with
-FACTOR = 8.0  # of the usual distance from the median; of normal noise one step in a million is as far
-LEAST = 0.1  # of the median: what is less is no spike however quiet the losses were
+FEWEST = 16  # least number of losses to compare with
+FACTOR = 8.0  # of the usual deviation from the median
+LEAST = 0.1  # of the median: less is not a spike, however small the deviation
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How much is done in a second: steps, tokens, operations in matrix products."""
+    """Rates per second: steps, tokens, operations in matrix products."""
 
     steps: float
     tokens: float
@@ -31,16 +31,16 @@ class Rates:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that was taken.
+    """The result of a training step.
 
     number      counted from 1
     loss        of its batches, before the update, in nats per token
     lr          learning rate
-    grad_norm   of the gradient as it came, before it was clipped
-    seconds     that it took
+    grad_norm   of the gradient before clipping
+    seconds     duration
     rates       tokens and operations a second, averaged over the last steps
-    spike_from  the usual loss, where this one stands far above it
-    val_loss    validation loss after the step, in nats per token, where one was due
+    spike_from  the usual loss, if this one is far above it
+    val_loss    validation loss after the step, in nats per token, if one was due
     run         the Run: its model, tokenizer and folder
 
         >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
@@ -72,19 +72,19 @@ class Clock:
         self.recent: deque[float] = deque(maxlen=recent)
 
     def rates(self, seconds: float) -> Rates:
-        """The Rates, now that one more step took `seconds`."""
+        """The Rates after one more step of `seconds`."""
         self.recent.append(seconds)
         steps = len(self.recent) / sum(self.recent)
         return Rates(steps, steps * self.tokens, steps * self.flops)
 
 
 class Spikes:
-    """Says when the loss of a step stands far above those before it.
+    """Detects steps whose loss is far above the previous ones.
 
     of(loss)      the median of the recent losses if this one is a spike, else None. A spike is not counted
                   among the recent ones, unless losses stay there: then it is their new level.
-    state()       what a checkpoint keeps, so that a resumed run tells the same spikes
-    load_state()  takes it over; a ValueError, TypeError, KeyError or OverflowError where it is something else
+    state()       for a checkpoint, so that a resumed run detects the same spikes
+    load_state()  restores it; raises ValueError, TypeError, KeyError or OverflowError if it is invalid
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""bfloat16: the upper half of a float32, kept in uint16 because NumPy has no such type."""
+"""bfloat16: the upper half of a float32, stored in uint16 as NumPy has no such type."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ import numpy as np
 def from_float32(array: np.ndarray) -> np.ndarray:
     """array as bfloat16 bits, uint16 of the same shape, rounded to nearest with ties to even.
 
-    Half of the lower part's range is added, and one less where the last bit that stays is even, so that a
-    carry does the rounding; above the largest number it carries into infinity, as it should. In a nan the
-    carry could do harm: those keep their sign and become the plain quiet nan.
+    Adds half of the lower part's range, minus one if the last kept bit is even, so that a carry does the
+    rounding; above the largest number it carries into infinity, as it should. A nan becomes the quiet nan of
+    its sign, as a carry could change it.
     """
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
@@ -17,5 +17,5 @@ def from_float32(array: np.ndarray) -> np.ndarray:
 
 
 def to_float32(bits: np.ndarray) -> np.ndarray:
-    """The float32 numbers, exactly, that bfloat16 bits (uint16) stand for."""
+    """The exact float32 values of bfloat16 bits (uint16)."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

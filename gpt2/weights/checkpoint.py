@@ -1,4 +1,4 @@
-"""Checkpoints: arrays and plain settings in one file, which is either whole or not there.
+"""Checkpoints: arrays and JSON state in one file, written atomically.
 
 Layout (that of the safetensors format, so its tools can read the arrays):
 
@@ -10,10 +10,7 @@ Layout (that of the safetensors format, so its tools can read the arrays):
 `state` is JSON in a string: step, settings, loader position and the like. `sha256` is that of the whole file
 with the 64 digits themselves replaced by zeros. Nothing is ever unpickled or executed.
 
-A save writes a temporary file in the same folder, has the disk confirm it (fsync), and renames it over the
-old one (gpt2/storage/files.py). A process killed at any moment leaves the old file or the new one.
-
-`save` and `load` know nothing of models; `model_arrays` and `model_state` say what of a GPT2 is kept.
+`save` and `load` know nothing of models; `model_arrays` and `model_state` give the contents for a GPT2.
 """
 
 import errno
@@ -47,10 +44,9 @@ CHUNK = 16 << 20  # bytes hashed and written at a time
 
 
 def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
-    """Write `arrays` (name -> NumPy array) and `state` (what JSON can hold) to `path`, atomically.
+    """Write `arrays` (name -> NumPy array) and `state` (for JSON) to `path`, atomically.
 
-    Raises UserError where the disk is full or the folder cannot be written; an older file at `path` is then
-    untouched.
+    Raises UserError on failure; an older file at `path` is then unchanged.
     """
     path = Path(path)
     header, digest_at = _header(arrays, state)
@@ -71,9 +67,9 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str,
 
 
 def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what `save` wrote: (arrays, state). Arrays are new, writable, and in the order they were saved in.
+    """Read a checkpoint: (arrays, state). Arrays are new, writable, and in the order they were saved in.
 
-    mapped   they are views of the file instead, mapped into memory, that can only be read
+    mapped   return read-only views of the file instead, mapped into memory
 
     Raises UserError for a file that is missing, cut short, damaged, or of another kind. Nothing larger than
     the file is allocated.
@@ -109,20 +105,20 @@ def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray],
     return arrays, parse(path, metadata["state"], "state")
 
 
-TOKENIZER = "tokenizer"  # in the state its name and SHA-256, among the arrays its JSON
+TOKENIZER = "tokenizer"  # state: its name and SHA-256; arrays: its JSON
 
 
-def kept_tokenizer(words: Tokenizer | None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays and the part of the state by which a checkpoint knows its tokenizer; None: it has none."""
-    if words is None:
+def tokenizer_contents(tokenizer: Tokenizer | None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the part of the state of a checkpoint for its tokenizer, which may be None."""
+    if tokenizer is None:
         return {}, {TOKENIZER: None}
-    content = words.to_json().encode()
-    note = {"name": words.name, "sha256": hashlib.sha256(content).hexdigest()}
+    content = tokenizer.to_json().encode()
+    note = {"name": tokenizer.name, "sha256": hashlib.sha256(content).hexdigest()}
     return {TOKENIZER: np.frombuffer(content, np.uint8)}, {TOKENIZER: note}
 
 
 def load_tokenizer(path: str | Path, state: Mapping[str, Any]) -> Tokenizer | None:
-    """The Tokenizer in a checkpoint with this state, or None where it says that it has none."""
+    """The Tokenizer in a checkpoint with this state, or None if it has none."""
     note, path = state[TOKENIZER], Path(path)
     if note is None:
         return None
@@ -138,25 +134,23 @@ def load_tokenizer(path: str | Path, state: Mapping[str, Any]) -> Tokenizer | No
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (KeyError, TypeError):
-        raise UserError(
-            f"{path}: its tokenizer is not the one that it was saved with; it is damaged"
-        ) from None
+        raise UserError(f"{path}: its tokenizer does not match its checksum; the file is damaged") from None
     return tokenizer.from_json(path, content)
 
 
 def model_arrays(model: GPT2, trained: bool = False) -> dict[str, np.ndarray]:
-    """The tensors of a GPT2 under the names a checkpoint gives them, as views: "params.wte", ...
+    """The tensors of a GPT2 under their names in a checkpoint, as views: "params.wte", ...
 
-    trained   those alone that are trained: of the blocks, those that are
+    trained   only the trained ones
     """
     tensors = unflatten(model.flat_params, model.description) if trained else model.params
     return {f"params.{name}": array for name, array in tensors.items()}
 
 
 def model_state(model: GPT2, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The part of a checkpoint's state from which the model is made again.
+    """The part of a checkpoint's state that describes the model.
 
-    base   where the rest lies, of a checkpoint that holds what was trained alone
+    base   the note about the frozen base weights, for a checkpoint with only the trained ones
     """
     rest = {} if base is None else {"base": dict(base)}
     return {"model": asdict(model.config), **model.description.state(), **rest}
@@ -167,7 +161,7 @@ def description_of(
 ) -> Description:
     """The description of the model in a checkpoint, by its state.
 
-    given    own layers and block, where the checkpoint cannot find them by itself
+    given    own layers and block, if the checkpoint cannot find them by itself
     sizes    of GPT2Config, to change
     """
     try:
@@ -182,34 +176,34 @@ def check_shapes(
 ) -> None:
     """Raise UserError unless `arrays` has the tensors of `d` under `prefix`, and no others.
 
-    trained   what is trained of them alone
+    trained   only the trained ones
     """
     dtype = d.config.dtype
     shapes = d.trained.shapes if trained else d.shapes
     for name, shape in shapes:
         array = arrays.get(prefix + name)
         if array is None or array.shape != shape or array.dtype != dtype:
-            found = "nothing" if array is None else f"{array.dtype} {array.shape}"
-            raise UserError(f"{path}: {prefix}{name}: expected {dtype} {shape}, found {found}")
+            actual = "nothing" if array is None else f"{array.dtype} {array.shape}"
+            raise UserError(f"{path}: {prefix}{name}: expected {dtype} {shape}, found {actual}")
     expected = {prefix + name for name, _ in shapes}
     more = [name for name in arrays if name.startswith(prefix) and name not in expected]
     if more:
-        raise UserError(f"{path}: {more[0]} belongs to no tensor of this model; it is one of other layers")
+        raise UserError(f"{path}: {more[0]} is not a tensor of this model, but of other layers")
 
 
 def check_finite(path: str | Path, params: Mapping[str, np.ndarray]) -> None:
-    """Raise UserError where a weight is infinite or nan."""
-    if found := not_finite(params):
+    """Raise UserError if a weight is infinite or nan."""
+    if problem := not_finite(params):
         raise UserError(
-            f"{path}: {found}, expected finite numbers; the weights are damaged, or training had gone wrong "
+            f"{path}: {problem}, expected finite numbers; the weights are damaged, or training diverged "
             "before they were saved"
         )
 
 
 def not_finite(params: Mapping[str, np.ndarray]) -> str:
-    """The first number that is infinite or none, as in "wte[0, 3] is nan"; "" where all are finite."""
+    """The first entry that is not finite, such as "wte[0, 3] is nan"; "" if all are finite."""
     for name, array in ((name, part) for name, tensor in params.items() for part in slices_of(tensor)):
-        # nan is the least and the greatest of all numbers that it is among, so no array of flags is needed
+        # min and max propagate nan, so no array of flags is needed
         if not (math.isfinite(array.min()) and math.isfinite(array.max())):
             at = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
             return f"{name}{list(at)} is {array[at]}"
@@ -223,7 +217,7 @@ def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], pref
 
 
 def _header(arrays, state):
-    """The first bytes of a file, with zeros for the checksum, and where the checksum lies in them."""
+    """The first bytes of a file, with zeros for the checksum, and the position of the checksum."""
     metadata = {"format": FORMAT, "sha256": NO_DIGEST, "state": json.dumps(state, allow_nan=False)}
     entries = {}
     offset = 0
@@ -246,7 +240,7 @@ def _header(arrays, state):
 
 
 def _entries(path, header, data_bytes):
-    """Name -> (dtype, shape) in file order, once the table has been found to describe exactly these bytes."""
+    """Name -> (dtype, shape) in file order, after checking that the table describes exactly these bytes."""
     damaged = UserError(
         f"{path}: the table of arrays does not fit the file ({data_bytes} bytes of arrays): "
         "cut short, or damaged"
@@ -274,7 +268,7 @@ def _entries(path, header, data_bytes):
 
 
 def _without_digest(path, raw, header):
-    """The raw header as it was when the checksum was taken."""
+    """The raw header with zeros for the checksum."""
     digest = header["__metadata__"]["sha256"].encode()
     if len(digest) != 64 or raw.count(digest) != 1:
         raise UserError(f"{path}: the checksum in the header is malformed, the file is damaged")
@@ -295,13 +289,13 @@ def _read_array(file, dtype, shape):
 
 
 def _view(content, start, dtype, shape):
-    """An array in the bytes of a file."""
+    """An array as a view of a file's bytes."""
     return content[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 
 def _chunks(array):
-    """The bytes of an array, little-endian and row-major, as memory views of at most CHUNK bytes; no copy
-    where the array is laid out like this already."""
+    """The bytes of an array, little-endian and row-major, as memory views of at most CHUNK bytes; no copy if
+    the array has this layout already."""
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     view = memoryview(array.reshape(-1).view(np.uint8))
     for first in range(0, len(view), CHUNK):

@@ -1,10 +1,10 @@
-"""A folder of Hugging Face transformers: config.json and model.safetensors.
+"""Folders of Hugging Face transformers: config.json and model.safetensors.
 
-Tensors are named h.N.attn.c_attn.weight and so on, with or without `transformer.` in front. Their linear
-layers (Conv1D there) keep weights as (in, out), ours are (out, in). The attention masks that old files hold
-as buffers are passed over. The head is wte again; a file may repeat it as lm_head.weight.
+Tensors are named h.N.attn.c_attn.weight and so on, with or without the prefix `transformer.`. Their linear
+layers (Conv1D) store weights as (in, out), ours as (out, in). Attention masks in old files are skipped. The
+head is wte; a file may repeat it as lm_head.weight.
 
-To read needs the safetensors package: pip install 'numpy-gpt2[hf]'.
+Reading needs the safetensors package: pip install 'numpy-gpt2[hf]'.
 """
 
 import json
@@ -24,7 +24,7 @@ from gpt2.weights.bfloat16 import to_float32
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"  # where large models are cut into several files
+INDEX = "model.safetensors.index.json"  # for large models in several files
 
 # Our name of a tensor, its name there, and whether it is transposed there. {l} is the number of the block.
 NAMES = (
@@ -46,12 +46,12 @@ NAMES = (
     ("lnfb", "ln_f.bias", False),
 )
 BUFFERS = (".attn.bias", ".attn.masked_bias")  # causal masks; h.0.attn.c_attn.bias does not end like this
-# NumPy has no bfloat16: its bits are kept in uint16
+# NumPy has no bfloat16: its bits are read as uint16
 TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 
-# What a config.json may say for the model to be the one that this project computes. Any other value is an
+# Values in config.json for which the model is the one that this project computes. Any other value is an
 # error: the weights would load, and the text would be nonsense.
 EXPECTED = {
     "model_type": ("gpt2",),
@@ -65,27 +65,27 @@ EXPECTED = {
 
 
 def read_config(folder: str | Path, dtype: str = "float32") -> GPT2Config:
-    """The GPT2Config that config.json describes. Raises UserError where it is another kind of model."""
+    """The GPT2Config of config.json. Raises UserError for another kind of model."""
     path = Path(folder) / CONFIG
-    said = json_object(path)
+    fields = json_object(path)
     for name, allowed in EXPECTED.items():
-        value = said.get(name, allowed[0])  # what is left out has its default, which is GPT-2's
+        value = fields.get(name, allowed[0])  # the default is GPT-2's
         if value not in allowed:
             raise UserError(
                 f"{path}: {name} is {value!r}, expected {allowed[0]!r}; only GPT-2 as it was "
                 "released can be read"
             )
     try:
-        C = said["n_embd"]
-        # n_ctx: the only name that files of 2019 have for it
-        block_size = said["n_positions"] if "n_positions" in said else said["n_ctx"]
-        config = GPT2Config(said["vocab_size"], block_size, said["n_layer"], said["n_head"], C, dtype)
+        C = fields["n_embd"]
+        # n_ctx: the name in files of 2019
+        block_size = fields["n_positions"] if "n_positions" in fields else fields["n_ctx"]
+        config = GPT2Config(fields["vocab_size"], block_size, fields["n_layer"], fields["n_head"], C, dtype)
     except KeyError as missing:
         raise UserError(f"{path}: lacks {missing}, expected the config.json of a GPT-2") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    if said.get("n_inner") not in (None, 4 * C):
-        raise UserError(f"{path}: n_inner is {said['n_inner']!r}, expected {4 * C}: four times n_embd")
+    if fields.get("n_inner") not in (None, 4 * C):
+        raise UserError(f"{path}: n_inner is {fields['n_inner']!r}, expected {4 * C}: four times n_embd")
     return config
 
 
@@ -102,8 +102,8 @@ def read_into(folder: str | Path, params: Mapping[str, np.ndarray], config: GPT2
 def read_views(folder: str | Path, config: GPT2Config) -> dict[str, Any]:
     """The sixteen tensors without a copy: name -> array, or a list of arrays, one a block.
 
-    They are views of the files, mapped into memory, in the type in which they are stored (of bfloat16 copies,
-    float32), and can only be read. Raises what read_into raises.
+    They are read-only memory maps of the files, in their stored type (bfloat16: float32 copies).
+    Raises the same errors as read_into.
     """
     wanted = {
         name: [_Target(shape[1:]) for _ in range(shape[0])] if "{l}" in theirs else _Target(shape)
@@ -115,14 +115,14 @@ def read_views(folder: str | Path, config: GPT2Config) -> dict[str, Any]:
 
 
 class _Target:
-    """Where a view of a tensor of this shape goes."""
+    """A tensor of this shape, which gets a view as its array."""
 
     def __init__(self, shape):
         self.shape, self.array = shape, None
 
 
 def _read(folder, targets, config):
-    """(target, array) of each of the targets, once the files have been found to hold these tensors."""
+    """(target, array) of each target, after checking that the files hold exactly these tensors."""
     with _Tensors(folder) as tensors:
         stored = _without_buffers(tensors)
         wanted = dict(targets)
@@ -155,7 +155,7 @@ def _read(folder, targets, config):
 
 
 def files_of(folder: str | Path) -> list[Path]:
-    """The files that hold the folder's tensors."""
+    """The files of the folder's tensors."""
     with _Tensors(Path(folder)) as tensors:
         return sorted(tensors.opened)
 
@@ -168,34 +168,33 @@ def write(
 ) -> None:
     """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads; all tensors as float32.
 
-    tokenizer  a gpt2.data.tokenizer.Tokenizer, written beside the model where it can be expressed there
+    tokenizer  a gpt2.data.tokenizer.Tokenizer, written as well if this format can express it
 
     Raises UserError where the folder holds files of another model that would stay.
     """
     end = None if tokenizer is None else tokenizer.end_of_text
-    words = {} if tokenizer is None else huggingface_tokenizer.contents(tokenizer, config.block_size)
+    tokenizer_files = (
+        {} if tokenizer is None else huggingface_tokenizer.contents(tokenizer, config.block_size)
+    )
     targets = _targets(params, config)
     tensors = {PREFIX + name: array.T if transposed else array for name, (array, transposed) in targets}
     text = json.dumps(_config(config, end), indent=2) + "\n"
-    replace_model(folder, {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode(), **words})
+    replace_model(folder, {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode(), **tokenizer_files})
 
 
-# Files by which a folder is read as a model of another kind or with another tokenizer
+# Files that would make the folder a model of another kind, or with another tokenizer
 OTHERS = (WEIGHTS, "adapter_config.json", *huggingface_tokenizer.VOCABULARIES)
 
 
 def replace_model(folder: str | Path, contents: Mapping[str, bytes | Iterator[bytes]]) -> None:
-    """Write the files of a model by their names, all or none; the weights come first.
+    """Write the files of a model, all or none; the weights come first.
 
     Raises UserError where the folder holds files of another model that would stay.
     """
     folder = made_folder(folder)
     for name in OTHERS:
         if name not in contents and (folder / name).exists():
-            raise UserError(
-                f"{folder / name}: would stay beside weights that it does not belong to; remove it, or give "
-                "another folder"
-            )
+            raise UserError(f"{folder / name}: belongs to other weights; remove it, or give another folder")
     write_together({folder / name: content for name, content in contents.items()})
 
 
@@ -227,7 +226,7 @@ def _config(config, end_of_text):
 
 
 def _targets(params, config):
-    """(their name, (our array, whether it is transposed there)) of every tensor, block by block."""
+    """(transformers' name, (our array, whether it is transposed there)) of every tensor, block by block."""
     for name, theirs, transposed in NAMES:
         if "{l}" in theirs:
             for l in range(config.n_layer):
@@ -237,7 +236,7 @@ def _targets(params, config):
 
 
 def _without_buffers(tensors):
-    """name without prefix -> name in the file, for everything but the masks."""
+    """Name without prefix -> name in the file, except for masks."""
     return {name.removeprefix(PREFIX): name for name in tensors.names() if not name.endswith(BUFFERS)}
 
 
@@ -246,7 +245,7 @@ def _same(a, b):
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Reads a file of transformers' that holds one object of JSON."""
+    """Read a JSON file of transformers that holds one object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -274,7 +273,7 @@ def _package():
 
 
 class _Tensors:
-    """The tensors of a folder by name, from one file or several, each read when it is asked for."""
+    """The tensors of a folder by name, from one file or several, read on demand."""
 
     def __init__(self, folder):
         self.path = folder / WEIGHTS
@@ -284,10 +283,10 @@ class _Tensors:
             files = self._files_of_index(folder)
         self.package = _package()
         self.opened = {}
-        self.mapped = {}  # those from which something was read
+        self.mapped = {}  # file -> (table, bytes), once something was read
         try:
             for file in files:
-                # Their reader checks that the table of tensors and the size of the file agree
+                # safe_open checks that the table of tensors fits the size of the file
                 self.opened[file] = self.package.safe_open(file, framework="numpy").__enter__()
         except FileNotFoundError as error:
             self.__exit__()
@@ -295,7 +294,11 @@ class _Tensors:
                 f"{error.filename or file}: no such file; expected {WEIGHTS} in a folder that "
                 "transformers wrote (pytorch_model.bin cannot be read safely)"
             ) from None
-        except (OSError, ValueError, self.package.SafetensorError) as error:  # ValueError: no name of a file
+        except (
+            OSError,
+            ValueError,
+            self.package.SafetensorError,
+        ) as error:  # ValueError: an impossible file name
             self.__exit__()
             raise UserError(f"{file}: no safetensors file, or damaged ({_first_line(error)})") from None
 
@@ -305,7 +308,7 @@ class _Tensors:
             raise UserError(f"{self.path}: weight_map is missing, expected names of tensors and files")
         names = sorted(set(table.values()))
         for name in names:
-            if Path(name).name != name:  # a file beside the index, not anywhere else on the disk
+            if Path(name).name != name:  # only files beside the index
                 raise UserError(f"{self.path}: weight_map names {name!r}, expected a file in the same folder")
         return [folder / name for name in names]
 
@@ -324,7 +327,7 @@ class _Tensors:
     def read(self, name):
         """A tensor as an array: float16, float32 or float64 as stored, bfloat16 as float32.
 
-        As stored it is a view of the file, mapped into memory: its bytes are read where they are copied to.
+        Otherwise a view of the file, mapped into memory.
         """
         file = next(f for f, h in self.opened.items() if name in h.keys())
         if file not in self.mapped:
@@ -334,11 +337,11 @@ class _Tensors:
 
 
 def read_file(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of one file by name, as views of it or, of bfloat16, as float32."""
+    """All tensors of one file by name, as views of it, or as float32 for bfloat16."""
     package = _package()
     try:
         with package.safe_open(path, framework="numpy"):
-            pass  # their reader checks that the table of tensors and the size of the file agree
+            pass  # safe_open checks that the table of tensors fits the size of the file
     except (OSError, ValueError, package.SafetensorError) as error:
         raise UserError(f"{path}: no safetensors file, or damaged ({_first_line(error)})") from None
     table, content = _map(path)
@@ -346,7 +349,7 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(path, name, entry, content):
-    """A tensor as it lies in the bytes of its file; bfloat16 as float32."""
+    """A tensor as a view of the file's bytes; bfloat16 as float32."""
     kind, (begin, end) = entry["dtype"], entry["data_offsets"]
     if kind not in TYPES:
         raise UserError(f"{path}: {name} is of type {kind}, expected F32, F16, BF16 or F64")
@@ -355,9 +358,9 @@ def _array(path, name, entry, content):
 
 
 def _map(file):
-    """(table of tensors, bytes after it) of a file that has been found consistent already.
+    """(table of tensors, bytes after it) of a file that safe_open has checked.
 
-    Eight bytes give the length of the table; the table gives where a tensor's bytes lie after it.
+    Eight bytes give the length of the table, which has the offsets of the tensors after it.
     """
     content = np.memmap(file, np.uint8, "r").view(np.ndarray)
     start = 8 + int.from_bytes(content[:8].tobytes(), "little")
@@ -366,7 +369,7 @@ def _map(file):
 
 def tensor_parts(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     """The bytes of a safetensors file with these tensors as float32, one tensor at a time."""
-    # transformers asks for this entry: it tells by which framework's rules arrays are laid out
+    # transformers requires this entry: the framework whose conventions the arrays follow
     table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, array in tensors.items():

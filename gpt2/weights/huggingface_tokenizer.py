@@ -1,9 +1,9 @@
-"""A tokenizer as transformers keeps it: vocab.json and merges.txt, or both inside tokenizer.json.
+"""Tokenizers of transformers: vocab.json and merges.txt, or both inside tokenizer.json.
 
-vocab.json gives each token its id. Bytes are spelt as characters: printable ones as themselves, the others,
-and the blank, from U+0100 on. merges.txt has the pairs that are joined, the most important first. This
-project keeps what tiktoken needs, the bytes of each token in the order of their importance: pairs are found
-again by merging the bytes of a token with the more important tokens only, until two parts are left.
+vocab.json maps tokens to ids. Bytes are spelt as characters: printable ones as themselves, the others, and
+the blank, from U+0100 on. merges.txt has the merged pairs in order. This project stores what tiktoken needs,
+the bytes of each token in the order of merging: pairs are reconstructed by merging the bytes of a token with
+the earlier tokens only, until two parts are left.
 """
 
 import json
@@ -16,8 +16,8 @@ from gpt2.errors import UserError
 VOCAB = "vocab.json"
 MERGES = "merges.txt"
 SETTINGS = "tokenizer_config.json"
-ALL_IN_ONE = "tokenizer.json"  # what version 5 writes
-VOCABULARIES = (VOCAB, MERGES, ALL_IN_ONE, "added_tokens.json")  # files that say what a token stands for
+ALL_IN_ONE = "tokenizer.json"  # of version 5
+VOCABULARIES = (VOCAB, MERGES, ALL_IN_ONE, "added_tokens.json")  # files that define tokens
 GPT2_RANKS = 50256  # 256 bytes and 50000 merges
 
 
@@ -38,17 +38,17 @@ def spell(token: bytes) -> str:
 
 
 def contents(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
-    """The three files by name; {} where they cannot say what the tokenizer does.
+    """The three files by name; {} if they cannot express the tokenizer.
 
-    longest  tokens that the model can read at once
+    longest  context of the model, in tokens
 
-    That is the case for `char`: a character of several bytes is a token there though no merge leads to it.
+    That is so for `char`: a character of several bytes is a token without merges.
     """
     if tokenizer.name == "char":
         return {}
     ids = {spell(token): i for i, token in enumerate(tokenizer.ranks)}
     lines = ["#version: 0.2", *(f"{spell(a)} {spell(b)}" for a, b in _merges(tokenizer))]
-    # Where these are left out transformers adds an end of text, with an id that the model does not have
+    # without these, transformers adds an end of text, with an id that the model does not have
     end = None if tokenizer.end_of_text is None else END_OF_TEXT
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), end)
     settings = {
@@ -66,10 +66,10 @@ def contents(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
 
 
 def _merges(tokenizer):
-    """Pairs of bytes in the order in which they are to be merged.
+    """Pairs of bytes in the order of merging.
 
     tiktoken joins whichever two neighbours spell a token, so a tokenizer trained here gets all pairs that do.
-    GPT-2's own list has one pair a token, and is given back as it was.
+    GPT-2's own list has one pair a token, and is reproduced exactly.
     """
     rank = {token: i for i, token in enumerate(tokenizer.ranks)}
     for token, r in rank.items():
@@ -83,7 +83,7 @@ def _merges(tokenizer):
 
 
 def _parts(token, rank):
-    """The pair that `token` was made from: its bytes merged by all tokens more important than itself."""
+    """The pair that `token` was merged from: its bytes merged by all earlier tokens."""
     parts = [token[i : i + 1] for i in range(len(token))]
     while len(parts) > 2:
         best = min(range(len(parts) - 1), key=lambda i: rank.get(parts[i] + parts[i + 1], len(rank)))
@@ -92,10 +92,10 @@ def _parts(token, rank):
 
 
 def read(folder: str | Path) -> Tokenizer | None:
-    """The Tokenizer in a folder of transformers, or None where there is none.
+    """The Tokenizer in a folder of transformers, or None if there is none.
 
-    Raises UserError where the files are damaged or say something that a GPT-2 tokenizer does not: ids must go
-    up with the order of merging, bytes first, end of text last; and text must be cut as GPT-2 cuts it.
+    Raises UserError if the files are damaged or differ from a GPT-2 tokenizer: ids must be in
+    the order of merging, bytes first, end of text last; and text must be split as in GPT-2.
     """
     folder = Path(folder)
     path = folder / VOCAB
@@ -124,13 +124,13 @@ def read(folder: str | Path) -> Tokenizer | None:
         raise UserError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: not the vocabulary of a GPT-2 ({error})") from None
-    found = from_ranks(path, ranks, special)
+    tokenizer = from_ranks(path, ranks, special)
     _check_merges(folder, content, plain[256:])
-    return found
+    return tokenizer
 
 
 def _in_order(vocab: dict[str, int]) -> list[str]:
-    """The names of the tokens by their ids. Raises ValueError where these are not 0, 1, 2 and so on."""
+    """The tokens in the order of their ids. Raises ValueError if these are not 0, 1, 2 and so on."""
     names = sorted(vocab, key=vocab.get)
     if [vocab[name] for name in names] != list(range(len(names))):
         raise ValueError("ids are not 0, 1, 2 and so on")
@@ -138,7 +138,7 @@ def _in_order(vocab: dict[str, int]) -> list[str]:
 
 
 def _check_cuts(content):
-    """Raise ValueError where tokenizer.json does something else with a text than GPT-2's tokenizer does."""
+    """Raise ValueError if tokenizer.json processes text differently from GPT-2's tokenizer."""
     model, cuts = content["model"], content.get("pre_tokenizer")
     if model.get("type", "BPE") != "BPE":
         raise ValueError(f"its model is {model['type']}, expected BPE")
@@ -158,7 +158,7 @@ def _check_cuts(content):
 
 
 def _kind(part):
-    """What a part of tokenizer.json is, its parts' names included."""
+    """The type of a part of tokenizer.json, including those of its parts."""
     if part is None:
         return "nothing"
     inside = next((part[name] for name in ("pretokenizers", "normalizers", "processors") if name in part), ())
@@ -166,9 +166,9 @@ def _kind(part):
 
 
 def _check_settings(settings, described):
-    """Raise ValueError where tokenizer_config.json tells of another tokenizer.
+    """Raise ValueError if tokenizer_config.json describes another tokenizer.
 
-    described   whether tokenizer.json says what it does; then its class does not matter
+    described   whether there is a tokenizer.json; then the class does not matter
     """
     name = settings.get("tokenizer_class")
     if not described and name not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
@@ -178,10 +178,10 @@ def _check_settings(settings, described):
             raise ValueError(f"{flag} is set, which GPT-2's tokenizer has not")
 
 
-def _check_merges(folder, content, made):
-    """Raise UserError where tokens are merged in another order than that of their ids.
+def _check_merges(folder, content, merged):
+    """Raise UserError if tokens are merged in another order than that of their ids.
 
-    made   the tokens that are not single bytes, as the files spell them, by their ids
+    merged   the tokens that are not single bytes, as spelt in the files, by their ids
     """
     path = folder / (MERGES if (folder / MERGES).exists() else ALL_IN_ONE)
     try:
@@ -191,18 +191,20 @@ def _check_merges(folder, content, made):
         elif content:
             pairs = [p.split(" ") if isinstance(p, str) else p for p in content["model"]["merges"]]
         else:
-            raise UserError(f"{folder / MERGES}: is not there, and tells how tokens are merged")
+            raise UserError(f"{folder / MERGES}: is missing, and has the order of merging")
         order = list(dict.fromkeys(a + b for a, b in pairs))
+    except UserError:  # which is a ValueError
+        raise
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path}: not the merges of a GPT-2 ({error})") from None
-    if order != made:
+    if order != merged:
         raise UserError(f"{path}: its tokens are merged in another order than that of their ids")
 
 
 def from_ranks(path: str | Path, ranks: Sequence[bytes], special: Mapping[str, int]) -> Tokenizer:
-    """A Tokenizer of tokens (bytes, in the order of their ids) that came from the file `path`."""
+    """A Tokenizer from tokens (bytes, in the order of their ids), read from the file `path`."""
     if sorted(ranks[:256]) != [bytes([b]) for b in range(256)]:
         raise UserError(
             f"{path}: the first 256 tokens are not the 256 bytes, expected a vocabulary like GPT-2's"
@@ -210,7 +212,7 @@ def from_ranks(path: str | Path, ranks: Sequence[bytes], special: Mapping[str, i
     if special not in ({}, {END_OF_TEXT: len(ranks)}):
         raise UserError(f"{path}: {END_OF_TEXT} is token {special[END_OF_TEXT]}, expected the last one")
     if len(set(ranks)) != len(ranks) or b"" in ranks:
-        raise UserError(f"{path}: a token is empty, or there twice")
+        raise UserError(f"{path}: a token is empty or repeated")
     if len(ranks) == 256 and not special and ranks == [bytes([b]) for b in range(256)]:
         return Tokenizer("byte", ANY_CHARACTER, ranks)
     name = "gpt2" if len(ranks) == GPT2_RANKS else f"bpe:{len(ranks)}"

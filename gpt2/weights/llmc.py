@@ -1,4 +1,4 @@
-"""llm.c's files: checkpoints, debug states and tokenizers. (Its token files: gpt2.data.tokens.)
+"""Files of llm.c: checkpoints, debug states and tokenizers. (Its token files: gpt2.data.tokens.)
 
 Each begins with 256 int32, little-endian; the rest of the header is zero:
 
@@ -11,8 +11,7 @@ Each begins with 256 int32, little-endian; the rest of the header is zero:
 
 wte has Vp rows in both: V, and zeros up to a multiple of 128.
 
-Files may come from anywhere. What a header promises is compared with the size of the file before anything is
-allocated, so a wrong one costs a line of text and no memory.
+Files are not trusted: the header is compared with the size of the file before anything is allocated.
 """
 
 import math
@@ -35,7 +34,7 @@ HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
 CHECKPOINT, STATE, TOKENIZER = 20240326, 20240327, 20240328
 VERSIONS = {3: "float32", 5: "bfloat16"}  # of a checkpoint
-PADDING = 128  # V is padded to a multiple of this, for the sake of matrix products
+PADDING = 128  # V is padded to a multiple of this, for fast matrix products
 CHUNK = 1 << 22  # numbers converted at a time: 16 MiB of float32
 
 
@@ -49,7 +48,7 @@ def padded(vocab_size: int) -> int:
 
 @dataclass(frozen=True)
 class Header:
-    """What a checkpoint's header says."""
+    """The header of a checkpoint."""
 
     config: GPT2Config
     padded_vocab_size: int  # Vp
@@ -57,7 +56,7 @@ class Header:
 
 
 def read_header(path: str | Path, dtype: str = "float32") -> Header:
-    """The Header of a checkpoint; its config has the `dtype` given. Raises UserError for any other file."""
+    """The Header of a checkpoint, with `dtype` in its config. Raises UserError for any other file."""
     path = Path(path)
     with _opened(path) as (file, size):
         version, maxT, V, L, NH, C, Vp = _header(path, file, size, CHECKPOINT, "checkpoint", 7)
@@ -107,7 +106,7 @@ def read_into(path: str | Path, params: Mapping[str, np.ndarray], config: GPT2Co
 
 
 def read_views(path: str | Path, config: GPT2Config) -> dict[str, np.ndarray]:
-    """The sixteen tensors without a copy, as views of the file that can only be read. Of bfloat16 copies."""
+    """The sixteen tensors as read-only views of the file; bfloat16 is copied."""
     path = Path(path)
     header = read_header(path, config.dtype)
     if header.stored != "float32":
@@ -115,13 +114,13 @@ def read_views(path: str | Path, config: GPT2Config) -> dict[str, np.ndarray]:
         read_into(path, params, header.config)
         return params
     content = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    found, start = {}, HEADER_BYTES
+    tensors, start = {}, HEADER_BYTES
     for name, shape in parameter_table(config):
         stop = start + 4 * math.prod(shape)
-        found[name] = content[start:stop].view("<f4").reshape(shape)
+        tensors[name] = content[start:stop].view("<f4").reshape(shape)
         padding = (header.padded_vocab_size - config.vocab_size) * config.n_embd if name == "wte" else 0
         start = stop + 4 * padding
-    return found
+    return tensors
 
 
 def write(
@@ -135,14 +134,11 @@ def write(
 
     stored   float32 (version 3) or bfloat16 (version 5)
 
-    Raises UserError where a tokenizer of other weights would stay beside these.
+    Raises UserError if a tokenizer of other weights would remain beside these.
     """
     path, beside = Path(path), tokenizer_beside(path)
     if tokenizer is None and beside.exists():
-        raise UserError(
-            f"{beside}: would stay beside weights that it does not belong to; remove it, or write them under "
-            "another name"
-        )
+        raise UserError(f"{beside}: belongs to other weights; remove it, or write these under another name")
     version = next(version for version, name in VERSIONS.items() if name == stored)
     header = [
         CHECKPOINT,
@@ -154,14 +150,14 @@ def write(
         config.n_embd,
         padded(config.vocab_size),
     ]
-    words = {} if tokenizer is None else {beside: _token_parts(beside, tokenizer)}
-    contents = {path: _parts(header, _tensor_parts(params, config, stored)), **words}
+    tokenizer_file = {} if tokenizer is None else {beside: _token_parts(beside, tokenizer)}
+    contents = {path: _parts(header, _tensor_parts(params, config, stored)), **tokenizer_file}
     write_together(contents)
     return list(contents)
 
 
 def tokenizer_beside(path: str | Path) -> Path:
-    """Where the tokenizer of a checkpoint lies."""
+    """The path of a checkpoint's tokenizer."""
     path = Path(path)
     return path.with_name(f"{path.stem}_tokenizer.bin")
 
@@ -180,7 +176,7 @@ def _tensor_parts(tensors, config, stored):
 
 @dataclass
 class State:
-    """A batch, and what another program made of it.
+    """A batch, with the results of another program.
 
     inputs, targets  (B, T) int32
     logits           (B, T, V) float32
@@ -196,7 +192,7 @@ class State:
 
 
 def read_state(path: str | Path, config: GPT2Config) -> State:
-    """The State in a file, for a model of this config (the file does not say). Raises UserError otherwise."""
+    """The State in a file, for a model of this config, which the file does not contain."""
     path = Path(path)
     V, C = config.vocab_size, config.n_embd
     with _opened(path) as (file, size):
@@ -205,7 +201,7 @@ def read_state(path: str | Path, config: GPT2Config) -> State:
             raise UserError(f"{path}: version {version} of llm.c's debug states, expected 2")
         if B < 1 or T < 1 or T > config.block_size:
             raise UserError(f"{path}: a batch of B={B}, T={T}, the model reads at most {config.block_size}")
-        # The file does not say Vp either. What is left of its size once V rows are counted is padding
+        # The file does not contain Vp either: bytes beyond V rows are padding
         unpadded = HEADER_BYTES + 4 * (2 * B * T + B * T * V + 1 + config.num_parameters)
         extra, rest = divmod(size - unpadded, 4 * C)
         if rest or extra not in (0, padded(V) - V):
@@ -266,7 +262,7 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
             f"{path}: the header promises {count} tokens, the file of {size:,} bytes has "
             f"{'more' if at < len(content) else 'fewer'}"
         )
-    # Before version 2 the end of text was always GPT-2's. A vocabulary without one, single bytes say, has in
+    # Before version 2 the end of text was always GPT-2's. A vocabulary without one, such as bytes, has in
     # its place the token that text begins with, for llm.c's sampling
     special = {}
     if tokens and tokens[-1] == END_OF_TEXT.encode():
@@ -297,7 +293,7 @@ def _token_parts(path, tokenizer):
 
 @contextmanager
 def _opened(path):
-    """(file, its size in bytes); whatever the disk says against it is one line."""
+    """(file, its size in bytes); OSError becomes UserError."""
     try:
         with open(path, "rb") as file:
             yield file, os.fstat(file.fileno()).st_size
@@ -305,18 +301,18 @@ def _opened(path):
         raise UserError(f"{path}: {error.strerror or error}") from None
 
 
-def _header(path, file, size, magic, what, count):
+def _header(path, file, size, magic, kind, count):
     """The first `count` numbers after the magic number."""
     if size < HEADER_BYTES:
-        raise UserError(f"{path}: {size} bytes, llm.c's {what} files begin with a header of {HEADER_BYTES}")
+        raise UserError(f"{path}: {size} bytes, llm.c's {kind} files begin with a header of {HEADER_BYTES}")
     header = np.frombuffer(file.read(HEADER_BYTES), "<i4")
     if header[0] != magic:
-        raise UserError(f"{path}: begins with {header[0]}, llm.c's {what} files begin with {magic}")
+        raise UserError(f"{path}: begins with {header[0]}, llm.c's {kind} files begin with {magic}")
     return [int(n) for n in header[1 : 1 + count]]
 
 
 def _parts(header, body):
-    """The bytes of a file: the header, then what `body` yields."""
+    """The bytes of a file: the header, then `body`."""
     numbers = np.zeros(HEADER_INTS, "<i4")
     numbers[: len(header)] = header
     yield numbers.tobytes()
@@ -329,10 +325,10 @@ def _read_numbers(path, file, target, stored):
     kind = {"float32": "<f4", "bfloat16": "<u2", "int32": "<i4"}[stored]
     for start in range(0, flat.size, CHUNK):
         part = flat[start : start + CHUNK]
-        straight = part.dtype == np.dtype(kind)  # from the file to where the numbers are to stay
+        straight = part.dtype == np.dtype(kind)  # read without conversion
         numbers = part if straight else np.empty(part.size, kind)
         if file.readinto(memoryview(numbers.view(np.uint8))) != numbers.nbytes:
-            raise UserError(f"{path}: ends early; it has become shorter while it was read")
+            raise UserError(f"{path}: ends early; it was truncated while it was read")
         if not straight:
             part[...] = bfloat16.to_float32(numbers) if stored == "bfloat16" else numbers
     return target

@@ -1,16 +1,16 @@
-"""Adapters as the peft package keeps them: adapter_config.json and adapter_model.safetensors in a folder.
+"""Adapters of the peft package: adapter_config.json and adapter_model.safetensors in a folder.
 
-Of each matrix with an adapter there are two tensors, which lie there as they do here, but for their names:
+Each matrix with an adapter has two tensors, stored as here except for their names:
 
     base_model.model.transformer.h.{l}.attn.c_attn.lora_A.weight    a (rank, C)
     base_model.model.transformer.h.{l}.attn.c_attn.lora_B.weight    b (OC, rank)
 
-`fan_in_fan_out` says of the matrix beside them that transformers keeps it as (in, out).
+`fan_in_fan_out` means that transformers stores the matrix beside them as (in, out).
 
-    write(folder, model, base)      base: what base_model_name_or_path says
-    read(folder)                    an Adapter: what it stands beside, its Tuning, its tensors
+    write(folder, model, base)      base: for base_model_name_or_path
+    read(folder)                    an Adapter: its base, its Tuning, its tensors
 
-To read needs the safetensors package: pip install 'numpy-gpt2[hf]'.
+Reading needs the safetensors package: pip install 'numpy-gpt2[hf]'.
 """
 
 import json
@@ -32,7 +32,7 @@ from gpt2.weights import huggingface
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 NAME = re.compile(r"base_model\.model\.(?:transformer\.)?h\.(\d+)\.(\w+\.\w+)\.lora_(A|B)\.weight")
-# What says nothing of the numbers that come out. All else has to be off, or it is refused
+# Fields that do not change the result. All others must be off
 HARMLESS = (
     "auto_mapping",
     "base_model_name_or_path",
@@ -54,10 +54,10 @@ HARMLESS = (
 
 @dataclass(frozen=True)
 class Adapter:
-    """What lies in a folder of peft's.
+    """An adapter of peft.
 
     path     of its tensors
-    base     what base_model_name_or_path says, or ""
+    base     base_model_name_or_path, or ""
     tuning   Tuning: rank, alpha, matrices
     tensors  our name -> a list of its arrays, one a block
     """
@@ -68,7 +68,7 @@ class Adapter:
     tensors: Mapping[str, list[np.ndarray]]
 
     def check(self, d: Description) -> None:
-        """Raise UserError where the adapter does not fit a model of this description with its tuning."""
+        """Raise UserError if the adapter does not fit a model of this description with its tuning."""
         for name, shape in d.trained.shapes:
             slices = self.tensors[name]
             if (len(slices), *slices[0].shape) != shape:
@@ -79,16 +79,16 @@ class Adapter:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether this is a folder of peft's."""
+    """Whether this is a folder of peft."""
     return (folder / CONFIG).exists()
 
 
 def read(folder: str | Path) -> Adapter:
-    """The Adapter in a folder. Raises UserError for one that this program would compute otherwise."""
+    """The Adapter in a folder. Raises UserError for one that this program computes differently."""
     folder = Path(folder)
     path = folder / CONFIG
-    said = huggingface.json_object(path)
-    rank, alpha = _numbers(path, said)
+    fields = huggingface.json_object(path)
+    rank, alpha = _numbers(path, fields)
     slices = _tensors(folder / WEIGHTS)
     places = tuple(place for place in MODULES if any(place == key[0] for key in slices))
     if not places:
@@ -101,57 +101,57 @@ def read(folder: str | Path) -> Adapter:
             if missing:
                 raise UserError(
                     f"{folder / WEIGHTS}: lora_{letter.upper()} of {MODULES[place]} is missing in block "
-                    f"{missing[0]}; only adapters that stand in all blocks can be read"
+                    f"{missing[0]}; only adapters in all blocks can be read"
                 )
             tensors[f"{place}_lora_{letter}"] = parts = [slices[place, letter, l] for l in range(count)]
             if len({part.shape for part in parts}) > 1 or parts[0].shape["ba".index(letter) - 1] != rank:
                 raise UserError(f"{folder / WEIGHTS}: {MODULES[place]} has other shapes than r={rank} makes")
     tuning = Tuning(f"lora:{rank}", lora_alpha=alpha, lora_targets=",".join(places))
-    return Adapter(folder / WEIGHTS, said.get("base_model_name_or_path") or "", tuning, tensors)
+    return Adapter(folder / WEIGHTS, fields.get("base_model_name_or_path") or "", tuning, tensors)
 
 
-def _numbers(path, said):
-    """rank and alpha, once nothing is found that makes another formula."""
-    if said.get("peft_type") != "LORA":
-        raise UserError(f"{path}: peft_type is {said.get('peft_type')!r}, only LORA can be read")
-    # others put something into the base model's weights first
+def _numbers(path, fields):
+    """rank and alpha, after checking that the formula is the same."""
+    if fields.get("peft_type") != "LORA":
+        raise UserError(f"{path}: peft_type is {fields.get('peft_type')!r}, only LORA can be read")
+    # others change the base model's weights first
     starts = (True, False, None, "gaussian", "orthogonal")
-    if said.get("init_lora_weights", True) not in starts:
-        raise UserError(f"{path}: init_lora_weights is {said['init_lora_weights']!r}, which cannot be read")
-    for name, value in said.items():
+    if fields.get("init_lora_weights", True) not in starts:
+        raise UserError(f"{path}: init_lora_weights is {fields['init_lora_weights']!r}, which cannot be read")
+    for name, value in fields.items():
         if name not in (*HARMLESS, "init_lora_weights") and value not in (None, False, "none", {}, []):
             raise UserError(
                 f"{path}: {name} is {value!r}, which this program does not know; merge it with peft"
             )
-    rank, alpha = said.get("r"), said.get("lora_alpha")
+    rank, alpha = fields.get("r"), fields.get("lora_alpha")
     whole = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1
     if not whole or not isinstance(alpha, int | float) or not alpha > 0:
         raise UserError(f"{path}: r is {rank!r} and lora_alpha {alpha!r}, expected numbers above 0")
-    return rank, float(alpha) * (math.sqrt(rank) if said.get("use_rslora") else 1.0)
+    return rank, float(alpha) * (math.sqrt(rank) if fields.get("use_rslora") else 1.0)
 
 
 def _tensors(path):
     """(place, "a" or "b", block) -> array."""
     places = {module: place for place, module in MODULES.items()}
-    found = {}
+    arrays = {}
     for name, array in huggingface.read_file(path).items():
         match = NAME.fullmatch(name)
         if match is None or match[2] not in places:
-            raise UserError(f"{path}: {name} is no tensor of an adapter beside a matrix of GPT-2's")
+            raise UserError(f"{path}: {name} is not an adapter of a matrix of GPT-2")
         if array.ndim != 2:
             raise UserError(f"{path}: {name} has shape {array.shape}, expected two axes")
-        found[places[match[2]], match[3].lower(), int(match[1])] = array
-    return found
+        arrays[places[match[2]], match[3].lower(), int(match[1])] = array
+    return arrays
 
 
 def write(folder: str | Path, model: GPT2, base: str | None) -> list[Path]:
-    """Write the adapters of a model as peft reads them; returns the paths.
+    """Write the adapters of a model for peft; returns the paths.
 
-    base   the folder or the name from which transformers loads what they stand beside; None: it is not said
+    base   the folder or name of the base model for transformers, or None
     """
     lora = model.description.lora
     if lora is None:
-        raise UserError(f"{folder}: the model has no adapters that could be saved apart")
+        raise UserError(f"{folder}: the model has no adapters to save")
     folder, tensors = Path(folder), {}
     for place in lora.places:
         for l in range(model.config.n_layer):
@@ -169,7 +169,7 @@ def _config(lora: LoRA, base: str | None) -> dict[str, Any]:
     return {
         "base_model_name_or_path": base,
         "bias": "none",
-        "fan_in_fan_out": True,  # transformers keeps the matrices beside them as (in, out)
+        "fan_in_fan_out": True,  # transformers stores the matrices beside them as (in, out)
         "inference_mode": True,
         "init_lora_weights": True,
         "lora_alpha": int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,

@@ -1,4 +1,4 @@
-"""Finds weights that were trained before, here or elsewhere: what --init names.
+"""Find pretrained weights by name or path, as for --init.
 
 gpt2, gpt2-medium, gpt2-large, gpt2-xl    as OpenAI released them: from the folder of this name in
                                           GPT2_DATA_DIR, else through huggingface_hub and its cache
@@ -6,11 +6,11 @@ hf:OWNER/NAME                             another GPT-2 on the hub
 path/to/folder                            of Hugging Face transformers, or a run of train.py
 path/to/file.bin                          llm.c's checkpoint
 path/to/file.safetensors                  a checkpoint of a run
-path/to/adapter                           a folder of peft's, beside the weights that it names
+path/to/adapter                           a folder of peft, with the base weights that it names
 
-found = find("gpt2")        what it is, found.config first of all; no weights are read yet
-model = found.model()       the GPT2
-model, words = load(run="runs/mine")    or load(init="gpt2")
+weights = find("gpt2")      a Pretrained with its config; no weights are read yet
+model = weights.model()     the GPT2
+model, tokenizer = load(run="runs/mine")    or load(init="gpt2")
 """
 
 import hashlib
@@ -28,7 +28,7 @@ import numpy as np
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, reason, suggestion
-from gpt2.hints import install
+from gpt2.hints import install, quoted
 from gpt2.model.adapters import take
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
@@ -44,14 +44,14 @@ RELEASED_VOCABULARY = 50257
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Where weights lie, and for what model.
+    """The location of weights, and their model.
 
-    name, path   as asked for, and as found
+    name, path   as requested, and where it was found
     kind         huggingface, llm.c, checkpoint or adapter
     config       GPT2Config
-    words        the Tokenizer that lies beside the weights, or None
+    words        the Tokenizer beside the weights, or None
     made_of      the Description of a checkpoint's model; None: GPT-2's
-    base         the weights that an adapter, or a checkpoint of what was trained alone, stands on
+    base         the frozen base weights of an adapter, or of a checkpoint with only trained weights
     """
 
     name: str
@@ -67,35 +67,35 @@ class Pretrained:
         return self.made_of or Description(self.config)
 
     def check(self) -> None:
-        """Raise UserError where the files are too small for a model of this config. To be asked before one is
-        made: what a few bytes of a header promise may be more than any memory."""
+        """Raise UserError if the files are too small for a model of this config. To be called before one is
+        built: a few bytes of a header may describe more than fits in memory."""
         if self.base is not None:
             self.base.check()
-        here = sum(path.stat().st_size for path in self.files())
+        stored = sum(path.stat().st_size for path in self.files())
         count = self.description.num_parameters if self.base is None else self.description.trained.count
         needed = 2 * count  # as bfloat16, the smallest way to keep them
-        if here < needed:
+        if stored < needed:
             raise UserError(
                 f"{self.path}: described is a model of {count:,} "
-                f"parameters, but the weights have {here:,} bytes; they are cut short, or of "
+                f"parameters, but the weights have {stored:,} bytes; they are cut short, or of "
                 "another model"
             )
 
     def files(self) -> list[Path]:
-        """The files that the weights lie in, those of the base aside."""
+        """The files of the weights, without those of the base."""
         return huggingface.files_of(self.path) if self.kind == "huggingface" else [self.path]
 
     def lasting(self) -> bool:
-        """Whether nothing that this program does rewrites the files, as a run does with its checkpoints."""
+        """Whether this program never rewrites the files, as a run does with its checkpoints."""
         rewritten = self.path.name in runs.FILES or (self.path.parent / runs.SETTINGS).exists()
         return self.base is None and self.kind != "adapter" and not rewritten
 
     def origin(self) -> dict[str, str]:
-        """The note about the weights that it stands on in a checkpoint of what was trained alone."""
+        """The note about these base weights for a checkpoint with only trained weights."""
         return {"name": self.name, "path": str(self.path.absolute()), "sha256": self.sha256()}
 
     def sha256(self) -> str:
-        """Of the content of the files, one after the other."""
+        """The SHA-256 of the files, one after the other."""
         digest = hashlib.sha256()
         for path in self.files():
             with open(path, "rb") as file:
@@ -117,7 +117,7 @@ class Pretrained:
         checkpoint.check_finite(self.path, params)
 
     def views(self) -> dict[str, Any]:
-        """The tensors without a copy: name -> array, or a list of arrays, one a block, that are only read."""
+        """The tensors as read-only views: name -> array, or a list of arrays, one a block."""
         if self.kind == "huggingface":
             return huggingface.read_views(self.path, self.config)
         if self.kind == "llm.c":
@@ -129,14 +129,15 @@ class Pretrained:
         arrays, state = checkpoint.load(self.path, mapped=True)
         stored = self.description.resized(GPT2Config(**state["model"]))
         checkpoint.check_shapes(self.path, arrays, stored, "params.", trained=self.base is not None)
-        found = {name.removeprefix("params."): a for name, a in arrays.items() if name.startswith("params.")}
-        return found if self.base is None else _completed(stored, self.base.views(), found)
+        tensors = {
+            name.removeprefix("params."): a for name, a in arrays.items() if name.startswith("params.")
+        }
+        return tensors if self.base is None else _completed(stored, self.base.views(), tensors)
 
     def into(self, model: GPT2) -> None:
-        """Give a model of this description, or with adapters beside it, these weights.
+        """Load these weights into a model of this description, or with adapters beside it.
 
-        What the model does not train is not copied, where it lies in the file as the model wants it: it is
-        read from there when it is needed.
+        Frozen tensors are not copied if the file has the model's dtype: they are mapped from it.
         """
         if model.description.trained.everything and self.base is None and self.kind != "adapter":
             self.fill(model.params)
@@ -153,9 +154,9 @@ class Pretrained:
         return model
 
     def tokenizer(self) -> Tokenizer:
-        """The Tokenizer of these weights: the one beside them, or GPT-2's where they have its vocabulary.
+        """The Tokenizer of these weights: the one beside them, or GPT-2's if they have its vocabulary.
 
-        Raises UserError where there is none, or one of another size.
+        Raises UserError if there is none, or one of another size.
         """
         V = self.config.vocab_size
         if self.words is None and self.base is not None:
@@ -178,12 +179,12 @@ CHUNK = 16 << 20  # bytes hashed at a time
 
 
 def _completed(d, base, trained):
-    """The tensors of the base, with those that were trained; of the blocks, the last ones."""
-    found = dict(base)
+    """The tensors of the base, with the trained ones, which may be only the last blocks."""
+    tensors = dict(base)
     for name, tensor in trained.items():
         first = d.trained[name]
-        found[name] = [*list(base[name])[:first], *tensor] if first else tensor
-    return found
+        tensors[name] = [*list(base[name])[:first], *tensor] if first else tensor
+    return tensors
 
 
 def find(
@@ -193,17 +194,17 @@ def find(
     block: Any = None,
     offered: OwnFile | None = None,
 ) -> Pretrained:
-    """Finds the weights called `name`. Raises UserError in one line where they cannot be had or read.
+    """Find the weights called `name`. Raises UserError if they cannot be found or read.
 
-    dtype   of the model that they are for: float32 or float64. By default the one in which a run computed,
+    dtype   for the model: float32 or float64. By default the one in which a run computed,
             and float32 for files of other programs
-    layers, block   own ones, with which the model was made, where what was saved does not find them
-    offered         a file of layers that the user names; used where the model was made with the same
+    layers, block   the user's layers and block of the model, if the file does not find them
+    offered         a file of layers that the user names; used if the model was made with the same
     """
-    found = _find(name, dtype, {"layers": layers, "block": block, "offered": offered})
-    if found.kind != "checkpoint" and (layers is not None or block is not None):
+    weights = _find(name, dtype, {"layers": layers, "block": block, "offered": offered})
+    if weights.kind != "checkpoint" and (layers is not None or block is not None):
         raise UserError(f"{name}: holds GPT-2 as it was released, and own layers are given; leave them out")
-    return found
+    return weights
 
 
 def _find(name, dtype, given):
@@ -212,7 +213,7 @@ def _find(name, dtype, given):
     if name.startswith("hf:"):
         return _folder(name, _from_hub(name, name.removeprefix("hf:")), dtype, given)
     path = Path(name)
-    if not os.path.exists(path):  # false as well for what cannot be the name of a file
+    if not os.path.exists(path):  # also False for an impossible file name
         raise UserError(
             f"{name}: no such file or folder; expected {', '.join(RELEASED)}, hf:OWNER/NAME, or a path"
             + suggestion(name, RELEASED)
@@ -229,7 +230,7 @@ def _find(name, dtype, given):
 
 
 def find_config(name: str, dtype: str | None = None, offered: OwnFile | None = None) -> GPT2Config:
-    """The GPT2Config of the weights called `name`. Those of a released model need not be there for it."""
+    """The GPT2Config of the weights called `name`. Those of a released model need not be downloaded."""
     if name in RELEASED and _at_hand(name) is None:
         return GPT2Config.preset(name, dtype=dtype or "float32")
     return find(name, dtype, offered=offered).config
@@ -242,35 +243,37 @@ def load(
     layers: str | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> tuple[GPT2, Tokenizer]:
-    """(model, Tokenizer) of a run, or of what `init` names instead.
+    """(model, Tokenizer) of a run, or of the weights `init` instead.
 
     run     its folder; empty for the newest one
     which   best or last: the weights with the lowest validation loss, or the latest
-    layers  the file with the model's own layers, where it is no longer where it was
-    say     called with a line or two: what is read, and what else there was to read
+    layers  the file with the model's own layers, if it has moved
+    say     called with a line or two about what is read, and the alternatives
     """
     if run and init:
         raise UserError("--run and --init both name weights; give one of them")
     if init:
-        found = find(init, layers=layers)
-        made = found.model(), found.tokenizer()
-        say(f"reading {found.path}" + _step_text(found.path if found.kind == "checkpoint" else None))
-        return made
+        weights = find(init, layers=layers)
+        model_and_tokenizer = weights.model(), weights.tokenizer()
+        say(f"reading {weights.path}" + _step_text(weights.path if weights.kind == "checkpoint" else None))
+        return model_and_tokenizer
+    if os.path.isfile(run):
+        raise UserError(f"--run {run}: is a file, not the folder of a run; for weights: --init {quoted(run)}")
     folder = runs.existing(run)
     path = folder / (runs.BEST if which == "best" else runs.LAST)
     if not path.exists():
         path = folder / runs.LAST  # a run too young to have been validated
-    found = _checkpoint(str(path), path, None, {"layers": layers})
-    model, words = found.model(), found.tokenizer()
+    weights = _checkpoint(str(path), path, None, {"layers": layers})
+    model, tokenizer_ = weights.model(), weights.tokenizer()
     for line in reading_lines(folder, path, chosen=bool(run)):
         say(line)
-    return model, words
+    return model, tokenizer_
 
 
 def reading_lines(folder: Path, path: Path, chosen: bool) -> list[str]:
-    """Which run and step are read, and what else could be: lines.
+    """Lines that say which run and step are read, and the alternatives.
 
-    chosen   whether the run was named; if not, it is the one that was saved last
+    chosen   whether the user named the run; if not, it is the one that was saved last
     """
     other = folder / (runs.LAST if path.name == runs.BEST else runs.BEST)
     flag = "last" if other.name == runs.LAST else "best"
@@ -288,7 +291,7 @@ MOST_NAMED = 8  # runs that are listed
 
 
 def _step_text(path):
-    """ ", step 40" of a checkpoint that says its step, else nothing."""
+    """ ", step 40" for a checkpoint with a step, else ""."""
     try:
         state = checkpoint.load_state(path) if path is not None else {}
     except UserError:
@@ -297,7 +300,7 @@ def _step_text(path):
 
 
 def _folder(name, path, dtype, given):
-    """Of train.py or of transformers, whichever has its settings here."""
+    """A folder of a run, of peft or of transformers."""
     if (path / runs.SETTINGS).exists():
         best = path / runs.BEST
         return _checkpoint(name, best if best.exists() else path / runs.LAST, dtype, given)
@@ -314,7 +317,7 @@ def _checkpoint(name, path, dtype, given):
     beside = path.parent / runs.TOKENIZER
     if checkpoint.TOKENIZER in state:
         words = checkpoint.load_tokenizer(path, state)
-    else:  # as before November 2026: the tokenizer lies beside it
+    else:  # written by checkpoint.save alone
         words = tokenizer.load(beside) if beside.exists() else None
     base = base_of(path, state, d.config.dtype, offered=d.file) if "base" in state else None
     return Pretrained(name, path, "checkpoint", d.config, words, d, base)
@@ -323,45 +326,43 @@ def _checkpoint(name, path, dtype, given):
 def base_of(
     path: Path, state: Mapping[str, Any], dtype: str, moved: str = "", offered: OwnFile | None = None
 ) -> Pretrained:
-    """The weights that a checkpoint of what was trained alone stands on. UserError where they are others now.
+    """The base of a checkpoint with only trained weights. Raises UserError if it has changed.
 
-    moved     where they lie now, if that is given
+    moved     its present path, if the user names it
     offered   the file of layers with which the checkpoint is read
     """
     try:
         name, was_at, sha256 = (str(state["base"][key]) for key in ("name", "path", "sha256"))
     except (KeyError, TypeError):
-        raise UserError(f"{path}: what it says of its base cannot be read; the file is damaged") from None
-    partial = f"{path}: holds what was trained alone, beside the weights of {name}"
+        raise UserError(f"{path}: the note about its base cannot be read; the file is damaged") from None
+    partial = f"{path}: holds only trained weights, on the base {name}"
     try:
-        found = find(moved or (was_at if os.path.exists(was_at) else name), dtype, offered=offered)
-        same = found.sha256() == sha256
+        base = find(moved or (was_at if os.path.exists(was_at) else name), dtype, offered=offered)
+        same = base.sha256() == sha256
     except (UserError, OSError) as error:
         raise UserError(
-            f"{partial}, which cannot be had ({reason(error)}); put them back at {was_at}"
+            f"{partial}, which is not available ({reason(error)}); restore it at {was_at}"
         ) from None
     if not same:
-        raise UserError(f"{partial}; {found.path} holds others now; put back what was there")
-    return found
+        raise UserError(f"{partial}; {base.path} has changed; restore it")
+    return base
 
 
 def _adapter(name, path, dtype):
-    """A folder of peft's, beside the weights that it names."""
+    """A folder of peft, with the base weights that it names."""
     adapter = peft.read(path)
     if not adapter.base:
-        raise UserError(
-            f"{path / peft.CONFIG}: base_model_name_or_path is empty; name there the weights it stands on"
-        )
+        raise UserError(f"{path / peft.CONFIG}: base_model_name_or_path is empty; enter the base weights")
     base = find(_of_peft(adapter.base), dtype)
     if not base.description.gpt2 or base.description.lora is not None:
-        raise UserError(f"{path}: stands on {adapter.base}, which is not GPT-2 as it was released")
+        raise UserError(f"{path}: its base {adapter.base} is not GPT-2 as it was released")
     d = base.description.tuned(adapter.tuning)
     adapter.check(d)
     return Pretrained(name, adapter.path, "adapter", d.config, huggingface_tokenizer.read(path), d, base)
 
 
 def _of_peft(name):
-    """A name of transformers' as --init has it: a path, one of those that were released, or OWNER/NAME."""
+    """A base name of peft as a name for --init: a path, a released model, or hf:OWNER/NAME."""
     short = name.removeprefix("openai-community/")
     if short in RELEASED:
         return short
@@ -369,7 +370,7 @@ def _of_peft(name):
 
 
 def _words_beside(path, config):
-    """The tokenizer file of these weights, or GPT-2's under llm.c's name, if it is of this vocabulary."""
+    """The tokenizer file of these weights, or GPT-2's under llm.c's name, if its size fits."""
     released = [path.with_name("gpt2_tokenizer.bin")] if config.vocab_size == RELEASED_VOCABULARY else []
     for beside in (llmc.tokenizer_beside(path), *released):
         if beside.exists():
@@ -396,12 +397,12 @@ def _at_hand(name):
 def _from_hub(name, repository):
     """The folder in huggingface_hub's cache that has this repository's config, weights and tokenizer.
 
-    What is in the cache is not asked for again: weights that were released do not change, and the network may
-    be slow, or not there. GPT2_OFFLINE=1 forbids it altogether.
+    Files in the cache are not requested again: released weights do not change, and the network may
+    be slow or missing. GPT2_OFFLINE=1 forbids it altogether.
     """
     advice = (
-        "put config.json and model.safetensors into a folder and give its path, or set GPT2_DATA_DIR "
-        f"to a folder that has them in {Path(repository).name}/"
+        "put config.json and model.safetensors into a folder and give its path, or that of llm.c's .bin, or "
+        f"set GPT2_DATA_DIR to a folder that has them in {Path(repository).name}/"
     )
     try:
         import huggingface_hub as hub
@@ -412,18 +413,18 @@ def _from_hub(name, repository):
     hub.logging.set_verbosity_error()  # errors are reported below, once
 
     def get(file, needed=True):
-        found = hub.try_to_load_from_cache(repository, file)
-        if isinstance(found, str):
-            return Path(found)
+        cached = hub.try_to_load_from_cache(repository, file)
+        if isinstance(cached, str):
+            return Path(cached)
         reason = _no_network(hub)
         try:
             if reason is None:
                 return Path(hub.hf_hub_download(repository, file))
-        except Exception as error:  # their errors, the http library's, the socket's: there is no common base
+        except Exception as error:  # errors of the hub, of http and of sockets have no common base
             reason = (str(error).splitlines() or [type(error).__name__])[0]
         if needed:
             raise UserError(
-                f"{name}: {file} is not in huggingface_hub's cache and cannot be had from the "
+                f"{name}: {file} is not in huggingface_hub's cache and cannot be downloaded from the "
                 f"hub ({reason}); {advice}"
             )
         return None
@@ -436,7 +437,7 @@ def _from_hub(name, repository):
 
 
 def _no_network(hub):
-    """Why the hub cannot be asked, or None. Their client would try six times, for half a minute."""
+    """Why the hub cannot be reached, or None. Its client would try six times, for half a minute."""
     if os.environ.get("GPT2_OFFLINE", "") not in ("", "0"):
         return "GPT2_OFFLINE is set"
     host = urlsplit(hub.constants.ENDPOINT).hostname

@@ -1,4 +1,4 @@
-"""A model written as a file or a folder, in the format that the name says."""
+"""Write a model as a file or a folder, in the format of its name."""
 
 from pathlib import Path
 
@@ -13,27 +13,27 @@ from gpt2.weights import checkpoint, huggingface, llmc, peft
 def write(
     destination: Path,
     model: GPT2,
-    words: Tokenizer | None = None,
+    tokenizer: Tokenizer | None = None,
     dtype: str = "float32",
     base: str | None = None,
 ) -> list[Path]:
-    """Write a GPT2, and the Tokenizer `words` where there is one, in the format that the Path's name says.
+    """Write a GPT2, and its Tokenizer if given, in the format of the destination's name.
 
-    base   by which name peft finds the weights that the model's adapters stand on, for a folder of adapters
+    base   the base weights' name for peft, for a folder of adapters
 
-    Returns the paths written. Raises UserError where they cannot be.
+    Returns the paths written. Raises UserError if they cannot be written.
     """
     check_dtype(destination, dtype)
     check_kind(destination, model.description)
     if destination.suffix == ".bin":
-        return llmc.write(destination, model.params, model.config, dtype, words)
+        return llmc.write(destination, model.params, model.config, dtype, tokenizer)
     if destination.suffix == ".safetensors":
-        return _to_checkpoint(destination, model, words)
-    return _to_huggingface(destination, model, words, base)
+        return _to_checkpoint(destination, model, tokenizer)
+    return _to_huggingface(destination, model, tokenizer, base)
 
 
 def check_kind(destination: Path, d: Description) -> None:
-    """Raise UserError where the program that reads this format would compute something else."""
+    """Raise UserError if the program that reads this format would compute something else."""
     if destination.suffix == ".safetensors" or d.standard:
         return
     who = "llm.c" if destination.suffix == ".bin" else "transformers"
@@ -43,9 +43,7 @@ def check_kind(destination: Path, d: Description) -> None:
             f"{d.summary()}; write it as X.safetensors"
         )
     if who == "llm.c":
-        raise UserError(
-            f"{destination}: llm.c knows no adapters; --merge (gpt2.merged) takes them into the weights"
-        )
+        raise UserError(f"{destination}: llm.c has no adapters; merge them with --merge (gpt2.merged)")
 
 
 def check_dtype(destination: Path, dtype: str) -> None:
@@ -55,21 +53,21 @@ def check_dtype(destination: Path, dtype: str) -> None:
         raise UserError(f"--dtype {dtype}: {destination} is always float32; X.bin, for llm.c, can be {dtype}")
 
 
-def _to_checkpoint(path, model, words):
+def _to_checkpoint(path, model, tokenizer):
     state = checkpoint.model_state(model)
-    if model.description.lora is None:  # whole weights, whatever part of them was trained
+    if model.description.lora is None:  # all weights, whichever were trained
         state.pop("tuned", None)
     if model.description.file is not None:
         model.description.file.remember()
-    arrays, kept = checkpoint.kept_tokenizer(words)
-    checkpoint.save(path, {**checkpoint.model_arrays(model), **arrays}, {**state, **kept})
+    arrays, tokenizer_state = checkpoint.tokenizer_contents(tokenizer)
+    checkpoint.save(path, {**checkpoint.model_arrays(model), **arrays}, {**state, **tokenizer_state})
     return [path]
 
 
-def _to_huggingface(folder, model, words, base):
+def _to_huggingface(folder, model, tokenizer, base):
     if (folder / runs.SETTINGS).exists():
         raise UserError(f"{folder}: a run of train.py is in this folder; give another one")
     if model.description.lora is not None:
         return peft.write(folder, model, base)
-    huggingface.write(folder, model.params, model.config, words)
+    huggingface.write(folder, model.params, model.config, tokenizer)
     return sorted(path for path in folder.iterdir() if path.is_file())

@@ -134,14 +134,14 @@ def test_views_of_the_arena_by_lines_or_from_a_table(name, monkeypatch):
     f_again.__code__ = f.__code__.replace()
     monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())
     monkeypatch.setattr(source, "MOST_SPELLED", 10**6)
-    assert "stretches(" not in ad.source(by_lines, *args, emitted=True)
+    assert "arena_views(" not in ad.source(by_lines, *args, emitted=True)
     monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())  # another program
     monkeypatch.setattr(source, "MOST_SPELLED", 0)
     from_table = ad.grad(f_again)
     for _ in range(2):
         for found, expected in zip(ad.tree.leaves(from_table(*args)), ad.tree.leaves(by_lines(*args))):
             np.testing.assert_array_equal(found, expected, strict=True)
-    assert "stretches(arena, layout)" in from_table.__derived__.last[1].source or name == "grid"
+    assert "arena_views(arena, layout)" in from_table.__derived__.last[1].source or name == "grid"
 
 
 def test_garbage_is_collected_again_afterwards():

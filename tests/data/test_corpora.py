@@ -239,7 +239,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(prose, tmp_path, monkey
         return encode(*args)
 
     monkeypatch.setattr(corpora, "_encode", changing)
-    with pytest.raises(UserError, match="prose.txt: the file has changed while it was read"):
+    with pytest.raises(UserError, match="prose.txt: the file changed while it was read"):
         corpora.prepare(str(path), "byte", tmp_path / "out")
 
 

@@ -136,9 +136,6 @@ def test_batches_of_another_size_go_on_with_the_next_sequence(size):
         rows += [row for _ in range(28 // B) for row in loader.next_batch()[0]]
     assert len(rows) == loader.pieces == 98
     assert len({int(token) for row in rows for token in row}) == 980
-    del state["sequences"]  # as an earlier version left it
-    loader.load_state(state)
-    assert (loader.next_batch()[0] == loader.batch(state["position"])[0]).all()
 
 
 @pytest.mark.parametrize("count", range(9, 27))

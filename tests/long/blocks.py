@@ -120,9 +120,9 @@ def other_sizes(seed):
     """Sizes from which programs are written otherwise, small for some seeds and as they are for others."""
     rng = np.random.default_rng((seed, 1))
     calls.MOST_SPELLED = int(rng.choice([0, 3, 100]))
-    source.MOST_SPELLED, source.MOST_CUTS = int(rng.choice([0, 50])), int(rng.choice([0, 100]))
+    source.MOST_SPELLED, source.MOST_VIEWS = int(rng.choice([0, 50])), int(rng.choice([0, 100]))
     buffers.LEND_FROM = int(rng.choice([1, 1 << 16]))
-    layout.MANY = int(rng.choice([1, 1 << 18]))
+    layout.LARGE = int(rng.choice([1, 1 << 18]))
     set_sizes(small=bool(rng.random() < 0.4))
 
 

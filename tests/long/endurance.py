@@ -47,7 +47,7 @@ from gpt2.train.recipe import new_settings
 from gpt2.train.reporters import Reporter
 from gpt2.train.resolve import resolve
 from gpt2.train.run import Run
-from gpt2.train.session import share_out_threads
+from gpt2.train.session import set_engine_threads
 from gpt2.train.settings import read_settings
 
 SETTINGS = [
@@ -213,7 +213,7 @@ def settings_of(more):
 
 def new_run(text, more):
     settings = settings_of(["--data", str(text), *more])
-    share_out_threads(settings)
+    set_engine_threads(settings)
     return Run(resolve(settings))
 
 

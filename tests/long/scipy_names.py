@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.ops import input_node
 from gpt2.autodiff.scipy import integrate, ndimage, optimize, sparse, stats
 from gpt2.autodiff.scipy import interpolate as ours
 from gpt2.autodiff.scipy.rules import special
@@ -107,7 +108,7 @@ def ufuncs() -> dict:
 def no_formula(partials: Callable, n: int) -> list[bool]:
     if n == 1:
         return [False]
-    node = special.input_node((), np.float64)
+    node = input_node((), np.float64)
     return [d is None for d in partials(*[node] * (n + 1))]
 
 

@@ -22,7 +22,7 @@ TESTS = [
     "model",
     "optimizer",
     "tokenizer",
-    "certificate",
+    "check",
     "train",
     "training",
     "tokens",

@@ -318,8 +318,8 @@ def test_a_run_of_two_workers_goes_on_under_any_number(prose, tmp_path):
         ("SIGSEGV", "was killed by SIGSEGV"),
         ("exit", "ended with exit status 7"),
         ("ValueError", "ValueError: a pear in the apples"),
-        ("SIGSTOP", "hung: no sign of life for 2 seconds"),
-        ("sleep", "hung: no sign of life for 2 seconds, last seen working"),
+        ("SIGSTOP", "hung: no heartbeat for 2 seconds"),
+        ("sleep", "hung: no heartbeat for 2 seconds, last seen working"),
     ],
 )
 def test_a_worker_that_comes_to_grief_ends_all_and_is_named(how, text, capfd):
@@ -404,7 +404,7 @@ def test_time_in_which_all_stood_still_is_no_silence(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(workers_module.time, "monotonic", lambda: clock[0])
     beats = np.zeros((2, 2), np.int64)
-    signs = workers_module._Signs(beats)
+    signs = workers_module._Heartbeats(beats)
     for _ in range(4):
         clock[0] += 0.5
         beats[0, 0] += 1
@@ -425,7 +425,7 @@ def docker(named, monkeypatch):
 
 
 def test_too_little_shared_memory_is_one_line(docker):
-    with pytest.raises(UserError, match=r"80 MB .* room for 67.1 MB; .*--shm-size=1g"):
+    with pytest.raises(UserError, match=r"80 MB .* has 67.1 MB free; .*--shm-size=1g"):
         Workers(2, {"x": ((10_000_000,), "float64")})
 
 
@@ -441,7 +441,7 @@ def test_bytes_for_people():
 @pytest.mark.parametrize(("room", "workers"), [(1 << 40, 3), (950_000, 2), (100_000, 1)])
 def test_with_too_little_shared_memory_fewer_workers_are_taken(prose, tmp_path, monkeypatch, room, workers):
     """The model's 21,000 numbers of 8 bytes, five times for two workers and six times for three."""
-    monkeypatch.setattr(memory, "room", lambda: ("memory", room))
+    monkeypatch.setattr(memory, "space", lambda: ("memory", room))
     run = Run(resolve(settings(prose, tmp_path, 3)))
     with run.team:
         assert run.team.size == workers

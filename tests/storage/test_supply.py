@@ -119,7 +119,7 @@ def test_a_sound_answer(tmp_path, answers):
 
 def test_a_redirection_away_from_https(tmp_path, answers):
     answers(Answer(b"content", "http://example.invalid/file.txt"))
-    assert "points to http://example.invalid/file.txt, which is not https" in refused(tmp_path)
+    assert "redirects to http://example.invalid/file.txt, which is not https" in refused(tmp_path)
 
 
 def test_an_answer_that_ends_early(tmp_path, answers):

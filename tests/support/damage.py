@@ -82,7 +82,7 @@ def words():
 def save_checkpoint(folder):
     m = model()
     state = {**checkpoint.model_state(m), "step": 3, "loader": {"seed": 1, "position": 2}, "best": 1.5}
-    tokens, kept = checkpoint.kept_tokenizer(words())
+    tokens, kept = checkpoint.tokenizer_contents(words())
     checkpoint.save(folder / "a.safetensors", {**checkpoint.model_arrays(m), **tokens}, {**state, **kept})
 
 

@@ -36,7 +36,7 @@ def afresh():
 @pytest.fixture
 def quiet(monkeypatch):
     """The machine does nothing else."""
-    monkeypatch.setattr(machine, "busy", lambda: None)
+    monkeypatch.setattr(machine, "busy_seconds", lambda: None)
 
 
 def clock(monkeypatch, seconds):
@@ -157,7 +157,7 @@ def test_measuring_has_to_pay_for_itself(monkeypatch, count, tried):
     way, _, note = chosen(dataclasses.replace(LONG, steps=count))
     assert len(found) == tried
     assert way == (MANUAL if tried == 3 else SHARES if tried == 2 else WHOLE)
-    assert ("so short a run" in note) == (tried < 2)
+    assert ("the run is too short" in note) == (tried < 2)
 
 
 def test_what_would_fill_the_memory_is_not_tried(monkeypatch):
@@ -193,7 +193,7 @@ def test_what_was_measured_is_kept(monkeypatch, tmp_path, quiet):
 def test_what_was_measured_on_a_busy_machine_is_not_kept(monkeypatch, tmp_path):
     remembered.remember(tmp_path)
     others = itertools.count(step=1000)
-    monkeypatch.setattr(machine, "busy", lambda: float(next(others)))
+    monkeypatch.setattr(machine, "busy_seconds", lambda: float(next(others)))
     clock(monkeypatch, {WHOLE: 2.0, SHARES: 1.0, MANUAL: 3.0})
     assert chosen()[0] == SHARES and not (tmp_path / "ways.json").exists()
 

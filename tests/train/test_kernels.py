@@ -36,7 +36,7 @@ openblas = pytest.mark.skipif(not blas_kernels(), reason="NumPy has another BLAS
 def afresh(monkeypatch, tmp_path):
     monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(machine, "busy", lambda: None)  # nothing else runs
+    monkeypatch.setattr(machine, "busy_seconds", lambda: None)  # nothing else runs
     remembered.forget()
     yield
     remembered.forget()

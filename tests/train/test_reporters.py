@@ -11,7 +11,7 @@ from gpt2.storage import curve
 from gpt2.train import Settings, flops, reporters
 from gpt2.train.flags import essence
 from gpt2.train.flops import Peak, matmul_peak
-from gpt2.train.reporters import MAIN, UNTOLD, Progress
+from gpt2.train.reporters import MAIN, OMITTED, Progress
 from gpt2.train.step import Rates
 
 
@@ -37,7 +37,7 @@ def test_no_step_has_all_of_the_peak(capsys):
 
 def test_no_share_of_a_peak_that_was_measured_beside_other_work(capsys):
     assert shares(capsys, Peak(1e9, quiet=False), 5e8) == [""]
-    assert str(Peak(5e10, quiet=False)) == "50 GFLOP/s in matrix products, measured beside other work"
+    assert str(Peak(5e10, quiet=False)) == "50 GFLOP/s in matrix products, measured on a busy machine"
     assert str(Peak(5e10)) == "50 GFLOP/s in matrix products"
 
 
@@ -48,15 +48,15 @@ def test_the_peak_is_measured_again_where_others_disturb(monkeypatch, others, tr
     """others: what other programs take of the machine in each try, by a clock that only calls move."""
     now, taken = itertools.count(), itertools.chain(*((0.0, share * 1e3) for share in others))
     monkeypatch.setattr(flops.time, "perf_counter", lambda: next(now))
-    monkeypatch.setattr(machine, "own", lambda: 0.0)
-    monkeypatch.setattr(machine, "busy", lambda: next(taken))
+    monkeypatch.setattr(machine, "own_seconds", lambda: 0.0)
+    monkeypatch.setattr(machine, "busy_seconds", lambda: next(taken))
     peak = matmul_peak(n=8, seconds=10)
     assert peak == Peak(2 * 8**3, calm) and next(taken, None) is None and tries == len(others)
 
 
 def test_a_run_begins_with_the_settings_that_matter():
     settings = Settings(data="my.txt", steps=7, clip=0.5, out="here", workers="3")
-    text = essence(settings, MAIN, UNTOLD)
+    text = essence(settings, MAIN, OMITTED)
     assert text.split() == [
         *("preset=shakespeare", "data=my.txt", "tokenizer=auto", "n_layer=4", "n_head=4", "n_embd=128"),
         *("batch_size=8", "block_size=64", "steps=7", "lr=0.002", "backward=fastest", "parallel=fastest"),

@@ -103,7 +103,7 @@ def test_a_break_saves_and_the_run_goes_on(settings, tmp_path):
     again = resumed_settings(folder)
     parts += [step.loss for step in steps(again, resume=True)]
     assert parts == whole
-    with pytest.raises(UserError, match="has done its 6 steps; go on with --steps 12"):
+    with pytest.raises(UserError, match="has done its 6 steps; continue with --steps 12"):
         next(steps(again, resume=True))
 
 

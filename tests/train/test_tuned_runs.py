@@ -115,7 +115,8 @@ def test_sample_evaluate_and_convert_know_it_again(prose, start, tmp_path, capsy
     )
     message = capsys.readouterr().err
     assert (
-        "has adapters, lora:2 (alpha 4) on attn.c_attn, mlp.c_fc, mlp.c_proj; go on with the same" in message
+        "has adapters, lora:2 (alpha 4) on attn.c_attn, mlp.c_fc, mlp.c_proj; continue with the same"
+        in message
     )
     assert not (tmp_path / "less").exists()
 
@@ -157,10 +158,10 @@ def test_a_base_that_has_changed_is_refused(prose, start, tmp_path):
     run = tmp_path / "run"
     assert begin(prose, start, run, *KINDS["lora"]) == 0
     gpt2.save(GPT2(CONFIG, seed=3), start)
-    with pytest.raises(UserError, match=r"holds what was trained alone, .* holds others now; put back"):
+    with pytest.raises(UserError, match=r"holds only trained weights, .* has changed; restore"):
         gpt2.load(run)
     start.unlink()
-    with pytest.raises(UserError, match=r"which cannot be had \(.*\); put them back at .*base\.safetensors"):
+    with pytest.raises(UserError, match=r"which is not available \(.*\); restore it at .*base\.safetensors"):
         pretrained.load(str(run))
 
 
@@ -182,7 +183,7 @@ WRONG = {
         ["--train", "lora:2", "--backward", "manual"],
         "--backward manual: lora is lora_forward, which",
     ),
-    "lines of llm.c": (["--train", "lora:2", "--lines", "llm.c"], "--lines llm.c: tells of GPT-2 alone"),
+    "lines of llm.c": (["--train", "lora:2", "--lines", "llm.c"], "--lines llm.c: only for GPT-2"),
 }
 
 

@@ -72,14 +72,14 @@ def test_a_tokenizer_changed_inside_a_checkpoint_is_noticed_without_the_weights(
     content = path.read_bytes()
     assert content.count(b'"YQ==", "Yg=="') == 1
     path.write_bytes(content.replace(b'"YQ==", "Yg=="', b'"Yg==", "YQ=="'))
-    with pytest.raises(UserError, match="its tokenizer is not the one that it was saved with"):
+    with pytest.raises(UserError, match="its tokenizer does not match its checksum"):
         gpt2.load_tokenizer(path)
 
 
 def test_a_run_speaks_its_own_tokenizer_whatever_lies_beside(run, tmp_path):
     path = run / "last.safetensors"
     arrays, state = checkpoint.load(path)
-    words, kept = checkpoint.kept_tokenizer(tokenizer.byte())
+    words, kept = checkpoint.tokenizer_contents(tokenizer.byte())
     checkpoint.save(path, {**arrays, **words}, {**state, **kept})
     bpe("abcde").save(run / "tokenizer.json")
     assert gpt2.load_tokenizer(run).name == "byte"
@@ -91,14 +91,14 @@ def test_what_would_stay_of_another_model_is_refused(tmp_path):
     for name in ("x.bin", "folder"):
         gpt2.save(of_ones(1, words), tmp_path / name, words)
         gpt2.save(of_ones(2, words), tmp_path / name, words)  # the same files are replaced
-        with pytest.raises(UserError, match="(x_tokenizer.bin|vocab.json): would stay beside weights"):
+        with pytest.raises(UserError, match="(x_tokenizer.bin|vocab.json): belongs to other weights"):
             gpt2.save(of_ones(3, char), tmp_path / name, None if name == "x.bin" else char)
         assert gpt2.load(tmp_path / name).flat_params[0] == 2
     tuned = gpt2.lora(gpt2.load(tmp_path / "folder"), rank=1)
-    with pytest.raises(UserError, match="model.safetensors: would stay beside"):
+    with pytest.raises(UserError, match="model.safetensors: belongs to other weights"):
         gpt2.save(tuned, tmp_path / "folder")
     gpt2.save(tuned, tmp_path / "adapter")
-    with pytest.raises(UserError, match="adapter_config.json: would stay beside"):
+    with pytest.raises(UserError, match="adapter_config.json: belongs to other weights"):
         gpt2.save(of_ones(1, words), tmp_path / "adapter", words)
 
 

@@ -1,4 +1,4 @@
-"""Explains a factor by lengths of axes, multiplied or under a root, with the names that the user gave them.
+"""Explains a factor as a product of axis lengths or its root, with the user's names of the axes.
 
 about_factor(1 / 10, graph)     "1/10", "a mean over B and T (axes 0 and 1 of inp, 2 x 5) where ..."
 """
@@ -16,7 +16,7 @@ from ..graph import Graph, Node
 
 
 def about_factor(factor: float, graph: Graph) -> tuple[str, str] | None:
-    """The factor as text, and what it probably comes from; None where no axis explains it."""
+    """The factor as text, and its likely cause; None where no axis explains it."""
     names = axis_names(graph)
     seen: set[int] = set()
     for array, axes in _choices(graph):
@@ -42,7 +42,7 @@ def _near(x: float) -> bool:
 
 
 def _choices(graph: Graph) -> Iterator[tuple[Node, tuple[int, ...]]]:
-    """Arrays with some of their axes: the likeliest first. Of values in between single axes alone."""
+    """Arrays with some of their axes, the likeliest first; of intermediate values single axes."""
     ends = [*graph.inputs, *graph.outputs]
     for count in range(1, 5):
         for x in ends:
@@ -58,8 +58,12 @@ def _called(array: Node, axes: tuple[int, ...], names: dict[str, list]) -> str:
     """Axes of an array in words: "B and T (axes 0 and 1 of inp, 2 x 5)"."""
     lengths = " x ".join(str(array.shape[k]) for k in axes)
     plain = f"{'axis' if len(axes) == 1 else 'axes'} {_listed(axes)} of {array.name or 'a ' + array.op}"
-    given = names.get(array.name or "", [])
-    known = [given[k] for k in axes if k < len(given) and given[k]] if len(given) == array.ndim else []
+    axis_list = names.get(array.name or "", [])
+    known = (
+        [axis_list[k] for k in axes if k < len(axis_list) and axis_list[k]]
+        if len(axis_list) == array.ndim
+        else []
+    )
     if len(known) == len(axes):
         return f"{_listed(known)} ({plain}, {lengths})"
     return f"{plain} ({lengths})"
@@ -71,9 +75,9 @@ def _listed(parts) -> str:
 
 
 def axis_names(graph: Graph) -> dict[str, list]:
-    """Array -> the names of its axes, as the recorded functions write them: `B, T, C = inp.shape`, or in a
-    docstring `inp (B, T, C)`. Where a name is not written there is None."""
-    found: dict[str, list] = {}
+    """Array -> the names of its axes, from the source of the recorded functions: `B, T, C = inp.shape`, or in
+    a docstring `inp (B, T, C)`. None for an axis without a name."""
+    names_of: dict[str, list] = {}
     ranks = {x.name: x.ndim for x in graph.nodes if x.name}
     for file, function in {(n.loc[0], n.loc[2]) for n in graph.nodes if n.loc is not None}:
         try:
@@ -82,26 +86,26 @@ def axis_names(graph: Graph) -> dict[str, list]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name == function:
-                _from_docstring(ast.get_docstring(node) or "", ranks, found)
-                _from_unpacking(node, found)
-    return found
+                _from_docstring(ast.get_docstring(node) or "", ranks, names_of)
+                _from_unpacking(node, names_of)
+    return names_of
 
 
-def _from_docstring(text: str, ranks: dict, found: dict[str, list]) -> None:
+def _from_docstring(text: str, ranks: dict, names_of: dict[str, list]) -> None:
     for name, shape in re.findall(r"(\w+),?(?: +\w+,?)? +\(([\w., *]+)\)", text):
         parts = [part.strip() for part in shape.split(",") if part.strip()]
         rank = ranks.get(name, len(parts))
         if parts and parts[0] == "...":
             parts = [None] * (rank - len(parts) + 1) + parts[1:]
         if len(parts) == rank:
-            found.setdefault(name, parts)
+            names_of.setdefault(name, parts)
 
 
-def _from_unpacking(function: ast.FunctionDef, found: dict[str, list]) -> None:
+def _from_unpacking(function: ast.FunctionDef, names_of: dict[str, list]) -> None:
     for node in ast.walk(function):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Attribute):
             continue
         array, target = node.value.value, node.targets[0]
         if node.value.attr == "shape" and isinstance(array, ast.Name) and isinstance(target, ast.Tuple):
             names = [part.id if isinstance(part, ast.Name) else None for part in target.elts]
-            found[array.id] = [name if name != "_" else None for name in names]
+            names_of[array.id] = [name if name != "_" else None for name in names]

@@ -37,10 +37,9 @@ def check_grads(
     rtol    largest difference allowed, relative to the largest entry of the derivative
     seed    of the random directions
 
-    First derivatives are compared with central differences of f itself, which moves by 1e-3, and where that
-    crosses a kink by 1e-5. A function that is random or uses stop_gradient cannot be checked, and a
-    derivative that is less than a millionth of a millionth of the values (that of log at 1e12) goes unseen.
-    Raises AutodiffError where f cannot be recorded.
+    First derivatives are compared with central differences of f itself, with steps of 1e-3, and where these
+    cross a kink of 1e-5. A function that is random or uses stop_gradient cannot be checked, and a derivative
+    below 1e-12 of the values (that of log at 1e12) is missed. Raises AutodiffError if f cannot be recorded.
 
         >>> ad.check_grads(lambda x: np.sum(np.tanh(x) ** 2), (np.array([0.5, -1.0]),), order=2)
     """
@@ -53,9 +52,9 @@ def check_grads(
     values = [*leaves, *(a for _, a in rec.captures)]
 
     def run(*values):
-        given = [_like_argument(v, x) for v, x in zip(values, leaves)]
-        results = flatten(f(*unflatten(tree, given)))[0]
-        return [*results, *(given[i] for i in rec.written)]
+        converted = [_like_argument(v, x) for v, x in zip(values, leaves)]
+        results = flatten(f(*unflatten(tree, converted)))[0]
+        return [*results, *(converted[i] for i in rec.written)]
 
     wrt = [i for i, x in enumerate(leaves) if np.asarray(x).dtype.kind in "fc"]
     check_graph(rec.graph, values, order, modes, wrt=wrt, rtol=rtol, seed=seed, f=run)
@@ -70,11 +69,11 @@ def in_double_precision(x: Any) -> Any:
 
 
 def _like_argument(value, example):
-    """A copy that f may write to; a Python number where f was given one."""
+    """A copy that f may write to; a Python number where the example is one."""
     return type(example)(value) if isinstance(example, (float, complex)) else np.array(value)
 
 
-MANY = 5  # gradients of one function from which on it is a model, and its steps are told apart
+MANY = 5  # gradients of a function from which on it counts as a model: the wrong step is searched for
 
 # --- a backward written by hand -------------------------------------------------------------------------
 
@@ -138,12 +137,13 @@ def check_backward(
         if not isinstance(case, (tuple, list)):
             kind = type(case).__name__
             raise TypeError(
-                f"check_backward: case {number} is {kind}, expected a tuple of inputs: write (x,)"
+                f"check_backward: case {number} is {kind}, expected a tuple of inputs: write [(x,)], "
+                "or [(x, y)] for two inputs"
             )
         inputs, static = case if _has_static(case) else (case, {})
         rng = np.random.default_rng(seed + number)
-        found = check_one(forward, backward, tuple(inputs), static, rtol, rng)
-        lines += [f"  case {number}, {line}" for line in found]
+        complaints = check_one(forward, backward, tuple(inputs), static, rtol, rng)
+        lines += [f"  case {number}, {line}" for line in complaints]
     if lines:
         name = getattr(backward, "__name__", "backward")
         raise BackwardMismatch("\n".join([f"{name} is not the derivative of its forward:", *lines]))
@@ -161,34 +161,42 @@ def check_one(
     rtol: float,
     rng: np.random.Generator,
 ) -> list[str]:
-    """The complaints about one case, a line each."""
+    """The errors of one case, a line each."""
     result = forward(*inputs, **static)
     saves = _saves(result)
     out = np.asarray(result[0] if saves else result)
     dout = rng.standard_normal(out.shape).astype(out.dtype)
     leaves, tree = flatten(tuple(inputs))
     paths = tree.paths()
-    kept, given = dout.copy(), [np.array(x) for x in leaves]
-    got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
+    dout_before, inputs_before = dout.copy(), [np.array(x) for x in leaves]
+    try:
+        got = backward(dout, result[1], **static) if saves else backward(dout, *inputs, **static)
+    except Exception as error:
+        arguments = "dout, saved" if saves else "dout, *inputs"
+        error.add_note(f"check_backward: the backward is called with {arguments}")
+        raise
     got = got if isinstance(got, (tuple, list)) else (got,)
     if len(got) != len(inputs):
         count = f"gradients returned: {len(got)}, inputs: {len(inputs)}"
         return [f"{count}: return one for each, None for integers"]
-    lines = [f"{what} is written to" for what in _written(dout, kept, leaves, given)]
-    double = [in_double_precision(x) for x in given]
+    lines = [f"{argument} is written to" for argument in _written(dout, dout_before, leaves, inputs_before)]
+    double = [in_double_precision(x) for x in inputs_before]
     rec = record(_output_of(forward, static), tuple(unflatten(tree, double)))
-    right = derived_gradients(rec, double, kept)
-    found = [_at(got, path) for path in paths]
+    right = derived_gradients(rec, double, dout_before)
+    gradients = [_at(got, path) for path in paths]
     complaints = [
-        wrong(rec, double, i, kept, g, right, x, rtol) for i, (g, x) in enumerate(zip(found, given))
+        wrong(rec, double, i, dout_before, g, right, x, rtol)
+        for i, (g, x) in enumerate(zip(gradients, inputs_before))
     ]
-    for i, told in enumerate(complaints):
-        lines += [f"gradient {_named(rec, i, paths[i])}: {text}" for text in told]
-    return [*begins_at(rec, double, kept, found, right, rtol), *lines] if any(complaints) else lines
+    for i, texts in enumerate(complaints):
+        lines += [f"gradient {_named(rec, i, paths[i])}: {text}" for text in texts]
+    return (
+        [*begins_at(rec, double, dout_before, gradients, right, rtol), *lines] if any(complaints) else lines
+    )
 
 
 def _saves(result) -> bool:
-    """Whether a forward gives besides its output what its backward needs."""
+    """Whether a forward returns (out, saved)."""
     return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)
 
 
@@ -202,12 +210,12 @@ def _output_of(forward: Callable, static: Mapping[str, Any]) -> Callable:
 
 
 def _named(rec: Recording, i: int, path: tuple) -> str:
-    """What a complaint calls the gradient of an input."""
+    """The name of an input's gradient in a report."""
     return f"of {rec.graph.inputs[i].name}" if len(path) > 1 else f"{path[0]}{name_of(rec, i)}"
 
 
 def _at(got, path: tuple):
-    """The gradient that lies where an input does, or None."""
+    """The gradient at the path of an input, or None."""
     for key in path:
         if got is None:
             return None
@@ -226,7 +234,7 @@ def begins_at(
     right: Sequence,
     rtol: float | None,
 ) -> list[str]:
-    """Which step of a long function is wrong, as lines; none where it has few arguments."""
+    """Lines on which step of a long function is wrong; none if it has few arguments."""
     same = [
         None if g is None or w is None or np.shape(g) != w.shape else np.asarray(g)
         for g, w in zip(got, right)
@@ -240,10 +248,10 @@ def begins_at(
     return where_it_begins(rec.graph, everything, cotangent, same, right, tolerance)
 
 
-def _written(dout, kept, inputs, given):
-    if not np.array_equal(dout, kept, equal_nan=True):
+def _written(dout, dout_before, inputs, inputs_before):
+    if not np.array_equal(dout, dout_before, equal_nan=True):
         yield "dout"
-    for i, (x, before) in enumerate(zip(inputs, given)):
+    for i, (x, before) in enumerate(zip(inputs, inputs_before)):
         if not np.array_equal(x, before, equal_nan=before.dtype.kind in "fc"):
             yield f"input {i}"
 
@@ -256,8 +264,8 @@ def name_of(rec: Recording, i: int) -> str:
 def derived_gradients(rec: Recording, values: Sequence, dout: np.ndarray) -> list:
     wrt = [i for i, x in enumerate(values) if np.asarray(x).dtype.kind in "fc"]
     captured = [a for _, a in rec.captures]
-    found = evaluate_graph(vjp_graph(rec.graph, wrt, [0]), [*values, *captured, dout])
-    gradients = dict(zip(wrt, found[len(rec.graph.outputs) :]))
+    outputs = evaluate_graph(vjp_graph(rec.graph, wrt, [0]), [*values, *captured, dout])
+    gradients = dict(zip(wrt, outputs[len(rec.graph.outputs) :]))
     return [gradients.get(i) for i in range(len(values))]
 
 
@@ -271,7 +279,7 @@ def wrong(
     x: Any,
     rtol: float,
 ) -> list[str]:
-    """The complaint about one gradient."""
+    """The errors of one gradient, as lines."""
     want = right[i]
     if want is None or g is None:
         if (want is None) == (g is None):

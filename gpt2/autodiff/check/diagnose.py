@@ -1,10 +1,10 @@
-"""The likely cause of a wrong gradient that someone wrote by hand.
+"""The likely cause of a wrong hand-written gradient.
 
 likely_cause(problem, got) compares the wrong gradient with the gradients that typical mistakes would give: a
-sign, a factor, a sum over broadcast axes that was forgotten, the gradient of another input, a path through
-the function that was left out, one step of the right formula done wrongly (mistakes.py). The paths are tried
-one by one: the derivative is taken again with each intermediate value held fixed, and the one whose absence
-explains the result is named, with its line.
+sign, a factor, a forgotten sum over broadcast axes, the gradient of another input, a missing path through the
+function, one step of the right formula done wrongly (mistakes.py). The paths are tried one by one: the
+derivative is taken again with each intermediate value held fixed, and the one whose absence explains the
+result is named, with its line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..graph import Graph, Node, is_scalar_const, rewrite
 from ..ops import apply, const, input_node
 from ..ops.interpret import evaluate_graph
 from .axes import about_factor
-from .mistakes import SOFTMAX, DerivedFormula, file_name, mistakes, said
+from .mistakes import SOFTMAX, DerivedFormula, file_name, mistakes, text_of
 
 MOST_PATHS = 300  # intermediate values to try; small cases have fewer
 
@@ -42,9 +42,8 @@ class Problem:
         return self.gradients[self.index]
 
     def paths(self) -> list:
-        """(value in between, the gradient without the paths through it, what they add) for each value
-        through which some paths go and some do not. Of several on one path the one that the user named comes
-        first: it says most."""
+        """(intermediate value, the gradient without the paths through it, what they add) for each value
+        through which some paths go and some do not. Values that the user named come first."""
         if self._paths is None:
             graph = self.graph
             between = [n for n in active_nodes(graph.outputs[:1], [graph.inputs[self.index]]) if n.args]
@@ -60,17 +59,17 @@ class Problem:
         return self._paths
 
     def suspects(self, n: Node) -> bool:
-        """Whether a step belongs to the code that is suspected."""
+        """Whether a step belongs to the suspected code."""
         return self.near is None or (n.loc is not None and n.loc[0] == self.near)
 
     def adjoint(self, node: Node) -> np.ndarray:
-        """The gradient with respect to a value in between."""
+        """The gradient with respect to an intermediate value."""
         fresh = input_node(node.shape, node.dtype, node.name)
         graph = rewrite(self.graph, lambda n, args: fresh if n is node else None)
         graph = Graph([*graph.inputs, fresh], graph.outputs, graph.name)
         value = evaluate_graph(Graph(self.graph.inputs, [node]), self.values)[0]
-        made = vjp_graph(graph, [len(graph.inputs) - 1], [0])
-        return evaluate_graph(made, [*self.values, value, self.cotangent])[-1]
+        gradient_graph = vjp_graph(graph, [len(graph.inputs) - 1], [0])
+        return evaluate_graph(gradient_graph, [*self.values, value, self.cotangent])[-1]
 
     def gradient(self, graph: Graph, cotangent: np.ndarray) -> np.ndarray:
         return evaluate_graph(vjp_graph(graph, [self.index], [0]), [*self.values, cotangent])[-1]
@@ -79,9 +78,9 @@ class Problem:
 def likely_cause(
     problem: Problem, got: np.ndarray, tolerance: float, kinds: Sequence[Callable] = ()
 ) -> str | None:
-    """One line on what the mistake could be, or None if it is like none of those known here.
+    """One line on what the mistake could be, or None if none of the known mistakes explains it.
 
-    kinds   of causes to try, in this order; by default all
+    kinds   kinds of causes to try, in this order; by default all
     """
 
     def same(a, b) -> bool:
@@ -191,13 +190,13 @@ def _named_path_counts(problem: Problem, got, same) -> Iterator[str]:
     """A path through a value that the user named counts as often as an axis is long."""
     for n, without, through in problem.paths():
         times = _times(without, through, got)
-        found = about_factor(times, problem.graph) if n.name and abs(times - 2) > 1e-6 else None
-        if found and same(got, without + times * through):
-            yield f"the path through {describe(n)} counts {found[0]} times: {found[1]}"
+        explained = about_factor(times, problem.graph) if n.name and abs(times - 2) > 1e-6 else None
+        if explained and same(got, without + times * through):
+            yield f"the path through {describe(n)} counts {explained[0]} times: {explained[1]}"
 
 
 def _path_counts(problem: Problem, got, same) -> Iterator[str]:
-    """A path counts, but not once; or its way from the input to the value is taken for 1."""
+    """A path counts, but not once; or the derivative of the value by the input is taken for 1."""
     for n, without, through in problem.paths():
         times = _times(without, through, got)
         if same(got, without + times * through):
@@ -225,15 +224,15 @@ def _single_steps(problem: Problem, got, same) -> Iterator[str]:
         formula = DerivedFormula(graph, set(function.nodes), [*problem.values, problem.cotangent])
         with np.errstate(all="ignore"):
             tried = mistakes(formula, problem.suspects)
-            found = next(
+            cause = next(
                 (text for text, wrong in tried if np.isfinite(wrong).all() and same(got, wrong)), None
             )
-        if found is not None:
-            yield found
+        if cause is not None:
+            yield cause
 
 
 def as_in_textbooks(graph: Graph) -> Graph:
-    """A graph with softmax(s) @ v where it has (exp(s) @ v) / sum(exp(s)): mistakes are made in the first."""
+    """The graph with softmax(s) @ v for (exp(s) @ v) / sum(exp(s)): the form that people differentiate."""
 
     def softmax_first(n: Node, args: tuple) -> Node | None:
         if n.op != "divide" or args[0].op != "matmul" or args[1].op != "sum":
@@ -243,22 +242,22 @@ def as_in_textbooks(graph: Graph) -> Graph:
             return None
         return apply("matmul", apply("divide", exps, args[1]), v)
 
-    made = rewrite(graph, softmax_first)
-    return made if made.nodes != graph.nodes else graph
+    rewritten = rewrite(graph, softmax_first)
+    return rewritten if rewritten.nodes != graph.nodes else graph
 
 
 def held_fixed(graph: Graph, fixed: Node, values: Sequence[np.ndarray]) -> Graph:
-    """The graph with one of its values replaced by the number that it has now."""
+    """The graph with one of its values replaced by a constant."""
     value = np.array(evaluate_graph(Graph(graph.inputs, [fixed]), values)[0], fixed.dtype)
     return rewrite(graph, lambda n, args: const(value) if n is fixed else None)
 
 
 def describe(n: Node) -> str:
     if n.loc is None:
-        return said(n)
+        return text_of(n)
     file, line = n.loc[:2]
     source = linecache.getline(file, line).strip()
-    return f"{said(n)} ({file_name(file)}:{line}{': ' + source if source else ''})"
+    return f"{text_of(n)} ({file_name(file)}:{line}{': ' + source if source else ''})"
 
 
 def input_name(graph: Graph, i: int) -> str:
@@ -315,6 +314,6 @@ def _patterns(problem: Problem, got, same) -> Iterator[str]:
             yield f"only {'index' if len(rows) == 1 else 'indices'} {numbers} of axis {axis} differ"
 
 
-# Causes that say what the gradient as a whole is like, and those that name a step of the function
+# Causes that concern the gradient as a whole, and those that name a step of the function
 AS_A_WHOLE = (_cotangent_ignored, _simple_causes, _other_gradient)
 OF_A_STEP = (_paths, _repeated, _named_path_counts, _one_part, _single_steps, _path_counts)

@@ -1,9 +1,8 @@
-"""Finds the step of a long program at which a backward written by hand goes wrong.
+"""Finds the step of a long program at which a hand-written backward goes wrong.
 
-A gradient comes down from the result, step by step. So of all arguments whose gradients are wrong the one
-that is used last says most: what comes after it is right as far as later arguments show, and the mistake
-lies between, or in the step that uses it. An argument that is taken apart block by block is looked at in
-parts.
+Gradients are computed from the result backwards, step by step. So of all arguments with wrong gradients the
+one that is used last says most: later steps are right as far as later arguments show, and the mistake lies
+between, or in the step that uses it. An argument that is sliced block by block is examined in parts.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Piece:
 
     start     the value in the graph that is this part
     at        where it lies in the input
-    readers   what is computed with it
+    readers   the ops that read it
     """
 
     label: str
@@ -40,12 +39,12 @@ class Piece:
 def pieces(graph: Graph, indices: Iterable[int]) -> list[Piece]:
     """The parts of some inputs, in the order of their last use."""
     users, order = graph.users(), {n: k for k, n in enumerate(graph.nodes)}
-    found = []
+    parts = []
     for i in indices:
         x = graph.inputs[i]
-        taken = users.get(x, [])
-        apart = taken and all(_is_block(n, x) for n in taken)
-        for start in taken if apart else [x]:
+        uses = users.get(x, [])
+        apart = uses and all(_is_block(n, x) for n in uses)
+        for start in uses if apart else [x]:
             at, label = slice(None), x.name or f"argument {i}"
             if apart:
                 first, last, _ = start.attrs["index"][0]
@@ -55,8 +54,8 @@ def pieces(graph: Graph, indices: Iterable[int]) -> list[Piece]:
                 )
             readers = tuple(_readers(start, users))
             if readers:
-                found.append(Piece(label, i, start, at, readers))
-    return sorted(found, key=lambda p: max(order[n] for n in p.readers))
+                parts.append(Piece(label, i, start, at, readers))
+    return sorted(parts, key=lambda p: max(order[n] for n in p.readers))
 
 
 def _is_block(n: Node, x: Node) -> bool:
@@ -79,15 +78,15 @@ def _readers(start: Node, users: dict) -> Iterable[Node]:
 
 
 def _after(nodes: Iterable[Node], users: dict) -> set[Node]:
-    """What depends on some values."""
-    found: set[Node] = set()
+    """The values that depend on some values."""
+    dependent: set[Node] = set()
     todo = list(nodes)
     while todo:
         for n in users.get(todo.pop(), []):
-            if n not in found:
-                found.add(n)
+            if n not in dependent:
+                dependent.add(n)
                 todo.append(n)
-    return found
+    return dependent
 
 
 def _read_once(parts: Sequence[Piece]) -> list[Piece]:
@@ -102,7 +101,7 @@ def where_it_begins(
     want: Sequence[np.ndarray | None],
     tolerance: float,
 ) -> list[str]:
-    """Lines that say in which step a backward goes wrong; none where that cannot be told.
+    """Lines that say in which step a backward goes wrong; none if that is not known.
 
     got, want   a gradient for each of the first inputs; None where there is none, or one of another shape
     """
@@ -118,9 +117,9 @@ def where_it_begins(
     if not named:
         return []
     every = head + " or ".join(name for name, _ in named)
-    cut, given, i = _apart(graph, last, values)
+    cut, arrays, i = _apart(graph, last, values)
     g, gradients = got[last.index][last.at], [*[None] * i, want[last.index][last.at]]
-    suspected = [(name, Problem(cut, given, i, cotangent, gradients, near=file)) for name, file in named]
+    suspected = [(name, Problem(cut, arrays, i, cotangent, gradients, near=file)) for name, file in named]
     name, cause = _cause(suspected, g, max(tolerance, 1e-9))
     return [head + name if name else every, *([f"    likely cause: {cause}"] if cause else [])]
 
@@ -128,7 +127,7 @@ def where_it_begins(
 def _cause(
     suspected: Sequence[tuple[str, Problem]], g: np.ndarray, tolerance: float
 ) -> tuple[str, str | None]:
-    """(the function that it lies in, what is likely wrong there); "" and None where that cannot be told."""
+    """(the function with the mistake, its likely cause); "" and None if they are not known."""
     cause = likely_cause(suspected[0][1], g, tolerance, AS_A_WHOLE)
     if cause:
         return "", cause
@@ -152,7 +151,7 @@ def _right(parts, compared, got, want, tolerance) -> list[Piece]:
 
 
 def _suspects(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, set[Node]]:
-    """What is to be said of the last wrong gradient, and the values whose backward may be wrong.
+    """The sentence on the last wrong gradient, and the values whose backward may be wrong.
 
     good    the pieces with one reader whose gradients are right
     """
@@ -163,8 +162,10 @@ def _suspects(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, 
     beyond = _after(last.readers, users)
     later = [p for p in good if p.readers[0] in beyond]
     known = {p.readers[0] for p in later}
-    told = f"what is used after it is right ({_few(p.label for p in later)})" if later else "it is used last"
-    head = f"{last.label} is the wrong gradient nearest the result, and {told}: "
+    reason = (
+        f"what is used after it is right ({_few(p.label for p in later)})" if later else "it is used last"
+    )
+    head = f"{last.label} is the wrong gradient nearest the result, and {reason}: "
     return head + "the mistake is in the backward of ", beyond - known - _after(known, users)
 
 
@@ -179,21 +180,21 @@ def functions(graph: Graph, steps: set[Node]) -> list[tuple[str, str]]:
     for n in graph.nodes:
         if n in steps and n.loc is not None and n.op not in VIEWS:
             lines.setdefault(n.loc[0], []).append((n.loc[2], n.loc[1]))
-    found = []
+    named = []
     for file, seen in lines.items():
         function = Counter(name for name, _ in seen).most_common(1)[0][0]
         at = sorted(line for name, line in seen if name == function)
         at_lines = f"{at[0]}-{at[-1]}" if at[0] != at[-1] else str(at[0])
-        found.append((f"{function} ({file_name(file)}:{at_lines})", file))
-    return found
+        named.append((f"{function} ({file_name(file)}:{at_lines})", file))
+    return named
 
 
 def _apart(graph: Graph, piece: Piece, values: Sequence[np.ndarray]) -> tuple[Graph, list, int]:
     """The graph with a piece as an input of its own, its last one; the values; and its index."""
     fresh = input_node(piece.start.shape, piece.start.dtype, piece.label)
     cut: Callable = lambda n, args: fresh if n is piece.start else None  # noqa: E731
-    made = rewrite(graph, cut) if piece.start.args else None
-    if made is None:
+    rewritten = rewrite(graph, cut) if piece.start.args else None
+    if rewritten is None:
         return graph, list(values), piece.index
     value = np.asarray(values[piece.index])[piece.at]
-    return Graph([*graph.inputs, fresh], made.outputs, graph.name), [*values, value], len(graph.inputs)
+    return Graph([*graph.inputs, fresh], rewritten.outputs, graph.name), [*values, value], len(graph.inputs)

@@ -1,8 +1,8 @@
-"""Mistakes that people make in a gradient's formula, tried one by one on the derived formula.
+"""Common mistakes in a gradient's formula, tried one by one on the derived formula.
 
-mistakes(formula) yields (what it is, the gradient that it gives) for every single step of the right gradient
-done wrongly: an operand transposed, a term or a factor left out or with the wrong sign, a mean for a sum,
-parts in another order, one value for another.
+mistakes(formula) yields (description, wrong gradient) for every single step of the right gradient done
+wrongly: an operand transposed, a term or a factor left out or with the wrong sign, a mean for a sum, parts in
+another order, one value for another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": 
 
 
 class DerivedFormula:
-    """The graph of a function and its gradient with all of its values, which can be computed with one of them
+    """The graph of a function and its gradient with all values, which can be evaluated with one of them
     changed.
 
     graph    the gradient is its last output
@@ -44,8 +44,8 @@ class DerivedFormula:
         return [self.values[n] for n in nodes]
 
     def changed(self, node: Node, value: np.ndarray, backward_alone: bool = False) -> np.ndarray:
-        """The gradient, were `node` this value; or were it so in the gradient's own steps alone, as where the
-        forward saved others that depend on it."""
+        """The gradient if `node` had this value: everywhere, or with backward_alone in the gradient's own
+        steps, as if the forward had saved the values that depend on it."""
         return self.with_values({node: value}, backward_alone)
 
     def with_values(self, new: dict[Node, np.ndarray], backward_alone: bool = False) -> np.ndarray:
@@ -69,7 +69,7 @@ def _before(node: Node) -> Iterator[Node]:
 
 
 def mistakes(formula: DerivedFormula, suspected: Callable[[Node], bool]) -> Iterator[tuple[str, np.ndarray]]:
-    """(what is wrong, the gradient that it gives) for the steps that are suspected, likeliest kinds first."""
+    """(description, wrong gradient) for the suspected steps, likeliest kinds first."""
     steps = [n for n in formula.graph.nodes if n in formula.needed and n.args]
     steps = [n for n in steps if not isinstance(n.dtype, tuple) and n.dtype.kind in "fc"]
     steps = [n for n in steps if suspected(n)]
@@ -112,15 +112,15 @@ def _location(n: Node) -> str:
     return f" ({'the gradient of ' if n.derived else ''}{file_name(n.loc[0])}:{n.loc[1]})"
 
 
-def said(n: Node, depth: int = 2) -> str:
-    """A value in the words of the source: its name, or a short formula."""
+def text_of(n: Node, depth: int = 2) -> str:
+    """A value as text: its name in the source, or a short formula."""
     if n.name:
         return n.name
     if n.op == "const":
         return f"{n.value:g}" if not n.shape and np.isrealobj(n.value) else "a constant"
     if depth == 0 or not n.args:
         return "..."
-    parts = [said(a, depth - 1) for a in n.args]
+    parts = [text_of(a, depth - 1) for a in n.args]
     if n.op in ("broadcast", "reshape", "expand"):
         return parts[0]
     if n.op in SIGNS and len(parts) == 2:
@@ -135,14 +135,14 @@ def _products(formula: DerivedFormula, n: Node):
             base = n
             while base.op == "transpose":
                 base = base.args[0]
-            yield f"{said(base)} and its transpose are taken for each other", x
+            yield f"{text_of(base)} and its transpose are taken for each other", x
     if n.op == "matmul" and len(n.args) == 2:
         a, b = formula.of(*n.args)
-        text = f"in the product {said(n.args[0])} @ {said(n.args[1])} "
+        text = f"in the product {text_of(n.args[0])} @ {text_of(n.args[1])} "
         if a.ndim > 1 and a.shape[-1] == a.shape[-2]:
-            yield text + f"the operand {said(n.args[0])} is transposed", np.swapaxes(a, -1, -2) @ b
+            yield text + f"the operand {text_of(n.args[0])} is transposed", np.swapaxes(a, -1, -2) @ b
         if b.ndim > 1 and b.shape[-1] == b.shape[-2]:
-            yield text + f"the operand {said(n.args[1])} is transposed", a @ np.swapaxes(b, -1, -2)
+            yield text + f"the operand {text_of(n.args[1])} is transposed", a @ np.swapaxes(b, -1, -2)
         if a.shape == b.shape and a.ndim > 1 and a.shape[-1] == a.shape[-2]:
             yield text + "the operands are in the wrong order", b @ a
 
@@ -158,24 +158,24 @@ def _sums(formula: DerivedFormula, n: Node):
     if len(names) == x.ndim and all(names[k] for k in axes):
         where = " and ".join(names[k] for k in axes)
     value = formula.values[n]
-    yield f"the mean of {said(x)} over {where} is taken where the sum is meant", value / count
+    yield f"the mean of {text_of(x)} over {where} is taken where the sum is meant", value / count
     first = formula.values[x][tuple(slice(0, 1) if k in axes else slice(None) for k in range(x.ndim))]
     if first.size == value.size:
-        yield f"the first of {where} of {said(x)} is taken where the sum is meant", first.reshape(n.shape)
+        yield f"the first of {where} of {text_of(x)} is taken where the sum is meant", first.reshape(n.shape)
 
 
 def _other_axes(formula: DerivedFormula, n: Node):
-    """A sum, a mean or an extreme over another axis, which fits where it is broadcast."""
+    """A sum, a mean or an extreme over another axis, where the shapes still broadcast."""
     if n.op not in ("sum", "max", "min") or not n.attrs.get("keepdims") or len(n.attrs["axes"]) != 1:
         return
     x, (axis,) = formula.values[n.args[0]], n.attrs["axes"]
     for other in range(x.ndim):
         if other != axis:
-            found = evaluate(n.op, [x], {**n.attrs, "axes": (other,)})
-            text = f"the {n.op} of {said(n.args[0])} is over axis {other} where axis {axis} is meant"
-            yield text, found
+            value = evaluate(n.op, [x], {**n.attrs, "axes": (other,)})
+            text = f"the {n.op} of {text_of(n.args[0])} is over axis {other} where axis {axis} is meant"
+            yield text, value
             if n.op == "sum":
-                yield text.replace("sum", "mean", 1), found * (x.shape[axis] / x.shape[other])
+                yield text.replace("sum", "mean", 1), value * (x.shape[axis] / x.shape[other])
 
 
 def _constants(formula: DerivedFormula) -> Iterator[tuple[str, np.ndarray]]:
@@ -187,15 +187,18 @@ def _constants(formula: DerivedFormula) -> Iterator[tuple[str, np.ndarray]]:
     for number, nodes in groups.items():
         if number not in (0.0, 1.0):
             cause = about_factor(1.0 / number, formula.graph)
-            told = f", 1/{cause[0]}" if cause and not cause[0].replace(".", "").isdigit() else ""
+            as_root = f", 1/{cause[0]}" if cause and not cause[0].replace(".", "").isdigit() else ""
             values = {n: np.ones((), n.dtype) for n in nodes}
-            yield f"the factor {number:g}{told} is left out everywhere", formula.with_values(values)
+            yield f"the factor {number:g}{as_root} is left out everywhere", formula.with_values(values)
 
 
 def _scalings(formula: DerivedFormula, n: Node):
     if n.op in ("multiply", "divide") and n.args[1].op == "const" and not n.args[1].shape:
         a, c = formula.of(*n.args)
-        yield f"{said(n.args[0])} is scaled by {c:g} twice", (a * c * c if n.op == "multiply" else a / c / c)
+        yield (
+            f"{text_of(n.args[0])} is scaled by {c:g} twice",
+            (a * c * c if n.op == "multiply" else a / c / c),
+        )
 
 
 def _terms(formula: DerivedFormula, n: Node):
@@ -204,11 +207,11 @@ def _terms(formula: DerivedFormula, n: Node):
     x, y = (np.broadcast_to(v, n.shape) for v in formula.of(*n.args))
     sign = 1 if n.op == "add" else -1
     named = _softmax_term(formula, n)
-    whole = f"{said(n.args[0])} {SIGNS[n.op]} {said(n.args[1])}"
-    yield named or f"of {whole} the term {said(n.args[1])} is left out", x
-    yield f"of {whole} the term {said(n.args[0])} is left out", sign * y
-    yield f"of {whole} the term {said(n.args[1])} has the wrong sign", x - sign * y
-    yield f"of {whole} the term {said(n.args[0])} has the wrong sign", -x + sign * y
+    whole = f"{text_of(n.args[0])} {SIGNS[n.op]} {text_of(n.args[1])}"
+    yield named or f"of {whole} the term {text_of(n.args[1])} is left out", x
+    yield f"of {whole} the term {text_of(n.args[0])} is left out", sign * y
+    yield f"of {whole} the term {text_of(n.args[1])} has the wrong sign", x - sign * y
+    yield f"of {whole} the term {text_of(n.args[0])} has the wrong sign", -x + sign * y
 
 
 SOFTMAX = (
@@ -218,8 +221,8 @@ SOFTMAX = (
 
 
 def _softmax_term(formula: DerivedFormula, n: Node) -> str | None:
-    """Whether a difference of the gradient is the one in a softmax's: what is taken away is a sum of
-    products, and the difference is multiplied by exponentials."""
+    """SOFTMAX if n is the difference in a softmax's gradient: it subtracts a sum of products, and is
+    multiplied by exponentials; else None."""
     taken = [m for m in _before(n.args[1]) if m not in formula.forward]
     sums = any(m.op == "sum" for m in taken)
     users = [m for m in formula.graph.nodes if n in m.args and m.op == "multiply"]
@@ -231,25 +234,25 @@ def _factors(formula: DerivedFormula, n: Node):
     if n.op not in ("multiply", "divide") or len(n.args) != 2:
         return
     x, y = (np.broadcast_to(v, n.shape) for v in formula.of(*n.args))
-    whole = f"{said(n.args[0])} {SIGNS[n.op]} {said(n.args[1])}"
+    whole = f"{text_of(n.args[0])} {SIGNS[n.op]} {text_of(n.args[1])}"
     cause = None
     if n.op == "multiply" and n.args[1].op == "const" and not n.args[1].shape and np.isrealobj(y) and y.all():
         cause = about_factor(1.0 / float(n.args[1].value), formula.graph)
     if cause:
-        yield f"the factor 1/{cause[0]} of {said(n.args[0])} is left out: {cause[1]}", x
-    yield f"of {whole} the factor {said(n.args[1])} is left out", x
+        yield f"the factor 1/{cause[0]} of {text_of(n.args[0])} is left out: {cause[1]}", x
+    yield f"of {whole} the factor {text_of(n.args[1])} is left out", x
     if n.op == "multiply":
-        yield f"of {whole} the factor {said(n.args[0])} is left out", y
-        yield f"of {whole} the factor {said(n.args[1])} is divided by", x / np.where(y == 0, np.nan, y)
-        yield f"of {whole} the factor {said(n.args[1])} is there twice", x * y * y
-        yield f"of {whole} the factor {said(n.args[0])} is there twice", x * x * y
+        yield f"of {whole} the factor {text_of(n.args[0])} is left out", y
+        yield f"of {whole} the factor {text_of(n.args[1])} is divided by", x / np.where(y == 0, np.nan, y)
+        yield f"of {whole} the factor {text_of(n.args[1])} is there twice", x * y * y
+        yield f"of {whole} the factor {text_of(n.args[0])} is there twice", x * x * y
     else:
-        yield f"{said(n.args[0])} is multiplied by {said(n.args[1])} where it should be divided", x * y
-        yield f"{said(n.args[0])} is divided by {said(n.args[1])} twice", x / y / y
+        yield f"{text_of(n.args[0])} is multiplied by {text_of(n.args[1])} where it should be divided", x * y
+        yield f"{text_of(n.args[0])} is divided by {text_of(n.args[1])} twice", x / y / y
 
 
 def _orders(formula: DerivedFormula, n: Node):
-    """Parts side by side, and axes: in another order, or one left out."""
+    """Concatenated parts, and axes: in another order, or one left out."""
     x = n.args[0]
     if n.op in ("assemble", "concatenate") and 1 < len(n.args) < 5:
         parts = formula.of(*n.args)
@@ -258,24 +261,27 @@ def _orders(formula: DerivedFormula, n: Node):
                 parts[i].shape == p.shape for i, p in zip(order, parts)
             ):
                 wrong = evaluate(n.op, [parts[i] for i in order], n.attrs)
-                yield f"the parts of {said(n)} are in the wrong order", wrong
+                yield f"the parts of {text_of(n)} are in the wrong order", wrong
         for k in range(len(parts)):
             wrong = evaluate(n.op, [p * (i != k) for i, p in enumerate(parts)], n.attrs)
-            yield f"one part of {said(n)} is left at zero", wrong
+            yield f"one part of {text_of(n)} is left at zero", wrong
     if n.op == "transpose" and x.op == "reshape":
         start = formula.values[x.args[0]]
         yield (
-            f"{said(x.args[0])} is reshaped where it has to be reshaped and its axes exchanged",
+            f"{text_of(x.args[0])} is reshaped where it has to be reshaped and its axes exchanged",
             start.reshape(n.shape),
         )
     if n.op == "reshape" and x.op == "transpose":
         start = formula.values[x.args[0]]
-        yield f"{said(x.args[0])} is reshaped without its axes being exchanged first", start.reshape(n.shape)
+        yield (
+            f"{text_of(x.args[0])} is reshaped without its axes being exchanged first",
+            start.reshape(n.shape),
+        )
 
 
 def _steps_left_out(formula: DerivedFormula, n: Node):
     if len(n.args) == 1 and n.args[0].shape == n.shape and n.op not in ("transpose", "reshape"):
-        yield f"{n.op} is left out: {said(n.args[0])} stands for {said(n)}", formula.values[n.args[0]]
+        yield f"{n.op} is left out: {text_of(n.args[0])} stands for {text_of(n)}", formula.values[n.args[0]]
     if n.op == "maximum" and len(n.args) == 2:
         yield f"{n.op} is left out", np.broadcast_to(formula.values[n.args[0]], n.shape)
 
@@ -292,4 +298,4 @@ def _other_values(formula: DerivedFormula, n: Node):
                 continue
             args = formula.of(*n.args)
             args[k] = formula.values[other]
-            yield f"{said(other)} stands where {said(a)} is meant", evaluate(n.op, args, n.attrs)
+            yield f"{text_of(other)} stands where {text_of(a)} is meant", evaluate(n.op, args, n.attrs)

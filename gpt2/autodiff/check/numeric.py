@@ -1,8 +1,8 @@
-"""Tests whether the derivatives of a graph are right, by three questions that can each fail on their own:
+"""Checks the derivatives of a graph, by three independent tests:
 
 forward    is the tangent that of the function?      against central differences in a random direction
 reverse    is the gradient the transpose of it?      <cotangent, tangent> = <gradient, direction>
-order 2    the same two questions of the derivative programs themselves
+order 2    the same two tests of the derivative programs themselves
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .diagnose import input_name
 # degree 6, and exactly zero where f is constant nearby
 STENCIL = ((1, 3 / 4), (2, -3 / 20), (3, 1 / 60))
 # With the first, truncation is about 1e-18 times the seventh derivative, and rounding 1e-13 times the
-# function. The second sees less far: it passes kinks that lie near but not at the point. Its rounding is a
-# hundred times as much; where that hides more than this share of a derivative, it tells nothing.
+# function. The second avoids kinks that lie near but not at the point. Its rounding is a hundred times as
+# much; where that is more than this share of a derivative, the comparison says nothing.
 STEPS = (1e-3, 1e-5)
 SHARES = (np.inf, 1e-3)
-# Numbers that cancel leave their rounding, beside which nothing is small: the slope of sum((x - 1)**2) at 1
-# is zero, and its differences are 1e-20. What rounding does is measured where a comparison fails: it is taken
-# for so many times what was seen in a few trials, and for no more than a share of the numbers themselves, so
-# that a function which is random is not excused.
+# Numbers that cancel leave their rounding errors: the slope of sum((x - 1)**2) at 1 is zero, and its
+# differences are 1e-20. Rounding is measured where a comparison fails: it is allowed TIMES what was seen in
+# TRIALS trials, and at most the share MOST of the numbers themselves, so that a random function is not
+# excused.
 TRIALS, TIMES, MOST = 8, 20.0, 1e-12
 
 
 class GradientMismatch(AssertionError):
-    """A derivative that is not that of the function."""
+    """A derivative differs from that of the function."""
 
 
 def check_graph(
@@ -94,22 +94,22 @@ class Point:
         """The forward program without the primal outputs, and the tangents of those that have one."""
         program = check(jvp_graph(self.graph, self.wrt))
         program = Graph(program.inputs, program.outputs[len(self.graph.outputs) :], program.name)
-        found = evaluate_graph(program, [*self.values, *self.direction])
-        return program, [found[i] for i in self.outs]
+        tangents = evaluate_graph(program, [*self.values, *self.direction])
+        return program, [tangents[i] for i in self.outs]
 
     def reverse(self) -> tuple[Graph, list]:
         """The reverse program without the primal outputs, and the gradients."""
         program = check(vjp_graph(self.graph, self.wrt, self.outs))
         program = Graph(program.inputs, program.outputs[len(self.graph.outputs) :], program.name)
-        found = evaluate_graph(program, [*self.values, *self.cotangent])
-        for i, g in zip(self.wrt, found):
+        gradients = evaluate_graph(program, [*self.values, *self.cotangent])
+        for i, g in zip(self.wrt, gradients):
             x, g = self.graph.inputs[i], np.asarray(g)
             if (g.shape, g.dtype) != (x.shape, x.dtype):
                 raise GradientMismatch(
                     f"{self.graph.name}: the gradient of {input_name(self.graph, i)} has shape {g.shape} and "
                     f"dtype {g.dtype}, expected {x.shape} and {x.dtype}"
                 )
-        return program, found
+        return program, gradients
 
     def compare_with_differences(
         self, tangent: Sequence | None, gradient: Sequence | None, rtol: float
@@ -134,20 +134,20 @@ class Point:
             compare(what, t, d, rtol, lambda k=k: self.rounding[k] / step, share)
 
     def rounding_of_differences(self, step: float) -> float:
-        """What rounding may do to their side of `pair`."""
+        """The largest rounding error of the differences in `pair`."""
         return _total(self.rounding, self.cotangent) / step
 
     @cached_property
     def rounding(self) -> list:
-        """What rounding may do to each result near the point, where differences are taken."""
+        """The largest rounding error of each result near the point, where differences are taken."""
         moved = list(self.values)
         for i, d in zip(self.wrt, self.direction):
             moved[i] = moved[i] + STEPS[0] * d
-        found = rounding_of(self.f, moved, self.wrt)
-        return [found[i] for i in self.outs]
+        errors = rounding_of(self.f, moved, self.wrt)
+        return [errors[i] for i in self.outs]
 
     def rounding_of_modes(self, forward: Graph, reverse: Graph) -> float:
-        """What rounding may do to the difference of both sides of `pair`."""
+        """The largest rounding error of the difference of both sides of `pair`."""
         n = len(self.values)
         total = 0.0
         for program, extra, with_, chosen in (
@@ -155,8 +155,8 @@ class Point:
             (reverse, self.cotangent, self.direction, range(len(self.wrt))),
         ):
             moving = [*self.wrt, *range(n, n + len(extra))]
-            found = rounding_of(program_of(program), [*self.values, *extra], moving)
-            total += _total([found[i] for i in chosen], with_)
+            errors = rounding_of(program_of(program), [*self.values, *extra], moving)
+            total += _total([errors[i] for i in chosen], with_)
         return total
 
     def pair(
@@ -224,15 +224,15 @@ def central_difference(
             moved = list(values)
             for i, d in zip(wrt, direction):
                 moved[i] = values[i] + far * d
-            found = f(*moved)
-            sides.append([np.array(found[i]) for i in outs])
+            results = f(*moved)
+            sides.append([np.array(results[i]) for i in outs])
         total = [t + weight / step * (ahead - behind) for t, ahead, behind in zip(total, *sides)]
     return total
 
 
 def rounding_of(f: Callable, values: Sequence, moving: Sequence[int]) -> list:
-    """How far each result of f may be off by rounding alone, from how far it moves where these values move in
-    their last digits.
+    """The largest rounding error of each result of f, estimated from how far it moves when these values
+    change in their last digits.
     """
     rng = np.random.default_rng(0)
     results = [np.asarray(x) for x in f(*_copies(values))]
@@ -247,7 +247,7 @@ def rounding_of(f: Callable, values: Sequence, moving: Sequence[int]) -> list:
 
 
 def _copies(values: Sequence) -> list:
-    """f may write to what it is given."""
+    """Copies of values, as f may write to its arguments."""
     return [np.array(x) for x in values]
 
 
@@ -256,14 +256,14 @@ def _size(x: Any) -> float:
 
 
 def _total(each: Sequence, factors: Sequence) -> float:
-    """The most that errors of these sizes make of a sum of products."""
+    """The largest error of a sum of products whose first factors have errors of these sizes."""
     return sum(e * float(np.sum(np.abs(x))) for e, x in zip(each, factors))
 
 
 def _agree(apart: float, size: float, rtol: float, rounding: Callable, share: float) -> bool:
-    """Whether two numbers that are so far apart are equal but for what rounding may have done.
+    """Whether two numbers that are so far apart agree up to rounding.
 
-    share   of `size`, the most that rounding may have done
+    share   of `size`: the largest rounding error that is accepted
     """
     return apart <= rtol * size or apart <= rounding() <= share * size
 

@@ -1,1 +1,1 @@
-"""Programs that were written for another tool: gpt2.autodiff.compat.autograd has HIPS autograd's names."""
+"""Compatibility with other tools: gpt2.autodiff.compat.autograd has HIPS autograd's names."""

@@ -29,7 +29,7 @@ from ..graph import Graph, Node
 from ..ops import apply
 from ..ops.interpret import apart, evaluate_graph
 from ..ops.subgraph import inputs_like, is_float, items, result_types, splice, zeros_like
-from ..ops.table import row
+from ..ops.table import Leads, row
 from ..pipeline import program_of
 
 
@@ -223,7 +223,7 @@ row(
     evaluate=evaluate_call,
     vjp_rule=_vjp,
     jvp_rule=_jvp,
-    batch=_batch,
+    leads=Leads(_batch),
     cost=1000.0,
     scheduled_alone=True,
 )
@@ -266,6 +266,6 @@ row(
     cost=1000.0,
     vjp_rule=_no_rule,
     jvp_rule=_no_rule,
-    batch=_host_batch,
+    leads=Leads(_host_batch),
     infer=lambda *args, function, shapes, dtypes: (shapes, tuple(map(np.dtype, dtypes))),
 )

@@ -61,11 +61,11 @@ def force(entry: Any) -> Any:
 
 
 def pull_elementwise(node: Node, g: Node | Masked, needed: Sequence[bool]) -> list:
-    found = []
+    grads = []
     for arg, factors, need in zip(node.args, partials(node), needed):
         factors = factor_list(factors) if need else None
-        found.append(None if factors is None else pull_factors(g, factors, arg, node))
-    return found
+        grads.append(None if factors is None else pull_factors(g, factors, arg, node))
+    return grads
 
 
 def partials(node: Node) -> tuple:
@@ -131,12 +131,12 @@ def is_number(x: Any, value: float) -> bool:
 
 def pull_where(node: Node, g: Node, needed: Sequence[bool]) -> list:
     condition, *branches = node.args
-    found: list = [None]
+    grads: list = [None]
     for branch, side, need in zip(branches, (True, False), needed[1:]):
         masked = Masked(g, condition, side)
         same = branch.shape == node.shape and branch.dtype == node.dtype
-        found.append(None if not need else masked if same else fit(masked.applied(), branch))
-    return found
+        grads.append(None if not need else masked if same else fit(masked.applied(), branch))
+    return grads
 
 
 def fit(g: Node | None, x: Node) -> Node | None:

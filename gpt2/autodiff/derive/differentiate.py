@@ -59,8 +59,8 @@ def jvp_graph(graph: Graph, wrt: Sequence[int]) -> Graph:
     """
     xs = [graph.inputs[i] for i in wrt]
     tangents = [input_node(x.shape, x.dtype, "d" + (x.name or "x")) for x in xs]
-    found = pushforward(graph.outputs, dict(zip(xs, tangents)))
-    outs = [zeros(o.shape, o.dtype) if t is None else t for o, t in zip(graph.outputs, found)]
+    results = pushforward(graph.outputs, dict(zip(xs, tangents)))
+    outs = [zeros(o.shape, o.dtype) if t is None else t for o, t in zip(graph.outputs, results)]
     return Graph((*graph.inputs, *tangents), (*graph.outputs, *outs), graph.name + "_jvp")
 
 
@@ -84,14 +84,14 @@ def active_nodes(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Node]:
 
 def _no_older(outputs: Iterable[Node], oldest: int) -> list[Node]:
     """What outputs are computed from, themselves included, as far back as the id `oldest`, in order."""
-    found: dict[int, Node] = {}
+    nodes: dict[int, Node] = {}
     stack = list(outputs)
     while stack:
         n = stack.pop()
-        if n.id not in found:
-            found[n.id] = n
-            stack.extend(a for a in n.args if a.id >= oldest and a.id not in found)
-    return [found[i] for i in sorted(found)]
+        if n.id not in nodes:
+            nodes[n.id] = n
+            stack.extend(a for a in n.args if a.id >= oldest and a.id not in nodes)
+    return [nodes[i] for i in sorted(nodes)]
 
 
 def carries_derivative(n: Node) -> bool:
@@ -110,7 +110,7 @@ def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[No
     wanted, first_new = set(wrt), next_id()
     active = active_nodes([o for o, _ in seeds], wrt)
     is_active = set(active)
-    parts: dict[Node, list] = {}  # what was found so far of each node's gradient
+    parts: dict[Node, list] = {}  # the terms so far of each node's gradient
     for out, ct in seeds:
         if out in is_active:
             parts.setdefault(out, []).append(ct)
@@ -120,7 +120,7 @@ def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[No
             continue
         start = next_id()
         if isinstance(n.dtype, tuple):
-            g = [total(found) if found else None for found in parts.pop(n)]
+            g = [total(terms) if terms else None for terms in parts.pop(n)]
         else:
             g = total(parts.pop(n))
             if n in wanted:
@@ -147,11 +147,11 @@ def _handed_down(n: Node, g, is_active: set[Node], parts: dict[Node, list]) -> S
     if not n.args:
         return ()
     with errors_at(n):
-        found = pull(n, g, [a in is_active for a in n.args])
-    for a, d in zip(n.args, found):
+        grads = pull(n, g, [a in is_active for a in n.args])
+    for a, d in zip(n.args, grads):
         if d is not None:
             parts.setdefault(a, []).append(d)
-    return found
+    return grads
 
 
 def locate(made: Iterable, loc: tuple | None, start: int) -> None:
@@ -166,20 +166,20 @@ def locate(made: Iterable, loc: tuple | None, start: int) -> None:
 
 def pushforward(outputs: Sequence[Node], tangents: dict[Node, Node]) -> list[Node | None]:
     """The tangent of each output, given those of some nodes. None is zero."""
-    found: dict[Node, object] = dict(tangents)
+    known: dict[Node, object] = dict(tangents)
     first_new = next_id()
     for n in active_nodes(outputs, tangents):
         if n in tangents:
             continue
-        of_args = [found.get(a) for a in n.args]
+        of_args = [known.get(a) for a in n.args]
         if any(t is not None for t in of_args):
             start = next_id()
             with errors_at(n):
-                found[n] = t = push(n, of_args)
+                known[n] = t = push(n, of_args)
             if isinstance(t, Node) and t.name is None and n.name is not None and t.id > start:
                 t.name = "d" + n.name
             locate(t if isinstance(t, tuple) else (t,), n.loc, start)
-    results = [force(found.get(o)) for o in outputs]
+    results = [force(known.get(o)) for o in outputs]
     mark_derived(results, first_new)
     return results
 
@@ -195,18 +195,18 @@ def pull(node: Node, g: Any, needed: Sequence[bool]) -> list:
     op = OPS[node.op]
     if op.vjp_rule is not None:
         g = [applied(c) for c in g] if isinstance(g, list) else applied(g)
-        found = op.vjp_rule(g, node, *node.args, wanted=tuple(needed), **node.attrs)
+        grads = op.vjp_rule(g, node, *node.args, wanted=tuple(needed), **node.attrs)
     elif node.op == "where":
         return pull_where(node, applied(g), needed)
     elif op.kind == "elementwise":
         return pull_elementwise(node, g, needed)
     elif op.transpose is not None:
-        found = op.transpose(applied(g), node, *node.args, **node.attrs)
+        grads = op.transpose(applied(g), node, *node.args, **node.attrs)
     elif op.jvp is not None:
-        found = transposed_jvp(node, g, needed)
+        grads = transposed_jvp(node, g, needed)
     else:
         raise unsupported(f"np.{node.op}", node.loc)
-    return [fit(force(d), a) if need else None for d, a, need in zip(found, node.args, needed)]
+    return [fit(force(d), a) if need else None for d, a, need in zip(grads, node.args, needed)]
 
 
 def transposed_jvp(node: Node, g: Any, needed: Sequence[bool]) -> list:
@@ -217,5 +217,5 @@ def transposed_jvp(node: Node, g: Any, needed: Sequence[bool]) -> list:
         seeds = [(force(t), applied(c)) for t, c in zip(out, g) if t is not None and c is not None]
     else:
         seeds = [(out, applied(g))]
-    found = iter(backprop(seeds, [t for t in tangents if t is not None]))
-    return [next(found) if need else None for need in needed]
+    grads = iter(backprop(seeds, [t for t in tangents if t is not None]))
+    return [next(grads) if need else None for need in needed]

@@ -31,14 +31,14 @@ def invariant_shifts(nodes: Sequence[Node], outputs: Sequence[Node]) -> set[Node
 
     nodes   in topological order, with all that lies between those maxima and the outputs
     """
-    found = [n for n in nodes if n.op in ("max", "min")]
-    if not found:
+    extremes = [n for n in nodes if n.op in ("max", "min")]
+    if not extremes:
         return set()
     readers: dict[Node, list[Node]] = {}
     for n in nodes:
         for a in set(n.args):
             readers.setdefault(a, []).append(n)
-    return {m for m in found if not changes(m, readers, outputs)}
+    return {m for m in extremes if not changes(m, readers, outputs)}
 
 
 def changes(m: Node, readers: dict[Node, list[Node]], outputs: Sequence[Node]) -> bool:

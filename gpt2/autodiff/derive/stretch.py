@@ -54,13 +54,13 @@ def _vjp(g, out, *args, wanted, body: Graph, of: Graph | None, cuts: tuple):
     has = tuple(d is not None for d in cts)
     back, moving = _backward(body, has, tuple(wanted))
     call = stretch(back, [*args, *(d for d in cts if d is not None)], cuts, body)
-    found: list[Node | None] = [None] * len(args)
+    grads: list[Node | None] = [None] * len(args)
     for i, k in enumerate(moving):
         if cuts and (cut := cuts[k]) is not None:
-            found[k] = collect([call], [i], [cut_index(args[k], cut)], args[k])
+            grads[k] = collect([call], [i], [cut_index(args[k], cut)], args[k])
         else:
-            found[k] = item(call, i)
-    return found
+            grads[k] = item(call, i)
+    return grads
 
 
 def _backward(body: Graph, has: tuple, wanted: tuple) -> tuple[Graph, tuple[int, ...]]:
@@ -68,26 +68,28 @@ def _backward(body: Graph, has: tuple, wanted: tuple) -> tuple[Graph, tuple[int,
     known = body.kept.setdefault("backwards", {})
     if (has, wanted) not in known:
         outs = [o for o, there in zip(body.outputs, has) if there]
-        given = inputs_like(outs, "d")
+        cts = inputs_like(outs, "d")
         wrt = [k for k, w in enumerate(wanted) if w]
-        found = backprop(list(zip(outs, given)), [body.inputs[k] for k in wrt])
-        moving = tuple(k for k, d in zip(wrt, found) if d is not None)
-        grads = [d for d in found if d is not None]
-        known[has, wanted] = Graph([*body.inputs, *given], grads, f"{body.name}_backward"), moving
+        gradients = backprop(list(zip(outs, cts)), [body.inputs[k] for k in wrt])
+        moving = tuple(k for k, d in zip(wrt, gradients) if d is not None)
+        grads = [d for d in gradients if d is not None]
+        known[has, wanted] = Graph([*body.inputs, *cts], grads, f"{body.name}_backward"), moving
     return known[has, wanted]
 
 
 def _jvp(tangents, out, *args, body: Graph, of: Graph | None, cuts: tuple):
-    given = {i: d for i, d, t in zip(body.inputs, inputs_like(body.inputs, "d"), tangents) if t is not None}
-    found = pushforward(body.outputs, given)
-    moving = [t for t in found if t is not None]
-    inner = Graph([*body.inputs, *given.values()], moving, f"{body.name}_jvp")
+    moving_inputs = {
+        i: d for i, d, t in zip(body.inputs, inputs_like(body.inputs, "d"), tangents) if t is not None
+    }
+    outs = pushforward(body.outputs, moving_inputs)
+    moving = [t for t in outs if t is not None]
+    inner = Graph([*body.inputs, *moving_inputs.values()], moving, f"{body.name}_jvp")
     moved = [k for k, t in enumerate(tangents) if t is not None]
     call = stretch(
         inner, [*args, *(tangents[k] for k in moved)], (*cuts, *(cuts[k] for k in moved)) if cuts else ()
     )
-    made = iter(items(call) if moving else ())
-    return tuple(None if t is None else next(made) for t in found)
+    results = iter(items(call) if moving else ())
+    return tuple(None if t is None else next(results) for t in outs)
 
 
 def _collect_jvp(tangents, out, *calls, items, indices, shape, dtype):
@@ -97,7 +99,7 @@ def _collect_jvp(tangents, out, *calls, items, indices, shape, dtype):
 
 
 def _lowered(known: dict, *calls: Node, items: tuple, indices: tuple, shape: tuple, dtype: str) -> Node:
-    """What it is an abbreviation of."""
+    """The assemble that it abbreviates."""
     return assemble(results_of(calls, items), shape, indices, dtype)
 
 

@@ -24,8 +24,8 @@ RESERVED = {
 }
 
 
-class Stretch(NamedTuple):
-    """A value's own memory: where in the arena it begins, and what it is called in the source."""
+class ArenaView(NamedTuple):
+    """A value's memory in the arena: its name in the source, and its offset."""
 
     name: str
     offset: int
@@ -37,8 +37,8 @@ class Stretch(NamedTuple):
         return f"{self.name} = {view}.reshape({n.shape})"
 
 
-class Cut(NamedTuple):
-    """A view of an argument or a result of the program's: its name, and the steps that lead to it.
+class CallView(NamedTuple):
+    """A view of an argument or a result of the program: its name, and the steps that lead to it.
 
     A step is ("transpose", perm), ("reshape", shape) or ("slice", index, ...).
     """
@@ -53,10 +53,10 @@ class Cut(NamedTuple):
 
 
 class ArrayTexts:
-    """What the arrays of a program are called, and the lines that make them.
+    """The names of a program's arrays, and the lines that define them.
 
-    setup and prelude hold lines: for each workspace once, and for the start of each call. env is what the
-    source finds defined.
+    The lines of `setup` run once for each workspace, those of `prelude` at the start of each call. `env` has
+    the globals of the source.
     """
 
     def __init__(self, plan: BufferPlan, name: str):
@@ -66,19 +66,19 @@ class ArrayTexts:
         self.function = source_name(name, RESERVED)
         self.names = source_names(graph, {*RESERVED, self.function})
         self.taken = {*self.names.values(), self.function}
-        self.tried: dict[str, int] = {}  # name -> the number that it was given last
+        self.tried: dict[str, int] = {}  # name -> the last number appended to it
         self.owned_names: dict[str, str] = {}
         self.env: dict = {"np": np}
-        self.setup: list[str | Stretch] = []  # lines that make views of the arena, once
-        self.kept: list[str] = []  # names that setup hands over
-        self.prelude: list[str | Cut] = []  # views of this call's arguments and results
+        self.setup: list[str | ArenaView] = []  # lines that make views of the arena, once
+        self.setup_names: list[str] = []  # that setup returns
+        self.prelude: list[str | CallView] = []  # views of this call's arguments and results
         self.full: dict = {}  # node (or node and rows) -> text for the whole array
-        made = [o for o in graph.outputs if o.op != "input"]
-        self.output_index = {o: k for k, o in enumerate(made)}
-        self.result_names = [self.unique(_result_name(o)) for o in made]
+        computed = [o for o in graph.outputs if o.op != "input"]
+        self.output_index = {o: k for k, o in enumerate(computed)}
+        self.result_names = [self.unique(_result_name(o)) for o in computed]
 
     def unique(self, text: str) -> str:
-        """The text as a name that nothing has yet, numbered if need be."""
+        """The text as a name that is not taken, numbered if need be."""
         base, k = text, self.tried.get(text, 1)
         while text in self.taken or text in RESERVED:
             k += 1
@@ -88,7 +88,7 @@ class ArrayTexts:
         return text
 
     def own(self, text: str) -> str:
-        """The name of something that the emitter brings along: the same one each time, and no variable's."""
+        """The name of a helper or constant of the emitter: the same one each time, and no variable's."""
         if text not in self.owned_names:
             self.owned_names[text] = self.unique(text)
         return self.owned_names[text]
@@ -120,7 +120,7 @@ class ArrayTexts:
         return text
 
     def owned(self, n: Node) -> str:
-        """A result, a stretch of the arena or of a result, or a window into one of those."""
+        """Text for a result, a span of the arena or of a result, or a window into one of those."""
         window = self.windows.get(n)
         base = window.base if window else n
         if base in self.output_index:
@@ -132,18 +132,18 @@ class ArrayTexts:
             if s.lender is not None:
                 first = s.offset // n.dtype.itemsize
                 steps = ("reshape", (-1,)), ("slice", ((first, first + n.size, 1),)), ("reshape", n.shape)
-                return self.define(name, self.stretch(n), n, self.whole(s.lender), steps)
+                return self.define(name, self.memory_text(n), n, self.whole(s.lender), steps)
             if not n.nbytes:
-                return self.define(name, self.stretch(n), n)
-            self.setup.append(Stretch(name, s.offset, n))
-            self.kept.append(name)
+                return self.define(name, self.memory_text(n), n)
+            self.setup.append(ArenaView(name, s.offset, n))
+            self.setup_names.append(name)
             return name
         if window is None or not window.steps:
             return owner
         return self.define(self.whole_name(n), owner + window.text(), n, owner, window.steps)
 
-    def stretch(self, n: Node) -> str:
-        """The memory of a value in a result that lends it, or of one that has no elements."""
+    def memory_text(self, n: Node) -> str:
+        """Text for the memory of a value that lies in a lending result, or has no elements."""
         s = self.plan.storage[n]
         if s.lender is None:
             return f"np.empty({n.shape}, np.{_dtype_name(n.dtype)})"
@@ -151,7 +151,7 @@ class ArrayTexts:
         return f"{self.flat(s.lender)}[{first}:{first + n.size}].reshape({n.shape})"
 
     def flat(self, o: Node) -> str:
-        """The memory of a result that lends it, as one row."""
+        """The memory of a lending result, as a 1-d array."""
         key = ("flat", o)
         if key not in self.full:
             owner = self.result_names[self.output_index[o]]
@@ -166,7 +166,7 @@ class ArrayTexts:
         return self.names[n]
 
     def view_of(self, n: Node) -> str:
-        """A view of a whole array; of one that comes into being on the way, the expression for it."""
+        """The name of a view of a whole array; its expression if the array is allocated during the call."""
         r = root(n)
         text = self.whole(r)
         if is_scalar_const(r):
@@ -180,7 +180,7 @@ class ArrayTexts:
         return self.define(self.unique(self.names[n]), text, r, self.whole(r), known)
 
     def part(self, x: Node, index: tuple, like: Node) -> str:
-        """The part of a whole array at an index, called as `like` is."""
+        """The part of a whole array at an index, named as `like` is."""
         key = x, index
         if key not in self.full:
             of = self.whole(x)
@@ -192,16 +192,16 @@ class ArrayTexts:
     def define(
         self, name: str, expression: str, owner: Node, of: str = "", steps: Sequence | None = None
     ) -> str:
-        """Give a view of the owner's memory a name: for each workspace once, or at the start of each call.
+        """Name a view of the owner's memory: for each workspace once, or at the start of each call.
 
-        of, steps   what the view is of, and the steps that lead to it (Cut), where they are known
+        of, steps   what the view is of, and the steps that lead to it (CallView), where they are known
         """
         line = f"{name} = {expression}"
         if owner.op == "input" or self.plan.kind.get(owner) in (Kind.RESULT, Kind.LENT):
-            self.prelude.append(line if steps is None else Cut(name, of, tuple(steps), expression))
+            self.prelude.append(line if steps is None else CallView(name, of, tuple(steps), expression))
         else:
             self.setup.append(line)
-            self.kept.append(name)
+            self.setup_names.append(name)
         return name
 
     def whole_rows(self, n: Node, r: Region) -> str:
@@ -217,7 +217,7 @@ class ArrayTexts:
             self.full[expression] = self.define(self.unique(whole.rstrip("_") + "_rows"), expression, base)
         return self.full[expression]
 
-    # ---- beside them
+    # ---- helpers and constants ----
 
     def helper(self, function: Callable) -> str:
         """The name of a function of the runtime."""
@@ -240,7 +240,7 @@ class ArrayTexts:
             text = self.unique(f"{self.names[n]}_parts")
             memory = f"arena[{s.offset}:{s.offset + s.nbytes}]"
             self.setup.append(f"{text} = {memory}.view(np.{n.dtype}).reshape({(blocks, *n.shape)})")
-            self.kept.append(text)
+            self.setup_names.append(text)
             self.full[key] = text
         return self.full[key]
 
@@ -257,7 +257,7 @@ class ArrayTexts:
         if key not in self.full:
             text = self.whole(a)
             expression = f"{text}.reshape({a.shape[extra:]})"
-            if self.plan.kind.get(root(a)) not in UNOWNED:  # those come into being on the way
+            if self.plan.kind.get(root(a)) not in UNOWNED:  # those are allocated during the call
                 expression = self.define(self.unique(text.rstrip("_") + "_tail"), expression, root(a))
             self.full[key] = expression
         return self.full[key]
@@ -270,11 +270,11 @@ def _dtype_name(dtype: np.dtype) -> str:
     return name
 
 
-_names: dict[np.dtype, str] = {}  # NumPy takes 10 us to put one together
+_names: dict[np.dtype, str] = {}  # str(dtype) takes 10 us
 
 
 def step_of(n: Node) -> tuple | None:
-    """A view as a step of a Cut; None where it is none of those."""
+    """A view as a step of a CallView; None for a broadcast."""
     if n.op == "slice":
         return "slice", n.attrs["index"]
     if n.op == "reshape":
@@ -283,7 +283,7 @@ def step_of(n: Node) -> tuple | None:
 
 
 def method_of(step: tuple) -> tuple:
-    """A step of a Cut as a method of arrays and what it is given. ("cut", axis, start, stop) is one too."""
+    """A step of a CallView as a method of arrays and its argument. ("cut", axis, start, stop) is one too."""
     if step[0] == "cut":
         return np.ndarray.__getitem__, cut_slices(step[1:])
     if step[0] == "slice":
@@ -299,7 +299,7 @@ def view_text(text: str, n: Node) -> str:
 
 
 def rows_of(text: str, views: list[Node], N: int, elementwise: bool) -> str:
-    """Views of a block, one after the other. What an elementwise op reads may stay narrow: it broadcasts."""
+    """Text for a chain of views of a block. An elementwise op broadcasts its operands by itself."""
     for k, n in enumerate(views):
         if n.op != "broadcast":
             text += row_view_text(n, N)

@@ -23,8 +23,8 @@ from .regions import Region, blocks_of
 if TYPE_CHECKING:
     from .calls import Routine
 
-# Lent memory is for what is kept long: what is made and used up at once does better in an arena that stays in
-# cache. Bytes, and the share of all steps.
+# Lent memory is for large values with long lives: others do better in an arena that stays in cache. Bytes,
+# and the share of all steps.
 LEND_FROM = 1 << 16
 LONG = 1 / 16
 NEVER = 1 << 60  # a step after all others
@@ -34,20 +34,20 @@ class Kind(Enum):
     """Where a value is stored."""
 
     RESULT = "returned to the caller"
-    ARENA = "lives from one region to another; arrays whose lives do not overlap share one stretch of memory"
+    ARENA = "lives from one region to another; arrays whose lives do not overlap share memory"
     LENT = "the same, in the memory of a result that is not written before the value's life is over"
     SCRATCH = "lives inside one region; a block of rows for each thread"
-    FREE = "allocated by NumPy, as its op cannot write where it is told to (np.linalg.inv, ...)"
-    # made from numbers: Python's operators handle it several times as fast as a ufunc an array of one element
+    ALLOCATED = "allocated by NumPy: the op has no out= (np.linalg.inv, ...)"
+    # Python's operators take such a number several times as fast as a ufunc takes an array of one element
     NUMBER = "a single number, as a NumPy scalar"
 
 
-UNOWNED = (Kind.FREE, Kind.NUMBER)  # what the program gives no memory to
+UNOWNED = (Kind.ALLOCATED, Kind.NUMBER)  # kinds without memory in the plan
 
 
 @dataclass(eq=False)
 class Storage:
-    """A stretch of the arena, or of the result `lender`, [start, end] in steps, for the values in `holds`."""
+    """A span of the arena, or of the result `lender`, for the values in `holds` from step start to end."""
 
     nbytes: int
     start: int
@@ -59,7 +59,7 @@ class Storage:
 
 @dataclass
 class BufferPlan:
-    """What `assign` decides, and what follows from it. `live` and `layouts` are what it is known from."""
+    """Where each value lives, as `assign` decides from `live` and `layouts`."""
 
     live: Liveness
     layouts: dict[Node, Layout]  # of every array
@@ -70,8 +70,8 @@ class BufferPlan:
     partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
     arena_bytes: int
     called: Mapping[Node, Routine]  # the function of each call of a stretch
-    work: dict[Node, Storage]  # what it works in
-    unread: dict[tuple[Node, int], Storage]  # and for each of its results that nothing reads
+    work: dict[Node, Storage]  # its working memory
+    unread: dict[tuple[Node, int], Storage]  # memory for each of its unread results
     overwrites: Overwrites  # (result, input): the result may be written over that input's memory
 
 
@@ -95,35 +95,35 @@ def assign(
         _lend(kind, storage, live, layouts)
     else:
         _begin_in_results(kind, storage, live)
-    during = {n: Storage(r.needs.arena_bytes, start[n], end[n]) for n, r in called.items()}
+    work = {n: Storage(r.needs.arena_bytes, start[n], end[n]) for n, r in called.items()}
     results = {(n.args[0], n.attrs["i"]) for n in live.order if is_result_of_call(n)}
     unread = {
         (n, k): Storage(o.nbytes, start[n], end[n])
-        for n in during
+        for n in work
         for k, o in enumerate(n.attrs["body"].outputs)
         if (n, k) not in results
     }
-    stretches = {id(s): s for s in storage.values() if s.lender is None}
-    total = offsets([*stretches.values(), *partials.values(), *during.values(), *unread.values()])
+    owned = {id(s): s for s in storage.values() if s.lender is None}
+    total = offsets([*owned.values(), *partials.values(), *work.values(), *unread.values()])
     slots: dict[Node, int] = {}
     planes: set[Node] = set()
-    apart = {*live.windows, *map(live.base, live.windows), *live.folded}
+    not_planar = {*live.windows, *map(live.base, live.windows), *live.folded}
     for r in live.regions:
         if r.N > 1:
-            inside = _Slots(r, kind, live).slots
-            slots.update(inside)
-            planes |= in_planes(r, inside, live.readers, apart)
+            region_slots = _Slots(r, kind, live).slots
+            slots.update(region_slots)
+            planes |= in_planes(r, region_slots, live.readers, not_planar)
     barred = {s.lender for s in storage.values() if s.lender is not None}
     if lend:
         barred.update(filter(lends, live.outputs))
     overwrites = Overwrites(live, barred)
     return BufferPlan(
-        live, layouts, kind, storage, slots, planes, partials, total, called, during, unread, overwrites
+        live, layouts, kind, storage, slots, planes, partials, total, called, work, unread, overwrites
     )
 
 
 def _kinds(live: Liveness) -> dict[Node, Kind]:
-    """The kind of each value that is stored at all."""
+    """The kind of each value that is stored."""
     kind = {n: _kind_of(n, r, live) for r in live.regions for n in r.members if n not in live.folded}
     guests = [n for n in kind if n in live.windows]
     for n in guests:
@@ -139,7 +139,7 @@ def _kinds(live: Liveness) -> dict[Node, Kind]:
 
 
 def _kind_of(n: Node, r: Region, live: Liveness) -> Kind:
-    """The kind of a value by itself, whoever lives in its memory."""
+    """The kind of a value, regardless of others that live in its memory."""
     base = live.base(n)
     if base in live.outputs:
         return Kind.RESULT
@@ -148,26 +148,26 @@ def _kind_of(n: Node, r: Region, live: Liveness) -> Kind:
     if r.N == 1:
         if n not in r.sums and makes_number(n) and _is_read_as_number(n, live):
             return Kind.NUMBER
-        return Kind.ARENA if _fills(n) else Kind.FREE
+        return Kind.ARENA if _fills(n) else Kind.ALLOCATED
     return Kind.ARENA if n in r.sums or live.outlives(n, r) else Kind.SCRATCH
 
 
 def _is_read_as_number(n: Node, live: Liveness) -> bool:
-    """Whether its readers care for the number alone, not for an array of the shape (1, ..., 1)."""
+    """Whether a number serves its readers as well as an array of shape (1, ..., 1)."""
     return n.shape == () or all(facts(u).streams and u not in live.folded for u, _ in live.reads(n))
 
 
 def _storage(kind: dict[Node, Kind], live: Liveness) -> dict[Node, Storage]:
-    """A stretch of the arena for each host, for as long as any of its values lives."""
-    found: dict[Node, Storage] = {}
-    for n, what in kind.items():
-        if what is Kind.ARENA:
+    """A span of the arena for each host, for as long as any of its values lives."""
+    storage: dict[Node, Storage] = {}
+    for n, kind_of_n in kind.items():
+        if kind_of_n is Kind.ARENA:
             base = live.base(n)
-            s = found.setdefault(base, Storage(base.nbytes, NEVER, -1))
+            s = storage.setdefault(base, Storage(base.nbytes, NEVER, -1))
             s.holds.append(n)
             s.start = min(s.start, live.start[n])
             s.end = max([s.end, live.end[n], *[live.end[u] for u in live.readers(n)]])
-    return found
+    return storage
 
 
 def _fills(n: Node) -> bool:
@@ -185,12 +185,12 @@ def makes_number(n: Node) -> bool:
         return False
     if summed:
         return n.shape == ()
-    made = any(not is_scalar_const(a) for a in n.args)  # Python's rules for 1.0 / 0.0 are not NumPy's
-    return made and all(a.size == 1 for a in n.args)
+    recorded = any(not is_scalar_const(a) for a in n.args)  # Python's rules for 1.0 / 0.0 are not NumPy's
+    return recorded and all(a.size == 1 for a in n.args)
 
 
 def _share(r: Region, storage: dict[Node, Storage], live: Liveness) -> None:
-    """Write values over others that nothing needs any more.
+    """Write values over others that are no longer needed.
 
     A plain elementwise statement takes over one of its arguments. In a region of row blocks, a
     value takes over any whole array that the region reads by rows and is done with, row for row,
@@ -214,18 +214,18 @@ def _share(r: Region, storage: dict[Node, Storage], live: Liveness) -> None:
 
 
 def lends(o: Node) -> bool:
-    """Whether a result is of a kind that lends its memory."""
+    """Whether a result can lend its memory."""
     return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
 
 
 def _lend(kind, storage, live: Liveness, layouts) -> None:
-    """Put values that are kept long into the memory of results that are written after their life is over.
+    """Put values with long lives into the memory of results that are written after their last use.
 
     A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
     keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
     written = written_spans(kind, live, layouts, [o for o in live.outputs if lends(o)])
-    taken = {o: Taken(spans) for o, spans in written.items()}
+    taken = {o: Allocator(spans) for o, spans in written.items()}
     long = LONG * max(live.end.values(), default=0)
     types: dict[int, set] = {}
     for base, s in storage.items():
@@ -274,8 +274,8 @@ def written_spans(
     return taken
 
 
-def _borrow(s: Storage, lenders: dict[Node, Taken]) -> None:
-    """Give s the memory of the result that takes it back first, if any has room: others may stay longer."""
+def _borrow(s: Storage, lenders: dict[Node, Allocator]) -> None:
+    """Put s into a result with room, the one written soonest after the life of s: others can lend longer."""
     best = None
     for o, taken in lenders.items():
         at = taken.room(s)
@@ -289,7 +289,7 @@ def _borrow(s: Storage, lenders: dict[Node, Taken]) -> None:
 
 
 class _Slots:
-    """Slots of a region's scratch: used again once a value was read for the last time, in place if may be."""
+    """Scratch slots of a region: reused after a value's last read, in place where possible."""
 
     def __init__(self, r: Region, kind: dict[Node, Kind], live: Liveness):
         self.live = live
@@ -330,9 +330,7 @@ class _Slots:
 
 
 class Span(NamedTuple):
-    """Bytes lo:hi of some memory that are taken in the steps from start to end, both included. hi is rounded
-    up to where the next may begin.
-    """
+    """Bytes lo:hi of a memory, taken in the steps from start to end, both included. hi is aligned."""
 
     lo: int
     hi: int
@@ -340,11 +338,11 @@ class Span(NamedTuple):
     end: int
 
 
-class Taken:
-    """The spans of one piece of memory that are taken, the arena's or a result's: the one allocator.
+class Allocator:
+    """Allocates spans of one memory, the arena or a result.
 
-    A deep program has thousands. So they are the columns of a table, whose rows are lo, hi, start and end, in
-    the order of lo: what is alive in a given time, and wide enough, is found by NumPy.
+    A deep program has thousands, so they are the columns of a table with the rows lo, hi, start and end,
+    sorted by lo, which NumPy searches.
     """
 
     def __init__(self, spans: Iterable[Span] = ()):
@@ -364,7 +362,7 @@ class Taken:
         return int(until[first if fits.size and fits[first] else -1])
 
     def take(self, s: Storage) -> int:
-        """Note that s has its offset from now on; give the first byte after it."""
+        """Take the span of s at its offset; returns the first byte after it."""
         n = self.count
         if n == self.table.shape[1]:
             self.table = np.concatenate([self.table, np.empty((4, n + 16), np.int64)], axis=1)
@@ -382,12 +380,12 @@ class Taken:
         return int(later.min()) if later.size else 0
 
 
-def offsets(stretches: Iterable[Storage]) -> int:
-    """Place every stretch at the lowest offset that is free for its whole life, large ones first; give the
-    total.
+def offsets(storages: Iterable[Storage]) -> int:
+    """Place each storage at the lowest offset that is free for its whole life, large ones first. Returns the
+    total of bytes.
     """
-    taken, total = Taken(), 0
-    for s in sorted(stretches, key=lambda s: (-s.nbytes, s.start)):
+    taken, total = Allocator(), 0
+    for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
         s.offset = taken.room(s)
         total = max(total, taken.take(s))
     return total

@@ -1,7 +1,7 @@
 """Functions within a program: what a `stretch` node calls is written and compiled once for all its calls.
 
 Such a function is emitted like a program, and the program around it gives it all of its memory: its
-arguments, its results, and a part of the arena for what it computes on the way.
+arguments, its results, and a part of the arena for intermediate values.
 
     block(x, ln1w, ln1b, result_2, result_3, work)          few calls: a name for each view, made at the start
     block(x, *given, *made, work)                           many: views of arguments and results by the row
@@ -21,8 +21,8 @@ import numpy as np
 from ..graph import Graph, Node, is_scalar_const
 from ..ops.subgraph import cut_index, cut_of
 from ..ops.table import root
-from ..run.memory import Needs, rows_of_cuts
-from .array_names import Stretch, method_of
+from ..run.memory import Needs, rows_of_views
+from .array_names import ArenaView, method_of
 from .buffers import UNOWNED
 from .layout import is_result_of_call
 
@@ -43,23 +43,23 @@ class Routine:
 Routines = Callable[[Graph], Routine]  # the routine of a body
 
 
-def none(body: Graph) -> Routine:
-    """For programs that are known to have no stretches."""
+def no_routines(body: Graph) -> Routine:
+    """The Routines of a program without stretches."""
     raise AssertionError(f"{body.name}: a stretch where none is expected")
 
 
 def results_of(graph: Graph) -> dict[Node, dict[int, list[Node]]]:
     """For each call of a stretch the nodes that are its results, by their number: none where nothing reads
-    it, and several where equal values were not put together.
+    it, and several where equal values were not merged.
     """
-    found: dict[Node, dict[int, list[Node]]] = {n: {} for n in graph.nodes if n.op == "stretch"}
+    results: dict[Node, dict[int, list[Node]]] = {n: {} for n in graph.nodes if n.op == "stretch"}
     for n in graph.nodes:
-        if n.op == "item" and n.args[0] in found:
-            found[n.args[0]].setdefault(n.attrs["i"], []).append(n)
-    return found
+        if n.op == "item" and n.args[0] in results:
+            results[n.args[0]].setdefault(n.attrs["i"], []).append(n)
+    return results
 
 
-MOST_SPELLED = 100  # views that calls are given, beyond which they come in rows
+MOST_SPELLED = 100  # views among the arguments of calls, beyond which they come in rows
 
 View = tuple[str, tuple]  # an argument or result of the program, and the steps that lead to the view
 
@@ -79,31 +79,31 @@ class CallLines:
         self.functions: dict = {}  # routine -> its name
 
     def lines(self, n: Node) -> list[str]:
-        """The line that calls the function of a stretch, with memory for all that it makes."""
+        """The line that calls the function of a stretch, with memory for its results."""
         e = self.emitter
         routine, results, body = e.plan.called[n], e.results[n], n.attrs["body"]
         name = self.functions.get(routine)
         if name is None:
             name = self.functions[routine] = e.unique(routine.name)
             e.owned_names[name], e.env[name] = name, routine.function
-        given = [self.argument(n, k, a) for k, a in enumerate(n.args)]
-        made = [
+        args = [self.argument(n, k, a) for k, a in enumerate(n.args)]
+        outs = [
             self.result(results[k][0]) if k in results else self.unread(n, k, o)
             for k, o in enumerate(body.outputs)
         ]
         texts = [
-            *self.joined(given, "given", lambda k: self.part(n, k)),
-            *self.joined(made, "made", lambda k: e.whole(results[k][0])),
+            *self.joined(args, "given", lambda k: self.part(n, k)),
+            *self.joined(outs, "made", lambda k: e.whole(results[k][0])),
         ]
         key = routine, e.plan.work[n].offset
         if key not in e.works:
             e.works[key] = e.unique("work")
-        again = [(o, found[0]) for found in results.values() for o in found[1:]]
+        again = [(o, nodes[0]) for nodes in results.values() for o in nodes[1:]]
         copies = [f"np.copyto({e.whole(o)}, {e.whole(first)})" for o, first in again]
         return [f"{name}({', '.join([*texts, e.works[key]])})", *copies]
 
     def argument(self, n: Node, k: int, a: Node) -> str | View:
-        """An array for a function, or the part of it that it is given: of a number an array of no axes."""
+        """Argument k of a call: an array or a view of one. A number is passed as a 0-d array."""
         e, cut = self.emitter, cut_of(n, k)
         if cut is not None:
             owner = e.whole(a)
@@ -119,13 +119,13 @@ class CallLines:
         return name
 
     def part(self, n: Node, k: int) -> str:
-        """The name of a view, of the part of its argument k that a call is given."""
+        """The name of the view of argument k that a call gets."""
         cut = cut_of(n, k)
         assert cut is not None
         return self.emitter.part(n.args[k], cut_index(n.args[k], cut), n.attrs["body"].inputs[k])
 
     def result(self, n: Node) -> str | View:
-        """Memory for a result: a part of one of the program's results, in a row, or what it is called."""
+        """Memory for a result: a view of one of the program's results, for a row, or a name."""
         e, window = self.emitter, self.emitter.windows.get(n)
         if self.in_rows and window is not None and window.steps and n not in e.full:
             if window.base in e.output_index:
@@ -136,30 +136,26 @@ class CallLines:
         """Memory for a result that nothing reads."""
         e = self.emitter
         s, name = e.plan.unread[n, k], e.unique("unread")
-        e.setup.append(Stretch(name, s.offset, like))
-        e.kept.append(name)
+        e.setup.append(ArenaView(name, s.offset, like))
+        e.setup_names.append(name)
         return name
 
     def joined(self, texts: Sequence[str | View], hint: str, named: Callable[[int], str]) -> list[str]:
-        """The texts of a call's arguments, those of views that stand side by side as one. Of a view that
-        stands alone named(k) is the text.
-        """
-        found: list[str] = []
+        """The texts of a call's arguments: neighbouring views become a row, a single view named(k)."""
+        joined: list[str] = []
         row: list[View] = []
         for k, text in enumerate([*texts, ""]):
             if not isinstance(text, str):
                 row.append(text)
                 continue
             if row:
-                found += self.row(row, hint) or [named(i) for i in range(k - len(row), k)]
+                joined += self.row(row, hint) or [named(i) for i in range(k - len(row), k)]
                 row = []
-            found.append(text)
-        return found[:-1]
+            joined.append(text)
+        return joined[:-1]
 
     def row(self, views: Sequence[View], hint: str) -> list[str]:
-        """Views as a row of their own, or as part of the one that another call has made of them; nothing
-        where they are neither.
-        """
+        """Views as a new row, or as part of the row of another call; [] if they are neither."""
         places = [self.known.get(v) for v in views]
         if len(views) > 1 and not any(places):
             name = self.emitter.unique(hint)
@@ -187,4 +183,4 @@ class CallLines:
             for views in self.rows.values()
         ]
         owners, names = ", ".join(number), ", ".join(self.rows)
-        return [f"({names},) = {e.helper(rows_of_cuts)}(({owners},), {table})"]
+        return [f"({names},) = {e.helper(rows_of_views)}(({owners},), {table})"]

@@ -1,8 +1,8 @@
 """Expressions as text, with the parentheses that they need and no others.
 
-How an op looks in Python's own arithmetic is said here once, for all that print it: programs of Python floats
-(scalar.py), single numbers in a NumPy program (source.py), numexpr's (numexpr.py) and the source for people
-(readable.py). Between two arguments stands the sign of the op's row (`operator`); FORMS has the rest.
+Shared by programs of Python floats (scalar.py), single numbers in a NumPy program (source.py), numexpr
+(numexpr.py) and readable source (readable.py). Binary operators are in the op's row (`operator`), other
+spellings in FORMS.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Text:
     tightness: int = ATOM
 
     def at(self, tightness: int) -> str:
-        """The text where what binds so tightly is taken: in parentheses if this does not."""
+        """The text as an operand that has to bind so tightly: in parentheses if it does not."""
         return self.text if self.tightness >= tightness else f"({self.text})"
 
 
@@ -63,7 +63,7 @@ def is_written(op: str, forms: Forms = FORMS) -> bool:
 
 
 def written(op: str, args: Iterable[Text], forms: Forms = FORMS) -> Text:
-    """The op in signs, or as one of these forms says."""
+    """The op with its operator between the arguments, or in its form."""
     if op in forms:
         tightness, form = forms[op]
         return Text(form.format(*(a.at(min(tightness + 1, ATOM)) for a in args)), tightness)

@@ -5,10 +5,9 @@ it is known whether NumPy can reshape without copying, and whether two values ar
 
 Scratch with a short last axis, as that of points in space is, is held plane by plane instead of row by row
 (`in_planes`): a block of (rows, 216, 3) numbers lies in memory as three blocks of (rows, 216), and is seen
-through a view with its axes in their order. What goes column by column (run/short.py) then reads and writes
-numbers that stand side by side. The view is for statements that take any strides, at the same bits: a slot
-lies in planes only if all that is ever in it is made and read by ops that round each element by itself,
-whatever stands beside it, or by sums of columns.
+through a view with its axes in their order. Code by columns (run/short.py) then reads and writes contiguous
+numbers. Only statements with the same bits at any strides may see such a view: a slot lies in planes if every
+value in it is computed and read by ops that round each element independently, or by sums of columns.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SHORTEST_PLANE = 8  # elements of a plane in each row
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a value's elements lie: in some memory, from byte `start` on. A description, and no array.
+    """Where a value's elements lie: in some memory, from byte `start` on. A description, not an array.
 
     memory   an object for the memory; values in the same one share it
     """
@@ -91,10 +90,10 @@ def view(x: Layout, n: Node) -> Layout | None:
         return replace(x, shape=n.shape, strides=(0,) * new + tuple(strides))
     if n.op == "reshape":
         return reshape_view(x, n.shape)
-    raise GraphError(f"{n.op} is said to be a view, of a kind that the emitter does not know")
+    raise GraphError(f"{n.op} is in VIEWS, but the emitter does not know its layout")
 
 
-_NEVER_COPIED = ("transpose", "slice", "broadcast")  # views whatever they are views of
+_NEVER_COPIED = ("transpose", "slice", "broadcast")  # views of any layout
 
 
 def slice_view(x: Layout, index: Sequence[tuple]) -> Layout:
@@ -114,15 +113,15 @@ def reshape_view(x: Layout, shape: Sequence[int]) -> Layout | None:
 
 
 def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
-    """Strides of the same memory under another shape: groups of axes that lie evenly become new groups."""
+    """Strides of the same memory under another shape: groups of evenly strided axes become new groups."""
     axes = [(n, s) for n, s in zip(old, strides) if n != 1]
     if any(n == 0 for n in old):
         return None
-    found: list[int] = []
+    new_strides: list[int] = []
     i = j = 0
     while j < len(new):
         if new[j] == 1:
-            found.append(0)
+            new_strides.append(0)
             j += 1
             continue
         if i == len(axes):
@@ -144,9 +143,9 @@ def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
         for k in range(j, last - 1, -1):
             group.append(step)
             step *= new[k]
-        found.extend(reversed(group))
+        new_strides.extend(reversed(group))
         i, j = i + 1, j + 1
-    return tuple(found)
+    return tuple(new_strides)
 
 
 def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = frozenset()) -> Graph:
@@ -154,13 +153,11 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
 
     - a reshape that no view can give becomes a copy and a reshape of the copy;
     - an elementwise op reads through broadcasts: ufuncs broadcast by themselves;
-    - what a row says to be computed by other ops is;
-    - products that add up many rows, and may do so in any order, are set apart from others;
-    - sums that have to be NumPy's to the bit (`exact` has their ids) are set apart from those that may be
-      added in any order;
-    - each output is a fresh value, so that a caller never gets a view of an input or the same array twice: a
-      copy of what was computed, or what a call writes for this alone;
-      with `share_inputs`, an output that is an input is handed back as it came, as a Python function would.
+    - an op whose row has `lowered` becomes other ops;
+    - products that may add up many rows in any order become `row_product`;
+    - sums that must have NumPy's bits (`exact` has their ids) become `sum_as_numpy`;
+    - each output is a fresh value, so that a caller never gets a view of an input or the same array twice;
+      with `share_inputs`, an output that is an input is returned as it is, as a Python function would.
     """
     graph = rewrite(graph, _Lowering(exact).rule)
     times = Counter(graph.outputs)
@@ -186,7 +183,7 @@ class _Lowering:
             return _in_place_of(n, op.lowered(self.known, *args, **n.attrs), begin)
         if n.op in ("item", "stretch"):
             return None
-        if n.op == "stop_gradient":  # its memory is its argument's, which the plan of memory would not know
+        if n.op == "stop_gradient":  # it shares its argument's memory, which the plan of memory cannot say
             return args[0]
         if n.op in VIEWS:
             return self.of_view(n, args)
@@ -213,35 +210,34 @@ class _Lowering:
 
 
 def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
-    """An op that reads what was broadcast. The result is written into memory of the full shape, so even all
-    arguments may be smaller. A constant that is not of the dtype that a number of Python's would have here
-    stays an array, of no axes. A power whose exponent is the number 2 is a square to NumPy, where that stands
-    in an array it is not.
+    """An op that reads its arguments before they were broadcast: the result has memory of the full shape. A
+    constant of another dtype than a Python number would have here stays a 0-d array. NumPy takes a power with
+    the number 2 for a square, but not one with an array of 2.
     """
-    found = [a.args[0] if a.op == "broadcast" else a for a in args]
-    if exact and n.op in ("power", "float_power") and args[1].op == "broadcast" and is_scalar_const(found[1]):
-        found[1] = apply("copy", args[1])
-        found[1].loc = n.loc
-    if not takes_plain_numbers(found):
-        found = [apply("broadcast", a, shape=()) if is_scalar_const(a) else a for a in found]
-    elif all(a is b for a, b in zip(found, args)):
+    reads = [a.args[0] if a.op == "broadcast" else a for a in args]
+    if exact and n.op in ("power", "float_power") and args[1].op == "broadcast" and is_scalar_const(reads[1]):
+        reads[1] = apply("copy", args[1])
+        reads[1].loc = n.loc
+    if not takes_plain_numbers(reads):
+        reads = [apply("broadcast", a, shape=()) if is_scalar_const(a) else a for a in reads]
+    elif all(a is b for a, b in zip(reads, args)):
         return None
-    return with_args(n, tuple(found))
+    return with_args(n, tuple(reads))
 
 
-def _in_place_of(n: Node, made: Node | None, begin: int) -> Node | None:
-    """A node that computes what `n` does, with its type, name and line. What was made for it, nodes
-    younger than `begin`, has that line.
+def _in_place_of(n: Node, other: Node | None, begin: int) -> Node | None:
+    """`other` with the type, name and line of `n`; new nodes below it, with ids after `begin`, get
+    the line too.
     """
-    if made is None:
+    if other is None:
         return None
-    todo = list(made.args)
+    todo = list(other.args)
     while todo:
         x = todo.pop()
         if x.loc is None and x.id > begin:
             x.loc, x.derived = n.loc, n.derived
             todo += x.args
-    return Node(made.op, made.args, made.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
+    return Node(other.op, other.args, other.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
 
 
 def _in_order(n: Node, args: tuple, exact: bool) -> Node | None:
@@ -254,16 +250,16 @@ def _in_order(n: Node, args: tuple, exact: bool) -> Node | None:
     return None
 
 
-FEW = 1 << 13  # elements of a product, which each block of rows adds to
-MANY = 1 << 18  # elements of a factor, from which it is better not to be in memory as a whole
+PRODUCT_SIZE = 1 << 13  # elements at most of a row_product, which each block of rows adds to
+LARGE = 1 << 18  # elements at least of its factor: smaller ones may be in memory as a whole
 
 
 def _by_rows(n: Node, args: tuple, exact: bool) -> Node | None:
     """x.T @ y as a sum over rows, where x and y have many and their product is small."""
-    if exact or n.ndim != 2 or args[0].op != "transpose" or n.size > FEW:
+    if exact or n.ndim != 2 or args[0].op != "transpose" or n.size > PRODUCT_SIZE:
         return None
     x, y = args[0].args[0], args[1]
-    if x.ndim != 2 or x.size < MANY or y.ndim != 2 or {x.dtype, y.dtype} != {n.dtype} or n.dtype.kind != "f":
+    if x.ndim != 2 or x.size < LARGE or y.ndim != 2 or {x.dtype, y.dtype} != {n.dtype} or n.dtype.kind != "f":
         return None
     return Node("row_product", (x, y), {}, n.shape, n.dtype, n.name, n.loc, n.derived)
 
@@ -292,19 +288,19 @@ def in_planes(
     members = set(r.members)
     for n, slot in slots.items():
         held.setdefault(slot, []).append(n)
-    found: set[Node] = set()
+    planar: set[Node] = set()
     for values in held.values():
         rows = {(n.shape[row_axes(n.shape, r.N) :], n.dtype) for n in values}
         if (
             len(rows) == 1
             and _is_short(*rows)
             and all(
-                n not in windows and members.issuperset(readers(n)) and _by_itself(n, r, readers(n))
+                n not in windows and members.issuperset(readers(n)) and _takes_any_strides(n, r, readers(n))
                 for n in values
             )
         ):
-            found.update(values)
-    return found if any(_gains(n, found) for n in found) else set()
+            planar.update(values)
+    return planar if any(_gains(n, planar) for n in planar) else set()
 
 
 def _is_short(row: tuple) -> bool:
@@ -315,7 +311,7 @@ def _is_short(row: tuple) -> bool:
     return math.prod(shape[:-1]) >= SHORTEST_PLANE
 
 
-def _by_itself(n: Node, r: Region, readers: list[Node]) -> bool:
+def _takes_any_strides(n: Node, r: Region, readers: list[Node]) -> bool:
     """Whether ops that take any strides make this value and read it, not through views."""
     if not facts(n).any_strides or any(a.dtype != n.dtype for a in n.args):
         return False
@@ -340,6 +336,6 @@ def _sums_columns(u: Node, n: Node, r: Region) -> bool:
     return u.attrs["axes"] == (last,) or (u.attrs["axes"] == (last - 1,) and u.op == "sum")
 
 
-def _gains(n: Node, found: set[Node]) -> bool:
-    """Whether n is made of something else, so that its columns are made one by one."""
-    return any(a not in found for a in n.args)
+def _gains(n: Node, planar: set[Node]) -> bool:
+    """Whether n is computed from values that are not planar, so column by column."""
+    return any(a not in planar for a in n.args)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Liveness:
-    """What is known of the values of a program before they have memory.
+    """Readers and lives of a program's values.
 
     windows   the memory of values that live in that of another (windows.py)
     folded    multiplications that are part of the sum that reads them (statements.folded)
@@ -38,7 +38,7 @@ class Liveness:
         self.regions, self.windows, self.folded = regions, windows or {}, folded
         self.region = {n: r for r in regions for n in r.members}
         self.order = {n: k for k, n in enumerate(self.region)}  # of execution
-        self.start, self.end = _steps(regions)  # the steps of each value as one that is written or reads
+        self.start, self.end = _steps(regions)  # first and last step of each value as writer or reader
         self.users = graph.users()
         self._reads: dict[Node, list[tuple[Node, Node]]] = {}
         self._last: dict[Node, int] = {}
@@ -50,10 +50,10 @@ class Liveness:
 
     def reads(self, x: Node) -> list[tuple[Node, Node]]:
         """(op, the argument through which it reads x), for x itself and for views of x."""
-        found = self._reads.get(x)
-        if found is not None:
-            return found
-        found = self._reads[x] = []
+        pairs = self._reads.get(x)
+        if pairs is not None:
+            return pairs
+        pairs = self._reads[x] = []
         todo = [x]
         while todo:
             y = todo.pop()
@@ -61,8 +61,8 @@ class Liveness:
                 if u.op in VIEWS:
                     todo.append(u)
                 else:
-                    found.append((u, y))
-        return found
+                    pairs.append((u, y))
+        return pairs
 
     def readers(self, x: Node) -> list[Node]:
         """The ops whose statements read x: a folded op's argument is read by the op that it is part of."""
@@ -72,7 +72,7 @@ class Liveness:
         return [w for u in direct for w in (self.readers(u) if u in self.folded else [u])]
 
     def last_read(self, x: Node) -> int:
-        """The position in the order of the last of them; -1 where there is none."""
+        """The position of the last reader in the order; -1 if there is none."""
         if x not in self._last:
             self._last[x] = max([self.order[u] for u in self.readers(x)], default=-1)
         return self._last[x]
@@ -114,10 +114,10 @@ class Liveness:
     @cached_property
     def _writers(self) -> dict[Node, list[Node]]:
         """The values in each memory, in the order of execution."""
-        found: dict[Node, list[Node]] = {}
+        writers: dict[Node, list[Node]] = {}
         for n in self.order:
-            found.setdefault(self.base(n), []).append(n)
-        return found
+            writers.setdefault(self.base(n), []).append(n)
+        return writers
 
 
 def _steps(regions: list[Region]) -> tuple[dict[Node, int], dict[Node, int]]:
@@ -141,8 +141,8 @@ def read_in_step(n: Node) -> list[Node]:
 
 
 def reads_in_step(n: Node, x: Node) -> bool:
-    """Whether all that n reads of x, if anything, is read so. (Ufuncs look whether what they read and write
-    overlaps; what goes by columns does not, and neither does numexpr.)
+    """Whether n reads x element by element alone, if at all. (Ufuncs check operands for overlap; code by
+    columns and numexpr do not.)
     """
     return sum(root(a) is x for a in n.args) == sum(root(a) is x for a in _in_step(n))
 
@@ -155,7 +155,7 @@ def _overwritable(n: Node) -> tuple[Node, ...]:
     """Arguments whose memory n may take over while it reads them."""
     if facts(n).changes_first:
         return n.args[:1]
-    if n.op == "where":  # two copies: what is taken where the condition is false comes first
+    if n.op == "where":  # two copies, first that of the values where the condition is false
         return n.args[2:]
     return n.args if facts(n).streams else ()
 
@@ -169,10 +169,9 @@ def _reads_own_rows(u: Node, y: Node, r: Region) -> bool:
 
 
 class Overwrites:
-    """Which pairs (result, input) are such that the result may be written over that input's memory.
+    """The pairs (result, input) where the result may be written over that input's memory.
 
-    Found out when a caller asks: a program with thousands of parameters has millions of pairs, of which few
-    are ever wanted.
+    Computed on demand: a program with thousands of parameters has millions of pairs, few of them needed.
     """
 
     def __init__(self, live: Liveness, barred: Container[Node]):

@@ -5,8 +5,8 @@ region runs like any other elementwise op: numexpr walks over its arguments in p
 and keeps what lies between in its own registers. What numexpr cannot spell, or takes fifty times as long for
 as NumPy, stays with NumPy.
 
-numexpr is loaded when a program first asks for it, and told to use one thread: regions bring their own. That
-holds for the whole process. Unlike NumPy it gives no warnings where numbers overflow.
+numexpr is loaded on first use and set to one thread, for the whole process: regions have threads of their
+own. Unlike NumPy it does not warn of overflow.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, GraphError, Node, is_scalar_const, remade, with_args
-from ..ops import rowwise
+from ..ops import leads
 from ..ops.table import root, row
 from ..switches import NO_NUMEXPR
 from .expressions import ATOM, BITS, FORMS, UNARY, Forms, Text, is_written, number_text, written
 
-# What numexpr takes besides Python's signs
+# What numexpr takes besides Python's operators
 _FORMS: Forms = {
     **FORMS,
     "absolute": (ATOM, "abs({0})"),
@@ -49,7 +49,7 @@ FUNCTIONS = (
 
 
 def _not_recorded(*args, **attrs):
-    raise GraphError("fused stands in no graph but the one that is being emitted")
+    raise GraphError("fused occurs only in a graph that is being emitted")
 
 
 # A fusion as one node. Its text has {0}, {1}, ... for the arguments
@@ -61,7 +61,7 @@ row(
     discontinuous=False,
     work="streams",
     streams=True,
-    by_rows=rowwise.elementwise,
+    leads=leads.ELEMENTWISE,
 )
 
 LONGEST = 1000  # characters of an expression: a square spells its argument twice
@@ -82,7 +82,7 @@ def load() -> ModuleType:
 
 @cache
 def forms() -> Forms:
-    """How this numexpr writes the ops that are given to it, besides those with a sign of Python's."""
+    """The ops that this numexpr can compute, with their texts, besides Python's operators."""
     functions = FUNCTIONS.split() if load().use_vml else ()
     return {**_FORMS, **_LOGIC, **{name: (ATOM, f"{name}({{0}})") for name in functions}}
 
@@ -93,14 +93,14 @@ class Fused:
     types  for each name, in the order of the arguments, "float32", "float64" or "bool"
 
     Numbers in the text get the type of the floating-point arrays: numexpr takes them for float64, and would
-    compute in float64 from there on. A compiled expression holds its registers, and lets go of the
-    interpreter lock: two threads inside one of them crash. So each thread inside a call has one to itself.
+    compute in float64 from there on. A compiled expression has its own registers and releases the interpreter
+    lock, so that two threads in one would crash: each concurrent call has its own.
     """
 
     def __init__(self, text: str, /, **types: str):
         self.text = text
-        found = [t for t in types.values() if t != "bool"]
-        self.kind = np.dtype(found[0])
+        float_types = [t for t in types.values() if t != "bool"]
+        self.kind = np.dtype(float_types[0])
         numbers = _Numbers(types)
         self.spelling = ast.unparse(numbers.visit(ast.parse(text, mode="eval")))
         self.numbers = [np.asarray(float(text), self.kind) for text in numbers.names]
@@ -127,7 +127,7 @@ class Fused:
 
 
 class _Numbers(ast.NodeTransformer):
-    """Puts names, none of them in `taken`, in the place of floating-point numbers: one for each number."""
+    """Replaces floating-point literals by names that are not in `taken`: one for each number."""
 
     def __init__(self, taken: Container[str]):
         self.names: dict[str, str] = {}  # the number's text, as 0.0 == -0.0 -> its name
@@ -159,15 +159,15 @@ def fusions_of(members: list[Node], users: dict) -> list[Fusion]:
     """The largest fusions of two ops or more among a region's members that are one expression each."""
     inside = set(members)
     taken: set[Node] = set()
-    found = []
+    fusions = []
     for n in reversed(members):
         if n in taken or not _is_spelled(n) or _folds(n, users):
             continue
         fusion = _grow(n, inside, users)
         if fusion is not None:
             taken |= fusion.inner
-            found.append(fusion)
-    return found[::-1]
+            fusions.append(fusion)
+    return fusions[::-1]
 
 
 def _grow(n: Node, inside: set[Node], users) -> Fusion | None:
@@ -187,10 +187,10 @@ def _grow(n: Node, inside: set[Node], users) -> Fusion | None:
                 texts.append(spelled(a))
             else:
                 texts.append(Text(leaves.setdefault(a, f"{{{len(leaves)}}}")))
-        made = written(m.op, texts, forms())
-        if len(made.text) > LONGEST:
+        spelling = written(m.op, texts, forms())
+        if len(spelling.text) > LONGEST:
             raise OverflowError
-        return made
+        return spelling
 
     try:
         text = spelled(n).text
@@ -224,8 +224,8 @@ def _is_spelled(n: Node) -> bool:
 
 
 def _folds(n: Node, users) -> bool:
-    """A multiplication that only a sum over the last axis reads: both are one call of NumPy's
-    (decisions.folded).
+    """Whether n is a multiplication that only sums over the last axis read: one call of NumPy
+    (statements.folded).
     """
     last = (n.ndim - 1,)
     return n.op in ("multiply", "square") and all(u.op == "sum" and u.attrs["axes"] == last for u in users[n])

@@ -34,9 +34,9 @@ _serial = itertools.count(1)
 class Program(Immutable):
     """A compiled graph. `program(*arrays, out=None)` returns a tuple; `source` is the NumPy text that runs.
 
-    Results are arrays without another owner: fresh ones at first, and later those that every caller has let
-    go of. `out` is a tuple with a buffer (or None) for each result, which is written instead; it may be one
-    of the arguments (and is used directly where the program has no need of that argument any more by then).
+    Results are arrays that nothing else refers to: new ones at first, later those that callers have released.
+    `out` is a tuple with a buffer (or None) for each result, which is written instead; it may be one of the
+    arguments (and is used directly where the program no longer needs that argument by then).
     Several threads may call one program at once: each call works in memory of its own.
     """
 
@@ -55,12 +55,12 @@ class Program(Immutable):
         self.source = "\n\n".join([*(r.source for r in emitted.routines), emitted.source])
         self._hidden = hidden_in(emitted.source, emitted.env)
         setup = emitted.source[: emitted.source.rindex(f"def {emitted.function}(")]
-        self._fills = not self._hidden.keys().isdisjoint(re.findall(r"\w+", setup))
+        self._setup_reads_hidden = not self._hidden.keys().isdisjoint(re.findall(r"\w+", setup))
         self._values: Sequence | None = None
         self._overwrites = emitted.overwrites
         self.arena_bytes = emitted.arena_bytes
         self._results = [r and recycled.Recycled(*r) for r in emitted.results]
-        self._take = [r.taker() for r in self._results if r]
+        self._take = [r.allocator() for r in self._results if r]
         self._dtypes = [i.dtype for i in graph.inputs]
         self._free: list[Memory] = []
         self._lock = threading.Lock()
@@ -73,18 +73,18 @@ class Program(Immutable):
         return self._graph
 
     def exchanged(self, values: Sequence) -> Program:
-        """The program with these values in the place of the hidden ones."""
+        """A copy of the program with these values for the hidden ones."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._function = with_globals(self._function, self._hidden, values)
         other._values = values
-        if self._fills:  # constant arrays, where the memory is made
+        if self._setup_reads_hidden:  # constant arrays, where the memory is made
             setup = with_globals(self._needs.setup, self._hidden, values)
             other._needs, other._free = replace(self._needs, setup=setup), []
         return other
 
     def memory_drawing(self) -> str:
-        """Who holds which memory in the course of a call, as an SVG."""
+        """Which value holds which memory in the course of a call, as an SVG."""
         plan = planned(self.graph, *_settings(self.graph, *self._made_with))
         return beside("show.holdings").drawing(plan, self.name)
 
@@ -97,7 +97,7 @@ class Program(Immutable):
 
     @property
     def measures(self) -> str:
-        """How much there is of it, in words."""
+        """Its size, in words."""
         count = len(self._needs.regions)
         regions = "1 region" if count == 1 else f"{count} regions"
         return f"{regions}, {self.arena_bytes:,} bytes of arena"
@@ -161,9 +161,9 @@ class Program(Immutable):
                 and buffer.flags.c_contiguous
             )
             if fits:
-                mine = _owner(buffer)
-                for i, (a, its) in enumerate(zip(arrays, owners)):
-                    if mine is not None and its is not None and mine is not its:
+                buffer_owner = _owner(buffer)
+                for i, (a, owner) in enumerate(zip(arrays, owners)):
+                    if buffer_owner is not None and owner is not None and buffer_owner is not owner:
                         continue
                     if buffer is a:
                         fits = (k, i) in self._overwrites
@@ -183,7 +183,7 @@ def _loaded(
     lend: bool = False,
     results_early: bool = False,
 ) -> tuple[Emitted, Callable, Needs]:
-    """A graph emitted: the text, the function in it, and the memory that it needs."""
+    """Emit a graph: the text, the function in it, and the memory that it needs."""
     settings = _settings(graph, options, share_inputs, lend)
     emitted = emit(planned(graph, *settings, results_early=results_early), name)
     fast = options is not None and options.math == FAST
@@ -196,8 +196,8 @@ def _loaded(
 def _settings(graph: Graph, options: Options | None, share_inputs: bool, lend: bool) -> tuple:
     """What `planned` takes besides the graph."""
     fast = options is not None and options.math == FAST
-    kept = frozenset() if fast else exact(graph)
-    return share_inputs, lend, _fusing(options), kept, partial(_routine, options=options)
+    exact_ids = frozenset() if fast else exact(graph)
+    return share_inputs, lend, _fusing(options), exact_ids, partial(_routine, options=options)
 
 
 def _routine(body: Graph, options: Options | None) -> Routine:
@@ -206,14 +206,14 @@ def _routine(body: Graph, options: Options | None) -> Routine:
     if options not in known:
         emitted, function, needs = _loaded(body, options, body.name, results_early=True)
         if hidden_in(emitted.source, emitted.env):
-            raise TypeError("a function within the program has a hidden number")
+            raise TypeError("a function called by the program has a hidden number")
         known[options] = Routine(emitted.function, function, needs, emitted.source)
     return known[options]
 
 
 def _owner(a: np.ndarray) -> np.ndarray | None:
-    """The array whose memory it lies in, or None where that is not known to be NumPy's own: then two owners
-    may share it. np.may_share_memory, asked of each pair, took 0.3 ms for GPT-2's gradients and arguments.
+    """The array that owns a's memory; None unless NumPy allocated that, as other owners may then share it.
+    np.may_share_memory for each pair took 0.3 ms for GPT-2's gradients and arguments.
     """
     owner = a if a.base is None else a.base
     return owner if type(owner) is np.ndarray and owner.flags.owndata else None
@@ -236,7 +236,7 @@ def compile_graph(
 
 
 def _fusing(options: Options | None) -> Callable | None:
-    """What gives elementwise ops to numexpr, as `planned` takes it; None where NumPy computes everything."""
+    """The argument `fusing` of `planned`; None where NumPy computes everything."""
     backend = "numpy" if options is None else options.elementwise
     if backend == "numpy":
         return None
@@ -264,7 +264,7 @@ def hidden_in(source: str, env: dict) -> dict[str, int]:
 
 
 def with_globals(function: Callable | None, names: dict[str, int], values: Sequence) -> Callable:
-    """The function of a program with these values under their names."""
+    """A copy of a program's function with these values for the globals in `names`."""
     assert isinstance(function, types.FunctionType)
     own = {name: values[i] for name, i in names.items()}
     return types.FunctionType(function.__code__, {**function.__globals__, **own})

@@ -4,10 +4,10 @@ A region with N rows runs its ops one after another on a block of rows that stay
 on several threads. Matrix products, small values and ops that do not work row by row make regions with N = 1:
 plain statements in order.
 
-Ops are visited as the products, and the results, ask for them, so that what is cheap is computed
-next to where it is used. Each joins the region that made its latest argument, where rows agree;
-otherwise it opens a new one. Small values that need inputs alone come before everything: between two uses of
-the same rows they would cut a region in two.
+Ops are visited in the order in which products and results need them, so that cheap ones are computed next to
+their use. Each joins the region that made its latest argument, where rows agree; otherwise it opens a new
+one. Small values of inputs alone come first: between two uses of the same rows they would cut a region in
+two.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def widest_row(r: Region) -> int:
 def schedule(graph: Graph, results_early: bool = False) -> list[Region]:
     """The regions in order of execution; views, inputs and constants are in none.
 
-    results_early   results are computed as soon as they can be, for they have memory of their own anyway
+    results_early   results are computed as soon as possible, as they have memory of their own anyway
     """
     regions: list[Region] = [Region(1)]  # the first: small values of inputs alone
     where: dict[Node, Region] = {}
@@ -93,18 +93,18 @@ def demanded(graph: Graph, results_early: bool = False) -> list[Node]:
                 stack.pop()
                 order.append(top)
 
-    digests = _digests(graph, results_early)
+    early = _early_nodes(graph, results_early)
     results = _results_of_calls(graph)
-    for n in digests.get(None, ()):
+    for n in early.get(None, ()):
         visit(n)
     for n in graph.nodes:
         if facts(n).scheduled_alone:
             visit(n)
-            for r in results.get(n, ()):  # which are there from then on
+            for r in results.get(n, ()):  # available from then on
                 if r not in seen:
                     seen.add(r)
                     order.append(r)
-            for d in digests.get(n, ()):
+            for d in early.get(n, ()):
                 visit(d)
     for n in graph.outputs:
         visit(n)
@@ -112,41 +112,41 @@ def demanded(graph: Graph, results_early: bool = False) -> list[Node]:
 
 
 def _results_of_calls(graph: Graph) -> dict[Node, list[Node]]:
-    found: dict[Node, list[Node]] = {}
+    results: dict[Node, list[Node]] = {}
     for n in graph.nodes:
         if is_result_of_call(n):
-            found.setdefault(n.args[0], []).append(n)
-    return found
+            results.setdefault(n.args[0], []).append(n)
+    return results
 
 
-def _digests(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
-    """What only needs to look at large arrays once, by the last anchor it depends on; with `results`, also
-    those of the graph.
+def _early_nodes(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
+    """Small reductions of large arrays, by the last of the ops scheduled alone that they depend on; with
+    `results`, also the outputs of the graph.
 
     Sums over rows (a bias's gradient) and single elements (the target's logit) are small. Computed as soon as
-    they can be, they do not keep what they are computed from alive until they are used.
+    possible, they do not keep their arguments alive until they are used.
     """
     last: dict[Node, int] = {}
-    anchors: list[Node] = []
-    found: dict[Node | None, list[Node]] = {}
-    early = set(graph.outputs) if results else set()
+    alone: list[Node] = []
+    early: dict[Node | None, list[Node]] = {}
+    results_wanted = set(graph.outputs) if results else set()
     for n in graph.nodes:
         if facts(n).scheduled_alone:
-            anchors.append(n)
-            last[n] = len(anchors)
+            alone.append(n)
+            last[n] = len(alone)
             continue
-        if not n.args or is_result_of_call(n):  # there from the beginning, or from the call on
+        if not n.args or is_result_of_call(n):  # available from the beginning, or from the call on
             last[n] = last[n.args[0]] if n.args else 0
             continue
         last[n] = max([last[a] for a in n.args], default=0)
-        if n in early:
-            found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
+        if n in results_wanted:
+            early.setdefault(alone[last[n] - 1] if last[n] else None, []).append(n)
             continue
         big = max([a.size for a in n.args if not isinstance(a.dtype, tuple)], default=0)
         if big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big:
             if facts(n).gathers or sums_rows(n) > 1:
-                found.setdefault(anchors[last[n] - 1] if last[n] else None, []).append(n)
-    return found
+                early.setdefault(alone[last[n] - 1] if last[n] else None, []).append(n)
+    return early
 
 
 def _assign(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
@@ -226,14 +226,14 @@ def _all_fit(r: Region, N: int, where) -> bool:
 
 def fewer_rows(r: Region, where: dict[Node, Region]) -> list[int]:
     """The other numbers of rows on which all members of a region could run, largest first."""
-    found = set()
+    counts = set()
     for n in r.members:
         N = 1
         for s in n.shape:
             N *= s
             if 1 < N < r.N and r.N % N == 0:
-                found.add(N)
-    return [N for N in sorted(found, reverse=True) if _all_fit(r, N, where)]
+                counts.add(N)
+    return [N for N in sorted(counts, reverse=True) if _all_fit(r, N, where)]
 
 
 def _on_rows(n: Node, N: int, r: Region, where) -> tuple[bool, ...] | None:
@@ -293,15 +293,15 @@ def merge(regions: list[Region], where: dict[Node, Region]) -> list[Region]:
 
 def prefix(r: Region) -> tuple[int, ...] | None:
     """The axes that make up the rows, if all members agree on them."""
-    found = None
+    shared = None
     for n in r.members:
         x = n.args[0] if n in r.sums else n
         p = row_axes(x.shape, r.N)
         shape = x.shape[:p]
-        if found is not None and shape != found:
+        if shared is not None and shape != shared:
             return None
-        found = shape
-    return found
+        shared = shape
+    return shared
 
 
 def blocks_of(r: Region) -> tuple[tuple[int, ...], ...]:
@@ -333,7 +333,7 @@ def _cut(N: int, per_block: int, even: bool) -> tuple[tuple[int, int], ...]:
 
 def by_rows(n: Node, N: int) -> tuple[bool, ...] | None:
     """For each argument ROW or WHOLE; None where `n` does not work row by row with N rows."""
-    rule = facts(n).by_rows
+    rule = facts(n).leads.rows
     if rule is None:
         return None
     p = row_axes(n.shape, N)
@@ -360,8 +360,8 @@ def finest(n: Node) -> int:
 
 
 def reach_rows(r: Region, where: dict[Node, Region], layouts: dict[Node, Layout]) -> None:
-    """Decide how a block reaches its rows: along one axis, or nested, by fewer and wider rows where the ones
-    that it has are numbered in different ways; else the ops are plain statements.
+    """Decide how a block indexes its rows: along one axis, or nested, with fewer and wider rows where arrays
+    number their rows differently; else the ops become plain statements.
     """
     r.nested = r.N > 1 and not flat(r, where, layouts)
     if not r.nested or _reached(r, where):
@@ -371,7 +371,7 @@ def reach_rows(r: Region, where: dict[Node, Region], layouts: dict[Node, Layout]
         r.nested = not flat(r, where, layouts)
         if (not r.nested or _reached(r, where)) and len(blocks_of(r)) > 1:
             return
-    # no single index reaches them, or it would reach too few at a time
+    # no single index reaches the rows, or too few at a time
     r.N, r.sums, r.nested = 1, [], False
 
 
@@ -387,14 +387,14 @@ def _is_long(r: Region) -> bool:
 
 def ends(r: Region, where: dict[Node, Region]) -> list[Node]:
     """The arrays that a region reads or writes by rows."""
-    found = []
+    arrays = []
     for n in r.members:
         if n not in r.sums:
-            found.append(n)
-        found += [
+            arrays.append(n)
+        arrays += [
             a for a, flag in zip(n.args, flags_of(n, r.N)) if flag is ROW and where.get(root(a)) is not r
         ]
-    return found
+    return arrays
 
 
 def flat(r: Region, where: dict[Node, Region], layouts: dict[Node, Layout]) -> bool:

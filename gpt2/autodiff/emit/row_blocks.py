@@ -29,7 +29,7 @@ class BlockRead:
     """A block of rows of an array from outside its region.
 
     One that is read more than once gets a name, in a line before the first that reads it: `noted` collects
-    what the line that is being written reads.
+    the reads of the current line.
     """
 
     __slots__ = ("text", "noted", "count", "name")
@@ -81,14 +81,14 @@ class RowBlocks:
 
     def definitions(self) -> list[str]:
         """Lines for the blocks with a name that are read for the first time."""
-        found = [f"{read.name} = {read.text}" for read in dict.fromkeys(self.noted) if read.count > 1]
+        lines = [f"{read.name} = {read.text}" for read in dict.fromkeys(self.noted) if read.count > 1]
         for read in self.noted:
             read.count = 0  # it has its line now
         self.noted.clear()
-        return found
+        return lines
 
     def statement(self, n: Node) -> Lines:
-        """The lines for n, which are not made yet: what is read twice is known when all have been here."""
+        """The lines for n, as a generator: what is read twice is known only after the last statement."""
         e, r = self.emitter, self.region
         args = ["" if a in e.folded else self.operand(a, f, n) for a, f in zip(n.args, flags_of(n, r.N))]
         if n in r.sums:
@@ -96,7 +96,7 @@ class RowBlocks:
             return sum_rows(e, n, f"{e.partial(n)}[k]", args, r)
         statement = Statement(e, n, r)
         statement.args, statement.target = args, self.target(n)
-        _count(a for k, a in enumerate(args) if k not in statement.settled)
+        _count(a for k, a in enumerate(args) if k not in statement.in_place_args)
         if n.args and n.args[0] in e.folded:
             multiply = n.args[0]
             flags = flags_of(multiply, r.N)
@@ -106,7 +106,7 @@ class RowBlocks:
         return statement.lines()
 
     def operand(self, a: Node, flag: bool, user: Node) -> str | BlockRead:
-        """An argument, as far as a block of rows needs it."""
+        """The text for an argument in a block of rows."""
         e, x = self.emitter, root(a)
         if is_scalar_const(a):
             return scalar_text(a)

@@ -45,7 +45,7 @@ from .expressions import (
 )
 from .program import hidden_in, load_source, with_globals
 
-# What Python has no sign for, spelled out. An argument that appears twice is a name or a number.
+# Ops without a Python operator. An argument that appears twice is a name or a number.
 _FORMS: Forms = {
     **FORMS,
     **dict.fromkeys(
@@ -75,7 +75,7 @@ _LOGIC = ("logical_and", "logical_or", "logical_not")
 _LONGEST = 72  # characters of an expression before a part of it gets a line of its own
 
 # What Python raises where NumPy returns inf or nan
-TROUBLE = (ArithmeticError, ValueError)
+FLOAT_ERRORS = (ArithmeticError, ValueError)
 
 
 def reserved() -> set[str]:
@@ -137,7 +137,7 @@ class _Writer:
         return f"{head}def {source_name(name, self.reserved)}({inputs}):\n{body}"
 
     def imports(self) -> str:
-        """The first lines."""
+        """The import lines."""
         functions = ", ".join(sorted(self.imported - {"np"}))
         lines = [f"from math import {functions}\n"] if functions else []
         if "np" in self.imported:
@@ -145,16 +145,16 @@ class _Writer:
         return "\n".join(lines) + "\n\n" if lines else ""
 
     def text(self, n: Node) -> Text:
-        """How n is read by what follows."""
+        """The text by which later lines read n."""
         if n.op == "input":
             return Text(self.names[n])
         if n.op == "const":
             return self.literal(n)
-        made = self.expression(n)
-        if len(self.users[n]) == 1 and n not in self.graph.outputs and len(made.text) <= _LONGEST:
+        expression = self.expression(n)
+        if len(self.users[n]) == 1 and n not in self.graph.outputs and len(expression.text) <= _LONGEST:
             if not _repeats_arguments(self.users[n][0]):
-                return made
-        self.lines.append(f"{self.names[n]} = {made.text}")
+                return expression
+        self.lines.append(f"{self.names[n]} = {expression.text}")
         return Text(self.names[n])
 
     def expression(self, n: Node) -> Text:
@@ -222,7 +222,7 @@ class ScalarProgram(Immutable):
         self.measures = "plain Python"
 
     def exchanged(self, values: Sequence) -> ScalarProgram:
-        """The program with these values in the place of the hidden ones."""
+        """A copy of the program with these values for the hidden ones."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.function = with_globals(self.function, self._hidden, values)
@@ -232,7 +232,7 @@ class ScalarProgram(Immutable):
     def __call__(self, *floats: float, out: None = None) -> tuple:
         try:
             results = self.function(*floats)
-        except TROUBLE:
+        except FLOAT_ERRORS:
             return self.in_numpy(*floats)
         return (results,) if self.single else results
 

@@ -19,11 +19,11 @@ from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
 from ..ops.table import facts, root
-from ..run.memory import Needs, cuts, stretches
+from ..run.memory import Needs, arena_views, views_by_steps
 from . import numexpr
-from .array_names import ArrayTexts, Cut, Stretch, method_of
+from .array_names import ArenaView, ArrayTexts, CallView, method_of
 from .buffers import BufferPlan, Kind, assign
-from .calls import CallLines, Routine, Routines, none, results_of
+from .calls import CallLines, Routine, Routines, no_routines, results_of
 from .expressions import is_written, number_text, written
 from .layout import is_result_of_call, lower
 from .liveness import Liveness, Overwrites
@@ -32,13 +32,13 @@ from .row_blocks import RowBlocks
 from .statements import Statement, folded, with_source
 from .windows import find_windows
 
-# Nanoseconds that a statement of one block takes on the average, as ops/cost.py counts, from which a
-# region is spread over threads. Shorter ones lose more by passing on the interpreter lock than a core gives.
+# Mean nanoseconds of a statement on one block, by ops/cost.py, from which a region is spread over threads.
+# Shorter ones lose more by passing on the interpreter lock than another core gains.
 SHARE_FROM = 8_000.0
-# Stretches of the arena that have a line each in the source. Python takes 20 us to compile such a line, more
-# than for the statement that writes to it: in a program of hundreds they come from a table.
+# Views of the arena that have a line each in the source. Python takes 20 us to compile such a line, more than
+# for the statement that writes to it: beyond this number they come from a table.
 MOST_SPELLED = 50
-MOST_CUTS = 100  # the same of views of arguments and results, of which a deep model has some for each block
+MOST_VIEWS = 100  # the same for views of arguments and results: a deep model has some for each block
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Emitted:
     results: list  # shape and dtype of each result; None for an input handed back
     overwrites: Overwrites  # (result, input): the result may be written over that input's memory
     routines: list[Routine]  # the functions that it calls
-    calls: list[tuple[Needs, int]]  # for each memory that it hands to one: what for, where in the arena
+    calls: list[tuple[Needs, int]]  # (needs of a routine, where in the arena its memory begins)
 
 
 def planned(
@@ -62,7 +62,7 @@ def planned(
     lend: bool = False,
     fusing: Callable | None = None,
     exact: Container[int] = frozenset(),
-    routines: Routines = none,
+    routines: Routines = no_routines,
     results_early: bool = False,
 ) -> BufferPlan:
     """A graph as `emit` writes it: lowered, in regions, and with memory for each value.
@@ -124,28 +124,28 @@ class Emitter(ArrayTexts):
 
     def setup_source(self) -> str:
         """The function that makes views of the arena, for each workspace once."""
-        if not self.kept:
+        if not self.setup_names:
             return ""
-        own = [s for s in self.setup if isinstance(s, Stretch)]
+        own = [s for s in self.setup if isinstance(s, ArenaView)]
         if len(own) > MOST_SPELLED:
             lines = self.setup_from_table(own)
         else:
-            lines = [*map(str, self.setup), f"return ({', '.join(self.kept)},)"]
+            lines = [*map(str, self.setup), f"return ({', '.join(self.setup_names)},)"]
         return "def setup(arena):\n" + "".join(f"    {line}\n" for line in lines) + "\n\n"
 
-    def setup_from_table(self, own: list[Stretch]) -> list[str]:
-        """The lines of `setup` where the arena's own views come from a table: it hands those over first."""
+    def setup_from_table(self, own: list[ArenaView]) -> list[str]:
+        """The lines of `setup` where the arena's own views come from a table: it returns those first."""
         table, views = self.own("layout"), self.own("views")
         self.env[table] = [(s.offset, s.n.dtype, s.n.shape) for s in own]
         others = [s for s in self.setup if isinstance(s, str)]
         names = {s.name for s in own}
-        self.kept = [*(s.name for s in own), *(name for name in self.kept if name not in names)]
+        self.setup_names = [*(s.name for s in own), *(name for name in self.setup_names if name not in names)]
         read = set(re.findall(r"\w+", "\n".join(others)))
         return [
-            f"{views} = {self.helper(stretches)}(arena, {table})",
+            f"{views} = {self.helper(arena_views)}(arena, {table})",
             *(f"{s.name} = {views}[{k}]" for k, s in enumerate(own) if s.name in read),
             *others,
-            f"return ({', '.join([f'*{views}', *self.kept[len(own) :]])},)",
+            f"return ({', '.join([f'*{views}', *self.setup_names[len(own) :]])},)",
         ]
 
     def program_source(self) -> str:
@@ -157,8 +157,8 @@ class Emitter(ArrayTexts):
             memory.append(f"({scratch},) = memory.scratch")
         if self.works:
             memory.append(f"({', '.join(self.works.values())},) = memory.calls")
-        if self.kept:
-            memory.append(f"({', '.join(self.kept)},) = memory.arrays")
+        if self.setup_names:
+            memory.append(f"({', '.join(self.setup_names)},) = memory.arrays")
         returned = "".join(
             f"{self.names[o] if o.op == 'input' else self.result_names[self.output_index[o]]}, "
             for o in self.graph.outputs
@@ -168,18 +168,22 @@ class Emitter(ArrayTexts):
         return "\n".join([head, *(f"    {line}" if line else "" for line in lines)]) + "\n"
 
     def prelude_lines(self) -> list[str]:
-        """The lines that make views of arguments and results: of many, most come from a table."""
+        """The lines that make views of arguments and results: if there are many, from a table."""
         rows = self.calls.prelude()
-        given = {*map(self.names.get, self.graph.inputs), *self.result_names}
-        from_table = [c for c in self.prelude if isinstance(c, Cut) and c.owner in given]
-        if len(from_table) <= MOST_CUTS:
+        call_arrays = {*map(self.names.get, self.graph.inputs), *self.result_names}
+        from_table = [c for c in self.prelude if isinstance(c, CallView) and c.owner in call_arrays]
+        if len(from_table) <= MOST_VIEWS:
             return [*map(str, self.prelude), *rows]
         owners = list(dict.fromkeys(c.owner for c in from_table))
         table = self.own("cut_steps")
         self.env[table] = [(owners.index(c.owner), tuple(map(method_of, c.steps))) for c in from_table]
         names = ", ".join(c.name for c in from_table)
-        others = [str(c) for c in self.prelude if not (isinstance(c, Cut) and c.owner in given)]
-        return [f"({names},) = {self.helper(cuts)}(({', '.join(owners)},), {table})", *others, *rows]
+        others = [str(c) for c in self.prelude if not (isinstance(c, CallView) and c.owner in call_arrays)]
+        return [
+            f"({names},) = {self.helper(views_by_steps)}(({', '.join(owners)},), {table})",
+            *others,
+            *rows,
+        ]
 
     # ---- regions ----
 
@@ -201,11 +205,11 @@ class Emitter(ArrayTexts):
         elif kind is Kind.NUMBER:
             lines = [f"{self.names[n]} = {self.number(n)}"]
         else:
-            if kind is Kind.FREE:
+            if kind is Kind.ALLOCATED:
                 lines = [f"{self.names[n]} = {self.expression(n, self.operands(n), n.attrs)}"]
             else:
                 statement = Statement(self, n)
-                statement.args, statement.target = self.operands(n, statement.settled), self.whole(n)
+                statement.args, statement.target = self.operands(n, statement.in_place_args), self.whole(n)
                 if n.args and n.args[0] in self.folded:
                     statement.factors = self.factors(n.args[0])
                 lines = list(statement.lines())
@@ -216,11 +220,11 @@ class Emitter(ArrayTexts):
         return [self.whole(y) for y in multiply.args] * (2 // len(multiply.args))
 
     def operands(self, n: Node, unread: Container[int] = ()) -> list[str]:
-        """The operands of an op, "" for those that it has folded into it or does not read."""
+        """The operands of an op, "" for those that are folded into it or not read."""
         return ["" if k in unread or a in self.folded else self.operand(a, n) for k, a in enumerate(n.args)]
 
     def operand(self, a: Node, user: Node) -> str:
-        """All of a, for an op: where that is elementwise, a number is as good as an array of one element."""
+        """Text for all of a: for an elementwise op a number is as good as an array of one element."""
         if self.is_held_as_number(a) and facts(user).streams:
             return self.names[root(a)]
         return self.whole(a)
@@ -243,7 +247,7 @@ class Emitter(ArrayTexts):
         return self.expression(n, texts, n.attrs)
 
     def power(self, n: Node) -> str:
-        """Of numbers by themselves: as `**` has it, which is C's pow, not as the loop over arrays."""
+        """A power of single numbers by `**`, as NumPy computes it: C's pow, not the loop over arrays."""
         return " ** ".join(f"({self.scalar(a)})" for a in n.args)
 
     def scalar(self, a: Node) -> str:

@@ -1,7 +1,7 @@
 """The lines for one op: with `out=`, on whole arrays or on a block of rows.
 
-Lines are made one after another, and an operand's text when its line is: a block of rows may need a line of
-its own just before the first line that reads it (row_blocks.py).
+Lines are generated one by one, and an operand's text with its line: a block of rows may need a line of its
+own just before the first line that reads it (row_blocks.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Statement:
     def __init__(self, emitter: Emitter, n: Node, region: Region | None = None):
         self.emitter, self.n, self.region = emitter, n, region
         self.name = emitter.names[n]
-        self.settled = self._settled()
+        self.in_place_args = self._in_place_args()
         self.target = ""
         self.args: list = []
         self.factors: list = []
@@ -101,7 +101,7 @@ class Statement:
         return not {root(self.n), *arrays}.isdisjoint(planes) and not {self.n, *arrays} <= planes
 
     def is_short(self, x: Node, most: int = short.LONGEST) -> bool:
-        """Whether x has so short a last axis, and many rows."""
+        """Whether x has a last axis of 2 to `most` elements, and many rows."""
         if x.ndim < 2 or not 2 <= x.shape[-1] <= most or x.dtype not in (F32, F64):
             return False
         return x.ndim > self.row_axes_of(x) and x.size // x.shape[-1] >= short.FEWEST
@@ -112,7 +112,7 @@ class Statement:
         return x.size > 1 and x.shape[-2:] != last and x.shape != last
 
     def is_long(self, n: Node) -> bool:
-        """Whether what has the size of n, and stands in no region, pays to share out over threads."""
+        """Whether an op on n, outside of regions, is worth sharing out over threads."""
         return self.region is None and n.size >= 2 * kernels.PIECE
 
     def spread(self, function: str | Callable, target: str, *args: object) -> str:
@@ -154,8 +154,8 @@ class Statement:
 
     # -- facts
 
-    def _settled(self) -> set[int]:
-        """The arguments that are where the result goes already: nothing reads them."""
+    def _in_place_args(self) -> set[int]:
+        """Numbers of the arguments that lie where the result goes already: nothing reads them."""
         n = self.n
         if n.op == "assemble":
             return {k for k, (x, i) in enumerate(zip(n.args, n.attrs["indices"])) if self.is_part(x, i)}
@@ -212,19 +212,19 @@ class Statement:
         p = self.row_axes_of(self.n)
         return ", ".join([":", index_text(index[p:], self.n.shape[p:])])
 
-    # -- ops with a spelling of their own
+    # -- ops with statements of their own
 
     def op_copy(self) -> Lines:
-        if not self.settled and self.is_long(self.n):
+        if not self.in_place_args and self.is_long(self.n):
             yield self.spread(kernels.copied, self.target, self.args[0])
-        elif not self.settled:
+        elif not self.in_place_args:
             at = yield from self.begin()
             yield f"np.copyto({at}, {self.args[0]})"
         elif self.n not in self.emitter.output_index:
             yield from self.begin()
 
     def op_negative(self) -> Lines:
-        """In steps by a product: NumPy's negative may read other elements there (kernels.negated)."""
+        """With strides by a product: NumPy's negative may read wrong elements there (kernels.negated)."""
         if self.n.dtype.kind == "c" or self.contiguous(self.n) and not self.leaves_planes():
             return self.called("np.negative")
         return self.called(self.emitter.helper(kernels.negated))
@@ -242,7 +242,7 @@ class Statement:
     def op_where(self) -> Lines:
         condition, a, b = self.args
         at = yield from self.begin()
-        if not self.settled:
+        if not self.in_place_args:
             yield f"np.copyto({at}, {b})"
         if self.goes_by_columns(self.n.args[:2]):
             yield f"{self.emitter.helper(short.put_where)}({at}, {a}, {condition})"
@@ -324,7 +324,7 @@ class Statement:
             yield f"{at}.fill(0)"
         apart = not first and parts_apart(n)
         for k in sorted(range(len(indices)), key=lambda k: k not in first):
-            if k in self.settled:
+            if k in self.in_place_args:
                 continue
             target = f"{at}[{self.part_text(indices[k])}]"
             x, long = self.args[k], self.is_long(n.args[k])
@@ -336,7 +336,7 @@ class Statement:
     def changed(self) -> Generator[str, None, str]:
         """Begin with the first argument's content in the result."""
         at = yield from self.begin()
-        if not self.settled:
+        if not self.in_place_args:
             copy = f"np.copyto({at}, {self.args[0]})"
             # A caller's buffer may be the argument itself: then all of it is there already
             its_buffer = self.n.args[0].op == "input" and self.target in self.emitter.result_names
@@ -446,7 +446,7 @@ def goes_by_columns(m: Node) -> bool:
 def folded(live: Liveness, windows: dict[Node, Window]) -> set[Node]:
     """The multiplications that only a sum over the last axis reads: each such pair is one np.vecdot, or where
     that axis is short, a sum of columns (run/short.py), which has the bits of both."""
-    found, where = set(), live.region
+    products, where = set(), live.region
     for n in live.graph.nodes:
         if n.op in ("sum", "sum_as_numpy") and n.args[0].op in ("multiply", "square"):
             m = n.args[0]
@@ -459,5 +459,5 @@ def folded(live: Liveness, windows: dict[Node, Window]) -> set[Node]:
                 and m.dtype.kind == "f"
                 and n not in where[n].sums
             ):
-                found.add(m)
-    return found
+                products.add(m)
+    return products

@@ -1,9 +1,9 @@
 """Chooses the faster elementwise backend for each region, by running it on both.
 
-A region of row blocks is timed as a whole, a fusion among plain statements by itself: as small programs of
-their own, while the program that they belong to is compiled, with as many threads as are set, on arrays that
-hold nothing in particular. What was found is kept (run/remembered.py) by what the region computes: the
-twelve layers of a model are measured once, and so is a machine.
+A region of row blocks is timed as a whole, a fusion among plain statements by itself: as a small program, on
+arrays of ones, with the threads that are set, while its own program is compiled. Choices are remembered
+(run/remembered.py) under what the region computes, so the twelve layers of a model are measured once for a
+machine.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MARGIN = 0.95  # numexpr has to win by this much: the same program should not ch
 
 def software() -> str:
     """The software that the times depend on besides the region."""
-    found = numexpr.load()
-    return f"numexpr {found.__version__}" + " with VML" * bool(found.use_vml)
+    module = numexpr.load()
+    return f"numexpr {module.__version__}" + " with VML" * bool(module.use_vml)
 
 
 chosen = Choices("elementwise.json", ("numpy", "numexpr"), software)
@@ -45,12 +45,12 @@ def faster(region: Region, fusions: list, users: dict, compile: Callable) -> lis
     """
     if region.N > 1:
         return fusions if wins(alone(region.members, users), compile) else []
-    found = []
+    won = []
     for t in fusions:
         members = [m for m in region.members if m is t.root or m in t.inner]
         if wins(alone(members, users), compile):
-            found.append(t)
-    return found
+            won.append(t)
+    return won
 
 
 def wins(graph: Graph, compile: Callable) -> bool:
@@ -79,24 +79,24 @@ def measure(graph: Graph, compile: Callable) -> tuple[float, float]:
 def alone(members: list[Node], users: dict) -> Graph:
     """A program of these nodes by themselves: what they read from outside are its inputs."""
     inside = set(members)
-    given: dict[Node, Node] = {}
+    inputs: dict[Node, Node] = {}
     waiting = list(members)
     while waiting:
         for a in waiting.pop().args:
             if a.op in VIEWS and a not in inside:
                 waiting.append(a)
-            elif a not in inside and a not in given and a.op != "const":
-                given[a] = input_node(a.shape, a.dtype, a.name)
+            elif a not in inside and a not in inputs and a.op != "const":
+                inputs[a] = input_node(a.shape, a.dtype, a.name)
 
     def read_outside(n: Node) -> bool:
         return not users[n] or any(read_outside(u) if u.op in VIEWS else u not in inside for u in users[n])
 
-    outputs = remade([m for m in members if read_outside(m)], given)
-    return Graph(list(given.values()), outputs, "region")
+    outputs = remade([m for m in members if read_outside(m)], inputs)
+    return Graph(list(inputs.values()), outputs, "region")
 
 
 def key_of(graph: Graph) -> tuple:
-    """The key of a region in any process: the first items are for people, the last one tells for sure."""
+    """The key of a region in any process: readable items, then a digest of the description."""
     widest = max(graph.nodes, key=lambda n: n.size)
     digest = hashlib.sha256(repr(description(graph)).encode()).hexdigest()[:24]
     ops = sum(n.op not in ("input", "const") for n in graph.nodes)
@@ -126,7 +126,7 @@ def description(graph: Graph) -> tuple:
 
 
 def plain_value(x: Any) -> Any:
-    """An attribute as a value whose text says all that matters for time."""
+    """An attribute as a value whose text has all that affects the time."""
     if isinstance(x, dict):
         return tuple((k, plain_value(v)) for k, v in sorted(x.items()))
     if isinstance(x, (list, tuple)):

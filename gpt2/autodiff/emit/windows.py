@@ -33,7 +33,7 @@ class Window:
 
     @property
     def layout(self) -> Layout:
-        """The value's, made when it is first looked at."""
+        """The value's layout, computed on first use."""
         if self._layout is None:
             self._layout = whole(self.base.shape, self.base.dtype)
         return self._layout
@@ -77,10 +77,10 @@ def inverse(window: Window, views: list[Node]) -> Window | None:
             steps = (*steps, ("transpose", back))
             layout = replace(layout, shape=source.shape, strides=strides)
         elif n.op == "reshape":
-            got = reshape_view(layout, source.shape)
-            if got is None:
+            reshaped = reshape_view(layout, source.shape)
+            if reshaped is None:
                 return None
-            steps, layout = (*steps, ("reshape", source.shape)), got
+            steps, layout = (*steps, ("reshape", source.shape)), reshaped
         else:
             return None
     return Window(window.base, steps, layout)
@@ -92,8 +92,8 @@ def covers(n: Node) -> bool:
 
 
 def fills(n: Node) -> frozenset[int]:
-    """The numbers of parts that fill an assemble's result without overlapping: they are put there first, and
-    the others are added. Empty where no such parts are found.
+    """The numbers of parts that fill an assemble's result without overlapping: they are copied there first,
+    and the others are added. Empty if there are no such parts.
     """
     if covers(n):
         return frozenset(range(len(n.args)))
@@ -102,11 +102,11 @@ def fills(n: Node) -> frozenset[int]:
     if len(sizes) > FEW_BOXES:  # as in parts_apart, not in pairs
         by_size = by_size[:1]
     boxes = [ranges(i, n.shape) for i in n.attrs["indices"]]
-    found: list[int] = []
+    filling: list[int] = []
     for k in by_size:
-        if all(disjoint(boxes[k], boxes[j]) for j in found):
-            found.append(k)
-    return frozenset(found) if sum(sizes[k] for k in found) == n.size else frozenset()
+        if all(disjoint(boxes[k], boxes[j]) for j in filling):
+            filling.append(k)
+    return frozenset(filling) if sum(sizes[k] for k in filling) == n.size else frozenset()
 
 
 def parts_apart(n: Node) -> bool:
@@ -114,12 +114,12 @@ def parts_apart(n: Node) -> bool:
     return _apart(n.attrs["indices"], n.shape)
 
 
-@functools.lru_cache(256)  # asked for each assemble in every stage of emitting
+@functools.lru_cache(256)  # called for each assemble in every stage of emitting
 def _apart(indices: tuple, shape: tuple[int, ...]) -> bool:
     spans = [[_span(s, m) for s, m in zip(i, shape)] for i in indices]
     if any(_in_a_row(column) for column in zip(*spans)):
         return True
-    if len(spans) > FEW_BOXES:  # drawn on a map: the time for comparing pairs grows with the square
+    if len(spans) > FEW_BOXES:  # by a map of the elements: comparing pairs is quadratic
         return all(alone([[range(a, b) for a, b in s] for s in spans], shape))
     return not any(
         all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(one, other))
@@ -128,7 +128,7 @@ def _apart(indices: tuple, shape: tuple[int, ...]) -> bool:
 
 
 def _in_a_row(spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether stretches of one axis lie one behind the other, as those of parts that are stacked."""
+    """Whether spans of one axis follow one another without overlap, as those of stacked parts."""
     ordered = sorted(spans)
     return all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ordered))
 
@@ -143,10 +143,10 @@ def _span(s, m) -> tuple[int, int]:
 
 def find_windows(live: Liveness) -> tuple[dict[Node, Window], Layouts]:
     """The windows of values that are computed in the memory of a later one, and the layouts of all."""
-    found = _Windows(live)
+    search = _Windows(live)
     for n in reversed(live.graph.nodes):
-        found.visit(n)
-    return found.windows, Layouts(found)
+        search.visit(n)
+    return search.windows, Layouts(search)
 
 
 class _Windows:
@@ -160,7 +160,7 @@ class _Windows:
         self.live = live
         self.windows: dict[Node, Window] = {}
         self.whole: dict[Node, Window] = {}  # of values in memory of their own
-        self.spoiled: dict[Node, Node] = {}  # value -> the op that writes over its memory
+        self.overwritten_by: dict[Node, Node] = {}  # value -> the op that writes over its memory
         self.views: dict[Node, list[Node]] = defaultdict(list)  # root -> the views of it, in order
         self.multiplied: set[tuple[Node, Node]] = set()  # the roots of the factors of each product
         for n in live.graph.nodes:
@@ -171,24 +171,24 @@ class _Windows:
                 self.multiplied |= {(a, b), (b, a)}
 
     def visit(self, n: Node) -> None:
-        """Put what n copies, or writes into a copy of, where n's result goes."""
+        """Place what n copies, or what it changes a copy of, where n's result goes."""
         if n.op == "copy":
             if (n, root(n.args[0])) in self.multiplied:  # BLAS adds up a @ a.T in an order of its own
                 return
-            self.settle(n.args[0], self.of(n), n)
+            self.place(n.args[0], self.of(n), n)
         elif n.op == "assemble":
             self.visit_assemble(n)
         elif n.op not in ("input", "item") and facts(n).changes_first:
-            self.settle(n.args[0], self.of(n), n, spoils=True)
+            self.place(n.args[0], self.of(n), n, changes=True)
 
     def visit_assemble(self, n: Node) -> None:
-        """The parts that fill the result between them, to which it then adds the others, if there are any."""
+        """Place the parts that fill the result, to which the others are then added."""
         at, first, often = self.of(n), fills(n), Counter(n.args)
         added = len(first) < len(n.args)
         for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
             if k in first and often[x] == 1:
                 steps = (*at.steps, ("slice", index, n.shape))
-                self.settle(x, Window(at.base, steps, slice_view(at.layout, index)), n, added)
+                self.place(x, Window(at.base, steps, slice_view(at.layout, index)), n, added)
 
     def of(self, n: Node) -> Window:
         """The memory of n, its own or another's."""
@@ -198,56 +198,56 @@ class _Windows:
             self.whole[n] = Window(n, ())
         return self.whole[n]
 
-    def settle(self, source: Node, window: Window, n: Node, spoils: bool = False) -> None:
-        """Put source's root where source then fills the window, if it may be there.
+    def place(self, source: Node, window: Window, n: Node, changes: bool = False) -> None:
+        """Place source's root in memory where source fills the window, if it may lie there.
 
-        spoils   n then changes that memory
+        changes   n then writes over that memory
         """
         r = root(source)
-        spoiler = n if spoils else self.spoiled.get(n)
-        if not self.may_move(r, window) or (spoiler is not None and not self.may_spoil(r, spoiler, n)):
+        writer = n if changes else self.overwritten_by.get(n)
+        if not self.may_move(r, window) or (writer is not None and not self.may_overwrite(r, writer, n)):
             return
         inner = inverse(window, views_of(source))
         if inner is not None and is_result_of_call(r) and not inner.layout.contiguous:
-            return  # a function of the program's own writes its results as whole arrays
+            return  # a routine writes its results as whole arrays
         if inner is not None and self.keeps_views(r, inner):
             self.windows[r] = inner
-            if spoiler is not None:
-                self.spoiled[r] = spoiler
+            if writer is not None:
+                self.overwritten_by[r] = writer
 
     def may_move(self, r: Node, window: Window) -> bool:
-        """Whether r is computed, into memory that is not in use yet, in the type of what it moves into."""
+        """Whether r is computed, not placed yet, and of the dtype of the window's base."""
         taken = r in self.windows or r in self.live.outputs or r.op in ("input", "const")
         if r.op == "item" and not is_result_of_call(r):
             return False
         return not taken and r.dtype == window.base.dtype
 
-    def may_spoil(self, r: Node, spoiler: Node, n: Node) -> bool:
-        """Whether r may lie in memory that spoiler writes over, where n puts it."""
-        readings = sum(root(a) is r for a in spoiler.args)  # of which n may be one
-        return readings <= (spoiler is n) and self.live.is_done_with(r, spoiler)
+    def may_overwrite(self, r: Node, writer: Node, n: Node) -> bool:
+        """Whether r may lie in memory that writer writes over, where n puts it."""
+        readings = sum(root(a) is r for a in writer.args)  # of which n may be one
+        return readings <= (writer is n) and self.live.is_done_with(r, writer)
 
     def keeps_views(self, r: Node, window: Window) -> bool:
-        """Whether everything that is a view of r can be one of r in that memory."""
+        """Whether all views of r are views of r in that memory too."""
         seen = {r: window.layout}
         for n in self.views[r]:
-            found = view(seen[n.args[0]], n)
-            if found is None:
+            layout = view(seen[n.args[0]], n)
+            if layout is None:
                 return False
-            seen[n] = found
+            seen[n] = layout
         return True
 
 
 class Layouts(dict[Node, Layout]):
-    """The layout of every value that is an array, made when it is asked for: few are."""
+    """The layout of every value that is an array, computed on demand: few are needed."""
 
-    def __init__(self, found: _Windows):
+    def __init__(self, search: _Windows):
         super().__init__()
-        self.found = found
+        self.search = search
 
     def __missing__(self, n: Node) -> Layout:
         r = root(n)
-        seen = self[r] = self.found.of(r).layout
+        seen = self[r] = self.search.of(r).layout
         for v in views_of(n):
             through = view(seen, v)
             assert through is not None, f"{v!r}: a view of memory that it cannot view"

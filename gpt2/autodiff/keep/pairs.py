@@ -2,8 +2,8 @@
 
 Differentiating a `stretch` gives a second one, whose body is the derivative of the first one's and begins by
 computing all of it again. Here the two bodies, which share their nodes, are taken as one program and cut in
-two as a whole program is (partition.py), once for each kind of pair: the first call then gives what it keeps
-beside its results, and the second is given that.
+two as a whole program is (partition.py), once for each kind of pair: the first call then also returns what it
+keeps, and the second takes that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Cut = Callable[[Graph, int, int], tuple[Graph, Graph, tuple[Node, ...]]]
 
 
 def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Graph:
-    """The graph with each call that computes gradients given what the call before it has kept.
+    """The graph with each call that computes gradients reading what the call before it has kept.
 
     cut(joint, n_inputs, n_outputs)   forward, backward, and what is handed over, as `partition` gives them
     """
@@ -79,25 +79,27 @@ def _key(body: Graph, args: tuple[Node, ...], cuts: tuple) -> tuple:
 
 
 class _Alone:
-    """Calls that have no partner, with what their graph reads and no more: a gradient that does not read its
-    function's values leaves no reader of them.
+    """Calls without a partner, with only the arguments that their graph reads: a gradient may not need its
+    function's values.
     """
 
     def __init__(self, simplified: Callable[[Graph], Graph]):
         self.simplified = simplified
-        self.known: dict[int, tuple[Graph, list[int]]] = {}  # id of a body -> the graph, and what it is given
+        self.known: dict[
+            int, tuple[Graph, list[int]]
+        ] = {}  # id of a body -> the graph, and the arguments that it takes
 
     def __call__(self, call: Node, args: tuple[Node, ...]) -> Node:
         body = call.attrs["body"]
         if id(body) not in self.known:
             graph = self.simplified(inline_calls(body))
-            read = set(reachable(graph.outputs))
-            taken = [k for k, i in enumerate(graph.inputs) if i in read]
-            self.known[id(body)] = Graph([graph.inputs[k] for k in taken], graph.outputs, graph.name), taken
-        graph, taken = self.known[id(body)]
-        made = stretch(graph, [args[k] for k in taken], [cut_of(call, k) for k in taken])
-        made.loc = call.loc
-        return made
+            reached = set(reachable(graph.outputs))
+            read = [k for k, i in enumerate(graph.inputs) if i in reached]
+            self.known[id(body)] = Graph([graph.inputs[k] for k in read], graph.outputs, graph.name), read
+        graph, read = self.known[id(body)]
+        alone = stretch(graph, [args[k] for k in read], [cut_of(call, k) for k in read])
+        alone.loc = call.loc
+        return alone
 
 
 def origins_of(
@@ -110,11 +112,11 @@ def origins_of(
     inputs = {n: ("input", k) for k, n in enumerate(joint.inputs)}
     results = {n: ("output", k) for k, n in enumerate(joint.outputs[:n_outputs])}
     origins, outputs = [], list(forward.outputs[:n_outputs])
-    for n, made in zip(saved, forward.outputs[n_outputs:]):
+    for n, output in zip(saved, forward.outputs[n_outputs:]):
         origin = inputs.get(n) or results.get(n)
         if origin is None:
             origin = "output", len(outputs)
-            outputs.append(made)
+            outputs.append(output)
         origins.append(origin)
     return origins, outputs
 

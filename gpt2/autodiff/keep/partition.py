@@ -15,14 +15,14 @@ The cheapest choice for all values at once is a minimum cut. Each value v gets t
     recomputed v -> needed a    unlimited     for each argument a of v
 
 The program's arguments and constants are free: they are there anyway. So are its results, which the caller
-holds. A view (reshape, transpose, slice, broadcast) costs nothing to make again, so a view is never kept, but
-what it views.
+holds. A view (reshape, transpose, slice, broadcast) costs nothing to make again, so not the view is kept, but
+its base.
 
-Some values depend on the inputs alone and yet only the backward wants them, such as the derivative of tanh.
-They have to be computed once, on either side; on the forward's they can replace what they were computed from.
-So in the backward they are free of charge, unless the forward computes something kept from them as well:
+Some values depend on the inputs alone and yet only the backward needs them, such as the derivative of tanh.
+They have to be computed once, on either side; in the forward they can replace what they were computed from.
+So in the backward they cost nothing, unless the forward computes something kept from them as well:
 
-    recomputed a -> recomputed v   compute(a)    where the forward does not want a, an argument of v
+    recomputed a -> recomputed v   compute(a)    where the forward does not need a, an argument of v
 
 The cost of keeping is bytes times NS_PER_BYTE; of equal choices the one that keeps less is taken. With a
 budget, that rate is raised until the kept bytes fit: then even matrix products may be computed again. Chen et
@@ -69,11 +69,11 @@ def partition(
     rate       nanoseconds for keeping a byte
     ample      bytes that may be kept at the low rate NS_PER_CACHED_BYTE: if the choice at that rate keeps no
                more, it is taken, whatever `rate` says
-    tidy       simplifies what stretches that are alike consist of (pairs.py). They are cut at the same rate;
-               for a budget all are written out
+    tidy       simplifies the bodies of repeated calls (pairs.py), which are cut at the same rate; with a
+               budget all calls are inlined
 
-    Returns (fwd, bwd, saved). saved: the nodes of `joint` that are handed over; fwd's outputs are the primal
-    outputs and then saved, bwd's inputs stand for saved and then the cotangents.
+    Returns (fwd, bwd, saved). saved: the nodes of `joint` that are kept; fwd's outputs are the primal outputs
+    and then saved, bwd's inputs are saved and then the cotangents.
     """
 
     def at(price: float) -> tuple[_Problem, set[int]]:
@@ -93,20 +93,20 @@ def partition(
     return problem.split(kept)
 
 
-def _hangs_on_bits(n: Node, free: set[int]) -> bool:
-    """Whether another rounding could turn the answer around, such as that a maximum equals an argument, or
-    that no element is greater than the largest.
+def _depends_on_rounding(n: Node, free: set[int]) -> bool:
+    """Whether n is a comparison that another rounding could reverse, such as that a maximum equals an
+    argument, or that no element is greater than the largest.
 
-    What is computed again may be simplified otherwise, or from a copy that lies otherwise in memory, which
-    NumPy rounds otherwise, so such an answer is kept, whatever the budget.
+    A recomputed value may be simplified differently, or read a copy with other strides, which NumPy rounds
+    differently, so such a comparison is kept, whatever the budget.
     """
     if n.op not in _COMPARISONS or not any(a.dtype.kind in "fc" for a in n.args):
         return False
     if n.op in ("equal", "not_equal"):
         return True
     a, b = map(root, n.args)
-    made = {r.id for r in (a, b)} - free
-    return bool(made) and (a.id in _ancestors([b]) or b.id in _ancestors([a]))
+    computed = {r.id for r in (a, b)} - free
+    return bool(computed) and (a.id in _ancestors([b]) or b.id in _ancestors([a]))
 
 
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
@@ -126,44 +126,43 @@ class _Problem:
         self.wholes = self._wholes()
         self.seeds = self._seeds()
         self.values = self._values()
-        self.hanging = {n.id for n in self.values if _hangs_on_bits(n, self.free)}
+        self.rounding_dependent = {n.id for n in self.values if _depends_on_rounding(n, self.free)}
 
     def _read(self) -> list[Node]:
-        """The values that the backward reads first-hand, views looked through."""
-        found = [a for n in self.joint.nodes if n.id in self.backward for a in n.args]
-        found += self.joint.outputs[self.n_outputs :]
-        return [r for r in {r.id: r for r in map(root, found)}.values() if r.id not in self.backward]
+        """The values that the backward reads directly or through views."""
+        reads = [a for n in self.joint.nodes if n.id in self.backward for a in n.args]
+        reads += self.joint.outputs[self.n_outputs :]
+        return [r for r in {r.id: r for r in map(root, reads)}.values() if r.id not in self.backward]
 
     def _wholes(self) -> dict[int, tuple[Node, tuple]]:
-        """Id of a part that can be cut out of a whole -> that whole, and where the part lies.
+        """Id of a part of an assembled array -> that array, and the part's index.
 
-        Only of wholes that the backward reads itself or that are there anyway: then the part need not be kept
-        beside.
+        Only of arrays that the backward reads or that are results: then the part need not be kept too.
         """
-        found = {}
+        wholes = {}
         read = {r.id for r in self._read()} | self.handed_out
         for n in self.joint.nodes:
             if n.op == "assemble" and n.id in read and n.id in self.primal:
                 boxes = [ranges(i, n.shape) for i in n.attrs["indices"]]
                 for k, (p, apart) in enumerate(zip(n.args, alone(boxes, n.shape))):
                     if apart and p.shape == tuple(map(len, boxes[k])):
-                        found[p.id] = (n, n.attrs["indices"][k])
-        return found
+                        wholes[p.id] = (n, n.attrs["indices"][k])
+        return wholes
 
     def _seeds(self) -> list[Node]:
-        """The values that the backward reads and can be handed."""
+        """The values that the backward reads and that the forward can keep."""
         read = [self.wholes[r.id][0] if r.id in self.wholes else r for r in self._read()]
         return [r for r in {r.id: r for r in read}.values() if r.id not in self.free]
 
     def _values(self) -> list[Node]:
         """The seeds and all that they are computed from, views and free values left out, in order."""
         needed = {r.id for r in self.seeds}
-        found = []
+        values = []
         for n in reversed(self.joint.nodes):
             if n.id in needed:
-                found.append(n)
+                values.append(n)
                 needed.update(a.id for a in self._arguments(n))
-        return found[::-1]
+        return values[::-1]
 
     def _arguments(self, n: Node) -> list[Node]:
         """The values of the network that this one is computed from."""
@@ -173,9 +172,9 @@ class _Problem:
     def solve(self, rate: float, lasting: float = 0.0, largest: float = math.inf) -> set[int]:
         """The ids of the values to keep, if a byte costs `rate` nanoseconds.
 
-        What is computed first is needed last. `lasting` makes its bytes dearer, by up to that part: then the
-        layers of a deep model give way one after another as the rate rises, and a budget is filled. Values of
-        more bytes than `largest` are not kept.
+        Values that are computed first are needed last. `lasting` raises the price of their bytes, by up to
+        that fraction: as the rate rises, the layers of a deep model are then recomputed one after another,
+        and a budget is filled. Values of more bytes than `largest` are not kept.
         """
         number = {n.id: i for i, n in enumerate(self.values)}
         source, sink = 2 * len(self.values), 2 * len(self.values) + 1
@@ -186,7 +185,7 @@ class _Problem:
             needed, again = 2 * i, 2 * i + 1
             dearer = 1.0 + lasting * (1.0 - i / len(self.values))
             net.edge(needed, again, self._keep(n, rate * dearer, largest))
-            if n.id in self.hanging:
+            if n.id in self.rounding_dependent:
                 net.edge(again, sink, UNLIMITED)
             elif n.id in self.primal:
                 net.edge(again, sink, _time(n))
@@ -203,7 +202,11 @@ class _Problem:
             return 0
         if isinstance(n.dtype, tuple):
             return UNLIMITED  # of several results the items are kept
-        if cost.nbytes(n) > largest and n.id not in self.hanging and not any(map(calls_back, n.args)):
+        if (
+            cost.nbytes(n) > largest
+            and n.id not in self.rounding_dependent
+            and not any(map(calls_back, n.args))
+        ):
             return UNLIMITED
         return min(round(PRECISION * rate * cost.nbytes(n)) + 1, UNLIMITED)
 
@@ -220,9 +223,9 @@ class _Problem:
             low, high = high, 8.0 * high
         for _ in range(_STEPS):
             middle = (low * high) ** 0.5
-            found = self.solve(middle, LASTING, budget)
-            if self.kept_bytes(found) <= budget:
-                kept, high = found, middle
+            choice = self.solve(middle, LASTING, budget)
+            if self.kept_bytes(choice) <= budget:
+                kept, high = choice, middle
             else:
                 low = middle
             if high / low < 1.001:
@@ -247,9 +250,9 @@ class _Problem:
         return renumber(fwd, self._forward_order(fwd)), bwd, tuple(handed)
 
     def _forward_order(self, fwd: Graph) -> list[Node]:
-        """The program's order, in which what the backward alone wants comes as soon as it can be computed.
+        """The program's order, in which values for the backward alone come as soon as they can be computed.
 
-        The joint program has it after all results, when what it is made from would have to be there still.
+        The joint program has them after all results, until when their arguments would have to be stored.
         """
         results = [n for n in fwd.nodes if n.id in self.primal or n.op == "input"]
         position = {n.id: k for k, n in enumerate(results)}
@@ -271,7 +274,7 @@ class _Problem:
 
 
 def _emit(n: Node, done: set[int], order: list[Node]) -> None:
-    """Append what `n` is computed from, and `n`, as far as it is not there yet."""
+    """Append `n` after its ancestors, those that are not in the order yet."""
     stack = [n]
     while stack:
         n = stack[-1]
@@ -286,7 +289,7 @@ def _emit(n: Node, done: set[int], order: list[Node]) -> None:
 
 
 class _Handover:
-    """Builds the backward: nodes of the joint graph anew, with inputs in the place of what is kept."""
+    """Builds the backward: copies nodes of the joint graph, with inputs for the kept values."""
 
     def __init__(self, kept: set[int], wholes: dict[int, tuple[Node, tuple]]):
         self.kept = kept
@@ -329,21 +332,21 @@ def _time(n: Node) -> int:
 
 def _dependent(graph: Graph, sources) -> set[int]:
     """The ids of all that is computed from `sources`, themselves included."""
-    found = {n.id for n in sources}
+    dependent = {n.id for n in sources}
     for n in graph.nodes:
         for a in n.args:
-            if a.id in found:
-                found.add(n.id)
+            if a.id in dependent:
+                dependent.add(n.id)
                 break
-    return found
+    return dependent
 
 
 def _ancestors(nodes) -> set[int]:
-    found: set[int] = set()
+    ancestors: set[int] = set()
     stack = list(nodes)
     while stack:
         n = stack.pop()
-        if n.id not in found:
-            found.add(n.id)
+        if n.id not in ancestors:
+            ancestors.add(n.id)
             stack.extend(n.args)
-    return found
+    return ancestors

@@ -22,7 +22,7 @@ from ..graph import Graph, Node
 from ..ops import apply
 from ..ops.build import transpose
 from ..ops.subgraph import beside, inputs_like, items, result_types
-from ..ops.table import row
+from ..ops.table import Leads, row
 from ..pipeline import program_of
 from ..run import threads
 
@@ -137,6 +137,6 @@ row(
     evaluate=evaluate_map,
     jvp_rule=_jvp,
     vjp_rule=_vjp,
-    batch=_batch,
+    leads=Leads(_batch),
     cost=1000.0,
 )

@@ -35,7 +35,7 @@ from ..graph import Graph, Node, remade
 from ..ops import apply, input_node
 from ..ops.build import concatenate, reshape, sum_, swap_last, take_slice
 from ..ops.subgraph import beside, inputs_like, is_float, items, splice, zeros_like
-from ..ops.table import row
+from ..ops.table import Leads, row
 from ..pipeline import program_of
 from . import numbers
 from .map_op import swap_first
@@ -493,7 +493,7 @@ row(
     evaluate=evaluate_scan,
     jvp_rule=_jvp,
     vjp_rule=_vjp,
-    batch=_batch,
+    leads=Leads(_batch),
     cost=100.0,
     scheduled_alone=True,
 )

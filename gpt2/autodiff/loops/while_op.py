@@ -37,11 +37,11 @@ from ..derive.differentiate import backprop, pushforward
 from ..errors import AutodiffError
 from ..graph import Graph, Node
 from ..ops import apply, const, input_node
-from ..ops.batching import NoRule
 from ..ops.build import cast, reshape, sum_, ufunc, where
 from ..ops.interpret import apart
+from ..ops.leads import NoRule
 from ..ops.subgraph import beside, inputs_like, items, splice, zeros_like
-from ..ops.table import row
+from ..ops.table import Leads, row
 from ..pipeline import program_of
 from . import numbers
 from .map_op import swap_first
@@ -434,7 +434,7 @@ row(
     drop_unused=_keep_none_unused,
     jvp_rule=_jvp,
     vjp_rule=_vjp,
-    batch=_batch,
+    leads=Leads(_batch),
     cost=1000.0,
     scheduled_alone=True,
 )
@@ -445,7 +445,7 @@ row(
     evaluate=evaluate_back,
     jvp_rule=_back_jvp,
     vjp_rule=_back_vjp,
-    batch=_back_batch,
+    leads=Leads(_back_batch),
     cost=1000.0,
     scheduled_alone=True,
 )

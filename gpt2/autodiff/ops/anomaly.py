@@ -74,7 +74,7 @@ def _first_bad(value) -> tuple | None:
 
 def _begin(n: Node, spoilt) -> Node:
     """The oldest value on the way to n with nothing spoilt before it."""
-    found, stack, seen = [], [n], set()
+    beginnings, stack, seen = [], [n], set()
     while stack:
         n = stack.pop()
         if n in seen:
@@ -82,8 +82,8 @@ def _begin(n: Node, spoilt) -> Node:
         seen.add(n)
         stack += spoilt[n]
         if not spoilt[n]:
-            found.append(n)
-    return min(found, key=lambda n: n.id)
+            beginnings.append(n)
+    return min(beginnings, key=lambda n: n.id)
 
 
 def _blame(n: Node, at, values, names, program: str) -> str:

@@ -96,17 +96,17 @@ def slices_of(box: Sequence[range]) -> tuple[slice, ...]:
 
 def inside(inner: Sequence[range], outer: Sequence[range]) -> tuple[range, ...] | None:
     """Where the box `inner` lies within `outer`, in the coordinates of `outer`; None where it leaves it."""
-    found = []
+    places = []
     for r, box in zip(inner, outer):
         if len(r) == 0:
-            found.append(range(0))
+            places.append(range(0))
         elif r[0] in box and r[-1] in box and r.step % box.step == 0:
             first, last = box.index(r[0]), box.index(r[-1])
             step = r.step // box.step if len(r) > 1 else 1
-            found.append(range(first, last + (1 if step > 0 else -1), step))
+            places.append(range(first, last + (1 if step > 0 else -1), step))
         elif len(r) == 1 and r[0] in box:
             first = box.index(r[0])
-            found.append(range(first, first + 1))
+            places.append(range(first, first + 1))
         else:
             return None
-    return tuple(found)
+    return tuple(places)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Node, const_value, is_scalar_const
-from . import batching, rowwise, shifts
+from . import leads, shifts
 from .build import (
     absolute,
     cast,
@@ -67,7 +67,7 @@ def ufunc_row(
     """A row for the NumPy ufunc of that name (one result)."""
     ufunc = getattr(np, name)
     if kind in ("elementwise", "nondiff"):
-        columns["by_rows"] = rowwise.elementwise
+        columns["leads"] = leads.ELEMENTWISE
     return row(
         name,
         kind,
@@ -339,7 +339,7 @@ row(
     infer=lambda x: (x.shape, x.dtype),
     evaluate=lambda x: x,
     code=lambda x: x,
-    batch=batching.as_it_is,
+    leads=leads.AS_IT_IS,
     work="free",
     discontinuous=False,
     exact_on=EVERYWHERE,
@@ -448,7 +448,7 @@ row(
     cost=0.3,
     shift=shifts.where,
     streams=True,
-    by_rows=rowwise.elementwise,
+    leads=leads.ELEMENTWISE,
     discontinuous=False,
     exact_on=EVERYWHERE,
 )
@@ -464,7 +464,7 @@ row(
     cost=0.2,
     shift=shifts.unchanged,
     streams=True,
-    by_rows=rowwise.elementwise,
+    leads=leads.ELEMENTWISE,
     discontinuous=False,
     exact_on=INTEGERS,
 )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Node
-from . import batching
+from . import leads
 from .build import assemble, axis_index, conjugate, slice_
 from .table import apply, const, row
 
@@ -71,5 +71,5 @@ row(
     code=lambda x, kind, n, axis, norm: f"np.fft.{kind}({x}, n={n}, axis={axis}, norm={norm!r})",
     transpose=_transpose,
     cost=20.0,
-    batch=batching.one_axis,
+    leads=leads.AXIS,
 )

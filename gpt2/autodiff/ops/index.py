@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError
-from . import batching, rowwise, shifts
+from . import leads, shifts
 from .build import equal, sum_, where, zeros
 from .shape import index_text
 from .table import EVERYWHERE, apply, const, row
@@ -97,8 +97,7 @@ row(
     work="moves",
     gathers=True,
     has_out=True,
-    by_rows=rowwise.gather,
-    batch=batching.gathered,
+    leads=leads.GATHER,
     discontinuous=False,
     exact_on=EVERYWHERE,
 )
@@ -112,7 +111,7 @@ row(
     transpose=_scatter_transpose,
     work="scatters",
     changes_first=True,
-    batch=batching.scattered,
+    leads=leads.SCATTER,
     discontinuous=False,
 )
 
@@ -129,7 +128,7 @@ row(
     ),
     work="scatters",
     changes_first=True,
-    batch=batching.scattered,
+    leads=leads.SCATTER,
     discontinuous=False,
 )
 
@@ -181,8 +180,7 @@ row(
     work="moves",
     gathers=True,
     has_out=True,
-    by_rows=rowwise.along_axis,
-    batch=batching.along,
+    leads=leads.TAKE_ALONG,
     shift=shifts.along_axis,
     discontinuous=False,
     exact_on=EVERYWHERE,
@@ -207,8 +205,7 @@ row(
     transpose=lambda g, out, x, idx, v, axis: (g, None, lambda: apply("take_along", g, idx, axis=axis)),
     work="scatters",
     changes_first=True,
-    by_rows=rowwise.along_axis,
-    batch=batching.along,
+    leads=leads.TAKE_ALONG,
     discontinuous=False,
 )
 
@@ -218,7 +215,7 @@ row(
     infer=lambda x, axis, kind: (x.shape, np.dtype(np.intp)),
     evaluate=lambda x, axis, kind: np.argsort(x, axis=axis, kind=kind),
     code=lambda x, axis, kind: f"np.argsort({x}, axis={axis}{f', kind={kind!r}' if kind else ''})",
-    batch=batching.one_axis,
+    leads=leads.AXIS,
     exact_on=EVERYWHERE,
 )
 
@@ -228,7 +225,7 @@ row(
     infer=lambda x, kth, axis: (x.shape, np.dtype(np.intp)),
     evaluate=lambda x, kth, axis: np.argpartition(x, kth, axis=axis),
     code=lambda x, kth, axis: f"np.argpartition({x}, {kth}, axis={axis})",
-    batch=batching.one_axis,
+    leads=leads.AXIS,
 )
 
 row(
@@ -237,6 +234,6 @@ row(
     infer=lambda a, v, side: (v.shape, np.dtype(np.intp)),
     evaluate=lambda a, v, side: np.searchsorted(a, v, side),
     code=lambda a, v, side: f"np.searchsorted({a}, {v}, {side!r})",
-    batch=batching.searched,
+    leads=leads.SEARCH,
     exact_on=EVERYWHERE,
 )

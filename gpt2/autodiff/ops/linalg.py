@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph import Node
-from . import batching
+from . import leads
 from .build import (
     absolute,
     adjoint,
@@ -54,7 +54,7 @@ def matrix_row(name: str, infer: Callable, evaluate: Callable | None = None, **c
         return f"np.linalg.{name}({', '.join([*args, *(f'{k}={v!r}' for k, v in attrs.items())])})"
 
     columns.setdefault("code", code)
-    columns.setdefault("batch", batching.stacks)
+    columns.setdefault("leads", leads.STACKS)
     return row(name, "nonlinear", infer=infer, evaluate=function, cost=100.0, **columns)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from . import batching, rowwise, shifts
+from . import leads, shifts
 from .build import broadcast, reshape, swap_last
 from .table import apply, const, row
 
@@ -42,8 +42,7 @@ row(
     product=lambda a, b: (a, b),
     scheduled_alone=True,
     has_out=True,
-    by_rows=rowwise.matmul,
-    batch=batching.matmul,
+    leads=leads.MATMUL,
     shift=shifts.matmul,
     discontinuous=False,
 )
@@ -149,7 +148,7 @@ row(
     flops=lambda n: 2.0 * math.prod(letter_sizes(n.attrs["subscripts"], n.args).values()),
     scheduled_alone=True,
     has_out=True,
-    batch=batching.einsum,
+    leads=leads.EINSUM,
     shift=_einsum_shift,
     discontinuous=False,
 )

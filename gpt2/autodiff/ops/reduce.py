@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..graph import Node
-from . import batching, rowwise, shifts
+from . import leads, rowwise, shifts
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
-from .table import EVERYWHERE, INTEGERS, OPS, Op, apply, none, row
+from .table import EVERYWHERE, INTEGERS, OPS, Leads, Op, apply, none, row
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
@@ -56,8 +56,7 @@ def reduction_row(
         work="reduces",
         reducer=ufunc,
         has_out=True,
-        by_rows=rowwise.reduction,
-        batch=batching.several_axes,
+        leads=leads.REDUCED_AXES,
         **columns,
     )
 
@@ -136,7 +135,7 @@ def _shares_by_rows(n: Node, N: int, p: int) -> rowwise.Flags:
     return (rowwise.ROW,) * 3 if same and all(a >= p for a in n.attrs["axes"]) else None
 
 
-def _shares_of_examples(b: batching.Batch, *args: Node, axes: Sequence[int]) -> Node:
+def _shares_of_examples(b: leads.Batch, *args: Node, axes: Sequence[int]) -> Node:
     whole = [b.front(x, has) for x, has in zip(args, b.flags)]
     return apply("share_among", *whole, axes=tuple(a + 1 for a in axes))
 
@@ -161,8 +160,7 @@ row(
     ),
     work="moves",
     has_out=True,
-    by_rows=_shares_by_rows,
-    batch=_shares_of_examples,
+    leads=Leads(_shares_of_examples, _shares_by_rows),
     discontinuous=False,
 )
 
@@ -200,8 +198,7 @@ def _arg_row(name):
         code=lambda x, axis: f"np.{name}({x}, axis={axis})",
         exact_on=EVERYWHERE,
         work="reduces",
-        by_rows=rowwise.reduction,
-        batch=batching.one_axis,
+        leads=leads.REDUCED_AXIS,
     )
 
 
@@ -226,8 +223,7 @@ row(
     ),
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
     has_out=True,
-    by_rows=rowwise.along_axis,
-    batch=batching.one_axis,
+    leads=leads.RUNNING,
     shift=shifts.running_sum,
     discontinuous=False,
     exact_on=INTEGERS,
@@ -257,6 +253,6 @@ row(
     evaluate=lambda x, axis: np.cumprod(x, axis),
     code=lambda x, axis: f"np.cumprod({x}, axis={axis})",
     jvp=_cumprod_jvp,
-    batch=batching.one_axis,
+    leads=leads.AXIS,
     discontinuous=False,
 )

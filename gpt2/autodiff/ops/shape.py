@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import batching, rowwise, shifts
+from . import leads, shifts
 from .build import assemble, reshape, slice_, transpose, update
 from .table import EVERYWHERE, Op, row
 
@@ -76,8 +76,7 @@ view_row(
     evaluate=lambda x, shape: np.reshape(x, shape),
     code=lambda x, shape: f"{x}.reshape({shape})",
     transpose=lambda g, out, x, shape: (reshape(g, x.shape),),
-    by_rows=rowwise.reshape,
-    batch=batching.reshaped,
+    leads=leads.RESHAPE,
     shift=shifts.reshape,
 )
 
@@ -87,8 +86,7 @@ view_row(
     evaluate=lambda x, perm: np.transpose(x, perm),
     code=lambda x, perm: f"{x}.transpose({perm})",
     transpose=lambda g, out, x, perm: (transpose(g, np.argsort(perm).tolist()),),
-    by_rows=rowwise.transpose,
-    batch=batching.transposed,
+    leads=leads.TRANSPOSE,
     shift=shifts.transpose,
 )
 
@@ -98,8 +96,7 @@ view_row(
     evaluate=lambda x, shape: np.broadcast_to(x, shape),
     code=lambda x, shape: f"np.broadcast_to({x}, {shape})",
     transpose=lambda g, out, x, shape: (g,),  # summed to the shape of x outside
-    by_rows=rowwise.elementwise,
-    batch=batching.broadcasted,
+    leads=leads.BROADCAST,
     shift=shifts.broadcast,
 )
 
@@ -109,8 +106,7 @@ view_row(
     evaluate=lambda x, index: np.asarray(x)[index_slices(index)],
     code=lambda x, index: f"{x}[{index_text(index)}]",
     transpose=lambda g, out, x, index: (assemble([g], x.shape, [index], x.dtype),),
-    by_rows=rowwise.slice_,
-    batch=batching.sliced,
+    leads=leads.SLICE,
     shift=shifts.slice_,
 )
 
@@ -150,8 +146,7 @@ row(
     jvp=_assemble_jvp,
     work="moves",
     has_out=True,
-    by_rows=rowwise.assemble,
-    batch=batching.assembled,
+    leads=leads.ASSEMBLE,
     discontinuous=False,
     exact_on=EVERYWHERE,
 )
@@ -173,8 +168,7 @@ row(
     transpose=lambda g, out, x, v, index: (lambda: update(g, 0.0, index), lambda: slice_(g, index)),
     work="moves",
     changes_first=True,
-    by_rows=rowwise.update,
-    batch=batching.updated,
+    leads=leads.UPDATE,
     discontinuous=False,
     exact_on=EVERYWHERE,
 )
@@ -200,8 +194,7 @@ row(
     transpose=lambda g, out, x: (g,),
     work="moves",
     streams=True,
-    by_rows=rowwise.elementwise,
-    batch=batching.as_it_is,
+    leads=leads.COPY,
     shift=shifts.unchanged,
     discontinuous=False,
     exact_on=EVERYWHERE,

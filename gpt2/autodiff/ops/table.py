@@ -47,6 +47,14 @@ def none(n: Node) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class Leads:
+    """How an op works where its arguments have more leading axes: one of the pairs of ops/leads.py."""
+
+    batch: Callable | None = None  # many examples at once
+    rows: Callable | None = None  # in blocks of rows
+
+
 @dataclass
 class Op:
     name: str
@@ -80,10 +88,9 @@ class Op:
     gathers: bool = False  # takes elements out of its first argument at an array of indices
     # drop_unused(results that are read, attrs): attrs that leave out some of the others
     drop_unused: Callable | None = None
-    by_rows: Callable | None = None  # one of the rules of ops/rowwise.py
+    leads: Leads = Leads()  # more leading axes: one of the pairs of ops/leads.py
     adds_axes: Callable[[Node], int] = none  # of how many axes, from the first on, it adds up all arguments
     product: Callable | None = None  # (*argument texts) -> texts of the two operands of np.matmul that it is
-    batch: Callable | None = None  # one of the rules of ops/batching.py: many examples at once
     # What passes may rely on
     commutes: str | None = None  # its arguments may be swapped: EXACTLY; NEARLY is but for the last bit
     idempotent: bool = False  # op(x, x) is x
@@ -137,11 +144,11 @@ def root(n: Node) -> Node:
 
 def views_of(n: Node) -> list[Node]:
     """The views that lead from the root of n to n, the innermost first."""
-    found: list[Node] = []
+    views: list[Node] = []
     while n.op in VIEWS:
-        found.append(n)
+        views.append(n)
         n = n.args[0]
-    return found[::-1]
+    return views[::-1]
 
 
 def infer(op: str, args: tuple, attrs: dict) -> tuple[tuple, Any]:

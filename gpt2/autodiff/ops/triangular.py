@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Node
-from . import batching
+from . import leads
 from .build import cast, swap_last
 from .linalg import float_dtype, lower, matrix_row, solve_infer
 from .table import apply, row
@@ -55,8 +55,8 @@ def _inverses(a: np.ndarray, upper: bool) -> np.ndarray:
         blocks[..., k, : part.shape[-1], : part.shape[-1]] = part if upper else part.swapaxes(-1, -2)
     rest = np.arange(n % BLOCK or BLOCK, BLOCK)
     blocks[..., -1, rest, rest] = 1.0
-    found = _inverse(np.triu(blocks))
-    return found if upper else found.swapaxes(-1, -2)
+    inverse = _inverse(np.triu(blocks))
+    return inverse if upper else inverse.swapaxes(-1, -2)
 
 
 def _inverse(t: np.ndarray) -> np.ndarray:
@@ -66,10 +66,10 @@ def _inverse(t: np.ndarray) -> np.ndarray:
         return np.linalg.inv(t)
     first, second = slice(0, s // 2), slice(s // 2, s)
     p, q = _inverse(np.stack([t[..., first, first], t[..., second, second]]))
-    found = np.zeros_like(t)
-    found[..., first, first], found[..., second, second] = p, q
-    found[..., first, second] = -(p @ t[..., first, second] @ q)
-    return found
+    inverse = np.zeros_like(t)
+    inverse[..., first, first], inverse[..., second, second] = p, q
+    inverse[..., first, second] = -(p @ t[..., first, second] @ q)
+    return inverse
 
 
 def solve_triangular(a: Node, b: Node, upper: bool = False) -> Node:
@@ -116,7 +116,7 @@ matrix_row(
     lowered=_lowered,
     jvp=_jvp,
     transpose=_transpose,
-    batch=batching.stacks,
+    leads=leads.STACKS,
 )
 
 # What the emitter puts in its place

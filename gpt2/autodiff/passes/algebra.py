@@ -21,6 +21,7 @@ from ..ops import apply, build, const
 from .collect import RING, improve, representable
 from .engine import BITS, DIGITS, Family
 from .match import ONE_NUMBER, is_inexact, number
+from .patterns import R
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -83,18 +84,10 @@ def _power(x: Node, p) -> Node:
     return result
 
 
-@algebra.rule("multiply", keeps=BITS, kinds="fiu")
-@algebra.rule("multiply")
-def square_of_factor(n: Node, sweep: Sweep) -> Node | None:
-    """x * x -> square(x): one argument to read, and one to differentiate."""
-    a, b = n.args
-    return apply("square", a) if a is b else None
-
-
-@algebra.rule("reciprocal", keeps=BITS, kinds="f")
-@algebra.rule("reciprocal", kinds="c")
-def reciprocal_as_quotient(n: Node, sweep: Sweep) -> Node | None:
-    return 1.0 / n.args[0]
+algebra.table(
+    R("x * x", "square(x)", bits="fiu"),  # one argument to read, and one to differentiate
+    R("reciprocal(x)", "1.0 / x", bits="f", kinds="fc"),
+)
 
 
 @algebra.rule("divide", keeps=BITS, reads=ONE_NUMBER)
@@ -120,14 +113,14 @@ def divide_by_number(n: Node, sweep: Sweep) -> Node | None:
 
 
 @algebra.rule("divide")
-def divide_by_what_was_inverted(n: Node, sweep: Sweep) -> Node | None:
+def divide_by_inverted(n: Node, sweep: Sweep) -> Node | None:
     """x / s -> x * (1 / s), if 1 / s is computed anyway: factors can be put together, and s may go."""
     a, b = n.args
     if number(a) == 1 or not is_inexact(n) or b.dtype != n.dtype:
         return None
     inverse = sweep.known(const(1.0, n.dtype)) / b
-    found = sweep.known(inverse)
-    return build.broadcast(a * found, n.shape) if found is not inverse or sweep.inverted else None
+    reciprocal = sweep.known(inverse)
+    return build.broadcast(a * reciprocal, n.shape) if reciprocal is not inverse or sweep.inverted else None
 
 
 @algebra.rule(*sorted(RING))

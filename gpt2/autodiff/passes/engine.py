@@ -1,10 +1,10 @@
 """One sweep of local rules over a graph: the machine that all rewriting passes share.
 
-A rule looks at one node whose arguments are final and gives a better node for it, or None. It writes its
-answer as mathematics (`x * (a * b)`); whatever nodes it makes are simplified in turn before anybody sees
-them, so rules need not know of one another. A pass is a `Family` of rules; a sweep runs any number of
-families at once, shares equal values as it goes (hash-consing), and costs time linear in the graph.
-`simplify` sweeps until no rule applies.
+A rule looks at one node whose arguments are final and gives a better node for it, or None. It is a pattern
+(patterns.py), or a function that writes its result as mathematics (`x * (a * b)`). The nodes that it makes
+are simplified in turn before any other rule sees them, so rules need not know of one another. A pass is a
+`Family` of rules; a sweep runs any number of families at once, shares equal values as it goes
+(hash-consing), and costs time linear in the graph. `simplify` sweeps until no rule applies.
 
 A rule says what it keeps of the numbers, in one place, where it is registered:
 
@@ -25,6 +25,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,13 +36,17 @@ from ..ops.table import EXACTLY, NEARLY, VIEWS, apply, facts, is_elementwise, ro
 from ..switches import FAST, STRICT
 from .match import calls_back, number
 
+if TYPE_CHECKING:
+    from .patterns import R
+
 Rule = Callable[[Node, "Sweep"], "Node | None"]
 
 BITS, DIGITS = "bits", "digits"  # what a rule keeps of the numbers
 
 ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
 ANY = "*"  # a rule for every op
-READS: dict[Rule, frozenset[str]] = {}  # of which ops an argument has to be for a rule to apply
+# Whether a rule can apply to a node whose arguments are these ops: in order, or if more than three the set
+READS: dict[Rule, Callable[[tuple[str, ...]], bool]] = {}
 _chosen: dict[tuple, dict] = {}  # families and settings -> kind of node -> the rules that are tried on such
 _DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
 
@@ -78,18 +83,30 @@ class Family:
             for op in ops:
                 self.rules.setdefault(op, []).append((function, keeps, kinds))
             if reads:
-                READS[function] = frozenset(reads)
+                wanted = frozenset(reads)
+                READS[function] = lambda ops: not wanted.isdisjoint(ops)
             _chosen.clear()
             return function
 
         return add
 
+    def table(self, *rewrites: R) -> None:
+        """Enter rules that are patterns, in this order."""
+        for r in rewrites:
+            entries = self.rules.setdefault(r.op, [])
+            if r.bits:
+                entries.append((r, BITS, r.bits))
+            if r.bits != r.kinds:
+                entries.append((r, None, r.kinds))
+            READS[r] = r.reads
+        _chosen.clear()
+
     def of(self, op: str, kind: str, kept: tuple) -> list[Rule]:
         """The rules for an op with a result of this kind that keep one of these."""
-        found = self.rules.get(ANY, []) + self.rules.get(op, [])
+        entries = self.rules.get(ANY, []) + self.rules.get(op, [])
         if is_elementwise(op):
-            found = found + self.rules.get(ELEMENTWISE, [])
-        return [r for r, keeps, kinds in found if keeps in kept and (not kinds or kind in kinds)]
+            entries = entries + self.rules.get(ELEMENTWISE, [])
+        return [r for r, keeps, kinds in entries if keeps in kept and (not kinds or kind in kinds)]
 
 
 class Sweep:
@@ -115,7 +132,7 @@ class Sweep:
         self.order: list[Node] = []
         self.changed = False
         self._exact = frozenset() if self.fast else decided(graph, self.old_order)
-        self._exactly = False  # is the node being looked at one that keeps every bit?
+        self._exactly = False  # whether the node being looked at keeps every bit
         self._rules = _chosen.setdefault((families, self.fast, disabled), {})
         self._known: dict[tuple, Node] = {}
         self._known_exactly: dict[tuple, Node] = {}  # those that were made by rules that keep every bit
@@ -124,8 +141,8 @@ class Sweep:
         self._retired: set[int] = set()
         self.depth = 0  # how many rules wait for what they made to be simplified
         self.user: Node | None = None  # the only user, in the old graph, of the node being looked at
-        self.written_over = False  # is it, in the old graph, what another `update` changes?
-        self.inverted = False  # is it a quotient, and 1 / its divisor somewhere in the old graph as well?
+        self.written_over = False  # whether an `update` of the old graph changes the node being looked at
+        self.inverted = False  # whether that is a quotient, and the old graph has 1 / its divisor as well
 
     def run(self) -> Graph:
         graph, decided, strict = self.graph, self._exact, not self.fast
@@ -149,9 +166,9 @@ class Sweep:
                 m = self._kept_apart(m, n)
             self.written_over = key in written_over
             self.inverted = n.op == "divide" and n.args[1].id in inverted
-            got = self._reduce(m, n)
-            image[key] = got
-            self._uses[got.id] = self._uses.get(got.id, 0) + uses.get(key, 0)
+            final = self._reduce(m, n)
+            image[key] = final
+            self._uses[final.id] = self._uses.get(final.id, 0) + uses.get(key, 0)
         return Graph(graph.inputs, [image[o.id] for o in graph.outputs], graph.name)
 
     # what rules may ask
@@ -167,8 +184,8 @@ class Sweep:
         """The node of the new graph that computes the same as `n`, or `n`. Its arguments must be settled."""
         if not self.share:
             return n
-        found = self._found(self._key(n))
-        return n if found is None or found.id in self._retired else found
+        same = self._found(self._key(n))
+        return n if same is None or same.id in self._retired else same
 
     def retire(self, nodes: Iterable[Node]) -> None:
         """Note that these nodes are about to lose their only user: `known` no longer returns them."""
@@ -180,23 +197,23 @@ class Sweep:
         key = None
         if self.share and (n.op == "item" or not (facts(n).kind == "structural" and calls_back(n))):
             key = self._key(n)
-            found = self._found(key)
-            if found is not None:
-                self.changed |= found is not n
-                self._retired.discard(found.id)
-                return found
+            same = self._found(key)
+            if same is not None:
+                self.changed |= same is not n
+                self._retired.discard(same.id)
+                return same
         for rule in self._rules_for(n):
-            got = rule(n, self)
-            if got is not None and got is not n and not (self._exactly and lies_otherwise(got, n)):
-                got = self._adopt(n, got, origin, rule)
+            new = rule(n, self)
+            if new is not None and new is not n and not (self._exactly and lies_otherwise(new, n)):
+                new = self._adopt(n, new, origin, rule)
                 break
         else:
-            got = n
+            new = n
             self._settled.add(n.id)
             self.order.append(n)
         if key is not None:
-            (self._known_exactly if self._exactly else self._known)[key] = got
-        return got
+            (self._known_exactly if self._exactly else self._known)[key] = new
+        return new
 
     def _kept_apart(self, m: Node, n: Node) -> Node:
         """The product m, which stands for n, with factors in two arrays if they were so in n. Where equal
@@ -229,48 +246,48 @@ class Sweep:
 
     def _found(self, key: tuple) -> Node | None:
         """The value that is known under a key, made by rules that the node being looked at allows."""
-        found = self._known_exactly.get(key)
-        return self._known.get(key) if found is None and not self._exactly else found
+        same = self._known_exactly.get(key)
+        return self._known.get(key) if same is None and not self._exactly else same
 
     def _rules_for(self, n: Node) -> tuple[Rule, ...]:
         """The rules to try: found once for nodes of this op and type with arguments of these ops."""
         args = n.args
         if len(args) == 1:
-            key = n.op, n.dtype, self._exactly, args[0].op
+            ops: tuple[str, ...] = (args[0].op,)
         elif len(args) == 2:
-            key = n.op, n.dtype, self._exactly, args[0].op, args[1].op
+            ops = args[0].op, args[1].op
         else:
-            key = n.op, n.dtype, self._exactly, frozenset([a.op for a in args])
+            ops = tuple([a.op for a in args])
+            ops = ops if len(ops) == 3 else tuple(sorted({*ops}))
+        key = n.op, n.dtype, self._exactly, ops
         rules = self._rules.get(key)
         if rules is None:
-            rules = self._rules[key] = self._choose(n, {a.op for a in args})
+            rules = self._rules[key] = self._choose(n, ops)
         return rules
 
-    def _choose(self, n: Node, ops: set[str]) -> tuple[Rule, ...]:
+    def _choose(self, n: Node, ops: tuple[str, ...]) -> tuple[Rule, ...]:
         kind = "" if isinstance(n.dtype, tuple) else n.dtype.kind
         kept = (BITS, DIGITS, None) if self.fast else (BITS,) if self._exactly else (BITS, DIGITS)
-        found = dict.fromkeys(r for f in self.families for r in f.of(n.op, kind, kept))
-        return tuple(
-            r for r in found if r not in self.disabled and (r not in READS or not READS[r].isdisjoint(ops))
-        )
+        rules = dict.fromkeys(r for f in self.families for r in f.of(n.op, kind, kept))
+        return tuple(r for r in rules if r not in self.disabled and (r not in READS or READS[r](ops)))
 
-    def _adopt(self, n: Node, got: Node, origin: Node, rule: Rule) -> Node:
+    def _adopt(self, n: Node, new: Node, origin: Node, rule: Rule) -> Node:
         """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""
         self.changed = True
         self.depth += 1
         if self.depth > _DEEPEST:
             raise RewriteCycle(rule, n)
-        if (got.dtype, got.shape) != (n.dtype, n.shape):
-            raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {got!r} = {got.op}")
+        if (new.dtype, new.shape) != (n.dtype, n.shape):
+            raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {new!r} = {new.op}")
         user, self.user = self.user, None
         self.inverted = False
-        fresh = got.id not in self._settled
-        got = self._settle(got, origin)
-        if fresh and got.name is None:
-            got.name = origin.name
+        fresh = new.id not in self._settled
+        new = self._settle(new, origin)
+        if fresh and new.name is None:
+            new.name = origin.name
         self.user = user
         self.depth -= 1
-        return got
+        return new
 
     def _settle(self, n: Node, origin: Node) -> Node:
         """The final node for an expression that a rule made."""
@@ -282,24 +299,24 @@ class Sweep:
         if n.loc is None:
             n.loc = origin.loc
         n.derived = origin.derived
-        got = self._reduce(n, n)
-        if got is n:
+        final = self._reduce(n, n)
+        if final is n:
             for a in args:
                 self._uses[a.id] = self._uses.get(a.id, 0) + 1
                 self._retired.discard(a.id)
-        return got
+        return final
 
 
-def lies_otherwise(got: Node, n: Node) -> bool:
-    """Whether one of these is a view where the other is an array, or is reversed. Sums go through memory in
-    another order then, and some functions round otherwise where they read backwards.
+def lies_otherwise(new: Node, n: Node) -> bool:
+    """Whether the new node is a view where the old one is an array, or reads in the other direction. Sums
+    then go through memory in another order, and some functions round differently.
     """
     if n.op in VIEWS:
-        return n.op == "slice" and got.op == "assemble" and any(step < 0 for *_, step in n.attrs["index"])
-    while got.op in VIEWS:
-        if got.op in ("slice", "transpose") or (got.op == "broadcast" and number(got) is None):
+        return n.op == "slice" and new.op == "assemble" and any(step < 0 for *_, step in n.attrs["index"])
+    while new.op in VIEWS:
+        if new.op in ("slice", "transpose") or (new.op == "broadcast" and number(new) is None):
             return True
-        got = got.args[0]
+        new = new.args[0]
     return False
 
 
@@ -418,8 +435,8 @@ def cse(graph: Graph, math: str = STRICT) -> Graph:
 def dce(graph: Graph) -> Graph:
     """Leave out what no output needs. A graph holds nothing else, by construction, so there is nothing to do.
 
-    It is where activity ends, too: the differentiator makes no derivatives for inputs whose gradient nobody
-    asked for, zero derivatives are None there and never become nodes, and forward values that only a dropped
-    derivative read disappear here.
+    It completes activity analysis: the differentiator makes no derivatives for inputs outside `wrt`, zero
+    derivatives are None there and never become nodes, and forward values that only a dropped derivative read
+    disappear here.
     """
     return Graph(graph.inputs, graph.outputs, graph.name)

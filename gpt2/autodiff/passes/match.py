@@ -83,7 +83,7 @@ def groups(a: tuple, b: tuple) -> list[tuple[range, range]] | None:
     if 0 in a:
         return None
     i = j = 0
-    found = []
+    pairs = []
     while i < len(a) or j < len(b):
         i0, j0, p, q = i, j, 1, 1
         if i < len(a):
@@ -95,8 +95,8 @@ def groups(a: tuple, b: tuple) -> list[tuple[range, range]] | None:
                 p, i = p * a[i], i + 1
             else:
                 q, j = q * b[j], j + 1
-        found.append((range(i0, i), range(j0, j)))
-    return found
+        pairs.append((range(i0, i), range(j0, j)))
+    return pairs
 
 
 def reshaped_operand(shape: tuple, a: tuple, b: tuple) -> tuple | None:

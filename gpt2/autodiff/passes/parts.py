@@ -58,12 +58,12 @@ def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
 @assemble.rule("assemble", keeps=DIGITS, reads=(*ZEROS, "add"))
 def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
     """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are put in directly."""
-    parts, found, changed = parts_of(n), [], False
+    parts, inner, changed = parts_of(n), [], False
     for p, rs in parts:
         opened = _opened(p, rs, sweep)
         changed |= opened is not None
-        found.extend([(p, rs)] if opened is None else opened)
-    return assembled(found, n) if changed else None
+        inner.extend([(p, rs)] if opened is None else opened)
+    return assembled(inner, n) if changed else None
 
 
 def _is_assembled(n: Node) -> bool:
@@ -108,7 +108,7 @@ def _added_parts(n: Node, sweep) -> Node | None:
     """A long sum in which assembles stand: one of all their parts, and what else is added."""
     parts: list = []
     rest: list[Node] = []
-    found = 0
+    assembles = 0
     stack = [n]
     while stack:
         x = stack.pop()
@@ -118,14 +118,14 @@ def _added_parts(n: Node, sweep) -> Node | None:
             stack.extend(reversed(x.args))
         elif _is_assembled(x):
             parts.extend(parts_of(x))
-            found += 1
+            assembles += 1
         else:
             rest.append(x)
-    if found < 2 or len(parts) <= FEW_BOXES:
+    if assembles < 2 or len(parts) <= FEW_BOXES:
         return None
     total = assembled(parts, n)
     for x in rest:
-        total = build.add(x, total)
+        total = apply("add", x, total)
     return total
 
 

@@ -65,10 +65,10 @@ def minus_of_the_smaller(n: Node, sweep: Sweep) -> Node | None:
     """
     for k, x in enumerate(n.args):
         other = n.args[1 - k]
-        found = _negated(x, sweep)
-        if found is not None and other.size < x.size and {x.dtype, other.dtype} == {n.dtype}:
+        positive = _negated(x, sweep)
+        if positive is not None and other.size < x.size and {x.dtype, other.dtype} == {n.dtype}:
             args = [_minus(other)] * 2
-            args[k] = found
+            args[k] = positive
             return apply("matmul", *args)
     return None
 
@@ -173,10 +173,11 @@ def _unscaled(x: Node, sweep):
         return (c, apply(x.op, y, **x.attrs)) if c != 1 else (1.0, x)
     if x.op not in ("multiply", "negative"):
         return 1.0, x
-    p = Formula(x, sweep).term(x)
+    formula = Formula(x, sweep)
+    p = formula.as_product(x)
     if p.coef == 1 or not p.factors:
         return 1.0, x
-    return p.coef, build.broadcast(Term(1.0, p.factors).build(x.dtype, sweep), x.shape)
+    return p.coef, build.broadcast(formula.product(Term(1.0, p.factors)), x.shape)
 
 
 # einsum

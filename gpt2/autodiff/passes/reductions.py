@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..graph import Node
 from ..ops import apply, build, const
-from .collect import Formula, representable
+from .collect import PRODUCTS, Formula, Term, representable
 from .engine import BITS, DIGITS, Family
 from .match import CHOICES, ONE_NUMBER, constant_along, full_like, is_inexact, number, padded
 
@@ -134,23 +134,21 @@ def of_transpose(n: Node, sweep: Sweep) -> Node | None:
 def of_term(n: Node, sweep: Sweep) -> Node | None:
     """Factors that are constant along the summed axes leave the sum."""
     (x,) = n.args
-    if not is_inexact(n) or x.op not in ("multiply", "negative", "divide") or not sweep.single(x):
+    if not is_inexact(n) or x.dtype != n.dtype or x.op not in PRODUCTS or not sweep.single(x):
         return None
     axes = n.attrs["axes"]
     formula = Formula(x, sweep)
-    term = formula.term(x)
-    out = term.split(lambda f: constant_along(f, axes, x.ndim))
-    if out is None:
+    parts = formula.as_product(x).split(lambda f: constant_along(f, axes, x.ndim))
+    if parts is None:
         return None
-    outside, inside = out
+    outside, inside = parts
     if not inside.factors:
         total = build.full((), float(count(n)), n.dtype)
     else:
-        rest = inside.build(n.dtype, sweep)
+        rest = formula.product(inside)
         rest = build.reshape(rest, padded(rest.shape, x.ndim))
         # `rest` may be smaller than x in axes that are not summed: there, the outside factors have the full
         # length
         total = apply("sum", rest, axes=axes, keepdims=n.attrs["keepdims"])
-    outside.factors = [(reduced(n, f), side) for f, side in outside.factors]
-    result = outside.times(total).build(n.dtype, sweep)
-    return build.broadcast(result, n.shape)
+    factors = tuple([(reduced(n, f), side) for f, side in outside.factors])
+    return build.broadcast(formula.product(Term(outside.coef, factors) * Term.of(total)), n.shape)

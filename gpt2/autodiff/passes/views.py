@@ -13,6 +13,7 @@ from ..ops import build, table
 from ..ops.boxes import as_index, disjoint, inside, is_full, ranges
 from .engine import BITS, Family
 from .match import ONE_NUMBER, REDUCTIONS, groups, number, padded, reshaped_operand, strip_ones
+from .patterns import ALL, R
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -27,15 +28,19 @@ def of_one_number(n: Node, sweep: Sweep) -> Node | None:
     return None if value is None else build.full(n.shape, value, n.dtype)
 
 
-# reshape
-@views.rule("reshape", keeps=BITS)
-def reshape_reshape(n: Node, sweep: Sweep) -> Node | None:
+@views.rule("reshape", "broadcast", keeps=BITS)
+def to_the_same_shape(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
-    if x.shape == n.shape:
-        return x
-    return build.reshape(x.args[0], n.shape) if x.op == "reshape" else None
+    return x if x.shape == n.shape else None
 
 
+views.table(
+    R("reshape(reshape(x))", "reshape(x)", bits=ALL),
+    R("broadcast(broadcast(x))", "broadcast(x)", bits=ALL),
+)
+
+
+# reshape
 @views.rule("reshape", keeps=BITS, reads=("broadcast",))
 def reshape_broadcast(n: Node, sweep: Sweep) -> Node | None:
     """reshape(broadcast(x)) -> broadcast(reshape(x)), where axes stay apart."""
@@ -88,16 +93,15 @@ def transpose_broadcast(n: Node, sweep: Sweep) -> Node | None:
 
 
 # broadcast
-@views.rule("broadcast", keeps=BITS)
-def broadcast_broadcast(n: Node, sweep: Sweep) -> Node | None:
+@views.rule("broadcast", keeps=BITS, reads=("reshape",))
+def broadcast_reshape(n: Node, sweep: Sweep) -> Node | None:
+    """Broadcasting adds leading axes itself."""
     (x,) = n.args
-    if x.shape == n.shape:
-        return x
-    if x.op == "broadcast":
-        return build.broadcast(x.args[0], n.shape)
-    if x.op == "reshape" and x.args[0].ndim <= n.ndim and strip_ones(x.shape) == strip_ones(x.args[0].shape):
-        return build.broadcast(x.args[0], n.shape)  # broadcasting adds leading axes itself
-    return None
+    if x.op != "reshape":
+        return None
+    y = x.args[0]
+    leading = y.ndim <= n.ndim and strip_ones(x.shape) == strip_ones(y.shape)
+    return build.broadcast(y, n.shape) if leading else None
 
 
 # slice

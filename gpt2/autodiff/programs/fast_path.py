@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..emit.scalar import TROUBLE, ScalarProgram
+from ..emit.scalar import FLOAT_ERRORS, ScalarProgram
 from ..reuse.guard import GONE
 from ..reuse.guard import compiled as code_of
 from ..same import same_items
@@ -296,7 +296,7 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
         )
         return
     if type(program) is ScalarProgram and buffers == "None":
-        t.env["trouble"] = TROUBLE
+        t.env["trouble"] = FLOAT_ERRORS
         single = program.single
         t.lines += [
             "    try:",

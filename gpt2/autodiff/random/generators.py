@@ -1,8 +1,8 @@
-"""Generators whose calls are noted while a function is recorded, and their derivatives by parameters.
+"""Generators whose draws are recorded as inputs of a program, with derivatives by their parameters.
 
-Where the numbers are a function of plain noise (loc + scale * z) they are recorded as that. The noise of a
-gamma distribution depends on its shape: that is computed before the program runs, as it was while recording,
-and the sample is an op with an implicit derivative (sampling.py).
+Samples that are a function of plain noise (loc + scale * z) are recorded as that. The noise of a gamma
+distribution depends on its shape: it is drawn before the program runs, and the sample is an op with an
+implicit derivative (sampling.py).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PURE = (
     "rayleigh standard_cauchy standard_exponential standard_gamma standard_normal standard_t triangular "
     "uniform vonmises wald weibull zipf dirichlet"
 ).split()
-# The position of an array that they are to write to
+# The position of the argument `out`
 _OUT = {"standard_normal": 2, "random": 2, "standard_gamma": 3, "standard_exponential": 3}
 
 
 def _plainly(generator: np.random.Generator, name: str, args: Sequence, kwargs: dict) -> Any:
-    """A call that gives plain numbers. A recording that has seen some may not be used again."""
+    """Draw plain numbers. The recording may then not be used again."""
     run = recorder.outermost()
     if run is not None:
         run.plain_draws_noted.append(name)
@@ -135,8 +135,8 @@ def _plain_call(drawing: Drawing, name: str, *args: Any, **kwargs: Any) -> Any:
     position = _OUT.get(name, len(args))
     if kwargs.get("out") is not None or position < len(args) and args[position] is not None:
         return _plainly(g, name, args, kwargs)
-    kept = [_own(x) for x in args], {k: _own(v) for k, v in kwargs.items()}
-    return run.draws.add(run, Draw(g, name, (), *kept))
+    copies = [_own(x) for x in args], {k: _own(v) for k, v in kwargs.items()}
+    return run.draws.add(run, Draw(g, name, (), *copies))
 
 
 def _own(x: Any) -> Any:
@@ -144,7 +144,7 @@ def _own(x: Any) -> Any:
 
 
 def _implicit(drawing: Drawing, name: str, op: str, param: Any, size: Any, *args: Any) -> Any:
-    """A sample that depends on a recorded parameter: an input, as a function of that."""
+    """A sample whose noise depends on a recorded parameter: an op on the parameter and an input."""
     run = drawing_recorder()
     if param._rec is not run or np.asarray(value_of(param)).dtype.kind != "f":
         raise UnsupportedError(
@@ -154,25 +154,25 @@ def _implicit(drawing: Drawing, name: str, op: str, param: Any, size: Any, *args
         )
     draw = Draw(drawing.generator, name, (param.node,), (size, *args), {})
     z = run.draws.add(run, draw, (value_of(param),))
-    wide = np.broadcast_to(param, z.shape) if np.shape(value_of(param)) != z.shape else param
-    wide = wide.astype(z.dtype) if z.dtype != wide.dtype else wide
-    node = apply(op, as_node(run, wide), z.node)
+    param_of_z = np.broadcast_to(param, z.shape) if np.shape(value_of(param)) != z.shape else param
+    param_of_z = param_of_z.astype(z.dtype) if z.dtype != param_of_z.dtype else param_of_z
+    node = apply(op, as_node(run, param_of_z), z.node)
     recorder.label(node, source_lines.site())
     return Recorded(run, node, z.value, owned=False)
 
 
 def _size(size: Any, *params: Any) -> Any:
-    """The size of the noise: that of all parameters together, if none is asked for."""
+    """The size of the noise: by default the broadcast shape of the parameters."""
     shapes = [np.shape(value_of(x)) for x in params]
     shape = np.broadcast_shapes(*shapes)
     if size is None:
         return shape or None
-    asked = tuple(size) if np.ndim(size) else (int(size),)
-    if np.broadcast_shapes(asked, shape) != asked:
+    requested = tuple(size) if np.ndim(size) else (int(size),)
+    if np.broadcast_shapes(requested, shape) != requested:
         raise ValueError(
-            f"Output size {asked} is not compatible with broadcast dimensions of inputs {shape}."
+            f"Output size {requested} is not compatible with broadcast dimensions of inputs {shape}."
         )
-    return asked
+    return requested
 
 
 def _positive(name: str, x: Any) -> None:

@@ -1,6 +1,6 @@
-"""Random numbers as functions of the parameters that they were drawn with, at fixed chance.
+"""Samples as differentiable functions of their distribution's parameters, at fixed noise.
 
-A sample z of a distribution with the cumulative function F(z; a) moves with a so that F stays what it is:
+A sample z of a distribution with the cumulative function F(z; a) moves with a so that F stays constant:
 
     dz/da = -(dF/da) / (dF/dz)
 
@@ -9,8 +9,8 @@ that give the sample itself, with that as the partial derivative by the shape or
 
 dF/da is an integral of the density times its score, from the lower end to z; or with the other sign from z to
 the upper end, as the mean of a score is zero. The side is taken on which the score has one sign, or nearly,
-so that nothing cancels. The integrand is cut where it has fallen to e^-45 of what it is at z, and integrated
-by the rule of Gauss and Legendre. Relative errors are below 1e-10 for parameters up to 1e5.
+so that nothing cancels. The integrand is cut off where it has fallen to e^-45 of its value at z, and
+integrated by Gauss-Legendre quadrature. Relative errors are below 1e-10 for parameters up to 1e5.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import UnsupportedError
-from ..ops.table import apply, row
+from ..ops.table import Leads, apply, row
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _NODES, _WEIGHTS = (_NODES + 1.0) / 2.0, _WEIGHTS / 2.0  # on 0 .. 1
@@ -29,18 +29,18 @@ _FALL = 45.0  # e^-45 is 3e-20
 def digamma(x: np.ndarray) -> np.ndarray:
     """The derivative of log gamma, for positive x: by its recurrence, then its asymptotic series."""
     x = np.array(x, float)
-    found = np.zeros_like(x)
+    result = np.zeros_like(x)
     for _ in range(10):
         low = x < 10.0
-        found[low] -= 1.0 / x[low]
+        result[low] -= 1.0 / x[low]
         x[low] += 1.0
     y = 1.0 / (x * x)
     series = np.polynomial.polynomial.polyval(y, _DIGAMMA)
-    return found + np.log(x) - 0.5 / x - y * series
+    return result + np.log(x) - 0.5 / x - y * series
 
 
 def _width(exponent, x0: np.ndarray) -> np.ndarray:
-    """Where an exponent has fallen by _FALL, which it does in the end; x0 is a guess of the right scale."""
+    """Where an exponent has fallen by _FALL; x0 is a guess of the right scale."""
     high = x0.copy()
     for _ in range(200):
         short = exponent(high) > -_FALL
@@ -69,7 +69,7 @@ def gamma_slope(a: np.ndarray, z: np.ndarray) -> np.ndarray:
     """dz/da of samples z of the gamma distribution with the shapes a and the scale 1."""
     shape = np.shape(z)
     a, z = (np.asarray(x, float).ravel() for x in (a, z))
-    found = np.zeros_like(z)
+    slope = np.zeros_like(z)
     psi = digamma(a)
     with np.errstate(all="ignore"):
         logs = np.log(z)
@@ -86,8 +86,8 @@ def gamma_slope(a: np.ndarray, z: np.ndarray) -> np.ndarray:
                 return sign * score + y
 
             width = _width(exponent, 1.0 / (b + np.sqrt(b)) if sign < 0 else 1.0 / (1.0 + np.sqrt(b)))
-            found[side] = t * _integral(exponent, factor, width)
-    return found.reshape(shape)
+            slope[side] = t * _integral(exponent, factor, width)
+    return slope.reshape(shape)
 
 
 def t_slope(nu: np.ndarray, t: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ def t_slope(nu: np.ndarray, t: np.ndarray) -> np.ndarray:
     shape = np.shape(t)
     nu, t = (np.asarray(x, float).ravel() for x in (nu, t))
     size = np.abs(t)
-    found = np.zeros_like(size)
+    slope = np.zeros_like(size)
     constant = digamma((nu + 1.0) / 2.0) - digamma(nu / 2.0) - 1.0 / nu
     for side, inner in ((size < 1.5, True), (size >= 1.5, False)):
         if not side.any():
@@ -110,7 +110,7 @@ def t_slope(nu: np.ndarray, t: np.ndarray) -> np.ndarray:
             return -(n + 1.0) / 2.0 * (np.log1p(s * s / n) - np.log1p(x * x / n))
 
         if inner:
-            found[side] = -_integral(log_ratio, score, x)
+            slope[side] = -_integral(log_ratio, score, x)
         else:  # s = x e^y
 
             def exponent(y, x=x, log_ratio=log_ratio):
@@ -119,8 +119,8 @@ def t_slope(nu: np.ndarray, t: np.ndarray) -> np.ndarray:
             def factor(y, x=x, score=score):
                 return score(x * np.exp(np.minimum(y, 300.0)))
 
-            found[side] = x * _integral(exponent, factor, _width(exponent, 1.0 / (1.0 + n)))
-    return (np.sign(t) * found).reshape(shape)
+            slope[side] = x * _integral(exponent, factor, _width(exponent, 1.0 / (1.0 + n)))
+    return (np.sign(t) * slope).reshape(shape)
 
 
 def _no_second_derivative(t, out, *args):
@@ -143,7 +143,7 @@ def _sample_row(name: str, slope) -> None:
         infer=lambda a, z: (z.shape, z.dtype),
         evaluate=lambda a, z: np.array(z),
         jvp=lambda t, out, a, z: _moved(name, t, a, z),
-        batch=_in_front,
+        leads=Leads(_in_front),
     )
     row(
         f"{name}_slope",
@@ -151,7 +151,7 @@ def _sample_row(name: str, slope) -> None:
         infer=lambda a, z: (z.shape, z.dtype),
         evaluate=lambda a, z: slope(a, z).astype(np.asarray(z).dtype),
         jvp=_no_second_derivative,
-        batch=_in_front,
+        leads=Leads(_in_front),
         cost=1000.0,
     )
 

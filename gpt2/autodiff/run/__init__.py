@@ -1,1 +1,1 @@
-"""Serves emitted programs while they run: threads, kernels, memory used again, remembered measurements."""
+"""The runtime of emitted programs: threads, kernels, recycled memory, remembered measurements."""

@@ -36,7 +36,7 @@ def axpby(alpha: float, x: np.ndarray, beta: float, y: np.ndarray, scratch: np.n
 
 @cache
 def _blas(char: str) -> Callable[..., None] | None:
-    """OpenBLAS's saxpby or daxpby; None if there is none, or if what it rounds to depends on the place."""
+    """OpenBLAS's saxpby or daxpby; None if missing, or if its rounding depends on an entry's position."""
     library = numpys_blas()
     if library is None or library.internal_api != "openblas" or char not in "fd":
         return None

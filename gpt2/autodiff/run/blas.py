@@ -50,7 +50,7 @@ def blas_kernels() -> str:
     """The family of processors whose kernels NumPy's OpenBLAS has loaded, "SkylakeX" or "Haswell" say; empty
     for another BLAS.
 
-    OPENBLAS_CORETYPE, set before NumPy is imported, names others. Products are rounded otherwise by others.
+    OPENBLAS_CORETYPE, set before NumPy is imported, chooses others, which may round products differently.
 
         >>> isinstance(ad.blas_kernels(), str)
         True

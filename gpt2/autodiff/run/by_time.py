@@ -1,11 +1,11 @@
-"""Ways to do the same thing, of which the fastest is found by timing them on real calls, in turn.
+"""Chooses the fastest of several ways to do the same thing, by timing them on real calls, in turn.
 
     trials = Trials("rows.json", ("alone", "shared"))
     trials.run(key, lambda way: ...)
 
-All ways have to give the same bits. Each is timed SAMPLES times for a key; what counts is its shortest time.
-What calls `sample` itself can say that something disturbed a sample, which then does not count. Where hardly
-any is good, what was found serves this process and is not written down.
+All ways have to give the same bits. Each is timed SAMPLES times for a key; its shortest time counts. A caller
+of `sample` can report a sample as disturbed, which then does not count. If too few samples are good, the
+choice holds for this process and is not written down.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .remembered import Choices
 
 SAMPLES = 5
 ATTEMPTS = 3 * SAMPLES  # of a way, samples that do not count included
-SURE, DAYS = 3, 30  # processes that have to find the same before it is believed, and for how long it is
+SURE, DAYS = 3, 30  # processes that have to agree before a choice is trusted, and for how long it is
 
 
 class Samples:
@@ -29,7 +29,7 @@ class Samples:
         self.times: dict[str, list[float]] = {way: [] for way in ways}
         self.disturbed: dict[str, list[float]] = {way: [] for way in self.times}
 
-    def next(self, *given: Any) -> str:
+    def next(self, *args: Any) -> str:
         """The way that has been tried least."""
         return min(self.times, key=lambda way: len(self.times[way]) + len(self.disturbed[way]))
 
@@ -70,7 +70,7 @@ class Trials:
         key: tuple,
         begin: Callable[..., Samples],
         timed: Callable[..., tuple[float, bool]],
-        *given: Any,
+        *args: Any,
     ) -> None:
         """Take one sample, and choose where there are enough.
 
@@ -80,9 +80,9 @@ class Trials:
         with self._lock:
             samples = self.open.get(key)
             if samples is None:
-                samples = self.open[key] = begin(*given)
-            way = samples.next(*given)
-        took = timed(way, *given)
+                samples = self.open[key] = begin(*args)
+            way = samples.next(*args)
+        took = timed(way, *args)
         with self._lock:
             samples.add(way, *took)
             best = samples.best()

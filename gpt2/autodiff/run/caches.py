@@ -1,7 +1,6 @@
-"""How much cache a core has, of which the sizes of blocks are made.
+"""The cache size of a core, from which sizes of blocks are derived.
 
-Linux says it of every core in /sys. Where the system does not, or not in this way, UNKNOWN is taken: blocks
-are then smaller than some processors would have them, and larger than others would.
+Linux lists it for each core in /sys; elsewhere it is taken to be UNKNOWN.
 """
 
 from __future__ import annotations
@@ -12,33 +11,33 @@ from pathlib import Path
 
 SYSTEM = Path("/sys/devices/system/cpu")
 UNKNOWN = 4 << 20
-NAME = "GPT2_AD_CACHE"  # the environment variable that says it instead
+NAME = "GPT2_AD_CACHE"  # the environment variable that overrides it
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @cache
 def cache_bytes() -> int:
-    """Bytes of cache for one core: the largest that it has, and of one that several cores share its part.
+    """Bytes of cache for one core: its largest cache, divided by the number of cores that share it.
 
-    Linux says that; elsewhere it is taken to be 4 MiB. The environment variable
-    GPT2_AD_CACHE, a number of bytes, has the last word. Of several kinds of cores the least counts.
+    Read from Linux's /sys; elsewhere it is taken to be 4 MiB. The environment variable GPT2_AD_CACHE, a
+    number of bytes, overrides it. Among several kinds of cores the smallest value counts.
 
     Blocks of elementwise work and of AdamW are cut to fit: the same on any number of threads, but perhaps not
-    on another machine, where a sum over blocks may then be rounded otherwise.
+    on another machine, where a sum over blocks may then be rounded differently.
 
         >>> ad.cache_bytes() > 0
         True
     """
-    said = os.environ.get(NAME)
-    if said:
-        if not said.isdecimal() or not int(said):
-            raise ValueError(f"{NAME} is {said!r}, expected a number of bytes")
-        return int(said)
-    return said_by_system(SYSTEM) or UNKNOWN
+    setting = os.environ.get(NAME)
+    if setting:
+        if not setting.isdecimal() or not int(setting):
+            raise ValueError(f"{NAME} is {setting!r}, expected a number of bytes")
+        return int(setting)
+    return read_from_system(SYSTEM) or UNKNOWN
 
 
-def said_by_system(root: Path) -> int | None:
-    """The least of what the cores have, from a folder such as Linux's; None where any of it is missing."""
+def read_from_system(root: Path) -> int | None:
+    """The smallest value of all cores, from a folder such as Linux's; None if anything is missing there."""
     try:
         cores = [
             folder for folder in root.iterdir() if folder.name[:3] == "cpu" and folder.name[3:].isdecimal()
@@ -52,13 +51,13 @@ def said_by_system(root: Path) -> int | None:
 
 
 def _of_core(folder: Path) -> int:
-    """The largest cache that a core has, its own or its part of a shared one."""
-    found = [0]
+    """The largest cache of a core, its own or its part of a shared one."""
+    sizes = [0]
     for one in folder.glob("index*"):
         if _text(one / "type") in ("Data", "Unified"):
             size = _text(one / "size")
-            found.append(int(size[:-1]) * UNITS[size[-1]] // _count(_text(one / "shared_cpu_list")))
-    return max(found)
+            sizes.append(int(size[:-1]) * UNITS[size[-1]] // _count(_text(one / "shared_cpu_list")))
+    return max(sizes)
 
 
 def _text(path: Path) -> str:
@@ -76,8 +75,7 @@ def in_cache(width: int, least: int, most: int) -> int:
 
     width         bytes of an element, in all arrays that are in use at once: they fill half of a core's
                   cache at most
-    least, most   powers of two: below the one calls cost more than what they do, beyond the other nothing is
-                  gained
+    least, most   powers of two: below `least` calls cost more than their work, above `most` nothing is gained
 
         >>> block = ad.in_cache(2 * 4, least=1 << 14, most=1 << 20)
         >>> 1 << 14 <= block <= 1 << 20

@@ -36,8 +36,7 @@ MOST_PIECES = 8
 def spread(function: Callable, out: np.ndarray, *args: np.ndarray | float) -> None:
     """function(*args, out=out), which goes element by element, in pieces along one axis and on all threads.
 
-    For arrays whose rows are not those of their neighbours in the program, so that they are in no region with
-    them. The pieces are the same for any number of threads.
+    For ops that are in no region with others. The pieces are the same for any number of threads.
     """
     count = min(MOST_PIECES, out.size // PIECE)
     if count < 2 or not all(_reads_its_own(x, out) for x in args):
@@ -74,8 +73,8 @@ def _reads_its_own(x: np.ndarray | float, out: np.ndarray) -> bool:
 
 
 def negated(x: np.ndarray, *, out: np.ndarray) -> np.ndarray:
-    """np.negative(x, out=out), at the same bits, for an out with gaps in memory: NumPy 2.4.6 takes other
-    elements of x there, where x has steps of 16 bytes, or of 64 if its elements have 8.
+    """np.negative(x, out=out), at the same bits, for an out with gaps in memory: NumPy 2.4.6 reads wrong
+    elements of x there, where x has strides of 16 bytes, or of 64 if its elements have 8.
     """
     return np.subtract(0, x, out=out) if out.dtype.kind == "u" else np.multiply(x, -1, out=out)
 
@@ -101,7 +100,7 @@ def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     """out[...] = table[index], without the temporary array that NumPy's indexing makes."""
     index = np.asarray(index)  # a constant may be a plain number
     if index.size and index.dtype.kind in "iu" and index.min() >= 0 and index.max() < len(table):
-        # they were looked at, and only "clip" writes straight to out
+        # indices are in range, and only "clip" writes straight to out
         np.take(table, index, axis=0, out=out, mode="clip")
     else:
         out[...] = table[index]  # negative indices, and NumPy's own error for those out of range

@@ -1,4 +1,4 @@
-"""What a call of a program works in: an arena, and scratch blocks for each thread.
+"""The working memory of a program's call: an arena, and scratch blocks for each thread.
 
 Functions that a program calls many times (emit/calls.py) work in a part of its arena, and in its scratch
 blocks: only one of them runs at a time.
@@ -18,35 +18,35 @@ def rounded(nbytes: int) -> int:
     return -(-max(nbytes, 1) // ALIGN) * ALIGN
 
 
-def stretches(arena: np.ndarray, layout: list[tuple]) -> list[np.ndarray]:
+def arena_views(arena: np.ndarray, layout: list[tuple]) -> list[np.ndarray]:
     """The arrays that lie in an arena: one for each (offset, dtype, shape)."""
     return [np.ndarray(shape, dtype, arena, offset) for offset, dtype, shape in layout]
 
 
-def cuts(owners: Sequence[np.ndarray], layout: Sequence[tuple[int, tuple]]) -> list[np.ndarray]:
+def views_by_steps(owners: Sequence[np.ndarray], layout: Sequence[tuple[int, tuple]]) -> list[np.ndarray]:
     """Views of arrays: one for each (number of the array, steps that lead to the view).
 
-    A step is a method of arrays and what it is given.
+    A step is a method of arrays and its argument.
     """
-    found = []
+    views = []
     for k, steps in layout:
         x = owners[k]
-        for method, how in steps:
-            x = method(x, how)
-        found.append(x)
-    return found
+        for method, argument in steps:
+            x = method(x, argument)
+        views.append(x)
+    return views
 
 
-def rows_of_cuts(
+def rows_of_views(
     owners: Sequence[np.ndarray], layout: Sequence[Sequence[tuple[int, tuple]]]
 ) -> list[list[np.ndarray]]:
-    """The same row by row."""
-    return [cuts(owners, row) for row in layout]
+    """views_by_steps for each row of a layout."""
+    return [views_by_steps(owners, row) for row in layout]
 
 
 @dataclass(eq=False)
 class Needs:
-    """The memory that a function asks for.
+    """The memory that a function needs.
 
     setup        makes views of an arena of `arena_bytes`
     regions      (blocks, slot shapes) of each region of row blocks, in order
@@ -59,7 +59,7 @@ class Needs:
     calls: Sequence[tuple[Needs, int]] = field(default_factory=tuple)
 
     def scratch_bytes(self) -> int:
-        """Of the block that serves all regions of a thread."""
+        """Bytes of a thread's block, which serves all regions."""
         own = max([_slot_offsets(r)[1] for r in self.regions], default=0)
         return max([own, *{id(n): n.scratch_bytes() for n, _ in self.calls}.values()])
 

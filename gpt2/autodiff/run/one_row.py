@@ -5,7 +5,7 @@ a transpose, as of a linear layer's weight), BLAS's product of matrix and vector
 dot products are as fast. The columns are shared out over the pool, in pieces: a thread that wakes up late
 does fewer of them. Each is added up by itself, so neither pieces nor threads change a bit.
 
-Whether the others are worth waking hangs on how much faster several cores read than one, and is measured
+Whether other threads are worth waking depends on how much faster several cores read than one, and is measured
 (by_time.py), for each size of matrix.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 from .by_time import Trials
 
 PIECE = 1 << 21  # bytes of the matrix that a thread takes at a time
-# Bytes of a matrix below which it is not tried: waking the others takes some 60 us, and a core reads this in
-# less. Where one core reads nearly as fast as the memory gives (27 of 31 GB/s) 40 MB gain a tenth at most.
+# Bytes of a matrix below which one thread computes it: waking others takes some 60 us, and a core reads this
+# in less. Where one core nearly reaches the memory's bandwidth (27 of 31 GB/s) 40 MB gain a tenth at most.
 SHARE_FROM = 1 << 20
 
 trials = Trials("rows.json", ("alone", "shared"))

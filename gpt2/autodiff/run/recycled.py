@@ -1,4 +1,4 @@
-"""Uses the memory of earlier results again, once they are released."""
+"""Reuses the memory of earlier results, once they are released."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import Any
 
 import numpy as np
 
-FEW, MOST = 4, 256  # result arrays kept to be used again: at first, and if that many are needed at once
+FEW, MOST = 4, 256  # result arrays kept for reuse: at first, and if that many are needed at once
 ROUND = 16  # results, beside four for each array kept, after which arrays that were not needed are given back
-# Bytes of a result from which arrays are used again. Up to 32 KiB a new one is made as quickly as a used one
-# is checked, but a program with buffers of its own is to allocate nothing.
+# Bytes of a result from which arrays are reused. Up to 32 KiB allocating is as fast as checking an old array,
+# but a compiled program should allocate nothing.
 RECYCLE_FROM = 512
 
 
 class Recycled:
-    """Hands out arrays of one shape and dtype; one that was released is used again.
+    """Returns arrays of one shape and dtype, reusing those that were released.
 
-    A view keeps its base alive, so counting references to the owner is enough. That makes
-    a result safe for as long as anybody can see it, and makes a training loop allocate nothing after its
-    first steps.
+    A view keeps its base alive, so counting references to the owner is enough: a result is safe as long as it
+    is referenced, and a training loop allocates nothing after its first steps.
 
-    At first FEW arrays are kept for another time. Who comes back for more than that (a model whose layers are
-    one program) finds more kept from the second time on; those unused for a while are given back.
+    At first FEW arrays are kept. A caller that needs more at once (a model whose layers are one program)
+    finds more kept from the second time on; those unused for a while are released.
     """
 
     __slots__ = ("shape", "dtype", "arrays", "limit", "missed", "reach", "left", "many")
@@ -34,14 +33,14 @@ class Recycled:
         self.arrays: list[np.ndarray] = []
         self.limit = FEW  # arrays to keep
         self.missed = 0  # arrays made and not kept since one was used again
-        self.reach = 0  # how many of the kept ones were in use at once, since `left` was set
-        self.left = ROUND  # calls until those that were not are given back
-        self.many = False  # whether any of this is to be looked at
+        self.reach = 0  # most arrays in use at once since `left` was set
+        self.left = ROUND  # calls until unused arrays are released
+        self.many = False  # whether to count at all
 
-    def taker(self) -> Callable[[], np.ndarray]:
+    def allocator(self) -> Callable[[], np.ndarray]:
         """The function to call for an array."""
-        made = functools.partial(np.empty, self.shape, self.dtype)
-        return made if made().nbytes < RECYCLE_FROM else self.take
+        new = functools.partial(np.empty, self.shape, self.dtype)
+        return new if new().nbytes < RECYCLE_FROM else self.take
 
     def take(self) -> np.ndarray:
         """An array without another owner: one that was used before, or a new one."""
@@ -50,7 +49,7 @@ class Recycled:
                 break
         else:
             return self._new()
-        # whoever held it may have given it another shape, or made it read-only
+        # a caller may have given it another shape, or made it read-only
         if not (a.shape == self.shape and a.dtype is self.dtype and a.flags.carray):
             self.arrays = [b for b in self.arrays if b is not a]
             return self.take()
@@ -81,7 +80,7 @@ class Recycled:
 
 
 def _probe() -> int:
-    """What getrefcount says, inside `take`, of an array that only its recycler holds."""
+    """What getrefcount returns, inside `take`, for an array that only its recycler holds."""
     counts: list[int] = []
     r = Recycled((1,), np.float64)
     r.arrays.append(np.empty(1))

@@ -1,18 +1,17 @@
-"""Keeps what was chosen by measuring: for the process and, once a folder is named, on this machine.
+"""Remembers choices made by measuring: for the process and, once a folder is named, on this machine.
 
     ways = Choices("products.json", ("rows", "columns"))
     ways.get(key)        what was chosen for this key, by this process or an earlier one; None: measure it
-    ways.put(key, way)   what a measurement came to; keep=False: for this process alone
-    remember(folder)     of all choices: read the files in this folder, and write to them what is chosen
+    ways.put(key, way)   the result of a measurement; keep=False: for this process alone
+    remember(folder)     read the files in this folder, and write choices to them from now on
     forget()
 
-A file holds an object for each machine, {machine: {key: [value, votes, day]}}. Choices decide how fast a
-program is and not whether it is right, so a file that cannot be read, or is damaged, counts as empty, and one
-that cannot be written is done without.
+A file holds an object for each machine, {machine: {key: [value, votes, day]}}. Choices affect speed and not
+results, so a file that is unreadable or damaged counts as empty, and an unwritable one is ignored.
 
-No measurement is trusted for ever: it may have met the machine at a bad time. A choice is used without
-measuring once as many processes as it asks for have come to it, each on its own; one that comes to another
-takes a vote away. After so many days it is measured again.
+A single measurement is not trusted: the machine may have been busy. A choice is used without measuring once
+`sure` processes have agreed on it independently; one that disagrees takes a vote away. After `days` days it
+is measured again.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def remember(folder: str | os.PathLike) -> None:
     folder   a path; it is made when there is something to keep. A later process that calls remember(folder)
              on the same machine, with the same NumPy, need not measure again
 
-    Never raises: a folder that cannot be written to is done without, a damaged file counts as empty.
+    Never raises: an unwritable folder is ignored, a damaged file counts as empty.
 
         >>> ad.remember("timings")
     """
@@ -50,7 +49,7 @@ def remember(folder: str | os.PathLike) -> None:
 
 
 def forget() -> None:
-    """Choose anew, and write nothing: for tests and measurements."""
+    """Drop all choices, and write none: for tests and measurements."""
     global _folder
     _folder = None
     for choices in _all:
@@ -61,8 +60,8 @@ class Choices:
     """Choices of one kind.
 
     name      of the file
-    values    what may be chosen, texts, and anything else in the file is passed over; None: any text
-    software  () -> the text of what they depend on, besides the key, the processor and NumPy
+    values    texts that may be chosen, anything else in the file is ignored; None: any text
+    software  () -> a text of what choices depend on, besides the key, the processor and NumPy
     sure      votes from which on an earlier choice is used without measuring
     days      after which it is measured again; None: never
 
@@ -83,33 +82,33 @@ class Choices:
     ):
         self.name, self.values, self.software = name, values, software
         self.sure, self.days = sure, days
-        self.made: dict[tuple, str] = {}
-        self.unwritten: dict[str, str] = {}  # of those made here: what is to go to the file
-        self.earlier: dict[str, str] = {}  # of the file, where it can be trusted
+        self.by_key: dict[tuple, str] = {}
+        self.unwritten: dict[str, str] = {}  # choices of this process that are not in the file yet
+        self.earlier: dict[str, str] = {}  # trusted choices of the file
         self.lock = threading.Lock()
         _all.append(self)
         self.read()
 
     def get(self, key: tuple) -> str | None:
         """The choice for this key; None where there is none, or where it should be measured again."""
-        value = self.made.get(key)
+        value = self.by_key.get(key)
         if value is None and self.earlier:
             value = self.earlier.get(_text(key))
             if value is not None:
-                self.made[key] = value  # the next time without the text
+                self.by_key[key] = value  # the text of the key takes time
         return value
 
     def put(self, key: tuple, value: str, keep: bool = True) -> None:
-        """Choose, and write it down where a folder is named and the choice is good enough to keep."""
+        """Choose, and write it to the file if a folder is named and the choice is to be kept."""
         with self.lock:
-            self.made[key] = value
+            self.by_key[key] = value
             if keep:
                 self.unwritten[_text(key)] = value
                 self._save()
 
     def clear(self) -> None:
         """Forget all choices of this kind."""
-        self.made.clear()
+        self.by_key.clear()
         self.unwritten.clear()
         self.earlier = {}
 
@@ -125,15 +124,15 @@ class Choices:
         return " ".join(filter(None, parts))
 
     def read(self) -> None:
-        """Take up what earlier processes found; what this one has chosen stays."""
+        """Read the choices of earlier processes; those of this one stay."""
         if _folder is not None:
-            found = self._stored(_folder / self.name)
-            known = found.get(self.machine(), {}) if found else {}
+            stored = self._stored(_folder / self.name)
+            known = stored.get(self.machine(), {}) if stored else {}
             votes = {key: self._vote(entry) for key, entry in known.items()}
             self.earlier = {key: vote[0] for key, vote in votes.items() if vote and self._trusted(*vote)}
 
     def _vote(self, entry) -> tuple[str, int, int] | None:
-        """(value, votes, day) of what a file holds; None for something else."""
+        """(value, votes, day) of an entry in the file; None if it is malformed."""
         match entry:
             case [str(value), int(votes), int(day)] if self.values is None or value in self.values:
                 return value, votes, day
@@ -147,18 +146,18 @@ class Choices:
         before = self._vote(entry)
         if before is None:
             return [value, 1, today()]
-        kept, votes, _ = before
-        if kept == value:
+        stored, votes, _ = before
+        if stored == value:
             return [value, min(votes + 1, self.sure), today()]
-        return [kept, votes - 1, today()] if votes > 1 else [value, 1, today()]
+        return [stored, votes - 1, today()] if votes > 1 else [value, 1, today()]
 
     def _stored(self, path: Path) -> dict[str, dict]:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            stored = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):  # the last where brackets are nested without end
             return {}
-        fine = isinstance(found, dict) and all(isinstance(v, dict) for v in found.values())
-        return found if fine else {}
+        fine = isinstance(stored, dict) and all(isinstance(v, dict) for v in stored.values())
+        return stored if fine else {}
 
     def _save(self) -> None:
         if _folder is None:
@@ -183,7 +182,7 @@ def today() -> int:
 
 @cache
 def _version() -> str:
-    """NumPy's version, without importing it: what it does when it is loaded may be what is to be chosen."""
+    """NumPy's version, without importing it: a choice may be about how to load it."""
     try:
         return importlib.metadata.version("numpy")
     except importlib.metadata.PackageNotFoundError:
@@ -195,7 +194,7 @@ def _text(key: tuple) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing: who reads meanwhile finds the old file. What a killed writer left goes."""
+    """Write a file atomically; delete temporary files of killed processes."""
     for left in path.parent.glob(f"{path.name}.*.tmp"):
         with suppress(OSError):
             if left.stat().st_mtime < time.time() - 60:
@@ -212,7 +211,7 @@ def _write(path: Path, text: str) -> None:
 
 @cache
 def processor() -> str:
-    """The processor's name, as far as the system tells it; empty where it does not.
+    """The processor's name; empty if the system does not name it.
 
     >>> isinstance(ad.processor(), str)
     True

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-LONGEST = 15  # elements of a last axis
+LONGEST = 15  # elements at most of a last axis
 FEW_COLUMNS = 4  # of elementwise functions, which gain less
 MOST_COLUMNS = 32  # of extremes, for which NumPy needs as long for a row of 20 as for one of 60
 FEWEST = 64  # rows, below which a call for every column costs more
-AGAIN = 8  # times that a column is read, from which it is worth a copy without gaps
+AGAIN = 8  # reads of a column, from which a contiguous copy pays
 IN_ORDER = 7  # elements that NumPy adds up one after the other, where more are added in pairs
 TOGETHER = 1 << 14  # products that are in memory at once
 AT_ONCE = 4096  # rows whose sums in pairs are in memory at once
@@ -56,7 +56,7 @@ def sum_products(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
 
 
 class _Scratch(threading.local):
-    """Memory of a thread for sums on the way."""
+    """A thread's memory for partial sums."""
 
     def __init__(self):
         dtypes = np.dtype(np.float32), np.dtype(np.float64)
@@ -134,7 +134,7 @@ def put_where(out: np.ndarray, value: np.ndarray | float, where: np.ndarray) -> 
 
 
 def _column(a: np.ndarray | float, k: int) -> np.ndarray | float:
-    """What meets column k."""
+    """The part of a that broadcasts against column k."""
     if not isinstance(a, np.ndarray) or a.ndim == 0:
         return a
     return a[..., 0 if a.shape[-1] == 1 else k]

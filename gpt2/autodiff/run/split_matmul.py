@@ -2,18 +2,17 @@
 
 Where the second operand is a transpose, (N, K) in memory, columns may also be made as the rows of
 b.T @ a.T, and put in their place afterwards ("turned"): OpenBLAS then reads the larger operand as it lies.
-With 256 rows and weights of 16 MB that takes 0.9 of the time, what is moved at the end included.
+With 256 rows and weights of 16 MB that takes 0.9 of the time, the final move included.
 
-A way is taken only if it keeps every bit of the whole product, so that neither the choice nor the number of
-threads changes what a program computes. Which cuts do depends on the kernels that BLAS picks for this
+A way is used only if it keeps every bit of the whole product, so that neither the choice nor the number of
+threads changes results. Which cuts do depends on the kernels that BLAS picks for this
 processor: OpenBLAS's for AVX-512 keep the bits of float32 products cut at multiples of 48 rows or columns,
 its kernels for Haswell and Zen only of those cut by rows. So a way is tried on random numbers, once for each
 kind of product, before it is used.
 
-Of the ways that hold, the fastest is found on real calls (by_time.py): each product of the first steps is one
-sample. A sample in which one of the threads was kept from its core, by another program say, is not counted.
-What was found in quiet is kept (remembered.py) for this machine and this kernel, and believed once SURE
-processes have found the same.
+Of the ways that keep the bits, the fastest is chosen on real calls (by_time.py): each product of the first
+steps is one sample. A sample in which a thread lost its core, to another program say, is not counted. The
+choice is remembered (remembered.py) for this machine and this kernel, and trusted once SURE processes agree.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from .blas import blas_kernels
 from .by_time import Samples, Trials
 from .caches import in_cache
 
-# A thread that did not run for a larger part of its time, and for more seconds, was kept from its core.
+# A thread that was off its core for a larger part of its time, and for more seconds, was disturbed.
 AWAY, AWAY_S = 0.1, 50e-6
 # Multiply-adds. Below, waking a thread costs more than it saves; up to four times as many, doing the product
 # whole is one of the ways.
@@ -60,7 +59,7 @@ STRIP, APART = 64, 16
 
 
 def _chosen_among() -> str:
-    """What a choice depends on: the kernels, and which ways there were to choose from."""
+    """What a choice depends on: the kernels, and the ways to choose from."""
     kernels = f"OpenBLAS kernels for {blas_kernels()}" if blas_kernels() else ""
     return f"{kernels}, {', '.join(WAYS)}"
 
@@ -130,11 +129,11 @@ def _piece(way: str, s: slice, a, b, out) -> None:
     elif way == "columns":
         np.matmul(a, b[:, s], out=out[:, s])
     else:
-        made = _turned(s.stop - s.start, len(a), out.dtype)
-        np.matmul(b[:, s].T, a.T, out=made)
+        turned = _turned(s.stop - s.start, len(a), out.dtype)
+        np.matmul(b[:, s].T, a.T, out=turned)
         part = out[:, s]
-        for j in range(0, len(made), STRIP):
-            part[:, j : j + STRIP] = made[j : j + STRIP].T
+        for j in range(0, len(turned), STRIP):
+            part[:, j : j + STRIP] = turned[j : j + STRIP].T
 
 
 def _turned(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
@@ -220,9 +219,9 @@ class _CheckBudget:
 
     def watch(self, check: Callable[..., bool], *args) -> bool:
         begin = time.perf_counter()
-        found = check(*args)
+        passed = check(*args)
         self.spent += time.perf_counter() - begin
-        return found
+        return passed
 
 
 _check_budget = _CheckBudget()
@@ -231,29 +230,28 @@ _check_budget = _CheckBudget()
 class _Trial(Samples):
     """The times of each way that keeps the bits of one kind of product.
 
-    What has not been checked for that is `unchecked`: cuts by rows and by columns are checked at once, turned
-    products when there is time for it.
+    Cuts by rows and by columns are checked at once, turned products (`unchecked`) when the budget allows it.
     """
 
     def __init__(self, a, b, out, threads: int):
         M, N = out.shape
         by_rows = ("even rows", "rows") if _evens_out(M, _count(M * N * a.shape[1], threads)) else ("rows",)
         large = out.nbytes >= LARGE  # not timed
-        found: list[str] = []
-        for ways in (by_rows, ("columns",)) if M > N else (("columns",), by_rows):
-            if not (large and found):
-                held = (way for way in ways if keeps_bits(way, a, b, out, threads))
-                found += itertools.islice(held, 1)
-        self.unchecked = ["turned"] if _may_turn(b, out, threads) and not (large and found) else []
+        ways: list[str] = []
+        for cuts in (by_rows, ("columns",)) if M > N else (("columns",), by_rows):
+            if not (large and ways):
+                held = (way for way in cuts if keeps_bits(way, a, b, out, threads))
+                ways += itertools.islice(held, 1)
+        self.unchecked = ["turned"] if _may_turn(b, out, threads) and not (large and ways) else []
         if not large and M * N * a.shape[1] < 4 * SPLIT_FROM:
-            found.append("whole")
-        super().__init__(found or ["whole"])
+            ways.append("whole")
+        super().__init__(ways or ["whole"])
 
-    def next(self, *given) -> str:
-        """The way that has been tried least, of those that are checked by now."""
+    def next(self, *args) -> str:
+        """The least tried way, of those that are checked by now."""
         if self.unchecked and _check_budget.allows():
             way = self.unchecked.pop()
-            if _check_budget.watch(keeps_bits, way, *given):
+            if _check_budget.watch(keeps_bits, way, *args):
                 self.times[way], self.disturbed[way] = [], []
         return super().next()
 
@@ -262,13 +260,13 @@ class _Trial(Samples):
 
 
 def _try(key: tuple, a, b, out, threads: int, share):
-    timed = lambda way, *given: _timed(way, a, b, out, threads, share)  # noqa: E731
+    timed = lambda way, *args: _timed(way, a, b, out, threads, share)  # noqa: E731
     trials.sample(key, _Trial, timed, a, b, out, threads)
     return out
 
 
 def _timed(way: str, a, b, out, threads: int, share) -> tuple[float, bool]:
-    """Seconds of the product in this way, and whether one of the threads was kept from its core meanwhile."""
+    """Seconds of the product in this way, and whether one of the threads lost its core meanwhile."""
     away: list[float] = []
 
     def watched(job: Callable[[int], None]) -> None:

@@ -124,14 +124,14 @@ def run_on_threads(job: Callable[[int], None]) -> None:
 
 
 def run_apart(job: Callable[[int], None]) -> None:
-    """run_on_threads(job) for jobs that are large: what one of them computes stays on its own thread.
+    """run_on_threads(job) for large jobs: products and regions inside a job stay on its thread.
 
     Meanwhile get_threads() is 1 in the whole process, so that no region or product inside is shared out. That
     changes no bit of what they compute, as the module's text says.
 
-        >>> found = []
-        >>> ad.run_apart(found.append)
-        >>> sorted(found) == list(range(ad.get_threads()))
+        >>> indices = []
+        >>> ad.run_apart(indices.append)
+        >>> sorted(indices) == list(range(ad.get_threads()))
         True
     """
     global count

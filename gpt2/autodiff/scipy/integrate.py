@@ -1,10 +1,10 @@
 """scipy.integrate: solutions of ordinary differential equations, with their derivatives.
 
-discrete   the steps that the solver takes are differentiated, their lengths being constants: the exact
-           derivative of the numbers that it gives. solve_ivp with RK45 and RK23, compiled as one loop
-adjoint    SciPy's solver runs as it is, and the gradient is the solution of another equation, which runs
-           back in time: as exact as the tolerances, and nothing of the way forward is kept but the
-           results. odeint, and solve_ivp with every method
+discrete   the solver's steps are differentiated, with their lengths as constants: the exact derivative of the
+           computed numbers. solve_ivp with RK45 and RK23, compiled as one loop
+adjoint    SciPy's solver runs as it is, and the gradient is the solution of another equation, integrated
+           backwards in time: accurate to the tolerances, and only the results are kept. odeint, and
+           solve_ivp with every method
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..record.value import Recorded, value_of
 from ..transforms.forward import jvp
 from ..transforms.vjp import vjp
 from ..tree import flatten, unflatten
-from .passing import Result, is_recorded, not_like_this, ours, passed_on
+from .passing import Result, is_recorded, ours, scipy_value, unsupported_option
 
 STEPPED = {"RK45": _scipy.RK45, "RK23": _scipy.RK23}  # whose steps are differentiated
 SAFETY, LEAST, MOST = 0.9, 0.2, 10.0  # how far a step may change the next one's length; SciPy's numbers
@@ -38,7 +38,7 @@ KEPT = 32  # steps between two results of which the backward keeps the state
 
 
 def __getattr__(name: str) -> Any:
-    return passed_on(_scipy, name)
+    return scipy_value(_scipy, name)
 
 
 def __dir__() -> list[str]:
@@ -54,12 +54,12 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: Any = -1) -> Any:
 def cumulative_trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: Any = -1, initial: Any = None) -> Any:
     y = np.moveaxis(_stacked(y), axis, -1)
     width = dx if x is None else np.diff(x) if np.ndim(x) == 1 else np.diff(np.moveaxis(x, axis, -1))
-    found = np.cumsum(0.5 * width * (y[..., 1:] + y[..., :-1]), axis=-1)
+    total = np.cumsum(0.5 * width * (y[..., 1:] + y[..., :-1]), axis=-1)
     if initial not in (None, 0):
         raise ValueError("`initial` must be `None` or `0`.")
     if initial is not None:
-        found = np.concatenate([found[..., :1] * 0.0, found], axis=-1)
-    return np.moveaxis(found, -1, axis)
+        total = np.concatenate([total[..., :1] * 0.0, total], axis=-1)
+    return np.moveaxis(total, -1, axis)
 
 
 def _stacked(y: Any) -> Any:
@@ -70,21 +70,21 @@ def _stacked(y: Any) -> Any:
 
 
 class BranchingError(AutodiffError):
-    """A right-hand side that is not the same at every state."""
+    """The right-hand side branches on values, so it cannot be recorded once."""
 
 
 class Flow:
-    """The right-hand side of an equation, as the graph of (y, t, *consts) -> dy/dt, and who solves it.
+    """The right-hand side of an equation, as the graph of (y, t, *consts) -> dy/dt, and its solver.
 
     solver   solver(slope, y0, ts) -> the states at ts, of a plain function slope(y, t)
-    between  the same for the two ends of a stretch, as derivatives solve it
+    between  the same for the two ends of an interval, for derivatives
     """
 
     def __init__(self, graph: Graph, solver: Callable, between: Callable):
         self.graph, self.solver, self.between = graph, solver, between
 
     def slope(self, y: Any, t: Any, *consts: Any) -> Any:
-        """On recorded values."""
+        """dy/dt of recorded values."""
         return inline(self.graph, [y, t, *consts])[0]
 
     def solved(self, y0: Any, ts: Any, consts: Sequence) -> Any:
@@ -99,14 +99,15 @@ class Flow:
 
 @custom_vjp
 def _trajectory(flow: Flow, y0: Any, ts: Any, *consts: Any) -> Any:
-    """The states at ts, of which the first is y0."""
+    """The states at ts, the first of which is y0."""
     return flow.solved(y0, ts, consts)
 
 
 @_trajectory.defvjp
 def _trajectory_vjp(dout: Any, out: Any, flow: Flow, y0: Any, ts: Any, *consts: Any) -> tuple:
-    """Backwards from time to time: the state y, its adjoint a, and integrals of a df/dconsts run as one
-    system; at each time the gradient of that row is added to the adjoint. Chen and others 2018.
+    """The adjoint method: from each time to the one before, the state y, its adjoint a, and integrals of
+    a df/dconsts are one system; at each time the gradient of that row is added to the adjoint. Chen and
+    others 2018.
     """
     n = np.shape(y0)[0]
     moves = [np.asarray(value_of(c)).dtype.kind == "f" for c in consts]
@@ -125,16 +126,16 @@ def _trajectory_vjp(dout: Any, out: Any, flow: Flow, y0: Any, ts: Any, *consts: 
     back, _ = _flow("the adjoint equation", backwards, z0, 0.0, consts, flow.between)
 
     def before(carry, x):
-        a, found = carry
+        a, integrals = carry
         y, t, earlier, g = x
-        z = _trajectory(back, np.concatenate([y, a, found]), np.stack([t, earlier]), *consts)[1]
+        z = _trajectory(back, np.concatenate([y, a, integrals]), np.stack([t, earlier]), *consts)[1]
         return (z[n : 2 * n] + g, z[2 * n :]), None
 
     rows = out[1:], ts[1:], ts[:-1], dout[:-1]
     (a, flat), _ = scan(before, (dout[-1], np.zeros(sum(sizes))), rows, reverse=True)
     ends = np.cumsum(sizes)
     parts = [np.reshape(flat[e - s : e], np.shape(c)) if s else None for c, s, e in zip(consts, sizes, ends)]
-    # A row moves along with its own time, and against that of the first
+    # A row's derivative by its own time; below, that by the first time
     _, growth = scan(
         lambda _, x: (0.0, np.dot(flow.slope(x[0], x[1], *consts), x[2])), 0.0, (out[1:], ts[1:], dout[1:])
     )
@@ -144,7 +145,7 @@ def _trajectory_vjp(dout: Any, out: Any, flow: Flow, y0: Any, ts: Any, *consts: 
 
 @_trajectory.defjvp
 def _trajectory_jvp(primals: tuple, tangents: tuple) -> tuple:
-    """A tangent runs beside the state, with the derivative of the slope in its direction."""
+    """State and tangent are solved as one system."""
     (flow, y0, ts, *consts), (_, dy0, dts, *dconsts) = primals, tangents
     n, m = np.shape(y0)[0], len(consts)
     moves = [np.asarray(value_of(c)).dtype.kind == "f" for c in consts]
@@ -161,17 +162,17 @@ def _trajectory_jvp(primals: tuple, tangents: tuple) -> tuple:
 
     pair, _ = _flow("the tangent equation", both, np.zeros(2 * n), 0.0, [*consts, *along], flow.between)
     start = dy0 - flow.slope(y0, ts[0], *consts) * dts[0]
-    found = _trajectory(pair, np.concatenate([y0, start]), ts, *consts, *along)
-    out = found[:, :n]
+    states = _trajectory(pair, np.concatenate([y0, start]), ts, *consts, *along)
+    out = states[:, :n]
     _, moved = scan(
         lambda _, x: (0.0, flow.slope(x[0], x[1], *consts) * x[2]), 0.0, (out[1:], ts[1:], dts[1:])
     )
-    return out, np.concatenate([np.reshape(dy0, (1, n)), found[1:, n:] + moved])
+    return out, np.concatenate([np.reshape(dy0, (1, n)), states[1:, n:] + moved])
 
 
 def _filled(consts: Sequence, moves: Sequence[bool], moving: Sequence) -> list:
-    given = iter(moving)
-    return [next(given) if has else c for c, has in zip(consts, moves)]
+    values = iter(moving)
+    return [next(values) if has else c for c, has in zip(consts, moves)]
 
 
 def _flow(
@@ -183,16 +184,16 @@ def _flow(
     solver: Callable,
     between: Callable | None = None,
 ) -> tuple[Flow, list]:
-    """(the flow of f, what f reads besides y and t: the leaves of params, and values from outside)."""
+    """(the flow of f, its inputs besides y and t: the leaves of params, and captured values)."""
 
     def slope(y, t, params):
         return _vector(name, f(y, t, *params), np.shape(y))
 
     slope.__name__ = getattr(f, "__name__", "f")
     leaves = flatten(params)[0]
-    given = np.asarray(value_of(y)), float(np.asarray(value_of(t)))
+    start = np.asarray(value_of(y)), float(np.asarray(value_of(t)))
     plain = unflatten(flatten(params)[1], [value_of(x) for x in leaves])
-    _, rec = recorded_once(f, lambda: slope(*given, plain), lambda: record(slope, (*given, plain)))
+    _, rec = recorded_once(f, lambda: slope(*start, plain), lambda: record(slope, (*start, plain)))
     if rec is None:
         raise BranchingError(
             f"{name}: the function has to be the same at every state, and it branches on values, draws "
@@ -203,16 +204,16 @@ def _flow(
     return Flow(body_graph(rec), solver, between or solver), list(consts)
 
 
-def _vector(name: str, found: Any, shape: tuple) -> Any:
-    """What a right-hand side gave back, as a vector like the state."""
-    if isinstance(found, (list, tuple)):
-        found = np.stack([np.reshape(v, ()) for v in found])
-    if np.shape(found) == shape:
-        return found
-    if np.size(found) == math.prod(shape):
-        return np.reshape(found, shape)
+def _vector(name: str, slope: Any, shape: tuple) -> Any:
+    """The result of a right-hand side, as a vector like the state."""
+    if isinstance(slope, (list, tuple)):
+        slope = np.stack([np.reshape(v, ()) for v in slope])
+    if np.shape(slope) == shape:
+        return slope
+    if np.size(slope) == math.prod(shape):
+        return np.reshape(slope, shape)
     raise AutodiffError(
-        f"{name}: the function gave values of shape {np.shape(found)} for a state of shape {shape}", here()
+        f"{name}: the function gave values of shape {np.shape(slope)} for a state of shape {shape}", here()
     )
 
 
@@ -220,27 +221,27 @@ def _state(name: str, y0: Any) -> Any:
     """The first state as a vector of floats."""
     y0 = y0 if type(y0) is Recorded else np.stack(y0) if isinstance(y0, (list, tuple)) else np.asarray(y0)
     if y0.dtype.kind == "c":
-        raise not_like_this(name, "of complex states")
+        raise unsupported_option(name, "of complex states")
     if np.ndim(y0) > 1:
         raise ValueError(f"{name}: y0 has shape {np.shape(y0)}, expected a vector")
     return np.reshape(y0.astype(float), (-1,))
 
 
 def _reads_recorded(slope: Callable) -> bool:
-    """Whether a right-hand side gives recorded values, as one does that reads some from outside."""
+    """Whether a right-hand side returns recorded values, as it does if it captures some."""
     return recorder.current() is not None and is_recorded(slope())
 
 
 def _check_plain(name: str, options: dict) -> None:
     for key, value in options.items():
         if is_recorded(value):
-            raise not_like_this(
+            raise unsupported_option(
                 name, f"by {key}=, which is a recorded value here: as a constant it is fine, and"
             )
 
 
 def odeint(func: Callable, y0: Any, t: Any, args: Any = (), *, tfirst: Any = False, **options: Any) -> Any:
-    """SciPy's solver (LSODA), with derivatives by y0, t, args and what func reads from outside."""
+    """SciPy's solver (LSODA), with derivatives by y0, t, args and values that func captures."""
     args = args if isinstance(args, tuple) else (args,)
     start = y0 if is_recorded(y0) else np.atleast_1d(np.asarray(y0, float))
     if not is_recorded((y0, t, args)) and not _reads_recorded(
@@ -250,7 +251,7 @@ def odeint(func: Callable, y0: Any, t: Any, args: Any = (), *, tfirst: Any = Fal
     _check_plain("scipy.integrate.odeint", options)
     for name in ("Dfun", "full_output"):
         if options.pop(name, None):
-            raise not_like_this("scipy.integrate.odeint", f"with {name}=")
+            raise unsupported_option("scipy.integrate.odeint", f"with {name}=")
 
     def slope(y, t, *args):
         return func(t, y, *args) if tfirst else func(y, t, *args)
@@ -304,7 +305,7 @@ class Stepped(NamedTuple):
         return np.minimum(np.minimum(100.0 * h0, h1), min(whole, self.max_step))
 
     def attempt(self, f: Callable, s: dict) -> dict:
-        """One step of the length that the state asks for, taken or to be tried again with a shorter one."""
+        """One step of the length in the state: accepted, or to be repeated with a shorter one."""
         m, t, y = self.method, s["t"], s["y"]
         shortest = 10.0 * np.finfo(float).eps * np.abs(t)
         failed = s["again"] & (s["h"] < shortest)
@@ -405,7 +406,7 @@ def solve_ivp(
     derivative: str | None = None,
     **options: Any,
 ) -> Any:
-    """The states at t_eval, with derivatives by y0, args and what fun reads from outside.
+    """The states at t_eval, with derivatives by y0, args and values that fun captures.
 
     derivative   "discrete" (for RK45 and RK23, and there by default) or "adjoint" (every method; by t_eval
                  too). See the head of this file
@@ -418,14 +419,14 @@ def solve_ivp(
         return _scipy.solve_ivp(
             fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, **options
         )
-    for what, given in (("dense_output=", dense_output), ("events=", events), ("vectorized=", vectorized)):
-        if given:
-            raise not_like_this(name, f"with {what}")
+    for option, value in (("dense_output=", dense_output), ("events=", events), ("vectorized=", vectorized)):
+        if value:
+            raise unsupported_option(name, f"with {option}")
     _check_plain(name, options)
     if is_recorded(t_span):
-        raise not_like_this(name, "by t_span (by t_eval it has one, with derivative='adjoint')")
+        raise unsupported_option(name, "by t_span (by t_eval it has one, with derivative='adjoint')")
     if t_eval is None:
-        raise not_like_this(
+        raise unsupported_option(
             name,
             "without t_eval=, where the number of results depends on values (t_eval=t_span gives both ends)",
         )
@@ -455,12 +456,14 @@ def _check_times(name: str, ts: np.ndarray, start: float, end: float) -> None:
 
 def _discretely(name, fun, start, end, y0, method, ts, args, options) -> Any:
     if method not in STEPPED:
-        raise not_like_this(name, f"with method={method!r} and derivative='discrete' (there is 'adjoint')")
+        raise unsupported_option(
+            name, f"with method={method!r} and derivative='discrete' (there is 'adjoint')"
+        )
     known = {"rtol": 1e-3, "atol": 1e-6, "first_step": None, "max_step": np.inf}
     if unknown := set(options) - set(known):
-        raise not_like_this(name, f"with {', '.join(sorted(unknown))}=")
+        raise unsupported_option(name, f"with {', '.join(sorted(unknown))}=")
     if type(ts) is Recorded:
-        raise not_like_this(name, "by t_eval with derivative='discrete' (there is 'adjoint')")
+        raise unsupported_option(name, "by t_eval with derivative='discrete' (there is 'adjoint')")
     known.update(options)
     known["rtol"] = np.maximum(known["rtol"], 100 * np.finfo(float).eps)
 
@@ -477,10 +480,12 @@ def _adjointly(name, fun, start, end, y0, method, ts, args, options) -> Any:
         sign = 1.0 if ts[-1] > ts[0] else -1.0
         times, inverse = np.unique(sign * ts, return_inverse=True)
         span = ts[0], ts[-1] if last is None else last
-        found = _scipy.solve_ivp(lambda t, y: slope(y, t), span, y0, method, t_eval=sign * times, **options)
-        if not found.success:
-            raise ConvergenceError(f"{name}: {found.message}", math.nan, int(found.nfev))
-        return found.y.T[inverse]
+        solution = _scipy.solve_ivp(
+            lambda t, y: slope(y, t), span, y0, method, t_eval=sign * times, **options
+        )
+        if not solution.success:
+            raise ConvergenceError(f"{name}: {solution.message}", math.nan, int(solution.nfev))
+        return solution.y.T[inverse]
 
     def solver(slope, y0, ts):
         return between(slope, y0, ts, end)

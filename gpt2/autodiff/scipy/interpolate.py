@@ -1,8 +1,8 @@
-"""scipy.interpolate: curves through points at fixed knots, differentiated by where they are read and by the
-values that they go through.
+"""scipy.interpolate: curves at fixed knots, differentiated by the points of evaluation and by the values at
+the knots.
 
-The classes are SciPy's, and have its methods. One that is made of recorded values is a `Piecewise` or a
-`Spline` of this module instead, which can be called, differentiated and integrated.
+The classes are SciPy's, with its methods. Called with recorded values they return a `Piecewise` or a `Spline`
+of this module instead, which can be evaluated, differentiated and integrated.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import scipy.interpolate as _scipy
 from ..errors import unsupported
 from ..record.source_lines import here
 from ..record.value import Recorded
-from .passing import is_recorded, not_like_this, passed_on
+from .passing import is_recorded, scipy_value, unsupported_option
 
 
 def __getattr__(name: str) -> Any:
-    value = passed_on(_scipy, name)
+    value = scipy_value(_scipy, name)
     if isinstance(value, type) and any("__call__" in vars(base) for base in value.__mro__):
         value = globals()[name] = _refusing(value)
     return value
@@ -31,7 +31,7 @@ def __dir__() -> list[str]:
     return dir(_scipy)
 
 
-# ---- Reading a curve -------------------------------------------------------------------------------------
+# ---- Evaluating a curve ----------------------------------------------------------------------------------
 
 
 def _interval(x: Any, knots: np.ndarray) -> Any:
@@ -40,12 +40,12 @@ def _interval(x: Any, knots: np.ndarray) -> Any:
 
 
 def _across(factor: Any, ndim: int) -> Any:
-    """A number for each point, beside values that have so many axes besides."""
+    """A number for each point, with axes appended to broadcast against values of so many axes."""
     return np.reshape(factor, (*np.shape(factor), *(1,) * ndim))
 
 
 def _read(x: Any, first: float, last: float, extrapolate: Any, read: Callable, ndim: int) -> Any:
-    """read(x) inside of the interval, and beyond it what `extrapolate` says."""
+    """read(x) inside of the interval, and outside as `extrapolate` says."""
     if extrapolate == "periodic":
         return read(first + (x - first) % (last - first))
     if extrapolate:
@@ -55,10 +55,10 @@ def _read(x: Any, first: float, last: float, extrapolate: Any, read: Callable, n
 
 
 def nan_slopes(y: Any, points: Sequence, ndim: int) -> Any:
-    """y, whose derivatives by the points are nan where it is nan itself.
+    """y, with derivatives by the points that are nan where y is nan.
 
-    Of several values for each point, which the points are broadcast to, by a factor: arctangents are finite
-    where a point is infinite.
+    With several values for each point nan enters as a factor of arctangents, which are finite where a point
+    is infinite.
     """
     if ndim == 0:
         return y + np.where(np.isnan(y), sum(points) * np.nan, 0.0)
@@ -67,7 +67,7 @@ def nan_slopes(y: Any, points: Sequence, ndim: int) -> Any:
 
 
 def _along(y: Any, ndim: int, axis: int) -> Any:
-    """The axes of the points go where the axis of the values was."""
+    """y with the axes of the points moved to where the axis of the values was."""
     return np.moveaxis(y, range(ndim), range(axis, axis + ndim)) if axis else y
 
 
@@ -126,7 +126,7 @@ class Piecewise:
     def integrate(self, a: Any, b: Any, extrapolate: Any = None) -> Any:
         beyond = self.extrapolate if extrapolate is None else extrapolate
         if beyond == "periodic":
-            raise not_like_this("scipy.interpolate: integrate", "with extrapolate='periodic'")
+            raise unsupported_option("scipy.interpolate: integrate", "with extrapolate='periodic'")
         whole = self.antiderivative()
         return whole(b, extrapolate=beyond) - whole(a, extrapolate=beyond)
 
@@ -178,20 +178,20 @@ class Spline:
 
 def _basis(x: Any, i: Any, t: np.ndarray, k: int) -> list:
     """The k + 1 B-splines that are not zero in interval i. De Boor 1978, A Practical Guide to Splines."""
-    found: list = [np.ones(np.shape(x))]
+    basis: list = [np.ones(np.shape(x))]
     for j in range(1, k + 1):
         saved, row = 0.0, []
         for r in range(j):
             right, left = t[i + r + 1] - x, x - t[i + 1 - j + r]
-            share = found[r] / (right + left)
+            share = basis[r] / (right + left)
             row.append(saved + right * share)
             saved = left * share
-        found = [*row, saved]
-    return found
+        basis = [*row, saved]
+    return basis
 
 
 def _refusing(theirs: type) -> type:
-    """A class of SciPy's without a rule, which refuses recorded values by its name."""
+    """A class of SciPy without a rule, which raises UnsupportedError for recorded values."""
     name = f"scipy.interpolate.{theirs.__name__}"
 
     def __new__(cls, *args, **options):
@@ -202,23 +202,23 @@ def _refusing(theirs: type) -> type:
     def __call__(self, *args, **options):
         if is_recorded((args, options)):
             raise unsupported(name, here())
-        return super(made, self).__call__(*args, **options)
+        return super(refusing, self).__call__(*args, **options)
 
     about = {"__new__": __new__, "__call__": __call__, "__module__": __name__, "__doc__": theirs.__doc__}
-    made = type(theirs.__name__, (theirs,), about)
-    return made
+    refusing = type(theirs.__name__, (theirs,), about)
+    return refusing
 
 
 def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
-    """Differentiated by x, and by coefficients that are one vector."""
+    """Differentiable by x, and by a vector of coefficients."""
     if not is_recorded((x, tck)):
         return _scipy.splev(x, tck, der, ext)
     if not isinstance(tck, (tuple, list)) or np.ndim(tck[1]) != 1:
-        raise not_like_this("scipy.interpolate.splev", "of anything but (t, c, k) with a vector c")
+        raise unsupported_option("scipy.interpolate.splev", "of anything but (t, c, k) with a vector c")
     t, c, k = _knots("splev", tck[0]), tck[1], tck[2]
     first, last = t[k], t[len(t) - k - 1]
     if ext == 2:
-        raise not_like_this("scipy.interpolate.splev", "with ext=2")
+        raise unsupported_option("scipy.interpolate.splev", "with ext=2")
     x = _times(x)
     y = Spline(t, c, k)(np.clip(x, first, last) if ext in (1, 3) else x, der)
     return np.where((x < first) | (x > last), 0.0, y) if ext == 1 else y
@@ -228,7 +228,7 @@ def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
 
 
 class _Read:
-    """What classes of SciPy's have here besides: they may be called with recorded values."""
+    """Mixin for SciPy's classes: they can be called with recorded values."""
 
     def _reuse_roots(self) -> tuple:
         return self._ours()._reuse_roots()
@@ -262,7 +262,7 @@ class _Polynomials(_Read):
 
 def _knots(name: str, x: Any) -> np.ndarray:
     if is_recorded(x):
-        raise not_like_this(f"scipy.interpolate.{name}", "with knots that are recorded values")
+        raise unsupported_option(f"scipy.interpolate.{name}", "with knots that are recorded values")
     return np.asarray(x, float)
 
 
@@ -300,16 +300,16 @@ class CubicHermiteSpline(_Polynomials, _scipy.CubicHermiteSpline):
 
 
 class Akima1DInterpolator(_Polynomials, _scipy.Akima1DInterpolator):
-    """Differentiated by where it is read."""
+    """Differentiable by the points of evaluation."""
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if is_recorded((args, options)):
-            raise not_like_this("scipy.interpolate.Akima1DInterpolator", "of recorded values")
+            raise unsupported_option("scipy.interpolate.Akima1DInterpolator", "of recorded values")
         return super().__new__(cls)
 
 
 class CubicSpline(_Polynomials, _scipy.CubicSpline):
-    """Its coefficients are linear in the values, and in the derivatives that are given for the ends."""
+    """Its coefficients are linear in the values, and in the derivatives at the ends."""
 
     def __new__(
         cls, x: Any, y: Any, axis: Any = 0, bc_type: Any = "not-a-knot", extrapolate: Any = None
@@ -318,7 +318,7 @@ class CubicSpline(_Polynomials, _scipy.CubicSpline):
             return super().__new__(cls)
         x, y, axis = _knots("CubicSpline", x), _in_front(y, axis), axis % np.ndim(_values(y))
         if isinstance(bc_type, str) and bc_type == "periodic":
-            raise not_like_this(
+            raise unsupported_option(
                 "scipy.interpolate.CubicSpline", "with bc_type='periodic' and recorded values"
             )
         n, ends = np.shape(y)[0], _ends(bc_type)
@@ -393,13 +393,13 @@ def make_interp_spline(
 ) -> Any:
     """Its coefficients are linear in the values."""
     if not is_recorded((x, y, t, bc_type)):
-        found = _scipy.make_interp_spline(x, y, k, t, bc_type, axis, check_finite)
-        return BSpline.construct_fast(found.t, found.c, found.k, found.extrapolate, found.axis)
+        spline = _scipy.make_interp_spline(x, y, k, t, bc_type, axis, check_finite)
+        return BSpline.construct_fast(spline.t, spline.c, spline.k, spline.extrapolate, spline.axis)
     name = "scipy.interpolate.make_interp_spline"
     if is_recorded((t, bc_type)) or not (bc_type is None or isinstance(bc_type, str)):
-        raise not_like_this(name, "of recorded values, with values given in bc_type=,")
+        raise unsupported_option(name, "of recorded values, with values given in bc_type=,")
     if bc_type == "periodic":
-        raise not_like_this(name, "with bc_type='periodic' and recorded values")
+        raise unsupported_option(name, "with bc_type='periodic' and recorded values")
     x, y, axis = _knots("make_interp_spline", x), _in_front(y, axis), axis % np.ndim(_values(y))
     each = np.eye(np.shape(y)[0])
     whole = _scipy.make_interp_spline(x, each, k, t, bc_type)
@@ -413,9 +413,9 @@ ORDERS = {"zero": 0, "slinear": 1, "quadratic": 2, "cubic": 3}
 
 
 class interp1d(_scipy.interp1d):  # noqa: N801  SciPy's name
-    """By its values and by where it is read. Beyond the knots it has `fill_value`; where that is an error
-    (bounds_error), the points are looked at, and a function of more than its arguments is recorded at each
-    call: bounds_error=False avoids it.
+    """Differentiable by its values and by the points of evaluation. Outside of the knots it has `fill_value`;
+    where that is an error (bounds_error), the points are read, and the function is recorded at each call:
+    bounds_error=False avoids that.
     """
 
     def __new__(cls, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any) -> Any:
@@ -432,7 +432,7 @@ class interp1d(_scipy.interp1d):  # noqa: N801  SciPy's name
         x, y, *beyond = self._made
         as_made = np.array_equal(self.x, x) and np.array_equal(self.y, y, equal_nan=True)
         if not as_made or self.fill_value is not beyond[0] or self.bounds_error is not beyond[1]:
-            raise not_like_this("scipy.interpolate.interp1d", "changed after it was made")
+            raise unsupported_option("scipy.interpolate.interp1d", "changed after it was made")
         args, options = self._given
         return Interpolant(*args, **options)
 
@@ -446,7 +446,7 @@ class interp1d(_scipy.interp1d):  # noqa: N801  SciPy's name
 
 
 class Interpolant:
-    """What interp1d makes of recorded values."""
+    """interp1d of recorded values."""
 
     def __init__(
         self,
@@ -475,7 +475,7 @@ class Interpolant:
         elif kind not in ("linear", "nearest", "nearest-up", "previous", "next"):
             raise NotImplementedError(f"scipy.interpolate.interp1d: kind is {kind!r}")
         elif beyond and kind in ("previous", "next"):
-            raise not_like_this(
+            raise unsupported_option(
                 "scipy.interpolate.interp1d", f"with kind={kind!r} and fill_value='extrapolate'"
             )
 
@@ -519,8 +519,8 @@ class Interpolant:
 
 
 class RegularGridInterpolator(_scipy.RegularGridInterpolator):
-    """Between the points of a grid in any number of dimensions, by where it is read and by the values; for
-    method="linear", "slinear" and "nearest". As interp1d, it looks at the points unless bounds_error=False.
+    """Differentiable by the points of evaluation and by the values; for method="linear", "slinear" and
+    "nearest". As interp1d, it reads the points unless bounds_error=False.
     """
 
     def __new__(
@@ -551,7 +551,7 @@ class RegularGridInterpolator(_scipy.RegularGridInterpolator):
 
 
 class Grid:
-    """What RegularGridInterpolator makes of recorded values."""
+    """RegularGridInterpolator of recorded values."""
 
     def __init__(self, points: Sequence, values: Any, method: str, strict: Any, fill: Any):
         self.method, self.strict, self.fill = method, strict, fill
@@ -578,7 +578,7 @@ class Grid:
         method = self.method if method is None else method
         name = "scipy.interpolate.RegularGridInterpolator"
         if method not in ("linear", "slinear", "nearest") or nu is not None:
-            raise not_like_this(name, f"with method={method!r} of recorded values")
+            raise unsupported_option(name, f"with method={method!r} of recorded values")
         x = _coordinates(xi, len(self.points))
         columns = [x[..., k] for k in range(len(self.points))]
         outside: Any = False
@@ -595,7 +595,7 @@ class Grid:
         return nan_slopes(np.where(_across(missing, ndim), np.nan, y), columns, ndim)
 
     def _beside(self, columns: Sequence) -> list[tuple]:
-        """Along each axis: the interval that a point lies in, and which part of it lies behind the point."""
+        """Along each axis: the interval of a point, and its relative position there."""
         at = [_interval(column, p) for column, p in zip(columns, self.points)]
         return [(i, (c - p[i]) / (p[i + 1] - p[i])) for i, c, p in zip(at, columns, self.points)]
 
@@ -642,5 +642,5 @@ def interpn(
     if not is_recorded((points, values, xi, fill_value)):
         return _scipy.interpn(points, values, xi, method, bounds_error, fill_value)
     if method == "splinef2d":
-        raise not_like_this("scipy.interpolate.interpn", "with method='splinef2d'")
+        raise unsupported_option("scipy.interpolate.interpn", "with method='splinef2d'")
     return RegularGridInterpolator(points, values, method, bounds_error, fill_value)(xi)

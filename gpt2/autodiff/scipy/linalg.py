@@ -1,9 +1,10 @@
-"""scipy.linalg. Most functions are compositions of numpy.linalg's, which have rules; matrix functions have
-rows of their own (scipy/rules/matrix_functions.py).
+"""scipy.linalg. Most functions are compositions of numpy.linalg's, which have rules; matrix functions are ops
+(scipy/rules/matrix_functions.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,19 @@ import scipy.linalg as _scipy
 
 from ..custom.custom import custom_vjp
 from ..record.record import apply_op
-from .passing import not_like_this, ours, passed_on
-from .rules import matrix_functions  # noqa: F401  its rows enter the table on import
+from .passing import ours, scipy_value, unsupported_option
+from .rules import matrix_functions
 
 
 def __getattr__(name: str) -> Any:
-    return passed_on(_scipy, name)
+    return scipy_value(_scipy, name)
 
 
 def __dir__() -> list[str]:
     return dir(_scipy)
 
 
-def _turned(a):
+def _adjoint(a):
     """The conjugate transpose."""
     return np.conj(np.swapaxes(a, -1, -2))
 
@@ -31,29 +32,15 @@ def _turned(a):
 # ---- Functions of a matrix -------------------------------------------------------------------------------
 
 
-@ours(_scipy)
-def expm(A: Any) -> Any:
-    return apply_op("matrix_function", A, which="expm")
+def _matrix_function(name: str) -> Callable:
+    def function(A: Any) -> Any:
+        return apply_op("matrix_function", A, which=name)
+
+    function.__name__ = function.__qualname__ = name
+    return ours(_scipy)(function)
 
 
-@ours(_scipy)
-def logm(A: Any) -> Any:
-    return apply_op("matrix_function", A, which="logm")
-
-
-@ours(_scipy)
-def sqrtm(A: Any) -> Any:
-    return apply_op("matrix_function", A, which="sqrtm")
-
-
-@ours(_scipy)
-def sinm(A: Any) -> Any:
-    return apply_op("matrix_function", A, which="sinm")
-
-
-@ours(_scipy)
-def cosm(A: Any) -> Any:
-    return apply_op("matrix_function", A, which="cosm")
+expm, logm, sqrtm, sinm, cosm = map(_matrix_function, matrix_functions.FUNCTIONS)
 
 
 @ours(_scipy)
@@ -83,13 +70,13 @@ def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> An
 @ours(_scipy)
 def cholesky(a: Any, lower: Any = False) -> Any:
     """Of the triangle that SciPy reads: the upper one unless lower=True."""
-    return np.linalg.cholesky(a) if lower else _turned(np.linalg.cholesky(_turned(a)))
+    return np.linalg.cholesky(a) if lower else _adjoint(np.linalg.cholesky(_adjoint(a)))
 
 
 @ours(_scipy)
 def cho_factor(a: Any, lower: Any = False) -> Any:
     """The factor, with zeros in the other triangle."""
-    return (np.linalg.cholesky(a) if lower else _turned(np.linalg.cholesky(_turned(a)))), lower
+    return (np.linalg.cholesky(a) if lower else _adjoint(np.linalg.cholesky(_adjoint(a)))), lower
 
 
 @ours(_scipy)
@@ -102,7 +89,7 @@ def eigh(
     subset_by_index: Any = None,
     subset_by_value: Any = None,
 ) -> Any:
-    """Those of a subset are taken out of all eigenvalues and vectors."""
+    """A subset is selected from all eigenvalues and vectors."""
     w, v = _eigh(a, b, lower)
     chosen = slice(None)
     if subset_by_index is not None:
@@ -117,15 +104,15 @@ def eigh(
 def _eigh(a, b, lower):
     if b is not None:
         half = cholesky_of(b, lower)
-        inner = np.linalg.solve(half, _turned(np.linalg.solve(half, _turned(_hermitian(a, lower)))))
+        inner = np.linalg.solve(half, _adjoint(np.linalg.solve(half, _adjoint(_hermitian(a, lower)))))
         w, v = np.linalg.eigh(inner)
-        return w, np.linalg.solve(_turned(half), v)
+        return w, np.linalg.solve(_adjoint(half), v)
     return np.linalg.eigh(a, "L" if lower else "U")
 
 
 def cholesky_of(b: Any, lower: bool) -> Any:
-    """The lower factor of the Hermitian matrix whose triangle stands in b."""
-    return np.linalg.cholesky(b if lower else _turned(b))
+    """The lower Cholesky factor of the Hermitian matrix given by a triangle of b."""
+    return np.linalg.cholesky(b if lower else _adjoint(b))
 
 
 @ours(_scipy)
@@ -166,11 +153,11 @@ def _pivots_vjp(dout, out, a):
 def qr(a: Any, mode: Any = "full", pivoting: Any = False) -> Any:
     if pivoting:
         if np.ndim(a) != 2:
-            raise not_like_this("scipy.linalg.qr", "of several matrices with pivoting")
+            raise unsupported_option("scipy.linalg.qr", "of several matrices with pivoting")
         order = _pivots(a)  # of the columns, which does not change with small changes of a
         return (*qr(a[:, order], mode=mode), order)
     if mode not in ("full", "economic"):
-        raise not_like_this("scipy.linalg.qr", f"with mode={mode!r}")
+        raise unsupported_option("scipy.linalg.qr", f"with mode={mode!r}")
     return tuple(np.linalg.qr(a, "complete" if mode == "full" else "reduced"))
 
 
@@ -180,18 +167,18 @@ def qr(a: Any, mode: Any = "full", pivoting: Any = False) -> Any:
 def _hermitian(a, lower: bool):
     part = np.tril(a, -1) if lower else np.triu(a, 1)
     n = a.shape[-1]
-    return part + _turned(part) + np.real(a) * np.eye(n)
+    return part + _adjoint(part) + np.real(a) * np.eye(n)
 
 
 @ours(_scipy)
 def solve(a: Any, b: Any, lower: Any = False, assume_a: Any = None, transposed: Any = False) -> Any:
-    """numpy.linalg.solve, of the triangle alone where the matrix is said to be symmetric or Hermitian."""
+    """numpy.linalg.solve; reads one triangle if assume_a says that the matrix is symmetric or Hermitian."""
     if assume_a in ("pos", "her", "positive definite", "hermitian", "sym", "symmetric"):
         if assume_a.startswith("sym") and np.iscomplexobj(a):
-            raise not_like_this("scipy.linalg.solve", "of a complex symmetric matrix")
+            raise unsupported_option("scipy.linalg.solve", "of a complex symmetric matrix")
         a = _hermitian(a, lower)
     elif assume_a not in (None, "gen", "general"):
-        raise not_like_this("scipy.linalg.solve", f"with assume_a={assume_a!r}")
+        raise unsupported_option("scipy.linalg.solve", f"with assume_a={assume_a!r}")
     return np.linalg.solve(np.swapaxes(a, -1, -2) if transposed else a, b)
 
 
@@ -203,7 +190,7 @@ def solve_triangular(a: Any, b: Any, trans: Any = 0, lower: Any = False, unit_di
     if trans in (1, "T"):
         a, lower = np.swapaxes(a, -1, -2), not lower
     elif trans in (2, "C"):
-        a, lower = _turned(a), not lower
+        a, lower = _adjoint(a), not lower
     return _substituted(a, b, lower)
 
 
@@ -218,14 +205,13 @@ def _substituted(a, b, lower):
 @ours(_scipy)
 def cho_solve(c_and_lower: Any, b: Any) -> Any:
     c, lower = c_and_lower
-    c = c if lower else _turned(c)
-    return _substituted(_turned(c), _substituted(c, b, True), False)
+    c = c if lower else _adjoint(c)
+    return _substituted(_adjoint(c), _substituted(c, b, True), False)
 
 
 @custom_vjp
 def _factors(a):
-    """(L below the diagonal and U, the row of a that each row of L U is, and which row of L U each of a is,
-    SciPy's pivots)."""
+    """(L below the diagonal and U, the permutation of rows, its inverse, SciPy's pivots)."""
     lu, piv = _scipy.lu_factor(a)
     order = np.arange(len(piv))
     for i, p in enumerate(piv):
@@ -235,7 +221,7 @@ def _factors(a):
 
 @_factors.defvjp
 def _factors_vjp(dout, out, a):
-    """From the rows in order: da = L^-T (strictly lower part of L^T dL + upper part of dU U^T) U^-T."""
+    """With permuted rows, da = L^-T (strictly lower part of L^T dL + upper part of dU U^T) U^-T."""
     (dlu, *_), (lu, _, place, _) = dout, out
     lower, upper = _unit_lower(lu), np.triu(lu)
     inner = np.tril(lower.T @ np.tril(dlu, -1), -1) + np.triu(np.triu(dlu) @ upper.T)
@@ -247,7 +233,9 @@ def _factors_vjp(dout, out, a):
 def lu_factor(a: Any) -> Any:
     """The factors with derivatives, and the pivots, which have none."""
     if np.ndim(a) != 2 or np.shape(a)[0] != np.shape(a)[1]:
-        raise not_like_this("scipy.linalg.lu_factor", f"of an array of shape {np.shape(a)}, not one square,")
+        raise unsupported_option(
+            "scipy.linalg.lu_factor", f"of an array of shape {np.shape(a)}, not one square,"
+        )
     lu, _, _, piv = _factors(a)
     return lu, piv
 
@@ -257,28 +245,28 @@ def _unit_lower(lu):
 
 
 @custom_vjp
-def _rows(piv):
-    """The order of rows that a list of exchanges makes, and its inverse."""
+def _row_order(piv):
+    """The permutation of rows by a list of exchanges, and its inverse."""
     order = np.arange(len(piv))
     for i, p in enumerate(piv):
         order[[i, p]] = order[[p, i]]
     return order, np.argsort(order)
 
 
-@_rows.defvjp
+@_row_order.defvjp
 def _rows_vjp(dout, out, piv):
     return (None,)
 
 
 @ours(_scipy)
 def lu_solve(lu_and_piv: Any, b: Any, trans: Any = 0) -> Any:
-    """The pivots are settled: the derivative leads through the factors and b."""
+    """The pivots are constants: the derivative is by the factors and b."""
     lu, piv = lu_and_piv
-    order, place = _rows(piv)
+    order, place = _row_order(piv)
     lower, upper = _unit_lower(lu), np.triu(lu)
     if trans == 0:
         return _substituted(upper, _substituted(lower, b[order], True), False)
-    turn = _turned if trans == 2 else (lambda x: np.swapaxes(x, -1, -2))
+    turn = _adjoint if trans == 2 else (lambda x: np.swapaxes(x, -1, -2))
     return _substituted(turn(lower), _substituted(turn(upper), b, True), False)[place]
 
 
@@ -301,7 +289,7 @@ def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
 
 @ours(_scipy)
 def solve_continuous_lyapunov(a: Any, q: Any) -> Any:
-    return _sylvester(a, _turned(a), q)
+    return _sylvester(a, _adjoint(a), q)
 
 
 @ours(_scipy)

@@ -13,22 +13,22 @@ import scipy.ndimage as _scipy
 from ..custom.custom import stop_gradient
 from ..record.value import Recorded, value_of
 from .interpolate import nan_slopes
-from .passing import not_like_this, ours, passed_on
+from .passing import ours, scipy_value, unsupported_option
 
 
 def __getattr__(name: str) -> Any:
-    return passed_on(_scipy, name)
+    return scipy_value(_scipy, name)
 
 
 def __dir__() -> list[str]:
     return dir(_scipy)
 
 
-# ---- Beyond the edge -------------------------------------------------------------------------------------
+# ---- Boundary modes --------------------------------------------------------------------------------------
 
 
 def _within(index: Any, n: int, mode: str) -> Any:
-    """Where the pixels beyond the edge are found among those that there are. For constants: anywhere."""
+    """Indices of pixels mapped into the image by the boundary mode; for constants any index."""
     if mode in ("reflect", "grid-mirror"):
         index = index % (2 * n)
         return np.minimum(index, 2 * n - 1 - index)
@@ -49,7 +49,7 @@ def _known(name: str, mode: Any, others: Sequence[str] = ()) -> str:
 
 
 def _widened(x: Any, before: int, after: int, mode: str, cval: float) -> Any:
-    """x with so many more pixels along its first axis."""
+    """x padded along its first axis."""
     n = np.shape(x)[0]
     if mode in ("constant", "grid-constant"):
         blank = [np.full((k, *np.shape(x)[1:]), cval, x.dtype) for k in (before, after)]
@@ -63,9 +63,9 @@ def _widened(x: Any, before: int, after: int, mode: str, cval: float) -> Any:
 
 def _plain_result(name: str, x: Any, output: Any) -> Any:
     if output is not None:
-        raise not_like_this(f"scipy.ndimage.{name}", "with output=")
+        raise unsupported_option(f"scipy.ndimage.{name}", "with output=")
     if np.asarray(x).dtype.kind not in "fc" if type(x) is not Recorded else x.dtype.kind not in "fc":
-        raise not_like_this(f"scipy.ndimage.{name}", "of integers, whose result SciPy rounds,")
+        raise unsupported_option(f"scipy.ndimage.{name}", "of integers, whose result SciPy rounds,")
     return x
 
 
@@ -143,8 +143,8 @@ def _gaussian(sigma: Any, order: int, radius: int) -> Any:
     return bell / np.sum(bell) * sum(c * x**k for k, c in enumerate(q))
 
 
-def _looked_at(x: Any) -> float:
-    """The number behind a recorded value: the recording holds for this one only."""
+def _read_number(x: Any) -> float:
+    """The number behind a recorded value: the recording is valid for this number only."""
     if type(x) is Recorded:
         x._read(float(value_of(x)), "float")
     return float(value_of(x))
@@ -163,10 +163,10 @@ def gaussian_filter1d(
     *,
     radius: Any = None,
 ) -> Any:
-    """Differentiated by sigma too, as it is in the weights: how many there are is settled by its value."""
+    """Differentiable by sigma too, through the weights; their number depends on its value."""
     x = _plain_result("gaussian_filter1d", input, output)
     if radius is None:
-        radius = int(truncate * _looked_at(sigma) + 0.5)
+        radius = int(truncate * _read_number(sigma) + 0.5)
     weights = _gaussian(sigma, order, radius)[::-1]
     return _correlated("gaussian_filter1d", x, weights, axis, mode, cval, 0)
 
@@ -216,19 +216,19 @@ def uniform_filter(
 def _for_axes(name: str, value: Any, n: int) -> list:
     """A setting for each axis, from one for all or from a list of them."""
     if type(value) is Recorded:
-        found = [value] * n if np.ndim(value) == 0 else [value[k] for k in range(np.shape(value)[0])]
+        values = [value] * n if np.ndim(value) == 0 else [value[k] for k in range(np.shape(value)[0])]
     else:
-        found = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * n
-    if len(found) != n:
-        raise RuntimeError(f"{name}: {len(found)} values are given for {n} axes: {value!r}")
-    return found
+        values = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * n
+    if len(values) != n:
+        raise RuntimeError(f"{name}: {len(values)} values are given for {n} axes: {value!r}")
+    return values
 
 
 # ---- Between the pixels ----------------------------------------------------------------------------------
 
 
 def _folded(c: Any, n: int, mode: str) -> Any:
-    """Coordinates beyond the edge, where `mode` says which point inside they mean."""
+    """Coordinates outside of the image, wrapped if `mode` says so."""
     if mode == "wrap" and n > 1:  # the first and the last pixel are one
         turns = stop_gradient(np.where(c < 0, -1.0 - np.floor(-c / (n - 1)), np.floor(c / (n - 1))))
         return np.where((c >= 0) & (c <= n - 1), c, c - turns * (n - 1))
@@ -250,13 +250,13 @@ def map_coordinates(
     """
     name = "scipy.ndimage.map_coordinates"
     if order != 1:
-        raise not_like_this(name, f"with order={order!r} (order=1 has one)")
+        raise unsupported_option(name, f"with order={order!r} (order=1 has one)")
     x = _plain_result("map_coordinates", input, output)
     mode, sizes = _known(name, mode), np.shape(x)
     if np.shape(coordinates)[0] != len(sizes):
         raise RuntimeError(f"{name}: coordinates of shape {np.shape(coordinates)} for {len(sizes)} axes")
-    given = [coordinates[d] for d in range(len(sizes))]
-    points = [_folded(c, n, mode) for c, n in zip(given, sizes)]
+    axes = [coordinates[d] for d in range(len(sizes))]
+    points = [_folded(c, n, mode) for c, n in zip(axes, sizes)]
     low = [np.floor(stop_gradient(c)) for c in points]
     share = [c - i for c, i in zip(points, low)]
     low = [np.clip(i, -2, n + 1) for i, n in zip(low, sizes)] if mode == "nearest" else low
@@ -273,22 +273,22 @@ def map_coordinates(
         total = total + weight * value
     if mode == "constant":
         inside = True
-        for c, n in zip(given, sizes):
+        for c, n in zip(axes, sizes):
             inside = inside & (c >= 0) & (c <= n - 1)
         total = np.where(inside, total, cval)
     elif mode not in ("grid-constant", "nearest"):
-        total = _not_finite(total, given, mode, cval)
-    return nan_slopes(total, given, 0)
+        total = _not_finite(total, axes, mode, cval)
+    return nan_slopes(total, axes, 0)
 
 
-FURTHEST = 2.0**62  # a coordinate that is no index any more
+FURTHEST = 2.0**62  # beyond it a coordinate is no index
 
 
-def _not_finite(total: Any, given: Sequence, mode: str, cval: Any) -> Any:
-    """Where a coordinate is nan or infinite SciPy gives cval, but where it wraps round and comes to inf."""
+def _not_finite(total: Any, axes: Sequence, mode: str, cval: Any) -> Any:
+    """cval where a coordinate is nan or infinite, as in SciPy; in a wrapping mode nan for inf."""
     beyond: Any = False
     infinite: Any = False
-    for c in given:
+    for c in axes:
         beyond = beyond | (~(c > -FURTHEST) if "wrap" in mode else ~(np.abs(c) < FURTHEST))
         infinite = infinite | (c >= FURTHEST)
     return np.where(beyond | infinite, np.where(beyond, cval, np.nan), total)

@@ -15,11 +15,11 @@ from ..implicit.equations import root as implicit_root
 from ..record.source_lines import here
 from ..transforms.gradient import value_and_grad
 from ..tree import public as tree
-from .passing import Result, not_like_this, ours, passed_on
+from .passing import Result, ours, scipy_value, unsupported_option
 
 
 def __getattr__(name: str) -> Any:
-    return passed_on(_scipy, name)
+    return scipy_value(_scipy, name)
 
 
 def __dir__() -> list[str]:
@@ -37,9 +37,9 @@ def root(
     callback: Any = None,
     options: Any = None,
 ) -> Any:
-    """An OptimizeResult with the root as its x. What SciPy says besides is not recorded, and not there."""
+    """An OptimizeResult with the root as its x, and no other attributes."""
     if jac or callback is not None:
-        raise not_like_this("scipy.optimize.root", "with jac= or callback=")
+        raise unsupported_option("scipy.optimize.root", "with jac= or callback=")
     solver = Solver(method, tol, options, here())
     args = args if isinstance(args, tuple) else (args,)
     return Result(x=implicit_root(fun, x0, *args, solver=solver))
@@ -55,12 +55,12 @@ class Solver:
         return self.method, self.tol, tuple(sorted((self.options or {}).items())), self.loc
 
     def __call__(self, f: Callable, x0: Any) -> Any:
-        found = _scipy.root(f, x0, method=self.method, tol=self.tol, options=self.options)
-        if not found.success:
-            left, steps = float(np.max(np.abs(found.fun), initial=0.0)), int(found.get("nfev", 0))
-            told = f"{' '.join(found.message.split())} After {steps} evaluations |f(x)| is {left:.3g}"
-            raise ConvergenceError(f"scipy.optimize.root: {told}", left, steps, self.loc)
-        return np.reshape(found.x, np.shape(x0))
+        solution = _scipy.root(f, x0, method=self.method, tol=self.tol, options=self.options)
+        if not solution.success:
+            left, steps = float(np.max(np.abs(solution.fun), initial=0.0)), int(solution.get("nfev", 0))
+            message = f"{' '.join(solution.message.split())} After {steps} evaluations |f(x)| is {left:.3g}"
+            raise ConvergenceError(f"scipy.optimize.root: {message}", left, steps, self.loc)
+        return np.reshape(solution.x, np.shape(x0))
 
 
 def minimize(fun: Callable, x0: Any, args: tuple = (), method: Any = None, **options: Any) -> Any:
@@ -75,8 +75,8 @@ def minimize(fun: Callable, x0: Any, args: tuple = (), method: Any = None, **opt
     gradient = value_and_grad(fun)
 
     def both(vector, *args):
-        value, found = gradient(back(vector), *args)
-        return value, np.asarray(tree.ravel(found)[0], float)
+        value, gradients = gradient(back(vector), *args)
+        return value, np.asarray(tree.ravel(gradients)[0], float)
 
     result = _scipy.minimize(both, np.asarray(vector, float), args, method, jac=True, **options)
     result.x = back(result.x)

@@ -1,4 +1,4 @@
-"""What the modules of this folder share: SciPy's function for plain arrays, ours for recorded values."""
+"""Dispatch of SciPy's functions: SciPy's own for plain arrays, those of this package for recorded values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_recorded(*values: Any) -> bool:
 
 
 def ours(module: ModuleType) -> Callable[[Callable], Callable]:
-    """Decorates our version of a function of SciPy's module."""
+    """Decorator for this package's version of a function of a SciPy module."""
 
     def enter(function: Callable) -> Callable:
         key = f"{module.__name__}.{function.__name__}"
@@ -41,7 +41,7 @@ def ours(module: ModuleType) -> Callable[[Callable], Callable]:
             for name in [n for n in call.arguments if n not in own]:
                 value, default = call.arguments.pop(name), call.signature.parameters[name].default
                 if name not in _HARMLESS and value is not default and value != default:
-                    raise not_like_this(key, f"with {name}=")
+                    raise unsupported_option(key, f"with {name}=")
             return function(*call.args, **call.kwargs)
 
         either.__doc__ = getattr(theirs, "__doc__", None)
@@ -51,7 +51,7 @@ def ours(module: ModuleType) -> Callable[[Callable], Callable]:
 
 
 def _bound(key: str, args: tuple, kwargs: dict) -> inspect.BoundArguments:
-    """The arguments by SciPy's names of them."""
+    """The arguments bound to SciPy's signature."""
     try:
         return inspect.signature(_THEIRS[key]).bind(*args, **kwargs)
     except TypeError as error:
@@ -59,7 +59,7 @@ def _bound(key: str, args: tuple, kwargs: dict) -> inspect.BoundArguments:
 
 
 class Result(_optimize.OptimizeResult):
-    """SciPy's result, with what is recorded of it. Its attributes are read by code of this package."""
+    """SciPy's result class with recorded values, whose attributes are read by code of this package."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -68,20 +68,21 @@ class Result(_optimize.OptimizeResult):
             raise AttributeError(name) from None
 
 
-def not_like_this(name: str, what: str) -> Exception:
-    """The error for an option that our version does not have."""
+def unsupported_option(name: str, what: str) -> Exception:
+    """The error for an option without a derivative rule."""
     return unsupported(name, here(), f"{what} has no derivative rule")
 
 
-def passed_on(module: Any, name: str, called: str | None = None) -> Any:
-    """SciPy's function of that name. One without a rule refuses recorded values by its name: that of the
-    module, or what the object is `called` that has it.
+def scipy_value(module: Any, name: str, called: str | None = None) -> Any:
+    """SciPy's value of that name. A function without a rule raises UnsupportedError for recorded values.
+
+    called   the module's name in the message, if not its own
     """
     value, whole = getattr(module, name), f"{called or module.__name__}.{name}"
     if isinstance(value, type) or not callable(value) or hasattr(value, "nin"):
         return value
     if not inspect.isroutine(value):
-        return Passed(value, whole)
+        return Delegate(value, whole)
 
     @functools.wraps(value)
     def theirs(*args, **kwargs):
@@ -92,18 +93,19 @@ def passed_on(module: Any, name: str, called: str | None = None) -> Any:
     return theirs
 
 
-class Passed:
-    """An object of SciPy's that can be called, such as a distribution: all its methods refuse recorded
-    values.
-    """
+class Delegate:
+    """A callable object of SciPy, such as a distribution, whose methods refuse recorded values."""
 
     def __init__(self, theirs: Any, name: str):
         self._theirs, self._name = theirs, name
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_theirs", "_name"):  # copy and pickle ask before they are set
+        if name.startswith("__") or name in (
+            "_theirs",
+            "_name",
+        ):  # copy and pickle read them before they are set
             raise AttributeError(name)
-        return passed_on(self._theirs, name, self._name)
+        return scipy_value(self._theirs, name, self._name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_recorded(args, kwargs):

@@ -8,11 +8,11 @@ import numpy as np
 import scipy.signal as _scipy
 
 from ..loops.scan import scan
-from .passing import is_recorded, not_like_this, ours, passed_on
+from .passing import is_recorded, ours, scipy_value, unsupported_option
 
 
 def __getattr__(name: str) -> Any:
-    return passed_on(_scipy, name)
+    return scipy_value(_scipy, name)
 
 
 def __dir__() -> list[str]:
@@ -20,7 +20,7 @@ def __dir__() -> list[str]:
 
 
 def _full(a, b):
-    """The whole convolution of two arrays: directly along one axis, by transforms along several."""
+    """The full convolution of two arrays: directly along one axis, by FFT along several."""
     if np.ndim(a) == 1:
         return np.convolve(a, b)
     shape = [n + m - 1 for n, m in zip(np.shape(a), np.shape(b))]
@@ -54,7 +54,7 @@ def convolve(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto") -> An
 @ours(_scipy)
 def fftconvolve(in1: Any, in2: Any, mode: Any = "full", axes: Any = None) -> Any:
     if axes is not None:
-        raise not_like_this("scipy.signal.fftconvolve", "with axes=")
+        raise unsupported_option("scipy.signal.fftconvolve", "with axes=")
     return _cut("fftconvolve", _full(in1, in2), in1, in2, mode)
 
 
@@ -66,7 +66,7 @@ def oaconvolve(in1: Any, in2: Any, mode: Any = "full", axes: Any = None) -> Any:
 @ours(_scipy)
 def convolve2d(in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0) -> Any:
     if boundary != "fill" or fillvalue != 0:
-        raise not_like_this("scipy.signal.convolve2d", f"with boundary={boundary!r}")
+        raise unsupported_option("scipy.signal.convolve2d", f"with boundary={boundary!r}")
     return _cut("convolve2d", _full(in1, in2), in1, in2, mode)
 
 
@@ -74,13 +74,15 @@ def convolve2d(in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", f
 def correlate(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto") -> Any:
     turned = np.conj(in2)[(slice(None, None, -1),) * np.ndim(in2)]
     if mode == "valid" and any(n < m for n, m in zip(np.shape(in1), np.shape(in2))):
-        raise not_like_this("scipy.signal.correlate", "with mode='valid' and a second array that is larger")
+        raise unsupported_option(
+            "scipy.signal.correlate", "with mode='valid' and a second array that is larger"
+        )
     return _cut("correlate", _full(in1, turned), in1, turned, mode)
 
 
 @ours(_scipy)
 def lfilter(b: Any, a: Any, x: Any, axis: Any = -1, zi: Any = None) -> Any:
-    """The transposed direct form II, a scan over the samples: compiled as one step."""
+    """The transposed direct form II, as a scan over the samples."""
     b, a = _vector(b), _vector(a)
     n = max(np.shape(b)[0], np.shape(a)[0])
     b, a = _padded(b, n) / a[0], _padded(a, n) / a[0]

@@ -9,13 +9,13 @@ import numpy as np
 import scipy.special as _scipy
 
 from ..custom.custom import stop_gradient
-from .passing import not_like_this, ours, passed_on
+from .passing import ours, scipy_value, unsupported_option
 
 LARGEST = 700.0  # of which exp is finite
 
 
 def __getattr__(name: str) -> Any:
-    return passed_on(_scipy, name)
+    return scipy_value(_scipy, name)
 
 
 def __dir__() -> list[str]:
@@ -30,11 +30,11 @@ def logsumexp(
     even infinity adds nothing.
     """
     if return_sign:
-        raise not_like_this("scipy.special.logsumexp", "with return_sign=True")
+        raise unsupported_option("scipy.special.logsumexp", "with return_sign=True")
     largest = np.max(a if b is None else np.where(b == 0.0, -np.inf, a), axis=axis, keepdims=True)
     shift = stop_gradient(np.where(np.isfinite(largest), largest, 0.0))  # it cancels
     if b is None:
-        # the largest terms are 1 together: without it the sum is exact where the others are small
+        # the largest terms sum to 1: without them the sum is exact where the others are small
         first = np.isfinite(largest) & (a == largest)
         share = first / np.maximum(np.sum(first, axis=axis, keepdims=True), 1)
         rest = np.sum(np.exp(a - shift) - share, axis=axis, keepdims=True)
@@ -62,7 +62,7 @@ def log_softmax(x: Any, axis: Any = None) -> Any:
 def polygamma(n: Any, x: Any) -> Any:
     """psi, or a Hurwitz zeta function. n is one int."""
     if not isinstance(n, (int, np.integer)):
-        raise not_like_this("scipy.special.polygamma", "with an order that is no int")
+        raise unsupported_option("scipy.special.polygamma", "with an order that is no int")
     return (
         _scipy.psi(x)
         if n == 0

@@ -14,14 +14,14 @@ import scipy.stats as _scipy
 from ..errors import unsupported
 from ..record.record import apply_op
 from ..record.source_lines import here
-from .passing import is_recorded, passed_on
+from .passing import is_recorded, scipy_value
 from .rules.distributions import LAWS
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
 def __getattr__(name: str) -> Any:
-    return passed_on(_scipy, name)
+    return scipy_value(_scipy, name)
 
 
 def __dir__() -> list[str]:
@@ -29,8 +29,8 @@ def __dir__() -> list[str]:
 
 
 class Distribution:
-    """A distribution of SciPy's. Some methods take recorded values, each as an op (rules/distributions.py);
-    all others are SciPy's.
+    """A SciPy distribution. Some methods take recorded values, each as an op (rules/distributions.py); all
+    others are SciPy's.
     """
 
     def __init__(self, name: str, methods: tuple[str, ...]):
@@ -64,57 +64,43 @@ class Distribution:
     def _arguments(self, method: str, args: tuple, kwargs: dict) -> list:
         """x, the shapes, loc and scale, from arguments by position and by name."""
         first, end = ("k", ()) if self._law.discrete else ("x", (("scale", 1.0),))
-        found = {"loc": 0.0, **dict(end)}
-        names = [first, *self._law.shapes, *found]
+        arguments = {"loc": 0.0, **dict(end)}
+        names = [first, *self._law.shapes, *arguments]
         for name, value in (*zip(names, args), *kwargs.items()):
             if name not in names or name in kwargs and name in names[: len(args)]:
                 raise TypeError(f"scipy.stats.{self._name}.{method}: unexpected argument {name}")
-            found[name] = value
-        if len(args) > len(names) or len(found) < len(names):
+            arguments[name] = value
+        if len(args) > len(names) or len(arguments) < len(names):
             raise TypeError(f"scipy.stats.{self._name}.{method} takes {', '.join(names)}")
-        return [np.asarray(v) if isinstance(v, (list, tuple)) else v for v in (found[n] for n in names)]
+        return [np.asarray(v) if isinstance(v, (list, tuple)) else v for v in (arguments[n] for n in names)]
 
 
 DENSITIES, TAILS = ("logpdf", "pdf"), ("cdf", "logcdf", "sf", "logsf")
 
-norm = Distribution("norm", DENSITIES + TAILS)
-laplace = Distribution("laplace", DENSITIES + TAILS)
-logistic = Distribution("logistic", DENSITIES + TAILS)
-cauchy = Distribution("cauchy", DENSITIES + TAILS)
-gumbel_r = Distribution("gumbel_r", DENSITIES + TAILS)
-t = Distribution("t", DENSITIES + TAILS)
-expon = Distribution("expon", DENSITIES + TAILS)
-uniform = Distribution("uniform", DENSITIES + TAILS)
-halfnorm = Distribution("halfnorm", DENSITIES + TAILS)
-lognorm = Distribution("lognorm", DENSITIES + TAILS)
-gamma = Distribution("gamma", DENSITIES + TAILS)
-chi2 = Distribution("chi2", DENSITIES + TAILS)
-invgamma = Distribution("invgamma", DENSITIES + TAILS)
-beta = Distribution("beta", DENSITIES + TAILS)
-f = Distribution("f", DENSITIES + TAILS)
-pareto = Distribution("pareto", DENSITIES + TAILS)
-weibull_min = Distribution("weibull_min", DENSITIES + TAILS)
-rayleigh = Distribution("rayleigh", DENSITIES + TAILS)
+_LAWS_WITH_TAILS = (
+    "norm laplace logistic cauchy gumbel_r t expon uniform halfnorm lognorm gamma chi2 invgamma beta f "
+    "pareto weibull_min rayleigh"
+)
+for _name in _LAWS_WITH_TAILS.split():
+    globals()[_name] = Distribution(_name, DENSITIES + TAILS)
 poisson = Distribution("poisson", ("logpmf", "pmf", *TAILS))
-bernoulli = Distribution("bernoulli", ("logpmf", "pmf"))
-binom = Distribution("binom", ("logpmf", "pmf"))
-nbinom = Distribution("nbinom", ("logpmf", "pmf"))
-geom = Distribution("geom", ("logpmf", "pmf"))
+for _name in ("bernoulli", "binom", "nbinom", "geom"):
+    globals()[_name] = Distribution(_name, ("logpmf", "pmf"))
 
 
 class _Several:
-    """A distribution of vectors: its methods are here, all others SciPy's."""
+    """A multivariate distribution: methods that subclasses do not define are SciPy's."""
 
     def __init__(self, name: str):
         self._name, self._theirs = name, getattr(_scipy, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return passed_on(_scipy, self._theirs.__class__.__name__.removesuffix("_gen"))(*args, **kwargs)
+        return scipy_value(_scipy, self._theirs.__class__.__name__.removesuffix("_gen"))(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return passed_on(self._theirs, name, f"scipy.stats.{self._name}")
+        return scipy_value(self._theirs, name, f"scipy.stats.{self._name}")
 
 
 class _Normal(_Several):
@@ -125,8 +111,8 @@ class _Normal(_Several):
         if allow_singular:
             raise unsupported("scipy.stats.multivariate_normal.logpdf(allow_singular=True)", here())
         x = x if np.ndim(x) else np.reshape(x, (1,))
-        given = [np.shape(v)[-1] for v in (mean, cov) if v is not None and np.ndim(v)]
-        n = given[0] if given else 1  # as SciPy has it: numbers alone are of one dimension
+        sizes = [np.shape(v)[-1] for v in (mean, cov) if v is not None and np.ndim(v)]
+        n = sizes[0] if sizes else 1  # as SciPy has it: numbers alone are of one dimension
         matrix = cov * np.eye(n) if np.ndim(cov) < 2 else cov
         half = np.linalg.cholesky(matrix)
         d = x if mean is None else x - mean
@@ -144,11 +130,11 @@ class _Normal(_Several):
         return np.exp(self.logpdf(x, mean, cov, allow_singular))
 
     def entropy(self, mean: Any = None, cov: Any = 1) -> Any:
-        """Half the logarithm of det(2 pi e cov), whatever the mean is."""
+        """Half the logarithm of det(2 pi e cov)."""
         if not is_recorded((mean, cov)):
             return self._theirs.entropy(mean, cov)
-        given = [np.shape(v)[-1] for v in (mean, cov) if v is not None and np.ndim(v)]
-        n = given[0] if given else 1
+        sizes = [np.shape(v)[-1] for v in (mean, cov) if v is not None and np.ndim(v)]
+        n = sizes[0] if sizes else 1
         half = np.linalg.cholesky(cov * np.eye(n) if np.ndim(cov) < 2 else cov)
         return np.sum(np.log(np.diagonal(half))) + 0.5 * n * (1.0 + _LOG_2PI)
 

@@ -1,1 +1,1 @@
-"""Programs and graphs for people: readable source, pictures, the stages of the compiler."""
+"""Programs and graphs for readers: readable source, pictures, the stages of the compiler."""

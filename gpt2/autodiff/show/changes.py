@@ -1,4 +1,4 @@
-"""What each stage of the compiler changed: its graph line by line, beside that of the stage before."""
+"""What each stage of the compiler changed: a line-by-line diff of its graph with the stage before."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from ..graph import Graph, Node, attr_text, is_scalar_const
 from ..ops.interpret import evaluate_graph
 
-Lines = frozenset[int]  # numbers in the file that a function stands in
+Lines = frozenset[int]  # line numbers in a function's file
 Pair = tuple[np.ndarray, np.ndarray]  # a value at two cotangents
 NONE: Lines = frozenset()
 NEW, GONE, KEPT = "+", "-", " "
-HALVES = "forward", "backward"  # what is not in the one is in the other, and so not gone
+HALVES = "forward", "backward"  # a line missing in one is in the other, so not gone
 BEFORE = {  # stage -> the one that it is compared with
     "recorded": None,
     "simplified": "recorded",
@@ -28,7 +28,7 @@ BEFORE = {  # stage -> the one that it is compared with
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a graph as text, NEW, GONE or KEPT beside the stage before, and the lines it comes from."""
+    """A line of a graph as text, NEW, GONE or KEPT since the stage before, and the source lines of it."""
 
     mark: str
     text: str
@@ -72,22 +72,22 @@ def changes(
     arrays: Sequence[np.ndarray],
     cotangent: np.ndarray,
 ) -> list[Stage]:
-    """The stages from the recording to the two halves, each with what is new and what is gone.
+    """The stages from the recording to the two halves, each with its new and its gone lines.
 
-    Lines are compared by what they compute on an example, as each stage numbers its values anew.
+    Lines are compared by what they compute on an example, as each stage renumbers its values.
 
-    stages             title -> the graph that came out, for the titles in BEFORE
-    origin             of a value
+    stages             title -> the graph after the stage, for the titles in BEFORE
+    origin             the source lines of a value
     arrays, cotangent  the example
     """
-    given = dict.fromkeys(BEFORE, arrays)
-    given["differentiated"] = given["simplified again"] = [*arrays, cotangent]
-    given["backward"] = [*evaluate_graph(stages["forward"], arrays)[1:], cotangent]
+    inputs = dict.fromkeys(BEFORE, arrays)
+    inputs["differentiated"] = inputs["simplified again"] = [*arrays, cotangent]
+    inputs["backward"] = [*evaluate_graph(stages["forward"], arrays)[1:], cotangent]
     numbers = _ValueNumbers()
     steps = {
-        title: _steps(origin, stages[title], given[title], numbers) for title in BEFORE if title in stages
+        title: _steps(origin, stages[title], inputs[title], numbers) for title in BEFORE if title in stages
     }
-    found = []
+    changed = []
     for title, of in steps.items():
         before = steps.get(BEFORE[title])
         lines = [s.line for s in of] if before is None else _compared(before, of)
@@ -95,19 +95,19 @@ def changes(
             lines = [line for line in lines if line.mark != GONE]
         head, *rest = str(stages[title]).split("\n")
         ends = [Line(KEPT, text) for text in rest[len(of) :]]
-        found.append(Stage(title, [Line(KEPT, head), *lines, *ends]))
-    return found
+        changed.append(Stage(title, [Line(KEPT, head), *lines, *ends]))
+    return changed
 
 
-def values(graph: Graph, given: Sequence[Sequence]) -> dict[Node, Pair]:
+def values(graph: Graph, inputs: Sequence[Sequence]) -> dict[Node, Pair]:
     """The value of each node at two rows of inputs."""
     nodes = [n for n in graph.nodes if not isinstance(n.dtype, tuple)]
-    first, second = (evaluate_graph(Graph(graph.inputs, nodes), arrays) for arrays in given)
+    first, second = (evaluate_graph(Graph(graph.inputs, nodes), arrays) for arrays in inputs)
     return dict(zip(nodes, zip(first, second)))
 
 
-def _steps(origin: Callable, graph: Graph, given: Sequence, numbers: _ValueNumbers) -> list[_Step]:
-    known = {n: numbers.of(value) for n, (value, _) in values(graph, [given, given]).items()}
+def _steps(origin: Callable, graph: Graph, inputs: Sequence, numbers: _ValueNumbers) -> list[_Step]:
+    known = {n: numbers.of(value) for n, (value, _) in values(graph, [inputs, inputs]).items()}
     shown = [n for n in graph.nodes if n.op != "input" and not is_scalar_const(n)]
     texts = str(graph).split("\n")[1:]
 
@@ -119,9 +119,9 @@ def _steps(origin: Callable, graph: Graph, given: Sequence, numbers: _ValueNumbe
 
 
 def _compared(before: Sequence[_Step], after: Sequence[_Step]) -> list[Line]:
-    """The lines after, those that are new marked, and between them those that are gone."""
+    """The lines of `after`, marked NEW or KEPT, with the GONE ones between them."""
     left = Counter(s.computes for s in after)
-    gone_after: dict[tuple | None, list[Line]] = {}  # what stays -> what is gone behind it
+    gone_after: dict[tuple | None, list[Line]] = {}  # a kept line -> the gone lines behind it
     last = None
     for s in before:
         if left[s.computes]:

@@ -1,7 +1,7 @@
-"""A graph as a picture: an SVG with a box for each value, what it is computed from above it.
+"""A graph as a picture: an SVG with a box for each value, below the boxes of its arguments.
 
-Constants of one number stand in the boxes of what uses them. Text and lines take the colour of the page
-around. Rows are the longest way from an input; in a row, values are put near what they are computed from.
+Scalar constants stand in the boxes of their users. Text and lines take the colour of the page around. A
+value's row is its longest distance from an input; in a row, values are put near their arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Positions = dict[Point, tuple[float, float]]
 
 
 def shown(graph: Graph, name: str, source: str) -> str:
-    """A program as a notebook shows it: what it computes, and folded its graph and the source that runs."""
+    """A program as HTML for a notebook: readable source, and folded its graph and the source that runs."""
     readable = runnable_source(graph, name) or source
     parts = [f"<pre>{escape(readable.rstrip())}</pre>", _folded("its graph", drawing(graph))]
     if readable != source:
@@ -33,17 +33,17 @@ def _folded(title: str, content: str) -> str:
 
 
 def drawing(graph: Graph) -> str:
-    """The SVG; or a line that says how many values there are, where they are more than a picture can show."""
+    """The SVG; or a line with the number of values, if there are too many for a picture."""
     boxes = [n for n in graph.nodes if not is_scalar_const(n)]
     if len(boxes) > MOST:
         return f"<p>{escape(graph.name)}: {len(boxes)} values, too many for a picture</p>"
     names = node_names(graph)
     words = {n: (_formula(n, names), f"{names.get(n, '')}: {type_text(n)}") for n in boxes}
     widths: dict[Point, float] = {(n, 0): CHARACTER * max(map(len, words[n])) + 16 for n in boxes}
-    ways, depth = ways_of(boxes)
-    widths.update({point: THREAD for way in ways for point in way[1:-1]})
-    positions, width, height = laid_out(ways, depth, widths)
-    links = dict.fromkeys(link for way in ways for link in zip(way, way[1:]))
+    paths, depth = paths_of(boxes)
+    widths.update({point: THREAD for path in paths for point in path[1:-1]})
+    positions, width, height = laid_out(paths, depth, widths)
+    links = dict.fromkeys(link for path in paths for link in zip(path, path[1:]))
     parts = [_line(positions[upper], positions[lower], past=lower[1] > 0) for upper, lower in links]
     for n in boxes:
         parts.append(_box(positions[n, 0], widths[n, 0], words[n], n in graph.outputs or n in graph.inputs))
@@ -57,39 +57,39 @@ def _formula(n: Node, names: dict[Node, str]) -> str:
         return "input"
     if n.op == "const":
         return "constant"
-    told = [f"{const_value(a):.4g}" if is_scalar_const(a) else names.get(a, "?") for a in n.args]
-    return f"{n.op}({', '.join(told)})"
+    arguments = [f"{const_value(a):.4g}" if is_scalar_const(a) else names.get(a, "?") for a in n.args]
+    return f"{n.op}({', '.join(arguments)})"
 
 
-# ---- Where things go ---------------------------------------------------------------------------------------
+# ---- Layout ------------------------------------------------------------------------------------------------
 
 
-def ways_of(boxes: list[Node]) -> tuple[list[list[Point]], dict[Point, int]]:
-    """The points that each arrow passes, downwards, and the row of every point.
+def paths_of(boxes: list[Node]) -> tuple[list[list[Point]], dict[Point, int]]:
+    """The points on the path of each arrow, downwards, and the row of every point.
 
     (n, 0) is the box of n, and (n, k) the position where arrows from it pass the k-th row below.
     """
     depth: dict[Point, int] = {}
     for n in boxes:
         depth[n, 0] = 1 + max((depth[a, 0] for a in n.args if (a, 0) in depth), default=-1)
-    ways: list[list[Point]] = []
+    paths: list[list[Point]] = []
     for n in boxes:
         for a in dict.fromkeys(n.args):
             if (a, 0) in depth:
                 between = [(a, k) for k in range(1, depth[n, 0] - depth[a, 0])]
                 depth.update({point: depth[a, 0] + point[1] for point in between})
-                ways.append([(a, 0), *between, (n, 0)])
-    return ways, depth
+                paths.append([(a, 0), *between, (n, 0)])
+    return paths, depth
 
 
 def laid_out(
-    ways: list[list[Point]], depth: dict[Point, int], widths: dict[Point, float]
+    paths: list[list[Point]], depth: dict[Point, int], widths: dict[Point, float]
 ) -> tuple[Positions, float, float]:
     """The middle of each point's upper edge, and the width and height of all."""
     rows: list[list[Point]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for point, row in depth.items():
         rows[row].append(point)
-    near = _neighbours(ways)
+    near = _neighbours(paths)
     x = {point: at for row in rows for point, at in _side_by_side(row, widths)}
     for sweep in range(SWEEPS):
         for row in rows if sweep % 2 else rows[::-1]:
@@ -104,22 +104,22 @@ def laid_out(
     return positions, right - left, 2 * MARGIN + ROW * len(rows) - (ROW - HEIGHT)
 
 
-def _neighbours(ways: list[list[Point]]) -> dict[Point, set[Point]]:
-    """The points that an arrow joins with each."""
+def _neighbours(paths: list[list[Point]]) -> dict[Point, set[Point]]:
+    """The points that are joined to each point by an arrow."""
     near: dict[Point, set[Point]] = {}
-    for way in ways:
-        for upper, lower in zip(way, way[1:]):
+    for path in paths:
+        for upper, lower in zip(path, path[1:]):
             near.setdefault(upper, set()).add(lower)
             near.setdefault(lower, set()).add(upper)
     return near
 
 
 def _side_by_side(row: list[Point], widths: dict[Point, float]) -> list[tuple[Point, float]]:
-    found, at = [], 0.0
+    placed, at = [], 0.0
     for point in row:
-        found.append((point, at + widths[point] / 2))
+        placed.append((point, at + widths[point] / 2))
         at += widths[point] + GAP
-    return found
+    return placed
 
 
 # ---- Drawing -----------------------------------------------------------------------------------------------

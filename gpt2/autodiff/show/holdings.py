@@ -1,4 +1,4 @@
-"""Who holds which memory while a program runs, and for how long: the plan for memory as lanes and a picture.
+"""Which value holds which memory while a program runs, and when: the memory plan as lanes and a picture.
 
 lanes(plan) -> [Lane, ...]       the arena, and each result whose memory is large enough to be lent
 drawing(plan, name) -> str       an SVG: the course of a call from left to right, bytes upwards
@@ -14,13 +14,13 @@ from ..emit.buffers import NEVER, BufferPlan, written_spans
 from ..graph import Graph, Node, node_names, type_text
 from ..ops.cost import nanoseconds
 
-# What may hold a stretch of memory, its colour, and how the picture names it
+# Kinds of what holds memory, their colours, and their labels in the picture
 FORWARD, DERIVED, CALL, RESULT = "forward", "derived", "call", "result"
 COLOURS = {FORWARD: "#2f81f7", DERIVED: "#d29922", CALL: "#8b949e", RESULT: "#3fb950"}
 WORDS = {
     FORWARD: "a value of the function",
     DERIVED: "a value of its derivative",
-    CALL: "what a called function works in",
+    CALL: "working memory of a called function",
     RESULT: "a result, once it is written",
 }
 
@@ -47,7 +47,7 @@ class Lane:
 
 
 def lanes(plan: BufferPlan) -> list[Lane]:
-    """The memory of a call in which values lie, the arena first, then results in the order of the program."""
+    """The memory of a call: the arena, then the results in the order of the program."""
     live = plan.live
     names = node_names(live.graph)
     last = max(live.end.values(), default=0)
@@ -62,8 +62,8 @@ def lanes(plan: BufferPlan) -> list[Lane]:
         first = s.holds[0]
         kind = DERIVED if first.derived else FORWARD
         lane = arena if s.lender is None else results[s.lender]
-        told = dict.fromkeys(f"{names[n]}: {type_text(n)}" for n in s.holds)
-        hold(lane, kind, "; then ".join(list(told)[:4]), s.offset, s.nbytes, s.start, s.end)
+        labels = dict.fromkeys(f"{names[n]}: {type_text(n)}" for n in s.holds)
+        hold(lane, kind, "; then ".join(list(labels)[:4]), s.offset, s.nbytes, s.start, s.end)
     for n, s in plan.partials.items():
         hold(arena, CALL, f"{names[n]}, block by block", s.offset, s.nbytes, s.start, s.end)
     for n, s in plan.work.items():
@@ -77,32 +77,31 @@ def lanes(plan: BufferPlan) -> list[Lane]:
 
 
 def course(plan: BufferPlan) -> list[float]:
-    """When each step of a call begins, and when the last one ends, from 0 to 1, by our reckoning."""
+    """When each step of a call begins, and when the last one ends, from 0 to 1, as estimated."""
     end = plan.live.end
-    taken = [0.0] * (max(end.values(), default=0) + 1)
+    times = [0.0] * (max(end.values(), default=0) + 1)
     for n, at in end.items():
-        taken[at] += _reckoned(n)
-    total = sum(taken) or 1.0
-    least = 1 / (4 * len(taken))  # so that nothing is too short to be seen
-    taken = [max(t / total, least) for t in taken]
+        times[at] += _estimated(n)
+    total = sum(times) or 1.0
+    least = 1 / (4 * len(times))  # so that nothing is too short to be seen
+    times = [max(t / total, least) for t in times]
     shares = [0.0]
-    for t in taken:
-        shares.append(shares[-1] + t / sum(taken))
+    for t in times:
+        shares.append(shares[-1] + t / sum(times))
     return shares
 
 
-def _reckoned(n: Node) -> float:
+def _estimated(n: Node) -> float:
     if n.op != "stretch":
         return nanoseconds(n)
     body: Graph = n.attrs["body"]
-    return sum(_reckoned(m) for m in body.nodes if m.op not in ("input", "const", "item"))
+    return sum(_estimated(m) for m in body.nodes if m.op not in ("input", "const", "item"))
 
 
-def held(found: list[Lane]) -> int:
-    """The most bytes that hold something at any step. What is held twice, as a part and as a whole, counts
-    once."""
-    steps = sorted({h.start for lane in found for h in lane.holdings})
-    return max((sum(_covered(lane, at) for lane in found) for at in steps), default=0)
+def held(lanes_of_call: list[Lane]) -> int:
+    """The most bytes that are in use at any step. Bytes held twice, as a part and as a whole, count once."""
+    steps = sorted({h.start for lane in lanes_of_call for h in lane.holdings})
+    return max((sum(_covered(lane, at) for lane in lanes_of_call) for at in steps), default=0)
 
 
 def _covered(lane: Lane, step: int) -> int:
@@ -122,31 +121,31 @@ FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor"'
 
 def drawing(plan: BufferPlan, name: str) -> str:
     """The SVG. A lane for the arena and one for each result, as high as it has bytes; in it a box for each
-    stretch that holds something, from when that is made to when it is read for the last time.
+    value, from when it is computed to when it is read for the last time.
     """
-    found = lanes(plan)
+    all_lanes = lanes(plan)
     shares = course(plan)
-    total = sum(lane.nbytes for lane in found) or 1
+    total = sum(lane.nbytes for lane in all_lanes) or 1
     scale = HEIGHT / total
     heading = (
-        f"{name}: {size(total)} in arena and results, of which at most {size(held(found))} hold something"
+        f"{name}: {size(total)} in arena and results, of which at most {size(held(all_lanes))} in use at once"
     )
     parts = [_text(0, 16, heading, weight=600), *_keys()]
     y = float(TOP)
-    told_until = 0.0
-    for lane in [lane for lane in found if lane.nbytes * TINY >= total]:
+    labelled_until = 0.0
+    for lane in [lane for lane in all_lanes if lane.nbytes * TINY >= total]:
         high = max(LEAST, scale * lane.nbytes)
         parts.append(
             f'<rect x="{LEFT}" y="{y:.1f}" width="{WIDTH - LEFT}" height="{high:.1f}" fill="currentColor" '
             f'fill-opacity="0.06"><title>{escape(f"{lane.name}, {size(lane.nbytes)}")}</title></rect>'
         )
         parts += _boxes(lane, shares, y, high)
-        if y + high / 2 - 8 >= told_until:  # names that would stand in each other's way are left out
-            told_until = y + high / 2 + 8
+        if y + high / 2 - 8 >= labelled_until:  # overlapping labels are left out
+            labelled_until = y + high / 2 + 8
             parts.append(_text(LEFT - 8, y + high / 2 + 4, f"{lane.name}, {size(lane.nbytes)}", "end"))
         y += high + GAP
-    parts.append(_text(LEFT, y + 14, "begin of a call", soft=True))
-    parts.append(_text(WIDTH, y + 14, "its end, by the compiler's reckoning of time", "end", soft=True))
+    parts.append(_text(LEFT, y + 14, "start of a call", soft=True))
+    parts.append(_text(WIDTH, y + 14, "its end, by the compiler's estimate of time", "end", soft=True))
     frame = f'viewBox="0 0 {WIDTH} {y + 22:.0f}" style="max-width: {WIDTH}px; width: 100%"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {frame} fill="none">{"".join(parts)}</svg>'
 

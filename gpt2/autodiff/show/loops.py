@@ -1,12 +1,12 @@
-"""Finds calls of a stretch that follow each other so that a person would write them as a loop.
+"""Finds successive calls of a function that can be written as a loop.
 
     for k in range(12):
         x, *kept[k] = stretch(w[k:k + 1], x)
 
-What a call is given is the same in all of them, a slice of an array that moves on with the calls
-(`MovingSlice`), what the call before gave (`Carried`), or any value of its own (`Each`). What it gives is
-carried on, fills a part of an array (`Filled`), or is read later (`ReadLater`). Calls that do not fit
-into this keep a line each.
+An argument is the same in all calls (`Same`), a slice of an array that moves with the calls (`MovingSlice`),
+a result of the call before (`Carried`), or a different value for each call (`Each`). A result is carried to
+the next call, fills a part of an array (`Filled`), or is read later (`ReadLater`). Other calls keep a line
+each.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FEWEST = 3  # calls
 
 @dataclass
 class MovingSlice:
-    """A slice of an array that lies at another position of one axis in each call: `node` is the first call's,
-    `views` what is made of it by reshape and transpose."""
+    """A slice of an array at another position along one axis in each call: `node` is the first call's,
+    `views` the reshapes and transposes of it."""
 
     node: Node
     axis: int
@@ -33,7 +33,7 @@ class MovingSlice:
 
 @dataclass
 class Carried:
-    """Of the first call `start`, of each other the result number `of` of the call before."""
+    """Result number `of` of the call before; for the first call `start`."""
 
     start: Node
     of: int
@@ -41,21 +41,21 @@ class Carried:
 
 @dataclass
 class Each:
-    """A value of its own for each call, none of which needs another call."""
+    """A different value for each call, none of which depends on another call."""
 
     nodes: list[Node]
 
 
 @dataclass
 class Same:
-    """One value for all."""
+    """The same value for all calls."""
 
     node: Node
 
 
 @dataclass
 class Filled:
-    """The result goes into this array, and nowhere else: along the axis from these positions on."""
+    """A result that is only stored in this array: along the axis, from these positions on."""
 
     array: Node
     axis: int
@@ -64,7 +64,7 @@ class Filled:
 
 @dataclass
 class ReadLater:
-    """What is read of the result, by call: none where nothing is."""
+    """The nodes of a result, by call: none if it is not read."""
 
     nodes: list[list[Node]]
 
@@ -75,22 +75,22 @@ class Loop:
 
     body: Graph
     calls: list[Node]
-    given: list[MovingSlice | Carried | Each | Same]
-    made: list[Filled | ReadLater]
+    args: list[MovingSlice | Carried | Each | Same]
+    results: list[Filled | ReadLater]
     carried: dict[int, int]
-    starts: dict[int, Node]  # a carried argument -> what the first call is given
+    starts: dict[int, Node]  # a carried argument -> its value for the first call
     down: bool = False  # whether positions and records come from the last to the first
-    inside: set[Node] = field(default_factory=set)  # parts that nothing but calls of loops read
+    inside: set[Node] = field(default_factory=set)  # slices that only calls of loops read
 
     def number(self, call: int) -> int:
-        """What the loop's variable is in a call."""
+        """The value of the loop's variable in a call."""
         return len(self.calls) - 1 - call if self.down else call
 
     def hint(self, argument: int) -> str:
-        """What a carried argument may be called."""
-        given = self.given[argument]
-        assert isinstance(given, Carried)
-        return given.start.name or self.body.inputs[argument].name or self.body.outputs[given.of].name or "x"
+        """A name for a carried argument."""
+        arg = self.args[argument]
+        assert isinstance(arg, Carried)
+        return arg.start.name or self.body.inputs[argument].name or self.body.outputs[arg.of].name or "x"
 
     def line(self, positions: Sequence[int]) -> tuple[int, int]:
         """(a, b) such that a + b * variable are these positions, call by call."""
@@ -105,49 +105,48 @@ def loops_of(graph: Graph, calls: dict[Node, dict[int, list[Node]]]) -> list[Loo
         grouped.setdefault(n.attrs["body"], []).append(n)
     users = graph.users()
     results = set(graph.outputs)
-    found = [
+    loops = [
         loop
         for group in grouped.values()
         if len(group) >= FEWEST and (loop := _loop(graph, group, calls, users, results)) is not None
     ]
-    _mark_inside(found, users, results)
-    return found
+    _mark_inside(loops, users, results)
+    return loops
 
 
 def _loop(graph, group, calls, users, results) -> Loop | None:
     after = _depending(graph, group)
-    given = []
+    args = []
     for column in zip(*(n.args for n in group)):
-        found = _given(column, group, after)
-        if found is None:
+        arg = _argument(column, group, after)
+        if arg is None:
             return None
-        given.append(found)
-    carried = {g.of: k for k, g in enumerate(given) if isinstance(g, Carried)}
-    if len(carried) != sum(isinstance(g, Carried) for g in given):
+        args.append(arg)
+    carried = {g.of: k for k, g in enumerate(args) if isinstance(g, Carried)}
+    if len(carried) != sum(isinstance(g, Carried) for g in args):
         return None  # two arguments are the same result
-    starts = {k: g.start for k, g in enumerate(given) if isinstance(g, Carried)}
-    loop = Loop(group[0].attrs["body"], group, given, [], carried, starts)
+    starts = {k: g.start for k, g in enumerate(args) if isinstance(g, Carried)}
+    loop = Loop(group[0].attrs["body"], group, args, [], carried, starts)
     for k in range(len(loop.body.outputs)):
         nodes = [calls[n].get(k, []) for n in group]
         filled = None if k in carried else _filled(nodes, users, results)
-        loop.made.append(filled or ReadLater(nodes))
-    steps = [x.starts[1] - x.starts[0] for x in (*given, *loop.made) if isinstance(x, MovingSlice | Filled)]
+        loop.results.append(filled or ReadLater(nodes))
+    steps = [x.starts[1] - x.starts[0] for x in (*args, *loop.results) if isinstance(x, MovingSlice | Filled)]
     loop.down = bool(steps) and steps[0] < 0
     return loop
 
 
 def _depending(graph: Graph, group: Sequence[Node]) -> set[Node]:
     """All that is computed from these calls, themselves included."""
-    found = set(group)
+    dependent = set(group)
     for n in graph.nodes:
-        if any(a in found for a in n.args):
-            found.add(n)
-    return found
+        if any(a in dependent for a in n.args):
+            dependent.add(n)
+    return dependent
 
 
-def _given(column, group, after) -> MovingSlice | Carried | Each | Same | None:
-    """What the calls are given as one argument; None where it needs another call otherwise than from one to
-    the next."""
+def _argument(column, group, after) -> MovingSlice | Carried | Each | Same | None:
+    """The kind of one argument of all calls; None if it depends on another call than the one before."""
     if not any(n in after for n in column):
         if all(n is column[0] for n in column[1:]):
             return Same(column[0])
@@ -171,10 +170,10 @@ def _moving_slice(column: Sequence[Node]) -> MovingSlice | None:
         column = [n.args[0] for n in column]
     if any(n.op != "slice" or n.args[0] is not first.args[0] or n.shape != first.shape for n in column):
         return None
-    found = _moving(first, [n.attrs["index"] for n in column], MovingSlice)
-    if found is not None:
-        found.views = views
-    return found
+    moving = _moving(first, [n.attrs["index"] for n in column], MovingSlice)
+    if moving is not None:
+        moving.views = views
+    return moving
 
 
 def _moving(node: Node, indices, kind):
@@ -191,10 +190,10 @@ def _moving(node: Node, indices, kind):
 
 
 def _filled(nodes: list[list[Node]], users, results) -> Filled | None:
-    """The array that is put together from one result of all calls."""
-    if any(len(found) != 1 or found[0] in results for found in nodes):
+    """The array that is assembled from one result of all calls."""
+    if any(len(of_call) != 1 or of_call[0] in results for of_call in nodes):
         return None
-    parts = [found[0] for found in nodes]
+    parts = [of_call[0] for of_call in nodes]
     readers = {u for n in parts for u in users[n]}
     array = readers.pop() if len(readers) == 1 else None
     if array is None or array.op != "assemble" or len(array.args) != len(parts):
@@ -206,12 +205,12 @@ def _filled(nodes: list[list[Node]], users, results) -> Filled | None:
 
 
 def _mark_inside(loops: Sequence[Loop], users, results) -> None:
-    """Parts that need no line, as loops write them where they read them."""
+    """Note the slices that need no line, as loops write them where they are read."""
     moving = {
         (c, k)
         for loop in loops
         for c in loop.calls
-        for k, g in enumerate(loop.given)
+        for k, g in enumerate(loop.args)
         if isinstance(g, MovingSlice)
     }
     inside: set[Node] = set()
@@ -246,14 +245,14 @@ def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop
     return order, fitting
 
 
-# ---- What a forward keeps for its backward -----------------------------------------------------------------
+# ---- Values that a forward keeps for its backward-----------------------------------------------------------
 
 
 @dataclass
 class SavedRows:
-    """Values of a loop's calls that are handed on together: a row a call, a column for each kind.
+    """Values of a loop's calls that are stored together: a row for each call, a column for each value.
 
-    columns   ("given", argument) or ("made", result) of each column
+    columns   ("argument", number) or ("result", number) of each column
     rows      of each call its values
     """
 
@@ -262,19 +261,20 @@ class SavedRows:
 
 
 def saved_rows_of(loop: Loop, kept: set[Node]) -> SavedRows | None:
-    """What of a loop is all among the values `kept`, each in one column; None where there is nothing."""
+    """The arguments and results of a loop's calls that are all among `kept`, as columns; None if there are
+    none."""
     taken: set[Node] = set()
     columns = []
-    given = [("given", k) for k, g in enumerate(loop.given) if isinstance(g, Carried)]
-    made = [("made", k) for k in range(len(loop.made))]
-    for kind, k in (*given, *made):
-        if kind == "given":
+    arguments = [("argument", k) for k, g in enumerate(loop.args) if isinstance(g, Carried)]
+    results = [("result", k) for k in range(len(loop.results))]
+    for kind, k in (*arguments, *results):
+        if kind == "argument":
             nodes = [c.args[k] for c in loop.calls]
         else:
-            results = loop.made[k]
-            if not isinstance(results, ReadLater) or not all(results.nodes):
+            result = loop.results[k]
+            if not isinstance(result, ReadLater) or not all(result.nodes):
                 continue
-            nodes = [found[0] for found in results.nodes]
+            nodes = [of_call[0] for of_call in result.nodes]
         if set(nodes) <= kept and not taken & set(nodes) and len(set(nodes)) == len(nodes):
             taken.update(nodes)
             columns.append(((kind, k), nodes))

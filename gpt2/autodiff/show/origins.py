@@ -1,9 +1,9 @@
 """Which lines of a function the lines of its backwards come from: of the derived one, and of one by hand.
 
-The compiler notes for each value which line it stems from. A backward by hand has no such notes, so its
-values are compared with those of the chain rule, applied to the forward as it is written. A value that is the
-same, or the same but for a factor that depends on the forward alone, comes from the same line; one that is
-like no other comes from the lines of what it was computed from.
+The compiler notes the source line of each value. A backward by hand has no such notes, so its values are
+compared with those of the chain rule, applied to the forward as it is written. A value that is the same, up
+to a factor that depends on the forward alone, comes from the same line; one without a match comes from the
+lines of its arguments.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ WRITES = "update", "scatter", "scatter_add"  # into their first argument, which 
 
 @dataclass
 class _Recorded:
-    """The graphs of a function at each stage. What was recorded in functions that it calls stands at the line
-    of the call, and so does all that is made of it."""
+    """The graphs of a function at each stage. Values recorded in functions that it calls have the line of the
+    call."""
 
     code: CodeType | None  # None where the function is not written in Python
     stages: dict[str, Any] = field(default_factory=dict)
     # (a number below those of the nodes that are made next, the line of the function that begins)
     starts: list[tuple[int, int]] = field(default_factory=list)
-    # what the gradient of a variable of the function is called -> the lines that assign the variable
+    # name of the gradient of a variable of the function -> the lines that assign the variable
     gradients: dict[str, Lines] = field(default_factory=dict)
 
     def run(self, entries: Fixed | FixedPair, args: Sequence, static: dict) -> _Recorded:
@@ -54,29 +54,29 @@ class _Recorded:
         before = sys.gettrace()
         sys.settrace(lambda frame, event, arg: inside if frame.f_code is self.code else None)
         try:
-            entries.build(args, static, self.came_out)
+            entries.build(args, static, self.on_stage)
         finally:
             sys.settrace(before)
         return self
 
-    def came_out(self, title: str, made: Any, seconds: float) -> None:
-        """Note the graph of a stage. Lines of a recording are set before anything is made of it."""
+    def on_stage(self, title: str, output: Any, seconds: float) -> None:
+        """Note the graph of a stage. Lines of a recording are set before it is transformed."""
         if title == "recorded" and self.starts:
-            for n in made.nodes:
+            for n in output.nodes:
                 if self.lines(n) and n.name is not None:
                     name = f"d{n.name}"
                     self.gradients[name] = self.gradients.get(name, NONE) | self.lines(n)
                 elif n.loc is not None and not self.lines(n):
                     k = max(0, bisect_right(self.starts, (n.id, 0)) - 1)
                     n.loc = (self.code.co_filename, self.starts[k][1], self.code.co_name)
-        self.stages.setdefault(title, made)
+        self.stages.setdefault(title, output)
 
     @property
     def graph(self) -> Graph:
         return self.stages["recorded"]
 
     def lines(self, n: Node) -> Lines:
-        """The line of the function that a value stems from, as far as the compiler has noted one."""
+        """The line of the function that a value comes from, if the compiler has noted one."""
         if n.loc is None or self.code is None:
             return NONE
         inside = (n.loc[0], n.loc[2]) == (self.code.co_filename, self.code.co_name)
@@ -106,8 +106,8 @@ class Origins:
     forward       forward(*args, **static) -> (out, saved); out is differentiated, an array of floats
     args, static  the example, in double precision
 
-    derived(name) is the derived backward line by line, by_hand(backward) relates one that someone wrote, and
-    changes() is what each stage of the compiler changed.
+    derived(name) is the derived backward line by line, by_hand(backward) does the same for a hand-written
+    one, and changes() is what each stage of the compiler changed.
 
         >>> def tanh(x):
         ...     y = np.tanh(x)
@@ -141,12 +141,12 @@ class Origins:
     @cached_property
     def references(self) -> list[Reference]:
         """The values of the forward, and of the chain rule applied to it."""
-        recorded, made = self.recorded.graph, self.recorded.stages["differentiated"]
-        graphs = (recorded, [self.arrays] * 2), (made, [[*self.arrays, c] for c in self.cotangents])
+        recorded, differentiated = self.recorded.graph, self.recorded.stages["differentiated"]
+        graphs = (recorded, [self.arrays] * 2), (differentiated, [[*self.arrays, c] for c in self.cotangents])
         return [
             Reference(pair, self.of(n), n.op == "input")
-            for graph, given in graphs
-            for n, pair in values(graph, given).items()
+            for graph, inputs in graphs
+            for n, pair in values(graph, inputs).items()
             if not is_scalar_const(n)
         ]
 
@@ -164,16 +164,16 @@ class Origins:
         graph = rewrite(self.recorded.graph, plus_zero)
         first = len(graph.inputs)
         graph = Graph((*graph.inputs, *zeros.values()), graph.outputs[:1], graph.name)
-        made = Pipeline(graph.name).joint(graph, range(first, first + len(zeros)), (0,))
-        given = [*self.arrays, *(np.zeros(z.shape, z.dtype) for z in zeros)]
-        first_of, second_of = (evaluate_graph(made, [*given, c])[1:] for c in self.cotangents)
+        gradients = Pipeline(graph.name).joint(graph, range(first, first + len(zeros)), (0,))
+        inputs = [*self.arrays, *(np.zeros(z.shape, z.dtype) for z in zeros)]
+        first_of, second_of = (evaluate_graph(gradients, [*inputs, c])[1:] for c in self.cotangents)
         return [Reference(pair, self.of(n)) for n, pair in zip(zeros, zip(first_of, second_of))]
 
     # ---- the two backwards
 
     @cached_property
     def stages(self) -> dict[str, Any]:
-        """What came out of each stage of the compiler on the way to the derived backward."""
+        """The graph after each stage of the compiler on the way to the derived backward."""
         pair = FixedPair(self.forward, self.options)
         return _Recorded(_code(self.forward)).run(pair, self.args, self.static).stages
 
@@ -207,24 +207,24 @@ class Origins:
         kept = [a for a in self.saved if type(a) is np.ndarray]
         known = values(recorded.graph, [[c, *kept] for c in self.cotangents])
         lines: dict[Node, Lines] = {}
-        made: dict[int, list[Node]] = {}
+        of_line: dict[int, list[Node]] = {}
         for n in recorded.graph.nodes:
             like = self.like(known[n], n.op == "input") if n in known else None
             read = n.args[1:] if n.op in WRITES else n.args
             lines[n] = NONE.union(*(lines[a] for a in read)) if like is None else like
             for line in recorded.lines(n):
-                made.setdefault(line, []).append(n)
-        found = {}
-        for line, nodes in made.items():
+                of_line.setdefault(line, []).append(n)
+        origins = {}
+        for line, nodes in of_line.items():
             computed = [n for n in nodes if n.op not in VIEWS]
-            found[line] = NONE.union(*(lines[n] for n in computed or nodes))
+            origins[line] = NONE.union(*(lines[n] for n in computed or nodes))
         if recorded.graph.inputs[0] in recorded.graph.outputs:  # dout is returned as it is
-            found[recorded.starts[-1][1]] = self.of(self.recorded.graph.outputs[0])
-        pairs = [[known[n] for n in made.get(line, ()) if n in known] for line in found]
-        return dict(zip(found, self._with_missing([*found.values()], pairs)))
+            origins[recorded.starts[-1][1]] = self.of(self.recorded.graph.outputs[0])
+        pairs = [[known[n] for n in of_line.get(line, ()) if n in known] for line in origins]
+        return dict(zip(origins, self._with_missing([*origins.values()], pairs)))
 
     def like(self, pair: Pair, is_input: bool = False) -> Lines | None:
-        """The lines of the values that this one is like; None where there is none."""
+        """The lines of the values that match this one; None if there are none."""
         if not any(x.any() for x in pair):
             return NONE
         for alike in LIKENESS:
@@ -239,18 +239,18 @@ class Origins:
         return None
 
     def _with_missing(self, lines: Sequence[Lines], pairs: Sequence[list[Pair]]) -> list[Lines]:
-        """The lines of a backward, with those of the forward that none of them was found to come from, where
-        one computes the gradient of what stands there."""
-        found = list(lines)
+        """The lines of a backward, with lines of the forward without a match added where one computes the
+        gradient of their value."""
+        complete = list(lines)
         for r in self.adjoints:
             if r.lines <= NONE.union(*lines):
                 continue
             for alike in LIKENESS:
                 like = [any(alike(p, r.values) for p in of_line if _depends(p)) for of_line in pairs]
                 if any(like):
-                    found = [old | r.lines if hit else old for old, hit in zip(found, like)]
+                    complete = [old | r.lines if hit else old for old, hit in zip(complete, like)]
                     break
-        return found
+        return complete
 
 
 # ---- whether two values are alike: each at two cotangents

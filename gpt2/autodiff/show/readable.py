@@ -1,12 +1,12 @@
-"""Writes a graph as a person would: NumPy expressions, without buffers and blocks.
+"""Writes a graph as readable NumPy expressions, without buffers and blocks.
 
     text = readable_source(graph)       can be run; its constant arrays are globals: constants(graph)
 
-What the program has many alike stretches of is a function within the text, defined once and called for each.
+A part that the program repeats is a function within the text, defined once and called each time.
 
 A value that has a name in the user's source, or is read more than once, gets a line of its own. Factors are
-put in order, so results may differ from the program's in the last bit: constants first, what is divided by
-last, `x * x * x` as a power, a sum over n elements times 1 / n as a mean.
+put in order, so results may differ from the program's in the last bit: constants first, divisors last,
+`x * x * x` as a power, a sum over n elements times 1 / n as a mean.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..ops.subgraph import with_slices
 from .loop_lines import LoopLines, transposed
 from .loops import Carried, Each, Filled, Loop, SavedRows, in_order, loops_of, saved_rows_of
 
-LONGEST, SHORT = 70, 30  # an expression longer than this is given a name; the second for parts of an array
-RESERVED = {"np", "complex", "list", "tuple"}  # what the text calls by these names
+LONGEST, SHORT = 70, 30  # longer expressions get a line of their own; SHORT: those for parts of an array
+RESERVED = {"np", "complex", "list", "tuple"}  # names that the text uses
 
 
 @dataclass
 class Factors:
-    """A multiplication, taken apart: its sign, numbers, texts that are multiplied, texts it is divided by."""
+    """A product as its sign, numbers, texts of factors, texts of divisors."""
 
     negative: bool = False
     numbers: tuple[float, ...] = ()
@@ -52,7 +52,7 @@ class Factors:
 
 @dataclass
 class FactorsText(Text):
-    """The text of a multiplication, which more factors may join."""
+    """The text of a product, to which factors can be added."""
 
     factors: Factors = field(default_factory=Factors)
 
@@ -67,35 +67,35 @@ class Writer:
     names: dict = field(default_factory=dict)
     texts: dict = field(default_factory=dict)  # values that are written where they are read
     lines: list = field(default_factory=list)
-    around: Writer | None = None  # of a function within another: the other's
-    # name -> rows of inputs that are handed over together, in the place of the first of them
+    outer: Writer | None = None  # of the function that contains this one
+    # name -> rows of inputs that are passed together, in the place of the first of them
     packs: dict[str, list[list[Node]]] = field(default_factory=dict)
-    # input -> what it is called where it has no name
+    # number of an input -> a name if it has none
     hints: dict[int, str] = field(default_factory=dict)
-    # those of the results that are handed on together: which loop -> its record
+    # body of a loop -> the record of its results that are returned together
     records: dict[Graph, SavedRows] = field(default_factory=dict)
 
     def __post_init__(self):
         self.graph = with_slices(self.graph)
         self.users = self.graph.users()
-        reserved = RESERVED if self.around is None else {*RESERVED, *self.around.shared}
-        given = source_names(self.graph, reserved)
-        self.names = {n: text for n, text in given.items() if n.name is not None}
+        reserved = RESERVED if self.outer is None else {*RESERVED, *self.outer.shared}
+        all_names = source_names(self.graph, reserved)
+        self.names = {n: text for n, text in all_names.items() if n.name is not None}
         self.taken = {*self.names.values(), *reserved}
-        self.constants: dict[Node, str] = {}  # arrays, those of the functions within included
+        self.constants: dict[Node, str] = {}  # arrays, also of inner functions
         self.functions: dict[Graph, str] = {}
         self.calls = results_of(self.graph)
         self.results = set(self.graph.outputs)
-        self.there: set[Node] = set()  # values that have a line by now
-        self.made_by: list[Node | None] = []  # for each line the value that it was written for
+        self.defined: set[Node] = set()  # values that have a line already
+        self.written_for: list[Node | None] = []  # for each line the value that it was written for
         self.order, loops = in_order(self.graph, loops_of(self.graph, self.calls))
         self.loops = {loop.calls[0]: loop for loop in loops}
         self.inside = {n for loop in loops for n in loop.inside}
-        self.filled = {m.array for loop in loops for m in loop.made if isinstance(m, Filled)}
-        self.inner = _inner_records(loops)  # as `records`, but handed to another loop of this function
+        self.filled = {m.array for loop in loops for m in loop.results if isinstance(m, Filled)}
+        self.inner = _inner_records(loops)  # as `records`, but read by another loop of this function
         self.starts: set[Node] = set()  # values that are written to a variable that a loop changes
-        self.listed: dict[Node, tuple[str, int]] = {}  # in a list that a loop made: its name and the index
-        self.handed_on: dict[int, str] = {}  # record -> its name
+        self.listed: dict[Node, tuple[str, int]] = {}  # in a list that a loop fills: its name and the index
+        self.record_names: dict[int, str] = {}  # record -> its name
         self.packed = {n: (pack, i, c) for pack, n, i, c in _columns(self.packs)}
 
     def source(self) -> str:
@@ -108,7 +108,7 @@ class Writer:
             if n.op == "const" and n.shape:
                 self.begin_constant(n)
         for body in dict.fromkeys(n.attrs["body"] for n in self.calls):
-            self.within(body)
+            self.define_function(body)
         self.begin_loops()
         self.attribute(None)
         for n in self.order:
@@ -124,8 +124,8 @@ class Writer:
         return [head, *(f"    {line}" if line else "" for line in self.lines)]
 
     def attribute(self, n: Node | None) -> None:
-        """The lines that are new were written for this value."""
-        self.made_by += [n] * (len(self.lines) - len(self.made_by))
+        """Note that the new lines were written for this value."""
+        self.written_for += [n] * (len(self.lines) - len(self.written_for))
 
     def head(self) -> str:
         """The function's first line, with a name for each input."""
@@ -133,36 +133,36 @@ class Writer:
         for k, n in enumerate(self.graph.inputs):
             if n in self.packed:
                 self.names[n] = "{}[{}][{}]".format(*self.packed[n])
-                self.there.add(n)
+                self.defined.add(n)
             else:
                 self.begin(n, self.hints.get(k, "saved"))
-        given = [self.packed[n][0] if n in self.packed else self.names[n] for n in self.graph.inputs]
-        return f"def {source_name(self.name, RESERVED)}({', '.join(dict.fromkeys(given))}):"
+        parameters = [self.packed[n][0] if n in self.packed else self.names[n] for n in self.graph.inputs]
+        return f"def {source_name(self.name, RESERVED)}({', '.join(dict.fromkeys(parameters))}):"
 
     def returned(self) -> list[str]:
-        """What stands behind `return`; of what is handed on together its name, once."""
+        """The texts behind `return`; of values stored together the name of their record, once."""
         together = {n: record for record in self.records.values() for row in record.rows for n in row}
         texts: dict = {}
         for k, o in enumerate(self.graph.outputs):
             record = together.get(o) if k else None
             key = id(record) if record is not None else -1 - k
-            texts.setdefault(key, self.ref(o).at(SUM) if record is None else self.handed_on[key])
+            texts.setdefault(key, self.ref(o).at(SUM) if record is None else self.record_names[key])
         return list(texts.values())
 
     # ---- loops
 
     def begin_loops(self) -> None:
-        """Names for the values from which loops begin, where nothing else reads them: they are written to the
-        variable that the loop changes."""
+        """Names for the initial values of loops that nothing else reads: they are assigned to the
+        loop-carried variable."""
         together = {n for record in self.records.values() for row in record.rows for n in row}
         for loop in self.loops.values():
-            for k, given in enumerate(loop.given):
-                if isinstance(given, Carried) and self.may_start(given.start, loop, together):
-                    self.starts.add(given.start)
-                    self.names.setdefault(given.start, self.fresh(loop.hint(k)))
+            for k, arg in enumerate(loop.args):
+                if isinstance(arg, Carried) and self.may_start(arg.start, loop, together):
+                    self.starts.add(arg.start)
+                    self.names.setdefault(arg.start, self.fresh(loop.hint(k)))
 
     def may_start(self, n: Node, loop: Loop, together: set[Node]) -> bool:
-        """Whether a value can be written to the variable that a loop changes."""
+        """Whether a value can be assigned to a loop-carried variable."""
         if (
             n.op in ("input", "const", "item")
             or n in self.filled
@@ -172,7 +172,7 @@ class Writer:
         return self.users[n] == [loop.calls[0]]
 
     def fresh(self, hint: str) -> str:
-        """A name that nothing has."""
+        """A name that is not taken."""
         name, number = hint, 1
         while name in self.taken or not name.isidentifier():
             number += 1
@@ -181,38 +181,38 @@ class Writer:
         return name
 
     def column_of(self, nodes: Sequence[Node]) -> tuple[str, int, list[int]] | None:
-        """(pack, column, rows) where these inputs are one column of what is handed over together."""
-        found = [self.packed.get(n) for n in nodes]
-        if None in found or len({(pack, c) for pack, _, c in found}) != 1:
+        """(pack, column, rows) if these inputs are one column of a record."""
+        places = [self.packed.get(n) for n in nodes]
+        if None in places or len({(pack, c) for pack, _, c in places}) != 1:
             return None
-        pack, _, column = found[0]
-        return pack, column, [row for _, row, _ in found]
+        pack, _, column = places[0]
+        return pack, column, [row for _, row, _ in places]
 
     def is_read_later(self, n: Node, loop: Loop, record: SavedRows | None) -> bool:
-        """Whether a result of a loop's call, of which no record is kept, is read but by the next call."""
+        """Whether a result of a loop's call that is in no record is read by others than the next call."""
         if record is not None and any(n in row for row in record.rows):
             return False
         return n in self.results or any(u not in loop.calls for u in self.users[n])
 
-    # ---- functions within
+    # ---- inner functions
 
     @property
     def shared(self) -> set[str]:
-        """The names that a function within reads from here."""
+        """The names that an inner function reads from this one."""
         return {*self.constants.values(), *self.functions.values()}
 
     def begin_constant(self, n: Node) -> str:
-        """The name of a constant array, which has its line at the top of all."""
-        if self.around is not None:
-            self.names[n] = self.around.begin_constant(n)
-            self.there.add(n)
+        """The name of a constant array, which has its line at the top of the outermost function."""
+        if self.outer is not None:
+            self.names[n] = self.outer.begin_constant(n)
+            self.defined.add(n)
         elif n not in self.constants:
             self.constants[n] = self.begin(n, "constant")
             self.lines.append(f"# {self.constants[n]}: {n.dtype} {n.shape}, never changed")
         return self.names[n]
 
-    def within(self, body: Graph) -> None:
-        """Define the function that calls of a stretch call."""
+    def define_function(self, body: Graph) -> None:
+        """Define the inner function for a body that is called."""
         for n in body.nodes:
             if n.op == "const" and n.shape:
                 self.begin_constant(n)
@@ -227,24 +227,24 @@ class Writer:
         for loop in self.loops.values():
             if loop.body is body:
                 hints = {k: body.outputs[of].name for of, k in loop.carried.items() if body.outputs[of].name}
-        self.lines += ["", *Writer(body, name, around=self, hints=hints).function(), ""]
+        self.lines += ["", *Writer(body, name, outer=self, hints=hints).function(), ""]
 
     def write_stretch(self, n: Node) -> bool:
-        """The line of a call; what nothing reads of its results is called _."""
-        found, body = self.calls[n], n.attrs["body"]
+        """The line of a call; unread results are called _."""
+        results, body = self.calls[n], n.attrs["body"]
         names = []
         for k, o in enumerate(body.outputs):
-            same = found.get(k, [])
+            same = results.get(k, [])
             names.append(self.begin(same[0], o.name) if same else "_")
             for other in same[1:]:
                 self.names[other] = names[-1]
-                self.there.add(other)
+                self.defined.add(other)
         args = ", ".join(map(self.argument, n.args))
         self.lines.append(f"{', '.join(names)}{',' * (len(names) == 1)} = {self.functions[body]}({args})")
         return True
 
     def argument(self, a: Node) -> str:
-        """What a function within is given: of a number a NumPy scalar of its type, as it may be reshaped."""
+        """The text of an argument of an inner function: a number as a NumPy scalar, which may be reshaped."""
         return f"np.{a.dtype}({scalar_text(a)})" if is_scalar_const(a) else self.ref(a).text
 
     def write_item(self, n: Node) -> bool:
@@ -275,16 +275,16 @@ class Writer:
         return self.texts.get(n) or Text(self.names[n])
 
     def begin(self, n: Node, hint: str | None = None) -> str:
-        """The name of a value that is there from now on."""
-        self.there.add(n)
+        """The name of a value, which counts as defined from now on."""
+        self.defined.add(n)
         return self.named(n, hint)
 
     def named(self, n: Node, hint: str | None = None) -> str:
-        """A name: the user's, or one that says how it is made, or t1, t2, ..."""
+        """A name: the user's, or one after its op and argument, or t1, t2, ..."""
         if n in self.names:
             return self.names[n]
         if hint is None:
-            hint = "out" if n in self.graph.outputs[:1] else self.made_of(n)
+            hint = "out" if n in self.graph.outputs[:1] else self.default_name(n)
         number = 1 if hint == "t" else 2
         name = f"t{number}" if hint == "t" else hint
         while name in self.taken:
@@ -294,7 +294,7 @@ class Writer:
         self.names[n] = name
         return name
 
-    def made_of(self, n: Node) -> str:
+    def default_name(self, n: Node) -> str:
         simple = OPS[n.op].ufunc is not None and len(n.args) == 1 and n.op not in ("negative", "positive")
         argument = self.names.get(n.args[0]) if simple else None
         return f"{n.op}_{argument}" if argument and argument.isalpha() else "t"
@@ -303,7 +303,7 @@ class Writer:
 
     def expression(self, n: Node) -> Text:
         op = n.op
-        if op in ("multiply", "divide", "negative") or op == "square" and n.args[0] in self.there:
+        if op in ("multiply", "divide", "negative") or op == "square" and n.args[0] in self.defined:
             return self.rendered(self.factors_of(n))
         if op in ("add", "subtract"):
             return self.sum_of(*map(self.ref, n.args), minus=op == "subtract")
@@ -321,14 +321,14 @@ class Writer:
         return Text(f"{a.at(SUM)} {'-' if minus else '+'} {right}", SUM)
 
     def factors_of(self, n: Node) -> Factors:
-        """n as its factors; of what it reads, as far as that is not given a line of its own."""
+        """n as its factors, those of arguments without a line of their own included."""
         if is_scalar_const(n):
             v = n.value
             if isinstance(v, float) and np.isfinite(v):
                 return Factors(v < 0, (abs(v),))
             return Factors(above=((scalar_text(n), n),))
         known = self.texts.get(n)
-        if n in self.there:
+        if n in self.defined:
             return Factors(above=((self.names[n], n),))
         if isinstance(known, FactorsText):
             return known.factors
@@ -365,7 +365,7 @@ class Writer:
         return [text for text, _ in above], numbers, below
 
     def averages(self, n: Node, count: int) -> bool:
-        """Is n, which is written where it is read, the sum over so many elements?"""
+        """Whether n is a sum over so many elements, written where it is read."""
         return n.op == "sum" and n in self.texts and count * n.size == n.args[0].size
 
     def call(self, n: Node) -> str:
@@ -410,9 +410,9 @@ class Writer:
         """The index of gather, scatter and scatter_add."""
         return index_text(n.attrs["spec"], n.args[0].shape, [self.ref(a).text for a in arrays])
 
-    # ---- what takes more than one line: True where it was written
+    # ---- ops that take more than one line: True if they were written
 
-    def begun(self, n: Node) -> str:
+    def begin_copy(self, n: Node) -> str:
         """A name for n, which starts as a copy of its first argument."""
         x = n.args[0]
         start = self.ref(x)
@@ -437,18 +437,18 @@ class Writer:
         return True
 
     def write_update(self, n: Node) -> bool:
-        name = self.begun(n)
+        name = self.begin_copy(n)
         index = index_text(n.attrs["index"], n.shape)
         self.lines.append(f"{name}[{index}] = {self.ref(n.args[1]).text}")
         return True
 
     def write_scatter(self, n: Node) -> bool:
-        name = self.begun(n)
+        name = self.begin_copy(n)
         self.lines.append(f"{name}[{self.spec(n, n.args[2:])}] = {self.ref(n.args[1]).text}")
         return True
 
     def write_scatter_add(self, n: Node) -> bool:
-        name = self.begun(n)
+        name = self.begin_copy(n)
         index = self.spec(n, n.args[2:])
         if len(n.attrs["spec"]) > 1 and ", " in index:
             index = f"np.s_[{index}]"
@@ -456,7 +456,7 @@ class Writer:
         return True
 
     def write_scatter_along_add(self, n: Node) -> bool:
-        name, (_, index, v), axis = self.begun(n), n.args, n.attrs["axis"]
+        name, (_, index, v), axis = self.begin_copy(n), n.args, n.attrs["axis"]
         if index.shape[axis] != 1:
             return self.grid(n, name)
         at = self.ref(index).text
@@ -481,7 +481,7 @@ class Writer:
         return True
 
 
-# What ops compute that programs call functions of the compiler's for
+# NumPy expressions for ops that programs compute with functions of the compiler
 SPELT: dict[str, Callable] = {
     "solve_triangular": lambda a, b, upper: f"np.linalg.solve(np.{'triu' if upper else 'tril'}({a}), {b})",
     "eig": lambda x, dtype: f"tuple(part.astype(np.{dtype}) for part in np.linalg.eig({x}))",
@@ -491,12 +491,12 @@ SPELT: dict[str, Callable] = {
 
 
 def code_of(op: str) -> Callable | None:
-    """How the text of an op is made of those of its arguments; None for an op that NumPy has no name for."""
+    """The function from the texts of arguments to that of an op; None for an op without a name in NumPy."""
     return SPELT.get(op, OPS[op].code)
 
 
 def applied(code: Callable, args: Sequence[Text], attrs: Mapping[str, Any]) -> str:
-    """The text of a row of the table, with arguments in parentheses where it would take them apart."""
+    """The text of an op by its row of the table, with parentheses around arguments where needed."""
     text = code(*(a.text for a in args), **attrs)
     if all(a.tightness == ATOM for a in args):
         return text
@@ -505,7 +505,7 @@ def applied(code: Callable, args: Sequence[Text], attrs: Mapping[str, Any]) -> s
 
 
 def tightness_of(text: str) -> int:
-    """ATOM for a call, an item or a name; else so little that it stands in parentheses among others."""
+    """ATOM for a call, an item or a name; else CHOICE, so that it gets parentheses in other expressions."""
     return ATOM if isinstance(ast.parse(text, mode="eval").body, UNDIVIDED) else CHOICE
 
 
@@ -517,25 +517,25 @@ def _tree(text: str) -> str:
 
 
 def _axis(n: Node) -> int | None:
-    """The axis along which an assemble puts its parts side by side; None where it does more than that."""
+    """The axis along which an assemble concatenates its parts; None if it does anything else."""
     indices = n.attrs["indices"]
     axes = [a for a in range(n.ndim) if any(i[a] != (0, n.shape[a], 1) for i in indices)]
     return axes[0] if len(axes) == 1 and len(indices) > 1 and covers(n) else None
 
 
 def _inner_records(loops: Sequence[Loop]) -> dict[Graph, SavedRows]:
-    """What each loop keeps for the calls of others, which read values of their own."""
-    found = {}
+    """The records that loops keep for other loops of the same function."""
+    records = {}
     for loop in loops:
-        own = [g for other in loops if other is not loop for g in other.given if isinstance(g, Each)]
+        own = [g for other in loops if other is not loop for g in other.args if isinstance(g, Each)]
         record = saved_rows_of(loop, {n for g in own for n in g.nodes})
         if record is not None:
-            found[loop.body] = record
-    return found
+            records[loop.body] = record
+    return records
 
 
 def _powers(factors: list[str]) -> list[str]:
-    """The factors, with a power of a name that stands among them several times."""
+    """The factors, a repeated name as a power."""
     return [
         f"{text}**{factors.count(text)}" if factors.count(text) > 1 and text.isidentifier() else text
         for k, text in enumerate(factors)
@@ -551,27 +551,27 @@ def _columns(packs: dict[str, list[list[Node]]]) -> Iterator[tuple[str, Node, in
 
 
 def pair_of_writers(forward: Graph, backward: Graph, names: tuple[str, str]) -> tuple[Writer, Writer]:
-    """Writers of a function and its derivative. What the calls of a loop keep for those of the other goes
-    from one to the other as a list with a row for each call.
+    """Writers of a function and its derivative. Values that a loop keeps for the derivative are passed as a
+    list with a row for each call.
 
     The backward's inputs are the forward's results but the first, then the gradients of that.
     """
     first = Writer(forward, names[0])
     out, *kept = first.graph.outputs
     once = {n for n in kept if kept.count(n) == 1 and n is not out}
-    given = dict(zip(kept, backward.inputs))
+    inputs = dict(zip(kept, backward.inputs))
     packs = {}
     for loop in first.loops.values():
         record = saved_rows_of(loop, once)
         if record is not None:
             first.records[loop.body] = record
-            rows = [[given[n] for n in row] for row in record.rows]
+            rows = [[inputs[n] for n in row] for row in record.rows]
             packs[f"kept_{len(packs) + 1}" if packs else "kept"] = rows
     return first, Writer(backward, names[1], packs=packs)
 
 
 def readable_source(graph: Graph, name: str | None = None) -> str:
-    """The text of a NumPy function that computes a graph, for people: expressions with names, no buffers.
+    """The text of a NumPy function that computes a graph, to be read: expressions with names, no buffers.
 
     graph   a compiler's graph, such as those of FixedPair.graphs
     name    of the function; by default the graph's
@@ -604,10 +604,12 @@ def readable_lines(graph: Graph, name: str | None = None) -> list[tuple[str, lis
     def within(n: Node) -> list[Node]:
         return [n, *(inner for a in n.args if a in writer.texts for inner in within(a))]
 
-    made = [[] if n is None else within(n) for n in writer.made_by]
-    made.append([n for o in writer.graph.outputs if o in writer.texts for n in within(o)])  # returned
-    first = len(lines) - 1 - len(made)
-    return [(line, made[k - first] if 0 <= k - first < len(made) else []) for k, line in enumerate(lines)]
+    computed = [[] if n is None else within(n) for n in writer.written_for]
+    computed.append([n for o in writer.graph.outputs if o in writer.texts for n in within(o)])  # returned
+    first = len(lines) - 1 - len(computed)
+    return [
+        (line, computed[k - first] if 0 <= k - first < len(computed) else []) for k, line in enumerate(lines)
+    ]
 
 
 def constants(graph: Graph) -> dict[str, np.ndarray]:

@@ -1,5 +1,5 @@
 """The readable source of a graph as a text that can be pasted and run: constant arrays are written out, and
-those that are too large become arguments, with their shapes and where they come from.
+those that are too large become arguments, with their shapes and source lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def runnable_pair(forward: Graph, backward: Graph, names: tuple[str, str]) -> st
 
 
 def _text(writer: Writer) -> str:
-    """What a writer writes, with constant arrays defined, or as arguments."""
+    """The text of a writer, with constant arrays defined or as arguments."""
     head, *body = writer.source().rstrip().split("\n")[3:]
     constants = {name: n for n, name in writer.constants.items()}
     further, lines = [], []
@@ -61,7 +61,7 @@ def _origin(n: Node) -> str:
 
 
 def written(value: ArrayLike) -> str | None:
-    """An array as a NumPy expression; None where that is long."""
+    """An array as a NumPy expression; None if that is long."""
     x = np.asarray(value)
     dtype = f"np.{x.dtype}"
     if x.size and (x == x.flat[0]).all():
@@ -72,21 +72,21 @@ def written(value: ArrayLike) -> str | None:
 
 
 def _in_steps(x: np.ndarray) -> str | None:
-    """Numbers in equal steps."""
+    """An expression for equally spaced numbers, else None."""
     if x.ndim != 1 or x.dtype.kind not in "iuf":
         return None
-    first, step, found = x[0].item(), (x[1] - x[0]).item(), np.arange(len(x), dtype=x.dtype)
+    first, step, built = x[0].item(), (x[1] - x[0]).item(), np.arange(len(x), dtype=x.dtype)
     text = f"np.arange({len(x)}, dtype=np.{x.dtype})"
     with np.errstate(all="ignore"):
         if step != 1:
-            text, found = f"{_number(step)} * {text}", step * found
+            text, built = f"{_number(step)} * {text}", step * built
         if first:
-            text, found = f"{_number(first)} + {text}", first + found
-    return text if found.tobytes() == x.tobytes() else None
+            text, built = f"{_number(first)} + {text}", first + built
+    return text if built.tobytes() == x.tobytes() else None
 
 
 def _repeated(x: np.ndarray) -> str | None:
-    """Equal rows, or equal columns."""
+    """An expression for equal rows, or equal columns, else None."""
     for one in (x[:1], x[..., :1]):
         if one.size < x.size and np.broadcast_to(one, x.shape).tobytes() == x.tobytes():
             text = written(one[0] if one.shape[0] == 1 else one)
@@ -102,12 +102,12 @@ def _triangle(x: np.ndarray) -> str | None:
     for part, corner in (("triu", x[0, -1]), ("tril", x[-1, 0])):
         for k in range(-1, 2):
             text = f"np.{part}(np.full({x.shape}, {_number(corner.item())}, {dtype}), {k})"
-            found = getattr(np, part)(np.full(x.shape, corner), k)
-            if found.tobytes() == x.tobytes():
+            built = getattr(np, part)(np.full(x.shape, corner), k)
+            if built.tobytes() == x.tobytes():
                 return text
             if k == 1 - 2 * (part == "tril") and x.dtype == np.float64 and np.isfinite(x).all():
                 on = x[0, 0].item()
-                if (found + on * np.eye(*x.shape)).tobytes() == x.tobytes():
+                if (built + on * np.eye(*x.shape)).tobytes() == x.tobytes():
                     eye = f"np.eye{x.shape}" if on == 1.0 else f"{_number(on)} * np.eye{x.shape}"
                     return f"{text} + {eye}" if corner else eye
     return None

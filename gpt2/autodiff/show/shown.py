@@ -25,9 +25,9 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
              further arguments g is called with them first
     emitted  the program that runs: with buffers, blocks of rows and the threads' share of work
 
-    The text is for people, and runs by copy and paste: its arguments are those of g as arrays, then the
-    arrays that the function reads from outside, then constants too large to print. Where there is a loop of
-    its own (ad.scan, ad.parallel_map) the emitted form is given.
+    The text is readable and runs by copy and paste: its arguments are those of g as arrays, then the arrays
+    that the function reads from outside, then constants too large to print. A program with a loop (ad.scan,
+    ad.parallel_map) is given in its emitted form.
 
         >>> f = ad.compile(lambda x: np.sum(np.tanh(x) * np.array([1.0, 2.0])))
         >>> print(ad.source(f, np.ones(2)).rstrip())
@@ -49,10 +49,10 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
             f"source: {g.__name__} was not called yet. Call it, or give arguments: ad.source(g, x)"
         )
     wiring, program = state.last
-    if program is None and (args or kwargs):  # it was not worth compiling: what another such call would run
+    if program is None and (args or kwargs):  # not compiled yet: show what the next call would run
         parts: list[tuple[str, Any]] = []
-        state.stages(args, kwargs, lambda title, made, seconds: parts.append((title, made)))
-        return "\n\n".join(_shown(made, emitted) for title, made in parts if title.endswith("emitted"))
+        state.stages(args, kwargs, lambda title, output, seconds: parts.append((title, output)))
+        return "\n\n".join(_shown(output, emitted) for title, output in parts if title.endswith("emitted"))
     if program is None:
         program = state.transform.compile(wiring, Pipeline(state.name, current_options()), scalar=False)
     return _shown(program, emitted)
@@ -63,11 +63,11 @@ def drawing(g: Callable | Pullback, *args: Any, memory: bool = False, **kwargs: 
 
     g        a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
              further arguments g is called with them first. Of ad.vjp's two programs the backward is drawn
-    memory   instead of the graph, who holds which memory in the course of a call: the arena that the program
-             works in and its results, with a box for each stretch of them and for as long as it is needed
+    memory   instead of the graph, which value holds which memory in the course of a call: the arena and the
+             results, with a box for each value for as long as it is needed
 
-    Text and lines take the colour of the page around. Where there are too many values for a picture, a line
-    says how many. A notebook shows the graph below the source where a cell ends with g.
+    Text and lines take the colour of the page around. If there are too many values for a picture, a line says
+    how many. A notebook shows the graph below the source where a cell ends with g.
 
         >>> picture = ad.drawing(ad.grad(lambda x: np.sum(np.tanh(x))), np.ones(3))
         >>> picture[:4], picture.count("<rect")
@@ -107,7 +107,7 @@ def _shown(program: Any, emitted: bool) -> str:
 
 
 def why_recorded(g: Callable) -> str | None:
-    """Why g records its function anew at each call, or None if it need not. g was called before.
+    """Why g records its function again at each call, or None if it does not. g was called before.
 
     >>> slope = ad.grad(lambda x: x * x if x * x > 2.0 else -x)
     >>> slope(3.0), ad.why_recorded(slope).split(",")[0]
@@ -119,8 +119,8 @@ def why_recorded(g: Callable) -> str | None:
 def _state(g, name: str) -> Derived:
     state = getattr(g, "__derived__", None)
     if not isinstance(state, Derived):
-        made = f": write ad.{name}(ad.grad(f), x)" if callable(g) else ""
-        raise AutodiffError(f"{name}: expected a function made by ad.grad, ad.compile, ..., got {g!r}{made}")
+        hint = f": write ad.{name}(ad.grad(f), x)" if callable(g) else ""
+        raise AutodiffError(f"{name}: expected a function made by ad.grad, ad.compile, ..., got {g!r}{hint}")
     return state
 
 
@@ -132,9 +132,8 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
         ad.vjp(f, *args), with respect to all floating-point arguments that are positional
 
     Titles: recorded, simplified (before it is differentiated), differentiated, simplified again, and then
-    either emitted, or forward, backward, "forward, emitted" and "backward, emitted". What options switch off
-    is not done here either; with options(before=False) nothing is
-    simplified before it is differentiated.
+    either emitted, or forward, backward, "forward, emitted" and "backward, emitted". Passes that options
+    switch off are skipped; with options(before=False) nothing is simplified before it is differentiated.
 
         >>> print(ad.stages(ad.grad(lambda x: x * x), 3.0).rstrip())
         # recorded
@@ -181,12 +180,12 @@ def stages(f: Callable, *args: Any, **kwargs: Any) -> str:
     return "\n\n".join(f"# {title}\n\n{text.rstrip()}" for title, text in parts) + "\n"
 
 
-def _note(parts: list, title: str, made, seconds: float) -> None:
-    parts.append((title, getattr(made, "source", None) or str(made)))
+def _note(parts: list, title: str, output, seconds: float) -> None:
+    parts.append((title, getattr(output, "source", None) or str(output)))
 
 
 def _check_differentiable(f, args, kwargs) -> None:
-    """An error where there is nothing to differentiate, or nothing to differentiate with respect to."""
+    """Raise unless f has a result to differentiate, and an argument to differentiate by."""
     rec = record(f, args, kwargs)
     has = [
         any(n.dtype.kind in "fc" for n in nodes)

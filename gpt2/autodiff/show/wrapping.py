@@ -15,7 +15,7 @@ import re
 
 WIDTH = 100
 OPEN, CLOSE = "([{", ")]}"
-# what a line may be: a head, a return, or targets = function(arguments)
+# the lines that are broken: a head, a return, targets = function(arguments)
 SHAPES = (
     re.compile(r"(?P<before>def \w+\()(?P<list>.*)(?P<after>\):)$"),
     re.compile(r"(?P<before>return )(?P<list>.*)(?P<after>)$"),
@@ -37,13 +37,13 @@ def _broken(line: str, width: int) -> list[str]:
     if text.startswith("#"):
         return [line]
     for shape in SHAPES:
-        found = shape.match(text)
-        if found and len(items := _items(found["list"])) > 1:
+        match = shape.match(text)
+        if match and len(items := _items(match["list"])) > 1:
             break
     else:
         return [line]
-    named = found.groupdict().get("targets") or ""
-    before, after = found["before"], found["after"]
+    named = match.groupdict().get("targets") or ""
+    before, after = match["before"], match["after"]
     if before == "return ":
         before, after = "return (", ")"
     head = [indent + named + before]
@@ -65,7 +65,7 @@ def _filled(items: list[str], indent: str, width: int) -> list[str]:
 
 
 def _items(text: str) -> list[str]:
-    """What stands between the commas that are in no brackets; nothing where brackets do not match."""
+    """The items between commas outside of brackets; [] if brackets do not match."""
     items, depth, start = [], 0, 0
     for k, letter in enumerate(text):
         depth += (letter in OPEN) - (letter in CLOSE)

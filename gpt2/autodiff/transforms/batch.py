@@ -2,9 +2,9 @@
 
     batched(graph, flags, n) -> (graph, a flag for each output)
 
-flags say which inputs differ from example to example; those get a new first axis of length n. Each op is
-batched by the rule of its row (ops/batching.py). An op without a rule becomes a `map` over the examples: a
-loop, which is slower and works for every op.
+flags say which inputs differ from example to example; those get one more axis, the first, of length n. Each
+op is made anew by the rule of its row (ops/leads.py). An op without a rule becomes a `map` over the
+examples: a loop, slower, and right for every op.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from ..graph import Graph, Node
 from ..loops.map_op import map_node
 from ..ops import OPS, apply, input_node
-from ..ops.batching import Batch, NoRule, rule_of
+from ..ops.leads import Batch, NoRule, batch_rule
 from ..ops.subgraph import inputs_like, items
 from ..ops.table import is_elementwise
 
@@ -51,7 +51,7 @@ def _one(node: Node, new: dict, flags: list[bool], n: int) -> Node | list[Node]:
         whole = new[node.args[0]]
         return whole[node.attrs["i"]] if isinstance(whole, list) else apply("item", whole, i=node.attrs["i"])
     args = [new[a] for a in node.args]
-    rule = rule_of(OPS[node.op], is_elementwise(node.op))
+    rule = batch_rule(OPS[node.op], is_elementwise(node.op))
     b = Batch(n, flags, node, lambda graph, flags: batched(graph, flags, n))
     try:
         result = _looped(node, args, flags, n) if rule is None else rule(b, *args, **node.attrs)

@@ -1,4 +1,4 @@
-"""A training step timed here, and what this machine can do.
+"""Time a training step on this machine, and the machine itself.
 
 __main__.py times steps, machine.py products, copies, AdamW, short calls and threads.
 """

@@ -2,10 +2,10 @@
 
     gpt2 bench
     gpt2 bench --size gpt2 --backward manual whole --batch-size 4 --block-size 64
-    gpt2 bench --machine                            what this machine can do instead, in half a minute
+    gpt2 bench --machine                            measure the machine instead, in half a minute
 
-A step is forward, backward and AdamW, in float32. The kinds take turns, so that whatever else the machine
-does meets all of them; the median of the steps is shown. The comparison with PyTorch and JAX is `python -m
+A step is forward, backward and AdamW, in float32. The kinds take turns, so that other load on the machine
+affects all of them; the median step is shown. For a comparison with PyTorch and JAX run `python -m
 bench.step` in a checkout of the project.
 """
 
@@ -24,27 +24,27 @@ from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
 from gpt2.train.flops import Peak, matmul_peak, training_flops
 
-QUIET = 0.85  # of the better of two measurements of the peak: what the other has on a quiet machine
+QUIET = 0.85  # least ratio of two measurements of the peak on a quiet machine
 
 
 def measure(
     config: GPT2Config, kinds: Sequence[str], B: int, T: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Kind of backward -> the seconds of its steps, taken in turns for `seconds` seconds each."""
+    """Kind of backward -> seconds of its steps; the kinds take turns, for `seconds` seconds each."""
     rng = np.random.default_rng(0)
     tokens, targets = rng.integers(0, config.vocab_size, (2, B, T))
-    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
     steps = {}
     for kind in kinds:
         model = GPT2(config, kind)
         steps[kind] = model, AdamW(model, lr=1e-4)
         _step(*steps[kind], tokens, targets)  # compiles
-    while min(map(sum, found.values())) < seconds:
+    while min(map(sum, times.values())) < seconds:
         for kind in kinds:
             begin = time.perf_counter()
             _step(*steps[kind], tokens, targets)
-            found[kind].append(time.perf_counter() - begin)
-    return found
+            times[kind].append(time.perf_counter() - begin)
+    return times
 
 
 def _step(model, optimizer, tokens, targets):
@@ -53,17 +53,17 @@ def _step(model, optimizer, tokens, targets):
 
 
 EXAMPLES = (
-    ("gpt2 bench", "a small model: by hand, derived by layers, derived as a whole"),
+    ("gpt2 bench", "a small model: manual, derived by layers, derived as a whole"),
     ("gpt2 bench --size gpt2 --batch-size 4 --block-size 64", "the smallest released GPT-2"),
     ("gpt2 bench --backward manual auto --seconds 20", "two kinds, measured for longer"),
-    ("gpt2 bench --machine", "what this machine can do, in half a minute"),
+    ("gpt2 bench --machine", "the machine itself, in half a minute"),
 )
 
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 bench`."""
-    made = cli.Parser("bench", __doc__.partition("\n\n")[0] + "\n\n" + __doc__.split("\n\n")[2], EXAMPLES)
-    add = made.add_argument
+    command = cli.Parser("bench", __doc__.partition("\n\n")[0] + "\n\n" + __doc__.split("\n\n")[2], EXAMPLES)
+    add = command.add_argument
     add(
         "--size",
         default="shakespeare-char-cpu",
@@ -76,14 +76,14 @@ def parser() -> cli.Parser:
         nargs="+",
         default=["manual", "auto", "whole"],
         metavar="KIND",
-        help="what --backward of train takes (default: manual auto whole)",
+        help="as --backward of train (default: manual auto whole)",
     )
     add("--batch-size", type=int, default=4, metavar="B", help="sequences in a batch (default: %(default)s)")
     add("--block-size", type=int, default=64, metavar="T", help="tokens in a sequence (default: %(default)s)")
-    about = "instead: products, copies, AdamW, short calls and threads of this machine, on a page"
+    about = "measure the machine instead: products, copies, AdamW, short calls, threads"
     add("--machine", action="store_true", help=about)
     add("--seconds", type=float, default=5.0, help="of each kind (default: %(default)s)")
-    return made
+    return command
 
 
 def _run(args):
@@ -96,16 +96,16 @@ def _run(args):
             raise UserError(f"{flag} {value}: expected 1 or more")
     config = GPT2Config.preset(args.size, block_size=args.block_size)
     before = matmul_peak()
-    found = measure(config, args.backward, args.batch_size, args.block_size, args.seconds)
+    results = measure(config, args.backward, args.batch_size, args.block_size, args.seconds)
     after = matmul_peak()
     best = max(before.rate, after.rate)
-    # of two that are far apart the better one, too, may have been measured beside something
+    # if the two differ much, even the better one may have been disturbed
     peak = Peak(best, before.quiet and after.quiet and min(before.rate, after.rate) >= QUIET * best)
     flops = training_flops(config, args.batch_size, args.block_size)
     tokens = args.batch_size * args.block_size
     print(f"{args.size}: {config.num_parameters:,} parameters, {args.batch_size} x {args.block_size} tokens")
     print(f"\n{'backward':10} {'ms/step':>9} {'tokens/s':>10} {'GFLOP/s':>9} {'of peak':>8} {'steps':>6}")
-    for kind, times in found.items():
+    for kind, times in results.items():
         middle = statistics.median(times)
         rate = flops / middle
         share = peak.share(rate) or "?"
@@ -113,7 +113,7 @@ def _run(args):
         print(f"{kind:10} {1e3 * middle:9.1f} {speed} {share:>8} {len(times):6}")
     print(f"\npeak: {best / 1e9:.0f} GFLOP/s in products of 1024 x 1024 matrices, before and after")
     if not peak.quiet:
-        print("note: the machine did other work meanwhile: no step is compared with this peak")
+        print("note: the machine was busy with other work; no step is compared with this peak")
     return 0
 
 

@@ -1,12 +1,12 @@
-"""What this machine can do, and what the engine chooses on account of it: `gpt2 bench --machine`.
+"""Measure the machine, and say what the engine chooses on it: `gpt2 bench --machine`.
 
 Each figure is the best of several calls, for one thread and for all of them.
 
     products      float32 matrix products, GFLOP/s; with other kernels of OpenBLAS in a process of their own
-    copying       bytes read and written, GB/s, of arrays that no cache holds; and reading, as a sum does
-    AdamW         the time of a step over the time in which its bytes are copied
+    copying       bytes read and written, GB/s, of arrays larger than any cache; and reading, as a sum does
+    AdamW         the time of a step relative to copying its bytes
     a short call  microseconds of a ufunc of 8,192 numbers: with several threads the interpreter's lock costs
-    waking        microseconds until all threads have done nothing
+    waking        microseconds to run an empty job on all threads
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from gpt2.model import optimizer
 from gpt2.parallel.cores import cores
 from gpt2.train.kernels import OTHERS, VARIABLE
 
-BYTES = 128 << 20  # of the array that is copied: larger than most last caches
+BYTES = 128 << 20  # of the array that is copied: larger than most last-level caches
 SIDE = 1536  # rows of the square matrices
 SHORT = 8192  # numbers of a short call
 CALLS = 200  # short calls that are timed together
-SECONDS = 0.5  # for a figure
+SECONDS = 0.5  # of measuring, per figure
 
 
 def best(function: Callable[[], object], seconds: float = SECONDS) -> float:
-    """Seconds of the shortest of as many calls as fit, three at least; the first is not counted."""
+    """Seconds of the fastest of as many calls as fit, at least three, after one to warm up."""
     function()
     times, end = [], time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < end:
@@ -48,7 +48,7 @@ def best(function: Callable[[], object], seconds: float = SECONDS) -> float:
 
 
 def shared(function: Callable[..., object], *arrays: np.ndarray) -> Callable[[], None]:
-    """A call of function on parts of the arrays along their first axis, a part for each thread."""
+    """A function that calls `function` on parts of the arrays along their first axis, a part per thread."""
     parts = list(zip(*(np.array_split(array, ad.get_threads()) for array in arrays)))
 
     def job(thread: int) -> None:
@@ -58,7 +58,7 @@ def shared(function: Callable[..., object], *arrays: np.ndarray) -> Callable[[],
 
 
 def products() -> float:
-    """GFLOP/s of a float32 product of square matrices, its rows shared out over the threads."""
+    """GFLOP/s of a float32 product of square matrices, its rows split over the threads."""
     a, b, out = (np.random.default_rng(0).standard_normal((3, SIDE, SIDE))).astype(np.float32)
     seconds = best(shared(lambda rows, result: np.matmul(rows, b, out=result), a, out))
     return 2e-9 * SIDE**3 / seconds
@@ -97,7 +97,7 @@ def short_call() -> float:
 
 
 def waking() -> float:
-    """Microseconds to hand nothing to all threads and to wait until they have done it."""
+    """Microseconds to run an empty job on all threads."""
     return 1e6 * best(lambda: ad.run_on_threads(lambda thread: None))
 
 
@@ -105,16 +105,16 @@ FIGURES: dict[str, tuple[Callable[[], float], str]] = {
     "products, float32": (products, "GFLOP/s"),
     "copying": (copying, "GB/s"),
     "reading": (reading, "GB/s"),
-    "AdamW by a copy of its bytes": (adamw, "times"),
+    "AdamW relative to a copy": (adamw, "times"),
     "a short call": (short_call, "us"),
     "waking the threads": (waking, "us"),
 }
 
 
 def with_kernels(name: str, threads: int) -> float | None:
-    """`products` in a process whose OpenBLAS takes these kernels; None where it does not."""
+    """`products` in a process whose OpenBLAS takes these kernels; None if it does not."""
     done = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import say_products; say_products({threads})"],
+        [sys.executable, "-c", f"from {__name__} import print_products; print_products({threads})"],
         env={**os.environ, VARIABLE: name},
         capture_output=True,
         text=True,
@@ -123,38 +123,38 @@ def with_kernels(name: str, threads: int) -> float | None:
     return rate if loaded == name else None
 
 
-def say_products(threads: int) -> None:
-    """Print the kernels that are loaded and their rate, as JSON."""
+def print_products(threads: int) -> None:
+    """Print the name of the loaded kernels and their rate, as JSON."""
     ad.set_threads(threads)
     print(json.dumps([ad.blas_kernels(), products()]))
 
 
 def lines() -> Iterator[str]:
-    """The page, a line at a time as it is measured."""
+    """The report, line by line as it is measured."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     free = free_memory()
     cache = f"{ad.cache_bytes() >> 10:,} KiB of cache each"
     yield f"processor   {ad.processor() or 'unknown'}; {counted(cores(), 'core')}, {cache}"
     yield f"memory      {free / 2**30:.1f} GiB free" if free is not None else "memory      unknown"
     kernels = ad.blas_kernels()
-    named = f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+    library = f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
     version = importlib.metadata.version("numpy")
-    yield f"NumPy       {version} with {named}{f', kernels for {kernels}' if kernels else ''}"
+    yield f"NumPy       {version} with {library}{f', kernels for {kernels}' if kernels else ''}"
     yield ""
     counts = sorted({1, cores()})
     yield f"{'':30} {'':8}" + "".join(f"{f'{n} thread' + 's' * (n > 1):>12}" for n in counts)
     before = ad.get_threads()
     with watched() as quiet:
         for name, (measure, unit) in FIGURES.items():
-            found = []
+            figures = []
             for n in counts:
                 ad.set_threads(n)
                 ad.limit_blas_threads(1)
-                found.append(measure())
-            yield _row(name, unit, found)
+                figures.append(measure())
+            yield _row(name, unit, figures)
             if measure is products:
-                own = found
-        rates = {kernels: own} if kernels else {}
+                own_rates = figures
+        rates = {kernels: own_rates} if kernels else {}
         for other in OTHERS:
             tried = [with_kernels(other, n) for n in counts if kernels not in ("", other)]
             known = [rate for rate in tried if rate is not None]
@@ -165,18 +165,20 @@ def lines() -> Iterator[str]:
     yield ""
     yield from chosen(rates)
     if not quiet():
-        yield "note: the machine did other work meanwhile; measure again when it does not"
+        yield "note: the machine was busy with other work; measure again when it is idle"
 
 
-def _row(name: str, unit: str, found: list[float]) -> str:
-    return f"{name:30} {unit:8}" + "".join(f"{x:12.{0 if x >= 100 else 1 if x >= 10 else 2}f}" for x in found)
+def _row(name: str, unit: str, figures: list[float]) -> str:
+    return f"{name:30} {unit:8}" + "".join(
+        f"{x:12.{0 if x >= 100 else 1 if x >= 10 else 2}f}" for x in figures
+    )
 
 
 def chosen(rates: dict[str, list[float]]) -> Iterator[str]:
-    """What the engine does here, given the rates of products by kernels."""
+    """What the engine chooses here, from the rates of products by kernels."""
     numbers = f"{optimizer.BLOCK >> 10} thousand numbers at a time"
-    yield f"AdamW goes through its arrays {numbers}: what fits half of a core's cache."
+    yield f"AdamW works on {numbers}: half of a core's cache."
     if len(rates) > 1:
         fastest = max(rates, key=lambda name: rates[name][-1])
         yield f"Large products are fastest with the kernels for {fastest};"
-        yield "a run times those of its own model, and its ways to use the cores."
+        yield "a run times those of its model, and its ways to use the cores."

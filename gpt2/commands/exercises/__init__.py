@@ -1,1 +1,1 @@
-"""gpt2 exercises: the files that it writes are in sheets."""
+"""The command `gpt2 exercises`; sheets has the exercises."""

@@ -1,4 +1,4 @@
-"""Exercises: the backwards of GPT-2's seven layers, to be written from their forwards, and graded.
+"""Exercises: write the backwards of GPT-2's seven layers from their forwards, and grade them.
 
 gpt2 exercises
 """
@@ -14,25 +14,28 @@ from typing import Any
 
 from gpt2 import autodiff as ad
 from gpt2 import cli
-from gpt2.commands.check import known_cases, run_file
+from gpt2.commands.check import known_cases, raised, run_file
 from gpt2.commands.exercises.sheets import ORDER
-from gpt2.errors import UserError, printable, reason
+from gpt2.errors import UserError, printable
 from gpt2.hints import quoted, typed
 from gpt2.output import painted
 from gpt2.storage.files import write_atomically
 
-ABOUT = """The backwards of GPT-2's seven layers, to be written from their forwards, and graded.
+ABOUT = """Exercises: write the backwards of GPT-2's seven layers from their forwards, and grade them.
 
-A folder gets a file for each layer: its mathematics, its forward, and a backward to be written. --grade says
-which are right, and what is probably wrong with the others. It runs the files."""
+Writes a file per layer into a folder: its mathematics, its forward, and an empty backward. --grade runs the
+files and says which are right, and what is probably wrong with the others."""
 EXAMPLES = (
     ("gpt2 exercises", "write the exercises into the folder exercises"),
-    ("gpt2 exercises --grade", "grade what is written there"),
+    ("gpt2 exercises --grade", "grade them"),
     ("gpt2 exercises --hint gelu", "a hint; a second one with --more"),
-    ("gpt2 exercises work --grade --json grade.json", "for a grader: another folder, and a file"),
-    ("gpt2 exercises --solutions solved", "what to hand out afterwards"),
+    ("gpt2 exercises work --grade --json grade.json", "grade another folder, with a file of results"),
+    ("gpt2 exercises --solutions solved", "write the solutions"),
 )
 TO_WRITE = 'raise NotImplementedError("write this backward")'
+FOLDER = "exercises"  # where none is named
+WORDS = ("grade", "hint", "solutions")  # flags, which are easily typed without their dashes
+HOW = "# gpt2's command exercises grades it with --grade, and helps with --hint {name}"
 STATES = {"right": "green", "wrong": "red", "open": "blue"}
 
 
@@ -42,7 +45,7 @@ def sheet(name: str) -> ModuleType:
 
 
 def text_of(name: str, solved: bool) -> str:
-    """The file of an exercise, with its solution or with a backward to be written."""
+    """The text of an exercise, with its solution or with an empty backward."""
     source = Path(str(sheet(name).__file__)).read_text(encoding="utf-8")
     source = source[: source.index("\n\nHINTS = (")]
     if solved:
@@ -52,29 +55,37 @@ def text_of(name: str, solved: bool) -> str:
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and node.name == f"{name}_backward"
     ]
-    return "".join(source.splitlines(keepends=True)[: backward.lineno]) + f"    {TO_WRITE}\n"
+    until = "".join(source.splitlines(keepends=True)[: backward.lineno])
+    return f"{until}    {HOW.format(name=name)}\n    {TO_WRITE}\n"
 
 
 def file_of(folder: Path, name: str) -> Path:
-    """Where an exercise lies."""
+    """The path of an exercise."""
     return folder / f"{ORDER.index(name) + 1}_{name}.py"
 
 
+def grading(folder: Path) -> str:
+    """The command that grades a folder."""
+    return typed(f"gpt2 exercises {'' if str(folder) == FOLDER else quoted(folder) + ' '}--grade")
+
+
 def write(folder: Path, solved: bool) -> None:
-    """Write all exercises. Raises UserError where one is there already."""
+    """Write all exercises. Raises UserError if one exists."""
     paths = {name: file_of(folder, name) for name in ORDER}
     for path in paths.values():
         if path.exists():
-            raise UserError(f"{path} is there already; name another folder, or move it")
+            raise UserError(
+                f"{path} exists already; name another folder, or grade what is written: {grading(folder)}"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in paths.items():
         write_atomically(path, text_of(name, solved).encode())
 
 
 def grade(path: Path, name: str) -> dict[str, Any]:
-    """{name, state, message} of one exercise: `right`, `wrong`, or `open` where nothing is written yet.
+    """{name, state, message} of one exercise; state is `right`, `wrong`, or `open` if nothing is written yet.
 
-    Compared with the derivative of the sheet's own forward, not of the file's.
+    Compares with the derivative of the sheet's forward, not of the file's.
     """
 
     def graded(state: str, message: str = "") -> dict[str, Any]:
@@ -93,17 +104,42 @@ def grade(path: Path, name: str) -> dict[str, Any]:
         ad.check_backward(forward, backward, cases)
     except NotImplementedError:
         return graded("open", "not written yet")
-    except ad.BackwardMismatch as wrong:
-        kept = [line for line in str(wrong).split("\n")[1:] if line.startswith(("  case 0", "      "))]
-        lines = [f"{name}_backward is not the derivative of its forward:", *dict.fromkeys(kept)]
+    except ad.BackwardMismatch as mismatch:
+        details = [line for line in str(mismatch).split("\n")[1:] if line.startswith(("  case 0", "      "))]
+        lines = [f"{name}_backward is not the derivative of its forward:", *dict.fromkeys(details)]
         return graded("wrong", "\n".join(lines).replace(f"{name}.py:", f"{path.name}:"))
     except (Exception, SystemExit) as error:
-        return graded("wrong", f"{name}_backward raises {type(error).__name__}: {reason(error)}")
+        return graded("wrong", f"{name}_backward raises {raised(error, path)}")
     return graded("right")
 
 
+def layer_of(text: str) -> str:
+    """The layer that is meant by its name, its number and name, or the path of its file."""
+    stem = Path(text).name.removesuffix(".py")
+    return stem[2:] if stem[:1].isdigit() and stem[1:2] == "_" else stem
+
+
+def existing(folder: Path) -> Path:
+    """`folder`, if there is one, else UserError with what was probably meant."""
+    if folder.is_dir():
+        return folder
+    here = [name for name in ORDER if file_of(Path(), name).exists()]
+    if folder.is_file():
+        raise UserError(f"{folder}: is a file; grade its folder with: {grading(folder.parent)}")
+    if here:
+        raise UserError(f"{folder}: no such folder; grade this one with: {grading(Path())}")
+    raise UserError(f"{folder}: no such folder; write the exercises with: {typed('gpt2 exercises')}")
+
+
+def first_inside(folder: Path) -> Path | None:
+    """The first folder in `folder` that has exercises, if `folder` itself has none."""
+    if any(file_of(folder, name).exists() for name in ORDER):
+        return None
+    return next((sub for sub in sorted(folder.iterdir()) if file_of(sub, ORDER[0]).exists()), None)
+
+
 def report(results: Sequence[dict[str, Any]]) -> None:
-    """Print a line for each exercise, what is known of a mistake below it, and how many are right."""
+    """Print a line per exercise, what is wrong with it, and how many are right."""
     for result in results:
         first, *rest = (printable(line) for line in result["message"].split("\n"))
         state = painted(f"{result['state']:5}", STATES[result["state"]])
@@ -116,17 +152,17 @@ def report(results: Sequence[dict[str, Any]]) -> None:
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 exercises`."""
-    made = cli.Parser("exercises", ABOUT, EXAMPLES)
-    add = made.add_argument
-    add("folder", nargs="?", default="exercises", metavar="FOLDER", help="default: exercises")
-    one = made.add_mutually_exclusive_group()
+    command = cli.Parser("exercises", ABOUT, EXAMPLES)
+    add = command.add_argument
+    add("folder", nargs="?", default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER}")
+    one = command.add_mutually_exclusive_group()
     about = "say which are right, and what is wrong with the others"
     one.add_argument("--grade", action="store_true", help=about)
-    one.add_argument("--hint", metavar="LAYER", choices=ORDER, help=", ".join(ORDER))
+    one.add_argument("--hint", metavar="LAYER", type=layer_of, choices=ORDER, help=", ".join(ORDER))
     one.add_argument("--solutions", metavar="OUT", help="write the solutions into this folder")
-    add("--json", metavar="FILE", help="with --grade: write the results there as well")
-    add("--more", action="store_true", help="with --hint: the second hint, which nearly says it")
-    return made
+    add("--json", metavar="FILE", help="with --grade: write the results to a file")
+    add("--more", action="store_true", help="with --hint: the second hint, which is nearly the solution")
+    return command
 
 
 def _run(args) -> int:
@@ -135,15 +171,18 @@ def _run(args) -> int:
     if args.more and not args.hint:
         raise UserError("--more has no effect without --hint LAYER; give both, or neither")
     folder = Path(args.folder)
+    if args.folder in WORDS and not folder.exists():
+        raise UserError(f"{args.folder}: would be a folder; did you mean --{args.folder}?")
     if args.hint:
         print(cli.filled(sheet(args.hint).HINTS[args.more]))
     elif args.solutions:
         write(Path(args.solutions), solved=True)
+        print(f"wrote the solutions into {printable(args.solutions)}")
     elif args.grade:
-        if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder; write the exercises with: {typed('gpt2 exercises')}")
-        results = [grade(file_of(folder, name), name) for name in ORDER]
+        results = [grade(file_of(existing(folder), name), name) for name in ORDER]
         report(results)
+        if inside := first_inside(folder):
+            print(f"note: {printable(folder)} has no exercises, {printable(inside)} has: {grading(inside)}")
         right = sum(result["state"] == "right" for result in results)
         if args.json:
             summary = {"right": right, "of": len(results), "exercises": results}
@@ -151,8 +190,8 @@ def _run(args) -> int:
         return 0 if right == len(results) else 1
     else:
         write(folder, solved=False)
-        grading = typed(f"gpt2 exercises {quoted(folder)} --grade")
-        print(f"begin with {file_of(folder, ORDER[0])}; then: {grading}")
+        print(f"begin with {file_of(folder, ORDER[0])}; then: {grading(folder)}")
+        print(f"a hint: {typed(f'gpt2 exercises --hint {ORDER[0]}')}")
     return 0
 
 

@@ -3,6 +3,7 @@
     python -m gpt2 explain layernorm                    as text
     python -m gpt2 explain all --out layers.html        as a page that opens from disk
 
-parts.py collects, text.py and page.py show. For a page, panels.py takes the sources apart and runs them on an
-example; page.html, page.css and page.js are what all pages share. highlight.py colours Python and graphs.
+sources.py finds and derives sources, parts.py collects all parts, text.py and page.py show them. For a page,
+panels.py splits the sources into statements and runs them on an example; page.html, page.css and page.js are
+shared by all pages. highlight.py colours Python and graphs.
 """

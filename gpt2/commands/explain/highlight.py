@@ -1,8 +1,8 @@
-"""Python source and the compiler's graphs as HTML: spans with classes that STYLE gives a colour.
+"""Syntax highlighting: Python source and the compiler's graphs as HTML spans, coloured by STYLE.
 
     <style>{STYLE}</style> ... <pre class="code">{python(source)}</pre> <pre class="code">{graph(text)}</pre>
 
-Nothing is fetched: the page works from disk. Text that is no Python comes out plain.
+The page fetches nothing. Text that is not Python stays plain.
 """
 
 import io
@@ -46,7 +46,7 @@ def python(source: str) -> str:
         ):
             continue
         parts.append(escape(_between(lines, at, token.start), quote=False))
-        # cut out of the source: a token's own string may differ from it, as in f"{{"
+        # from the source: a token's string may differ from it, as in f"{{"
         parts.append(_span(_kind(token, defined), _between(lines, token.start, token.end)))
         defined = token.string in ("def", "class")
         at = token.end
@@ -55,14 +55,16 @@ def python(source: str) -> str:
 
 
 def lines(html: str) -> list[str]:
-    """Coloured source line by line: a span over several lines becomes one in each."""
-    found, around = [], ""
+    """Highlighted source line by line: a span over several lines becomes one in each."""
+    coloured, open_span = [], ""
     for line in html.split("\n"):
         tags = re.findall(r"</?span[^>]*>", line)
-        found.append(around + line + "</span>" * ((around + line).count("<span") - line.count("</span")))
+        coloured.append(
+            open_span + line + "</span>" * ((open_span + line).count("<span") - line.count("</span"))
+        )
         if tags:
-            around = tags[-1] if tags[-1] != "</span>" else ""
-    return found
+            open_span = tags[-1] if tags[-1] != "</span>" else ""
+    return coloured
 
 
 def _kind(token, defined):
@@ -93,7 +95,7 @@ VALUE = re.compile(rf"^  (\w+): ({TYPE}|\(.*?\)) = (\w+)(\(.*\))$")
 
 
 def graph(text: str) -> str:
-    """A graph as the compiler prints it, one typed line a value, as HTML."""
+    """A printed graph, one typed line per value, as HTML."""
     return "\n".join(_graph_line(line) for line in text.split("\n"))
 
 
@@ -104,10 +106,10 @@ def _graph_line(line):
         return f"  {escape(name)}: {_span('t', kind)} = {_span('f', op)}{_numbers(arguments)}"
     if line.startswith("  return "):
         return f"  {_span('k', 'return')}{escape(line[8:], quote=False)}"
-    return re.sub(TYPE, lambda found: _span("t", found[0]), escape(line, quote=False))
+    return re.sub(TYPE, lambda match: _span("t", match[0]), escape(line, quote=False))
 
 
 def _numbers(text):
     return re.sub(
-        r"(?<![\w.])-?\d[\d.]*(?:e-?\d+)?", lambda found: _span("n", found[0]), escape(text, quote=False)
+        r"(?<![\w.])-?\d[\d.]*(?:e-?\d+)?", lambda match: _span("n", match[0]), escape(text, quote=False)
     )

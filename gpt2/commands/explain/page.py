@@ -1,4 +1,4 @@
-"""Explained layers as one page of HTML that needs nothing else: no network, no library."""
+"""Explained layers as one self-contained page of HTML."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -12,12 +12,12 @@ from gpt2.commands.explain.parts import Explained
 from gpt2.commands.explain.text import kept_text
 
 STAGES = {
-    "recorded": "what NumPy was asked to do while the forward ran once, one typed value a line",
-    "simplified": "constants folded, equal values found, divisions by constants made products",
-    "differentiated": "the chain rule, applied from the output back to each input",
-    "simplified again": "what the derivative brought in twice, or for nothing, is gone",
-    "forward": "the part that runs forward, with the values that it keeps",
-    "backward": "the part that needs the output's gradient; cheap values are computed again, not kept",
+    "recorded": "the NumPy calls of one run of the forward, one typed value a line",
+    "simplified": "constants folded, equal values merged, divisions by constants made products",
+    "differentiated": "the chain rule applied from the output back to each input",
+    "simplified again": "duplicate and unused values of the derivative removed",
+    "forward": "the forward part, with the values that it keeps for the backward",
+    "backward": "the part that needs the output's gradient; cheap values are recomputed, not kept",
     "forward, emitted": "as it runs, at the sizes of a training step",
     "backward, emitted": "as it runs, at the sizes of a training step",
 }
@@ -118,19 +118,19 @@ def _stages(e: Explained, shown: Panels) -> str:
     return "\n".join([f'<fieldset class="steps">{legend}', *buttons, *radios, "</fieldset>", *stages])
 
 
-def _changes(of: Iterable) -> str:
-    marks = [line.mark for line in of]
+def _changes(graph_lines: Iterable) -> str:
+    marks = [line.mark for line in graph_lines]
     counts = [f"{marks.count(mark)} {word}" for mark, word in MARKS.items() if mark in marks]
     return f": <b>{', '.join(counts)}</b>" if counts else ""
 
 
-def _graph(of: Iterable) -> str:
-    found = []
-    for line in of:
+def _graph(graph_lines: Iterable) -> str:
+    rows = []
+    for line in graph_lines:
         data = _attributes({"from": " ".join(map(str, sorted(line.origins)))})
         kind = f" {MARKS[line.mark]}" if line.mark in MARKS else ""
-        found.append(_line(f"{line.mark} {graph(line.text)}", "  " + line.text, kind, data))
-    return "".join(found)
+        rows.append(_line(f"{line.mark} {graph(line.text)}", "  " + line.text, kind, data))
+    return "".join(rows)
 
 
 def _checks(e: Explained) -> str:

@@ -1,5 +1,5 @@
-"""A layer's sources as a page shows them: statement by statement, each with the lines of the forward that it
-comes from, and with what it computed in a run on a small example.
+"""A layer's sources statement by statement, each with the lines of the forward that it comes from, and the
+values that it computed in a run on a small example.
 """
 
 import ast
@@ -16,9 +16,10 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for
-from gpt2.commands import certificate
+from gpt2.commands.explain.sources import written_source
+from gpt2.model.subject import SIZES, subject
 
-ROWS, NUMBERS = 2, 16  # of an array: rows that are shown, and how many numbers they may have to be whole
+ROWS, NUMBERS = 2, 16  # rows of an array that are shown; above so many numbers they are abbreviated
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class SourcePart:
     """Some lines of a source.
 
     source   their text
-    line     the number of the first one in its file: the name of a statement of the forward; 0 between them
-    origins  the statements of the forward that it comes from
-    values   what it computed on the example: names, types and numbers, as text
-    folded   whether only its first line is shown at first: docstrings, and checks of arguments
+    line     the number of the first one in its file: identifies a statement of the forward; 0 between them
+    origins  the statements of the forward that it comes from, by line
+    values   the values computed on the example: names, types and numbers, as text
+    folded   whether it is collapsed to its first line: docstrings, and checks of arguments
     """
 
     source: str
@@ -41,7 +42,7 @@ class SourcePart:
 
 @dataclass(frozen=True)
 class Panels:
-    """The three sources, and the stages of ad.Origins.changes; `shapes` tells of which example."""
+    """The three sources, and the stages of ad.Origins.changes; `shapes` describes the example."""
 
     forward: list[SourcePart]
     manual: list[SourcePart]
@@ -51,13 +52,13 @@ class Panels:
 
 
 def panels(name: str, file: str | None = None) -> Panels:
-    """The Panels of a layer, on an example of the sizes certificate.SIZES in double precision."""
-    of = certificate.subject(name, certificate.SIZES, "float64", file)
-    layer, args, static = of.layer, of.inputs(), of.static
+    """The Panels of a layer, on an example of the sizes SIZES in double precision."""
+    case = subject(name, SIZES, "float64", file)
+    layer, args, static = case.layer, case.inputs(), case.static
     origins = ad.Origins(layer.forward, args, static, options_for())
     forward = Source.of(layer.forward, lambda: layer.forward(*args, **static))
     starts = forward.starts
-    manual = [SourcePart(certificate.written_source(layer)[1])]
+    manual = [SourcePart(written_source(layer)[1])]
     if layer.backward is not None:
         dout, saved = origins.cotangents[0], origins.saved
         by_hand = Source.of(layer.backward, lambda: layer.backward(dout, saved, **static))
@@ -79,37 +80,37 @@ def _at_starts(line, starts):
 
 def derived(origins: ad.Origins, name: str, starts: Mapping[int, int]) -> list[SourcePart]:
     """The derived forward and backward, run one after the other."""
-    found: list[SourcePart] = []
-    given: Sequence | None = origins.arrays
+    parts: list[SourcePart] = []
+    inputs: Sequence | None = origins.arrays
     for half, written in zip(("forward", "backward"), origins.derived(name)):
         text = "\n".join(line for line, _ in written.lines).rstrip()
-        function, results = _run(text, f"{name}_{half}", written.constants, given)
+        function, results = _run(text, f"{name}_{half}", written.constants, inputs)
         source = Source(text, 1, None, lambda: None)
         if function is not None:
-            source = Source(text, 1, function.__code__, partial(function, *given))
+            source = Source(text, 1, function.__code__, partial(function, *inputs))
         shown = source.statements({k: lines for k, (_, lines) in enumerate(written.lines, 1)}, starts)
-        if found:  # without a second `import numpy as np`
+        if parts:  # without a second `import numpy as np`
             head, *rest = (s for s in shown if "import numpy" not in s.source)
             shown = [SourcePart("\n\n" + head.source.lstrip()), *rest]
-        found += shown
-        given = None if results is None else [*results[1:], origins.cotangents[0]]
-    return found
+        parts += shown
+        inputs = None if results is None else [*results[1:], origins.cotangents[0]]
+    return parts
 
 
-def _run(text: str, name: str, constants: dict, given: Sequence | None) -> tuple[Any, tuple | None]:
-    """The function of a text and its results; (None, None) if nothing is given, or the text cannot be run: it
-    may have a loop that NumPy has no name for."""
+def _run(text: str, name: str, constants: dict, args: Sequence | None) -> tuple[Any, tuple | None]:
+    """The function defined by a text, and its results; (None, None) without arguments, or if the text cannot
+    be run: it may have a loop that NumPy has no name for."""
     names = dict(constants)
     try:
         exec(compile(text, f"<{name}>", "exec"), names)
-        return (names[name], names[name](*given)) if given is not None else (None, None)
+        return (names[name], names[name](*args)) if args is not None else (None, None)
     except (SyntaxError, NameError):
         return None, None
 
 
 @dataclass
 class Source:
-    """The source of a function, where it begins in its file, and a call of it."""
+    """The source of a function, its first line in its file, and a call of it."""
 
     text: str
     first: int
@@ -127,14 +128,14 @@ class Source:
 
     @cached_property
     def pieces(self) -> list[tuple[int, int, bool, ast.stmt]]:
-        """(first line, last line, whether folded, statement); of a loop or a condition its head."""
+        """(first line, last line, whether folded, statement); for a loop or a condition, its head."""
         shift = self.first - 1
         try:
-            found = list(_pieces(ast.parse(self.text).body))
-        except SyntaxError:  # a derived text with what NumPy has no name for: line by line
+            statements = list(_pieces(ast.parse(self.text).body))
+        except SyntaxError:  # a derived text with an op that NumPy has no name for: line by line
             lines = enumerate(self.text.split("\n"), 1)
-            found = [(k, k, False, ast.Pass()) for k, line in lines if line.startswith(" ")]
-        return [(a + shift, b + shift, folded, statement) for a, b, folded, statement in found]
+            statements = [(k, k, False, ast.Pass()) for k, line in lines if line.startswith(" ")]
+        return [(a + shift, b + shift, folded, statement) for a, b, folded, statement in statements]
 
     @property
     def starts(self) -> dict[int, int]:
@@ -148,28 +149,30 @@ class Source:
         starts   of the forward
         """
         lines = self.text.split("\n")
-        values, found, at = self.values(), [], self.first  # at: the line that comes next
+        values, parts, at = self.values(), [], self.first  # at: the line that comes next
 
         def text(a, b):
             return "\n".join(lines[a - self.first : b - self.first + 1])
 
         for a, b, folded, _ in self.pieces:
             if a > at:
-                found.append(SourcePart(text(at, a - 1)))
-            of = {starts[k] for line in range(a, b + 1) for k in origins.get(line, ()) if k in starts}
-            found.append(SourcePart(text(a, b), a, tuple(sorted(of)), values.get(a, ""), folded))
+                parts.append(SourcePart(text(at, a - 1)))
+            origin_lines = {
+                starts[k] for line in range(a, b + 1) for k in origins.get(line, ()) if k in starts
+            }
+            parts.append(SourcePart(text(a, b), a, tuple(sorted(origin_lines)), values.get(a, ""), folded))
             at = b + 1
         if at - self.first < len(lines):
-            found.append(SourcePart(text(at, self.first + len(lines))))
-        return found
+            parts.append(SourcePart(text(at, self.first + len(lines))))
+        return parts
 
     def values(self) -> dict[int, str]:
-        """First line of a statement -> what it computed when it ran last."""
+        """First line of a statement -> the values of its last run."""
         by_line = {line: piece for piece in self.pieces for line in range(piece[0], piece[1] + 1)}
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         running: list[tuple] = []
 
-        def note(frame, event, arg):
+        def trace(frame, event, arg):
             if running:
                 a, _, folded, statement = running.pop()
                 if isinstance(statement, ast.Return):
@@ -177,18 +180,18 @@ class Source:
                 else:
                     computed = [(k, frame.f_locals[k]) for k in _written(statement) if k in frame.f_locals]
                 if not folded:
-                    found[a] = "\n\n".join(t for k, v in computed if (t := value_text(k, v)))
+                    texts[a] = "\n\n".join(t for k, v in computed if (t := value_text(k, v)))
             if event == "line" and frame.f_lineno in by_line:
                 running.append(by_line[frame.f_lineno])
-            return note
+            return trace
 
         before = sys.gettrace()
-        sys.settrace(lambda frame, event, arg: note if frame.f_code is self.code else None)
+        sys.settrace(lambda frame, event, arg: trace if frame.f_code is self.code else None)
         try:
             self.call()
         finally:
             sys.settrace(before)
-        return found
+        return texts
 
 
 def _pieces(body: Sequence[ast.stmt]) -> Iterator[tuple[int, int, bool, ast.stmt]]:
@@ -207,7 +210,7 @@ def _pieces(body: Sequence[ast.stmt]) -> Iterator[tuple[int, int, bool, ast.stmt
 
 
 def _is_check(statement: ast.stmt) -> bool:
-    """Whether it only raises where arguments do not fit: `if ...: raise`, or a call of check_this."""
+    """Whether it only checks arguments: `if ...: raise`, or a call of check_...."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return ast.unparse(statement.value.func).split(".")[-1].startswith("check")
     inside = list(ast.walk(statement))
@@ -234,7 +237,7 @@ def _written(statement: ast.stmt) -> list[str]:
 
 
 def _returned(statement: ast.Return, result: Any) -> list[tuple[str, Any]]:
-    """What a `return` computes besides names."""
+    """The values that a `return` computes, other than plain names."""
     parts = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
     results = result if isinstance(statement.value, ast.Tuple) else [result]
     return [(ast.unparse(part), x) for part, x in zip(parts, results) if not isinstance(part, ast.Name)]

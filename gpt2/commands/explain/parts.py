@@ -1,4 +1,4 @@
-"""Gathers what is shown of a layer: its sources, whether they agree, what they keep, all stages."""
+"""Collects what is shown of a layer: its sources, whether they agree, what they keep, all stages."""
 
 import ast
 import inspect
@@ -11,24 +11,26 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2 import cli
-from gpt2.commands import certificate
+from gpt2.commands.check import check_layer
+from gpt2.commands.explain import sources
 from gpt2.layers import Layer
+from gpt2.model.subject import subject
 
 
 @dataclass(frozen=True)
 class Explained:
-    """A layer, taken apart.
+    """All that is shown of a layer.
 
     name, about       of the layer; the first line of its file
-    derivation        the rest of what the file says of itself: formulas, sources
+    derivation        the rest of the file's docstring: formulas, references
     forward, manual   source as written
-    derived, emitted  source of the derived forward and backward: to be read, and as it runs
-    shapes            argument -> its type, as text, at which the compiler worked
-    kept              bytes that a forward keeps for its backward besides its inputs: (manual, derived);
-                      None for manual where there is no backward by hand
+    derived, emitted  source of the derived forward and backward: readable, and as it runs
+    shapes            argument -> its type as text, for which the layer was compiled
+    kept              bytes that the forward keeps for the backward besides its inputs: (manual, derived);
+                      None for manual if there is no manual backward
     errors            comparison -> (largest scaled error, tolerance), in float64, at small sizes
     stages            (title, text) for each stage of the compiler
-    file              of layers that it is from; None for GPT-2's
+    file              the user's file that it is from; None for GPT-2's
     """
 
     name: str
@@ -46,11 +48,11 @@ class Explained:
 
 
 def explain(name: str, file: str | None = None) -> Explained:
-    """The Explained of one of gpt2.layers.LAYERS, or of a file of layers; takes a fraction of a second."""
-    of = certificate.subject(name, certificate.SHOWN, "float32", file)
-    layer, args, static = of.layer, of.inputs(), of.static
+    """Explain one of gpt2.layers.LAYERS, or a layer of a file; takes a fraction of a second."""
+    case = subject(name, sources.SHOWN, "float32", file)
+    layer, args, static = case.layer, case.inputs(), case.static
     about, _, derivation = _docstring(layer, file).partition("\n")
-    forward, manual = certificate.written_source(layer)
+    forward, manual = sources.written_source(layer)
     names = list(inspect.signature(layer.forward).parameters)
     shapes = {k: f"{a.dtype} {a.shape}" for k, a in zip(names, args)}
     return Explained(
@@ -59,11 +61,11 @@ def explain(name: str, file: str | None = None) -> Explained:
         derivation.strip("\n"),
         forward=forward,
         manual=manual,
-        derived=certificate.derived_source(name, file=file),
-        emitted=certificate.derived_source(name, emitted=True, file=file),
+        derived=sources.derived_source(name, file=file),
+        emitted=sources.derived_source(name, emitted=True, file=file),
         shapes={**shapes, **{k: str(v) for k, v in static.items()}},
         kept=(_kept_by_hand(layer, args, static), _kept_by_the_compiler(name, file)),
-        errors=certificate.check_layer(name, file=file),
+        errors=check_layer(name, file=file),
         stages=stages(layer, args, static),
         file=file,
     )
@@ -73,21 +75,22 @@ MODEL = "model"
 
 
 def explain_model(file: str | None = None, columns: int = 0) -> str:
-    """The whole loss of GPT-2, or of a model with the layers of a file, as text: forward, backward by hand
-    and derived; in a terminal of so many columns as layers are shown, else one under the other and ready to
-    be run.
+    """The whole loss of GPT-2, or of a model with the layers of a file, as text: forward, manual backward and
+    derived; side by side in `columns` characters, or for 0 one below the other, ready to run.
     """
     titles = ("forward", "backward, by hand", "derived by the compiler")
     about = "the whole model as one program; its blocks are one function, called in a loop"
-    texts = list(zip(titles, certificate.whole_source(file)))
+    texts = list(zip(titles, sources.whole_source(file)))
     if columns:
-        return "\n".join([*cli.wrapped(f"{MODEL}: {about}", columns - 1), "", *cli.beside(texts, columns)])
+        return "\n".join(
+            [*cli.wrapped(f"{MODEL}: {about}", columns - 1), "", *cli.side_by_side(texts, columns)]
+        )
     parts = [f"{MODEL}: {about}", *(f"---- {title}\n\n{source.rstrip()}" for title, source in texts)]
     return "\n\n".join(parts)
 
 
 def _docstring(layer, file):
-    """What a layer's file says of itself, or of a user's the function: python -OO keeps no docstrings."""
+    """The docstring of a layer's file, from source as python -OO drops it; or of the user's function."""
     if file is not None:
         return inspect.getdoc(inspect.unwrap(layer.forward)) or f"of {file}"
     source = inspect.getsource(sys.modules[layer.forward.__module__])
@@ -102,7 +105,7 @@ def _kept_by_hand(layer, args, static):
 
 
 def _kept_by_the_compiler(name, file):
-    forward, _ = certificate.pair_of(name, file=file).graphs
+    forward, _ = sources.pair_of(name, file=file).graphs
     return sum(node.nbytes for node in forward.outputs[1:] if node.op != "input")
 
 

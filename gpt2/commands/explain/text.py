@@ -5,7 +5,7 @@ from gpt2.commands.explain.parts import Explained
 
 
 def text(explained: Explained, width: int, emitted: bool = False) -> str:
-    """Forward, manual and derived side by side where `width` characters allow it, then checks and stages."""
+    """Forward, manual and derived side by side if `width` characters allow, then checks and stages."""
     derived = explained.emitted if emitted else explained.derived
     sources = [
         ("forward", explained.forward),
@@ -17,21 +17,21 @@ def text(explained: Explained, width: int, emitted: bool = False) -> str:
         line for fact in facts(explained) for line in (cli.wrapped(fact, width - 1) if narrow else [fact])
     ]
     head = cli.wrapped(f"{explained.name}: {explained.about}", width - 1)
-    lines = [*head, "", *cli.beside(sources, width), "", *notes, ""]
+    lines = [*head, "", *cli.side_by_side(sources, width), "", *notes, ""]
     for title, body in explained.stages:
         lines += [f"# {title}", "", *(cli.wrapped(body, width - 1) if narrow else [body]), ""]
     return "\n".join(lines[:-1])
 
 
 def kept_text(by_hand: int | None, derived: int) -> str:
-    """Tells what each of the two keeps, in words."""
+    """The bytes that each of the two keeps, as text."""
     if by_hand is None:
         return f"{derived:,} bytes by the compiler"
     return f"{by_hand:,} bytes by hand, {derived:,} by the compiler"
 
 
 def facts(explained: Explained) -> list[str]:
-    """Lines that tell what the compiler worked on, what is kept, and how far the gradients are apart."""
+    """Lines about the compiled shapes, what is kept, and how far the gradients are apart."""
     by_hand, derived = explained.kept
     worst = max(error for error, _ in explained.errors.values())
     holds = all(error <= tolerance for error, tolerance in explained.errors.values())

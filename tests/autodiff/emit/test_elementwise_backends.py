@@ -342,7 +342,7 @@ def compile(n, threads=1):
     out, saved = layer.forward(np.ones((n, 64), np.float32))
     layer.backward(out, saved)
     pool.set_threads(1)
-    return sorted(set(tuned.chosen.made.values()))
+    return sorted(set(tuned.chosen.by_key.values()))
 """
     env = {**os.environ, "PYTHONHASHSEED": "random"}
     run = subprocess.run(

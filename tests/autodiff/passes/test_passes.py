@@ -408,6 +408,13 @@ KEPT = {
         t4: f32[2,3,4] = multiply(t2, 0.25)
         return t4""",
     ),
+    "a reshape to more axes that joins two": (
+        lambda v: reshape(v.x * slice_(v.x, ((0, 1, 1), (0, 3, 1), (0, 4, 1))), (1, 1, 6, 4)),
+        """t1: f32[1,3,4] = slice(x, index=((0,1,1),(0,3,1),(0,4,1)))
+        t2: f32[2,3,4] = multiply(x, t1)
+        t3: f32[1,1,6,4] = reshape(t2, shape=(1,1,6,4))
+        return t3""",
+    ),
     "a number too small to be inverted": (
         lambda v: v.x / 1e-40,
         "t2: f32[2,3,4] = divide(x, 1e-40)\nreturn t2",
@@ -796,3 +803,19 @@ def test_rules_apply_to_nothing_that_they_are_not_tried_on(math, monkeypatch):
         graph = simplify(random_graph(np.random.default_rng(seed), 20), options)
         simplify(vjp_graph(graph, range(4), [0]), options)
     assert len(tried) > len(READS) // 2
+
+
+def test_a_long_sum_of_assembled_arrays_and_others():
+    """More parts than are compared in pairs, and a term that is not assembled."""
+    rng = np.random.default_rng(0)
+    x, *pieces = rng.standard_normal(64), *(rng.standard_normal(3 + i % 5) for i in range(60))
+
+    def f(x, *pieces):
+        total = np.pad(pieces[0], (3, 61 - len(pieces[0])))
+        for i, piece in enumerate(pieces[1:]):
+            total = total + np.concatenate([piece, np.zeros(64 - len(piece))])
+            total = total + x if i == 10 else total
+        return total
+
+    fast = ad.Fixed(f, ad.Options(math="fast"))
+    np.testing.assert_allclose(fast(x, *pieces), f(x, *pieces), rtol=1e-12, atol=1e-14)

@@ -32,22 +32,22 @@ def core(root, name, *found):
 def test_a_core_has_its_part_of_a_shared_cache(tmp_path):
     own = ("Data", "32K", "0"), ("Instruction", "64M", "0"), ("Unified", "1024K", "0")
     core(tmp_path, "cpu0", *own, ("Unified", "32M", "0-3,8-11"))
-    assert caches.said_by_system(tmp_path) == 4 << 20
+    assert caches.read_from_system(tmp_path) == 4 << 20
     core(tmp_path, "cpu1", *own, ("Unified", "1408K", "0-1"))  # its own second one is larger than its part
-    assert caches.said_by_system(tmp_path) == 1 << 20
+    assert caches.read_from_system(tmp_path) == 1 << 20
     core(
         tmp_path, "cpu12", ("Data", "32K", "12"), ("Unified", "2048K", "12-15")
     )  # a small core beside large ones
-    assert caches.said_by_system(tmp_path) == 512 << 10
+    assert caches.read_from_system(tmp_path) == 512 << 10
     (tmp_path / "cpufreq").mkdir()
     (tmp_path / "cpu13").mkdir()  # switched off
-    assert caches.said_by_system(tmp_path) == 512 << 10
+    assert caches.read_from_system(tmp_path) == 512 << 10
 
 
 @pytest.mark.parametrize("size, cores", [("", "0"), ("large", "0"), ("32M", ""), ("32M", "all"), ("0K", "0")])
 def test_what_is_not_understood_is_not_taken(tmp_path, size, cores):
     core(tmp_path, "cpu0", ("Unified", size, cores))
-    assert caches.said_by_system(tmp_path) is None
+    assert caches.read_from_system(tmp_path) is None
 
 
 def test_where_nothing_is_said_a_default_is_taken(tmp_path, monkeypatch, anew):

@@ -32,7 +32,7 @@ def test_it_is_the_product_and_threads_change_no_bit(dtype, tolerance, N, two_th
     for _ in range(2 * by_time.SAMPLES + 1):  # every way, and the one that is chosen
         out[...] = np.nan
         np.testing.assert_array_equal(kernels.matmul_in_any_order(a, w.T, out), alone)
-    assert len(one_row.trials.chosen.made) == (w.nbytes >= one_row.SHARE_FROM)
+    assert len(one_row.trials.chosen.by_key) == (w.nbytes >= one_row.SHARE_FROM)
 
 
 @pytest.mark.parametrize("best", ["alone", "shared"])
@@ -54,7 +54,7 @@ def test_the_faster_way_is_chosen_by_its_shortest_time(best, two_threads, monkey
     assert ways == ["alone", "shared"] * by_time.SAMPLES + [best] * 3
     small = w[:-1]
     kernels.matmul_in_any_order(a, small.T, out[:, :-1])
-    assert ways[-1] == "alone" and len(one_row.trials.chosen.made) == 1
+    assert ways[-1] == "alone" and len(one_row.trials.chosen.by_key) == 1
 
 
 def test_what_does_not_suit_goes_to_blas(monkeypatch):

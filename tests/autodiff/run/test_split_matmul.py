@@ -94,13 +94,13 @@ def test_a_turned_product_is_checked_when_there_is_time_and_tried_only_then(monk
         for _ in range(4 * by_time.SAMPLES):
             kernels.matmul(a, b, out)
         assert ("turned" in used) == (k == 0)  # the first was checked at once; then no time was left
-        assert len(split_matmul.chosen.made) == 1
+        assert len(split_matmul.chosen.by_key) == 1
         used.clear()
     assert checked == ["columns", "rows", "turned", "columns", "rows"]
     now[0] += 1.0 / split_matmul.CHECKS
     for _ in range(by_time.SAMPLES):
         kernels.matmul(a, b, out)
-    assert checked[-1] == "turned" and list(split_matmul.chosen.made.values()) == ["turned"] * 2
+    assert checked[-1] == "turned" and list(split_matmul.chosen.by_key.values()) == ["turned"] * 2
 
 
 def test_zeros_prove_nothing(monkeypatch):
@@ -141,7 +141,7 @@ def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
     for _ in range(3 * by_time.SAMPLES):
         assert kernels.matmul(a, b, out) is out
         np.testing.assert_array_equal(out, want)
-    ((key, way),) = split_matmul.chosen.made.items()
+    ((key, way),) = split_matmul.chosen.by_key.items()
     assert key == (200, 300, 400, "C", "C", "f", 3)
     stored = json.loads((tmp_path / "folder" / "products.json").read_text())
     assert stored == {split_matmul.chosen.machine(): {"200 300 400 C C f 3": [way, 1, remembered.today()]}}
@@ -150,7 +150,7 @@ def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
     remembered.remember(tmp_path / "folder")
     monkeypatch.setattr(split_matmul, "_try", None)  # nothing is tried again
     kernels.matmul(a, b, out)
-    assert split_matmul.chosen.made == {key: way}
+    assert split_matmul.chosen.by_key == {key: way}
 
 
 def clock(monkeypatch, times):
@@ -173,17 +173,17 @@ QUIET = {"rows": [(4, False), (2, False)], "columns": [(3, False)]}
 def test_what_counts_is_the_shortest_time(monkeypatch):
     product = clock(monkeypatch, QUIET)
     for _ in range(2 * by_time.SAMPLES):
-        assert not split_matmul.chosen.made
+        assert not split_matmul.chosen.by_key
         product()
-    assert list(split_matmul.chosen.made.values()) == ["rows"]
+    assert list(split_matmul.chosen.by_key.values()) == ["rows"]
 
 
 def test_a_sample_of_a_disturbed_moment_does_not_count(monkeypatch, tmp_path):
     remembered.remember(tmp_path)
     product = clock(monkeypatch, {**QUIET, "columns": [(1, True), (3, False)]})
-    while not split_matmul.chosen.made:
+    while not split_matmul.chosen.by_key:
         product()
-    assert list(split_matmul.chosen.made.values()) == ["rows"]
+    assert list(split_matmul.chosen.by_key.values()) == ["rows"]
     assert '"rows"' in (tmp_path / "products.json").read_text()
 
 
@@ -191,9 +191,9 @@ def test_where_the_machine_is_busy_all_the_time_nothing_is_written_down(monkeypa
     remembered.remember(tmp_path)
     product = clock(monkeypatch, {**QUIET, "columns": [(1, True)]})
     for _ in range(2 * by_time.ATTEMPTS):
-        assert not split_matmul.chosen.made
+        assert not split_matmul.chosen.by_key
         product()
-    assert list(split_matmul.chosen.made.values()) == ["columns"] and not list(tmp_path.iterdir())
+    assert list(split_matmul.chosen.by_key.values()) == ["columns"] and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("way", split_matmul.WAYS)
@@ -221,7 +221,7 @@ def test_small_products_and_one_thread_take_the_plain_call():
     threads.set_threads(1)
     a, b = operands(200, 300, 400, np.float32)
     kernels.matmul(a, b, np.empty((200, 400), np.float32))
-    assert not split_matmul.chosen.made and not split_matmul.trials.open
+    assert not split_matmul.chosen.by_key and not split_matmul.trials.open
 
 
 def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
@@ -232,7 +232,7 @@ def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
     for _ in range(3 * by_time.SAMPLES):
         kernels.matmul(a, b, out)
         np.testing.assert_array_equal(out, want)
-    assert not set(split_matmul.chosen.made.values()) & set(split_matmul.BY_ROWS)
+    assert not set(split_matmul.chosen.by_key.values()) & set(split_matmul.BY_ROWS)
 
 
 @pytest.mark.parametrize("keeps, rows", [(True, "even rows"), (False, "rows")])
@@ -249,14 +249,14 @@ def test_where_every_cut_changes_a_bit_the_product_stays_whole(monkeypatch):
     monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece))
     a, b = operands(800, 300, 400, np.float32)
     np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
-    assert list(split_matmul.chosen.made.values()) == ["whole"]
+    assert list(split_matmul.chosen.by_key.values()) == ["whole"]
 
 
 def test_what_is_large_is_checked_and_not_timed(monkeypatch):
     monkeypatch.setattr(split_matmul, "LARGE", 1 << 12)
     a, b = operands(800, 300, 400, np.float32)
     np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
-    ((key, way),) = split_matmul.chosen.made.items()  # after one call
+    ((key, way),) = split_matmul.chosen.by_key.items()  # after one call
     assert way == "rows" or not split_matmul.keeps_bits("rows", a, b, np.empty((800, 400), "f"), 3)
 
 

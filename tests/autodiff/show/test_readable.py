@@ -16,9 +16,10 @@ from gpt2.autodiff.show.readable import constants, readable_source
 from gpt2.autodiff.show.runnable import written
 from gpt2.autodiff.show.wrapping import wrapped
 from gpt2.autodiff.switches import Options
-from gpt2.commands import certificate
+from gpt2.commands.explain import sources
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
+from gpt2.model.subject import SIZES
 from tests.autodiff.ops import test_rules
 from tests.support.op_samples import samples_of
 from tests.support.random_graphs import random_arrays, random_graph
@@ -48,7 +49,7 @@ def agrees(graph, arrays, rtol):
 @pytest.mark.parametrize("name", LAYERS)
 def test_sources_of_layers_run(name, rng):
     """In float32: products in another order differ by some units in the last place, 6e-8 each."""
-    pair = certificate.pair_of(name, certificate.SIZES)
+    pair = sources.pair_of(name, SIZES)
     for graph in pair.graphs:
         arrays = [
             rng.integers(0, 7, i.shape) if i.dtype.kind in "iu" else rng.uniform(0.5, 2, i.shape)
@@ -152,9 +153,9 @@ def test_alike_steps_are_a_loop(body, sizes, up, rng):
 def test_the_whole_model_is_two_loops(monkeypatch):
     """Runs by copy and paste, and gives the model's gradients."""
     config = GPT2Config(vocab_size=17, block_size=5, n_layer=4, n_head=3, n_embd=12, dtype="float64")
-    monkeypatch.setattr(certificate, "WHOLE", config)
-    monkeypatch.setattr(certificate, "SHOWN", certificate.SIZES)
-    text = certificate.whole_source()[2]
+    monkeypatch.setattr(sources, "WHOLE", config)
+    monkeypatch.setattr(sources, "SHOWN", SIZES)
+    text = sources.whole_source()[2]
     assert "for k in range(4):" in text and "for k in reversed(range(4)):" in text
     assert text.count("loss_stretch(") == text.count("loss_stretch_backward(") == 2  # defined, and called
     env = {}

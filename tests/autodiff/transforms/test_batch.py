@@ -12,6 +12,7 @@ from gpt2.autodiff.graph import Graph, GraphError
 from gpt2.autodiff.ops import OPS, apply, input_node
 from gpt2.autodiff.ops.build import item
 from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.ops.table import Leads
 from gpt2.autodiff.transforms.batch import batched
 from tests.autodiff.ops.test_rules import cases, draw
 from tests.support.op_samples import samples_of
@@ -95,8 +96,8 @@ def test_derivatives(name, sample, dtype):
 def test_a_row_without_a_rule(monkeypatch):
     """It is done by a loop."""
     rng = np.random.default_rng(3)
-    monkeypatch.setattr(OPS["cumsum"], "batch", None)
-    monkeypatch.setattr(OPS["eigh"], "batch", None)
+    monkeypatch.setattr(OPS["cumsum"], "leads", Leads())
+    monkeypatch.setattr(OPS["eigh"], "leads", Leads())
     for name in ("cumsum", "eigh"):
         graph, values = instance(name, samples_of(name)[0], "float64", rng)
         many, _ = batched(graph, (True,), N)
@@ -108,7 +109,7 @@ def test_a_wrong_rule_is_found(monkeypatch):
     def wrong(b, x, axis, reverse):
         return apply("sum", x, axes=(0,), keepdims=False)
 
-    monkeypatch.setattr(OPS["cumsum"], "batch", wrong)
+    monkeypatch.setattr(OPS["cumsum"], "leads", Leads(wrong))
     graph, _ = instance("cumsum", samples_of("cumsum")[0], "float64", np.random.default_rng(4))
     with pytest.raises(AssertionError, match="batch rule of cumsum"):
         batched(graph, (True,), N)

@@ -662,6 +662,8 @@ def test_a_misspelt_name_can_be_told():
     with pytest.raises(AttributeError, match="no attribute 'jacobain'") as e:
         ad.jacobain  # noqa: B018
     assert e.value.name == "jacobain" and e.value.obj is ad  # of which Python makes "Did you mean"
+    with pytest.raises(AttributeError, match=r"no attribute 'jit'; here it is ad\.compile"):
+        ad.jit  # noqa: B018
 
 
 def test_grad_of_something_else():

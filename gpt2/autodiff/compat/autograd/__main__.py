@@ -1,6 +1,6 @@
-"""Runs a program written for HIPS autograd as it is: `python -m gpt2.autodiff.compat.autograd program.py`.
+"""Runs an unchanged program for HIPS autograd: `python -m gpt2.autodiff.compat.autograd program.py`.
 
-A module in place of the program: `python -m gpt2.autodiff.compat.autograd -m pytest tests`.
+Or a module: `python -m gpt2.autodiff.compat.autograd -m pytest tests`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ USAGE = "usage: python -m gpt2.autodiff.compat.autograd (program.py | -m module)
 
 
 def main(argv: list[str] | None = None) -> None:
-    given = sys.argv[1:] if argv is None else argv
-    module = given[:1] == ["-m"]
-    rest = given[1:] if module else given
+    arguments = sys.argv[1:] if argv is None else argv
+    module = arguments[:1] == ["-m"]
+    rest = arguments[1:] if module else arguments
     if not rest or not module and rest[0] in ("-h", "--help"):
         print(USAGE)
-        raise SystemExit(0 if given else 2)
+        raise SystemExit(0 if arguments else 2)
     sys.argv = rest
     with installed():
         if module:

@@ -14,14 +14,14 @@ __all__ = ["DictBox", "SequenceBox", "dict", "isinstance", "list", "tuple", "typ
 
 
 def type(x: Any, *more: Any) -> Any:
-    """The type of a value, of a recorded one that of the value it stands for."""
+    """The type of a value; for a recorded one that of the value it stands for."""
     if more:
         return builtins.type(x, *more)
     return x.__class__ if builtins.type(x) is Recorded else builtins.type(x)
 
 
 class _Holding(builtins.type):
-    """A class that answers isinstance for plain containers in which a recorded value is."""
+    """A class whose isinstance is true for plain containers with a recorded value inside."""
 
     kinds: builtins.tuple = ()
 

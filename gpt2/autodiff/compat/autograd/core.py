@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 primitive_with_deprecation_warnings = primitive
-primitive_vjps: dict = {}  # NumPy's functions have no rules that could be taken away
+primitive_vjps: dict = {}  # empty: rules of NumPy's functions cannot be removed
 primitive_jvps: dict = {}
 
 # ---- Derivatives of functions of one argument ------------------------------------------------------------
@@ -70,7 +70,7 @@ def make_vjp(fun: Callable, x: Any) -> tuple[Callable, Any]:
 
 def make_jvp(fun: Callable, x: Any) -> Callable:
     """jvp(v) is (fun(x), its derivative in the direction v)."""
-    fun = fun.settled() if hasattr(fun, "settled") else fun
+    fun = fun.bound() if hasattr(fun, "bound") else fun
     x = floating(x)
 
     def jvp(v):
@@ -83,21 +83,21 @@ def make_jvp(fun: Callable, x: Any) -> Callable:
 
 
 def _own(fun: Any) -> Primitive:
-    """The primitive that a rule is given to: NumPy's and SciPy's functions are primitives too. A rule for
-    another function has no effect, as with autograd.
+    """The primitive that a rule is for: NumPy's and SciPy's functions are primitives too. A rule for any
+    other function has no effect, as with autograd.
     """
     if isinstance(fun, Primitive):
         return fun
-    if (found := ruled(fun)) is not None:
-        return found
+    if (primitive_of := ruled(fun)) is not None:
+        return primitive_of
     home = (getattr(fun, "__module__", None) or "").partition(".")[0]
     if isinstance(fun, types.FunctionType) and home not in ("numpy", "scipy", "gpt2"):
         warnings.warn(f"{fun.__name__} is not a primitive, so a rule has no effect on it", stacklevel=4)
         return Primitive(fun)
     name = getattr(fun, "__name__", fun)
     raise TypeError(
-        f"{name} is not a primitive, so it cannot be given a rule: what operators stand for, and what has no "
-        f"rule here, takes none. Make a new name: my_{name} = primitive({name})"
+        f"{name} is not a primitive, so it cannot be given a rule: functions behind operators, and functions "
+        f"without a rule here, take none. Make a new name: my_{name} = primitive({name})"
     )
 
 
@@ -117,19 +117,19 @@ def defvjp_argnum(fun: Any, vjpmaker: Callable) -> None:
 
 
 def _by_argnum(what: str, fun: Any, rules: tuple, argnums: Any) -> Callable:
-    """Rules by the numbers of their arguments, as a function of the number."""
-    found = dict(zip(count() if argnums is None else argnums, rules))
-    for given in found.values():
-        if given is not None and given != "same" and not callable(given):
-            raise TypeError(f"def{what}: {given!r} is no rule for {fun.__name__}")
+    """A function from an argument's number to its rule."""
+    by_number = dict(zip(count() if argnums is None else argnums, rules))
+    for rule_given in by_number.values():
+        if rule_given is not None and rule_given != "same" and not callable(rule_given):
+            raise TypeError(f"def{what}: {rule_given!r} is no rule for {fun.__name__}")
 
     def rule(argnum):
-        if argnum not in found:
+        if argnum not in by_number:
             raise NotImplementedError(
                 f"the primitive {fun.__name__} has no {what} for its argument {argnum}. def{what}("
                 f"{fun.__name__}, ...) sets it; None says that the derivative is zero"
             )
-        return found[argnum]
+        return by_number[argnum]
 
     return rule
 
@@ -174,20 +174,20 @@ def defjvp(fun: Any, *jvpfuns: Any, argnums: Any = None) -> None:
     rule = _by_argnum("jvp", _own(fun), jvpfuns, argnums)
 
     def jvp_argnums(numbers, gs, ans, args, kwargs):
-        found = []
+        tangents = []
         for n, g in zip(numbers, gs):
             f = rule(n)
             if f == "same":
-                found.append(fun(*subval(args, n, g), **kwargs))
+                tangents.append(fun(*subval(args, n, g), **kwargs))
             elif f is not None:
-                found.append(f(g, ans, *args, **kwargs))
-        return _sum(found, ans)
+                tangents.append(f(g, ans, *args, **kwargs))
+        return _sum(tangents, ans)
 
     defjvp_argnums(fun, jvp_argnums)
 
 
 def def_linear(fun: Any) -> None:
-    """Say that a primitive is linear in each of its arguments."""
+    """Declare a primitive linear in each of its arguments."""
     defjvp_argnum(fun, lambda argnum, g, ans, args, kwargs: fun(*subval(args, argnum, g), **kwargs))
 
 
@@ -199,7 +199,7 @@ def _sum(parts: list, like: Any) -> Any:
 
 
 class VSpace:
-    """The space of values like one that was given: arrays, numbers, and tuples, lists and dicts of them."""
+    """The vector space of a value: an array, a number, or a tuple, list or dict of them."""
 
     def __init__(self, value: Any):
         leaves, self.tree = flatten(value)
@@ -224,7 +224,7 @@ class VSpace:
     @property
     def _single(self) -> tuple:
         if not self.tree.is_leaf:
-            raise AttributeError("this vector space is one of containers, which have no shape and dtype")
+            raise AttributeError("a vector space of containers has no shape and dtype")
         return self.leaves[0]
 
     @property
@@ -245,18 +245,18 @@ class VSpace:
 
     @property
     def size(self) -> int:
-        """How many real numbers a value has."""
+        """The number of real numbers in a value."""
         return sum(int(np.prod(shape)) * (2 if dtype.kind == "c" else 1) for shape, dtype in self.leaves)
 
-    def _made(self, make: Callable) -> Any:
+    def _each_leaf(self, make: Callable) -> Any:
         return unflatten(self.tree, [make(*leaf) for leaf in self.leaves])
 
     def zeros(self) -> Any:
-        return self._made(np.zeros)
+        return self._each_leaf(np.zeros)
 
     def ones(self) -> Any:
         """Ones; 1+1j where it is complex."""
-        return self._made(lambda shape, dtype: np.full(shape, 1 + 1j if dtype.kind == "c" else 1, dtype))
+        return self._each_leaf(lambda shape, dtype: np.full(shape, 1 + 1j if dtype.kind == "c" else 1, dtype))
 
     def randn(self) -> Any:
         """Normal random numbers from NumPy's global generator."""
@@ -265,7 +265,7 @@ class VSpace:
             x = np.asarray(np.random.standard_normal(shape)).astype(dtype)
             return x + 1j * np.asarray(np.random.standard_normal(shape)) if dtype.kind == "c" else x
 
-        return self._made(draw)
+        return self._each_leaf(draw)
 
     def standard_basis(self) -> Any:
         """Each unit vector in turn; the imaginary ones too where it is complex."""
@@ -280,7 +280,7 @@ class VSpace:
         rows = [flatten(v)[0] for v in values]
         return unflatten(self.tree, [f(*row) for row in zip(*rows)])
 
-    # A class derived from this one has its own versions of those that begin with _
+    # Subclasses override the methods that begin with _
 
     def add(self, x: Any, y: Any) -> Any:
         return self._add(x, y)
@@ -312,23 +312,23 @@ class VSpace:
 
 
 def getval_type(x: Any) -> Any:
-    """Something with the dtype of x; no value is looked at."""
+    """An object with the dtype of x; no value is read."""
     return x.dtype if isbox(x) else x
 
 
 def vspace(value: Any) -> VSpace:
-    """The vector space that a value is of."""
+    """The vector space of a value."""
     if class_of(value) in objects.SPACES:
         return objects.SPACES[class_of(value)](value)
-    found = VSpace(value)
-    if not found.leaves and not isinstance(value, (tuple, list, dict)):
+    space = VSpace(value)
+    if not space.leaves and not isinstance(value, (tuple, list, dict)):
         raise TypeError(f"there is no vector space of {class_of(value).__name__}: {value!r}")
-    return found
+    return space
 
 
 class SparseObject:
     def __init__(self, vs: Any, mut_add: Any):
         raise NotImplementedError(
-            "autograd.extend.SparseObject: gradients are arrays here. Give back a whole one; the compiler "
+            "autograd.extend.SparseObject: gradients are arrays here. Return a full one; the compiler "
             "turns np.zeros(...) with a part written into it to a write in place"
         )

@@ -1,8 +1,8 @@
 """autograd.differential_operators: gradients, Jacobians and products with them.
 
-Each is an operator on functions of one argument, made one on functions of many by unary_to_nary: the
-arguments that are not differentiated reach the function as they are. What was recorded is kept with the
-function (wrap_util.Unary), and used again as long as what it read is the same.
+Each is an operator on functions of one argument, extended to functions of many by unary_to_nary: arguments
+that are not differentiated are passed as they are. Recordings are kept with the function (wrap_util.Unary)
+and used again as long as the values that they depend on are the same.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ __all__ = [
 ]
 
 
-def _made(fun: Callable, key: str, make: Callable) -> Callable:
-    """The derived function make(fun), kept with fun where it is one of ours."""
+def _derived(fun: Callable, key: str, make: Callable) -> Callable:
+    """The derived function make(fun), cached on fun if that is a Unary."""
     if not isinstance(fun, Unary):
         return make(fun)
-    if key not in fun.made:
-        fun.made[key] = make(fun)
-    return fun.made[key]
+    if key not in fun.derived:
+        fun.derived[key] = make(fun)
+    return fun.derived[key]
 
 
 def _others(fun: Callable) -> list:
     """The arguments besides the differentiated ones that are recorded with them."""
-    return fun.given_on() if isinstance(fun, Unary) else []
+    return fun.recorded_others() if isinstance(fun, Unary) else []
 
 
-def _waiting(f: Callable) -> Callable:
-    """f, of which the first call is not compiled: most functions that grad makes are called once."""
+def _compiled_later(f: Callable) -> Callable:
+    """Mark f to be compiled from its second call on: most functions that grad returns are called once."""
     f.compiles_when_called_again = True  # type: ignore[attr-defined]
     return f
 
 
-def _seen(ans: Any) -> Any:
-    """A result, with autograd's warning where no derivative leads to it."""
+def _warned(ans: Any) -> Any:
+    """A result, with autograd's warning if it does not depend on the input."""
     if not any(type(x) is Recorded for x in flatten(ans)[0]):
         warnings.warn("Output seems independent of input.", stacklevel=2)
     return ans
 
 
-def _number(name: str, ans: Any) -> Any:
-    """A result of one real number in any shape, as one of shape ()."""
+def _scalar(name: str, ans: Any) -> Any:
+    """A result with one real number, reshaped to ()."""
     plain = isinstance(ans, (np.ndarray, np.generic, float, complex, int))
     if not plain or np.size(ans) != 1 or np.iscomplexobj(ans) or isinstance(ans, (bool, np.bool_)):
         got = f"an array of shape {np.shape(ans)}" if plain else f"a {ans.__class__.__name__}"
@@ -87,27 +87,27 @@ def _number(name: str, ans: Any) -> Any:
             f"{name} is for functions with one real number as their result, and this one gives {got}. There "
             "are jacobian, elementwise_grad and holomorphic_grad"
         )
-    return np.reshape(_seen(ans), ()) if np.shape(ans) else _seen(ans)
+    return np.reshape(_warned(ans), ()) if np.shape(ans) else _warned(ans)
 
 
 def _with_value(fun: Callable) -> Callable:
     def scalar(x, *others):
         ans = fun(x, *others)
-        return _number("value_and_grad", ans), ans
+        return _scalar("value_and_grad", ans), ans
 
-    return gradient.value_and_grad(_waiting(scalar), has_aux=True)
+    return gradient.value_and_grad(_compiled_later(scalar), has_aux=True)
 
 
 def _gradient(fun: Callable) -> Callable:
     def scalar(x, *others):
-        return _number("grad", fun(x, *others))
+        return _scalar("grad", fun(x, *others))
 
-    return gradient.grad(_waiting(scalar))
+    return gradient.grad(_compiled_later(scalar))
 
 
 def _of_object(name: str, fun: Callable, x: Any) -> tuple[Any, Any]:
     """(fun's result, its gradient) with respect to an object of a registered class."""
-    vjp, ans = objects.make_vjp(fun, x, lambda ans: _number(name, ans))
+    vjp, ans = objects.make_vjp(fun, x, lambda ans: _scalar(name, ans))
     return ans, vjp(1.0)
 
 
@@ -121,9 +121,9 @@ def grad(fun: Callable, x: Any) -> Any:
     if objects.is_object(x):
         return _of_object("grad", fun, x)[1]
     if isinstance(x, (list, tuple, dict)) and not flatten(floating(x))[0]:
-        _number("grad", fun(x))
+        _scalar("grad", fun(x))
         return x
-    return _made(fun, "grad", _gradient)(floating(x), *_others(fun))
+    return _derived(fun, "grad", _gradient)(floating(x), *_others(fun))
 
 
 @unary_to_nary
@@ -131,8 +131,8 @@ def value_and_grad(fun: Callable, x: Any) -> tuple[Any, Any]:
     """(fun's result, its gradient), as scipy.optimize.minimize(..., jac=True) takes them."""
     if objects.is_object(x):
         return _of_object("value_and_grad", fun, x)
-    (_, ans), found = _made(fun, "value_and_grad", _with_value)(floating(x), *_others(fun))
-    return ans, found
+    (_, ans), gradients = _derived(fun, "value_and_grad", _with_value)(floating(x), *_others(fun))
+    return ans, gradients
 
 
 @unary_to_nary
@@ -141,19 +141,19 @@ def elementwise_grad(fun: Callable, x: Any) -> Any:
 
     def make(fun):
         def total(x, *others):
-            ans = _seen(fun(x, *others))
+            ans = _warned(fun(x, *others))
             if any(np.iscomplexobj(leaf) for leaf in flatten(ans)[0]):
                 raise TypeError("elementwise_grad is for functions with real results")
             return ans
 
-        return gradient.elementwise_grad(_waiting(total))
+        return gradient.elementwise_grad(_compiled_later(total))
 
-    return _made(fun, "elementwise_grad", make)(floating(x), *_others(fun))
+    return _derived(fun, "elementwise_grad", make)(floating(x), *_others(fun))
 
 
 @unary_to_nary
 def deriv(fun: Callable, x: Any) -> Any:
-    """The derivative in the direction of ones, forwards."""
+    """The derivative in the direction of ones, in forward mode."""
     x = floating(x)
     return forward(fun, (x,), (core.vspace(x).ones(),))[1]
 
@@ -164,11 +164,11 @@ def jacobian(fun: Callable, x: Any) -> Any:
 
     def make(fun):
         def seen(x, *others):
-            return _seen(fun(x, *others))
+            return _warned(fun(x, *others))
 
-        return jacobians.jacobian(_waiting(seen))
+        return jacobians.jacobian(_compiled_later(seen))
 
-    return _made(fun, "jacobian", make)(floating(x), *_others(fun))
+    return _derived(fun, "jacobian", make)(floating(x), *_others(fun))
 
 
 def _second(fun: Callable) -> Callable:
@@ -177,13 +177,13 @@ def _second(fun: Callable) -> Callable:
     def inner(x, *others):
         return first(x, *others)
 
-    return jacobians.jacobian(_waiting(inner))
+    return jacobians.jacobian(_compiled_later(inner))
 
 
 @unary_to_nary
 def hessian(fun: Callable, x: Any) -> Any:
     """The Jacobian of the Jacobian."""
-    return _made(fun, "hessian", _second)(floating(x), *_others(fun))
+    return _derived(fun, "hessian", _second)(floating(x), *_others(fun))
 
 
 @unary_to_nary
@@ -194,11 +194,11 @@ def holomorphic_grad(fun: Callable, x: Any) -> Any:
 
     def make(fun):
         def real_part(x, *others):
-            return _number("holomorphic_grad", np.real(fun(x, *others)))
+            return _scalar("holomorphic_grad", np.real(fun(x, *others)))
 
-        return gradient.grad(_waiting(real_part))
+        return gradient.grad(_compiled_later(real_part))
 
-    return _made(fun, "holomorphic_grad", make)(floating(x), *_others(fun))
+    return _derived(fun, "holomorphic_grad", make)(floating(x), *_others(fun))
 
 
 @unary_to_nary
@@ -208,11 +208,11 @@ def grad_and_aux(fun: Callable, x: Any) -> tuple[Any, Any]:
     def make(fun):
         def first(x, *others):
             value, aux = fun(x, *others)
-            return _number("grad_and_aux", value), aux
+            return _scalar("grad_and_aux", value), aux
 
-        return gradient.grad(_waiting(first), has_aux=True)
+        return gradient.grad(_compiled_later(first), has_aux=True)
 
-    return _made(fun, "grad_and_aux", make)(floating(x), *_others(fun))
+    return _derived(fun, "grad_and_aux", make)(floating(x), *_others(fun))
 
 
 make_vjp = unary_to_nary(core.make_vjp)
@@ -267,7 +267,7 @@ def hessian_tensor_product(fun: Callable, argnum: Any = 0) -> Callable:
 
     def run(unary, x, tensor):
         x = floating(x)
-        return forward(_made(unary, "grad", _gradient), (x,), (answer(tensor, x),))[1]
+        return forward(_derived(unary, "grad", _gradient), (x,), (answer(tensor, x),))[1]
 
     def product(*args, **kwargs):
         return unary.within(args[:-1], kwargs, run, args[-1])
@@ -286,10 +286,10 @@ def tensor_jacobian_product(fun: Callable, argnum: Any = 0) -> Callable:
         def contract(x, tensor):
             return np.tensordot(tensor, unary(x), axes=np.ndim(tensor))
 
-        return jacobians.jacobian(_waiting(contract))
+        return jacobians.jacobian(_compiled_later(contract))
 
     def run(unary, x, tensor):
-        return _made(unary, "tensor_jacobian", contracted)(floating(x), floating(tensor))
+        return _derived(unary, "tensor_jacobian", contracted)(floating(x), floating(tensor))
 
     def product(*args, **kwargs):
         return unary.within(args[:-1], kwargs, run, args[-1])
@@ -308,29 +308,29 @@ def grad_named(fun: Callable, argname: str) -> Callable:
 def multigrad_dict(fun: Callable) -> Callable:
     """The gradients with respect to all arguments at once, in an OrderedDict by the names of the arguments.
 
-    For *args the entry is a tuple, for **kwargs a dict. What is no real number or array is left out of the
-    differentiation, and its entry is None.
+    For *args the entry is a tuple, for **kwargs a dict. Arguments without numbers are not differentiated, and
+    their entries are None.
     """
     signature = inspect.signature(fun)
 
     def gradients(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given = OrderedDict(bound.arguments)
-        moving = {k: v for k, v in given.items() if flatten(v)[0]}
+        arguments = OrderedDict(bound.arguments)
+        moving = {k: v for k, v in arguments.items() if flatten(v)[0]}
 
-        def of_all(found):
-            call = inspect.BoundArguments(signature, OrderedDict({**given, **found}))
+        def of_all(gradients_of):
+            call = inspect.BoundArguments(signature, OrderedDict({**arguments, **gradients_of}))
             return fun(*call.args, **call.kwargs)
 
-        found = grad(of_all)(moving)
-        return OrderedDict((k, found.get(k)) for k in given)
+        gradients_of = grad(of_all)(moving)
+        return OrderedDict((k, gradients_of.get(k)) for k in arguments)
 
     return gradients
 
 
 def checkpoint(fun: Callable) -> Callable:
-    """fun, whose backward keeps only its arguments and computes the rest again."""
-    kept = _checkpoint(fun)
-    kept.__name__ = get_name(fun)
-    return kept
+    """fun with a backward that keeps only its arguments and recomputes the rest."""
+    checkpointed = _checkpoint(fun)
+    checkpointed.__name__ = get_name(fun)
+    return checkpointed

@@ -1,4 +1,4 @@
-"""What a derivative is taken with respect to, as the compiler takes it: arrays of integers become real."""
+"""Converts inputs and cotangents of derivatives: arrays of integers become real."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def floating(x: Any) -> Any:
 
 
 def has_derivative(ans: Any) -> bool:
-    """Whether any real or complex number is in a result."""
+    """Whether a result has any real or complex numbers."""
     return any(np.result_type(getattr(x, "dtype", x)).kind in "fc" for x in flatten(ans)[0])
 
 
 def answer(g: Any, like: Any) -> Any:
-    """g in the structure and shapes of a value: what autograd takes for a cotangent or tangent of it."""
-    wanted, tree = flatten(like)
-    given, other = flatten(_counted(g))
-    if len(given) != len(wanted):
-        raise TypeError(f"a value with {len(wanted)} arrays was given a derivative with {len(given)}")
-    return unflatten(tree, [_like(v, x) for v, x in zip(given, wanted)])
+    """g in the structure and shapes of a value, as autograd converts cotangents and tangents."""
+    like_leaves, tree = flatten(like)
+    leaves, other = flatten(_counted(g))
+    if len(leaves) != len(like_leaves):
+        raise TypeError(f"a value with {len(like_leaves)} arrays was given a derivative with {len(leaves)}")
+    return unflatten(tree, [_like(v, x) for v, x in zip(leaves, like_leaves)])
 
 
 def _counted(g: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Has `import autograd` find these modules: for programs that must not be edited."""
+"""Makes `import autograd` import these modules, for programs that must not be edited."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _HERE = __package__
 
 
 def _load() -> None:
-    """Import all modules of this package; those of SciPy's where SciPy is."""
+    """Import all modules of this package; those for SciPy only if it is installed."""
     with_scipy = importlib.util.find_spec("scipy") is not None
-    for found in pkgutil.walk_packages(sys.modules[_HERE].__path__, _HERE + "."):
-        if not found.name.endswith("__main__") and (
-            with_scipy or not found.name.startswith(_HERE + ".scipy")
+    for module in pkgutil.walk_packages(sys.modules[_HERE].__path__, _HERE + "."):
+        if not module.name.endswith("__main__") and (
+            with_scipy or not module.name.startswith(_HERE + ".scipy")
         ):
-            importlib.import_module(found.name)
+            importlib.import_module(module.name)
 
 
 def _theirs() -> list[str]:
@@ -29,9 +29,9 @@ def _theirs() -> list[str]:
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """Within this context `import autograd` gives the modules of gpt2.autodiff.compat.autograd.
+    """Within this context `import autograd` imports the modules of gpt2.autodiff.compat.autograd.
 
-    What was imported under that name before is set aside, and is back afterwards.
+    Modules that were imported under that name before are restored afterwards.
     """
     _load()
     before = {name: sys.modules.pop(name) for name in _theirs()}

@@ -1,9 +1,9 @@
-"""Derivatives with respect to objects of classes that Box.register and VSpace.register name.
+"""Derivatives with respect to objects of classes registered by Box.register and VSpace.register.
 
-What a function makes of such an object goes through primitives, as with autograd: each takes the object and
-gives numbers. These numbers are what is recorded: the function runs once to see them, and once more to be
-recorded as a function of them. The rules of the primitives then lead from their gradients to objects, which
-the vector space of the class adds up.
+A function reads such an object through primitives, as with autograd: each takes the object and returns
+numbers. The function runs once to collect these numbers, and once more to be recorded as a function of them.
+The rules of the primitives then turn their gradients into objects, which the vector space of the class adds
+up.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ...transforms.vjp import vjp as reverse
 from ...tree import flatten
 
 BOXES: dict[type, type] = {}  # class of objects -> the class of their boxes
-SPACES: dict[type, Callable] = {}  # class of objects -> what makes its vector space of one
+SPACES: dict[type, Callable] = {}  # class of objects -> function from an object to its vector space
 _PLAIN = (np.ndarray, np.generic, int, float, complex, str, bytes, tuple, list, dict, set, Recorded)
 
 
-def enter(table: dict, what: str, value_type: Any, made: Any) -> None:
-    """Register a class. Those of numbers, arrays and containers have derivatives as they are."""
+def enter(table: dict, what: str, value_type: Any, maker: Any) -> None:
+    """Register a class other than numbers, arrays and containers, which need no registration."""
     if not isinstance(value_type, type) or issubclass(value_type, _PLAIN) or value_type is object:
         raise NotImplementedError(
             f"{what}({getattr(value_type, '__name__', value_type)}): derivatives are taken of numbers, "
             "arrays and trees of them as they are; docs/autodiff.md says which classes are trees"
         )
-    table[value_type] = made
+    table[value_type] = maker
 
 
 def is_object(x: Any) -> bool:
@@ -40,7 +40,7 @@ def is_object(x: Any) -> bool:
 
 
 def is_box(x: Any) -> bool:
-    """Whether x is an object under observation."""
+    """Whether x is a box of an object."""
     return bool(BOXES) and "_tape" in getattr(x, "__dict__", ()) and class_of(x) in BOXES.values()
 
 
@@ -56,7 +56,7 @@ class Call(NamedTuple):
     """A call of a primitive that got the object."""
 
     primitive: Any
-    places: list[int]  # where the object stands among the arguments
+    places: list[int]  # positions of the object among the arguments
     args: tuple
     kwargs: dict
     ans: Any
@@ -68,12 +68,12 @@ class Call(NamedTuple):
 
 
 class Tape:
-    """The calls of primitives in one run, with their answers; in the second run `given` stand for these."""
+    """The calls of primitives in the first run, with their results; the second run gets `answers_given`."""
 
     def __init__(self, x: Any):
         self.x = x
         self.calls: list[Call] = []
-        self.given: list | None = None
+        self.answers_given: list | None = None
         self.at = 0
 
     def box(self) -> Any:
@@ -85,7 +85,7 @@ class Tape:
         places = [i for i, x in enumerate(args) if is_box(x)]
         plain = tuple(x._value if is_box(x) else x for x in args)
         self._check(primitive, places, args, kwargs)
-        if self.given is None:
+        if self.answers_given is None:
             ans = _numbers(primitive, primitive.fun(*plain, **kwargs))
             self.calls.append(Call(primitive, places, plain, kwargs, ans))
             return ans
@@ -93,7 +93,7 @@ class Tape:
         call = self.calls[self.at - 1] if self.at <= len(self.calls) else None
         if call is None or not call.is_like(primitive, places, plain, kwargs):
             self.differs(primitive.__name__)
-        return self.given[self.at - 1]
+        return self.answers_given[self.at - 1]
 
     def differs(self, name: str) -> None:
         raise NotImplementedError(
@@ -112,7 +112,7 @@ class Tape:
             )
 
     def pulled(self, grads: list) -> Any:
-        """The sum of what the rules make of the gradients with respect to the answers."""
+        """The gradient by the object, from the gradients by the results of its primitives."""
         space = SPACES[class_of(self.x)](self.x)
         total = None
         for call, g in zip(self.calls, grads):
@@ -137,7 +137,7 @@ def _numbers(primitive: Any, ans: Any) -> Any:
 
 
 def answered(primitive: Any, args: tuple, kwargs: dict) -> Any:
-    """What a primitive gives that got an object under observation."""
+    """The result of a primitive called with a box."""
     return next(x for x in args if is_box(x))._tape.answers(primitive, args, kwargs)
 
 
@@ -149,8 +149,8 @@ def make_vjp(fun: Callable, x: Any, seen: Callable = lambda ans: ans) -> tuple[C
     tape = Tape(x)
     fun(tape.box())
 
-    def of_answers(given):
-        tape.given, tape.at = given, 0
+    def of_answers(answers):
+        tape.answers_given, tape.at = answers, 0
         ans = seen(fun(tape.box()))
         if tape.at != len(tape.calls):
             tape.differs(getattr(fun, "__name__", "f"))

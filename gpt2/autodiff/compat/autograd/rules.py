@@ -1,8 +1,8 @@
-"""Rules that a program gives to functions of NumPy's and SciPy's, in place of the ones they have here.
+"""A program's own rules for functions of NumPy and SciPy, which replace the compiler's.
 
-`defvjp(np.where, ...)` makes a primitive of np.where, which takes the calls on recorded values from then on:
-for all of the process, as with autograd. What was recorded before would hold the rule that was there, so the
-first derivative of a process may be taken only afterwards.
+`defvjp(np.where, ...)` makes np.where a primitive, which handles calls on recorded values from then on, in
+the whole process, as with autograd. Earlier recordings would have the old rule, so such rules must be set
+before the first derivative of the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...record.ufuncs import op_of
 from .tracer import Primitive
 from .wrap_util import roots, running
 
-# Their calls stand as `x + y` in programs, where NumPy is not asked; nor is it for methods such as x.sum()
+# Programs call them as operators, which NumPy does not dispatch; nor does it dispatch methods such as x.sum()
 _OPERATORS = frozenset(
     "add subtract multiply divide true_divide floor_divide remainder power negative positive absolute matmul "
     "square sqrt reciprocal equal not_equal less less_equal greater greater_equal".split()
@@ -28,7 +28,7 @@ _OPERATORS = frozenset(
 
 
 def ruled(fun: Any) -> Primitive | None:
-    """The primitive that stands for a function of NumPy's or SciPy's; None where that cannot be."""
+    """The primitive for a function of NumPy or SciPy; None if it cannot have a rule."""
     fun = plain(fun)
     if not _has_rule(fun):
         return None
@@ -57,7 +57,7 @@ def _has_rule(fun: Any) -> bool:
 
 
 class _Taking:
-    """Takes the calls of a function on recorded values, but those that it makes itself to be computed."""
+    """Handles a function's calls on recorded values by its primitive, except calls within that primitive."""
 
     def __init__(self, fun: Callable):
         self.inside = threading.local()

@@ -1,4 +1,4 @@
-"""autograd.test_util: derivatives compared with differences."""
+"""autograd.test_util: compares derivatives with finite differences."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def check_vjp(f: Callable, x: Any) -> None:
     vjp, y = make_vjp(f, x)
     x_vs, y_vs = vspace(x), vspace(y)
     x_v, y_v = x_vs.randn(), y_vs.randn()
-    found = x_vs.covector(vjp(y_vs.covector(y_v)))
-    exact = x_vs.inner_prod(x_v, found)
+    pulled = x_vs.covector(vjp(y_vs.covector(y_v)))
+    exact = x_vs.inner_prod(x_v, pulled)
     numeric = y_vs.inner_prod(y_v, make_numerical_jvp(f, x)(x_v))
     if not scalar_close(numeric, exact):
         raise AssertionError(
@@ -91,8 +91,8 @@ def combo_check(fun: Callable, *args: Any, **kwargs: Any) -> Callable:
 
     def check(*lists, **options):
         named = [[(k, x) for x in xs] for k, xs in options.items()]
-        for given in product(*lists):
+        for values in product(*lists):
             for chosen in product(*named):
-                check_grads(fun, *args, **kwargs)(*given, **dict(chosen))
+                check_grads(fun, *args, **kwargs)(*values, **dict(chosen))
 
     return check

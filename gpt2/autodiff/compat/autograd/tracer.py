@@ -1,6 +1,6 @@
-"""autograd.tracer: primitives, and what is behind a recorded value.
+"""autograd.tracer: primitives, and the values behind recorded ones.
 
-A primitive is a function with a rule of its own (core.py sets it), which becomes one op of a recording.
+A primitive is a function with its own derivative rule (core.py sets it), which becomes one op of a recording.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = [
 
 
 def isbox(x: Any) -> bool:
-    """Whether x is a value under observation."""
+    """Whether x is a recorded value, or a box of an object."""
     return class_of(x) is Recorded or objects.is_box(x)
 
 
 def getval(x: Any) -> Any:
-    """The plain value behind a recorded one. The recording then holds for this value only."""
+    """The plain value behind a recorded one. The recording is then valid for this value only."""
     if class_of(x) is not Recorded:
         return x._value if objects.is_box(x) else x
     value = value_of(x)
@@ -60,7 +60,7 @@ def getval(x: Any) -> Any:
 
 
 class Primitive:
-    """A function with rules of its own, which no recording looks into."""
+    """A function with its own derivative rules, whose inside is not recorded."""
 
     _is_autograd_primitive = True
 
@@ -93,7 +93,7 @@ class Primitive:
         return self._with_rule(argnums, args, kwargs)(*(args[i] for i in argnums))
 
     def _with_rule(self, argnums: list[int], args: tuple, kwargs: dict) -> Callable:
-        """The function of the recorded arguments alone, with a rule; the others are part of it."""
+        """A function of the recorded arguments alone, with a rule; the others are bound."""
         whole = functools.partial(_put, args, argnums)
 
         def fun(*xs):
@@ -118,8 +118,8 @@ class Primitive:
     ) -> Any:
         moving = [k for k, x in enumerate(xs) if _moves(x)]
         grads = self.vjp([argnums[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
-        found = dict(zip(moving, grads))
-        return tuple(_shaped(found.get(k), x) for k, x in enumerate(xs))
+        by_place = dict(zip(moving, grads))
+        return tuple(_shaped(by_place.get(k), x) for k, x in enumerate(xs))
 
     def _jvp_rule(
         self, argnums: list[int], whole: Callable, options: dict, primals: Any, tangents: Any
@@ -135,21 +135,21 @@ def _put(args: tuple, argnums: list[int], xs: tuple) -> tuple:
 
 
 def _moves(x: Any) -> bool:
-    """Whether an argument has a derivative: whether any real or complex number is in it."""
+    """Whether an argument has a derivative: whether it has any real or complex numbers."""
     return any(np.result_type(value_of(leaf)).kind in "fc" for leaf in flatten(x)[0])
 
 
 def _shaped(d: Any, x: Any) -> Any:
-    """A gradient of one entry takes the argument's shape: rules say 1.0 for array([1.0]), and so on."""
+    """A gradient with one entry in the argument's shape: rules may return 1.0 for array([1.0])."""
     if d is None or not isinstance(x, (np.ndarray, np.generic, float, complex)) or np.shape(d) == np.shape(x):
         return d
     return np.reshape(d, np.shape(x)) if np.size(d) == np.size(x) == 1 else d
 
 
 def primitive(f_raw: Callable) -> Callable:
-    """A function that recordings do not look into: core.defvjp or core.defjvp gives it a derivative.
+    """A function whose inside is not recorded; core.defvjp or core.defjvp sets its derivative.
 
-    What may be anything that Python can run, on plain values, such as a call of a library written in C.
+    It runs on plain values and may do anything, such as calling a library written in C.
     """
     return Primitive(f_raw)
 
@@ -182,8 +182,8 @@ class _BoxType(type):
 
 
 class Box(metaclass=_BoxType):
-    """What isinstance(x, Box) asks for: a value under observation. A class derived from it may be registered
-    for the objects of a class of the program's own, which is its other base; `_value` is the object.
+    """The class of recorded values, for isinstance(x, Box). A subclass of it and of another class can be
+    registered as the box of that class's objects; `_value` is the object.
     """
 
     _value: Any
@@ -201,7 +201,7 @@ def new_box(value: Any, trace: Any, node: Any) -> Any:
 
 
 class Node:
-    """What `trace` makes one of for each operation; a program derives its own class from it."""
+    """Base class of the nodes that `trace` creates, one for each operation."""
 
     def __init__(
         self, value: Any, fun: Any, args: Any, kwargs: Any, parent_argnums: Any, parents: Any
@@ -219,9 +219,9 @@ class Node:
 
 
 def trace(start_node: Any, fun: Callable, x: Any) -> tuple[Any, Any]:
-    """fun(x), and the node of its result: one for each op of the recorded graph that hangs on x.
+    """fun(x) and the node of its result, with a node for each op of the recorded graph that depends on x.
 
-    Returns (value, None) where the result does not. The ops are this compiler's (docs/ops.md).
+    Returns (value, None) if the result does not. The ops are this compiler's (docs/ops.md).
     """
     rec = record(fun, (x,))
     leaves, _ = flatten(x)
@@ -247,7 +247,7 @@ def trace(start_node: Any, fun: Callable, x: Any) -> tuple[Any, Any]:
 
 
 def _named(op: str) -> Callable:
-    """What stands for an op's function in a Node: something with its name."""
+    """A function with an op's name, for a Node."""
 
     def function(*args, **kwargs):
         return evaluate(op, args, kwargs)

@@ -25,7 +25,7 @@ def func(f: Any) -> Any:
 
 
 def toposort(end_node: Any, parents: Any = operator.attrgetter("parents")) -> Iterator:
-    """The nodes that end_node hangs on, each after all that hang on it."""
+    """The ancestors of end_node in topological order, from end_node backwards."""
     uses: dict = {}
     todo = [end_node]
     while todo:

@@ -1,4 +1,4 @@
-"""autograd.wrap_util: an operator on functions of one argument becomes one on functions of many."""
+"""autograd.wrap_util: unary_to_nary, which extends operators on functions of one argument to many."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ _open = threading.local()
 
 
 def running() -> bool:
-    """Whether an operator of these modules runs in this thread."""
+    """Whether an operator of these modules is running in this thread."""
     return getattr(_open, "units", 0) > 0
 
 
 class Unary:
-    """A function of many arguments as a function of those that argnum names; the others are those of the call
-    that is running in this thread.
+    """A function of many arguments as a function of those selected by argnum; the others are those of the
+    call that is running in this thread.
 
-    It is one object for all calls, so that what was recorded in one call serves the next. `made` keeps the
-    derived functions of it. The other arguments reach the function as they are, plain. Where a real number or
-    an array among them is another one than in the last call, such arguments are recorded too from then on
-    (`given_on`), so that what was compiled serves all their values; a function that fails with them gets them
-    plain again, for good.
+    One object serves all calls, so that recordings are shared; `derived` caches its derived functions. The
+    other arguments are passed plain at first. If a real number or an array among them changes from one call
+    to the next, such arguments are recorded from then on (`recorded_others`), so that one program serves all
+    their values; if the function fails with recorded ones, they stay plain for good.
     """
 
     compiles_when_called_again = True  # `grad(f)(x)` makes a new function, often for one call
@@ -38,7 +37,7 @@ class Unary:
     def __init__(self, fun: Callable, argnum: Any):
         self.fun = fun
         self.argnum = argnum
-        self.made: dict = {}
+        self.derived: dict = {}
         self.records_others: bool | None = None  # None: they have been the same so far
         self._last: tuple | None = None
         self._running = threading.local()
@@ -53,7 +52,7 @@ class Unary:
             return self._running.calls
 
     def _reuse_roots(self) -> tuple:
-        """What a recording of it depends on: the function, and the other arguments that are not recorded."""
+        """The values that a recording depends on: the function, and the other arguments, unless recorded."""
         calls = self._calls()
         if not calls:
             return (self.fun, *roots)
@@ -67,7 +66,7 @@ class Unary:
         return [i + n if i < 0 else i for i in chosen]
 
     def _same_code(self) -> tuple | None:
-        """(settings, function, other arguments): where these are equal, so is what is recorded."""
+        """(settings, function, other arguments): equal ones give equal recordings."""
         calls = self._calls()
         if not calls or type(self.argnum) is list:
             return None
@@ -81,9 +80,9 @@ class Unary:
         chosen = [(self.argnum, x)] if isinstance(self.argnum, int) else zip(self.argnum, x)
         return self.fun(*subvals(subvals(args, zip(recorded, others)), chosen), **kwargs)
 
-    def given_on(self) -> list:
-        """The other arguments that are recorded in this call, from now on in it. An operator that does not
-        ask gets all of them plain.
+    def recorded_others(self) -> list:
+        """The other arguments that are recorded for the rest of this call. Without this call all of them are
+        plain.
         """
         calls = self._calls()
         args, kwargs, _ = calls[-1]
@@ -92,7 +91,7 @@ class Unary:
         return [args[i] for i in recorded]
 
     def within(self, args: tuple, kwargs: dict, run: Callable, *rest: Any, **options: Any) -> Any:
-        """run(self, the arguments that argnum names, ...), with the others at hand."""
+        """run(self, the arguments selected by argnum, ...), with the others bound for the call."""
         x = args[self.argnum] if isinstance(self.argnum, int) else tuple(args[i] for i in self.argnum)
         calls = self._calls()
         calls.append((args, kwargs, ()))
@@ -105,11 +104,11 @@ class Unary:
         finally:
             _open.units -= 1
             calls.pop()
-        self.records_others = False  # it wants them plain; if it is at fault itself, it will say so now
+        self.records_others = False  # try with plain ones; an error of the function itself is raised again
         return self.within(args, kwargs, run, *rest, **options)
 
     def _recorded_argnums(self, args: tuple) -> tuple[int, ...]:
-        """Where the other arguments stand that are recorded."""
+        """The positions of the other arguments that are recorded."""
         if self.records_others is False:
             return ()
         chosen = self._chosen(len(args))
@@ -121,11 +120,11 @@ class Unary:
             self._last = now
         return recorded if self.records_others else ()
 
-    def settled(self) -> Unary:
-        """The same function with the other arguments of this call, for use after it."""
+    def bound(self) -> Unary:
+        """The same function with the other arguments of this call bound for good."""
         unary = Unary(self.fun, self.argnum)
         args, kwargs, _ = self._calls()[-1]
-        unary._running = _Settled([(args, kwargs, ())])
+        unary._running = _Bound([(args, kwargs, ())])
         return unary
 
 
@@ -134,8 +133,8 @@ def _may_change(x: Any) -> bool:
     return type(x) in (float, complex) or type(x) is np.ndarray and x.dtype.kind in "fc"
 
 
-class _Settled:
-    """In place of a thread's own list of calls: one call, for all threads."""
+class _Bound:
+    """Replaces the list of calls of each thread by one call for all threads."""
 
     def __init__(self, calls: list):
         self.calls = calls
@@ -161,7 +160,7 @@ def unary_to_nary(unary_operator: Callable) -> Callable:
 
 
 def wraps(fun: Callable, namestr: str = "{fun}", docstr: str = "{doc}", **kwargs: Any) -> Callable:
-    """Names a function after another."""
+    """Decorator that sets a function's name and docstring after another's."""
 
     def named(f):
         with suppress(AttributeError, KeyError, ValueError):

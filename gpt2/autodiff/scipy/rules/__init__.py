@@ -1,1 +1,1 @@
-"""Ops of SciPy's functions: rows of the table, added when SciPy is first met."""
+"""Ops of SciPy's functions: rows of the table, added when SciPy is first used."""

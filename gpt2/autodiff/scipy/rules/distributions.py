@@ -2,8 +2,8 @@
 
     distribution(x, *shapes, loc, scale; law, method)    of discrete laws without scale
 
-Values are those of SciPy's own formulas, but in the far tails where those give -inf or nan. Derivatives come
-from a table: `Law` has for each law the derivatives of its log density, and
+Values are those of SciPy's own formulas, except in the far tails where those give -inf or nan. Derivatives
+come from a table: `Law` has for each law the derivatives of its log density, and
 
     pdf' = pdf (log pdf)',  cdf' = pdf,  sf' = -pdf,  logcdf' = pdf / cdf,  logsf' = -pdf / sf
 
@@ -24,7 +24,7 @@ import scipy.stats
 
 from ...errors import UnsupportedError
 from ...graph import Node, is_scalar_const
-from ...ops import rowwise
+from ...ops import leads
 from ...ops.build import absolute, equal, floor, log, sign, square, tanh, where
 from ...ops.elementwise import broadcast_shape
 from ...ops.table import apply, row
@@ -40,7 +40,7 @@ LOG_2 = math.log(2.0)
 
 @dataclass(frozen=True)
 class Law:
-    """What is known of a distribution of SciPy's at z = (x - loc) / scale.
+    """Formulas of a SciPy distribution at z = (x - loc) / scale.
 
     Of nodes (z, *shapes), z within the support:
 
@@ -125,7 +125,7 @@ def standardized(of: Law, args: Sequence) -> tuple:
 
 
 def within(of: Law, method: str, z: np.ndarray, shapes: list) -> np.ndarray:
-    """The method at z, and what it is beyond the support."""
+    """The method at z, also outside of the support."""
     low, high = support(of, shapes)
     if method in ("pdf", "pmf", "logpdf", "logpmf"):
         inside = (z >= low) & (z <= high) & ~np.isinf(z)
@@ -137,8 +137,8 @@ def within(of: Law, method: str, z: np.ndarray, shapes: list) -> np.ndarray:
         return np.where(inside, standard(of, method, filled, shapes), -INF if "log" in method else 0.0)
     below, above = {"cdf": (0.0, 1.0), "logcdf": (-INF, 0.0), "sf": (1.0, 0.0), "logsf": (0.0, -INF)}[method]
     under = z < low if of.discrete else z <= low
-    found = standard(of, method, np.clip(z, low, high), shapes)
-    return np.where(under, below, np.where(z >= high, above, found))
+    tail = standard(of, method, np.clip(z, low, high), shapes)
+    return np.where(under, below, np.where(z >= high, above, tail))
 
 
 def support(of: Law, shapes: list) -> tuple:
@@ -146,7 +146,7 @@ def support(of: Law, shapes: list) -> tuple:
 
 
 def standard(of: Law, method: str, z: np.ndarray, shapes: Sequence) -> np.ndarray:
-    """The method at z within the support: by our formula, by SciPy's, or by a way that all laws share."""
+    """The method at z within the support: by the law's formula, SciPy's, or one that all laws share."""
     if method in of.values:
         return of.values[method](z, *shapes)
     if method in SHARED and "_" + method not in vars(type(of.theirs)):
@@ -159,11 +159,11 @@ def log_tail(here: str, there: str) -> Callable:
 
     def tail(of: Law, z, *shapes):
         part, other = standard(of, here, z, shapes), standard(of, there, z, shapes)
-        found = np.where(part < 0.5, np.log(part), np.log1p(-other))
+        logarithm = np.where(part < 0.5, np.log(part), np.log1p(-other))
         far = of.values.get("far_" + here)
         if far is not None and np.any(small := part < UNDERFLOW):
-            found = np.where(small, far(z, *shapes), found)
-        return found
+            logarithm = np.where(small, far(z, *shapes), logarithm)
+        return logarithm
 
     return tail
 
@@ -171,8 +171,8 @@ def log_tail(here: str, there: str) -> Callable:
 def quotient(tail: str) -> Callable:
     def density_by_tail(of: Law, z, *shapes):
         density = standard(of, "log" + of.density, np.floor(z) if of.discrete else z, shapes)
-        found = np.exp(density - standard(of, tail, z, shapes))
-        return np.where(density == -INF, 0.0, found)
+        ratio = np.exp(density - standard(of, tail, z, shapes))
+        return np.where(density == -INF, 0.0, ratio)
 
     return density_by_tail
 
@@ -222,12 +222,12 @@ def log_lower_gamma(a: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def gamma_hazard(x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The hazard of the gamma law; by its fraction where the logarithms are large."""
-    found = SHARED["hazard"](LAWS["gamma"], x, a)
+    hazard = SHARED["hazard"](LAWS["gamma"], x, a)
     far = (x > 500.0) & (x > 2.0 * a)
     if not np.any(far):
-        return found
+        return hazard
     quick = 1.0 / (x * gamma_fraction(a, np.where(far & (x < 1e300), x, 2.0 * a + 500.0)))
-    return np.where(x > 1e300, 1.0, np.where(far, quick, found))
+    return np.where(x > 1e300, 1.0, np.where(far, quick, hazard))
 
 
 def gamma_reversed(x: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -241,7 +241,7 @@ def gamma_reversed(x: np.ndarray, a: np.ndarray) -> np.ndarray:
 
 
 def log_lower_beta(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of a small tail at x = 1 - y."""
+    """The logarithm of a small tail at x = 1 - y."""
     return a * np.log(x) + b * np.log(y) - np.log(a) - sp.betaln(a, b) + np.log(beta_series(a, b, x))
 
 
@@ -270,14 +270,14 @@ def partials(out: Node, *args: Node) -> tuple:
 
 
 class Standardized:
-    """z and the parameters of a node, and what its derivatives have in common."""
+    """z and the parameters of a node, with the shared parts of its derivatives."""
 
     def __init__(self, of: Law, z: Node, shapes: list, scale: Node | None):
         self.of, self.z, self.shapes, self.scale = of, z, shapes, scale
         self.density: Node | None = None
 
     def filled(self) -> Node:
-        """z, and something within the support where it is beyond: the formulas need not warn there."""
+        """z, replaced by a point of the support where it lies outside, so that formulas do not warn."""
         low, high = support(self.of, self.shapes)
         bounded = isinstance(high, Node) or high < INF
         inner = low if self.of.discrete else 0.5 * (low + high) if bounded else low + 1.0
@@ -291,7 +291,7 @@ class Standardized:
         return self.inside_of_tail(d)
 
     def inside_of_tail(self, d: Node) -> Node:
-        """The same, where a number of events need not be whole."""
+        """The same, for a number of events that need not be an integer."""
         low, high = support(self.of, self.shapes)
         high = LARGEST if self.of.discrete and high is INF else high
         if isinstance(high, Node) or high < INF:
@@ -316,7 +316,7 @@ class Standardized:
 
 
 def density_partials(point: Standardized, weigh: Callable) -> tuple:
-    """Of the log density, or weighed with the density of it."""
+    """Partial derivatives of the log density, or with weight the density, of the density."""
     of, z, shapes = point.of, point.filled(), point.shapes
     if of.discrete:
         steps = [lambda: point.checked(constant(0.0, z))]
@@ -427,7 +427,7 @@ class Tail(Standardized):
 
 
 def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -> tuple:
-    """Of the density divided by a tail."""
+    """Partial derivatives of the density divided by a tail."""
     more = out if method == "hazard" else -out
 
     def by_shape(k: int):
@@ -450,7 +450,7 @@ def refusal(what: str, shape: str) -> UnsupportedError:
 
 
 def times(p: Node, q: Node) -> Node:
-    """p * q, which is 0 where p is, whatever q is."""
+    """p * q, but 0 where p is 0, even if q is infinite or nan."""
     return where(equal(p, 0.0), 0.0, p * q)
 
 
@@ -478,7 +478,7 @@ def result_dtype(dtypes: Sequence) -> np.dtype:
 
 
 def above(z: Node, edge: float = 0.0) -> Node:
-    """z, which is a little more than the edge where it is not."""
+    """z, but the next number above the edge where z <= edge."""
     return where(z <= edge, np.nextafter(edge, INF).item(), z)
 
 
@@ -544,8 +544,8 @@ def _cauchy_by_z(z):
 
 def _cauchy_by_scale(z):
     large, small = inverse_if_large(z)
-    found = (1.0 - square(small)) / (1.0 + square(small))
-    return where(large, -found, found)
+    slope = (1.0 - square(small)) / (1.0 + square(small))
+    return where(large, -slope, slope)
 
 
 def _cauchy_hazard(z):
@@ -605,11 +605,11 @@ def _t_by_df(z, df):
 
 def _t_log(z, df):
     far = np.abs(z) > 1e150
-    found = scipy.stats.t._logpdf(np.where(far, 1.0, z), df)
+    values = scipy.stats.t._logpdf(np.where(far, 1.0, z), df)
     if not np.any(far):
-        return found
+        return values
     start = scipy.stats.t._logpdf(0.0, df)
-    return np.where(far, start - 0.5 * (df + 1.0) * (2.0 * np.log(np.abs(z)) - np.log(df)), found)
+    return np.where(far, start - 0.5 * (df + 1.0) * (2.0 * np.log(np.abs(z)) - np.log(df)), values)
 
 
 def _t_cdf(z, df):
@@ -687,14 +687,14 @@ law(
 
 def _lognorm_hazard(z, s):
     y = np.log(z) / s
-    found = SHARED["hazard"](LAWS["lognorm"], z, s)
-    return np.where(y < 1.0, found, np.where(np.isinf(z), 0.0, normal_hazard(np.maximum(y, 1.0)) / (s * z)))
+    hazard = SHARED["hazard"](LAWS["lognorm"], z, s)
+    return np.where(y < 1.0, hazard, np.where(np.isinf(z), 0.0, normal_hazard(np.maximum(y, 1.0)) / (s * z)))
 
 
 def _lognorm_reversed(z, s):
     y = np.log(z) / s
-    found = SHARED["reversed_hazard"](LAWS["lognorm"], z, s)
-    return np.where(y > -1.0, found, normal_hazard(np.maximum(-y, 1.0)) / s / z)
+    hazard = SHARED["reversed_hazard"](LAWS["lognorm"], z, s)
+    return np.where(y > -1.0, hazard, normal_hazard(np.maximum(-y, 1.0)) / s / z)
 
 
 def _lognorm_by_z(z, s):
@@ -782,13 +782,13 @@ def _beta_pdf(z, a, b):
 
 def _beta_reversed(z, a, b, y):
     """At z = 1 - y."""
-    found = SHARED["reversed_hazard"](LAWS["beta"], z, a, b)
-    return np.where(z < 1e-290, a / z / y, found)
+    hazard = SHARED["reversed_hazard"](LAWS["beta"], z, a, b)
+    return np.where(z < 1e-290, a / z / y, hazard)
 
 
 def _beta_hazard(z, a, b):
-    found = SHARED["hazard"](LAWS["beta"], z, a, b)
-    return np.where(z == 1.0, INF, found)
+    hazard = SHARED["hazard"](LAWS["beta"], z, a, b)
+    return np.where(z == 1.0, INF, hazard)
 
 
 law(
@@ -919,7 +919,7 @@ law(
 )
 
 
-# Discrete laws: a number of events that is not whole has no probability, and the derivative by it is zero
+# Discrete laws: a number of events that is no integer has probability 0, and the derivative by it is 0
 def counted(k: Node, p: Node) -> Node:
     """k / p, which is 0 where k is."""
     return where(equal(k, 0.0), 0.0, k / p)
@@ -1022,7 +1022,7 @@ row(
     infer=lambda *args, law, method: (broadcast_shape(*args), result_dtype([a.dtype for a in args])),
     evaluate=evaluate,
     partials=partials,
-    by_rows=rowwise.elementwise,
+    leads=leads.ELEMENTWISE,
     cost=40.0,
     needs="scipy",
 )

@@ -7,8 +7,8 @@ The derivative is a block of the function of a larger matrix (Mathias 1996), wha
 
     f([[x, e], [0, x]]) = [[f(x), L(x, e)], [0, f(x)]]
 
-and it is its own transpose but for that of x: <g, L(x, e)> = <L(x^T, g), e>. The derivative of L is found in
-the same way, from a matrix four times as large, so derivatives of any order follow.
+and its transpose is itself at x^T: <g, L(x, e)> = <L(x^T, g), e>. The derivative of L is computed in the same
+way, from a matrix four times as large, so derivatives of any order follow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import scipy.linalg
 
 from ...graph import Node
-from ...ops import batching
+from ...ops import leads
 from ...ops.build import assemble, full_index, slice_, swap_last
 from ...ops.linalg import float_dtype
 from ...ops.table import apply, row
@@ -29,12 +29,12 @@ def _of_stack(x: np.ndarray, which: str, dtype: np.dtype) -> np.ndarray:
     function = getattr(scipy.linalg, which)
     x = np.asarray(x)
     flat = x.reshape((-1, *x.shape[-2:]))
-    found = [np.asarray(function(m)) for m in flat]
-    for m in found:
+    results = [np.asarray(function(m)) for m in flat]
+    for m in results:
         if m.dtype.kind == "c" and dtype.kind != "c" and np.max(np.abs(m.imag), initial=0.0) > 0.0:
             raise ValueError(f"{which}: the result is complex, where the matrix is real. Pass it as complex")
-    found = [m.astype(dtype) if dtype.kind == "c" else m.real.astype(dtype) for m in found]
-    return np.stack(found).reshape(x.shape) if found else np.zeros(x.shape, dtype)
+    results = [m.astype(dtype) if dtype.kind == "c" else m.real.astype(dtype) for m in results]
+    return np.stack(results).reshape(x.shape) if results else np.zeros(x.shape, dtype)
 
 
 def _evaluate(x, which):
@@ -56,7 +56,7 @@ def _corner(x: Node, i: int, j: int) -> tuple:
 
 
 def _block(x: Node, *blocks: tuple[Node, int, int]) -> Node:
-    """A matrix of 2 by 2 blocks, zero but for the given ones; x says how large a block is."""
+    """A matrix of 2 by 2 blocks of the shape of x, zero except for the given ones."""
     n = x.shape[-1]
     parts = [p for p, _, _ in blocks]
     corners = [_corner(x, i, j) for _, i, j in blocks]
@@ -94,7 +94,7 @@ row(
     jvp=lambda t, out, x, which: frechet(x, t[0], which),
     cost=1000.0,
     needs="scipy",
-    batch=batching.as_it_is,
+    leads=leads.AS_IT_IS,
 )
 
 row(
@@ -109,5 +109,5 @@ row(
     transpose=_frechet_transpose,
     cost=4000.0,
     needs="scipy",
-    batch=batching.stacks,
+    leads=leads.STACKS,
 )

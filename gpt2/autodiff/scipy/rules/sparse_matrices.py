@@ -17,25 +17,25 @@ import numpy as np
 import scipy.sparse.linalg
 
 from ...graph import Node
-from ...ops.batching import Batch
 from ...ops.build import reshape, transpose
+from ...ops.leads import Batch
 from ...ops.linalg import float_dtype
-from ...ops.table import apply, row
+from ...ops.table import Leads, apply, row
 
 
 class Matrix:
-    """A sparse matrix that stays as it is: a copy in rows, with its transpose and its factors once they are
-    wanted. Matrices of equal entries are equal.
+    """A constant sparse matrix: a copy in CSR format, with its transpose and its factors, computed on first
+    use. Matrices of equal entries are equal.
     """
 
-    def __init__(self, given: Any, origin: Matrix | None = None):
-        self.rows = scipy.sparse.csr_array(given, copy=origin is None)
-        self.origin = origin  # what it is the transpose of
+    def __init__(self, matrix: Any, origin: Matrix | None = None):
+        self.rows = scipy.sparse.csr_array(matrix, copy=origin is None)
+        self.origin = origin  # the matrix that it is the transpose of
         self.shape, self.dtype = self.rows.shape, self.rows.dtype
         self._factors: dict[str, Any] = {}
 
     @functools.cached_property
-    def turned(self) -> Matrix:
+    def transposed(self) -> Matrix:
         return Matrix(self.rows.T, self) if self.origin is None else self.origin
 
     @functools.cached_property
@@ -57,7 +57,7 @@ class Matrix:
         return f"<{self.shape[0]} by {self.shape[1]}, {self.rows.nnz} entries>"
 
     def solve(self, b: np.ndarray) -> np.ndarray:
-        """By factors that are kept; nan where it is singular, as scipy.sparse.linalg.spsolve has it."""
+        """By cached factors; nan if it is singular, as from scipy.sparse.linalg.spsolve."""
         if b.dtype.kind == "c" and self.dtype.kind != "c":
             return self.solve(b.real) + 1j * self.solve(b.imag)
         dtype = float_dtype(np.result_type(self.dtype, b.dtype))
@@ -75,7 +75,7 @@ class Matrix:
 
 
 def _as_columns(b: Batch, x: Node, *, matrix: Matrix) -> Node:
-    """All examples are columns of one matrix."""
+    """A batch as columns of one matrix."""
     n, k = x.shape[1:]
     flat = reshape(transpose(x, (1, 0, 2)), (n, b.n * k))
     out = apply(b.out.op, flat, matrix=matrix)
@@ -87,11 +87,11 @@ row(
     "linear",
     infer=lambda x, matrix: ((matrix.shape[0], x.shape[1]), np.result_type(matrix.dtype, x.dtype)),
     evaluate=lambda x, matrix: matrix.rows @ x,
-    transpose=lambda g, out, x, matrix: (apply("sparse_matmul", g, matrix=matrix.turned),),
+    transpose=lambda g, out, x, matrix: (apply("sparse_matmul", g, matrix=matrix.transposed),),
     cost=10.0,
     scheduled_alone=True,
     needs="scipy",
-    batch=_as_columns,
+    leads=Leads(_as_columns),
 )
 
 row(
@@ -99,9 +99,9 @@ row(
     "linear",
     infer=lambda b, matrix: (b.shape, float_dtype(np.result_type(matrix.dtype, b.dtype))),
     evaluate=lambda b, matrix: matrix.solve(b),
-    transpose=lambda g, out, b, matrix: (apply("sparse_solve", g, matrix=matrix.turned),),
+    transpose=lambda g, out, b, matrix: (apply("sparse_solve", g, matrix=matrix.transposed),),
     cost=100.0,
     scheduled_alone=True,
     needs="scipy",
-    batch=_as_columns,
+    leads=Leads(_as_columns),
 )

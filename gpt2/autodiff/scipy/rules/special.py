@@ -1,8 +1,8 @@
 """The ufuncs of scipy.special that have derivatives. Loaded when one of them is first recorded.
 
-The table below says for each name its partial derivatives, in ops again, so that derivatives of any order
-follow. None: there is no formula for that argument (the order of a Bessel function, the shape of an
-incomplete gamma function), and asking for it is an error that says so.
+PARTIALS has for each name its partial derivatives, in ops again, so that derivatives of any order follow.
+None: there is no formula for that argument (the order of a Bessel function, the shape of an incomplete gamma
+function), and its derivative is an UnsupportedError.
 
 `OP_OF` has the op for each ufunc. Formulas: DLMF, dlmf.nist.gov.
 """
@@ -18,7 +18,7 @@ import scipy.special
 
 from ...errors import UnsupportedError
 from ...graph import Node
-from ...ops import rowwise
+from ...ops import leads
 from ...ops.build import absolute, cos, equal, exp, log, sign, sin, sqrt, square, where
 from ...ops.elementwise import broadcast_shape, ufunc_dtype
 from ...ops.table import apply, row
@@ -99,7 +99,7 @@ def _beta_density(a, b, x):
 
 
 def _beta_inverse(out, a, b, y):
-    """From 1 - out where that is the smaller: out has no digits of it."""
+    """From 1 - out where that is small, as out has no digits of it."""
     high = (y > 0.5) * (out > 0.5)
     rest = betaincinv(b, a, 1.0 - where(high, y, 0.5))
     return 1.0 / where(high, _beta_density(b, a, rest), _beta_density(a, b, out))
@@ -279,7 +279,7 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
         (0.3, 2.0),
     ),
     "hyp0f1": (lambda out, v, z: (None, lambda: apply(PREFIX + "hyp0f1", v + 1.0, z) / v), (0.3, 2.0)),
-    # what NumPy has too, or nearly
+    # functions that NumPy has too, or nearly
     "exp10": (lambda out, x: ((math.log(10.0), out),), (-1.0, 1.0)),
     "exp2": (lambda out, x: ((math.log(2.0), out),), (-1.0, 1.0)),
     "expm1": (lambda out, x: (exp(x),), (-1.0, 1.0)),
@@ -326,7 +326,7 @@ def _expi(out, x):
 
 
 def _pseudo_huber(out, d, r):
-    """By angles, as what is infinite is divided else."""
+    """By angles, which avoid a quotient of infinities."""
     angle = apply("arctan", r / d)
     return valid(out, r * sin(angle) * square(apply("tan", 0.5 * angle)))
 
@@ -353,7 +353,7 @@ def _psi_rise(x, h):
     return np.where(good, np.where(mirrored, -total, total), np.where(small, taylor, plain))
 
 
-ALSO = {"psi": "digamma"}  # other ufuncs of the same values
+ALSO = {"psi": "digamma"}  # other ufuncs with the same values
 
 
 def _enter() -> None:
@@ -372,8 +372,8 @@ def _enter() -> None:
 def _row(name: str, function: np.ufunc, partials: Callable) -> None:
     @functools.wraps(partials)
     def refusing(out, *args):
-        found = partials(out, *args)
-        return tuple(_refusal(name, k, out) if d is None else d for k, d in enumerate(found))
+        rules = partials(out, *args)
+        return tuple(_refusal(name, k, out) if d is None else d for k, d in enumerate(rules))
 
     row(
         PREFIX + name,
@@ -381,7 +381,7 @@ def _row(name: str, function: np.ufunc, partials: Callable) -> None:
         infer=lambda *args: (broadcast_shape(*args), ufunc_dtype(function, tuple(a.dtype for a in args))),
         evaluate=function,
         partials=refusing,
-        by_rows=rowwise.elementwise,
+        leads=leads.ELEMENTWISE,
         cost=20.0,
         needs="scipy",
     )
@@ -409,7 +409,7 @@ row(
     ),
     evaluate=_psi_rise,
     partials=lambda out, x, h: (lambda: zeta(2.0, x + h) - zeta(2.0, x), lambda: zeta(2.0, x + h)),
-    by_rows=rowwise.elementwise,
+    leads=leads.ELEMENTWISE,
     cost=60.0,
     needs="scipy",
 )

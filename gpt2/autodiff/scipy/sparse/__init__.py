@@ -1,8 +1,7 @@
 """scipy.sparse: matrices that are constants, and products of them with recorded values.
 
-SciPy's own matrices turn what they are multiplied with into a plain array. Those of these names are SciPy's
-too, subclasses of them, but for products with recorded values: `A @ x`, `x @ A` and `A.dot(x)`. A matrix that
-is there already becomes one by `sparse.csr_array(A)`.
+SciPy's own matrices convert their operands to plain arrays. The classes here are subclasses that also take
+recorded values in `A @ x`, `x @ A` and `A.dot(x)`. `sparse.csr_array(A)` converts an existing matrix.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ...errors import located, unsupported
 from ...record.record import apply_op
 from ...record.source_lines import here
 from ...record.value import Recorded
-from ..passing import is_recorded, passed_on
+from ..passing import is_recorded, scipy_value
 from ..rules.sparse_matrices import Matrix
 
 FORMATS = ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
@@ -35,7 +34,7 @@ CONVERSIONS = ("transpose", "conjugate", "conj", "asformat", *(f"to{name}" for n
 
 
 def __getattr__(name: str) -> Any:
-    value = passed_on(_scipy, name)
+    value = scipy_value(_scipy, name)
     return value if isinstance(value, (type, ModuleType)) or not callable(value) else _giving_ours(value)
 
 
@@ -44,23 +43,23 @@ def __dir__() -> list[str]:
 
 
 def _giving_ours(function: Callable) -> Callable:
-    """SciPy's function, whose result is a matrix of ours where it is one: eye, diags, kron, ..."""
+    """SciPy's function (eye, diags, kron, ...), with sparse results as classes of this module."""
 
     @functools.wraps(function)
-    def made(*args, **kwargs):
+    def giving_ours(*args, **kwargs):
         return ours(function(*args, **kwargs))
 
-    return made
+    return giving_ours
 
 
-def ours(found: Any) -> Any:
-    """A sparse matrix of SciPy's as one of this module; anything else as it is."""
-    kind = _OURS.get(type(found))
-    return found if kind is None else kind(found)
+def ours(x: Any) -> Any:
+    """A SciPy sparse matrix as one of this module; anything else as it is."""
+    kind = _OURS.get(type(x))
+    return x if kind is None else kind(x)
 
 
 def contents(matrix: Any) -> tuple:
-    """The arrays that a matrix consists of; of a format that has none, those of another."""
+    """The arrays of a matrix; for a format without arrays, those of its CSR form."""
     names = HELD_IN.get(matrix.format)
     if names is None:
         return contents(_scipy.csr_array(matrix))
@@ -78,7 +77,7 @@ def product(name: str, op: str, matrix: Any, x: Any) -> Any:
 
 
 class Constant:
-    """What the classes of this module have before SciPy's."""
+    """Mixin of the classes of this module, before SciPy's class."""
 
     is_array = True  # `*` works entry by entry
 

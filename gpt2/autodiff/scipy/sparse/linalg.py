@@ -1,4 +1,4 @@
-"""scipy.sparse.linalg: systems of a sparse matrix that is a constant, solved by its factors."""
+"""scipy.sparse.linalg: systems with a constant sparse matrix, solved by its factors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import scipy.sparse.linalg as _scipy
 
 from ...record.value import Recorded
-from ..passing import not_like_this, ours, passed_on
+from ..passing import ours, scipy_value, unsupported_option
 from . import contents, product
 
 
 def __getattr__(name: str) -> Any:
-    return passed_on(_scipy, name)
+    return scipy_value(_scipy, name)
 
 
 def __dir__() -> list[str]:
@@ -23,17 +23,17 @@ def __dir__() -> list[str]:
 
 @ours(_scipy)
 def spsolve(A: Any, b: Any, permc_spec: Any = None, use_umfpack: Any = True) -> Any:
-    """Columns that are many share the factors, and so do a derivative and what it is of."""
+    """All columns, and the derivatives, share the matrix's factors."""
     if permc_spec is not None:
-        raise not_like_this("scipy.sparse.linalg.spsolve", "with permc_spec=")
+        raise unsupported_option("scipy.sparse.linalg.spsolve", "with permc_spec=")
     if type(A) is Recorded:
-        raise not_like_this("scipy.sparse.linalg.spsolve", "of a matrix that is a recorded value")
-    found = product("scipy.sparse.linalg.spsolve", "sparse_solve", A, b)
-    return np.reshape(found, (-1,)) if np.ndim(b) == 2 and np.shape(b)[1] == 1 else found
+        raise unsupported_option("scipy.sparse.linalg.spsolve", "of a matrix that is a recorded value")
+    x = product("scipy.sparse.linalg.spsolve", "sparse_solve", A, b)
+    return np.reshape(x, (-1,)) if np.ndim(b) == 2 and np.shape(b)[1] == 1 else x
 
 
 class Factorized:
-    """The factors that scipy.sparse.linalg.splu gives, which also solve for recorded values."""
+    """The factors of scipy.sparse.linalg.splu, which also solve for recorded values."""
 
     def __init__(self, matrix: Any, options: dict):
         self._matrix, self._theirs = matrix, _scipy.splu(matrix, **options)
@@ -45,7 +45,7 @@ class Factorized:
         return getattr(self._theirs, name)
 
     def solve(self, rhs: Any, trans: str = "N") -> Any:
-        """The x with A x = rhs; with A transposed for trans="T", and conjugated besides for "H"."""
+        """The x with A x = rhs; with A transposed for trans="T", and also conjugated for "H"."""
         if type(rhs) is not Recorded:
             return self._theirs.solve(rhs, trans)
         matrix = self._matrix if trans == "N" else self._matrix.T if trans == "T" else self._matrix.T.conj()

@@ -11,7 +11,7 @@ from ..tracer import primitive
 
 @primitive
 def fixed_point(f: Callable, a: Any, x0: Any, distance: Callable, tol: float) -> Any:
-    """The x with f(a)(x) = x, from x0 until distance(x, the one before) is at most tol."""
+    """The x with f(a)(x) = x, iterated from x0 until the distance between two iterates is at most tol."""
     step = f(a)
     x, before = step(x0), x0
     while distance(x, before) > tol:
@@ -23,8 +23,8 @@ def _fixed_point_vjp(ans: Any, f: Callable, a: Any, x0: Any, distance: Callable,
     """The adjoint u = g + (df/dx)^T u is a fixed point too, and the gradient (df/da)^T u."""
     pull_a, _ = make_vjp(lambda a: f(a)(ans), a)
 
-    def adjoint_step(given):
-        a, x, g = given
+    def adjoint_step(values):
+        a, x, g = values
         pull_x, _ = make_vjp(f(a), x)
         return lambda u: vspace(x).add(pull_x(u), g)
 

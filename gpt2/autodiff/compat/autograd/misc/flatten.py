@@ -12,7 +12,7 @@ from ..builtins import type as type_of
 
 def flatten(value: Any) -> tuple[Any, Callable]:
     """(vector, unflatten): all entries in one array, those of a dict in the order of its sorted keys, and the
-    function that makes a vector of that length into a value of the same structure.
+    function that converts such a vector back.
     """
     leaves = [np.ravel(leaf) for leaf in _leaves(value)]
     vector = np.concatenate(leaves) if leaves else np.array([])
@@ -54,16 +54,16 @@ def _rebuilt(shape: Any, vector: Any, start: int) -> tuple[Any, int]:
     if kind == "array":
         size = int(np.prod(keys))
         return (np.reshape(vector[start : start + size], keys) if keys else vector[start]), start + size
-    found = {}
+    rebuilt = {}
     for key, part in parts if kind is dict else enumerate(parts):
-        found[key], start = _rebuilt(part, vector, start)
+        rebuilt[key], start = _rebuilt(part, vector, start)
     if kind is dict:
-        return {k: found[k] for k in keys}, start
-    return kind(found.values()), start
+        return {k: rebuilt[k] for k in keys}, start
+    return kind(rebuilt.values()), start
 
 
 def flatten_func(func: Callable, example: Any) -> tuple[Callable, Callable, Any]:
-    """A function of a tree as one of its vector: (of the vector, unflatten, the example's vector)."""
+    """A function of a tree as one of a vector: (function, unflatten, the example's vector)."""
     vector, unflatten = flatten(example)
 
     def of_vector(x, *args):

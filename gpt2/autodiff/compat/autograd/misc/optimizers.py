@@ -16,7 +16,7 @@ from .flatten import flatten
 
 
 def unflatten_optimizer(optimize: Callable) -> Callable:
-    """An optimizer of a vector as one of any tree."""
+    """Extends an optimizer of a vector to any tree."""
 
     @functools.wraps(optimize)
     def of_tree(grad, x0, callback=None, *args, **kwargs):
@@ -25,10 +25,10 @@ def unflatten_optimizer(optimize: Callable) -> Callable:
         def of_vector(x, i):
             return flatten(grad(unflatten(x), i))[0]
 
-        def told(x, i, g):
+        def callback_of_tree(x, i, g):
             callback(unflatten(x), i, unflatten(g))
 
-        return unflatten(optimize(of_vector, vector, told if callback else None, *args, **kwargs))
+        return unflatten(optimize(of_vector, vector, callback_of_tree if callback else None, *args, **kwargs))
 
     return of_tree
 

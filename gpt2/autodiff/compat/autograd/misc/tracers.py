@@ -1,4 +1,4 @@
-"""autograd.misc.tracers: a function whose graph is kept, as all derived functions here keep theirs."""
+"""autograd.misc.tracers: const_graph; all derived functions here keep their graphs anyway."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def const_graph(fun: Callable, *args: Any, **kwargs: Any) -> Callable:
-    """fun with its first arguments settled."""
+    """functools.partial."""
     return functools.partial(fun, *args, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""autograd.numpy.numpy_boxes: what isinstance(x, ArrayBox) asks for."""
+"""autograd.numpy.numpy_boxes: ArrayBox, for isinstance(x, ArrayBox)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ __all__ = ["ArrayBox", "Box"]
 
 
 class ArrayBox(Box):
-    """A value under observation: an array or a number."""
+    """The class of recorded values, for isinstance."""
 
     @classmethod
     def register(cls, value_type: Any) -> None:

@@ -1,4 +1,4 @@
-"""autograd.numpy.numpy_vjps: what rules of primitives are written with. Those of NumPy's functions are the
+"""autograd.numpy.numpy_vjps: helpers for rules of primitives. The rules of NumPy's functions are the
 compiler's (docs/ops.md).
 """
 
@@ -13,7 +13,9 @@ from .numpy_wrapper import metadata
 
 
 def unbroadcast(x: Any, target_meta: tuple, broadcast_idx: int = 0) -> Any:
-    """A gradient summed over the axes along which its argument was repeated, as metadata(argument) says."""
+    """A gradient summed over the axes along which its argument was broadcast; target_meta:
+    metadata(argument).
+    """
     shape, ndim, _, iscomplex = target_meta
     while np.ndim(x) > ndim:
         x = np.sum(x, axis=broadcast_idx)
@@ -30,25 +32,25 @@ def unbroadcast_f(target: Any, f: Callable) -> Callable:
 
 
 def repeat_to_match_shape(g: Any, shape: Any, dtype: Any, axis: Any, keepdims: bool) -> tuple[Any, Any]:
-    """(g repeated along the axes that a reduction of an array of this shape took away, how often)."""
+    """(g broadcast along the reduced axes of an array of this shape, the number of repetitions)."""
     if shape == ():
         return g, 1
     axes = range(len(shape)) if axis is None else (axis,) if np.ndim(axis) == 0 else axis
     axes = [a % len(shape) for a in axes]
-    kept = [1 if i in axes else n for i, n in enumerate(shape)]
+    shape_kept = [1 if i in axes else n for i, n in enumerate(shape)]
     times = int(np.prod([shape[a] for a in axes]))
-    return np.broadcast_to(np.reshape(g, kept), shape).astype(dtype), times
+    return np.broadcast_to(np.reshape(g, shape_kept), shape).astype(dtype), times
 
 
 def match_complex(target: Any, x: Any) -> Any:
-    """x as a real or complex array, as the target is."""
+    """x as a real or complex array, like the target."""
     if np.iscomplexobj(x) and not np.iscomplexobj(target):
         return np.real(x)
     return x + 0j if np.iscomplexobj(target) and not np.iscomplexobj(x) else x
 
 
 def balanced_eq(x: Any, z: Any, y: Any) -> Any:
-    """1 where x is z, half where y is too."""
+    """1 where x == z, 1/2 where y equals them too."""
     return (x == z) / (1.0 + (x == y))
 
 

@@ -1,4 +1,4 @@
-"""autograd.numpy.numpy_wrapper: the functions that autograd's NumPy has besides NumPy's own."""
+"""autograd.numpy.numpy_wrapper: functions of autograd.numpy that differ from NumPy's."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def concatenate_args(axis: int, *args: Any) -> Any:
 
 
 def _of_any_iterable(function: Any) -> Any:
-    """A function of a sequence of arrays that takes a generator too, as autograd's does."""
+    """A function of a sequence of arrays that also takes a generator, as autograd's does."""
     name = function.__name__
 
     def call(arrays, *args, **kwargs):
-        given = arrays if isinstance(arrays, (list, tuple, np.ndarray)) else list(arrays)
-        return _SEEN[name].call_always(given, *args, **kwargs)
+        sequence = arrays if isinstance(arrays, (list, tuple, np.ndarray)) else list(arrays)
+        return _SEEN[name].call_always(sequence, *args, **kwargs)
 
     call.__name__, call.__doc__ = name, function.__doc__
     return call
@@ -37,7 +37,7 @@ concatenate, stack, vstack, hstack, column_stack = map(
 
 
 def append(arr: Any, values: Any, axis: Any = None) -> Any:
-    """np.append, of lists of recorded values too."""
+    """np.append, also for lists of recorded values."""
     first, second = (
         _SEEN["array"].call_always(v) if isinstance(v, (list, tuple)) else v for v in (arr, values)
     )
@@ -58,20 +58,20 @@ def metadata(A: Any) -> tuple:
 
 
 def where(condition: Any, *args: Any, **kwargs: Any) -> Any:
-    """np.where, whose x and y may be named. Of Python's own numbers and lists it gives Python's own."""
+    """np.where, with x and y also by name. For Python's numbers and lists it returns Python's."""
     if not args and not kwargs:
         return np.where(condition)
-    given = dict(zip(("x", "y"), args), **kwargs)
-    if set(given) != {"x", "y"} or len(args) + len(kwargs) != 2:
+    choices = dict(zip(("x", "y"), args), **kwargs)
+    if set(choices) != {"x", "y"} or len(args) + len(kwargs) != 2:
         raise ValueError("where: either both or neither of x and y should be given")
-    x, y = given["x"], given["y"]
+    x, y = choices["x"], choices["y"]
     if any(map(_is_numpys, (condition, x, y))):
         return np.where(condition, x, y)
     return np.where(condition, x, y).tolist()
 
 
 def _is_numpys(x: Any) -> bool:
-    """Whether anything of NumPy's, or a recorded value, is in x."""
+    """Whether x is or contains a NumPy or recorded value."""
     if isinstance(x, (list, tuple)):
         return any(map(_is_numpys, x))
     return isbox(x) or isinstance(x, (np.ndarray, np.generic))

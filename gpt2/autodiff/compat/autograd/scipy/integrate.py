@@ -1,8 +1,8 @@
 """autograd.scipy.integrate: odeint, with derivatives by the adjoint equation.
 
-A right-hand side that is the same at every state is recorded once, and has derivatives of any order
-(gpt2.autodiff.scipy.integrate). One that branches on its values runs as it is, at every step: it has first
-derivatives.
+A right-hand side without branches on values is recorded once, and has derivatives of any order
+(gpt2.autodiff.scipy.integrate). One with branches runs as plain Python at every step, and has first
+derivatives only.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _adjoint(func: Callable, y0: Any, t: Any, func_args: tuple, yt: Any, kwargs:
     vector, unflatten = flatten(func_args)
 
     def slope(y, t, vector):
-        found = func(y, t, *unflatten(vector))
-        return np.stack(found) if isinstance(found, (list, tuple)) else found
+        dy = func(y, t, *unflatten(vector))
+        return np.stack(dy) if isinstance(dy, (list, tuple)) else dy
 
     def backwards(state, t, vector):
         y, a = state[:D], state[D : 2 * D]
@@ -70,8 +70,8 @@ def _vjp(argnums: list[int], ans: Any, args: tuple, kwargs: dict) -> Callable:
     pull = _adjoint(func, y0, t, func_args, ans, kwargs)
 
     def chosen(g):
-        found = dict(zip((1, 2, 3), pull(g)))
-        return [found[n] for n in argnums]
+        gradients = dict(zip((1, 2, 3), pull(g)))
+        return [gradients[n] for n in argnums]
 
     return chosen
 

@@ -1,4 +1,4 @@
-"""autograd.scipy.signal: its convolve, which has axes to convolve along, to sum over and to leave alone."""
+"""autograd.scipy.signal: convolve, along some axes, with sums over others."""
 
 from __future__ import annotations
 

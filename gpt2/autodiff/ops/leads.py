@@ -1,12 +1,15 @@
-"""How an op runs for many examples at once: the rules that the rows name in their column `batch`.
+"""How ops work where their arguments have more leading axes: the pairs of rules for the column `leads`.
 
-A value that differs from example to example has one more axis, the first, of length `b.n`; one that does not
-is as it was. A rule makes the op's node for all examples:
+batch   many examples at once (ad.vmap): a value that differs from example to example has one more axis, the
+        first, of length `b.n`; one that does not is as it was. A rule makes the op's node for all examples:
 
-    batch(b, *args, **attrs) -> node, or for a tuple node a list of nodes, all with the axis of the examples
+            batch(b, *args, **attrs) -> node, or for a tuple node a list of nodes, all with that axis
 
-b.flags says for each argument whether it has that axis, and b.out is the node of one example. A row without a
-rule is done by a loop over the examples (transforms/batch.py): slower, and right for every op.
+        b.flags says for each argument whether it has the axis, and b.out is the node of one example. An op
+        without a rule is done by a loop over the examples (transforms/batch.py): slower, and always right.
+
+rows    row by row, in blocks that stay in cache (rowwise.py): rows(n, N, p), where the first p axes of n make
+        up its N rows, gives for each argument ROW or WHOLE, or None where n does not work row by row
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import numpy as np
 from ..graph import Graph, GraphError, Node
 from .boxes import ranges
 from .build import broadcast, reshape, swap_last, transpose
-from .table import apply, const
+from .rowwise import ROW, WHOLE, Flags, row_axes, takes_rows
+from .table import Leads, apply, const
 
 if TYPE_CHECKING:
     from .table import Op
@@ -52,28 +56,52 @@ class NoRule(Exception):
     """A rule that does not cover this call: it is done by a loop."""
 
 
-def rule_of(op: Op, elementwise: bool) -> Callable | None:
-    """The rule of a row; elementwise ops broadcast, and need none of their own."""
-    return op.batch or (_elementwise if elementwise else None)
+def batch_rule(op: Op, elementwise: bool) -> Callable | None:
+    """The rule of a row for many examples; elementwise ops broadcast, and need none of their own."""
+    return op.leads.batch or (batch_of_elementwise if elementwise else None)
 
 
-def _elementwise(b: Batch, *args: Node, **attrs) -> Node:
+# arguments that broadcast
+def batch_of_elementwise(b: Batch, *args: Node, **attrs: Any) -> Node:
     m = b.out.ndim
     return apply(b.out.op, *(b.aligned(x, has, m) for x, has in zip(args, b.flags)), **attrs)
 
 
+def rows_of_elementwise(n: Node, N: int, p: int) -> Flags:
+    """Of arguments that are broadcast each has the rows, or length 1 in place of them."""
+    flags = []
+    for a in n.args:
+        padded = (1,) * (n.ndim - a.ndim) + a.shape
+        if padded[:p] == n.shape[:p]:
+            flags.append(ROW)
+        elif all(s == 1 for s in padded[:p]):
+            flags.append(WHOLE)
+        else:
+            return None
+    return tuple(flags)
+
+
+ELEMENTWISE = Leads(batch_of_elementwise, rows_of_elementwise)
+
+
+# one argument
 def as_it_is(b: Batch, *args: Node, **attrs: Any) -> Node:
     """Ops of one argument that take stacks, as those on matrices, or that look at no axis."""
     return apply(b.out.op, *args, **attrs)
 
 
+AS_IT_IS = Leads(as_it_is)
+COPY = Leads(as_it_is, rows_of_elementwise)
+
+
+# several matrices
 def stacks(b: Batch, *args: Node, **attrs: Any) -> Node:
     """Ops on several matrices, whose leading axes broadcast."""
     m = max(x.ndim - has for x, has in zip(args, b.flags))
     return apply(b.out.op, *(b.aligned(x, has, m) for x, has in zip(args, b.flags)), **attrs)
 
 
-def matmul(b: Batch, x: Node, y: Node) -> Node:
+def batch_of_matmul(b: Batch, x: Node, y: Node) -> Node:
     """Beside a plain matrix the examples are rows of one product, as NumPy's batched one is a loop."""
     left, right = b.flags
     if left and not right and y.ndim == 2:
@@ -85,6 +113,26 @@ def matmul(b: Batch, x: Node, y: Node) -> Node:
     return stacks(b, x, y)
 
 
+def rows_of_matmul(n: Node, N: int, p: int) -> Flags:
+    return None if p > n.ndim - 2 else rows_of_elementwise(n, N, p)
+
+
+def batch_of_einsum(b: Batch, *args: Node, subscripts: str, **attrs: Any) -> Node:
+    """One more letter."""
+    free = [c for c in string.ascii_letters if c not in subscripts]
+    if not free:
+        raise NoRule
+    ins, out = subscripts.split("->")
+    terms = [free[0] + s if has else s for s, has in zip(ins.split(","), b.flags)]
+    return apply("einsum", *args, subscripts=f"{','.join(terms)}->{free[0]}{out}", **attrs)
+
+
+STACKS = Leads(stacks)
+MATMUL = Leads(batch_of_matmul, rows_of_matmul)
+EINSUM = Leads(batch_of_einsum)
+
+
+# one axis, or several
 def _behind(axis: int) -> int:
     """The axis behind that of the examples. Raises GraphError for one that is counted from the end."""
     if axis < 0:
@@ -100,27 +148,76 @@ def several_axes(b: Batch, x: Node, *, axes: Sequence[int], **attrs: Any) -> Nod
     return apply(b.out.op, x, axes=tuple(map(_behind, axes)), **attrs)
 
 
-def reshaped(b: Batch, x: Node, *, shape: Sequence[int]) -> Node:
+def rows_of_reduction(n: Node, N: int, p: int) -> Flags:
+    """The reduced axes lie within a row."""
+    (x,) = n.args
+    axes = n.attrs["axes"] if "axes" in n.attrs else (n.attrs["axis"],)
+    same = x.shape[:p] == n.shape[:p]
+    return (ROW,) if same and all(a >= p for a in axes) else None
+
+
+def rows_of_along_axis(n: Node, N: int, p: int) -> Flags:
+    """The axis lies within a row, and every argument has the rows."""
+    if n.attrs["axis"] < p or any(a.shape[:p] != n.shape[:p] for a in n.args):
+        return None
+    return (ROW,) * len(n.args)
+
+
+AXIS = Leads(one_axis)
+REDUCED_AXIS = Leads(one_axis, rows_of_reduction)
+REDUCED_AXES = Leads(several_axes, rows_of_reduction)
+RUNNING = Leads(one_axis, rows_of_along_axis)
+
+
+# shapes
+def batch_of_reshape(b: Batch, x: Node, *, shape: Sequence[int]) -> Node:
     return reshape(x, (b.n, *shape))
 
 
-def transposed(b: Batch, x: Node, *, perm: Sequence[int]) -> Node:
+def rows_of_reshape(n: Node, N: int, p: int) -> Flags:
+    return (ROW,) if row_axes(n.args[0].shape, N) is not None else None
+
+
+def batch_of_transpose(b: Batch, x: Node, *, perm: Sequence[int]) -> Node:
     return transpose(x, (0, *(p + 1 for p in perm)))
 
 
-def broadcasted(b: Batch, x: Node, *, shape: Sequence[int]) -> Node:
+def rows_of_transpose(n: Node, N: int, p: int) -> Flags:
+    return (ROW,) if n.attrs["perm"][:p] == tuple(range(p)) else None
+
+
+def batch_of_broadcast(b: Batch, x: Node, *, shape: Sequence[int]) -> Node:
     return broadcast(b.aligned(x, True, len(shape)), (b.n, *shape))
 
 
+RESHAPE = Leads(batch_of_reshape, rows_of_reshape)
+TRANSPOSE = Leads(batch_of_transpose, rows_of_transpose)
+BROADCAST = Leads(batch_of_broadcast, rows_of_elementwise)
+
+
+# slices
 def _whole(b: Batch) -> tuple[int, int, int]:
     return (0, b.n, 1)
 
 
-def sliced(b: Batch, x: Node, *, index: Sequence[tuple]) -> Node:
+def _full(index, shape, p: int) -> bool:
+    return all(
+        tuple(s) in ((0, m, 1), (None, None, None), (0, m, None), (0, None, 1))
+        for s, m in zip(index[:p], shape)
+    )
+
+
+def batch_of_slice(b: Batch, x: Node, *, index: Sequence[tuple]) -> Node:
     return apply("slice", x, index=(_whole(b), *index))
 
 
-def assembled(b: Batch, *parts: Node, shape: Sequence[int], indices: Sequence[tuple], dtype: str) -> Node:
+def rows_of_slice(n: Node, N: int, p: int) -> Flags:
+    return (ROW,) if _full(n.attrs["index"], n.args[0].shape, p) else None
+
+
+def batch_of_assemble(
+    b: Batch, *parts: Node, shape: Sequence[int], indices: Sequence[tuple], dtype: str
+) -> Node:
     """All parts get the axis: those who read assembles take a part for as large as its slice."""
     sizes = [tuple(map(len, ranges(i, shape))) for i in indices]
     aligned = [b.aligned(x, has, len(shape)) for x, has in zip(parts, b.flags)]
@@ -129,21 +226,30 @@ def assembled(b: Batch, *parts: Node, shape: Sequence[int], indices: Sequence[tu
     return apply("assemble", *whole, shape=(b.n, *shape), indices=slices, dtype=dtype)
 
 
-def updated(b: Batch, x: Node, v: Node, *, index: Sequence[tuple]) -> Node:
+def rows_of_assemble(n: Node, N: int, p: int) -> Flags:
+    if any(a.shape[:p] != n.shape[:p] for a in n.args):  # of a part that is stretched over its slice
+        return None
+    return (ROW,) * len(n.args) if all(_full(i, n.shape, p) for i in n.attrs["indices"]) else None
+
+
+def batch_of_update(b: Batch, x: Node, v: Node, *, index: Sequence[tuple]) -> Node:
     whole = b.front(x, b.flags[0])
     return apply("update", whole, b.aligned(v, b.flags[1], whole.ndim - 1), index=(_whole(b), *index))
 
 
-def einsum(b: Batch, *args: Node, subscripts: str, **attrs: Any) -> Node:
-    """One more letter."""
-    free = [c for c in string.ascii_letters if c not in subscripts]
-    if not free:
-        raise NoRule
-    ins, out = subscripts.split("->")
-    terms = [free[0] + s if has else s for s, has in zip(ins.split(","), b.flags)]
-    return apply("einsum", *args, subscripts=f"{','.join(terms)}->{free[0]}{out}", **attrs)
+def rows_of_update(n: Node, N: int, p: int) -> Flags:
+    x, v = n.args
+    if not _full(n.attrs["index"], x.shape, p) or v.shape[:p] != x.shape[:p]:
+        return None
+    return (ROW, ROW)
 
 
+SLICE = Leads(batch_of_slice, rows_of_slice)
+ASSEMBLE = Leads(batch_of_assemble, rows_of_assemble)
+UPDATE = Leads(batch_of_update, rows_of_update)
+
+
+# arrays of indices
 def _indexed(b: Batch, spec: Sequence, arrays: Sequence[Node], flags: Sequence[bool]) -> tuple:
     """(spec, index arrays) that pick for every example from its own row; the axes that the arrays make come
     first in the result, after that of the examples.
@@ -162,14 +268,20 @@ def _index_axes(shape: Sequence[int], spec: Sequence, arrays, flags) -> tuple[in
     return m, positions[0] if adjacent else 0
 
 
-def gathered(b: Batch, x: Node, *arrays: Node, spec: Sequence) -> Node:
+def batch_of_gather(b: Batch, x: Node, *arrays: Node, spec: Sequence) -> Node:
     m, first = _index_axes(x.shape, spec, arrays, b.flags[1:])
     if b.flags[0] and not any(b.flags[1:]) and _are_adjacent(spec):
         return apply("gather", x, *arrays, spec=(_whole(b), *spec))
     whole = b.front(x, b.flags[0])
     spec, arrays = _indexed(b, spec, arrays, b.flags[1:])
-    found = apply("gather", whole, *arrays, spec=spec)  # (n, *axes of the arrays, *others)
-    return transpose(found, _moved(found.ndim, m, first))
+    picked = apply("gather", whole, *arrays, spec=spec)  # (n, *axes of the arrays, *others)
+    return transpose(picked, _moved(picked.ndim, m, first))
+
+
+def rows_of_gather(n: Node, N: int, p: int) -> Flags:
+    """Of gathers that pick rows, table[index]: the index comes first, and no other axis is cut."""
+    table, *arrays = n.args
+    return (WHOLE, ROW) if takes_rows(n.attrs["spec"], table, arrays) and p <= arrays[0].ndim else None
 
 
 def _are_adjacent(spec: Sequence) -> bool:
@@ -183,7 +295,7 @@ def _moved(ndim: int, m: int, first: int) -> list[int]:
     return [0, *others[:first], *range(1, 1 + m), *others[first:]]
 
 
-def scattered(b: Batch, x: Node, v: Node, *arrays: Node, spec: Sequence) -> Node:
+def batch_of_scatter(b: Batch, x: Node, v: Node, *arrays: Node, spec: Sequence) -> Node:
     m, first = _index_axes(x.shape, spec, arrays, b.flags[2:])
     whole = b.front(x, b.flags[0])
     one_shape = apply("gather", _one(b, x, 0), *(_one(b, a, 2 + k) for k, a in enumerate(arrays)), spec=spec)
@@ -198,17 +310,23 @@ def _one(b: Batch, x: Node, k: int) -> Node:
     return Node("input", (), {}, x.shape[1:], x.dtype) if b.flags[k] else x
 
 
-def along(b: Batch, *args: Node, axis: int) -> Node:
+def batch_of_along(b: Batch, *args: Node, axis: int) -> Node:
     """take_along, and its transpose: all arguments have the same axes."""
     first = b.out.op == "scatter_along_add"
-    given = [
+    whole = [
         b.front(x, has) if has or first and k == 0 else reshape(x, (1, *x.shape))
         for k, (x, has) in enumerate(zip(args, b.flags))
     ]
-    return apply(b.out.op, *given, axis=_behind(axis))
+    return apply(b.out.op, *whole, axis=_behind(axis))
 
 
-def searched(b: Batch, a: Node, v: Node, *, side: str) -> Node:
+def batch_of_search(b: Batch, a: Node, v: Node, *, side: str) -> Node:
     if b.flags[0]:
         raise NoRule  # one sorted vector an example
     return apply("searchsorted", a, v, side=side)
+
+
+GATHER = Leads(batch_of_gather, rows_of_gather)
+SCATTER = Leads(batch_of_scatter)
+TAKE_ALONG = Leads(batch_of_along, rows_of_along_axis)
+SEARCH = Leads(batch_of_search)

@@ -1,5 +1,0 @@
-"""autograd.scipy.misc: where logsumexp was once."""
-
-from ....scipy.special import logsumexp
-
-__all__ = ["logsumexp"]
