@@ -192,7 +192,8 @@ def modules_named(tree, package):
             for alias in node.names:
                 with contextlib.suppress(ImportError):  # of a module, or of a package that is not installed
                     value = getattr(importlib.import_module(source), alias.name, None)
-                    value = value or importlib.import_module(f"{source}.{alias.name}")
+                    if value is None:
+                        value = importlib.import_module(f"{source}.{alias.name}")
                     if isinstance(value, types.ModuleType):
                         modules[alias.asname or alias.name] = value
     return modules
