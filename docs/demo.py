@@ -25,10 +25,11 @@ import numpy as np
 
 from bench import drawing
 from bench.drawing import LIGHT
-from docs.front import FOLDER, LINE, PAD
+from docs.front import FOLDER
 from gpt2 import autodiff as ad
 from gpt2.commands.explain import highlight
 
+LINE, PAD = 18, 16  # pixels
 SOURCE = """\
 import numpy as np
 

@@ -1,11 +1,10 @@
-"""Two pictures of README.md, each for light and for dark surroundings: `python -m docs.front`.
+"""The picture of a run in README.md, for light and for dark surroundings: `python -m docs.front`.
 
-    step        the time of a training step beside peers, from docs/speed.json, where docs.speed keeps it
-    run         the losses of a run and its sample, from docs/run.json
+It shows the losses in docs/run.json, which has the sample of the run too.
 
     python -m docs.front runs/NAME      keep another run in docs/run.json first
 
-docs/demo.py draws the third. A test compares the files with what this makes.
+docs/demo.py draws the moving one. A test compares the files with what this makes.
 """
 
 from __future__ import annotations
@@ -16,60 +15,19 @@ from pathlib import Path
 
 from bench import drawing
 from bench.drawing import LIGHT
-from docs import house, speed
+from docs import house
 
 FOLDER = house.ROOT / "docs" / "pictures"
 RUN = house.ROOT / "docs" / "run.json"
-WIDTH = 976  # pixels, as all that follow; GitHub shows a README about 840 wide
-LINE, PAD = 18, 16
+WIDTH = 480  # pixels: legible on a phone, too
 
-# ---- The time of a step ------------------------------------------------------------------------------------
-
-LONGEST = 1.5  # a ratio from which on a bar is cut
-SIZES = {
-    "4x128-B12T64": "4 blocks of 128 channels, 12 x 64 letters",
-    "default": "the default command's model, 8 x 64 tokens",
-    "8x256-B8T128": "8 blocks of 256 channels, 8 x 128 tokens",
-    "124M-B4T64": "GPT-2, 124 million parameters, 4 x 64 tokens",
-}
+# The sizes of which README gives the range
+SIZES = ("4x128-B12T64", "default", "8x256-B8T128", "124M-B4T64")
 
 
 def fastest(rows: dict, names: tuple[str, ...]) -> str:
     """The contender among these that took the least, by the ratio within rounds."""
     return min((name for name in names if name in rows), key=lambda name: rows[name]["ratio"][0])
-
-
-def bars_of(one: dict) -> list[drawing.Bar]:
-    """The bars of a size: PyTorch, other peers, this engine, the limit."""
-    rows, own = one["rows"], fastest(one["rows"], speed.OWN)
-    torch = rows[one["reference"]]["title"].removeprefix("PyTorch ")
-    titles = {one["reference"]: f"fastest PyTorch: {torch}", "jax": rows.get("jax", {}).get("title", "")}
-    titles |= {"llmc": "llm.c", own: rows[own]["title"].replace("gpt2", "this engine:")}
-    titles["peak"] = "limit: its matrix products"
-    return [
-        speed.bar(
-            name, rows[name], title, f"{rows[name]['ratio'][0]:.2f} · {_milliseconds(rows[name]['ms'])}"
-        )
-        for name, title in titles.items()
-        if name in rows
-    ]
-
-
-def step() -> str:
-    groups = {
-        SIZES[one["size"]]: bars_of(one)
-        for one in speed.figures()
-        if one["threads"] == 2 and one["size"] in SIZES
-    }
-    title = "Step time relative to the fastest PyTorch: shorter is better"
-    below = (
-        "Forward, backward, clipping and AdamW in float32; two threads of one machine, contenders in turns."
-    )
-    return drawing.svg(drawing.bars(title, groups, {}, WIDTH, 300, LONGEST, rule=1.0, below=below))
-
-
-def _milliseconds(ms: float) -> str:
-    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"
 
 
 # ---- A run -------------------------------------------------------------------------------------------------
@@ -94,32 +52,26 @@ def keep(folder: Path) -> None:
 def run() -> str:
     kept = json.loads(RUN.read_text(encoding="utf-8"))
     with drawing.look():
-        figure = drawing.canvas(WIDTH, 352, "Loss, in nats per token")
-        axes = drawing.place(figure, 44, 50, 476, 250)
+        figure = drawing.canvas(WIDTH, 270, "Loss, in nats per token")
+        axes = drawing.place(figure, 34, 44, WIDTH - 44, 180)
         axes.plot(*zip(*kept["loss"]), color=LIGHT["peer"], linewidth=1.5, label="training")
-        said = f"validation: {kept['val_loss'][-1][1]:.2f} in the end"
-        axes.plot(*zip(*kept["val_loss"]), "o-", color=LIGHT["own"], markersize=8, clip_on=False, label=said)
+        label = f"validation: {kept['val_loss'][-1][1]:.2f} in the end"
+        axes.plot(*zip(*kept["val_loss"]), "o-", color=LIGHT["own"], markersize=8, clip_on=False, label=label)
         axes.grid(axis="y")
         axes.set(xlabel="step", xlim=(0, kept["loss"][-1][0]))
         axes.legend(loc="upper right")
-        text = drawing.place(figure, 560, 36, WIDTH - 562, 304)
-        text.set(xticks=[], yticks=[], xlim=(0, WIDTH - 562), ylim=(304, 0), facecolor=LIGHT["panel"])
-        drawing.title(figure, 560, "What it writes then")
-        for i, line in enumerate(speeches(kept["sample"])):
-            text.text(PAD, 24 + LINE * i, line, family="monospace", fontsize=12)
-    figure.set_label("The losses of a run of the default command, and the text that it ends with")
+    figure.set_label("The losses of a run of the default command")
     return drawing.svg(figure)
 
 
-def speeches(sample: str) -> list[str]:
-    """The lines of the sample's first speeches, none of them cut."""
-    lines = sample.strip().split("\n")[:15]
-    return lines[: len(lines) - lines[::-1].index("")]
+def first_speech() -> str:
+    """The first speech of the sample, whole."""
+    return json.loads(RUN.read_text(encoding="utf-8"))["sample"].strip().partition("\n\n")[0]
 
 
 # ---- The files ---------------------------------------------------------------------------------------------
 
-PICTURES = {"step": step, "run": run}
+PICTURES = {"run": run}
 
 
 def files(name: str) -> dict[Path, str]:

@@ -166,19 +166,17 @@ def page() -> str:
 # ---- The picture -------------------------------------------------------------------------------------------
 
 
-def bar(name: str, row: dict, title: str = "", words: str = "") -> drawing.Bar:
+def bar(name: str, row: dict, title: str = "") -> drawing.Bar:
     """A contender's bar: its ratio, coloured by whether it is this engine, a peer, or the lower bound."""
     colour = "own" if name in OWN else "limit" if name == "peak" else "peer"
     ratio = row["ratio"][0]
-    return drawing.Bar(
-        title or row["title"].replace("gpt2 ", ""), ((colour, ratio),), words or f"{ratio:.2f}"
-    )
+    return drawing.Bar(title or row["title"].replace("gpt2 ", ""), ((colour, ratio),), f"{ratio:.2f}")
 
 
 def picture() -> str:
     """Bars of the step time relative to the fastest PyTorch, two threads, a group for each size.
 
-    Narrow, so that a telephone shows its letters at three quarters of their size; the site shows it wider.
+    Narrow, so that a phone shows its letters at three quarters of their size; the site shows it wider.
     """
     groups = {
         WORDS.get(one["size"], one["size"]): [
