@@ -23,6 +23,11 @@ from docs import house
 PAGE = house.ROOT / "docs" / "studies.md"
 FOLDER = house.ROOT / "docs" / "pictures"
 REPORT = house.ROOT / "bench" / "studies" / "figures.md"
+# The page's first sentence
+PURPOSE = (
+    "Judge by measurements whether a derived backward keeps up with one written by hand, and what each part "
+    "of the compiler contributes."
+)
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -229,6 +234,7 @@ def shown(picture: Picture) -> str:
 def page() -> str:
     """The report without its tables, with each study's pictures below its question."""
     text = re.sub(r"<details.*?</details>\n\n?", "", REPORT.read_text(encoding="utf-8"), flags=re.S)
+    text = text.replace("\n\n", f"\n\n{PURPOSE}\n\n", 1)
     for name in sections(text):
         pictures = "".join(shown(picture) for picture in PICTURES if picture.study == name)
         found = re.search(rf"^## {re.escape(name)}\n\n\*\*Question\.\*\* .*\n\n", text, re.M)

@@ -133,7 +133,7 @@ def test_a_disk_that_refuses_leaves_the_checkpoint_before(saved, act, words):
     calls = points(saved.with_name("other"))
     for at in range(1, calls.index("replaced") + 1):
         with Faults(at, act):
-            with pytest.raises(UserError, match=words + ".*; the checkpoint written before is untouched"):
+            with pytest.raises(UserError, match=words + ".*; the previous checkpoint is intact"):
                 checkpoint.save(saved, arrays(2), {"number": 2})
         assert checkpoint.load(saved)[1]["number"] == 1
         assert {path.name for path in saved.parent.iterdir()} == {saved.name, "other"}
@@ -150,7 +150,7 @@ def test_a_disk_that_fills_up_ends_the_run_in_one_line(small, tmp_path, capsys):
     error = capsys.readouterr().err
     assert error == (
         f"error: cannot write {folder}/last.safetensors: No space left on device, free some "
-        "space; the checkpoint written before is untouched\n"
+        "space; the previous checkpoint is intact\n"
     )
     assert checkpoint.load(folder / runs.LAST)[1]["step"] == 2
     assert program.main(["--resume", str(folder)]) == 0

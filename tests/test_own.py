@@ -587,7 +587,7 @@ def test_explained_and_checked(name, tmp_path, capsys):
     assert f"# {OWN[name][0]}\n" in out and "def loss_backward(" in out
     assert ("def block_forward(" in out) == (name != "swiglu") and ("dwpe" in out) == (name != "rope")
     assert explain.main(["gelu", "--layers", str(file)]) == 2
-    assert f"has no gelu to explain; it has {', '.join(OWN[name])}" in capsys.readouterr().err
+    assert f"has no layer gelu; it has {', '.join(OWN[name])}" in capsys.readouterr().err
     assert check.main(["gelu", "--layers", str(file)]) == 2
     assert f"expected a file X.py or one of {', '.join(OWN[name])}, model" in capsys.readouterr().err
 

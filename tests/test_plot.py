@@ -60,7 +60,7 @@ def test_a_line_that_is_being_written_is_left_out(run):
 def test_another_file_is_one_line(run, line):
     with open(run / "metrics.jsonl", "a") as file:
         file.write(line + "\n")
-    with pytest.raises(UserError, match="line 67 is none that train.py writes"):
+    with pytest.raises(UserError, match="line 67 was not written by train.py"):
         metrics.read(run)
 
 

@@ -84,11 +84,11 @@ class Inside:
         from gpt2.autodiff.run import split_matmul
 
         self.compiling = self.trials = 0.0
-        came_out, trial = pipeline.Pipeline._came_out, split_matmul._Trial
+        report, trial = pipeline.Pipeline._report, split_matmul._Trial
 
-        def heard(pipeline, title, made, seconds, remark=""):
+        def reported(pipeline, title, result, seconds, remark=""):
             self.compiling += seconds
-            return came_out(pipeline, title, made, seconds, remark)
+            return report(pipeline, title, result, seconds, remark)
 
         def tried(*args):
             begin = time.time()
@@ -96,7 +96,7 @@ class Inside:
             self.trials += time.time() - begin
             return made
 
-        pipeline.Pipeline._came_out, split_matmul._Trial = heard, tried
+        pipeline.Pipeline._report, split_matmul._Trial = reported, tried
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str,
             file.seek(digest_at)
             file.write(digest.hexdigest().encode())
     except OSError as error:
-        before = "; the checkpoint written before is untouched" if path.exists() else ""
+        before = "; the previous checkpoint is intact" if path.exists() else ""
         hint = ", free some space" if error.errno == errno.ENOSPC else ""
         raise UserError(f"cannot write {path}: {error.strerror or error}{hint}{before}") from None
 

@@ -425,7 +425,7 @@ def f(x, m, ws):
 
 def test_a_number_that_a_call_is_given_is_an_array_to_it(monkeypatch):
     """A table of views has methods of arrays, which NumPy's numbers have as methods of their own."""
-    monkeypatch.setattr(source, "MOST_CUTS", 0)
+    monkeypatch.setattr(source, "MOST_VIEWS", 0)
 
     def f(x, y, w):
         s = np.sum(x) * 0.1

@@ -314,7 +314,7 @@ def test_a_run_of_two_workers_goes_on_under_any_number(prose, tmp_path):
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("SIGKILL", "was killed by SIGKILL; the kernel does this where memory runs out"),
+        ("SIGKILL", "was killed by SIGKILL; the kernel does this when memory runs out"),
         ("SIGSEGV", "was killed by SIGSEGV"),
         ("exit", "ended with exit status 7"),
         ("ValueError", "ValueError: a pear in the apples"),
@@ -322,7 +322,7 @@ def test_a_run_of_two_workers_goes_on_under_any_number(prose, tmp_path):
         ("sleep", "hung: no heartbeat for 2 seconds, last seen working"),
     ],
 )
-def test_a_worker_that_comes_to_grief_ends_all_and_is_named(how, text, capfd):
+def test_a_worker_that_fails_ends_all_and_is_named(how, text, capfd):
     workers = Workers(3, timeout=2.0 if how in ("SIGSTOP", "sleep") else 60.0)
     pids = workers.call(jobs.fail, "none")
     with pytest.raises(WorkerError, match="worker 1 of 3") as raised:
