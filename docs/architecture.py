@@ -247,7 +247,11 @@ CALLS = {
         ("gpt2/train/resolve.py", "resolve", "makes the parts of a Run: text, model, AdamW, team"),
         ("gpt2/train/loop.py", "loop", "steps, validations, checkpoints in their order"),
         ("gpt2/train/run.py", "train_step", "one step of a Run: batches, learning rate"),
-        ("gpt2/parallel/team.py", "step", "gradients of all workers, then the update"),
+        (
+            "gpt2/parallel/team.py",
+            "step_on",
+            "gradients of all workers, then the update; shares.py and processes.py have their own",
+        ),
         (
             "gpt2/model/gpt2.py",
             "loss_and_grads",
@@ -258,19 +262,28 @@ CALLS = {
     ],
     "A first gradient, `ad.grad(f)(x)`": [
         ("gpt2/autodiff/transforms/gradient.py", "grad", "returns a derived function"),
-        ("gpt2/autodiff/programs/derived.py", "slow", "looks for a program that fits the call, or makes one"),
+        ("gpt2/autodiff/programs/derived.py", "slow", "looks for a program that fits the call"),
+        (
+            "gpt2/autodiff/programs/derived.py",
+            "built",
+            "makes one where there is none, by the steps that follow",
+        ),
         (
             "gpt2/autodiff/record/record.py",
             "record",
             "runs f once on values that note what is done with them",
         ),
         ("gpt2/autodiff/derive/differentiate.py", "gradient_graph", "the chain rule over the recorded graph"),
-        ("gpt2/autodiff/passes/__init__.py", "simplify", "rules of the passes, until none applies"),
-        ("gpt2/autodiff/pipeline.py", "emitted", "the stages in their order, up to a callable program"),
+        (
+            "gpt2/autodiff/passes/__init__.py",
+            "simplify",
+            "rules of the passes, until none applies; before the derivation and after it",
+        ),
+        ("gpt2/autodiff/pipeline.py", "emitted", "the last stage: a callable program"),
         (
             "gpt2/autodiff/emit/source.py",
             "emit",
-            "the NumPy text; for functions of floats alone, `math` text",
+            "its NumPy text; emit/scalar.py writes that for floats alone",
         ),
     ],
 }
@@ -321,7 +334,7 @@ NumPy and runs it; the next call with the same types finds the program made. doc
 example through all stages, docs/autodiff.md is the guide for users.
 
 These rooms are the core, some {core:,} lines. Read `graph.py`, `ops/`, `record/`, `derive/`, `passes/`,
-`emit/` `programs/` and `transforms/` in this order, and the others when one of these leads there.
+`emit/`, `programs/` and `transforms/` in this order, and the others when one of these leads there.
 
 """
 

@@ -47,6 +47,19 @@ def test_a_wrong_gradient_is_found(monkeypatch, capsys):
     assert [line.split()[0] for line in lines if "BAD" in line] == ["gelu", "model"]
 
 
+def test_a_wrong_rule_of_the_compiler_is_not_blamed_on_the_backward_by_hand(monkeypatch, capsys):
+    errors = {
+        "manual~auto": (1.0, 1e-8),
+        "manual~differences": (1e-10, 1e-6),
+        "auto~differences": (1.0, 1e-6),
+    }
+    monkeypatch.setattr(check, "check_layer", lambda name, *args, **options: errors)
+    assert check.main(["gelu"]) == 1
+    out = capsys.readouterr().out
+    assert "gelu: the backward by hand agrees with differences, the derived one does not" in out
+    assert "gelu_backward" not in out
+
+
 def test_explain_shows_all_three(capsys):
     assert explain.main(["layernorm"]) == 0
     out = capsys.readouterr().out

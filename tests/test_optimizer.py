@@ -1,5 +1,6 @@
 """AdamW against its formula in float64, entry by entry; clipping, decay, the course of the learning rate."""
 
+import inspect
 import math
 from types import SimpleNamespace
 
@@ -195,3 +196,11 @@ def test_learning_rate_rises_and_falls():
     assert all(a < b for a, b in zip(course[:10], course[1:11]))
     assert all(a >= b for a, b in zip(course[10:], course[11:]))
     assert cosine_lr(0, lr=1.0, min_lr=0.1, warmup=0, steps=5) == 1.0  # no warm-up at all
+
+
+def test_another_process_makes_the_same_optimizer():
+    """A keyword of AdamW that `options` leaves out would not reach worker processes."""
+    model = SimpleNamespace(flat_params=np.ones(4), flat_grads=np.ones(4), decayed=[])
+    optimizer = AdamW(model, lr=0.5, betas=(0.1, 0.2), eps=0.3, weight_decay=0.4)
+    assert set(optimizer.options()) == set(inspect.signature(AdamW).parameters) - {"model"}
+    assert AdamW(model, **optimizer.options()).options() == optimizer.options()

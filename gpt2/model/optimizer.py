@@ -9,7 +9,7 @@ Kingma and Ba 2015; decoupled decay from Loshchilov and Hutter 2019; defaults as
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -97,6 +97,10 @@ class AdamW:
     def __repr__(self) -> str:
         settings = f"lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, weight_decay={self.weight_decay:g}"
         return f"<AdamW of {self.params.size:,} parameters: {settings}; {self.t} steps taken>"
+
+    def options(self) -> dict[str, Any]:
+        """The keywords of AdamW() that make one like this for another model."""
+        return {"lr": self.lr, "betas": self.betas, "eps": self.eps, "weight_decay": self.weight_decay}
 
     def __getstate__(self) -> dict:
         return {**vars(self), "_scratch": []}

@@ -57,9 +57,8 @@ class Processes:
         )
         try:
             self._move(self.workers.arrays)  # while the processes start
-            spec = dict(betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay)
             options = options or {"backward": model.spec, **model.description.options}
-            results = self.workers.call(_set_up, model.config, options, spec, each)
+            results = self.workers.call(_set_up, model.config, options, optimizer.options(), each)
             if not all(map(self.environment.matches, results)):
                 raise UserError(f"worker processes import own layers anew, and get different ones: {_MOVE}")
         except BaseException:
@@ -149,7 +148,7 @@ def _cut(batch, rank, size):
 # ---- In a worker -------------------------------------------------------------------------------------------
 
 
-def _set_up(worker, config, options, spec, threads):
+def _set_up(worker, config, options, adamw, threads):
     """Make this worker's model and optimizer on the shared arrays."""
     no_overflow_warnings()
     if options.get("compile", True):  # compiled programs use their own threads
@@ -159,7 +158,7 @@ def _set_up(worker, config, options, spec, threads):
     model = GPT2(config, seed=None, **options)
     model.use(arrays["params"], gradients[worker.rank])
     model.freeze(arrays["frozen"])
-    optimizer = AdamW(model, **spec)
+    optimizer = AdamW(model, **adamw)
     optimizer.use(model.flat_params, gradients[0], arrays["m"], arrays["v"])  # sums go to the first one's
     group.share_gradients(gradients)
     worker.kept.team = Team(group, model, optimizer, part=group.part(model.flat_params.size))

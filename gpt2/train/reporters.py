@@ -265,7 +265,8 @@ def _next(s: Settings) -> tuple[str, str]:
         return "letter by letter", typed("gpt2 train --preset shakespeare-char-cpu")
     if s.data in corpora.NAMED:
         return "your own text", typed("gpt2 train --data path/to/file.txt")
-    return "the gradients that trained it, by hand and derived", typed("gpt2 explain layernorm")
+    layers = f" --layers {quoted(s.layers)}" if s.layers else ""
+    return "the gradients that trained it, by hand and derived", typed(f"gpt2 explain all{layers}")
 
 
 def _print_if_encodable(line: str) -> None:

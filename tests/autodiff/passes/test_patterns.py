@@ -1,11 +1,12 @@
 """Rules that are patterns: what matches, what is made of it, and for which numbers."""
 
+import numpy as np
 import pytest
 
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, build, const, input_node
 from gpt2.autodiff.ops.build import cast
-from gpt2.autodiff.passes import engine
+from gpt2.autodiff.passes import FAMILIES, engine
 from gpt2.autodiff.passes.engine import READS, Family, sweep_to_end
 from gpt2.autodiff.passes.patterns import ALL, R
 
@@ -136,3 +137,29 @@ def test_what_is_no_pattern():
         R("x", "x")
     with pytest.raises(KeyError):
         R("x @ y", "x")
+
+
+# ---- Every row of the tables -------------------------------------------------------------------------------
+
+ROWS = {rule for family in FAMILIES.values() for rules in family.rules.values() for rule, *_ in rules}
+ROWS = {rule.__name__: rule for rule in ROWS if isinstance(rule, R)}
+# What a node's type decides, and no expression says
+TYPED = {"reshape(reshape(x)) -> reshape(x)", "broadcast(broadcast(x)) -> broadcast(x)"}
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_both_sides_of_a_row_are_equal(name):
+    """As NumPy computes them, on numbers of either sign: what neither random programs nor CASES may come to."""
+    if name in TYPED:
+        pytest.skip("its shapes are those of the nodes")
+    before, after = name.split(" -> ")
+    rng = np.random.default_rng(0)
+    values = {x: rng.choice([-1.0, 1.0], 9) * rng.uniform(0.3, 2.0, 9) for x in "xyzC"}
+    if "logical" in before and "where" not in before:
+        values["x"] = values["x"] > 0
+    if "bitwise" in before:
+        values["x"] = rng.integers(-9, 9, 9)
+    names = {**vars(np), **values, "c": rng.random(9) < 0.5, "cast": np.copy}
+    np.testing.assert_array_equal(
+        np.broadcast_to(eval(after, names), 9), np.broadcast_to(eval(before, names), 9), err_msg=name
+    )

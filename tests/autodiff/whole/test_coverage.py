@@ -52,7 +52,7 @@ def test_derivatives(name, i):
 
 def test_every_function_on_the_page_is_called():
     listed = {name for names in coverage.supported_functions().values() for name in names}
-    rows = {f"np.{name}" for name, op in OPS.items() if samples_of(name)}  # ufuncs are tested there
+    rows = {f"np.{name}" for name, op in list(OPS.items()) if samples_of(name)}  # ufuncs are tested there
     assert listed - rows - set(CALLS) - CONSTANT == set()
     assert set(CALLS) - MISSING - listed == set()
 
