@@ -1,9 +1,9 @@
-"""A process that does its first step, and tells the seconds of each part as JSON, for bench/first_step.py.
+"""A process that runs a first step and prints the seconds of its parts as JSON, for bench/first_step.py.
 
     python -m bench.harness.first_process CONFIG BACKWARD THREADS B T FOLDER BYTES BEGAN
 
 CONFIG is that of a GPT2Config as JSON, BYTES what is touched before, which does not count, BEGAN the time at
-which the process was started. Nothing is imported but what is needed.
+which the process was started. It imports only what it needs.
 """
 
 import json
@@ -24,7 +24,7 @@ PARTS = (
 
 
 def touch(nbytes):
-    """Write to so many bytes and give them back to malloc, which may keep them; the seconds."""
+    """Write to nbytes of memory and free them, though malloc may keep them; the seconds."""
     import ctypes
 
     begin = time.time()
@@ -41,7 +41,7 @@ def touch(nbytes):
 
 
 def main(config, backward, threads, B, T, folder, nbytes, began):
-    marks = [float(began) + touch(int(nbytes))]  # of the clock on the wall: Python's start counts
+    marks = [float(began) + touch(int(nbytes))]  # by wall clock, as Python's start counts
     import numpy as np
 
     from gpt2 import autodiff as ad
@@ -77,7 +77,7 @@ def main(config, backward, threads, B, T, folder, nbytes, began):
 
 
 class Inside:
-    """Seconds within the first forward and backward that go into making programs, and into trials of cuts."""
+    """Seconds of the first forward and backward spent on compiling, and on trials of cuts."""
 
     def __init__(self):
         from gpt2.autodiff import pipeline
@@ -86,17 +86,17 @@ class Inside:
         self.compiling = self.trials = 0.0
         came_out, trial = pipeline.Pipeline._came_out, split_matmul._Trial
 
-        def heard(pipeline, title, made, seconds, remark=""):
+        def timed_stage(pipeline, title, stage, seconds, remark=""):
             self.compiling += seconds
-            return came_out(pipeline, title, made, seconds, remark)
+            return came_out(pipeline, title, stage, seconds, remark)
 
-        def tried(*args):
+        def timed_trial(*args):
             begin = time.time()
-            made = trial(*args)
+            result = trial(*args)
             self.trials += time.time() - begin
-            return made
+            return result
 
-        pipeline.Pipeline._came_out, split_matmul._Trial = heard, tried
+        pipeline.Pipeline._came_out, split_matmul._Trial = timed_stage, timed_trial
 
 
 if __name__ == "__main__":
