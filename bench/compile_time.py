@@ -43,7 +43,7 @@ GROWTH = (100, 1000, 10_000)
 SHORT = 1000  # operations up to which a figure is of five programs
 MOST = {"large_chain": 10_000}  # operations: the arrays of longer ones take gigabytes
 BLOCKS = (1, 2, 4, 8, 12)
-WHOLE_RATE = 1.0  # what gpt2.backward.whole takes
+WHOLE_RATE = 1.0  # the rate of gpt2.backward.whole
 
 
 class Stages:
@@ -67,7 +67,7 @@ class Stages:
 
 
 def compiled(f, args, static, options=None):
-    """Stages of making f's forward and backward programs, as gpt2.backward has them made."""
+    """Stages of compiling f's forward and backward programs with gpt2.backward's options."""
     s = Stages()
     ad.FixedPair(f, options_for(), **(options or {})).build(args, static, s.on_stage)
     return s
@@ -99,7 +99,7 @@ def print_growth(sizes):
     """A row for each program of bench/growth.py: milliseconds an operation, for each number of operations."""
     print("  ".join([f"{'ms an operation':<15}", *(f"{n:>10}" for n in sizes)]))
     for name, program_at in PROGRAMS.items():
-        compiling(*program_at(50))  # what is loaded on first use is
+        compiling(*program_at(50))  # loads what is imported on first use
         figures = [growth(program_at, n) for n in sizes if n <= MOST.get(name, n)]
         texts = [f"{x:>10.3f}" for x in figures] + [f"{'-':>10}"] * (len(sizes) - len(figures))
         print("  ".join([f"{name:<15}", *texts]), flush=True)
@@ -107,7 +107,7 @@ def print_growth(sizes):
 
 def growth(program, n):
     """Milliseconds an operation: of short programs the middle of five, as one alone scatters by two."""
-    # No two are alike, or the later ones would be found: of 1000, 1150, 1300, 1450 and 1600 operations
+    # All differ, or the later ones would be cache hits: of 1000, 1150, 1300, 1450 and 1600 operations
     lengths = [n + k * n * 3 // 20 for k in range(5 if n <= SHORT else 1)]
     return statistics.median(compiling(*program(length)) / length for length in lengths)
 

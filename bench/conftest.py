@@ -1,4 +1,4 @@
-"""Settings of the microbenchmarks, and what is recorded with each of them.
+"""Settings of the microbenchmarks, and the data recorded with each.
 
 pytest bench/ --benchmark-only
 pytest bench/ --benchmark-only --bench-threads 2 --bench-batch B4T256 -k "gelu or attention"
@@ -43,7 +43,7 @@ def facts():
 
 @pytest.fixture
 def record(benchmark, threads, facts):
-    """record(group, **more): put this benchmark into a group, and note what it ran on."""
+    """record(group, **more): put this benchmark into a group, and note the machine."""
 
     def record(group, **more):
         benchmark.group = group

@@ -1,12 +1,12 @@
-"""Pictures of measurements, over matplotlib: for reports here and for the pages of docs/, in one style.
+"""Plots of measurements with matplotlib, in one style for reports and for the pages of docs/.
 
-    dots(...)    a row for each label, in it a dot with quartiles for each series
+    dots(...)    a row for each label, with a dot and quartiles for each series
     lines(...)   curves over numbers, with quartiles
-    bars(...)    horizontal bars, each with its value behind it, in groups
-    lanes(...)   what each thread is at, over time
+    bars(...)    groups of horizontal bars, each followed by its value
+    lanes(...)   the work of each thread over time
 
-Each returns a matplotlib Figure, measured in pixels. `svg` makes a file of it in light colours, `dark` the
-same in dark ones, and `adaptive` a file that follows the reader's browser.
+Each returns a matplotlib Figure, measured in pixels. `svg` makes a light picture of it, `dark` a dark one,
+and `adaptive` one that follows the browser's colour scheme.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from gpt2.errors import UserError
 from gpt2.hints import install
 
-# Name -> colour in light surroundings, and in dark ones. No two colours of a column are the same.
+# Name -> colour in the light theme, and in the dark one. No two colours of a theme are equal.
 PALETTE = {
     "paper": ("#ffffff", "#0d1117"),
     "panel": ("#f6f8fa", "#151b23"),
@@ -46,12 +46,12 @@ PALETTE = {
 }
 LIGHT = {name: light for name, (light, _) in PALETTE.items()}
 SERIES = ("own", "limit", "grey", "green", "orange", "purple", "brown", "sky")
-MARKERS = "os^Dv<>P"  # one a series: nothing depends on colour alone
+MARKERS = "os^Dv<>P"  # one for each series, for readers who cannot tell colours apart
 WIDTH, RIGHT, TITLE, KEY, ROW, BOTTOM = 560, 30, 34, 20, 24, 28  # pixels
-CHARACTER = 7.3  # the width of a letter, at most
+CHARACTER = 7.3  # the greatest width of a letter
 LOOK = {
     "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "gpt2",  # the same picture is the same file
+    "svg.hashsalt": "gpt2",  # reproducible ids: equal pictures are equal files
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["Helvetica Neue", "Arial", "DejaVu Sans"],
@@ -75,7 +75,7 @@ Spread = tuple[float, float, float]  # median, lower and upper quartile
 
 
 def look() -> AbstractContextManager:
-    """In this context matplotlib draws as the pictures here look. Raises UserError without matplotlib."""
+    """A context that sets matplotlib's style. Raises UserError without matplotlib."""
     try:
         from matplotlib import rc_context
     except ImportError:
@@ -84,7 +84,7 @@ def look() -> AbstractContextManager:
 
 
 def canvas(width: float, height: float, heading: str) -> Any:
-    """An empty Figure of so many pixels, its heading at the top left."""
+    """An empty Figure, sizes in pixels, with its heading at the top left."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
@@ -94,7 +94,7 @@ def canvas(width: float, height: float, heading: str) -> Any:
 
 
 def title(figure: Any, left: float, heading: str) -> None:
-    """A heading at the top of the figure, so many pixels from its left."""
+    """A heading at the top of the figure, `left` pixels from its edge."""
     across, down = 72 * figure.get_size_inches()
     figure.text(left / across, 1 - 20 / down, heading, fontsize=16, fontweight="bold")
 
@@ -110,7 +110,7 @@ def place(figure: Any, left: float, top: float, width: float, height: float) -> 
 
 
 def hint(artist: Any, words: str) -> None:
-    """Words that a browser shows where the mouse is over the artist."""
+    """Give the artist a tooltip."""
     artist.set_gid(f"hint:{words}")
 
 
@@ -126,10 +126,10 @@ def dots(
     one: bool = False,
     unit: str = "",
 ) -> Any:
-    """A row for each label, with a dot for each of the series that are named; None is a gap.
+    """A row for each label, with a dot for each named series; None is a gap.
 
-    text   a number as text    one   with a line at 1, where both sides of a ratio are equal
-    unit   what stands below the axis
+    text   a number as text    one   draw a line at 1, where both sides of a ratio are equal
+    unit   the axis label
     """
     keys = [name for name in names if name]
     left = min(WIDTH / 2, 20 + CHARACTER * max(map(len, rows)))
@@ -182,12 +182,12 @@ def lines(
 
 
 def _above(title: str, keys: Sequence[str]) -> float:
-    """The pixels that the title and the names of series take above the axes."""
+    """Pixels that the title and the legend take above the axes."""
     return (TITLE if title else 8) + KEY * len(keys)
 
 
 def _dot(axes: Any, k: int, at: float, spread: Spread, upright: bool) -> Any:
-    """A dot of series k, and a line between its quartiles, which is upright or lies."""
+    """A dot of series k, with a vertical or horizontal line between its quartiles."""
     middle, low, high = spread
     x, y, error = (at, middle, "yerr") if upright else (middle, at, "xerr")
     style = {"fmt": MARKERS[k % 8], "color": _colour(k), "markersize": 8, "elinewidth": 2}
@@ -195,7 +195,7 @@ def _dot(axes: Any, k: int, at: float, spread: Spread, upright: bool) -> Any:
 
 
 def _series(axes: Any, names: Sequence[str]) -> None:
-    """The names of the series beside their markers, above the axes."""
+    """The legend, above the axes."""
     for k, name in enumerate(names):
         axes.plot([], [], MARKERS[k % 8], color=_colour(k), markersize=8, label=name)
     if names:
@@ -207,7 +207,7 @@ def _colour(k: int) -> str:
 
 
 def _ruled(axis: Any, numbers: Sequence[float], text: Callable, log: bool, one: bool) -> None:
-    """Scale, ticks and rules of an axis for these numbers, and a thicker rule at 1."""
+    """Scale, ticks and grid of an axis for these numbers; with `one`, a thicker line at 1."""
     from matplotlib import ticker
 
     low, high = (edge([*numbers, 1.0] if one else numbers) for edge in (min, max))
@@ -238,7 +238,7 @@ def _ruled(axis: Any, numbers: Sequence[float], text: Callable, log: bool, one: 
 
 @dataclass(frozen=True)
 class Bar:
-    """A horizontal bar: its parts are drawn over each other, (name of a colour, length), longest first."""
+    """A horizontal bar: parts (name of a colour, length) drawn over each other, longest first."""
 
     name: str
     parts: tuple[tuple[str, float], ...]
@@ -256,9 +256,9 @@ def bars(
     below: str = "",
     right: float = 150,
 ) -> Any:
-    """Groups of bars below their headings. Of the colour "limit" only the outline is drawn.
+    """Groups of bars below their headings. The colour "limit" draws an outline only.
 
-    keys   name of a colour -> what it stands for      most   bars are cut there, and a gap says so
+    keys   name of a colour -> what it stands for      most   longer bars are cut here, with a mark
     left   pixels for the names of bars                rule   a line at this length
     right  pixels for their values
     """
@@ -296,14 +296,14 @@ def bars(
 
 
 def _filled(colour: str) -> dict:
-    """How a bar of this colour is drawn."""
+    """The style of a bar of this colour."""
     if colour == "limit":
         return {"facecolor": "none", "edgecolor": LIGHT[colour], "linestyle": "--"}
     return {"color": LIGHT[colour]}
 
 
 def _keys(figure: Any, keys: Mapping[str, str]) -> None:
-    """A patch of each colour with its words, in a row below the title."""
+    """The legend of colours, in a row below the title."""
     from matplotlib.patches import Patch
 
     patches = [Patch(**_filled(colour), label=words) for colour, words in keys.items()]
@@ -338,17 +338,17 @@ def lanes(
 
 
 def svg(figure: Any) -> str:
-    """The picture as the text of a file, in light colours."""
-    held = io.StringIO()
-    described = {"Title": figure.get_label(), **dict.fromkeys(("Creator", "Date", "Format", "Type"))}
+    """The figure as SVG, in light colours."""
+    file = io.StringIO()
+    metadata = {"Title": figure.get_label(), **dict.fromkeys(("Creator", "Date", "Format", "Type"))}
     with look():
-        figure.savefig(held, format="svg", metadata=described)
-    text = re.sub(r'(width|height)="([\d.]+)pt"', r'\1="\2"', held.getvalue(), count=2)
+        figure.savefig(file, format="svg", metadata=metadata)
+    text = re.sub(r'(width|height)="([\d.]+)pt"', r'\1="\2"', file.getvalue(), count=2)
     return re.sub(r'<g id="hint:([^"]*)">', r"<g><title>\1</title>", text)
 
 
 def dark(text: str) -> str:
-    """A picture in light colours as one in dark ones."""
+    """An SVG in light colours, turned dark."""
     colours = {light: dark for light, dark in PALETTE.values()}
     return re.sub("|".join(colours), lambda match: colours[match[0]], text)
 
@@ -359,7 +359,7 @@ def pair(folder: Path, name: str, text: str) -> dict[Path, str]:
 
 
 def rules() -> str:
-    """Style sheet that shows pictures in light colours as dark ones, where the browser asks for that."""
+    """Style sheet that turns light pictures dark in a browser's dark mode."""
     inside = [
         f'[style*="{how}: {light}"] {{ {how}: {dark} !important }}'
         for light, dark in PALETTE.values()
@@ -369,5 +369,5 @@ def rules() -> str:
 
 
 def adaptive(text: str) -> str:
-    """A picture in light colours as one that is light or dark, as its surroundings are."""
+    """An SVG in light colours, made to follow the browser's dark mode."""
     return text.replace("<defs>", f"<style>{rules()}</style>\n <defs>", 1)

@@ -62,7 +62,7 @@ def prompt(vocab_size):
 
 
 def generation(variant, threads, folder, count):
-    """A contender's turn: seconds a token, of `count` of them, and what it generated."""
+    """A contender's turn: seconds a token over `count` tokens, and the generated tokens."""
     if variant == "copy":
         copy = rates.Copy(4 * gpt2.load(folder).num_parameters // 2, threads)
 

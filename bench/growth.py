@@ -121,7 +121,7 @@ def deep_views(n: int):
 
 
 def branches(n: int):
-    """Comparisons, and what is chosen by them."""
+    """Comparisons, and selections by them."""
 
     def f(x):
         for k in range(n // 4):
@@ -132,7 +132,7 @@ def branches(n: int):
 
 
 def lists(n: int):
-    """Lists of lists of numbers, made array by array and read in rows and columns."""
+    """Lists of lists of numbers, built array by array and read in rows and columns."""
     side = max(2, round((n / 4) ** 0.5))
 
     def f(rows):

@@ -34,12 +34,12 @@ def main(argv):
     names = cases.find_layers(options.layers)
     for batch in batches:
         cases.find_batch(batch)
-    taking_part = contenders.find(options.contenders, contenders.LAYER, contenders.LAYERS)
+    active = contenders.find(options.contenders, contenders.LAYER, contenders.LAYERS)
     threads = program.thread_counts(options.threads)
     report = program.Report(options, "layers", program.facts(options))
     for batch in batches:
         for n in threads:
-            result = measure(batch, n, names, taking_part, options)
+            result = measure(batch, n, names, active, options)
             report.add(result, as_text(result))
     return 0 if any(row["rows"] for result in report.write() for row in result["layers"].values()) else 1
 
@@ -130,7 +130,7 @@ def geometric_means(layers):
     return means
 
 
-# ---- Telling -----------------------------------------------------------------------------------------------
+# ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def as_text(result):

@@ -1,12 +1,12 @@
-"""How far the training step is from what this machine could do, and where the distance lies.
+"""Roofline of the training step: how far each layer is from this machine's limits.
 
     python -m bench.roofline
     python -m bench.roofline --svg roofline.svg
     python -m bench.roofline --sizes 124M-B4T256 --contenders manual,whole --lines 20
 
 The machine's best rate for a float32 product and its bandwidth for a copy bound the time of each layer from
-below (harness/work.py): by its operations or by its bytes, whichever takes longer. What is above the bound is
-what a faster engine could still win there. --lines samples the lines of source that run, those of emitted
+below (harness/work.py): by its operations or by its bytes, whichever takes longer. Time above the
+bound is what a faster engine could save. --lines samples the lines of source that run, those of emitted
 programs included.
 """
 
@@ -114,14 +114,14 @@ def compare(size, steps, rates):
         "step_ms": total,
         "between_ms": total - accounted
         if accounted
-        else None,  # the code between the layers, and what has no timer
+        else None,  # code between the layers, and code without a timer
         "products_ms": 1e3 * flops / rates["sgemm"],
         "bound_ms": sum(row["bound_ms"] for row in rows.values()),
         "gflops": flops / total / 1e6,
     }
 
 
-# ---- Telling -----------------------------------------------------------------------------------------------
+# ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def heading(result):

@@ -110,7 +110,7 @@ def worker_counts(text, B):
 
 
 def measure(preset, changes, T, setups, options):
-    """Setup -> list of rounds, each a list with the seconds of one step; and what others did meanwhile."""
+    """Setup -> list of rounds, each a list with the seconds of one step; and the load of other programs."""
     from gpt2.model import GPT2Config
 
     config = GPT2Config.preset(preset, **changes)
@@ -152,7 +152,7 @@ def make_turn(team, config, B, T):
 
 
 def play(turns, options):
-    """Rounds in which every setup takes a step, and what others did meanwhile."""
+    """Rounds in which every setup takes a step, and the load of other programs."""
     samples = {setup: [] for setup in turns}
 
     def step(setup):

@@ -3,12 +3,12 @@
     python -m bench.statements
     python -m bench.statements --size 124M-B1T1024 --backward whole --threads 2 --steps 5
 
-Every line of the emitted programs is followed by a look at the clock; the median over some steps counts.
+The clock is read after every line of the emitted programs; the median over some steps counts.
 Products of one shape are one row: how many, their operations, the time, and the share of the machine's best
-rate. Regions over blocks of rows, and what else there is, are put together by the files of the user's that
-they come from: the bytes of all arrays that they read and write, each counted once, and the rate that this
-makes beside that of a copy. AdamW and the norm of the gradient are no programs and have a row each. A step
-with these looks takes a little longer than one without; both are told.
+rate. Everything else, such as regions over blocks of rows, is grouped by the user's file that it comes from:
+the bytes of all arrays read and written, each counted once, and the bandwidth beside that of a copy. AdamW
+and the gradient's norm are not programs and have a row each. The clock makes a step a little slower: both
+times are printed.
 """
 
 import ast
@@ -209,7 +209,7 @@ def rows(clock, samples, parts, parameters):
     return sorted(timed, key=lambda row: (row["kind"] != "product", -row["ms"]))
 
 
-# ---- Telling -----------------------------------------------------------------------------------------------
+# ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def as_text(result):

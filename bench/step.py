@@ -39,12 +39,12 @@ def main(argv, name="bench.step", about=ABOUT, size="124M-B4T64", default=conten
     options = parser.parse_args(argv)
     names = list(sizes.SIZES) if options.sizes == "all" else options.sizes.split(",")
     chosen = [sizes.find(name, sizes.SIZES | sizes.LLAMAS) for name in names]
-    taking_part = contenders.find(options.contenders, default)
+    active = contenders.find(options.contenders, default)
     threads = program.thread_counts(options.threads)
     report = program.Report(options, "step", program.facts(options))
     for size in chosen:
         for n in threads:
-            result = measure(size, n, taking_part, options)
+            result = measure(size, n, active, options)
             report.add(result, as_text(result))
     return 0 if all(result["rows"] for result in report.write()) else 1
 
@@ -153,7 +153,7 @@ def rows_of(contest, reference, flops):
     return rows
 
 
-# ---- Telling -----------------------------------------------------------------------------------------------
+# ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def as_text(result):

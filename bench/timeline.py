@@ -1,4 +1,4 @@
-"""A step of training as pictures: which region or product each thread is at, and who holds which memory.
+"""A training step as pictures: each thread's regions and products over time, and the plan of memory.
 
     python -m bench.timeline
     python -m bench.timeline --size 8x256-B8T128 --backward auto --threads 2 --out timeline.svg
@@ -47,7 +47,7 @@ def main(argv):
     size = sizes.find(options.size, flag="--size")
     if options.memory and options.backward != "whole":
         raise UserError("--memory: is of --backward whole, which is one program with one plan for memory")
-    drawing.look()  # says so if matplotlib is missing, before anything is measured
+    drawing.look()  # fails before measuring if matplotlib is missing
     for count in program.thread_counts(options.threads)[-1:]:
         spans, seconds = record(size, options.backward, count, options.steps)
         who = f"{size.name}, {options.backward}, {plural(count, 'thread')}"
@@ -68,7 +68,7 @@ def memory(size):
     names = list(model.params)
     drawn = re.sub(r"\barrays_(\d+)\b", lambda match: names[int(match[1])], drawn)
     drawn = re.sub(r"\bdarrays_(\d+)(?:_\d+)?\b", lambda match: f"d{names[int(match[1])]}", drawn)
-    # a file has no page around it whose colour it could take
+    # a file has no page to inherit colours from
     style = "svg { color: #1f2328; background: #ffffff } @media (prefers-color-scheme: dark) { "
     style += "svg { color: #e6edf3; background: #0d1117 } }"
     return drawn.replace(">", f"><style>{style}</style>", 1) + "\n"
@@ -78,16 +78,16 @@ def memory(size):
 
 
 class Spans:
-    """What threads were at: (thread, kind, name, begin, end), in seconds. Kinds are region and product."""
+    """Recorded work: (thread, kind, name, begin, end), in seconds. Kinds are region and product."""
 
     def __init__(self):
-        self.found = []
+        self.records = []
 
     def timed(self, kind, name, function):
         def wrapper(*args):
             begin = time.perf_counter()
             result = function(*args)
-            self.found.append((threading.get_ident(), kind, name, begin, time.perf_counter()))
+            self.records.append((threading.get_ident(), kind, name, begin, time.perf_counter()))
             return result
 
         return wrapper
@@ -101,10 +101,10 @@ class Spans:
         if threads.count == 1:
             return whole(a, b, out, 1, threads.run_on_threads)
         shared = lambda job: threads.run_on_threads(self.timed("product", name, job))  # noqa: E731
-        begin, before = time.perf_counter(), len(self.found)
+        begin, before = time.perf_counter(), len(self.records)
         result = product(a, b, out, threads.count, shared)
-        if len(self.found) == before:  # too small to be shared out
-            self.found.append((threading.get_ident(), "product", name, begin, time.perf_counter()))
+        if len(self.records) == before:  # too small to be split
+            self.records.append((threading.get_ident(), "product", name, begin, time.perf_counter()))
         return result
 
 
@@ -112,9 +112,9 @@ RUN_BLOCKS, MATMUL = kernels.run_blocks, kernels.matmul
 
 
 def record(size, backward, count, steps):
-    """The spans of the last of so many steps, from its begin on, and how long it took."""
+    """The spans of the last step, relative to its begin, and its seconds."""
     spans = Spans()
-    # programs that are made from now on call these
+    # programs compiled from now on call these
     kernels.run_blocks, kernels.matmul = spans.run_blocks, spans.matmul
     before = ad.get_threads()
     try:
@@ -123,7 +123,7 @@ def record(size, backward, count, steps):
         optimizer = AdamW(model)
         tokens, targets = np.random.default_rng(0).integers(0, size.config.vocab_size, (2, size.B, size.T))
         for _ in range(steps):
-            spans.found.clear()
+            spans.records.clear()
             begin = time.perf_counter()
             model.loss_and_grads(tokens, targets)
             optimizer.step(clip=1.0)
@@ -131,19 +131,19 @@ def record(size, backward, count, steps):
     finally:
         kernels.run_blocks, kernels.matmul = RUN_BLOCKS, MATMUL
         ad.set_threads(before)
-    return [(who, kind, name, t0 - begin, t1 - begin) for who, kind, name, t0, t1 in spans.found], seconds
+    return [(who, kind, name, t0 - begin, t1 - begin) for who, kind, name, t0, t1 in spans.records], seconds
 
 
-# ---- Telling -----------------------------------------------------------------------------------------------
+# ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def lanes(spans):
-    """The threads in the order in which they first have something to do."""
+    """The threads in the order of their first span."""
     return list(dict.fromkeys(who for who, *_ in sorted(spans, key=lambda span: span[3])))
 
 
 def summary(spans, seconds):
-    """A line for each thread: the shares of the step that it spends on products and regions."""
+    """A line for each thread: its shares of the step in products and regions."""
     for k, who in enumerate(lanes(spans)):
         product, region = (
             sum(end - begin for one, name, _, begin, end in spans if (one, name) == (who, kind)) / seconds

@@ -12,7 +12,7 @@ class Suite(NamedTuple):
     source: str
     folder: str
     tests: tuple[str, ...]
-    installed: tuple[str, ...] = ()  # what pip installs for it
+    installed: tuple[str, ...] = ()  # packages that pip installs for it
     only: str = ""  # pytest's -k: those that use autograd, and need nothing that is not installed
 
 

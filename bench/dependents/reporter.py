@@ -1,7 +1,7 @@
-"""A plugin for pytest: writes what became of each test, and its processor time, as a line of JSON.
+"""A plugin for pytest: writes each test's outcome and processor time as a line of JSON.
 
-GPT2_TOLD is the file. A test that takes more than GPT2_EACH seconds of the processor is left there, and one
-that begins after GPT2_LIMIT seconds of them is not run.
+GPT2_OUTCOMES is the file. A test is stopped after GPT2_EACH seconds of processor time, and skipped if it
+would begin after GPT2_LIMIT seconds.
 """
 
 import json
@@ -20,7 +20,7 @@ class Clock:
 
 
 def append(row):
-    with open(os.environ["GPT2_TOLD"], "a", encoding="utf-8") as file:
+    with open(os.environ["GPT2_OUTCOMES"], "a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 

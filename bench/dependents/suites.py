@@ -42,11 +42,15 @@ class Outcome(NamedTuple):
 
 def outcome(python: str, here: bool, suite: Suite, folder: Path, limits: Limits) -> Outcome:
     with tempfile.TemporaryDirectory() as scratch:
-        outcomes = Path(scratch) / "told"
+        outcomes = Path(scratch) / "outcomes"
         outcomes.touch()
         words = [*PYTEST, *REPORTER, *(["-k", suite.only] if suite.only else []), *suite.tests]
         path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
-        bounds = {"GPT2_TOLD": str(outcomes), "GPT2_EACH": str(limits.each), "GPT2_LIMIT": str(limits.all)}
+        bounds = {
+            "GPT2_OUTCOMES": str(outcomes),
+            "GPT2_EACH": str(limits.each),
+            "GPT2_LIMIT": str(limits.all),
+        }
         subprocess.run(
             [python, *(HERE if here else []), *words],
             cwd=folder,
@@ -94,7 +98,7 @@ def compared(suite: Suite, theirs: Outcome, ours: Outcome) -> tuple[str, list[st
 
 
 def slowest(theirs: Outcome, ours: Outcome, n: int = 3) -> list[str]:
-    """The tests that cost most here beyond what they cost with autograd."""
+    """The tests that are slowest compared with autograd."""
     both = theirs.seconds.keys() & ours.seconds.keys()
     most = sorted(both, key=lambda k: theirs.seconds[k] - ours.seconds[k])[:n]
     return [f"{k}: {theirs.seconds[k]:.1f} s and {ours.seconds[k]:.1f} s" for k in most]

@@ -7,7 +7,7 @@ Each file here is one of them: its objective, written in plain NumPy from the pu
 gpt2.autodiff makes of it.
 
     protocol.py   messages, timings, failures
-    function.py   what an evaluation is made of
+    function.py   an evaluation: read, run, write
     descent.py    the gradient descent that `particle` and `saddle` prescribe
 
 docs/gradbench.md has a session.

@@ -25,7 +25,7 @@ def main(arguments=None):
     except UserError as error:
         sys.exit(f"bench.gradbench: {error}")
     except (KeyboardInterrupt, BrokenPipeError):
-        sys.stderr.close()  # whoever asked has gone; Python would complain about its standard output
+        sys.stderr.close()  # the client has gone; Python would warn about its standard output
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What an evaluation is made of: reading the input, the work that is timed, writing the result."""
+"""An evaluation: reading the input, the timed work, writing the result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ def as_json(result):
 class Function:
     """One function of an evaluation.
 
-    run     run(*arguments) is what is timed, and nothing else
+    run     run(*arguments), which alone is timed
     read    from the message's input, parsed JSON, to the arguments: a tuple
-    write   from the result to what JSON can hold
+    write   from the result to a JSON value
     """
 
     run: Callable

@@ -13,7 +13,7 @@ from bench.gradbench.function import Function, array
 from gpt2 import autodiff as ad
 
 FINGERS = 5
-SMALL = 1e-4  # radians: below, a hand counts as not turned
+SMALL = 1e-4  # radians; smaller rotations are the identity
 
 
 def turned_by(axis):
@@ -47,7 +47,7 @@ def bend(theta, bones):
 
 
 def vertices(theta, model):
-    """Where the posed hand's vertices are, (M, 3)."""
+    """The posed hand's vertices, (M, 3)."""
     parents, base_relatives, inverse_base_absolutes, base_positions, weights, mirrored = model
     bones = len(parents)
     local = np.zeros((bones, 4, 4), like=theta)
@@ -67,7 +67,7 @@ def vertices(theta, model):
 
 
 def errors(theta, us, points, places, model):
-    """What is missing between measured points (N, 3) and the hand: (N, 3).
+    """Measured points (N, 3) minus the hand's: (N, 3).
 
     places   (N,) the vertex of each point, or (N, 3) the corners of its triangle, where there are us
     """
@@ -89,8 +89,8 @@ def jacobian(theta, us, points, places, model):
     return np.concatenate([*(d.reshape(-1, 1) for d in by_us), by_theta], axis=1)
 
 
-def _read(given):
-    data, us = given["data"], given["us"]
+def _read(message):
+    data, us = message["data"], message["us"]
     model = data["model"]
     places = array(data["correspondences"], int)
     if len(us):
@@ -103,7 +103,7 @@ def _read(given):
         array(model["weights"]),
         bool(model["is_mirrored"]),
     )
-    return array(given["theta"]), array(us).reshape(-1, 2), array(data["points"]), places, parts
+    return array(message["theta"]), array(us).reshape(-1, 2), array(data["points"]), places, parts
 
 
 FUNCTIONS = {

@@ -1,8 +1,8 @@
 """particle: steer a charged particle so that it lands at the origin (Pearlmutter and Siskind 2008).
 
 The force is the derivative of a potential that depends on a control w; the gradient of where the particle
-lands, with respect to w, differentiates through it. How many steps the flight takes has no derivative: it is
-counted on plain numbers, and the flight of so many steps is differentiated as a loop.
+lands, with respect to w, differentiates through it. The number of steps has no derivative: it is counted on
+plain numbers, and a flight of that many steps is differentiated as a loop.
 """
 
 from functools import cache, partial
@@ -18,7 +18,7 @@ START = ([0.0, 8.0], [0.75, 0.0])  # position, velocity
 
 
 def potential(x, w):
-    """Of two charges, at (10, 10 - w) and (10, 0)."""
+    """Potential of two charges, at (10, 10 - w) and (10, 0)."""
     return sum(1.0 / np.sqrt((x[0] - 10.0) ** 2 + (x[1] - y) ** 2) for y in (10.0 - w[0], 0.0))
 
 
@@ -27,7 +27,7 @@ def moved(x, v, t):
 
 
 def euler_step(force, x, v, w):
-    """Both at once: the force is taken where the particle was."""
+    """Position and velocity at once: the force is that at the old position."""
     return moved(x, v, DT), moved(v, force(x, w), -DT)
 
 
@@ -51,7 +51,7 @@ def missed_by(force, w, steps):
 
 @cache
 def programs(outer, inner):
-    """(force, missed_by, its gradient), which are kept: each holds what was compiled for it."""
+    """(force, missed_by, its gradient), cached with their compiled programs."""
     force = MODES[inner](potential)
     flight = partial(missed_by, force)
     return force, ad.compile(flight, pure=True), MODES[outer](flight)

@@ -31,7 +31,7 @@ from gpt2.errors import UserError
 
 
 def serve(lines, write):
-    """Answer each line; write(text) gets one line of JSON for each. Raises UserError for what has no id."""
+    """Answer each line; write(text) gets one line of JSON for each. UserError without an id."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             write(json.dumps(answer(_parsed(line, number))))
@@ -111,7 +111,7 @@ def timed(function, message_input):
         raise UserError(f"input does not fit: {type(error).__name__}: {error}") from None
     timings = [timing("prepare", begin)]
     begin = time.perf_counter_ns()
-    with np.errstate(all="ignore"):  # what is not finite is found in the result
+    with np.errstate(all="ignore"):  # non-finite values show in the result
         result = function.run(*arguments)
         timings.append(timing("compile", begin))
         runs, seconds = repetitions(message_input)

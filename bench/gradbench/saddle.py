@@ -29,7 +29,7 @@ def maximum(slope, x, start, etas):
 
 @cache
 def programs(outer, inner):
-    """(gradient of f in y, maximum, its gradient), which are kept: each holds what was compiled for it."""
+    """(gradient of f in y, maximum, its gradient), cached with their compiled programs."""
     slope = MODES[inner](f)
     top = partial(maximum, slope)
     return slope, ad.compile(top, pure=True), MODES[outer](top)

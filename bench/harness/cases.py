@@ -54,7 +54,7 @@ def find_layers(text):
 
 
 def find_batch(name):
-    """(B, T) of a name such as B4T64. Raises UserError where it reads otherwise."""
+    """(B, T) of a name such as B4T64. Raises UserError for others."""
     B, t, T = name.removeprefix("B").partition("T")
     if not (name.startswith("B") and t and B.isdecimal() and T.isdecimal() and int(B) and int(T)):
         raise UserError(f"--sizes: {name!r} is not a batch such as B4T64: 4 sequences of 64 tokens")

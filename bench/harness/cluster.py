@@ -1,4 +1,4 @@
-"""What data-parallel training would cost on many machines, computed from a few measured or stated numbers.
+"""Cost of data-parallel training on many machines, modelled from a few measured or stated numbers.
 
 One MPI rank a node. A node computes its share of the batch, and the sum of the gradients goes through the
 network while earlier blocks are still being computed (gpt2/parallel/mpi.py). docs/parallel.md discusses it.
@@ -56,7 +56,7 @@ def step(config, n, hardware, B=B, T=T):
     """Seconds of one step on n nodes, in parts.
 
     compute  forward and backward      reduce   all-reduces       update  of the parameters
-    step     all of it                 exposed  what of the all-reduces the backward pass does not hide
+    step     all of it                 exposed  all-reduces not hidden by the backward
     """
     forward = forward_flops(config, B, T) / hardware.rate
     L, C = config.n_layer, config.n_embd
@@ -86,7 +86,7 @@ def step(config, n, hardware, B=B, T=T):
 
 
 def _late_pieces(config, late):
-    """Bytes of wte, and of the tensors between the matrices, which are one piece each."""
+    """Bytes of wte, and of the tensors between the matrices, one piece each."""
     start, stop = parameter_ranges(config)["wte"]
     wte = 4 * (stop - start)
     return [wte, *[(late - wte) / 6] * 6]
@@ -102,7 +102,7 @@ def enough(config, n, hardware, target=0.9):
 
 
 def efficiency(config, n, hardware, B=B, T=T):
-    """Of weak scaling: one node's step over that of n nodes."""
+    """Efficiency of weak scaling: one node's step over that of n nodes."""
     return step(config, 1, hardware, B, T)["step"] / step(config, n, hardware, B, T)["step"]
 
 

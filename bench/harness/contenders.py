@@ -1,4 +1,4 @@
-"""Who takes part: the variants of this engine, and the peers that are installed.
+"""The contenders: the variants of this engine, and the installed peers.
 
 A contender is a module with two functions:
 
@@ -22,7 +22,7 @@ from gpt2.hints import install
 
 
 class Missing(Exception):
-    """This contender cannot take part; the text says why."""
+    """This contender cannot run; the text says why."""
 
 
 ENGINE = "bench.harness.engine"
@@ -30,7 +30,7 @@ ENGINE = "bench.harness.engine"
 
 @dataclass(frozen=True)
 class Contender:
-    """title: for tables. module, variant: who builds it. needs: the package that it is not without.
+    """title: for tables. module, variant: what builds it. needs: the package that it requires.
     environment: variables that its process has besides those that limit threads.
     """
 
@@ -97,10 +97,10 @@ CONTENDERS = {
     "finetune-peft-compile": Contender("peft-compile", "bench.finetune", "peft-compile", "peft", KEEP_MEMORY),
 }
 
-# PyTorch as its users can have it at its fastest. Ratios are to the faster of the two in the run.
+# PyTorch at its fastest. Ratios are to the faster of the two in the run.
 BEST_PEERS = ("torch-tuned", "torch-compile-tuned")
-REFERENCE = "torch-tuned"  # what ratios are taken to where nothing was timed yet
-PEAK = "peak"  # trains nothing: the others' share of the peak is taken to it
+REFERENCE = "torch-tuned"  # the denominator of ratios before anything is timed
+PEAK = "peak"  # not trained: the denominator of the others' share of the peak
 STEP = (
     "torch-tuned",
     "torch-compile-tuned",
@@ -116,8 +116,8 @@ STEP = (
     "peak",
 )
 LAYER = ("torch-tuned", "jax", "written", "manual", "auto")
-# Who can be asked to train, and who has layers apart from a model
-ELSEWHERE = ("programs-", "generate-", "finetune-")  # how the names of contenders of other benchmarks begin
+# Contenders that can train, and those that have single layers
+ELSEWHERE = ("programs-", "generate-", "finetune-")  # prefixes of other benchmarks' contenders
 TRAINING = tuple(name for name in CONTENDERS if not name.startswith(ELSEWHERE))
 LAYERS = (*(name for name in TRAINING if CONTENDERS[name].module == "bench.peers.pytorch"), "jax", "autograd")
 LAYERS += ("written", "manual", "auto")
@@ -134,7 +134,7 @@ def find(names, default, among=TRAINING):
 
 
 def summary(default, among=TRAINING):
-    """What --help says of them: a line each, with * those that take part where none are named."""
+    """The text for --help: a line each, * marks the defaults."""
     lines = [f"  {name:<20}{'*' * (name in default):<3}{CONTENDERS[name].title}" for name in among]
     return "\n".join(["Contenders, and with * those that take part without --contenders:", "", *lines])
 
@@ -149,7 +149,7 @@ def reference(names):
 
 
 def fastest_peer(samples):
-    """The fastest PyTorch among those timed, by the median step; None where there is none.
+    """The fastest PyTorch among those timed, by the median step; None without one.
 
     samples  {name: {"step": [[seconds, ...] for each round]}}
     """

@@ -1,4 +1,4 @@
-"""What a measurement was made on and beside what: processor, versions, threads, and the load of others."""
+"""The conditions of a measurement: processor, versions, threads, and the load of other programs."""
 
 import importlib.metadata
 import os
@@ -37,7 +37,7 @@ def blas_name():
 
 
 def peak_memory(pid="self", shared=True):
-    """The most bytes that a process ever held in memory (VmHWM), its libraries included.
+    """Peak resident memory of a process in bytes (VmHWM), libraries included.
 
     shared=False leaves out the shared memory that it has in sight now.
     """
@@ -65,7 +65,7 @@ def _version(package):
 
 
 def _meminfo():
-    """/proc/meminfo in bytes; empty where there is none."""
+    """/proc/meminfo in bytes; empty without one."""
     try:
         with open("/proc/meminfo") as info:
             rows = (line.split() for line in info)
@@ -74,11 +74,11 @@ def _meminfo():
         return {}
 
 
-# ---- The load of others ------------------------------------------------------------------------------------
+# ---- Load of other programs --------------------------------------------------------------------------------
 
 
 class Load:
-    """How much of the machine others used while our processes were measured.
+    """The share of the machine that other programs used during a measurement.
 
     load = Load(); ...; load.report(pids)
     """
@@ -109,7 +109,7 @@ class Load:
 
 
 def _machine_ticks():
-    """(busy, all) ticks of all cores since boot; zeros where there is no /proc/stat."""
+    """(busy, all) ticks of all cores since boot; zeros without /proc/stat."""
     try:
         with open("/proc/stat") as stat:
             ticks = [int(x) for x in stat.readline().split()[1:9]]
@@ -133,7 +133,7 @@ def _process_ticks(pids):
 
 
 def is_running(pid):
-    """Whether any thread of the process is on a core, or waits for one. False where that cannot be seen."""
+    """Whether any thread of the process is on a core, or waits for one. False if that is unknown."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/stat") as stat:

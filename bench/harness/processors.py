@@ -1,7 +1,7 @@
-"""Processors that this machine can pass for, by variables that each library reads when it is loaded.
+"""Restrict libraries to older instruction sets, by variables that they read when loaded.
 
     own     the machine's processor, with whatever it can do
-    avx2    the same without AVX-512: what the owner of an older processor, or of one for desktops, has
+    avx2    the same without AVX-512: as on older processors, and on those for desktops
 
 OpenBLAS then takes its kernels for Haswell, NumPy leaves out its loops for AVX-512, and PyTorch, with MKL and
 oneDNN, and JAX are held to AVX2. Frequencies, caches and memory remain those of this machine.
@@ -18,7 +18,7 @@ TITLES = {"own": "", "avx2": "without AVX-512"}
 
 
 def environment(name: str) -> Mapping[str, str]:
-    """The variables under which this machine passes for another. Raises UserError where it cannot do that."""
+    """The variables for this instruction set. Raises UserError if the machine cannot run it."""
     if name == "own":
         return {}
     if name != "avx2":

@@ -21,7 +21,7 @@ class TimedLayers:
     def __init__(self, layers, config):
         self.times = collections.Counter()
         self.part = "forward"
-        self.kinds = {}  # id of what a forward saved -> kind
+        self.kinds = {}  # id of a forward's saved values -> kind
         C, V = config.n_embd, config.vocab_size
         self.products = {
             (3 * C, C): "qkv",

@@ -1,4 +1,4 @@
-"""What the programs of bench/ share: their flags, how they end, and what they print about the machine."""
+"""Shared by the programs of bench/: flags, exit status, and the description of the machine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def plain_parser(module, description):
 
 
 def parser(module, description, threads="threads of each contender, e.g. 1,2"):
-    """A parser with the flags that most benchmarks have. threads: what --threads is."""
+    """A parser with the flags of most benchmarks. threads: the default of --threads."""
     p = plain_parser(module, description)
     p.add_argument(
         "--threads",

@@ -1,9 +1,9 @@
-"""Turns: several contenders, each in its own process, of which exactly one works at any time.
+"""Interleaved timing: several contenders, each in its own process, run one at a time.
 
-Times of one contender measured now and of another measured a minute later cannot be compared: the machine
-drifts by a third from hour to hour. So every contender does a little work in turn, many rounds, and what
-counts is the ratio within a round. Processes, because the idle threads of PyTorch and of OpenBLAS spin for a
-while and would take the cores from whoever is next: a turn begins when every thread of the last one sleeps.
+Times measured a minute apart cannot be compared: the machine drifts by a third from hour to hour. So the
+contenders take short turns, for many rounds, and ratios are taken within a round. Each has a process, because
+idle threads of PyTorch and OpenBLAS spin for a while and would take cores from the next contender: a turn
+begins when every thread of the last one sleeps.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from gpt2.parallel.cores import thread_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTLE = 1.0  # seconds to wait at most for a contender's threads to fall asleep
-# A round in which others took more than this share of the machine during one of its turns is not counted,
+# A round is discarded if other programs took more than this share of the machine during one of its turns,
 # unless hardly any round was quieter.
 DISTURBED = 0.08
-LONG_S = 2.0  # seconds of a step from which on a turn counts one
-ENOUGH = 5  # quiet rounds, from which on disturbed ones are left out
+LONG_S = 2.0  # seconds; of steps longer than this a turn counts one
+ENOUGH = 5  # quiet rounds; with fewer, disturbed ones count too
 
 
 class Failed(Exception):
-    """A contender could not do what it was told. missing: it is not there; memory: there is too little."""
+    """A contender failed. missing: it is not installed; memory: there is too little."""
 
     def __init__(self, text, missing=False, memory=False):
         super().__init__(text)
@@ -47,7 +47,7 @@ class Player:
         self.name = name
         self.began = time.perf_counter()
         self.fastest = float("inf")  # seconds of the fastest step so far
-        self.helpers = []  # pids of processes that it has started for its work
+        self.helpers = []  # pids of its worker processes
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bench.harness.worker", name, str(threads), str(nice)],
@@ -83,7 +83,7 @@ class Player:
         return answer
 
     def close(self):
-        with contextlib.suppress(BrokenPipeError):  # it has died: what was asked last is still in the buffer
+        with contextlib.suppress(BrokenPipeError):  # it has died, with a request still in the buffer
             self.process.stdin.close()
         self.process.stdout.close()
         try:
@@ -99,7 +99,7 @@ def environment(threads):
 
 
 def settle(*pids):
-    """Wait until no thread of the processes runs, three looks in a row, or SETTLE seconds have passed."""
+    """Wait until no thread of the processes runs, three checks in a row, or SETTLE seconds have passed."""
     quiet, end = 0, time.perf_counter() + SETTLE
     while quiet < 3 and time.perf_counter() < end:
         quiet = 0 if any(map(machine.is_running, pids)) else quiet + 1
@@ -110,24 +110,24 @@ def settle(*pids):
 
 
 def play_rounds(turns, rest, pids, rounds, seconds):
-    """Call all the turns, in a new order each round, and see what others do meanwhile.
+    """Call all the turns, in a new order each round, and measure the load of other programs.
 
     turns     name -> function without arguments
-    rest      rest(name) is called behind each turn, and what others do then does not matter
+    rest      rest(name) is called after each turn; load during it is ignored
     pids      our own processes
-    rounds    at most; fewer if they would take more than `seconds` together, and at least three
+    rounds    at most; fewer if they would take more than `seconds` together, but at least three
 
-    Returns the numbers of the rounds that count, the quiet ones if there are enough of them, and a dict that
-    says what others did.
+    Returns the indices of the rounds that count, the quiet ones if there are enough, and the load of other
+    programs as a dict.
     """
     load, order, shuffle = machine.Load(pids), list(turns), random.Random(0).shuffle
-    others = []  # per round, the largest share that others had in one of its turns
+    others = []  # per round, the largest share of the machine that other programs took in a turn
     begin = time.perf_counter()
     for done in range(rounds):
         spent = time.perf_counter() - begin
         if done >= 3 and spent + spent / done > seconds:
             break
-        shuffle(order)  # so that none always follows the same one
+        shuffle(order)  # so that no contender always follows the same one
         others.append(0.0)
         for name in order:
             during = machine.Load(pids)
@@ -150,18 +150,17 @@ def play_rounds(turns, rest, pids, rounds, seconds):
 class Contest:
     """Contenders that do the same work, round after round.
 
-    names    contenders, the reference first where it takes part
-    threads  for each of them, one contender at a time
+    names    contenders, the reference first if it is among them
+    threads  per contender
     nice     their processes' niceness
-    setup    setup(player) -> dict: has the player build its work and do a step or two. Kept in facts[name];
-             "peak" there, in bytes, says how much memory another contender may need
+    setup    setup(player) -> dict: builds the player's work and runs a step or two. Kept in facts[name];
+             "peak" there, in bytes, estimates the memory that another contender needs
 
         with Contest(names, threads, setup) as contest:
             contest.play(rounds=20, seconds=60)
 
-    After `play`: samples[name][part] is a list with one list of seconds per round, of the rounds that count;
-    load says what others did meanwhile, and how many rounds they spoilt. absent: who could not take part, or
-    dropped out, and why.
+    After `play`: samples[name][part] has a list of seconds for each round that counts; load is that of
+    other programs, with the number of disturbed rounds. absent: contender -> why it is missing or failed.
     """
 
     def __init__(self, names, threads, setup, nice=0):
@@ -172,7 +171,7 @@ class Contest:
             self._admit(name, setup)
 
     def set_work(self, setup):
-        """Give everyone new work, as `setup` does. Who fails sits out until the next work."""
+        """Give every contender new work by `setup`. One that fails is skipped until the next set_work."""
         self.facts, self.samples = {}, {}
         self.absent = {name: why for name, why in self.absent.items() if name not in self.players}
         for name, player in self.players.items():
@@ -197,7 +196,7 @@ class Contest:
                 player.close()
 
     def _require_memory(self):
-        """Another one as large as the largest so far must fit, or the machine would swap, and time disks."""
+        """Check that a process as large as the largest so far fits: swapping would time the disk."""
         free = free_memory()
         largest = max((facts["peak"] for facts in self.facts.values() if "peak" in facts), default=0)
         if free is not None and free < 1.5 * largest:
@@ -213,17 +212,16 @@ class Contest:
     def play(self, rounds, seconds, turn_s=0.0, block=0, long_s=LONG_S):
         """Up to `rounds` rounds, fewer if they would take more than `seconds` together; at least three.
 
-        turn_s  seconds that a turn should last at least
-        block   steps that a turn counts at least; one alone where a step takes more than long_s
+        turn_s  the least seconds of a turn
+        block   the least steps that a turn counts; one if a step takes more than long_s
 
-        A turn begins with a step that is not counted, which finds the caches and the memory as the last
-        contender left them. Only where block is 0 and a step takes turn_s is it one step, and counted.
+        A turn begins with an uncounted warm-up step, as the last contender left the caches cold. Only if
+        block is 0 and a step takes turn_s is a turn one step, which counts.
         """
         pids = [pid for player in self.players.values() for pid in player.pids]
-        taking_part = [name for name in self.players if name in self.facts]
+        active = [name for name in self.players if name in self.facts]
         turns = {
-            name: partial(self._turn, name, self._more_steps(name, turn_s, block, long_s))
-            for name in taking_part
+            name: partial(self._turn, name, self._more_steps(name, turn_s, block, long_s)) for name in active
         }
         counted, self.load = play_rounds(turns, self._rest, pids, rounds, seconds)
         for parts in self.samples.values():
@@ -231,14 +229,14 @@ class Contest:
                 parts[part] = [turns[i] for i in counted]
 
     def _more_steps(self, name, turn_s, block, long_s=LONG_S):
-        """Steps of a turn beyond the first, judging by the fastest so far."""
+        """Steps of a turn beyond the first, from the fastest step so far."""
         shortest = self.players[name].fastest
         if block and long_s < shortest < float("inf"):
             return 1
         return max(block, 0 if shortest >= turn_s else min(1000, round(turn_s / max(shortest, 1e-7))))
 
     def _turn(self, name, more):
-        """Let one contender play, and note its times."""
+        """Run one contender's turn and record its times."""
         for part, times in self._ask(name, 1 + more)["times"].items():
             self.samples.setdefault(name, {}).setdefault(part, []).append(times[1:] if more else times)
 
@@ -247,18 +245,18 @@ class Contest:
             settle(*self.players[name].pids)
 
     def _ask(self, name, steps):
-        """The answer to a turn. A contender that fails is out, with all its times."""
-        nothing = {"times": {}, "losses": []}
+        """The answer to a turn. A contender that fails is removed, with all its times."""
+        empty = {"times": {}, "losses": []}
         if name not in self.players:
-            return nothing
+            return empty
         try:
             return self.players[name].ask(do="turn", steps=steps)
         except Failed as error:
             self.absent[name] = error.facts
             self.samples.pop(name, None)
             self.players.pop(name).close()
-            return nothing
+            return empty
 
     def peak(self, name):
-        """The most bytes this contender's process has held."""
+        """Peak memory of this contender's process, in bytes."""
         return self.players[name].ask(do="peak")["bytes"]

@@ -1,8 +1,8 @@
-"""How much work is in a training step, layer by layer: operations of products, and bytes that must move.
+"""Flops and memory traffic of a training step, layer by layer: lower bounds for a roofline.
 
-Operations: a product of (n, k) and (k, m) is 2nkm; attention counts the lower triangle alone; everything else
-is free. Bytes: each array that goes in or comes out crosses from memory once, in float32; what stays inside a
-layer is free. So both are lower bounds, for a layer that fuses all it does but not with its neighbours.
+Flops: a product of (n, k) and (k, m) takes 2nkm; attention counts the lower triangle alone; everything else
+is free. Bytes: each input and output is moved once, in float32; a layer's intermediates are free. So both
+bound a layer that is fully fused, but not with its neighbours.
 """
 
 import math
@@ -15,18 +15,18 @@ ITEM = 4  # bytes of a float32
 
 @dataclass(frozen=True)
 class Work:
-    """Of one kind of layer, in all its places together."""
+    """Work of one kind of layer, summed over its instances."""
 
     flops: int
     bytes: int
 
     def seconds(self, peak, bandwidth):
-        """The shortest time in which this can be done, at so many operations and bytes a second."""
+        """The shortest possible time, at `peak` flops and `bandwidth` bytes a second."""
         return max(self.flops / peak, self.bytes / bandwidth)
 
 
 def step_work(size):
-    """(kind, part) -> Work of a whole step: layers with parts forward and backward, and the update."""
+    """(kind, part) -> Work of a step: forward and backward of each layer, and the update."""
     config = size.config
     L, C, V, T = config.n_layer, config.n_embd, config.vocab_size, size.T
     N = size.B * T
@@ -36,7 +36,7 @@ def step_work(size):
         ("layernorm", "forward"): Work(0, ITEM * (2 * L + 1) * 2 * N * C),
         ("layernorm", "backward"): Work(0, ITEM * (2 * L + 1) * 3 * N * C),
         ("residual", "forward"): Work(0, ITEM * 2 * L * 3 * N * C),
-        ("residual", "backward"): Work(0, ITEM * 2 * L * 3 * N * C),  # gradients of the two branches added up
+        ("residual", "backward"): Work(0, ITEM * 2 * L * 3 * N * C),  # the two branches' gradients are added
         ("gelu", "forward"): Work(0, ITEM * L * 2 * N * 4 * C),
         ("gelu", "backward"): Work(0, ITEM * L * 3 * N * 4 * C),
         ("crossentropy", "forward"): Work(0, ITEM * N * V),
@@ -52,19 +52,21 @@ def step_work(size):
     ):
         work |= _product(kind, times, N, inputs, outputs)
     P = config.num_parameters
-    work["clip, AdamW", "update"] = Work(0, ITEM * 8 * P)  # g twice, first for its norm; p, m, v both ways
+    work["clip, AdamW", "update"] = Work(
+        0, ITEM * 8 * P
+    )  # g read twice, first for its norm; p, m, v read and written
     return work
 
 
 def step_flops(size):
-    """Operations of all products of a step."""
+    """Flops of all products of a step."""
     if size.training == "llama":
         return _llama_flops(size)
     return sum(work.flops for work in step_work(size).values())
 
 
 def _llama_flops(size):
-    """Every matrix is in three products of a step; attention's two are done three times over."""
+    """Every matrix is in three products of a step; attention's two products count three times."""
     c, N = size.config, size.B * size.T
     matrices = sum(math.prod(s) for name, s in llama.shapes(c).items() if len(s) == 2 and "embed" not in name)
     head = c.vocab_size * c.hidden_size if c.tie_word_embeddings else 0
@@ -78,7 +80,7 @@ def _product(kind, times, N, inputs, outputs):
     arrays = ITEM * (N * inputs + inputs * outputs + N * outputs)
     return {
         (kind, "forward"): Work(times * flops, times * arrays),
-        # two products; both weight and dweight, inp and dinp, but dout once
+        # two products: weight, dweight, inp and dinp, but dout once
         (kind, "backward"): Work(times * 2 * flops, times * (2 * arrays - ITEM * N * outputs)),
     }
 

@@ -1,6 +1,6 @@
-"""The process of one contender: takes a turn on request, and sleeps in between.
+"""A contender's process: runs a turn on request, and sleeps in between.
 
-Lines of JSON come in and go out. Every request gets one answer, {"error": ...} where it failed.
+Lines of JSON come in and go out. Every request gets one answer, {"error": ...} if it failed.
 
     {"do": "training", "size": NAME, ...}             -> {"build_s", "pids", "about", "own_data", "times"}
     {"do": "layer", "batch": NAME, "case": NAME, ...} -> {"digest"}            see `digest`
@@ -12,8 +12,8 @@ Lines of JSON come in and go out. Every request gets one answer, {"error": ...} 
     {"do": "profile", "size": NAME, "steps": n}       -> {"steps": [{"kind/part": s}]}
     {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, place, text]]}
 
-...: contenders.settings. pids: of its own workers, if any. about: what a contender says of itself, or null.
-own_data: whether it reads that instead of the common batches. times: of the steps that were done on the way.
+...: contenders.settings. pids: of its own workers, if any. about: the contender's description, or null.
+own_data: whether it reads its own instead of the common batches. times: of the steps during setup.
 Times are those of a whole step, also where a contender does a share of one.
 
 Run by bench/harness/turns.py with the environment that limits the threads of every library.
@@ -76,7 +76,7 @@ class Worker:
     def do_layer(self, batch, case, **settings):
         from bench.harness.cases import cases, find_batch
 
-        self.turn = None  # lets the last case's arrays go before new ones are made
+        self.turn = None  # frees the last case's arrays before new ones are allocated
         case = cases(*find_batch(batch))[case]
         run = self.module.layer(case, self.contender.variant, self.threads, **settings)
 
@@ -203,7 +203,7 @@ def main():
     watch_coordinator()
     name, threads, nice = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints must not end up among the answers
+    os.dup2(2, 1)  # keep what libraries print out of the answers
     pin(threads)
     set_priority(nice)
     worker = None

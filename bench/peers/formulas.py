@@ -63,7 +63,7 @@ def loss_function(np, table, config):
 
 
 def by_block(weights, config):
-    """Stacked tensors cut into one array a block, a list each; what is not stacked stays."""
+    """Stacked tensors as lists of one array a block; others are unchanged."""
     return {
         name: tensor if name in ("wte", "wpe", "lnfw", "lnfb") else [tensor[l] for l in range(config.n_layer)]
         for name, tensor in weights.items()

@@ -1,4 +1,4 @@
-"""GPT-2 in PyTorch, built as nanoGPT's users have it: modules, fused attention, torch.optim.AdamW.
+"""GPT-2 in PyTorch, as in nanoGPT: modules, fused attention, torch.optim.AdamW.
 
 Variants: eager, with PyTorch's defaults; fused, with AdamW's fused kernel, which is not the default on a CPU;
 tuned, with the fused kernel and denormal numbers flushed to zero, in a process that keeps its memory
@@ -100,7 +100,7 @@ SINGLE = {"wte": "wte.weight", "wpe": "wpe.weight", "lnfw": "lnf.weight", "lnfb"
 
 
 def build(config):
-    """GPT with the weights that every contender starts from. The shell is made without memory of its own."""
+    """GPT with the weights that every contender starts from. The modules are built on the meta device."""
     with torch.device("meta"):
         gpt = GPT(config)
     weights = initial_weights(config)

@@ -82,7 +82,7 @@ class Llama(nn.Module):
         self.tied = c.tie_word_embeddings
         if not self.tied:
             self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, bias=False)
-        with torch.device("cpu"):  # tables for all positions, made once
+        with torch.device("cpu"):  # tables for all positions, computed once
             half = c.head_dim // 2
             angles = torch.arange(c.max_position_embeddings)[:, None] * c.rope_theta ** (
                 -torch.arange(half, dtype=torch.float64) / half
@@ -97,7 +97,7 @@ class Llama(nn.Module):
 
 
 def build(config):
-    """Llama with the weights that the example begins with. The shell is made without memory of its own."""
+    """Llama with the weights that the example begins with. The modules are built on the meta device."""
     with torch.device("meta"):
         llama = Llama(config)
     weights = {name: torch.from_numpy(x).clone() for name, x in Example(config, seed=0).params.items()}

@@ -62,7 +62,7 @@ def training(size, variant, threads):
 
 
 class LayerRun:
-    """Forward and backward jitted apart; what the backward needs is handed over as jax.vjp keeps it."""
+    """Forward and backward jitted separately, with jax.vjp's residuals in between."""
 
     def __init__(self, case):
         inputs = [

@@ -220,7 +220,7 @@ def rk4_step(L, x, _, force):
 
 
 def kalman(L, transition, observation, noise, seen, eye4, eye2, start):
-    """Negative log likelihood of what was seen (T, 2), of a state of four numbers. start: mean, its
+    """Negative log likelihood of observations (T, 2), of a state of four numbers. start: mean, its
     covariance, and a zero."""
     q, r = L.np.exp(noise)
     others = transition, observation, q * eye4, r * eye2
@@ -272,7 +272,7 @@ def k_means(L, centres, points):
 
 
 def rnn(L, inp_weight, weight, bias, out_weight, out_bias, inputs, targets, start):
-    """Elman 1990: the squared error of what the last of the states gives."""
+    """Elman 1990: the squared error of the last state's output."""
     driven = inputs @ inp_weight + bias  # of all steps at once
     last = L.scan(rnn_step, start, driven, weight)
     return L.np.mean((last @ out_weight + out_bias - targets) ** 2)

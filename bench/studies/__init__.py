@@ -4,7 +4,7 @@
     python -m bench.studies roots              one
     python -m bench.studies --quick            small sizes, in seconds: does everything still run?
 
-    study.py      what a study is, and what it gives back: tables, plots, notes
+    study.py      Study, and its Result: tables, plots, notes
     measure.py    times in turns, bytes, numbers of arrays
     markdown.py   the report as Markdown
     page.py       the same as one HTML page, with plots

@@ -37,7 +37,7 @@ def main(argv):
         )
         for name in find(options.names):
             run(name, options, report)
-            write(report, options.out)  # after each of them: an interrupted run leaves what it has
+            write(report, options.out)  # after each study, so that an interrupted run keeps its results
     write(report, options.out)
     if options.json == "-":
         print(json.dumps(report_json(report), indent=1))

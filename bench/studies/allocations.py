@@ -2,7 +2,7 @@
 
     arrays, nbytes = counted(f)
 
-tracemalloc says how many bytes there are, not how often memory was asked for. NumPy lets C code put its own
+tracemalloc counts bytes, not allocations. NumPy lets C code put its own
 functions in the place of malloc, calloc and realloc; here they are Python functions that count and pass on to
 NumPy's. Freeing stays NumPy's own, so arrays that outlive the count need nothing of this module any more.
 
@@ -38,7 +38,7 @@ class _Handler(ctypes.Structure):
 
 
 class _Counter:
-    """The hook. One for the process, never freed: arrays made under it name it as their owner."""
+    """The hook. One per process, never freed: arrays allocated under it name it as their owner."""
 
     def __init__(self):
         self.arrays = self.nbytes = 0
@@ -103,7 +103,7 @@ _counter: _Counter | None = None
 
 
 def counted(f):
-    """(arrays, bytes) that NumPy asked memory for during f(); (None, None) where the hook cannot be reached.
+    """(arrays, bytes) that NumPy allocates during f(); (None, None) if the hook is out of reach.
 
     An interpreter other than CPython has no such hook.
     """

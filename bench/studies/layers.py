@@ -182,7 +182,7 @@ def compile_only(layer, inputs, static, dout, saved):
     """Make the programs that a call will need, and do not run them. What is written needs none."""
     if layer.kind == "auto":
         entry, _ = layer.forward.__self__.entry(inputs, static)
-        entry.forward  # noqa: B018  compiled when first asked for
+        entry.forward  # noqa: B018  compiles on first access
         entry.backward  # noqa: B018
     elif hasattr(layer.forward, "entry"):
         layer.forward.entry(inputs, static)
@@ -190,7 +190,7 @@ def compile_only(layer, inputs, static, dout, saved):
 
 
 def bytes_beyond(arrays, held):
-    """Bytes of these arrays, views counted as what they look at, each once, without those of `held`."""
+    """Bytes of these arrays, a view as its base, each once, without those of `held`."""
     roots = {id(root): root for root in map(root_of, arrays) if isinstance(root, np.ndarray)}
     counted = {id(root_of(array)) for array in held}
     return sum(root.nbytes for key, root in roots.items() if key not in counted)
@@ -307,7 +307,7 @@ def memory_of_step(model, size):
     tokens, targets = next(batches(size))
     if model.program is not None:
         entry, _ = model.program.entry((*model.params.values(), tokens, targets), {})
-        entry.joint  # noqa: B018  compiled when first asked for
+        entry.joint  # noqa: B018  compiles on first access
     return peak_and_kept(lambda: model.loss_and_grads(tokens, targets))[0]
 
 

@@ -1,7 +1,7 @@
 """Study: GPT-2's layers in C++, their backward by hand and derived by Enzyme, beside this project's two.
 
-Enzyme comes as the package enzyme-ad, which carries clang, LLVM and Enzyme: C++ text (gpt2.cpp) is compiled
-and differentiated inside a function that JAX jits.
+The package enzyme-ad bundles clang, LLVM and Enzyme: it compiles and differentiates C++ source (gpt2.cpp)
+inside a jitted JAX function.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +23,8 @@ from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2Config
 
 SOURCE = Path(__file__).with_name("gpt2.cpp")
-LAYER_SHARE = 0.3  # of the study's time for timing layers; compiling by Enzyme takes most of the rest
-# What llm.c is compiled with, in clang's words, for the oldest processor that has the same vector units.
+LAYER_SHARE = 0.3  # of the study's time; most of the rest goes into compiling by Enzyme
+# llm.c's compiler flags for clang; -march=native becomes the oldest processor with the same vector units.
 FLAGS = ("-O2", "-ffast-math")
 RESTRICTED = {"restrict": "__restrict__", "no restrict": ""}
 
@@ -67,9 +67,9 @@ def cpu_flags():
 
 @dataclass(frozen=True)
 class Kernel:
-    """One layer's calls in gpt2.cpp, as text with the names of arguments and sizes.
+    """One layer's calls into gpt2.cpp, as C++ source.
 
-    inputs, saved, out   name -> number of floats: arguments, what the backward by hand keeps, the result
+    inputs, saved, out   number of floats, by name: arguments, values kept for the manual backward, the result
     differentiable       the inputs that have a gradient
     forward, backward    the bodies; gradients are named d + input, the output's gradient dout
     """
@@ -147,7 +147,7 @@ def kernels(s):
 
 
 def entry(name, outputs, inputs, body):
-    """A C++ template as enzyme-ad calls it, on references to tensors, which it turns into pointers."""
+    """A C++ template that enzyme-ad can call: it turns references to tensors into pointers."""
     arguments = [f"T_{x}& t_{x}" for x in outputs] + [f"const T_{x}& t_{x}" for x in inputs]
     types = ", ".join(f"typename T_{x}" for x in (*outputs, *inputs))
     pointers = [f"float *RESTRICT {x} = (float *)&t_{x};" for x in outputs]
@@ -156,7 +156,7 @@ def entry(name, outputs, inputs, body):
 
 
 class Compiled:
-    """Functions of C++ text under JAX: what is called has outputs (names with sizes) and inputs."""
+    """C++ functions callable from JAX. outputs: name -> size."""
 
     def __init__(self, restrict):
         self.flags = (*FLAGS, *cpu_flags(), f"-DRESTRICT={restrict}")
@@ -184,7 +184,7 @@ def zero(names):
 
 
 def by_hand(kernel, compiled):
-    """gradient(dout, *inputs) -> (out, *gradients), the forward and the backward that a person wrote."""
+    """gradient(dout, *inputs) -> (out, *gradients), forward and backward both written by hand."""
     import jax
 
     gradients = {f"d{x}": kernel.inputs[x] for x in kernel.differentiable}
@@ -205,12 +205,12 @@ def by_hand(kernel, compiled):
 
 
 def by_enzyme(kernel, compiled):
-    """The same, with the gradients of the forward derived by Enzyme."""
+    """The same, with the backward derived by Enzyme."""
     import jax
 
-    rooms = " ".join(f"float *{name} = room({size});" for name, size in kernel.saved.items())
+    allocs = " ".join(f"float *{name} = room({size});" for name, size in kernel.saved.items())
     frees = " ".join(f"__builtin_free({name});" for name in kernel.saved)
-    forward = compiled.function("primal", {"out": kernel.out}, kernel.inputs, rooms + kernel.forward + frees)
+    forward = compiled.function("primal", {"out": kernel.out}, kernel.inputs, allocs + kernel.forward + frees)
     places = [i for i, name in enumerate(kernel.inputs) if name in kernel.differentiable]
 
     @jax.jit
@@ -228,7 +228,7 @@ def by_enzyme(kernel, compiled):
 
 
 def layers(result, sizes, seconds):
-    """Every layer: forward and backward together, in C++ and here, by hand and derived."""
+    """Every layer's forward plus backward, in C++ and here, by hand and derived."""
     table = result.table(
         f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, one thread",
         "layer | C++, by hand [s] | C++, Enzyme [s] | Enzyme / by hand [x] | the same without "
@@ -287,7 +287,7 @@ def layer_times(name, kernel, sizes, seconds):
 
 
 def layer_players(name, sizes):
-    """written, hand, derived -> this project's layer, after a first call; gradients are compared."""
+    """written, hand, derived -> this project's layer, after a first call that compares gradients."""
     case = at(sizes)[name]
     case = replace(case, shapes=((sizes.B, sizes.T, sizes.OC),)) if name == "gelu" else case
     players = {
@@ -302,7 +302,7 @@ def layer_players(name, sizes):
 
 
 def floats(player):
-    """The output's gradient and the inputs, each as one row of floats, which is how C++ gets them."""
+    """The output's gradient and the inputs, as flat float32 arrays for C++."""
     return [np.ravel(x).astype(np.float32) for x in (player.dout, *player.inputs)]
 
 
@@ -310,7 +310,7 @@ def floats(player):
 
 
 class Halves:
-    """Two threads for functions in C++: each computes half of the sequences; what is of both is added up."""
+    """Two threads for C++ functions: each computes half of the sequences; shared results are summed."""
 
     def __enter__(self):
         self.pool = ThreadPoolExecutor(2)
@@ -320,10 +320,10 @@ class Halves:
         self.pool.shutdown()
 
     def call(self, gradient, arrays, cut, cut_results, mean=False):
-        """A function that computes `gradient` of both halves at once and returns the results of the whole.
+        """A function that computes `gradient` of both halves in parallel and combines their results.
 
-        cut, cut_results   for each argument, and each result, whether a half has its own half of it. Other
-                           results are sums over the halves, or means
+        cut, cut_results   whether each argument, and each result, is split between the halves. Other results
+                           are summed over the halves, or averaged
         """
         import jax
 
@@ -336,8 +336,8 @@ class Halves:
         sizes = [x.size for x in one(halves[0])]
         sums = [None if is_cut else np.empty(n, np.float32) for n, is_cut in zip(sizes, cut_results)]
 
-        def add(which, of_a_half):
-            for total, a, b in zip(sums, *of_a_half):
+        def add(which, by_half):
+            for total, a, b in zip(sums, *by_half):
                 if total is not None:
                     ours = slice(which * len(total) // 2, (which + 1) * len(total) // 2)
                     np.add(np.ravel(a)[ours], np.ravel(b)[ours], out=total[ours])
@@ -345,22 +345,22 @@ class Halves:
                         total[ours] *= 0.5
 
         def call():
-            of_a_half = list(self.pool.map(one, halves))
-            list(self.pool.map(add, (0, 1), (of_a_half, of_a_half)))
-            return [Cut(pair) if total is None else total for total, pair in zip(sums, zip(*of_a_half))]
+            by_half = list(self.pool.map(one, halves))
+            list(self.pool.map(add, (0, 1), (by_half, by_half)))
+            return [Cut(pair) if total is None else total for total, pair in zip(sums, zip(*by_half))]
 
         return call
 
 
 class Cut(tuple):
-    """A result in two halves, joined only to be compared."""
+    """A result in two halves, joined only for comparison."""
 
     def __array__(self, dtype=None, copy=None):
         return np.concatenate(self)
 
 
 def layers_on_two(result, sizes, seconds):
-    """Every layer on two threads: in C++ each computes half of the sequences, here as the engine does it."""
+    """Every layer on two threads: in C++ half of the sequences each, here as the engine splits them."""
     half = replace(sizes, B=sizes.B // 2)
     table = result.table(
         f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, two threads",

@@ -1,4 +1,4 @@
-"""A report as Markdown: for each study question, what came out, method, and the tables, folded.
+"""A report as Markdown: for each study question, notes, method, and folded tables.
 
 `python -m docs.studies` draws pictures of the tables of such a page, and puts them below the questions.
 """

@@ -1,12 +1,12 @@
-"""Times of functions that take turns, the bytes they allocate, and the number of arrays.
+"""Interleaved timing of functions, the bytes they allocate, and the number of arrays.
 
     first_call(f)                                          seconds of a call: recording, compiling, running
     interleave({"manual": f, "derived": g}, seconds=2)     name -> Sample of seconds a call
     memory(f)                                              Memory: bytes at the peak, arrays
     with threads(2): ...                                   compiled programs and BLAS on this many threads
 
-All functions are called without arguments. Times of one function and of another are taken in turns, in a new
-order each round: a machine drifts, and only what was measured side by side can be compared.
+All functions are called without arguments. They are timed in turns, in a new order each
+round: a machine drifts, and only times measured side by side can be compared.
 """
 
 import gc
@@ -30,7 +30,7 @@ class Sample:
     """Numbers measured one by one.
 
     values   one a round, in the order in which they were measured: seconds, bytes, or a ratio
-    first    what the very first call took, which the others leave out; None where that was not looked at
+    first    the very first call, not among the others; None if it was not measured
     """
 
     values: list
@@ -150,7 +150,7 @@ def interleave(functions, seconds=2.0, rounds=ROUNDS, turn_s=TURN_S, least=3, se
 def _calls(f, turn_s):
     """How many calls fill a turn."""
     shortest = seconds_of(f)
-    if shortest < turn_s:  # a short call may have been interrupted, or have found its caches cold
+    if shortest < turn_s:  # a short call may have been interrupted, or had cold caches
         shortest = min(shortest, seconds_of(f))
     return max(1, min(100_000, round(turn_s / max(shortest, 1e-8))))
 

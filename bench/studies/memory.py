@@ -16,11 +16,11 @@ from gpt2.autodiff.record.record import record
 from gpt2.backward import options_for
 from gpt2.model import GPT2, GPT2Config
 
-# Nanoseconds that a kept byte is said to cost: from "keep everything that saves any work" to "keep nothing"
+# Price of a kept byte in nanoseconds: from "keep everything that saves any work" to "keep nothing"
 RATES = (0.0, 0.1, cost.NS_PER_BYTE, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 100.0)
 MEASURED = (cost.NS_PER_BYTE, 1.0, 5.0, 100.0)
-BUDGETS = (0.75, 0.5, 0.25, 0.1)  # parts of what the fastest choice keeps
-TOLERANCE = 1e-4  # of a float32 gradient recomputed in other blocks, relative to its length
+BUDGETS = (0.75, 0.5, 0.25, 0.1)  # as fractions of the bytes that the fastest choice keeps
+TOLERANCE = 1e-4  # relative, of a float32 gradient's norm when recomputed in other blocks
 
 
 def run(options):
@@ -47,7 +47,7 @@ def planned_sizes(quick):
 
 
 def measured_sizes(quick):
-    """A step of 12 blocks takes five seconds at T=1024. Three of them, and fewer words, show the same cut."""
+    """12 blocks take five seconds a step at T=1024; three, with fewer words, show the same cut."""
     return [SMALL] if quick else [gpt2(256), gpt2(1024, n_layer=3, vocab_size=8192)]
 
 
@@ -72,7 +72,7 @@ class Plans:
         self.once = total_ns(self.joint)
 
     def cut(self, **how):
-        """(bytes kept, seconds recomputed by the compiler's own reckoning) for a rate or a budget."""
+        """(bytes kept, seconds recomputed as the compiler estimates) for a rate or a budget."""
         halves = self.pipeline.split(self.joint, self.n_inputs, 1, **how)
         kept = sum(node.nbytes for node in halves.forward.outputs[1:] if node.op != "input")
         again = total_ns(halves.forward) + total_ns(halves.backward) - self.once
@@ -99,7 +99,7 @@ def plans(model, size, rates=RATES):
 def measure(model, size, seconds, most):
     """rate -> (Sample of seconds of a step, peak bytes): forward and backward as one program."""
     calls, peaks, lengths = {}, {}, {}
-    for rate in MEASURED:  # on one thread: with more, the first products try out how to be shared
+    for rate in MEASURED:  # on one thread: with more, the first products tune how they are split
         calls[rate] = step = step_of(model, size, rate)
         peaks[rate], _ = peak_and_kept(step)
         lengths[rate] = float(np.linalg.norm(model.flat_grads))
@@ -111,12 +111,12 @@ def measure(model, size, seconds, most):
 
 
 def step_of(model, size, rate):
-    """A call that runs forward and backward, compiled with this rate; gradients go to the model's own."""
+    """A function that runs forward and backward, compiled at this rate, into the model's gradients."""
     args = arguments(model, size)
     pair = ad.FixedPair(model._whole_loss, options_for(), name="loss", rate=rate)
     dloss = np.ones((), size.config.dtype)
     out = (*model.grads.values(), None, None)
-    pair.entry(args, {})[0].joint  # noqa: B018  compiled now, and not while memory is measured
+    pair.entry(args, {})[0].joint  # noqa: B018  compiles now, before memory is measured
 
     def step():
         pair.both(dloss, *args, out=out)
@@ -124,7 +124,7 @@ def step_of(model, size, rate):
     return step
 
 
-# ---- Telling -----------------------------------------------------------------------------------------------
+# ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def plan_table(result, size, planned):
@@ -153,7 +153,7 @@ def plan_table(result, size, planned):
 
 
 def budget_table(result, size, planned):
-    """Budgets as parts of what the usual choice keeps: are they met, and at what price?"""
+    """Budgets as fractions of the default's bytes: are they met, and at what cost?"""
     plans, cuts = planned
     most = cuts[cost.NS_PER_BYTE][0]
     table = result.table(

@@ -35,7 +35,7 @@ def _with_unit(text, name):
 
 
 def scale_of(value, unit):
-    """(scale, name): by what to divide, and what the quotient is counted in."""
+    """(scale, name): the divisor, and the unit of the quotient."""
     if unit in (RATIO, COUNT):
         return 1.0, ""
     if unit not in _SCALES:

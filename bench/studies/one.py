@@ -21,7 +21,7 @@ def main(name, options):
 
 
 def measured(study, options):
-    """The study's Result, with what it ran on and beside what."""
+    """The study's Result, with the machine and its load."""
     options = dataclasses.replace(options, seconds=options.seconds or study.seconds)
     load, begin = machine.Load(), time.perf_counter()
     result = study.run(options)

@@ -1,4 +1,4 @@
-"""A report as one HTML page, made from its Markdown with the plots added.
+"""A report as one HTML page: its Markdown, with plots.
 
 The file loads nothing and has no script. Needs the packages markdown and matplotlib.
 """

@@ -79,11 +79,11 @@ def failed(result, name, contest):
             result.note(f"{name}: {CONTENDERS[player].title} failed, {facts['reason']}.")
 
 
-# ---- Telling -----------------------------------------------------------------------------------------------
+# ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def tell(result, first, later):
-    """Two tables, of ratios and of times, a picture, and what came out."""
+    """Tables of ratios and of times, a plot, and notes."""
     against = {name: of_peers(times) for name, times in later.items()}
     shown = [p for p in PEERS if any(p in by_player for by_player in against.values())]
     columns = [f"{PEERS[p]} / derived [x]" for p in shown]

@@ -1,4 +1,4 @@
-"""Small programs that are not layers, for studies of the compiler: what people differentiate beside networks.
+"""Small programs that are not layers, for studies of the compiler.
 
 Each takes float64 arrays and returns one number. As plain as their author would write them: squares by
 `**2`, terms repeated, so that an optimiser finds something to do.

@@ -159,7 +159,7 @@ def _peak(f):
 
 
 def stages(case, rounds):
-    """Recording, and what makes a program of the recording: Samples of seconds."""
+    """Recording, and compiling the recorded graph: Samples of seconds."""
     f = case.formula(np)
     recording = record(f, (AT,))
     return {
@@ -174,7 +174,7 @@ def _compiled(recording):
     return Pipeline("f_grad", ad.Options()).program(gradients, scalar=True)
 
 
-# ---- Telling -----------------------------------------------------------------------------------------------
+# ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def tables(result, name, case, first, times, sizes):

@@ -1,4 +1,4 @@
-"""What a study is, and what it gives back.
+"""Study and Result: a question with its method, and its tables, plots and notes.
 
     def run(options):                                   # options: Options
         result = Result()
@@ -11,8 +11,7 @@
 
     STUDY = Study("roots", "What does ... cost?", "Every method from x0 = ...", run, seconds=30)
 
-Everything in a Result can be written as JSON and read back, so that reports can be made again without
-measuring again.
+A Result can be saved as JSON and loaded, so that reports are rebuilt without measuring again.
 """
 
 import dataclasses
@@ -45,7 +44,7 @@ class Options:
 class Study:
     """name: on the command line. question, method: a paragraph of plain text each. run(options) -> Result.
 
-    seconds: what a whole run takes, about, on two cores; all together stay below half an hour.
+    seconds: of a whole run on two cores, about; all studies together take less than half an hour.
     """
 
     name: str
@@ -142,7 +141,7 @@ class Result:
         self.plots.append(Plot(title, x, y, list(series), log_x, log_y, ticks))
 
     def note(self, text):
-        """A sentence or two of what came out."""
+        """Add a sentence or two of results."""
         self.notes.append(" ".join(text.split()))
 
     def peer(self, package):
@@ -178,7 +177,7 @@ def to_json(result):
 
 
 def from_json(content):
-    """The Result that to_json made this of."""
+    """The inverse of to_json."""
     tables = [
         Table(
             t["title"],

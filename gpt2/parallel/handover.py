@@ -16,20 +16,20 @@ from gpt2.errors import UserError
 from gpt2.parallel.processes import Processes
 from gpt2.parallel.shares import Shares
 
-SKIPPED = 2  # steps after a change that do not count: the first one compiles, and touches new memory
+SKIPPED = 2  # steps after a switch, not counted: the first compiles and touches new memory
 COUNTED = 5  # steps whose median counts
 KINDS = ("shares", "processes")
-MARGIN = 0.97  # processes have to win by this much: they take memory of their own
+MARGIN = 0.97  # processes must win by this much, as they use more memory
 
 
 class Handover:
-    """The methods of Team, carried out by `shares` and then, if they are faster, by as many processes.
+    """The methods of Team, run by `shares` and then, if they are faster, by as many processes.
 
     taken     "shares" or "processes": whoever takes the next step
 
-    start     gives the Processes; may raise UserError
-    worth     of the seconds of a step: whether to start processes at all
-    decided   called once, with "shares" or "processes" and the seconds of a step of those that were tried
+    start     returns the Processes; may raise UserError
+    worth     worth(seconds of a step): whether to start processes at all
+    decided   called once, with the choice, "shares" or "processes", and the seconds of a step of those tried
     """
 
     root = True
@@ -44,10 +44,10 @@ class Handover:
         self.team: Shares | Processes = shares
         self.size, self.model, self.optimizer = shares.size, shares.model, shares.optimizer
         self.start, self.worth, self.decided = start, worth, decided
-        self.seconds: list[float] = []  # of the steps since the last change
+        self.seconds: list[float] = []  # of the steps since the last switch
         self.times: dict[str, float] = {}  # "shares", "processes" -> seconds of a step
-        self.is_open = True  # the decision
-        self.is_told = False
+        self.is_open = True  # no decision yet
+        self.is_reported = False
 
     def step(
         self,
@@ -55,7 +55,7 @@ class Handover:
         lr: float | None = None,
         clip: float | None = 1.0,
     ) -> tuple[float, float]:
-        """Team.step, and after some steps the change."""
+        """Team.step; after some steps, may switch teams."""
         begin = time.perf_counter()
         result = self.team.step(batches, lr, clip)
         if self.is_open:
@@ -69,10 +69,10 @@ class Handover:
         return "processes" if isinstance(self.team, Processes) else "shares"
 
     def news(self) -> str | None:
-        """What was found, as a line, at the first call after the decision between the two."""
-        if self.is_open or self.is_told:
+        """The decision as a line, at the first call after it."""
+        if self.is_open or self.is_reported:
             return None
-        self.is_told = True
+        self.is_reported = True
         shares, processes = (f"{self.size} {way}: {1e3 * self.times[way]:.0f} ms" for way in KINDS)
         return f"{shares} a step, {processes}; going on with {self.taken}"
 
@@ -88,11 +88,11 @@ class Handover:
                 return
         if taken == "processes" and self.times["processes"] >= MARGIN * self.times["shares"]:
             self._back_to_shares()
-        self.is_open, self.is_told = False, len(self.times) < 2
+        self.is_open, self.is_reported = False, len(self.times) < 2
         self.decided(self.taken, self.times)
 
     def _back_to_shares(self) -> None:
-        """End the processes; model and optimizer leave the shared memory, which is then given back."""
+        """End the processes; move model and optimizer out of shared memory, which is then freed."""
         model, optimizer = self.model, self.optimizer
         self.team.close()
         model.use(model.flat_params.copy(), model.flat_grads.copy())

@@ -2,15 +2,15 @@
 
     settings, model, notes, contender = choose(settings, config, make, spawn=True)
 
-A way is a backward, a kind of --parallel and a number of workers. Ways differ in the order in which they add
-up, so a run's last digits depend on the choice: it is printed in one line and kept with the run's settings,
-and a run that goes on, or names its way, is the same to the last bit.
+A way is a backward, a kind of --parallel and a number of workers. Ways sum in different orders, so a run's
+last digits depend on the choice: it is printed in one line and kept with the run's settings, and a run that
+is resumed, or names its way, is reproduced to the last bit.
 
-Measuring must pay for itself: it may take MAX_MEASURING_SHARE of the run's time. Where it would take more,
-the first way is taken as it is. What was found in quiet is kept for this machine.
+Measuring may take at most MAX_MEASURING_SHARE of the run's time; if it would take more, the first way is
+used unmeasured. A choice measured on an idle machine is cached for this machine.
 
-As many processes as shares give the same bits. So where shares were taken, processes take some of the run's
-own steps (gpt2.parallel.handover): all that this costs is their start.
+As many processes as shares give the same bits. So if shares were chosen, processes are tried in some of the
+run's own steps (gpt2.parallel.handover), which costs only their start.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ from gpt2.train.settings import FASTEST, Settings
 
 MAX_MEASURING_SHARE = 0.05  # of the run's time
 ROUNDS = 3  # the ways take turns; the median counts
-MOST_ROUNDS = 15  # where ways lie close together and the price allows it
+MOST_ROUNDS = 15  # if ways are close and the budget allows it
 MARGIN = 0.97  # a later way must win by this much, so that the choice does not depend on noise
-START_S = 2.5  # that processes take to start and to compile
+START_S = 2.5  # for processes to start and compile
 DAYS = 30  # before a cached choice is measured again
 
 chosen = Choices("ways.json", None, days=DAYS)
@@ -88,7 +88,7 @@ def unmeasured(s: Settings) -> Settings:
 
 
 class Contender:
-    """Processes in place of as many shares: whether a run tries them in its own steps, and what it found."""
+    """Processes in place of as many shares: whether a run tries them in its own steps, and the outcome."""
 
     def __init__(self, s: Settings, shares: Way, key: tuple):
         self.s, self.key = s, key
@@ -97,8 +97,8 @@ class Contender:
         self.is_quiet = self.watch.enter_context(watched())
 
     def is_worth(self, seconds: float) -> bool:
-        """Whether a run whose steps take so long by shares is long enough to start processes."""
-        self.watch.close()  # from here on processes work, which the watch would take for other programs
+        """Whether a run with steps of `seconds` by shares is long enough to start processes."""
+        self.watch.close()  # it would take our own processes for other programs
         return MAX_MEASURING_SHARE * self.s.steps * seconds > START_S
 
     def decided(self, parallel: str, seconds: Mapping[str, float]) -> None:
@@ -108,7 +108,7 @@ class Contender:
 
 
 class Choice(NamedTuple):
-    """What a run trains with, what there is to note, and what may be faster still."""
+    """A run's settings and model, notes to print, and processes that may be faster still."""
 
     settings: Settings
     model: GPT2
@@ -117,7 +117,7 @@ class Choice(NamedTuple):
 
 
 def choose(s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], spawn: bool) -> Choice:
-    """The settings with a way for FASTEST, and the model that make(settings) gave for them.
+    """The settings with a way for FASTEST, and the model that make(settings) returned.
 
     spawn   whether processes may be started: without a main guard they would run the script again
     """
@@ -149,7 +149,7 @@ def choose(s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], sp
 
 
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
-    """The key of a cached choice: all that it depends on besides the machine."""
+    """The key of a cached choice: everything besides the machine that it depends on."""
     batch = (s.batch_size, s.block_size, s.accumulate)
     tuned = () if s.tuning.everything else (s.tuning.summary(),)
     engine = (s.elementwise, s.kernels, s.layers, get_threads())
@@ -171,7 +171,7 @@ class Trial:
         self.spent = 0.0
 
     def run(self) -> Way:
-        """The way to take. Those that would cost too much to try are left out."""
+        """The fastest way. Ways that would cost too much to try are skipped."""
         first, *others = self.ways
         gradients = self.s.steps * self.s.accumulate
         # the run is too short to measure, even without compiling
@@ -180,34 +180,34 @@ class Trial:
         runners = {first: self.runner(first)}
         compiling = timed(runners[first])
         self.times[first] = step = timed(runners[first])
-        price = MAX_MEASURING_SHARE * gradients * step
+        budget = MAX_MEASURING_SHARE * gradients * step
         self.spent = (1 + ROUNDS) * step  # compiling is needed anyway
         for way in others:
-            if self.spent + compiling + (1 + ROUNDS) * step > price or not fits(self.model, way):
+            if self.spent + compiling + (1 + ROUNDS) * step > budget or not fits(self.model, way):
                 continue
             began = time.perf_counter()
             runners[way] = self.runner(way)
             timed(runners[way])
             self.spent += time.perf_counter() - began + ROUNDS * step
         if len(runners) > 1:
-            self.rounds(runners, price)
+            self.rounds(runners, budget)
         best = first
         for way, seconds in self.times.items():
             if seconds < MARGIN * self.times[best]:
                 best = way
         return best
 
-    def rounds(self, runners: dict[Way, Callable[[], Any]], price: float) -> None:
-        """Time the ways in turns; while the one ahead has lost a round, in more, as far as the price goes."""
+    def rounds(self, runners: dict[Way, Callable[[], Any]], budget: float) -> None:
+        """Time the ways in turns, with more rounds within the budget while the leader has lost one."""
         samples: dict[Way, list[float]] = {way: [] for way in runners}
         for n in range(MOST_ROUNDS):
             for way, take in runners.items():
                 samples[way].append(timed(take))
-            self.times |= {way: float(np.median(found)) for way, found in samples.items()}
+            self.times |= {way: float(np.median(seconds)) for way, seconds in samples.items()}
             if n + 1 >= ROUNDS:
                 (_, ahead), (second, _), *_ = sorted((seconds, way) for way, seconds in self.times.items())
                 another = sum(self.times[way] for way in runners)
-                if max(samples.get(ahead, [0.0])) < MARGIN * second or self.spent + another > price:
+                if max(samples.get(ahead, [0.0])) < MARGIN * second or self.spent + another > budget:
                     return
                 self.spent += another
 
@@ -237,8 +237,8 @@ class Trial:
 
 
 def fits(model: GPT2, way: Way) -> bool:
-    """Whether there is ample memory for it: parameters, moments, and gradients for every worker. What is not
-    trained is there already, or lies in memory that processes share."""
+    """Whether parameters, moments and every worker's gradients fit in half of the free memory. Frozen
+    parameters exist already, or are copied once into shared memory."""
     free = free_memory()
     frozen = model.num_parameters - model.flat_params.size
     needed = (3 + way.workers) * model.flat_params.size + frozen * (way.parallel == "processes")

@@ -1,20 +1,20 @@
-"""Finds stretches of a program that are alike, such as the blocks of a deep model or the steps of a loop, and
-makes each a `stretch` node: one graph, called once for each copy.
+"""Finds repeated stretches of a program, such as the blocks of a deep model or the steps of a loop, and makes
+them `stretch` nodes: calls of one graph, one for each copy.
 
     x = np.tanh(x @ w0 + b0)              x = stretch(x, w0, b0)
     x = np.tanh(x @ w1 + b1)      ->      x = stretch(x, w1, b1)         stretch(x, w, b): np.tanh(x @ w + b)
     ...                                   ...
 
-What follows, derivation, simplification, the choice of what is kept, memory and source, is then done for
-the graph once, whatever the number of its calls.
+Later passes (derivation, simplification, the choice of what is kept, memory, source) then handle the graph
+once, whatever the number of its calls.
 
-Nodes are written as a row of numbers, one for each op with its settings and types. A stretch is found as a
-part of this row that repeats (`_periods`); then it is held against the flow of data (`_Rolled`): what is read
-within a copy must be read at the same position of each, and everything else becomes an argument. So a call
-computes what the nodes that it stands for computed, and where that cannot be arranged, they stay.
+Nodes become a row of numbers, one for each op with its settings and types. Repetitions in this row are the
+candidates (`_periods`); then the flow of data is checked (`_Rolled`): a value read within a copy must be read
+at the same position in each, and everything else becomes an argument. So a call computes what its nodes
+computed; if that cannot be arranged, they stay.
 
-Slices of the program's inputs stand outside of the row: the weights of a block are parts of stacked arrays,
-at other indices for each.
+Slices of the program's inputs are not in the row: the weights of a block are slices of stacked arrays, at
+different indices for each.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from ..ops.subgraph import Cut, given, items, splice, stretch
 from ..ops.table import VIEWS, facts, root
 from .match import calls_back
 
-FEWEST = 3  # copies, below which nothing is gained
+FEWEST = 3  # copies; fewer gain nothing
 LEAST = 240  # nodes in all the copies of a stretch: smaller programs compile at once as they are
-SHORT = 48  # nodes: shorter stretches are taken several together, so that there are fewer calls
+SHORT = 48  # nodes; shorter stretches are joined, so that there are fewer calls
 GRAM = 8  # nodes in a row by which repetitions are recognised
 CANDIDATES = 8  # distances between repetitions that are tried
-FACTORS = ("add", "subtract", "multiply", "divide")  # ops to which a number means the same, given or constant
+FACTORS = ("add", "subtract", "multiply", "divide")  # ops whose constant may become an argument
 
 
 def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
-    """The graph with stretches that are alike as calls of one graph, which is given as `simplified` makes it.
+    """The graph with repeated stretches as calls of one graph, which `simplified` has simplified.
 
-    The graph itself where there are none.
+    The graph itself if nothing repeats.
     """
-    graph = _settled(graph, simplified)
+    graph = _with_recorded_calls(graph, simplified)
     if any(n.op == "stretch" for n in graph.nodes):
         return _cut(graph)
     if len(graph.nodes) < LEAST:
@@ -54,15 +54,15 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     index_of = {n.id: k for k, n in enumerate(row)}
     last = _last_readers(graph, index_of, len(row))
     held = {n.id for n in row if n.op in VIEWS} | _masked(graph)
-    found: list[_Rolled] = []
+    repeats: list[_Rolled] = []
     todo = [(0, len(row))]
-    numbers = _numbered(row)  # first with equal constants: they stay constants of the stretch
-    todo = _found(graph, row, index_of, last, held, numbers, todo, found)
-    _found(graph, row, index_of, last, held, _with_any_factor(row, numbers), todo, found)
-    return _cut(_with_calls(graph, found, last, simplified)) if found else graph
+    numbers = _numbered(row)  # first with equal constants, which stay in the stretch
+    todo = _find_repeats(graph, row, index_of, last, held, numbers, todo, repeats)
+    _find_repeats(graph, row, index_of, last, held, _with_any_factor(row, numbers), todo, repeats)
+    return _cut(_with_calls(graph, repeats, last, simplified)) if repeats else graph
 
 
-def _found(
+def _find_repeats(
     graph: Graph,
     row: Sequence[Node],
     index_of: dict[int, int],
@@ -70,11 +70,11 @@ def _found(
     held: Container[int],
     numbers: np.ndarray,
     todo: list[tuple[int, int]],
-    found: list[_Rolled],
+    repeats: list[_Rolled],
 ) -> list[tuple[int, int]]:
-    """Add to `found` what repeats in these parts of the row; returns the parts that are left.
+    """Add the repetitions in these parts of the row to `repeats`; returns the parts that are left.
 
-    held   ids of values that no call may give: views and what is `_masked`
+    held   ids of values that no call may return: views and what is `_masked`
     """
     left = []
     while todo:
@@ -91,7 +91,7 @@ def _found(
         together = _together(period, copies)
         rolled = _Rolled(graph, row, index_of, begin, period * together, copies // together)
         if rolled.fits() and rolled.pays(last) and not rolled.gives(held, last):
-            found.append(rolled)
+            repeats.append(rolled)
             todo += [(first, begin), (rolled.end, stop)]
         else:
             left.append((begin, end))
@@ -116,8 +116,8 @@ def _masked(graph: Graph) -> set[int]:
     """The ids of values through which a gradient is handed on with a mask (derive/chain_rule.py, Masked):
     all that is made of them leads to one side of a `where`, element by element, and so are they made.
     """
-    sides: dict[int, set] = {o.id: {None} for o in graph.outputs}  # that readers ask for; None: for both
-    found: set[int] = set()
+    sides: dict[int, set] = {o.id: {None} for o in graph.outputs}  # that readers need; None: both
+    masked: set[int] = set()
     for n in reversed(graph.nodes):
         if n.id not in sides or facts(n).kind == "nondiff":
             continue
@@ -125,17 +125,17 @@ def _masked(graph: Graph) -> set[int]:
         if facts(n).kind == "elementwise" and n.op != "where" and len(sides[n.id]) == 1:
             (side,) = sides[n.id]
         if side is not None:
-            found.add(n.id)
+            masked.add(n.id)
         for k, a in enumerate(n.args):
             same = a.shape == n.shape and a.dtype == n.dtype
-            asked = (n.args[0].id, k) if n.op == "where" else side
+            wanted = (n.args[0].id, k) if n.op == "where" else side
             if isinstance(a.dtype, tuple) or a.dtype.kind in "fc":
-                sides.setdefault(a.id, set()).add(asked if same else None)
-    return found
+                sides.setdefault(a.id, set()).add(wanted if same else None)
+    return masked
 
 
 def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
-    """The graph with the bodies of all stretches in the place of their calls, but for those in `keep`."""
+    """The graph with all calls of stretches inlined, except for bodies in `keep`."""
     image: dict[Node, Any] = {}
     opened: dict[Node, list[Node]] = {}
     if not any(n.op == "stretch" for n in graph.nodes):
@@ -157,12 +157,12 @@ def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
     return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)
 
 
-# ---- calls that were recorded as such --------------------------------------------------------------------
+# ---- recorded calls ----------------------------------------------------------------------------------------
 
 
-def _settled(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
-    """The graph with calls that were recorded as such (programs/repeated.py) opened where they are few, and
-    the others' bodies as `simplified` makes them.
+def _with_recorded_calls(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
+    """The graph with recorded calls (programs/repeated.py) inlined if they are few, and the bodies of the
+    others simplified.
     """
     calls: dict[Graph, list[Node]] = {}
     for n in graph.nodes:
@@ -173,19 +173,19 @@ def _settled(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
         graph = flat(graph, many)
     if not many:
         return graph
-    taking = {b: _Taking(b, calls[b], simplified) for b in calls if b in many}
+    absorbing = {b: _AbsorbsViews(b, calls[b], simplified) for b in calls if b in many}
 
     def called(n: Node, args: tuple) -> Node | None:
-        return taking[n.attrs["body"]].call(n, args) if n.op == "stretch" else None
+        return absorbing[n.attrs["body"]].call(n, args) if n.op == "stretch" else None
 
     return rewrite(graph, called)
 
 
-class _Taking:
-    """A body that makes by itself the views that all of its calls are given of something: w.reshape(3, 4)."""
+class _AbsorbsViews:
+    """A body that absorbs the views that all of its calls have as arguments: w.reshape(3, 4)."""
 
     def __init__(self, body: Graph, calls: Sequence[Node], simplified: Callable[[Graph], Graph]):
-        self.depth: list[int] = []  # for each argument how many views it is away from what is given now
+        self.depth: list[int] = []  # for each argument the number of views absorbed
         inputs, args = [], []
         arguments = [given(n.args, n.attrs["cuts"]) for n in calls]
         for k, i in enumerate(body.inputs):
@@ -202,30 +202,28 @@ class _Taking:
         self.body = simplified(Graph(inputs, splice(body, args), body.name))
 
     def call(self, n: Node, args: tuple[Node, ...]) -> Node:
-        taken = []
+        operands = []
         for a, depth in zip(given(args, n.attrs["cuts"]), self.depth):
             for _ in range(depth):
                 a = a.args[0]
-            taken.append(a)
-        call = stretch(self.body, taken)
+            operands.append(a)
+        call = stretch(self.body, operands)
         call.loc = n.loc
         return call
 
 
 def _view(n: Node) -> tuple | None:
-    """What a call may do by itself to be given less: a view, the same for others of this type. Slices stay
-    outside, as they differ.
-    """
+    """The key of a view that a body can absorb. Slices stay outside, as they differ from call to call."""
     if n.op not in VIEWS or n.op == "slice":
         return None
     return n.op, n.frozen(), n.args[0].shape, n.args[0].dtype
 
 
 def _cut(graph: Graph) -> Graph:
-    """The graph with calls that cut the slices of inputs which they are given themselves.
+    """The graph with calls that slice inputs themselves.
 
-    That is one node for a call, where each slice had been one, in every pass from here on. A slice that
-    something else reads as well, be it another call, stays: its gradient is one sum.
+    So every later pass sees one node for a call and its slices. A slice with another reader, be it a call,
+    stays: its gradient is one sum.
     """
     times = Counter([_part(a) for n in graph.nodes for a in n.args if a.op == "slice"])
     times.update([_part(o) for o in graph.outputs if o.op == "slice"])
@@ -234,8 +232,8 @@ def _cut(graph: Graph) -> Graph:
         if n.op != "stretch":
             return None
         cuts = [_cut_of(a) if a.op == "slice" and times[_part(a)] == 1 else None for a in n.args]
-        taken = [a if c is None else a.args[0] for a, c in zip(args, cuts)]
-        call = stretch(n.attrs["body"], taken, cuts, n.attrs["of"])
+        operands = [a if c is None else a.args[0] for a, c in zip(args, cuts)]
+        call = stretch(n.attrs["body"], operands, cuts, n.attrs["of"])
         call.loc = n.loc
         return call
 
@@ -243,12 +241,12 @@ def _cut(graph: Graph) -> Graph:
 
 
 def _part(a: Node) -> tuple:
-    """Slices of one array that are the same have the same."""
+    """A key, equal for equal slices of one array."""
     return a.args[0].id, a.attrs["index"]
 
 
 def _cut_of(a: Node) -> Cut | None:
-    """A slice of an input along one axis as a call has it; None for others."""
+    """A slice of an input along one axis as a Cut; None for others."""
     (x,) = a.args
     index = a.attrs["index"]
     axes = [k for k, (part, n) in enumerate(zip(index, x.shape)) if part != (0, n, 1)]
@@ -261,14 +259,14 @@ def _cut_of(a: Node) -> Cut | None:
 
 
 def _in_a_row(graph: Graph) -> list[Node]:
-    """The nodes among which alike ones are looked for: all but inputs, constants, and slices of inputs."""
-    given: set[int] = set()  # inputs, and views of them
-    sliced: set[int] = set()  # those of them that a slice is made of, and the slice
+    """The nodes that are searched for repetitions: all but inputs, constants, and slices of inputs."""
+    viewed: set[int] = set()  # inputs and their views
+    sliced: set[int] = set()  # those that are sliced, and the slice
     for n in graph.nodes:
         if n.op == "input":
-            given.add(n.id)
-        elif n.op in VIEWS and n.args[0].id in given:
-            given.add(n.id)
+            viewed.add(n.id)
+        elif n.op in VIEWS and n.args[0].id in viewed:
+            viewed.add(n.id)
             if n.op == "slice":
                 x = n
                 while x.op in VIEWS and x.id not in sliced:
@@ -283,20 +281,20 @@ def _numbered(row: Sequence[Node]) -> np.ndarray:
     numbers: list[int] = []
     for k, n in enumerate(row):
         if n.derived or isinstance(n.dtype, tuple) or calls_back(n):
-            numbers.append(-k - 1)  # what may not be repeated has a number that nothing else has
+            numbers.append(-k - 1)  # a unique number: this may not be repeated
         else:
             numbers.append(known.setdefault(_kind(n, False), len(known)))
     return np.array(numbers, np.int64)
 
 
 def _with_any_factor(row: Sequence[Node], numbers: np.ndarray) -> np.ndarray:
-    """The same whatever the numbers are that a sum or a product has as constants."""
+    """The same with equal numbers for sums and products that differ only in their constants."""
     known: dict[tuple, int] = {}
-    found, beyond = numbers.tolist(), len(row)
+    merged, beyond = numbers.tolist(), len(row)
     for k, n in enumerate(row):
-        if n.op in FACTORS and found[k] >= 0 and any([a.op == "const" and not a.shape for a in n.args]):
-            found[k] = known.setdefault(_kind(n, True), beyond + len(known))
-    return np.array(found, np.int64)
+        if n.op in FACTORS and merged[k] >= 0 and any([a.op == "const" and not a.shape for a in n.args]):
+            merged[k] = known.setdefault(_kind(n, True), beyond + len(known))
+    return np.array(merged, np.int64)
 
 
 def _kind(n: Node, free: bool) -> tuple:
@@ -311,7 +309,7 @@ def _argument(a: Node, free: bool) -> tuple:
 
 
 def _longest(numbers: np.ndarray, first: int, stop: int) -> tuple[int, int, int] | None:
-    """(where it begins, its length, how many copies) of what repeats longest between two positions."""
+    """(begin, period, copies) of the longest repetition between two positions."""
     part = numbers[first:stop]
     best = None
     for period in _periods(part):
@@ -354,9 +352,7 @@ def _narrowest(
     stop: int,
     numbers: np.ndarray,
 ) -> tuple[int, int]:
-    """(where the first copy begins, how many there are): cut where nothing `held` is handed on, and few
-    bytes.
-    """
+    """(begin of the first copy, copies), so that nothing `held` and few bytes cross from copy to copy."""
     length = period
     part = numbers[begin:stop]
     same = part[period:] == part[:-period]
@@ -366,7 +362,7 @@ def _narrowest(
         for a in n.args:
             if a.id in index_of:
                 last[index_of[a.id]] = k
-    living = np.zeros((2, len(row) + 2))  # bytes, and those that are held
+    living = np.zeros((2, len(row) + 2))  # bytes, and those of held values
     for k, end in last.items():
         nbytes = np.array([row[k].nbytes, row[k].nbytes if row[k].id in held else 0])
         living[:, k + 1] += nbytes
@@ -379,18 +375,18 @@ def _narrowest(
 
 
 def _together(period: int, copies: int) -> int:
-    """How many short stretches make one: a program's cost is that of a stretch and that of its calls."""
+    """How many short stretches to join: a program costs its stretch and its calls."""
     if period >= SHORT:
         return 1
     nodes = max(SHORT, 2 * round((period * copies) ** 0.5))
     return max(1, min(nodes // period, copies // FEWEST))
 
 
-# ---- one graph for all of them ---------------------------------------------------------------------------
+# ---- one graph for all copies ----------------------------------------------------------------------------
 
 
 class _Rolled:
-    """Stretches of `length` nodes of the row, one behind the other: what they share, and how they differ."""
+    """Consecutive copies of `length` nodes of the row: what they share, and how they differ."""
 
     def __init__(
         self,
@@ -405,8 +401,8 @@ class _Rolled:
         self.begin, self.length, self.copies = begin, length, copies
         self.end = begin + length * copies
         self.slots: dict[tuple, int] = {}  # the ids of an argument in all copies -> its number
-        self.given: list[list[Node]] = []  # of each argument the node in each copy
-        self.reads: list[tuple] = []  # of each node of the stretch: where its arguments come from
+        self.arguments: list[list[Node]] = []  # argument -> its node in each copy
+        self.reads: list[tuple] = []  # node of the stretch -> the sources of its arguments
 
     def fits(self) -> bool:
         """Whether every copy reads its own values at the same positions."""
@@ -416,16 +412,16 @@ class _Rolled:
             nodes = self.row[self.begin + j : self.end : self.length]
             sources = []
             for column in zip(*(n.args for n in nodes)):
-                found = self.source(column)
-                if found is None:
+                source = self.source(column)
+                if source is None:
                     return False
-                sources.append(found)
+                sources.append(source)
             self.reads.append(tuple(sources))
         return True
 
     def source(self, column: Sequence[Node]) -> tuple | None:
-        """("inside", position), ("const", node) or ("argument", slot) of what the copies read; None: it
-        differs in a way that one graph cannot say.
+        """("inside", position), ("const", node) or ("argument", slot) of what the copies read; None
+        if it differs in a way that one graph cannot express.
         """
         offsets = set()
         for k, a in enumerate(column):
@@ -439,38 +435,38 @@ class _Rolled:
             return "inside", offset
         if column[0].op == "const" and all(_same_constant(column[0], a) for a in column[1:]):
             return "const", column[0]
-        slot = self.slots.setdefault(tuple([a.id for a in column]), len(self.given))
-        if slot == len(self.given):
-            self.given.append(list(column))
+        slot = self.slots.setdefault(tuple([a.id for a in column]), len(self.arguments))
+        if slot == len(self.arguments):
+            self.arguments.append(list(column))
         return "argument", slot
 
     def outputs(self, users: dict[int, int]) -> list[int]:
         """The positions in a stretch whose values are read outside of their copy. `users`: id -> the index of
         the last node that reads it, beyond all of them for a result.
         """
-        found = []
+        positions = []
         for j in range(self.length):
             for k in range(self.copies):
                 start = self.begin + k * self.length
                 if users.get(self.row[start + j].id, -1) >= start + self.length:
-                    found.append(j)
+                    positions.append(j)
                     break
-        return found
+        return positions
 
     def pays(self, last: dict[int, int]) -> bool:
         """Whether there will be fewer nodes. A node becomes two to four, with its derivative and what that
         reads; a result of a call two, with its cotangent; an argument that may have a gradient two as well.
         """
-        constants = sum(g[0].op == "const" for g in self.given)
-        call = 2 * (len(self.given) - constants + len(self.outputs(last)) + 1) + constants
+        constants = sum(g[0].op == "const" for g in self.arguments)
+        call = 2 * (len(self.arguments) - constants + len(self.outputs(last)) + 1) + constants
         return call <= 3 * self.length
 
     def gives(self, held: Container[int], last: dict[int, int]) -> bool:
-        """Whether a result of a call is one of these values.
+        """Whether a call would return one of these values.
 
-        Of a view it gives a copy, which lies otherwise in memory, so that BLAS may add up in another order.
-        And a mask would be applied where the call ends: beyond it 0 * inf is nan. The numbers would not be
-        those of the program as written.
+        Of a view it would return a copy, with another memory layout, for which BLAS may sum in another order.
+        And a mask would be applied at the end of the call: beyond it 0 * inf is nan. The numbers would differ
+        from those of the program as written.
         """
         outputs = self.outputs(last)
         starts = range(self.begin, self.end, self.length)
@@ -478,24 +474,24 @@ class _Rolled:
 
     def body(self, outputs: Sequence[int]) -> Graph:
         """The graph of one copy, with the names and lines of the first."""
-        inputs = [input_node(g[0].shape, g[0].dtype, _name_of(g)) for g in self.given]
-        made: list[Node] = []
+        inputs = [input_node(g[0].shape, g[0].dtype, _name_of(g)) for g in self.arguments]
+        nodes: list[Node] = []
         for n, sources in zip(self.row[self.begin : self.begin + self.length], self.reads):
             args = tuple(
                 [
-                    made[x] if kind == "inside" else inputs[x] if kind == "argument" else x
+                    nodes[x] if kind == "inside" else inputs[x] if kind == "argument" else x
                     for kind, x in sources
                 ]
             )
-            made.append(Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived))
-        return Graph(inputs, [made[j] for j in outputs], f"{self.graph.name}_stretch")
+            nodes.append(Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived))
+        return Graph(inputs, [nodes[j] for j in outputs], f"{self.graph.name}_stretch")
 
 
-def _name_of(given: Sequence[Node]) -> str | None:
-    """What an argument is called: as the first copy's, or as the input that all of them are parts of."""
-    if given[0].name is not None:
-        return given[0].name
-    roots = {root(n) for n in given}
+def _name_of(column: Sequence[Node]) -> str | None:
+    """An argument's name: the first copy's, or that of the input that all copies slice."""
+    if column[0].name is not None:
+        return column[0].name
+    roots = {root(n) for n in column}
     return roots.pop().name if len(roots) == 1 else None
 
 
@@ -510,14 +506,14 @@ def _same_constant(a: Node, b: Node) -> bool:
 
 
 def _with_calls(
-    graph: Graph, found: list[_Rolled], last: dict[int, int], simplified: Callable[[Graph], Graph]
+    graph: Graph, repeats: list[_Rolled], last: dict[int, int], simplified: Callable[[Graph], Graph]
 ) -> Graph:
-    """The graph with calls in the place of the copies."""
-    row = found[0].row
+    """The graph with the copies replaced by calls."""
+    row = repeats[0].row
     image: dict[int, Node] = {}
     due: dict[int, tuple[_Rolled, int, list[int], Graph]] = {}  # id of a copy's last node -> the copy
     inside: set[int] = set()
-    for rolled in found:
+    for rolled in repeats:
         outputs = rolled.outputs(last)
         body = simplified(rolled.body(outputs))
         for k in range(rolled.copies):
@@ -527,13 +523,13 @@ def _with_calls(
     for n in graph.nodes:
         if n.id in due:
             rolled, k, outputs, body = due[n.id]
-            call = stretch(body, [image[g[k].id] for g in rolled.given])
+            call = stretch(body, [image[g[k].id] for g in rolled.arguments])
             call.loc = n.loc
             first = rolled.begin + k * rolled.length
-            for j, made in zip(outputs, items(call)):
+            for j, value in zip(outputs, items(call)):
                 old = row[first + j]
-                made.name, made.loc = old.name, old.loc
-                image[old.id] = made
+                value.name, value.loc = old.name, old.loc
+                image[old.id] = value
         if n.id in inside:
             continue
         args = tuple([image[a.id] for a in n.args])

@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
 @cache
 def numpys_blas() -> LibController | None:
-    """The BLAS that NumPy has loaded: OpenBLAS, MKL, BLIS or FlexiBLAS. None for another one (Accelerate), or
-    where threadpoolctl is not installed.
+    """The BLAS that NumPy has loaded: OpenBLAS, MKL, BLIS or FlexiBLAS. None for others (Accelerate), or
+    without threadpoolctl.
     """
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:
         return None
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
-    # SciPy's wheel brings one of its own
-    of_wheel = [
+    # SciPy's wheel bundles another
+    numpys = [
         lib for lib in libraries if os.path.dirname(lib.filepath).endswith(("numpy.libs", "numpy/.dylibs"))
     ]
-    return next(iter(of_wheel or libraries), None)
+    return next(iter(numpys or libraries), None)
 
 
 def limit_blas_threads(n: int) -> bool:
-    """Set the number of threads that NumPy's own BLAS takes for a product, for the whole process.
+    """Set the number of threads of NumPy's BLAS, for the whole process.
 
     n   at least 1
 
-    Returns whether that could be done: not for Apple's Accelerate, nor without threadpoolctl. Where it is
-    False, set OMP_NUM_THREADS before NumPy is imported. set_threads(n) calls this with 1: the pool shares out
-    products.
+    Returns False if that is impossible: for Apple's Accelerate, or without threadpoolctl. Then set
+    OMP_NUM_THREADS before NumPy is imported. set_threads(n) calls this with 1, as the pool splits products
+    itself.
 
         >>> limited = ad.limit_blas_threads(1)
     """
@@ -47,10 +47,10 @@ def limit_blas_threads(n: int) -> bool:
 
 @cache
 def blas_kernels() -> str:
-    """The family of processors whose kernels NumPy's OpenBLAS has loaded, "SkylakeX" or "Haswell" say; empty
+    """The kernels that NumPy's OpenBLAS has loaded, by processor family: "SkylakeX" or "Haswell", say; empty
     for another BLAS.
 
-    OPENBLAS_CORETYPE, set before NumPy is imported, chooses others, which may round products differently.
+    OPENBLAS_CORETYPE, set before NumPy is imported, selects others, which may round products differently.
 
         >>> isinstance(ad.blas_kernels(), str)
         True
