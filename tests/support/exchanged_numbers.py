@@ -1,4 +1,4 @@
-"""Random graphs whose constants are hidden, and a check that other constants give the program that compiling
+"""Random graphs whose constants are exchanged, and a check that other constants give the program that compiling
 them would give.
 
     counts = Counter()
