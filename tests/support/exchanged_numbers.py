@@ -1,4 +1,4 @@
-"""Random graphs whose constants are exchanged, compared with the programs that compiling the others gives.
+"""Random graphs with exchanged constants, compared with the programs that compiling the others gives.
 
 counts = Counter()
 check(seed, counts)        raises Difference; counts["same"] programs were compared, for counts["another"]

@@ -355,7 +355,7 @@ CASES = {
         lambda v: part(put([(tanh(v.p), (0, 2)), (v.p, (2, 4))], (6, 4)), (2, 4), (1, 3)),
         "t1: f32[2,2] = slice(p, index=((0,2,1),(1,3,1)))\nreturn t1",
     ),
-    "assemble: what nobody wrote": (
+    "assemble: elements that are not written": (
         lambda v: v.p + part(put([(tanh(v.p), (0, 2))], (6, 4)), (4, 6), None),
         "return p",
     ),
