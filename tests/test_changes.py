@@ -192,7 +192,7 @@ def test_worker_processes_refuse_a_change(tmp_path):
 
 @pytest.mark.slow
 def test_worker_processes_that_would_compute_something_else_are_refused(monkeypatch):
-    """They import the module anew, in which the number is what is written there."""
+    """They import the module again, with the number as written there."""
     monkeypatch.setitem(jobs.FACTOR, "k", 25.0)
     model = GPT2(CONFIG, layers={"gelu": jobs.scaled})
     with pytest.raises(UserError, match="import own layers anew, and get different ones"):

@@ -75,7 +75,7 @@ def test_killed_at_any_point_of_a_save(saved):
         loaded, state = checkpoint.load(saved)
         assert state["number"] == (2 if "replaced" in calls[:at] else 1)
         assert (loaded["a"] == state["number"]).all()
-    checkpoint.save(saved, arrays(3), {"number": 3})  # what the killed ones left is in nobody's way
+    checkpoint.save(saved, arrays(3), {"number": 3})  # leftovers of killed runs do not matter
     assert checkpoint.load(saved)[1]["number"] == 3 and not list(saved.parent.glob(".*.tmp"))
 
 
@@ -200,7 +200,7 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(small, tmp_path,
 @pytest.mark.slow
 @posix
 def test_a_limit_on_the_size_of_files(small, tmp_path):
-    """The kernel's own refusal, in a process of its own."""
+    """The kernel's own refusal, in a new process."""
     folder = tmp_path / "a"
     assert program.main([*small, "--out", str(folder), "--steps", "2"]) == 0
     before = (folder / runs.LAST).read_bytes()

@@ -58,7 +58,7 @@ def test_most_kinds_of_damage_are_noticed(subject, tmp_path):
 )
 @given(content=st.binary(max_size=300))
 def test_any_bytes(subject, tmp_path, content):
-    """Files that nobody wrote; also behind the first bytes of a sound one, where a magic number may be."""
+    """Random bytes; also behind the first bytes of a sound one, where a magic number may be."""
     need(subject)
     if not (tmp_path / subject.file).exists():
         subject.make(tmp_path)

@@ -138,7 +138,7 @@ def test_a_state_moves_once_a_token():
     model = model_of(layers={"layernorm": Layer("running", running_mean, None, read=counted)})
     decoder = Decoder(model, 2)
     calls.clear()
-    model.generation.programs.clear()  # it compiles anew
+    model.generation.programs.clear()  # it compiles again
     for t in range(4):
         decoder.read(TOKENS[:, t : t + 1])
     assert calls == [t for t in range(4) for _ in range(5)]

@@ -15,7 +15,7 @@ from tests.house import part
 ROOT = house.ROOT
 FILES = house.files()
 
-# Imports inside functions, each with its reason: a circle could hide in one. autodiff has a test of its own.
+# Imports inside functions, each with its reason: a circle could hide in one. autodiff has a separate test.
 NUMPY_LATER = "NumPy reads the number of its threads when it is imported, and what decides on it comes first"
 OPTIONAL = "a package that need not be there"
 PLATFORM = "a module of one operating system"

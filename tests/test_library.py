@@ -76,7 +76,7 @@ def test_every_name_is_documented():
 
 
 def test_the_names_are_there_without_another_import():
-    """In a process of its own: here, other tests have imported everything."""
+    """In a new process: here, other tests have imported everything."""
     code = "import gpt2, sys; [getattr(gpt2, n) for n in gpt2.__all__]; print(gpt2.autodiff.grad(abs)(-2.0))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (run.stdout, run.returncode) == ("-1.0\n", 0), run.stderr

@@ -1,6 +1,6 @@
 """llm.c's files and its program: formats byte by byte, batches, sampling, and ten steps beside PyTorch.
 
-The reference for formats is a writer of its own in this file, which takes transformers' model in PyTorch as
+The reference for formats is a separate writer in this file, which takes transformers' model in PyTorch as
 llm.c's script does. Tests that need it are skipped where the peers are missing.
 """
 

@@ -79,7 +79,7 @@ def test_an_output_that_is_full(prose, tmp_path):
 @posix
 @pytest.mark.parametrize("closed", [(1,), (0, 1), (0, 1, 2)])
 def test_an_output_that_was_closed_from_the_start(prose, tmp_path, closed):
-    """Nobody wants to know; but no file of the run gets the number of standard output."""
+    """Not reported; but no file of the run gets the number of standard output."""
 
     def close():
         for number in closed:

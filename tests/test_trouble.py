@@ -45,9 +45,9 @@ def test_who_asks_for_warnings_gets_them(prose, tmp_path):
 
 HOMELESS = """
 import os, pwd, sys
-def nobody(*_):
+def no_user(*_):
     raise KeyError("getpwuid(): uid not found: 54321")
-pwd.getpwuid = nobody
+pwd.getpwuid = no_user
 from gpt2.train import program
 sys.exit(program.main(sys.argv[1:]))
 """

@@ -164,7 +164,7 @@ def test_evaluate_knows_the_corpora_by_name(monkeypatch):
 
 
 def test_mpiexec_without_parallel_mpi_is_noted(prose, tmp_path, monkeypatch, capsys):
-    """Each process has a run of its own; one that cannot have its folder says so, whatever its rank."""
+    """Each process has a separate run; one that cannot have its folder says so, whatever its rank."""
     monkeypatch.setenv("PMI_SIZE", "3")
     monkeypatch.setenv("PMI_RANK", "1")
     flags = small_run.flags(prose[0], tmp_path / "a")

@@ -38,7 +38,7 @@ def test_a_function_of_tensors_with_two_results_and_integers(torch):
     index = np.array([2, 0])
     g = ad.grad(lambda x: np.sum(f(x, index)[0] * np.array([1.0, 5.0])) + f(x, index)[1])
     np.testing.assert_allclose(g(X), [7.0, 2.0, 3.0])
-    h = ad.grad(lambda x: np.sum(f(x, index)[0]))  # of the other result nothing is asked
+    h = ad.grad(lambda x: np.sum(f(x, index)[0]))  # the other result is not used
     np.testing.assert_allclose(h(X), [1.0, 0.0, 1.0])
 
 

@@ -220,7 +220,7 @@ def test_ratios_are_to_the_fastest_pytorch_of_the_run():
     assert contenders.fastest_peer({"whole": samples["whole"]}) is None
 
 
-def test_nobody_is_compared_with_a_program_of_other_losses(monkeypatch):
+def test_programs_with_other_losses_are_not_compared(monkeypatch):
     """torch.compile held to AVX2 has lost its losses: what it takes for that is no measure."""
     seconds = {"torch-tuned": 2.0, "torch-compile-tuned": 1.0, "whole": 1.5}
 
@@ -288,7 +288,7 @@ SPEAKS = """#!{python}
 import time
 for step in range(41):
     if step == 20:
-        time.sleep(600)  # writes a sample: nobody waits for that
+        time.sleep(600)  # writes a sample, which is not waited for
     time.sleep(0.01)
     print(f"step {{step}}: train loss 4.0 (took {{10.0 + step}} ms)")
 """
@@ -307,7 +307,7 @@ def test_the_lines_of_llm_c_come_as_it_writes_them(monkeypatch, tmp_path):
         assert training.times == [0.010, 0.011]
         first, *rest = training.block(3)
         assert rest == [0.013, 0.014] and first < 5
-        assert len(training.block(20)) == 20  # over the end of its run, from where it starts anew
+        assert len(training.block(20)) == 20  # over the end of its run, then from the beginning
     finally:
         training.close()
     assert not training.folder.exists()
@@ -336,7 +336,7 @@ def test_a_turn_of_long_steps_counts_one():
 # ---- Elementwise backends ----------------------------------------------------------------------------------
 
 
-def test_the_engines_compiled_contenders_are_told_the_backend():
+def test_the_engines_compiled_contenders_get_the_backend():
     """By step and by layers; the others do not know the word."""
     text = {}
     for name in contenders.CONTENDERS:
@@ -387,7 +387,7 @@ def test_the_engine_compiles_for_the_backend(backends, variant):
         backends.clear()
 
 
-def test_the_engines_processes_are_told_the_backend(monkeypatch):
+def test_the_engines_processes_get_the_backend(monkeypatch):
     text = {}
 
     def team(model, optimizer, size, **options):
@@ -398,7 +398,7 @@ def test_the_engines_processes_are_told_the_backend(monkeypatch):
     assert text == {"backward": "whole", "elementwise": "numexpr"}
 
 
-def test_a_backend_that_is_not_installed_is_said_before_anything_is_measured(monkeypatch):
+def test_a_missing_backend_is_reported_before_measuring(monkeypatch):
     monkeypatch.setattr(numexpr, "load", numexpr.load.__wrapped__)  # forgets that it was found before
     monkeypatch.setitem(sys.modules, "numexpr", None)
     with pytest.raises(ArgumentTypeError, match="numexpr is not installed; install it, or choose"):
@@ -440,7 +440,7 @@ def test_gradients_that_differ_do_not_count():
     assert "late" in layers.disagreeing(facts)
 
 
-def test_a_peer_that_is_not_installed_is_said_to_be_missing(monkeypatch):
+def test_a_missing_peer_is_reported(monkeypatch):
     ghost = contenders.Contender("Ghost", "bench.peers.pytorch", "", "no_such_package")
     monkeypatch.setitem(contenders.CONTENDERS, "ghost", ghost)
     with turns.Contest(["ghost"], 1, None) as contest:

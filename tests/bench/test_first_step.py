@@ -11,7 +11,7 @@ from bench.harness.first_process import PARTS
 from gpt2.model import GPT2Config
 
 
-def test_a_first_step_is_told_part_by_part(monkeypatch, capsys):
+def test_a_first_step_is_reported_part_by_part(monkeypatch, capsys):
     times = iter(range(100))
     monkeypatch.setattr(first_step, "measure", lambda *given: {part: next(times) / 8 for part in PARTS})
     assert not first_step.main(["--size", "4x128-B12T64", "--runs", "2", "--threads", "1"])
@@ -31,7 +31,7 @@ def test_a_process_tells_its_first_step(monkeypatch, tmp_path):
     assert sum(parts) == pytest.approx(seconds["all"], abs=1e-3)
 
 
-def test_a_step_is_told_statement_by_statement(monkeypatch):
+def test_a_step_is_reported_statement_by_statement(monkeypatch):
     monkeypatch.setattr(rates, "sgemm_peak", lambda threads: 1e11)
     monkeypatch.setattr(rates, "copy_bandwidth", lambda threads: 1e10)
     size = sizes.Size("tiny", GPT2Config(512, 64, 3, 2, 32), 4, 64)

@@ -107,7 +107,7 @@ def test_threads_are_put_back():
         (Sample([0.9996, 1.0004]), "x", "1.00 [1.00 1.00]"),
     ],
 )
-def test_numbers_are_told_with_three_digits(cell, unit, text):
+def test_numbers_are_shown_with_three_digits(cell, unit, text):
     assert numbers.cell_text(cell, unit) == text
 
 

@@ -91,7 +91,7 @@ def test_any_text_is_split_and_encoded_whole(prose, tmp_path, tokenizer):
     assert len(train) == int(0.9 * len(text))
 
 
-def test_token_files_are_made_once_and_anew_when_the_text_changes(prose):
+def test_token_files_are_made_once_and_again_when_the_text_changes(prose):
     path, text = prose
     first = corpora.prepare(str(path), "byte")
     written = first.train.stat().st_mtime_ns

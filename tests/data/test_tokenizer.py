@@ -19,7 +19,7 @@ TEXT = "the cat sat on the mat; that cat, the fat cat, sat there.\nnaïve 日本
 
 
 def plain_bpe(text, size):
-    """Byte-pair encoding by its definition: count all pairs anew for every merge."""
+    """Byte-pair encoding by its definition: count all pairs again for every merge."""
     words = [[bytes([b]) for b in piece.encode()] for piece in regex.findall(tokenizer.GPT2_PIECES, text)]
     ranks = [bytes([b]) for b in range(256)]
     while len(ranks) < size:

@@ -17,7 +17,7 @@ processes of their own, with nothing changed in them. The last runs share their 
 
 import os
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # first of all: a fork does not take threads along
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy: threads do not survive a fork
 
 import argparse
 import json
@@ -82,12 +82,12 @@ KINDS = {
 FILES = {runs.SETTINGS, runs.TOKENIZER, runs.METRICS, runs.LAST, runs.BEST}
 MOST = 10  # kills of one run, before it is left to finish
 OWN = 10  # one process of so many is not forked
-CALLS = 400  # of what a run asks of the disk; a checkpoint takes some fifty
+CALLS = 400  # counted disk calls of a run; a checkpoint takes some fifty
 LIMIT = 120.0  # seconds until a process counts as hanging
 
 
 class Wrong(Exception):
-    """What this script is looking for."""
+    """A lost or damaged checkpoint, or a run that ends differently."""
 
 
 # ---- One process -------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def tell_saves(path):
 
 
 def start(argv, log):
-    """The same in a process of its own, unchanged."""
+    """Start train.py in a new process, without faults."""
     with open(log, "ab") as out:
         return subprocess.Popen(
             [sys.executable, str(ROOT / "train.py"), *argv],
@@ -141,7 +141,7 @@ def start(argv, log):
 
 def wait(child, seconds):
     """The child's status once it ends, or None after so many seconds. Counted in short waits: time in which
-    this process and its child are both suspended does not make the child a hanging one."""
+    this process and its child are both suspended does not count as hanging."""
     for _ in range(max(1, int(seconds / 0.002))):
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -164,7 +164,7 @@ def finish(child, log):
 
 
 def command(folder, settings):
-    """How a user would go on with what is in the folder."""
+    """The command by which a user would continue with the folder."""
     if (folder / runs.LAST).exists():
         return ["--resume", str(folder)]
     return [*settings, "--out", str(folder), "--overwrite"]
@@ -220,7 +220,7 @@ def check(folder, saved):
 
 
 def same(one, other):
-    """Whether two runs ended alike, to the last bit; else Wrong says where they differ."""
+    """Raise Wrong unless two runs ended with the same bits."""
     for name in (runs.LAST, runs.BEST):
         (a, state_a), (b, state_b) = checkpoint.load(one / name), checkpoint.load(other / name)
         if list(a) != list(b) or any(a[key].tobytes() != b[key].tobytes() for key in a):
@@ -244,7 +244,7 @@ def lines(folder):
 
 
 def full_disk(place, settings, whole):
-    """A run on a disk with room for one checkpoint and a half. Returns what came of it, in words."""
+    """A run on a disk with room for one checkpoint and a half. Returns a description of the outcome."""
     disk = place / "disk"
     disk.mkdir()
     size = int(1.6 * (whole / runs.LAST).stat().st_size) + (whole / runs.BEST).stat().st_size
@@ -296,7 +296,7 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="keep the folder of the runs")
     args = parser.parse_args(argv)
-    flops.matmul_peak = lambda dtype: flops.Peak(1e11)  # not what this is about
+    flops.matmul_peak = lambda dtype: flops.Peak(1e11)  # speed is not checked here
     place = Path(tempfile.mkdtemp(prefix="gpt2-crashes-"))
     os.environ["GPT2_CACHE_DIR"], os.environ["GPT2_OFFLINE"] = str(place / "cache"), "1"
     text = place / "text.txt"

@@ -147,12 +147,12 @@ def resident():
         try:
             pages += int(Path(f"/proc/{process}/statm").read_text().split()[1])
         except (OSError, IndexError):
-            pass  # it has just ended
+            pass  # the process has just ended
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def possessions():
-    """What a process could leave behind, kind by kind."""
+    """Counts of what a process could leak, by kind."""
     names = {
         "threads": {thread.name for thread in threading.enumerate()},
         "system threads": len(os.listdir("/proc/self/task")),
@@ -169,7 +169,7 @@ def possessions():
 
 
 class Watch(Reporter):
-    """Notes time and memory, in place of the line that shows them.
+    """Records time and memory, in place of the status line.
 
     pairs   (seconds of a step, seconds of the reference's right after it), of every other step
     memory  (step, bytes), of every tenth
@@ -254,7 +254,7 @@ def main(argv=None):
         text = Path(place, "text.txt")
         text.write_text(TEXT)
         with Reference(text) as reference:
-            # What there is once in a process: a pool of threads, imports, programs of the compiler
+            # What exists once per process: the thread pool, imports, the compiler's programs
             often = ["--eval-every", "5", "--sample-every", "5", "--save-every", "5"]
             run(Path(place, "warm"), text, 20, [*more, *often], reference)
             before = possessions()

@@ -1,11 +1,11 @@
-"""Derived functions without end: what 100,000 of them leave behind in a process, which should be nothing.
+"""Whether a process that makes 100,000 derived functions leaks.
 
     python -m tests.long.requests                      each kind of function, some twenty minutes
     python -m tests.long.requests --count 2000 code    one of the kinds, fewer of them
     python -m tests.long.requests --seconds 3600 service    one for an hour
 
     numbers   the code of a request is always the same, and a number in it another one each time
-    code      each request brings code of its own, as a service does that is sent formulas
+    code      each request brings new code, as in a service that receives formulas
     shapes    each request has arrays of another length
     programs  each request computes something else
     service   one derived function, whose world changes from request to request
@@ -100,7 +100,7 @@ def resident() -> float:
 
 
 def left_behind() -> dict[str, int]:
-    """What there is of each thing that requests could leave behind."""
+    """Counts of everything that requests could leave behind."""
     gc.collect()
     remembered = (bytecode.reads.known, bytecode.catches.known, source_lines._sites, world.OWN_CODE)
     return {

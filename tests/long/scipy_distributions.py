@@ -237,7 +237,7 @@ def methods_of(name: str) -> list[str]:
     return ["logpmf", "pmf", *(("cdf", "logcdf", "sf", "logsf") if name == "poisson" else ())]
 
 
-# ---- What is expected ------------------------------------------------------------------------------------
+# ---- Expected values -------------------------------------------------------------------------------------
 
 
 def near_edge(law: Law, x, loc, scale) -> list:
@@ -318,7 +318,7 @@ def changed(values, k: int, v) -> list:
 
 
 def limit(values: list) -> float | None:
-    """The number that these come to, the last of which is nearest to the point. None: it cannot be said."""
+    """The limit of these numbers, the last of which is nearest to the point; None if it is unclear."""
     if any(v is None for v in values):
         return None
     last = values[-1]

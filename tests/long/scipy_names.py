@@ -89,7 +89,7 @@ def ufuncs() -> dict:
     """The rows of scipy.special, with the arguments of their own tests; one without a derivative is held."""
     found = {}
     for ufunc, op in special.OP_OF.items():
-        if ufunc.__name__ == "gammasgn":  # constant but for its steps: its differences are rounding
+        if ufunc.__name__ == "gammasgn":  # piecewise constant: its differences are rounding
             continue
         partials, domain = special.PARTIALS[op.removeprefix(special.PREFIX)]
         n, rng = ufunc.nin, np.random.default_rng(3)
@@ -182,7 +182,7 @@ CHECKS: dict[str, Callable] = {
 
 
 def total(f: Callable) -> Callable:
-    """The sum of squares of what f gives."""
+    """The sum of squares of f's results."""
     return lambda *args: sum(np.sum(np.sin(leaf) * 1.0) for leaf in ad.tree.leaves(f(*args)))
 
 

@@ -1,4 +1,4 @@
-"""Runs a check on one seed after another, for so many seconds: what alike.py and blocks.py have in common."""
+"""Runs a check on one seed after another for some seconds; used by alike.py and blocks.py."""
 
 import argparse
 import time

@@ -1,6 +1,6 @@
 """The tests with the oldest versions that pyproject.toml allows, or with the newest that there are.
 
-python -m tests.long.versions oldest         a virtual environment of its own, a few minutes
+python -m tests.long.versions oldest         in a new virtual environment, a few minutes
 python -m tests.long.versions newest
 python -m tests.long.versions audit          known vulnerabilities in the newest; pip-audit has to reach
                                              its data, and what it could not look up counts as a failure

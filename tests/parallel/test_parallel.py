@@ -1,4 +1,4 @@
-"""Groups, teams of workers, and what becomes of them when something goes wrong."""
+"""Groups, teams of workers, and how they end when something fails."""
 
 import errno
 import os
@@ -134,7 +134,7 @@ def test_a_group_of_processes(size):
         results = workers.call(jobs.words_in_a_worker)
     check_words(results, size)
     before, after = zip(*(result["times"] for result in results))
-    assert min(after) >= max(before)  # nobody left the barrier before the last one had come
+    assert min(after) >= max(before)  # no worker left the barrier before the last one arrived
 
 
 def test_shares_cover_the_batch_and_differ_by_one_at_most():
@@ -553,7 +553,7 @@ def mpi_command(command):
 
 
 def start_training(command):
-    """A run in a process group of its own, once it has saved: (process, the workers' ids)."""
+    """A run in a new process group, once it has saved: (process, the workers' ids)."""
     run = subprocess.Popen(
         [sys.executable, str(ROOT / "train.py"), *command],
         text=True,
@@ -721,7 +721,7 @@ def test_an_mpi_rank_that_fails_ends_the_job(how, text):
     assert text in done.stderr
 
 
-def test_a_mistake_that_all_mpi_ranks_find_is_told_once(mpi_command):
+def test_an_error_on_all_mpi_ranks_is_reported_once(mpi_command):
     done = mpiexec(2, ROOT / "train.py", *mpi_command, "--batch-size", "5")
     assert done.returncode == 2
     assert done.stderr.count("mpiexec -n 2: a batch of 5 sequences cannot be cut into 2 equal shares") == 1
@@ -729,7 +729,7 @@ def test_a_mistake_that_all_mpi_ranks_find_is_told_once(mpi_command):
 
 
 def start_mpi(*arguments):
-    """A job of two ranks in a process group of its own."""
+    """A job of two ranks in a new process group."""
     pytest.importorskip("mpi4py")
     words = [Path(sys.executable).with_name("mpiexec"), "-n", "2", sys.executable, *arguments]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)

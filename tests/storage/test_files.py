@@ -72,11 +72,11 @@ def temporary(folder, host=files.HOST, number=1):
 def test_the_next_write_sweeps_what_killed_processes_left_and_nothing_else(tmp_path):
     left, elsewhere, idle = temporary(tmp_path), temporary(tmp_path, "0" * 8), temporary(tmp_path, "1" * 8)
     os.utime(idle, (0, 0))
-    spared = [tmp_path / name for name in (".gpt2-notes.tmp", "a.tmp", ".a.0123abcd", f"x{left.name}")]
-    for path in spared:
+    kept = [tmp_path / name for name in (".gpt2-notes.tmp", "a.tmp", ".a.0123abcd", f"x{left.name}")]
+    for path in kept:
         path.touch()
     files.write_atomically(tmp_path / "file", b"new")
-    assert {*tmp_path.iterdir()} == {*spared, elsewhere, tmp_path / "file"}
+    assert {*tmp_path.iterdir()} == {*kept, elsewhere, tmp_path / "file"}
 
 
 WRITES = """

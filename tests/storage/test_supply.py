@@ -81,7 +81,7 @@ def test_a_proxy_that_is_not_there_is_named(tmp_path, monkeypatch):
     assert f"through the proxy 127.0.0.1:{port} (" in refused(tmp_path)
 
 
-def test_a_proxy_that_is_not_asked_is_not_named(tmp_path, monkeypatch):
+def test_an_unused_proxy_is_not_named(tmp_path, monkeypatch):
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "example.invalid")
     monkeypatch.setattr(download.urllib.request, "urlopen", lambda url, timeout: io.BytesIO(b"other"))

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-KEYS = {"Enter": (13, "\r"), " ": (32, " ")}  # what types a character; others have a name alone
+KEYS = {"Enter": (13, "\r"), " ": (32, " ")}  # keys that type a character; others have a name only
 SECONDS = 60  # for one answer
 
 
@@ -116,7 +116,7 @@ class Browser:
         return result["result"].get("value")
 
     def press(self, key):
-        """A key, pressed and let go."""
+        """Press and release a key."""
         code, text = KEYS.get(key, (0, ""))
         of = {"key": key, "code": key, "windowsVirtualKeyCode": code or CODES.get(key, 0)}
         self.call("Input.dispatchKeyEvent", type="keyDown", **of, **({"text": text} if text else {}))

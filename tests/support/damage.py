@@ -7,7 +7,7 @@
     spoil(content, draw)                       the bytes with something wrong in them; draw is a random.Random
     outcome(subject, folder, spoilt)           what reading that comes to: Outcome
 
-Reading a spoilt file may succeed, where nobody could know, or raise UserError in one line. All else is a
+Reading a spoilt file may succeed, where no check could tell, or raise UserError in one line. All else is a
 surprise: another exception, a warning, a second line, more memory than the file's size allows, or no end.
 """
 
@@ -42,10 +42,10 @@ CONFIG = GPT2Config(vocab_size=257, block_size=8, n_layer=2, n_head=2, n_embd=4)
 # A file may be read into some 60 times its size: "[]," is three bytes, an empty list 56 and its place in
 # another one 8. What a tokenizer of 256 bytes and a model of this CONFIG take comes on top.
 TIMES, ON_TOP = 64, 1 << 20
-SECONDS = 10.0  # of the processor, without an end
+SECONDS = 10.0  # of processor time before reading counts as endless
 
 
-# ---- What there is to read -------------------------------------------------------------------------------
+# ---- Kinds of files --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def sign(content):
     return content[: found.start(1)] + digest + content[found.end(1) :]
 
 
-# ---- What can be wrong -----------------------------------------------------------------------------------
+# ---- Kinds of damage -------------------------------------------------------------------------------------
 
 NUMBERS = [
     0,
@@ -509,7 +509,7 @@ WAYS = (
 )
 
 
-# ---- What comes of it --------------------------------------------------------------------------------------
+# ---- Outcomes ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -575,7 +575,7 @@ def _once(subject, folder, content, sound):
         kind, text = "refused", str(error)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # tiktoken's panics are no Exception
+    except BaseException as error:  # tiktoken's panics are not of class Exception
         kind, text = "surprise", f"{type(error).__name__}: {error}"
     finally:
         peak = tracemalloc.get_traced_memory()[1]

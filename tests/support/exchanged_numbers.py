@@ -1,9 +1,8 @@
-"""Random graphs whose constants are hidden, and a check that other constants give the program that compiling
-them would give.
+"""Random graphs with exchanged constants, compared with the programs that compiling the others gives.
 
-    counts = Counter()
-    check(seed, counts)        raises Difference; counts["same"] programs were compared, for counts["another"]
-                               there is another program, and counts["refused"] graphs need their constants
+counts = Counter()
+check(seed, counts)        raises Difference; counts["same"] programs were compared, for counts["another"]
+                           there is another program, and counts["refused"] graphs need their constants
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def kill():
 
 
 class Faults:
-    """Calls `act` at call number `at`, counted from 1; with at=0 only counts. calls is what was asked."""
+    """Calls `act` at call number `at`, counted from 1; with at=0 only counts. calls: their names."""
 
     def __init__(self, at=0, act=full):
         self.at, self.act = at, act
@@ -42,8 +42,8 @@ class Faults:
         del files.open
         files.os = os
 
-    def happens(self, what):
-        self.calls.append(what)
+    def happens(self, name):
+        self.calls.append(name)
         return len(self.calls) == self.at
 
     def _open(self, path, mode, **options):
@@ -53,7 +53,7 @@ class Faults:
 
 
 class _Os:
-    """The module os, but for what is counted."""
+    """The module os, with the counted functions replaced."""
 
     def __init__(self, faults):
         self.faults = faults

@@ -1,4 +1,4 @@
-"""More rows for the table in numpy_calls.py: what is asked for with options, orders and weights."""
+"""More rows for the table in numpy_calls.py: calls with options, orders and weights."""
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def by_name(name, factor=1.0):
     return [(lambda x: getattr(np.emath, name)(x * factor), A)]
 
 
-# What NumPy composes of its own functions, with options that few ask for
+# What NumPy composes of its own functions, with rarely used options
 COMPOSED = {
     "np.cov": [
         (lambda x: np.cov(x, fweights=[1, 2, 1, 3]), A),

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Names of derivative columns in a row of the table
 RULES = ("partials", "transpose", "jvp", "vjp_rule", "jvp_rule")
-# Calls that move no numbers: taking them away is no slip of mathematics
+# Calls that move no numbers: removing them is not a mathematical mistake
 PLUMBING = {
     "tuple",
     "list",
@@ -44,7 +44,7 @@ PLUMBING = {
     "max",
     "getattr",
 }
-# Keywords that a person forgets
+# Keywords that are easily forgotten
 FORGOTTEN = {"keepdims", "axis", "reverse", "axes"}
 FLIPPED = {
     ast.Lt: ast.GtE,
@@ -60,7 +60,7 @@ FLIPPED = {
 }
 EXCHANGED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
 
-# What computes nothing, or refuses
+# Statements that compute nothing, or raise
 SKIPPED = (
     ast.Raise,
     ast.JoinedStr,
@@ -164,7 +164,7 @@ def source(module: str) -> Source:
     return _sources[module]
 
 
-# ---- Where mistakes are put ------------------------------------------------------------------------------
+# ---- Where mistakes are planted --------------------------------------------------------------------------
 
 LAYERS = ("encoder", "layernorm", "matmul", "attention", "gelu", "residual", "crossentropy")
 MODEL = ("backward_pass", "_loss_backward", "block_backward", "through", "_announce", "backward")
@@ -241,7 +241,7 @@ def _names(code) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
-# ---- What mistakes ---------------------------------------------------------------------------------------
+# ---- The edits ------------------------------------------------------------------------------------------
 
 
 def mutants_of(s: Source, function: ast.AST, tests: frozenset) -> list[Mutant]:
@@ -307,7 +307,7 @@ def _get(node, name, i):
 
 
 def edits(node, function) -> Iterator[ast.AST]:
-    """What may stand instead of a node."""
+    """Replacements of a node."""
     kind = type(node)
     if kind is ast.BinOp:
         yield from _binary(node)
@@ -403,7 +403,7 @@ def _results(value):
         yield ast.Tuple([value.elts[1], value.elts[0], *value.elts[2:]], ast.Load())
 
 
-# ---- Putting one in --------------------------------------------------------------------------------------
+# ---- Planting one ----------------------------------------------------------------------------------------
 
 
 class Unplantable(Exception):

@@ -1,4 +1,4 @@
-"""Does a gradient test notice? For each mutant the tests of what it touches, the quickest first."""
+"""The gradient tests that a mutant has to fail: those of the code it touches, quickest first."""
 
 import functools
 import itertools
@@ -193,7 +193,7 @@ def _frozen_gradient(kind):
 
 
 def own_block_holds():
-    """The gradient through a block of one's own, derived block by block, is that of the whole program."""
+    """The gradient through a user-defined block, derived block by block, is that of the whole program."""
     tokens, targets = test_own.batch()
     model = test_own.model_of(compile=False, **test_own.own("swiglu"))
     model.forward(tokens, targets)

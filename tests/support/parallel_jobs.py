@@ -101,11 +101,11 @@ def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=
         return arrays, np.array(words)
 
 
-# ---- Misfortunes, each of worker 1 -------------------------------------------------------------------------
+# ---- Failures, each of worker 1 ----------------------------------------------------------------------------
 
 
 def fail(worker, how):
-    """Worker 1 comes to grief while the others wait for it."""
+    """Worker 1 fails while the others wait for it."""
     if worker.rank == 1:
         MISFORTUNES[how]()
     worker.group.barrier()
@@ -135,7 +135,7 @@ MISFORTUNES = {
 
 
 def stop_yourself(worker):
-    """Stand still right after the answer."""
+    """Stop this process right after the answer."""
     if worker.rank == 1:
         import threading
 
@@ -219,5 +219,5 @@ FACTOR = {"k": 1.0}
 
 
 def scaled(inp):
-    """A layer that reads what may change."""
+    """A layer that reads a global variable."""
     return inp * FACTOR["k"]

@@ -1,4 +1,4 @@
-"""What a call allocates at its highest."""
+"""Peak memory of a call."""
 
 import tracemalloc
 

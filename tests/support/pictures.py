@@ -1,4 +1,4 @@
-"""What a picture says: the words and hints of an SVG."""
+"""The texts and tooltips of an SVG."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -18,7 +18,7 @@ def words(text):
 
 
 def said(text):
-    """Its words alone: where they stand hangs on the fonts of the machine that draws."""
+    """Its texts without positions, which depend on the fonts of the machine."""
     return [word for word, *_ in words(text)]
 
 

@@ -40,7 +40,7 @@ setup np k class lambda rows rows_2 x0_block x1_rows result matmul Fused text nu
 
 def with_odd_names(rng: np.random.Generator, graph: Graph) -> Graph:
     """The graph itself; one value in ten is now called by a name that clashes with one of emitted code."""
-    naming = rng.spawn(1)[0]  # of its own: what a seed computes stays the same
+    naming = rng.spawn(1)[0]  # a separate generator: each seed keeps its program
     for n in graph.nodes:
         if naming.random() < 0.1:
             n.name = naming.choice(ODD_NAMES).item()

@@ -278,7 +278,7 @@ class Writer:
 
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
-        self.naming = np.random.default_rng((seed, 1))  # of its own: what a seed computes stays the same
+        self.naming = np.random.default_rng((seed, 1))  # a separate generator: each seed keeps its program
         names = self.naming.permutation(ODD_ARGUMENTS).tolist() if self.naming.random() < 0.25 else "xyz"
         count = int(self.rng.integers(1, 4))
         self.arguments = {name: self.draw(SHAPES[self.rng.integers(len(SHAPES))]) for name in names[:count]}
@@ -428,7 +428,7 @@ class Difference(AssertionError):
 
 @dataclass
 class Report:
-    """What a check could not settle: differences near a kink say nothing."""
+    """Counts of what a check could not decide: near a kink, differences say nothing."""
 
     undecided: int = 0
     stages: list = field(default_factory=list)

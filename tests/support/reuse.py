@@ -6,7 +6,7 @@ from gpt2 import autodiff as ad
 
 
 def recordings(f):
-    """f, and how many times it was run."""
+    """(f with a counter, function that returns how often it ran)."""
     count = [0]
 
     @functools.wraps(f)

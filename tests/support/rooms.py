@@ -29,7 +29,7 @@ def rooms_entered(call, package=AUTODIFF):
         if event == "call" and not loading and code.co_filename.startswith(home):
             found[Path(code.co_filename).relative_to(package).parts[0].removesuffix(".py")] += 1
 
-    before = sys.gettrace()  # the profiler's own hook is the compiler's, while it watches a function
+    before = sys.gettrace()  # sys.setprofile belongs to the compiler while it watches a function
     sys.settrace(hook)
     try:
         call()

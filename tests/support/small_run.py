@@ -1,4 +1,4 @@
-"""A run that takes a second, in this process or in one of its own: what several test files do things to."""
+"""A run that takes a second, in this process or in a new one; used by several test files."""
 
 import os
 import subprocess
@@ -19,12 +19,12 @@ def flags(data, out, *more):
 
 
 def command(*arguments):
-    """train.py in a process of its own."""
+    """train.py in a new process."""
     return [sys.executable, str(ROOT / "train.py"), *map(str, arguments)]
 
 
 def environment(**more):
-    """That of a process of its own, which takes one thread."""
+    """Environment variables of a new process, which uses one thread."""
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **more}
 
 

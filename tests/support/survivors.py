@@ -1,9 +1,9 @@
-"""Mistakes that change no gradient, and why. Each line of the table is a judgement made by a person."""
+"""Mistakes that change no gradient, and why. Each row of the table was judged by hand."""
 
 EITHER_SIGN = "the same axis, counted from the other end"
 ANY_MINUS = "NumPy takes any negative length in reshape as the one to be worked out"
 SYMMETRIC = "the order of the operands does not matter here"
-SHORTCUT = "a shorter way to the same numbers: fewer operations, or none for what nobody asked for"
+SHORTCUT = "a shorter way to the same numbers: fewer operations, or none if it is not needed"
 UNUSED = "what stands there is multiplied by zero, or masked, or never read"
 SAME_SHAPE = "only shape and dtype are read, and those are the same"
 ITSELF = "the table turns an array or a number into a constant by itself"

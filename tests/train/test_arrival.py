@@ -30,7 +30,7 @@ LAYERS = {"gelu": gelu}
 
 
 def values(folder: Path) -> Settings:
-    """A value of its own for each setting, none the default."""
+    """A different value for each setting, none the default."""
     text = folder / "text.txt"
     text.write_text("The quick brown fox, 1,000 of them.\n" * 60)
     (folder / "mine.py").write_text(LAYER)

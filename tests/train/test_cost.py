@@ -104,7 +104,7 @@ def test_a_step_that_memory_cannot_hold_is_refused(monkeypatch, tmp_path):
     [
         ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 2, 4),
         ({"PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}, 4, 16),
-        ({"SLURM_NTASKS_PER_NODE": "8"}, 0, 0),  # room for so many ranks, of a job of nobody knows how many
+        ({"SLURM_NTASKS_PER_NODE": "8"}, 0, 0),  # room for so many ranks, of a job of unknown size
         ({"SLURM_NTASKS_PER_NODE": "8", "PMI_SIZE": "2"}, 0, 0),
         ({}, 0, 0),
     ],

@@ -169,10 +169,10 @@ def test_a_process_that_ends_while_it_measures_is_no_measurement(monkeypatch, fo
     monkeypatch.setattr(kernels.time, "perf_counter", lambda: Pretended.now)
     assert measured({}, 100) is None
 
-    def nobody(model, price):
+    def unexpected(model, price):
         raise BlockingIOError("no more processes")
 
-    monkeypatch.setattr(kernels, "measured", nobody)
+    monkeypatch.setattr(kernels, "measured", unexpected)
     assert fastest(LONG) == Kernels(OWN)
     found({"Haswell": 0.9})
     assert fastest(LONG).name == "Haswell"
@@ -189,7 +189,7 @@ def test_each_product_counts_at_its_best(monkeypatch):
     assert timing.process.returncode is not None
 
 
-def test_kernels_that_nobody_has_take_no_time():
+def test_kernels_that_are_not_installed_take_no_time():
     with Timing("Nobody's", TINY) as timing:
         timing.round(None)
         assert timing.seconds == 0.0

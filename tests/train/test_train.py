@@ -196,7 +196,7 @@ def test_a_run_that_died_goes_on_bit_for_bit(whole, small, tmp_path, monkeypatch
     assert_same(whole, folder)
 
 
-def test_a_spike_is_told_and_kept_the_same_after_a_resume(small, tmp_path, monkeypatch, capsys):
+def test_a_spike_is_reported_and_is_the_same_after_a_resume(small, tmp_path, monkeypatch, capsys):
     """The loss of step 19 is made to jump; the run that dies just before goes on from step 16."""
     train_step = Run.train_step
 
@@ -226,7 +226,7 @@ def test_a_spike_is_told_and_kept_the_same_after_a_resume(small, tmp_path, monke
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_kill_9_and_resume(small, tmp_path):
-    """The real thing: a process of its own, killed without warning, at a moment that the clock decides."""
+    """A separate process, killed without warning at a random moment."""
     whole, folder = tmp_path / "whole", tmp_path / "killed"
     # far more steps than it can do before it is killed; a way that is measured may come out otherwise
     small = [*small, "--steps", "400", "--backward", "manual", "--parallel", "none"]
@@ -445,7 +445,7 @@ def test_the_flag_detect_anomaly_names_the_line(small, tmp_path, monkeypatch, ca
 
 @pytest.mark.slow
 def test_threads_are_set_before_numpy_starts(small):
-    """In a process of its own: as a number of threads is set, NumPy must not be there yet."""
+    """In a new process: the number of threads is set before NumPy is imported."""
     script = """
 import sys, os
 from gpt2.train import program

@@ -107,7 +107,7 @@ def test_a_break_saves_and_the_run_goes_on(settings, tmp_path):
         next(steps(again, resume=True))
 
 
-def test_a_reporter_is_told(settings):
+def test_a_reporter_is_called(settings):
     class Notes(Reporter):
         def __init__(self):
             self.told = []

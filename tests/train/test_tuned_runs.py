@@ -149,7 +149,7 @@ def test_a_run_from_nothing_keeps_everything(prose, tmp_path):
     assert arrays["params.wte"].shape == (256, 16) and "base" not in state
     assert arrays["adamw.m.qkvw"].shape == (1, 48, 16) and "adamw.m.wte" not in arrays
     assert train("--resume", tmp_path / "run", "--steps", 8) == 0
-    # what was trained of it is nobody's business who begins anew from it
+    # a run that starts from it need not know which parts were trained
     gpt2.save(gpt2.load(tmp_path / "run"), tmp_path / "x.safetensors")
     assert gpt2.load(tmp_path / "x.safetensors").description.trained.everything
 

@@ -1,4 +1,4 @@
-"""check_grads and check_backward: they pass what is right, and say what is wrong."""
+"""check_grads and check_backward: they pass correct backwards, and describe errors."""
 
 import numpy as np
 import pytest

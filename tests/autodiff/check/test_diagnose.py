@@ -1,4 +1,4 @@
-"""likely_cause: typical mistakes in a hand-written backward, each recognised as what it is."""
+"""likely_cause: typical mistakes in a hand-written backward, each recognised."""
 
 import re
 
@@ -110,7 +110,7 @@ def test_what_is_like_nothing_known_gets_no_cause():
 
 
 def test_a_cell_of_a_notebook_is_called_so():
-    """ipykernel compiles a cell under the name of a file that nobody knows."""
+    """ipykernel compiles a cell under the name of a file that does not exist."""
     names = {"np": np}
     exec(compile("def cubed(x):\n    return np.sin(x**3 + x)", "/tmp/ipykernel_7/123.py", "exec"), names)
     with pytest.raises(ad.BackwardMismatch, match=r"factor 3 .*\(the gradient of notebook cell:2\)"):

@@ -26,7 +26,7 @@ SHAPES = {
 }
 
 
-# ---- What a student wrote: the textbook's formulas -------------------------------------------------------
+# ---- Correct backwards: the textbook's formulas -------------------------------------------------------
 
 
 def layernorm(dout, saved):
@@ -97,7 +97,7 @@ def attention(dout, saved, *, num_heads):
     return (parts.transpose(1, 3, 0, 2, 4).reshape(b, t, c3),)
 
 
-# ---- What goes wrong -------------------------------------------------------------------------------------
+# ---- The mistakes ----------------------------------------------------------------------------------------
 
 # (layer, the right text, the wrong one, what has to be said)
 # ruff: noqa: E501
@@ -176,7 +176,7 @@ def case(name):
 
 
 def complaint(name, backward):
-    """What check_backward says, or None."""
+    """check_backward's message, or None."""
     try:
         ad.check_backward(LAYERS[name].forward, backward, [case(name)])
     except ad.BackwardMismatch as error:

@@ -1,4 +1,4 @@
-"""gpt2.autodiff.compat.autograd: autograd's names mean what they mean with autograd."""
+"""gpt2.autodiff.compat.autograd: its names behave as in autograd."""
 
 import math
 import subprocess
@@ -166,7 +166,7 @@ def test_a_result_that_hangs_on_nothing_is_zero_with_a_warning():
 
 
 def test_a_function_that_is_no_primitive_takes_no_rule():
-    """As with autograd, where such a rule is never asked."""
+    """As in autograd, where such a rule is never called."""
 
     def square(x):
         return x**2
@@ -318,7 +318,7 @@ def test_forward_rules():
 
 
 def test_a_primitive_with_rules_of_both_modes_uses_each_in_its_own():
-    """Neither could be turned round: they call what cannot be recorded."""
+    """Neither can be transposed: they call functions that cannot be recorded."""
     plain = numpy.vectorize(lambda v: 2.0 * float(v))
 
     @primitive
@@ -486,7 +486,7 @@ def test_convolve_is_autograds(mode):
 
 
 def test_rules_for_functions_of_numpy_and_scipy():
-    """In a process of its own, where nothing was recorded before."""
+    """In a new process, where nothing was recorded before."""
     pytest.importorskip("scipy")
     code = """
 import numpy

@@ -79,7 +79,7 @@ def test_many_examples_are_many_calls():
 
 
 @pytest.mark.parametrize("compiled", [ad.Fixed, lambda f: ad.compile(f, pure=True)])
-def test_what_it_is_given_is_not_to_be_written_to(compiled):
+def test_arguments_are_read_only(compiled):
     """The program has one array for x * 2 and x * 2."""
 
     def doubled_in_place(v):

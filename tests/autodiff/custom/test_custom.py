@@ -335,7 +335,7 @@ def test_keyword_only_arguments_reach_the_rule(make, rng):
     np.testing.assert_allclose(dout, 3.0 * np.sum(x**2 * dx), rtol=1e-13)
 
 
-def test_a_rule_that_does_not_take_a_keyword_is_told_so(rng):
+def test_a_keyword_that_a_rule_does_not_take_is_an_error(rng):
     f, x = ad.custom_vjp(scaled), rng.normal(size=3)
     f.defvjp(lambda dout, out, x: (dout * np.ones_like(x),))
     np.testing.assert_allclose(ad.grad(f)(x), np.ones(3))

@@ -193,7 +193,7 @@ def test_complex_gradients_are_du_dx_minus_i_du_dy():
 # --- what is not computed -------------------------------------------------------------------------------
 
 
-def test_nothing_is_computed_for_what_nobody_asked():
+def test_gradients_that_are_not_needed_are_not_computed():
     x, y = input_node((3, 3), np.float64, "x"), input_node((3, 3), np.float64, "y")
     graph = Graph([x, y], [exp(x) @ tanh(y), exp(y)])
     reverse = vjp_graph(graph, [0], [0])

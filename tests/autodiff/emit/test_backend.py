@@ -71,7 +71,7 @@ def test_random_graphs_of_numbers(start):
 
 
 @pytest.mark.parametrize("start", rest_slow(range(0, 400, 20)))
-def test_random_graphs_whose_results_lend_their_memory(start):
+def test_random_graphs_with_memory_reused_from_results(start):
     for seed in range(start, start + 20):
         compare(seed, *blocks(seed), lend=True)
 
@@ -135,7 +135,7 @@ def test_a_held_result_is_never_overwritten():
     assert (view == 2).all() and third.ctypes.data != where
     del view
     (fourth,) = program(np.full((100, 50), 5.0))
-    assert fourth.ctypes.data == where  # nobody holds it any more
+    assert fourth.ctypes.data == where  # no longer held by anyone
 
 
 def with_another_shape(a):
@@ -166,7 +166,7 @@ def test_a_result_that_was_tampered_with_is_not_used_again(change):
         del a
 
 
-def test_results_that_nobody_needs_are_given_back():
+def test_unneeded_results_are_freed():
     x = input_node((100, 50), F8, "x")
     program = compile_graph(Graph((x,), (x * 2.0,)))
     ones = np.ones((100, 50))
@@ -176,7 +176,7 @@ def test_results_that_nobody_needs_are_given_back():
         assert tracemalloc.get_traced_memory()[0] > 60 * ones.nbytes
         del held
         assert tracemalloc.get_traced_memory()[0] < 6 * ones.nbytes
-        for _ in range(3):  # who needs 60 time and again gets the same ones
+        for _ in range(3):  # later rounds reuse the same ones
             held = [program(ones) for _ in range(60)]
             places = {a.ctypes.data for (a,) in held}
             del held
@@ -481,7 +481,7 @@ def test_layouts_are_those_that_numpy_gives():
 
 
 def _numpy_view(x, n):
-    """What NumPy makes of it, or None for a copy."""
+    """NumPy's view of it, or None for a copy."""
     if n.op == "transpose":
         return x.transpose(n.attrs["perm"])
     if n.op == "slice":
@@ -504,7 +504,7 @@ def test_layouts_of_two_values_are_told_apart():
 
 
 def test_slice_of_no_axes_is_a_view():
-    """`x[()]` of an array of no axes is the number in it to NumPy."""
+    """NumPy returns a scalar for `x[()]` of a 0-d array."""
     x = input_node((), np.float64, "x")
     assert compile_graph(Graph([x], [apply("slice", x, index=())]))(2.0)[0] == 2.0
 

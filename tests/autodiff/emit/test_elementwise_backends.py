@@ -1,4 +1,4 @@
-"""numpy, numexpr and tuned compute the same: random programs, the layers, and what may go wrong."""
+"""numpy, numexpr and tuned compute the same: random programs, the layers, and failures."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_random_programs_agree(tiny_regions, dtype, monkeypatch):
         want = evaluate_graph(graph, arrays)
         for elementwise in BACKENDS if seed % 4 == 0 else ("numexpr",):
             program = compile_graph(graph, Options(elementwise=elementwise))
-            for _ in range(2):  # once more, over what the first call left in memory
+            for _ in range(2):  # again, in memory that the first call has used
                 for got, w in zip(program(*arrays), want):
                     assert_close(got, np.asarray(w), dtype)
             if elementwise == "numexpr":
@@ -127,7 +127,7 @@ CASES = {
 
 @pytest.fixture
 def called(monkeypatch):
-    """The text of each numexpr expression, whenever it is computed."""
+    """The text of each numexpr expression, each time it is computed."""
     texts, call = [], Fused.__call__
 
     def counted(self, *arrays, out):
@@ -205,7 +205,7 @@ def test_numbers_are_exact():
 
 
 def test_reads_and_writes_may_overlap():
-    """numexpr does not look whether its arguments overlap with its result, in pieces of 1024 elements."""
+    """numexpr does not check whether its arguments overlap its result, in pieces of 1024 elements."""
     for n in (7, 64, 130):
         x = np.random.default_rng(n).standard_normal((n, n))
         a, b = input_node(x.shape, x.dtype, "a"), input_node(x.shape, x.dtype, "b")
@@ -298,7 +298,7 @@ def test_tuned_keeps_the_faster_and_remembers_it(monkeypatch):
 
 
 def test_tuned_measures_what_it_says(monkeypatch):
-    """Each region by itself, in both ways: numexpr made slow loses, NumPy made slow loses."""
+    """Each region by itself, with both backends: numexpr made slow loses, NumPy made slow loses."""
     assert "Fused(" not in chain_source("numpy") and "Fused(" in chain_source("numexpr")
     call = Fused.__call__
 
@@ -373,7 +373,7 @@ def test_a_second_process_takes_what_the_first_one_chose(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_damaged_memory_is_measured_again(tmp_path):
+def test_a_damaged_file_of_choices_is_measured_again(tmp_path):
     in_a_process(tmp_path, "compile(500)")
     path = tmp_path / "elementwise.json"
     whole = path.read_text()

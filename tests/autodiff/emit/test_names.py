@@ -1,4 +1,4 @@
-"""Variables of the user's that are called what emitted code calls something of its own.
+"""User variables whose names clash with names in emitted code.
 
 The random programs and graphs draw such names too; here they stand for each kind of program.
 """
@@ -14,7 +14,7 @@ from gpt2.autodiff.ops import apply, input_node
 X = np.linspace(-1.0, 1.0, 200_000)  # enough for blocks of rows
 
 
-# Functions that differ in names alone share a program: each has a number of its own
+# Functions that differ in names alone share a program, so each uses a different number
 
 
 def scratch(x):

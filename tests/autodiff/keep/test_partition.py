@@ -121,7 +121,7 @@ def small_programs():
 
 
 def shared_derivative():
-    """A joint program whose backward wants cos(x) and, besides, sums of cos(x) times something dear."""
+    """A joint program whose backward wants cos(x) and, besides, sums of cos(x) times something expensive."""
     x, dout = (input_node((40, 50), "float32", name) for name in ("x", "dout"))
     w = input_node((50, 50), "float32", "w")
     y = tanh(x @ w)
@@ -314,7 +314,7 @@ def products(graph):
 
 
 def test_budgets_are_kept_and_used():
-    """A deep program gives way layer by layer."""
+    """A deep program is recomputed layer by layer."""
 
     def stack(x, w):
         for _ in range(8):

@@ -18,7 +18,7 @@ X = rng.normal(size=3)
 
 
 def python_loop(cond, body, init, keep=None):
-    """What while_loop means."""
+    """Reference for while_loop: a Python loop."""
     carry = init
     while cond(carry):
         carry = body(carry)

@@ -1,4 +1,4 @@
-"""What an op gives lies in memory of its own: a program writes over what it was given, once that was read."""
+"""An op's result has separate memory: a program overwrites its arguments once they were read."""
 
 import numpy as np
 import pytest

@@ -18,7 +18,7 @@ def body(h, x):
 
 
 def loop(body, init, xs):
-    """What scan means."""
+    """Reference for scan: a Python loop."""
     carry, ys = init, []
     for x in xs:
         carry, y = body(carry, x)

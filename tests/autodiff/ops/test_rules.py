@@ -151,7 +151,7 @@ def test_ops_that_are_idempotent(name):
     assert same_bits(op.evaluate(a, a), a)
 
 
-def test_no_op_commutes_unsaid():
+def test_every_op_that_commutes_is_declared():
     with np.errstate(all="ignore"):
         for name, op in OPS.items():
             if op.ufunc is not None and op.ufunc.nin == 2 and name != "ldexp" and not op.commutes:

@@ -1,7 +1,7 @@
 """The rewriting passes: a program before, the program after, and the same values from both.
 
 Programs after are compared as text. Each is named for the pass that makes it, and with that pass switched off
-it does not come about. The programs after are those of math="fast"; in strict mode every bit is kept.
+it does not come about. The programs after are compiled with math="fast"; in strict mode every bit is kept.
 """
 
 import re
@@ -355,7 +355,7 @@ CASES = {
         lambda v: part(put([(tanh(v.p), (0, 2)), (v.p, (2, 4))], (6, 4)), (2, 4), (1, 3)),
         "t1: f32[2,2] = slice(p, index=((0,2,1),(1,3,1)))\nreturn t1",
     ),
-    "assemble: what nobody wrote": (
+    "assemble: elements that are not written": (
         lambda v: v.p + part(put([(tanh(v.p), (0, 2))], (6, 4)), (4, 6), None),
         "return p",
     ),
@@ -385,7 +385,7 @@ CASES = {
 }
 
 
-# what no pass may touch: (program before, program after)
+# programs that no pass may change: (program before, program after)
 KEPT = {
     "rounding by a large number": (
         lambda v: (v.x * v.y + 8388608.0) - 8388608.0,
@@ -495,7 +495,7 @@ def adding_twice(v):
 
 
 def same(got, want, dtype):
-    """Rounding apart: passes reassociate products and sums. Values are of order 1 to 1000."""
+    """Up to rounding: passes reassociate products and sums. Values are of order 1 to 1000."""
     digits = {"float64": 1e-11, "float32": 1e-4}[dtype]
     for g, w in zip(got, want, strict=True):
         assert (g.shape, g.dtype) == (w.shape, w.dtype)
@@ -630,7 +630,7 @@ def test_names_and_source_lines_survive():
 
 
 def test_what_rules_make_stands_where_the_old_value_stood():
-    """Nodes are made anew in the program's order: running them by age keeps values alive no longer."""
+    """New nodes take the place of the old ones in the program: in order of age, values live no longer."""
     v = values()
     early, late = (v.x + 0.0) * 2.0 * 3.0, tanh(v.y)
     ops = [n.op for n in fast(Graph([v.x, v.y], [early, late])).nodes if n.op not in ("input", "const")]
@@ -754,7 +754,8 @@ def test_rules_that_undo_each_other_are_found_out():
     graph = graph_of(lambda v: tanh(v.x))
     with pytest.raises(GraphError, match="undo each other: swap"):
         sweep_to_end(graph, (family,), math="fast")
-    assert str(sweep_to_end(graph, (family,), drop_cycles=True, math="fast")) == str(graph)  # the rule rests
+    without_cycles = sweep_to_end(graph, (family,), drop_cycles=True, math="fast")
+    assert str(without_cycles) == str(graph)  # the rule is disabled
     assert sweep_to_end(graph, (family,)) is graph  # it does not say what it keeps: off in strict mode
 
 

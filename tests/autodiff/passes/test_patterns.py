@@ -132,7 +132,7 @@ def test_ops_inside_that_others_read():
     assert sweep_to_end(graph, (family,), math="fast") is graph
 
 
-def test_what_is_no_pattern():
+def test_invalid_patterns_are_refused():
     with pytest.raises(ValueError, match="a pattern of x"):
         R("x", "x")
     with pytest.raises(KeyError):

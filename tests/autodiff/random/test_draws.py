@@ -1,5 +1,5 @@
 """np.random.Generator in a differentiated function: the numbers are those of the function itself, fresh at
-each call, and nothing is recorded anew; and gradients by the parameters of distributions.
+each call, without another recording; and gradients by the parameters of distributions.
 """
 
 import copy
@@ -69,7 +69,7 @@ def test_numbers_are_those_of_the_function_and_nothing_is_recorded_again(f):
         lambda x: with_a_rule(x),
     ],
 )
-def test_what_is_not_understood_is_recorded_anew(f):
+def test_draws_that_cannot_be_followed_are_recorded_again(f):
     held["rng"] = None
     rng_before = rng
     try:
@@ -156,7 +156,7 @@ def test_gradients_through_noise_are_those_at_fixed_noise():
 
 
 def test_implicit_gradients_are_those_at_fixed_chance():
-    """Where SciPy is: the sample as the quantile of its own chance, by differences of the parameter."""
+    """With SciPy: the sample as the quantile of its own probability, by differences of the parameter."""
     special = pytest.importorskip("scipy.special")
     r = np.random.default_rng(4)
     g = ad.grad(lambda a: np.sum(np.sin(r.gamma(a, 2.0))))

@@ -1,4 +1,4 @@
-"""NumPy's functions that run as NumPy wrote them: what their errors, names and programs are to the user."""
+"""NumPy's functions that run as NumPy wrote them: the errors, names and programs that the user sees."""
 
 import threading
 import types
@@ -127,7 +127,7 @@ def test_copies_of_lists_are_recorded():
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_no_function_asks_how_an_argument_lies_in_memory(name, monkeypatch):
+def test_no_function_reads_the_layout_of_an_argument(name, monkeypatch):
     """A program that depends on that holds for fewer calls."""
     asked = []
     monkeypatch.setattr(Recorder, "note_query", lambda self, question: asked.append(question))

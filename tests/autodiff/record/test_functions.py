@@ -460,7 +460,7 @@ def same(plain, recorded):
     np.testing.assert_array_equal(recorded, plain)
 
 
-def test_what_cannot_be_reduced_over_several_axes_is_an_error_as_in_numpy():
+def test_reductions_that_take_one_axis_refuse_several():
     with pytest.raises(ValueError, match="not reorderable"):
         record(lambda x: np.subtract.reduce(x, axis=(0, 1)), (np.ones((2, 3)),))
 
@@ -493,7 +493,7 @@ PIECES = {
 
 @pytest.mark.parametrize("f", PIECES.values(), ids=PIECES)
 def test_piecewise(f, rng):
-    """The parts differ from call to call, and the derivative is that of the part alone."""
+    """The parts differ between calls, and each has its own derivative."""
     g, loss = ad.compile(f), lambda x: np.sum(f(x) * np.cos(np.arange(f(x).size)).reshape(f(x).shape))
     derivative = ad.grad(loss)
     for _ in range(4):
@@ -568,7 +568,7 @@ def test_unwrap(dtype, options, rng):
 
 @pytest.mark.parametrize("dtype", ["int8", "float32", "float64"])
 def test_modf_at_its_ends(dtype):
-    """The sign of a part that is 0 is that of the number."""
+    """A part that is 0 has the sign of the number."""
     x = np.array([0.0, 1.5, -1.5, -2.0, *([-0.0, np.inf, -np.inf, np.nan] if dtype[0] == "f" else [])], dtype)
     with np.errstate(all="raise"):
         for found, expected in zip(ad.compile(np.modf)(x), np.modf(x), strict=True):

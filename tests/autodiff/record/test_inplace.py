@@ -44,7 +44,7 @@ def augmented(x, y, v, s):
 
 
 def copied(x, y, v, s):
-    """Nothing of this may reach the arguments."""
+    """None of these writes may reach the arguments."""
     a = x.copy()
     a += 1
     b = x[[0, 1]]
@@ -546,7 +546,7 @@ def test_shuffled_rows_are_refused(make):
 
     def by_hand(x):
         y = x.copy()
-        y[0], y[1] = y[1], y[0]  # as with NumPy, the same row twice
+        y[0], y[1] = y[1], y[0]  # as in NumPy, the same row twice
         return y
 
     x = np.arange(6.0).reshape(3, 2)

@@ -148,7 +148,7 @@ def test_numpy_is_as_it_was():
     assert pickle.loads(pickle.dumps(seen)) is np.sum and copy.deepcopy(seen) is np.sum
 
 
-def test_names_that_somebody_else_replaces_are_left():
+def test_names_replaced_by_other_code_are_left():
     own = np.sum
 
     def mine(x):

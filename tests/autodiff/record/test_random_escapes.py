@@ -17,7 +17,7 @@ def test_none_is_silently_wrong():
 
 
 def harmless(*names):
-    """These instructions are taken to end what becomes of a number."""
+    """Plant: a number is not followed beyond these instructions."""
 
     def plant(monkeypatch):
         effect = Flow.effect
@@ -108,7 +108,7 @@ def in_place_like_others(monkeypatch):
     ],
 )
 def test_planted_faults_are_noticed(plant, first, monkeypatch):
-    """By the program that is the first to notice, or by another of the next."""
+    """By the program that noticed first, or by one of the next."""
     plant(monkeypatch)
     with pytest.raises(AssertionError):
         for seed in range(first, first + 2000):

@@ -200,7 +200,7 @@ def test_nan_and_signed_zero_are_contents():
     assert not record(lambda x: x * own + own, (x,)).unstable
 
 
-# values that are looked at
+# values that are read
 def test_reads():
     def f(x, i):
         if x.sum() > 0:
@@ -513,7 +513,7 @@ def test_looks_like_an_array():
 
 
 class Other:
-    """A class with operators of its own."""
+    """A class that defines operators."""
 
     __array_ufunc__ = None
 
@@ -528,7 +528,7 @@ def test_other_classes_keep_their_operators():
     assert record(lambda x: x == None, (X,)).results is not None  # noqa: E711
 
 
-# results that would come out dead
+# results that would outlive their recording
 class Colour(enum.Enum):
     RED = 1
 
@@ -558,7 +558,7 @@ RETURNED = {
 
 
 @pytest.mark.parametrize("f, words", RETURNED.values(), ids=RETURNED)
-def test_values_that_would_come_out_dead(f, words):
+def test_values_that_would_outlive_their_recording(f, words):
     with pytest.raises(AutodiffError, match=r"test_record.py:\d+: f " + words):
         record(f, (X,), name="f")
 
@@ -580,7 +580,7 @@ def test_objects_without_recorded_values_may_be_returned():
 
 
 class Rate(float):
-    """A number with operators of its own."""
+    """A number class that defines operators."""
 
     def times(self, other):
         return other * 5.0
@@ -606,7 +606,7 @@ OPERATORS = {
     "quotient": lambda x: x / Rate(2.0),
     "power": lambda x: x ** Rate(2.0),
     "reflected": lambda x: Rate(2.0) * x,
-    "not of its own": lambda x: x + Rate(2.0),
+    "operator not defined": lambda x: x + Rate(2.0),
     "in place": in_place,
     "comparison": lambda x: x * 2.0 if x < Rate(0.0) else x * 3.0,
     "of NumPy's": lambda x: x * Rate64(2.0),
@@ -617,7 +617,7 @@ OPERATORS = {
 
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("x", [3.0, np.float64(3.0), np.float32(3.0), np.array([3.0, 4.0])], ids=repr)
-def test_numbers_with_operators_of_their_own(name, x):
+def test_number_classes_that_define_operators(name, x):
     f = OPERATORS[name]
     if name == "comparison" and np.ndim(x):
         return

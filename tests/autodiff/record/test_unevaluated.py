@@ -1,4 +1,4 @@
-"""Recording without the arithmetic gives the graph of a run with it, or steps aside."""
+"""Recording without the arithmetic gives the graph of a run with it, or is given up."""
 
 import itertools
 import mmap
@@ -76,7 +76,7 @@ def test_large_values_are_not_computed():
 
 @pytest.mark.parametrize("function", sorted(unevaluated.REDUCTIONS, key=lambda f: f.__name__))
 def test_sums_over_what_was_not_computed_are_not_computed(function):
-    """They have the shape, dtype, kind and layout of a real run, and who looks at one ends the attempt."""
+    """They have the shape, dtype, kind and layout of a real run, and reading one ends the attempt."""
     order = itertools.permutations(range(3))
     options = [{}, {"axis": -1}, {"axis": (0, 2)}, {"axis": 1, "keepdims": True}, {"dtype": np.float64}]
     for axes, chosen in itertools.product(order, options):
@@ -96,7 +96,7 @@ def test_sums_over_what_was_not_computed_are_not_computed(function):
     def g(x):
         return f(np.sqrt(x))
 
-    values = np.frombuffer(mmap.mmap(-1, 8 * LARGE))  # as an argument that is a file's
+    values = np.frombuffer(mmap.mmap(-1, 8 * LARGE))  # as with a memory map as the argument
     values[...] = 1.0
     for h in (f, g):
         with pytest.raises(unevaluated.Unknown):
@@ -115,7 +115,7 @@ def _fitting(function, options):
 
 
 def test_errors_that_are_waited_for_are_found(everything):
-    """The zeros that stand for a product are no positive definite matrix, and no overflow."""
+    """The zeros that stand for a product are not positive definite, and do not overflow."""
 
     def factor(a):
         try:
@@ -206,13 +206,13 @@ def test_errors_are_those_of_a_real_run():
     assert str(dry_error.value) == str(real_error.value)
 
 
-def test_no_warnings_about_values_that_nobody_computed(recwarn):
+def test_no_warnings_about_values_that_were_not_computed(recwarn):
     record_pure(lambda x: 1 / (x * 1).sum() + np.log(x * 1), (np.ones(LARGE),))
     assert not recwarn.list
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_stand_ins_lie_as_results_do(seed, everything):
+def test_stand_ins_have_the_layout_of_results(seed, everything):
     """Shape, dtype and strides are the ufunc's own, for operands in any order of axes."""
     rng = np.random.default_rng(seed)
     shape = tuple(rng.integers(1, 5, rng.integers(1, 5)))

@@ -99,7 +99,7 @@ def leaves_a_mark(x):
 
 
 def test_assignments_are_made_at_each_call(monkeypatch):
-    """Also those that the function itself never reads."""
+    """Also those to names that the function never reads."""
     here = 0.0
 
     def leaves_one_in_a_closure(x):

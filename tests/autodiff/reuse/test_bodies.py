@@ -1,4 +1,4 @@
-"""Bodies of scan and parallel_map that act run for each step."""
+"""Bodies of scan and parallel_map with side effects run at each step."""
 
 import numpy as np
 

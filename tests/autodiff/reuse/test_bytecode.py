@@ -185,7 +185,7 @@ def test_what_an_exit_returns():
 
 
 def test_guards_of_plain_functions_are_short():
-    """What is asked at every call: the code of the function, np, what is taken of it."""
+    """Checked at every call: the code of the function, np, and the attributes of np that it uses."""
 
     def f(x):
         return np.sum(np.exp(x))

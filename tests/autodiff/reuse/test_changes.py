@@ -98,7 +98,7 @@ def test_a_reused_function_does_not_run_again():
 
 
 def changes(monkeypatch, g, change, before, after):
-    """Twice before, so that the fast entry is in use; twice after; and back again."""
+    """Call twice before the change, to use the fast entry, twice after it, and after undoing it."""
     for _ in range(3):
         np.testing.assert_allclose(g(X), before)
     with monkeypatch.context() as m:
@@ -318,7 +318,7 @@ def test_a_name_that_appears_later(monkeypatch):
 
 
 def test_functions_under_lru_cache():
-    """What they have in store cannot be looked at."""
+    """The contents of their cache cannot be read."""
 
     @functools.lru_cache
     def mask(n):
@@ -361,7 +361,7 @@ def by_mode(x):
 
 def test_a_world_that_changes_at_random():
     """A function that reads a variable, a list, a dict, an object, an array and a function; something
-    changes, or nothing, between one call and the next. The answer is always that of the world as it is.
+    changes, or nothing, between one call and the next. The answer is always the current one.
     """
     rng = np.random.default_rng(2)
     k, items, table, thing, array = 1.0, [1.0, 2.0], {"a": 1.0}, Settings(0.5), np.ones(3)
@@ -406,7 +406,7 @@ def test_a_world_that_changes_at_random():
 
 
 def test_a_class_that_was_pickled_is_as_it_was():
-    """Pickle keeps a note in the class."""
+    """Pickle stores an attribute in the class."""
     sizes = Sizes(2.0)
     _, world = ad.watch(functools.partial(by_sizes, X, sizes), by_sizes, sizes)
     guard = world.guard()

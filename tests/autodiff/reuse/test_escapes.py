@@ -1,4 +1,4 @@
-"""Every number that leaves the record only decides, or is an error with the line."""
+"""A number taken out of a recorded value may only decide a branch; else the error names the line."""
 
 import builtins
 import functools
@@ -67,7 +67,7 @@ def test_no_escape_without_source():
     assert ad.grad(names["h"])(2.0) == 3.0
 
 
-# --- numbers that are asked for, and do more than decide
+# --- numbers that do more than decide
 
 
 def through_a_variable(x):
@@ -451,7 +451,7 @@ def test_numbers_that_decide_leave(f, slope):
 @pytest.mark.parametrize("x", [2.5, -2.5, 0.5, 1e18, -0.0])
 @pytest.mark.parametrize("f", [math.floor, math.ceil, math.trunc, round])
 def test_step_functions(f, x):
-    """They give Python's integer, and are recorded anew where that is another one."""
+    """They give Python's integer; another integer takes another recording."""
     for kind in (float, np.float64, np.array):
         if kind is np.array and f in (math.trunc, round):
             continue  # NumPy's arrays have no such methods
@@ -464,7 +464,7 @@ def test_step_functions(f, x):
 
 
 def test_a_constant_may_leave_from_inside():
-    """What is a constant of an inner function may be none of the one around it."""
+    """A constant of an inner function need not be one of the outer function."""
 
     def f(x):
         return ad.grad(lambda y: y * float(ad.stop_gradient(x)))(2.0)
@@ -540,5 +540,5 @@ def test_a_text_is_text_that_keeps_nothing():
 
     assert ad.grad(noted)(2.5) == 5.0 and kept[0] == "2.5" and float(kept[1]) == 2.5
     gc.collect()
-    assert [text.run() for text in kept] == [None, None]  # the recordings are gone
+    assert [text.run() for text in kept] == [None, None]  # the recordings have been freed
     assert pickle.loads(pickle.dumps(kept)) == json.loads(json.dumps(kept)) == ["2.5", "2.500"]

@@ -80,7 +80,7 @@ def by_a_rule(error, x):
 @pytest.mark.parametrize("error", [KeyError, StopIteration, TypeError, AttributeError, ZeroDivisionError])
 @pytest.mark.parametrize("first", [1.0, -1.0])
 def test_exceptions_out_of_what_is_not_watched(opaque, error, first):
-    """Those that no arithmetic raises, too: what raises them is not arithmetic."""
+    """Also exceptions that arithmetic never raises."""
 
     def f(x):
         try:
@@ -154,7 +154,7 @@ def test_division_by_zero_that_is_caught():
     for _ in range(3):
         assert f(2.0) == 0.5
         assert f(0.0) == 0.0
-    assert ad.compile(inverse)(0.0) == np.inf, "what Python would raise is NumPy's inf where nobody waits"
+    assert ad.compile(inverse)(0.0) == np.inf, "without a handler NumPy's inf, no exception"
 
 
 def test_floating_point_errors_that_are_caught():

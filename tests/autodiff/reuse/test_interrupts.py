@@ -79,7 +79,7 @@ def names_of_numpy():
 
 
 def state():
-    """All that a recording changes, beside the names."""
+    """All that a recording changes, besides names."""
     return (
         gc.isenabled(),
         sys.getprofile(),
@@ -123,7 +123,7 @@ def scanned(rng):
 
 
 def interrupted(make, at, only=None):
-    """Whether the first call of a function came so far; nothing stays behind. It is recorded, and watched."""
+    """Whether the first call of a function reached the interrupt; checks that nothing stays changed."""
     rng = np.random.default_rng(0)
     same_code.shared_recordings.__init__()
     g = make(rng)
@@ -136,7 +136,7 @@ def interrupted(make, at, only=None):
     assert state() == before, f"at instruction {at}"
     assert names.items() <= names_of_numpy().items(), f"at instruction {at}"
     assert not any(type(c.cell_contents) is draws.Drawing for c in (g.__wrapped__.__closure__ or ()))
-    assert g(X) is not None and state() == before, "and it goes on"
+    assert g(X) is not None and state() == before, "later calls work"
     return not ended, interrupt.count
 
 
@@ -166,7 +166,7 @@ def test_interrupts_here_and_there(make):
 
 
 class Once(undo.undoing):
-    """Undoes once: of the two that stand side by side the second does nothing."""
+    """Undoes only once: the second, redundant undo does nothing."""
 
     count = 0
 
@@ -181,8 +181,8 @@ class Once(undo.undoing):
     __slots__ = ("acts",)
 
 
-def test_what_is_undone_once_is_not_enough(monkeypatch):
-    """The tests above notice it."""
+def test_undoing_only_once_is_noticed(monkeypatch):
+    """The tests above fail if it is undone only once."""
     interrupted(plain, None)
     monkeypatch.setattr(record, "undoing", Once)
     try:

@@ -12,7 +12,7 @@ from tests.support.reuse import recordings
 X = np.array([1.0, 2.0, 3.0])
 
 
-def test_types_and_layouts_have_programs_of_their_own():
+def test_types_and_layouts_have_separate_programs():
     g = ad.grad(lambda x: np.sum(x.reshape(-1)[:2] ** 2))
     for x in (
         np.ones((2, 3)),
@@ -117,7 +117,7 @@ class Scaled:
 
 
 class Sly:
-    """Equal to all others of its kind, whatever it holds."""
+    """Equal to every other instance, whatever its contents."""
 
     def __init__(self, factor):
         self.factor = factor
@@ -147,7 +147,7 @@ def test_static_values_of_different_types_differ():
         assert h({1: 1.0}) == {1: 2.0}
 
 
-def test_settings_made_anew_at_each_call_are_recognised():
+def test_equal_settings_created_at_each_call_are_recognised():
     f, runs = recordings(lambda x, c: np.sum(x) * c.factor * len(c.name))
     g = ad.grad(f, pure=True)
     for factor in (2.0, 2.0, 3.0):  # a number in them is an argument like any other
@@ -161,7 +161,7 @@ def test_settings_made_anew_at_each_call_are_recognised():
     assert runs() == 4
 
 
-def test_a_setting_that_is_asked_for_by_is_has_a_program_of_its_own():
+def test_a_setting_compared_by_identity_has_a_separate_program():
     text, number, pair, dtype = "one of two", 10**9, ("a", 7), np.dtype(">f8")
     for asked, twin in (
         (text, " ".join(text.split())),
@@ -178,7 +178,7 @@ def test_a_setting_that_is_asked_for_by_is_has_a_program_of_its_own():
         assert ad.why_recorded(g) is None
 
 
-def test_a_key_that_is_asked_for_by_is():
+def test_a_key_compared_by_identity():
     key = "the key"
     g = ad.grad(lambda d: sum(v * (2.0 if k is key else 3.0) for k, v in d.items()))
     for _ in range(3):
@@ -198,7 +198,7 @@ def test_functions_of_the_same_code_are_not_shared_for_twins():
         assert first(" ".join(text.split())) == 3.0
 
 
-def test_who_does_not_ask_by_is_shares_programs():
+def test_settings_not_compared_by_identity_share_programs():
     g = ad.grad(lambda x, setting: x * len(setting))
     assert [g(1.0, s) for s in ("one two", " ".join(["one", "two"]), "one two")] == [7.0] * 3
     assert [len(programs) for programs in g.__derived__.cache._entries.values()] == [1]

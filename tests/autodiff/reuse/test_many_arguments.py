@@ -1,4 +1,4 @@
-"""Containers of many arrays, which the fast way in checks by a loop: any change is noticed."""
+"""Containers of many arrays, which the fast entry checks in a loop: any change is noticed."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ MAKE = {
 
 
 def total(p):
-    """Depends on the order, the shapes and the dtypes of what is given."""
+    """Depends on the order, the shapes and the dtypes of the arrays."""
     values = p.values() if isinstance(p, dict) else p
     return sum((k + 1) * np.sum(np.cumsum(np.sin(v))) * v.shape[0] for k, v in enumerate(values))
 
@@ -47,7 +47,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_the_fast_way_gives_what_the_slow_way_gives(kind):
+def test_the_fast_entry_gives_the_same_result(kind):
     make = MAKE[kind]
     g = ad.grad(total)
     g(make(arrays()))

@@ -39,7 +39,7 @@ class Metres(np.ndarray):
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 @pytest.mark.parametrize("kind", [np.matrix, lambda x: np.array(x).view(Metres)])
-def test_arrays_with_an_arithmetic_of_their_own_are_refused(kind):
+def test_arrays_with_array_ufunc_are_refused(kind):
     x = kind([[1.0, 2.0], [3.0, 4.0]])
     g = ad.compile(lambda x: x * x)
     g(np.asarray(x))

@@ -82,8 +82,8 @@ def test_what_is_looked_at_on_one_path_may_not_exist_on_another():
         np.testing.assert_allclose(g(x, np.array([k])), np.full(5, slope))
 
 
-def test_a_rounded_number_is_no_path():
-    """The program's sum may differ from NumPy's in the last bit, so its sign is asked of NumPy each time."""
+def test_the_sign_of_a_rounded_sum_is_computed_by_numpy():
+    """The program's sum may differ from NumPy's in the last bit, so NumPy computes its sign at each call."""
     g = ad.grad(lambda x: np.sum(x) if np.sum(x) > 0 else np.sum(2 * x))
     for sign in (1.0, -1.0, 1.0):
         np.testing.assert_allclose(g(sign * X), np.full(3, 1.5 - sign / 2))

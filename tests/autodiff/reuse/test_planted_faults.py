@@ -1,4 +1,4 @@
-"""The random worlds notice faults: each of those that the guard once had, planted again, makes them fail."""
+"""Each fault that the guard once had, planted again, makes the tests with random worlds fail."""
 
 import collections
 import functools
@@ -80,7 +80,7 @@ def the_dict_of_then(monkeypatch):
 
 
 def unseen_code(monkeypatch):
-    """What runs without being reached is taken for harmless."""
+    """Code that runs unseen is taken for harmless."""
     fail = World.fail
     monkeypatch.setattr(World, "_in_classes", lambda w, code: [])
     monkeypatch.setattr(World, "fail", lambda w, why: None if "not followed" in why else fail(w, why))
@@ -109,7 +109,7 @@ def default_dicts_as_dicts(monkeypatch):
 
 
 def without_acts(monkeypatch):
-    """What the run itself changed is not asked for."""
+    """Changes made by the run itself are not checked."""
 
     def made(facts, by_identity):
         found = guard.make_guard(facts, by_identity)
@@ -144,7 +144,7 @@ def without_metadata(monkeypatch):
 
 
 def everywhere(monkeypatch, name, function):
-    """In place of a function that two modules have."""
+    """Replace a function that two modules import."""
     for where in (conditions, derived):
         monkeypatch.setattr(where, name, function)
 
@@ -152,7 +152,7 @@ def everywhere(monkeypatch, name, function):
 FAULTS = {
     "exceptions out of what is not watched": (no_awaited_exceptions, "caught_exceptions"),
     "flags of arguments": (
-        lambda m: m.setattr(Recorder, "note_query", [].count),  # a function of ours, or of C, is not watched
+        lambda m: m.setattr(Recorder, "note_query", [].count),  # the compiler and C are not watched
         "flags_of_an_argument",
     ),
     "arguments that share memory": (

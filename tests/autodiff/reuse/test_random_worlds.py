@@ -1,4 +1,4 @@
-"""Random worlds that change between calls: the answer is always that of the world as it is.
+"""Random worlds that change between calls: the answer is always the current one.
 
 tests/long/worlds.py makes a hundred thousand changes."""
 
@@ -38,7 +38,7 @@ UNDERSTOOD = (
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", UNDERSTOOD)
 def test_what_is_understood(name):
-    """These are no reason to record at each call: else the tests above would say nothing about guards."""
+    """Such functions are not recorded at each call, or the tests above would not test guards."""
     assert sum(check_world(seed, [name]) for seed in range(3)) > STEPS
 
 

@@ -18,7 +18,7 @@ RATE = 1.0
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
-    """Every second function is tried, however often it was in vain."""
+    """Sharing is tried for every second function, however often it failed."""
     monkeypatch.setattr(same_code, "LONGEST", 1)
     same_code.shared_recordings.__init__()
 

@@ -1,4 +1,4 @@
-"""What f reads changes between two calls: the second answer is that of the world as it is then.
+"""What f reads changes between two calls: the second answer is the current one.
 
 Each world here once gave the answer of the day before. `stays_current` calls a derived function before and
 after a change, and compares it with one that was never called before.
@@ -243,7 +243,7 @@ def named_tuple():
     ids=lambda f: f.__name__,
 )
 def test_arguments_that_were_missing_get_a_default(make):
-    """Nothing ran that could have been seen: the call itself was the error."""
+    """The call itself fails, so no code runs that could be watched."""
     Made, maker = make()
 
     def f(x):

@@ -1,4 +1,4 @@
-"""What is held and not read is no reason to record at each call."""
+"""An object that is held but not read does not cause a recording at each call."""
 
 import collections
 import datetime

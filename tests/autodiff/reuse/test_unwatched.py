@@ -15,7 +15,7 @@ only_where_it_pays = pytest.mark.skipif(not unwatched.PAYS, reason="the hook sta
 
 
 def calls_watched(f, *args):
-    """How often the interpreter tells of a call or a return while f is recorded."""
+    """How many calls and returns the hook sees while f is recorded."""
     count = 0
 
     def counting(frame, event, arg):
@@ -48,7 +48,7 @@ OPERATIONS = {
 
 @only_where_it_pays
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_few_calls_are_told_of_an_operation(name):
+def test_few_calls_are_watched_in_an_operation(name):
     """Some tens, where the compiler makes hundreds."""
 
     def f(x, times):
@@ -64,12 +64,12 @@ def test_few_calls_are_told_of_an_operation(name):
         return f(x, 30)
 
     x = np.linspace(0.0, 1.0, 3)
-    ad.grad(lambda x: f(x, 2))(x)  # what is found out once, such as the names in this file
+    ad.grad(lambda x: f(x, 2))(x)  # work done once, such as collecting the names in this file
     assert (calls_watched(h, x) - calls_watched(g, x)) / 20 < 100
 
 
 class Operand:
-    """An object that NumPy takes for an array, and which is not the same at each call."""
+    """An object that NumPy converts to an array, to another one at each call."""
 
     calls = 0
 
@@ -97,7 +97,7 @@ class Index:
     ],
 )
 def test_the_users_objects_are_watched(what):
-    """Were they not, what they did at the first call would be done again at all others."""
+    """Otherwise all later calls would reuse what they returned at the first."""
     Operand.calls = Index.calls = 2
     g = ad.grad(lambda x: np.sum(what(x)))
     results = [g(np.arange(3.0)) for _ in range(3)]
@@ -128,7 +128,7 @@ def test_what_runs_after_an_error_is_watched():
 
 
 def test_an_error_handler_of_numpy_is_watched(monkeypatch):
-    """What computes with NumPy may call it, so that is not unwatched."""
+    """NumPy may call it, so such operations stay watched."""
     ran = []
     monkeypatch.setattr(World, "runs", lambda self, frame: ran.append(frame.f_code.co_name))
 
@@ -169,7 +169,7 @@ AXIS = {0: 0}
 
 
 class Axis:
-    """An index that says something else when AXIS does."""
+    """An index whose value follows AXIS."""
 
     def __init__(self, other=0):
         self.other = other

@@ -34,7 +34,7 @@ def library(path, api="openblas"):
     )
 
 
-def test_numpys_own_is_told_from_scipys(loaded):
+def test_a_numpy_function_is_distinguished_from_scipys(loaded):
     scipys, numpys = (library(f"/lib/{name}.libs/libscipy_openblas64_.so") for name in ("scipy", "numpy"))
     loaded(scipys, numpys)
     assert blas.limit_blas_threads(3) and (numpys.threads, scipys.threads) == ([3], [])

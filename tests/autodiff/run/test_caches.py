@@ -11,8 +11,8 @@ from gpt2.autodiff.run import caches
 
 
 @pytest.fixture
-def anew(monkeypatch):
-    """caches.cache_bytes asks again, and afterwards as well."""
+def fresh_sizes(monkeypatch):
+    """caches.cache_bytes reads the sizes again, in the test and after it."""
     monkeypatch.delenv(caches.NAME)
     caches.cache_bytes.cache_clear()
     yield
@@ -50,7 +50,7 @@ def test_what_is_not_understood_is_not_taken(tmp_path, size, cores):
     assert caches.read_from_system(tmp_path) is None
 
 
-def test_where_nothing_is_said_a_default_is_taken(tmp_path, monkeypatch, anew):
+def test_the_default_size_of_a_cache(tmp_path, monkeypatch, fresh_sizes):
     monkeypatch.setattr(caches, "SYSTEM", tmp_path / "nowhere")
     assert caches.cache_bytes() == caches.UNKNOWN
     core(tmp_path, "cpu0", ("Unified", "8M", "0"))
@@ -60,7 +60,7 @@ def test_where_nothing_is_said_a_default_is_taken(tmp_path, monkeypatch, anew):
 
 
 @pytest.mark.parametrize("said", ["much", "-1", "0", "1.5"])
-def test_a_number_of_bytes_is_asked_for(monkeypatch, anew, said):
+def test_a_number_of_bytes_is_asked_for(monkeypatch, fresh_sizes, said):
     monkeypatch.setenv(caches.NAME, said)
     with pytest.raises(ValueError, match=f"GPT2_AD_CACHE is '{said}', expected a number of bytes"):
         caches.cache_bytes()
@@ -70,7 +70,7 @@ def test_a_number_of_bytes_is_asked_for(monkeypatch, anew, said):
     "cache, width, size",
     [(16 << 20, 4, 1 << 20), (4 << 20, 4, 1 << 19), (1408 << 10, 4, 1 << 17), (1 << 10, 4, 1 << 16)],
 )
-def test_elements_fill_half_of_a_cache(monkeypatch, anew, cache, width, size):
+def test_elements_fill_half_of_a_cache(monkeypatch, fresh_sizes, cache, width, size):
     monkeypatch.setenv(caches.NAME, str(cache))
     assert caches.in_cache(width, 1 << 16, 1 << 20) == size
     if 1 << 16 < size < 1 << 20:

@@ -134,7 +134,7 @@ def test_changes():
     again = stages["simplified again"]
     assert any(line.mark == NEW and "square(" in line.text for line in again)
     kept = [line.text for line in again if line.mark == KEPT]
-    assert any("subtract(1.0" in text for text in kept)  # numbered anew, and yet the same
+    assert any("subtract(1.0" in text for text in kept)  # renumbered, and otherwise the same
     assert not any(line.mark == GONE for title in ("forward", "backward") for line in stages[title])
 
 

@@ -1,4 +1,4 @@
-"""The readable source computes what the graph says, and reads as meant."""
+"""The readable source computes the graph, and is readable."""
 
 import ast
 import functools
@@ -118,7 +118,7 @@ def many(body, steps, *arrays):
 
 
 def layered(x, k, w, b):
-    """Weights of its own for each step, and enough of it to be called and not written out."""
+    """Separate weights for each step, and enough steps to become a call."""
     for _ in range(4):
         x = np.tanh(x @ w[k] + b[k]) * x + np.sin(x) * np.exp(-x * x)
     return x

@@ -97,7 +97,7 @@ def test_keyword_arguments_and_statics():
     np.testing.assert_allclose(g(x, power=3, name="b"), 9 * x**2)
 
 
-def test_statics_of_equal_value_and_different_type_are_told_apart():
+def test_statics_of_equal_value_and_different_type_differ():
     def f(x, flag):
         return x * (2.0 if flag is True else 3.0)
 
@@ -344,7 +344,7 @@ def test_jacobian_by_rows_and_by_columns(rng, m, n):
 
 
 class Labelled(list):
-    """A list with more to it than its items, and a constructor of its own."""
+    """A list with an attribute besides its items, and its own constructor."""
 
     def __init__(self, label, factor, *items):
         super().__init__(items)
@@ -671,7 +671,7 @@ def test_grad_of_something_else():
         ad.grad(3.0)
 
 
-# --- what was done
+# --- records of what was done
 # --------------------------------------------------------------------------------------------------
 
 

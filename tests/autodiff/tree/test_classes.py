@@ -129,7 +129,7 @@ def test_all_that_an_instance_holds_is_there(rng):
             return np.sum(np.abs(self.w) ** self.power)
 
     p = Model(rng.normal(size=3))
-    assert p.norm > 0  # kept in the instance, and computed anew in the recording
+    assert p.norm > 0  # cached in the instance, and computed again in the recording
     g = ad.grad(lambda p: p.norm + np.sum(p.half) * p.power)(p)
     np.testing.assert_allclose(g.w, 2 * p.w)
     np.testing.assert_allclose(g.half, 2.0)
@@ -190,7 +190,7 @@ def test_a_class_taken_as_it_is():
 
 
 def test_an_attribute_that_may_depend_on_the_fields():
-    """A derivative would take it for a number of its own."""
+    """A derivative would treat it as an independent number."""
 
     @dataclass
     class Model:
@@ -391,7 +391,7 @@ def test_attrs(rng):
 
 def test_a_subclass_of_ordered_dict_comes_back_whole():
     class Parts(collections.OrderedDict):
-        """Iterates by a list of its own, which dict's methods would not fill."""
+        """Iterates over a separate list, which dict's methods would not fill."""
 
     found = ad.grad(lambda p: sum(v**2 for v in p.values()))(Parts(b=3.0, a=1.0))
     assert type(found) is Parts and list(found.items()) == [("b", 6.0), ("a", 2.0)]
@@ -399,7 +399,7 @@ def test_a_subclass_of_ordered_dict_comes_back_whole():
 
 def test_a_copy_with_other_items_leaves_the_argument_alone():
     class Beside(dict):
-        """Its items are in a dict of its own too, as those of scipy.sparse.dok_matrix are."""
+        """Its items are in a separate dict too, as those of scipy.sparse.dok_matrix are."""
 
         def __init__(self, items):
             super().__init__(items)

@@ -1,4 +1,4 @@
-"""Gradients of calls with their options, on arrays that lie anyhow in memory: forward mode against
+"""Gradients of calls with their options, on arrays of any memory layout: forward mode against
 differences, reverse mode against forward mode, many examples against a loop; and each gradient has the dtype
 and shape of its argument.
 """
@@ -28,7 +28,7 @@ def written(x, v):
     return y
 
 
-# Each that failed once says so
+# Cases that once failed are marked
 CALLS = {
     "sum": (lambda x: np.sum(x, axis=(-1, 0), where=MASK, keepdims=True), A),
     "mean": (lambda x: np.mean(x, axis=(2, 0)), A3),

@@ -32,7 +32,7 @@ REDUCTIONS = {"sum", "max", "min"}
 
 
 def simplify(graph):
-    """As the engine asks for it."""
+    """With the options that the engine uses."""
     return passes.simplify(graph, Options(math="fast"))
 
 

@@ -1,4 +1,4 @@
-"""What derived functions leave behind in a process that makes them without end: nothing.
+"""A process that makes derived functions without end does not leak.
 
 tests/long/requests.py makes 100,000 of each kind."""
 

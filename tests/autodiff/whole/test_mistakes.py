@@ -53,7 +53,7 @@ def test_a_constant_is_an_array_of_numbers():
 
 
 def test_a_loss_made_a_plain_number():
-    """Its derivative would be zero without a word."""
+    """Its derivative would silently be zero."""
 
     def loss(x):
         return float(np.sum(x**2))
@@ -75,7 +75,7 @@ def test_a_loss_made_a_plain_number():
 
 
 def test_a_plain_number_beside_the_loss():
-    """What is not differentiated comes out as one; a branch is chosen by one."""
+    """A plain number may be an undifferentiated result, or choose a branch."""
     (value, shown), slope = ad.value_and_grad(lambda x: (np.sum(x**2), x[0].item()), has_aux=True)(X)
     assert type(shown) is float and shown == X[0] and value == np.sum(X**2)
     np.testing.assert_allclose(slope, 2 * X)

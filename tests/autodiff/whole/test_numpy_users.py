@@ -97,7 +97,7 @@ def test_containers_that_change_are_refused_with_the_line(f, argument, line, tra
     assert f"test_numpy_users.py:{f.__code__.co_firstlineno + line}:" in str(error.value)
 
 
-def test_a_container_of_its_own_may_change():
+def test_a_local_container_may_change():
     def f(d):
         d = dict(d)
         d["k"] = np.sin(d["x"])
@@ -107,7 +107,7 @@ def test_a_container_of_its_own_may_change():
     np.testing.assert_allclose(ad.compile(f)({"x": X.copy()}), np.sin(X).sum())
 
 
-def test_a_rule_that_is_not_linear_is_not_turned_round():
+def test_a_rule_that_is_not_linear_is_not_transposed():
     @ad.custom_vjp
     def clipped(x):
         return x * 1.0
@@ -136,7 +136,7 @@ def test_empty_scan_and_map():
 
 
 def test_weights_in_bins_that_move():
-    """Which bin a value falls into is looked at, so other values are another program."""
+    """The bin of each value is read, so other bins need another program."""
 
     def f(w, a):
         return (np.histogram(a, bins=[0.0, 0.5, 1.0], weights=w)[0] * np.array([1.0, 10.0])).sum()
@@ -197,7 +197,7 @@ def test_derived_functions_look_like_functions():
 
 
 class Foreign:
-    """As an array of another library is: it has `__array__`, and methods that take other arguments."""
+    """Like an array of another library: it has `__array__`, and methods that take other arguments."""
 
     def __init__(self, x):
         self.x = x
@@ -211,7 +211,7 @@ class Foreign:
 
 @pytest.mark.parametrize("derive", [ad.grad, ad.value_and_grad, ad.jacobian, ad.hessian])
 def test_arrays_of_another_library_are_named_whatever_numpy_says_of_them(derive):
-    """np.sum(x) fails within NumPy, which says nothing of what to do."""
+    """np.sum(x) fails within NumPy, whose message does not help."""
     for given, text in (
         (Foreign(np.ones(2)), "x is a "),
         ({"a": Foreign(np.ones(2))}, "x is a dict with a "),

@@ -66,7 +66,7 @@ def test_a_difference_in_emitted_code_is_found(monkeypatch):
         check(Program({"x": np.array([0.3, 2.0])}, ("t0 = np.sin(x)",), ("t0",)))
 
 
-# What random programs found
+# Bugs that random programs found
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_rows_taken_backwards():
     assert np.array_equal(ad.compile(lambda x: x[[0, 2], ::-1] * 1.0)(x), x[[0, 2], ::-1])
 
 
-def test_memory_is_lent_only_where_all_views_of_it_can_be_had():
+def test_memory_is_reused_only_if_all_views_of_it_are_possible():
     """The gradient of t2 lies in that of y, transposed; read flat, it cannot be."""
     body = ("t2 = y.T", "t2[-1] -= np.cos(t2[0])", "t4 = np.ravel(t2)", "t11 = t4.mean()", "t14 = x + t11")
     rng = np.random.default_rng(0)

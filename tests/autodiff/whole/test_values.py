@@ -218,7 +218,7 @@ def test_points_of_interp_are_in_order():
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.complex128])
 def test_a_sum_begins_with_zero(kind):
-    """So that of -0.0 is 0.0, where nothing is added up as well."""
+    """So the sum of -0.0 is 0.0, and so is an empty sum."""
     zero = kind(-0.0)
     for f in (
         np.sum,
@@ -284,7 +284,7 @@ def test_fast_math_is_asked_for_by_name():
         Options(math="loose")
 
 
-# ---- what rules say of themselves ------------------------------------------------------------------------
+# ---- what rules declare ------------------------------------------------------------------------------------
 
 
 def test_every_rule_says_what_it_keeps_or_is_off():
@@ -307,7 +307,7 @@ def test_absolute_values_of_complex_numbers_are_rounded():
 
 def test_what_is_decided():
     """Returned values and what is compared, with all they are made of. What only a derivative reads is exact,
-    but nobody sees it decide."""
+    but does not decide anything visible."""
     x = input_node((4,), "float64", "x")
     scaled, other = x / 49.0, x / 7.0
     counted, read = apply("floor", scaled), build.tanh(other)
@@ -421,7 +421,7 @@ def loosely(graph, options=None):
 
 @pytest.mark.slow
 def test_random_values_notice_reassociation(monkeypatch):
-    """The check can fail."""
+    """So the check can fail."""
     monkeypatch.setattr(passes, "simplify", loosely)
     found = [difference(write(seed)) for seed in range(200)]
     assert sum(error is not None for error in found) > 20

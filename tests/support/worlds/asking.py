@@ -1,4 +1,4 @@
-"""Questions about a function whose world changes: is its answer today's, and is its recording used again?"""
+"""Questions about a function whose world changes: is its answer current, and is its recording reused?"""
 
 import numpy as np
 

@@ -51,7 +51,7 @@ ARGUMENTS = {
 
 
 def asked(name, arguments, *reads):
-    """A kind of question: expressions over x and y that are numbers."""
+    """Register a kind of question: numeric expressions over x and y."""
 
     def make(rng):
         return Thing(0, f"({reads[rng.integers(len(reads))]}) + {{v}}", arguments=("plain", *arguments))
@@ -180,7 +180,7 @@ for _name, (_text, _spoil) in GIVEN.items():
 
 @kind
 def setting_given_back(rng):
-    """An object that is there is given back itself, also where another is equal to it."""
+    """An existing object is returned itself, even if another one is equal to it."""
 
     def another(r=None):
         return Found(1) if rng.integers(2) else types.SimpleNamespace(rate=1)

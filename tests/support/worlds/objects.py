@@ -37,7 +37,7 @@ def change_attributes(v) -> list:
 
 
 def change_class(v, c) -> list:
-    """And what its class can do to it."""
+    """Also through changes of its class."""
 
     class Other(c):
         rate = 7

@@ -283,7 +283,7 @@ def cached_function(rng):
     )
 
 
-# --- functions that act: each call counts one up, whether or not anything changed
+# --- functions that act: each call increments a counter, whether or not anything changed
 
 
 def acting(read):

@@ -1,4 +1,4 @@
-"""Random worlds: functions that read things of every kind, and every way to change these under their hands.
+"""Random worlds: functions that read things of every kind, and every way to change these between calls.
 
     world = World(seed)       a function world.f of one array, and things that it reads in various places
     world.step()              changes something, or nothing, and raises Stale where the compiled function and
@@ -92,7 +92,7 @@ class World:
         asked = [set(t.arguments) for _, t in self.things if t.arguments]
         numbers = {"number"} - set.intersection(
             *asked, {"number"}
-        )  # a float lacks what an array is asked for
+        )  # a float lacks the attributes of an array
         self.variants = sorted(set().union(*asked) - numbers)
         self.arguments = ARGUMENTS["plain"]()
         self.source = self._write()
@@ -102,7 +102,7 @@ class World:
         self._places()
 
     def _write(self) -> str:
-        """The text of a function that makes f."""
+        """Source of a function that makes f."""
         self.places = [self._place(thing) for _, thing in self.things]
         head, parameters, reads, body, gives = [], ["x", "y"], [], [], []
         for i, (place, (_, thing)) in enumerate(zip(self.places, self.things)):
@@ -178,7 +178,7 @@ class World:
         self.f.__defaults__ = tuple(found)
 
     def change(self) -> None:
-        """Something, or nothing. A change that Python does not allow is none."""
+        """Change something, or nothing; a change that Python refuses counts as nothing."""
         variant = self.variants[self.rng.integers(len(self.variants))] if len(self.variants) > 1 else "plain"
         self.arguments = ARGUMENTS[variant]()
         i = int(self.rng.integers(len(self.things)))
@@ -199,7 +199,7 @@ class World:
             again = self._outcome(ad.compile(self.f))
             raise Stale(
                 "\n".join([self.source, *self.log])
-                + f"\nfound {found}, expected {expected}, recorded anew {again}, "
+                + f"\nfound {found}, expected {expected}, after recording again {again}, "
                 f"why_recorded: {ad.why_recorded(self.g)}"
             )
 

@@ -70,7 +70,7 @@ def number(x):
     )
     if type(x) not in kinds:
         return 5000
-    i = kinds.index(type(x))  # without `is`: who asks by that, for him no equal thing will do
+    i = kinds.index(type(x))  # not `is`: code that compares by identity accepts no equal object
     if isinstance(x, (range, slice)):
         return 100 * i + x.start + 10 * x.stop + 3 * x.step
     if isinstance(x, (str, bytes)):
