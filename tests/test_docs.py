@@ -54,7 +54,6 @@ EXCEPTIONS = {
         "needs MPI; tests/parallel has it",
     ),
     "python train.py --layers rmsnorm.py": ("parse", "tests/test_own.py runs it, with the page's files"),
-    "python -m gpt2 explain rmsnorm": ("not here", "a layer that exists on its page alone"),
     "python examples/llama.py --steps 300": ("not here", LLAMA),
     "python examples/llama.py --n-layer 8 --n-embd 512 --n-head 8 --n-kv-head 4 --tokenizer bpe:8192": (
         "not here",

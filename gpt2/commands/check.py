@@ -219,8 +219,8 @@ def check_gradients(names: Iterable[str] = (*LAYERS, "model"), file: str | None 
     print(f"\ntolerances: {EXACT:.0e}, beside differences {DIFFERENCES:.0e}: {verdict}")
     if derived := [name for name, errors in every.items() if _only_derived_is_wrong(errors)]:
         print(
-            f"{', '.join(derived)}: the backward by hand agrees with differences, the derived one does not; a rule "
-            "of the compiler is wrong: pytest -x tests/autodiff/ops"
+            f"{', '.join(derived)}: the backward by hand agrees with differences, the derived one does not; "
+            "a rule of the compiler is wrong: pytest -x tests/autodiff/ops"
         )
     return passed
 

@@ -147,11 +147,9 @@ ROWS = {rule.__name__: rule for rule in ROWS if isinstance(rule, R)}
 TYPED = {"reshape(reshape(x)) -> reshape(x)", "broadcast(broadcast(x)) -> broadcast(x)"}
 
 
-@pytest.mark.parametrize("name", sorted(ROWS))
+@pytest.mark.parametrize("name", sorted(ROWS.keys() - TYPED))
 def test_both_sides_of_a_row_are_equal(name):
-    """As NumPy computes them, on numbers of either sign: what neither random programs nor CASES may come to."""
-    if name in TYPED:
-        pytest.skip("its shapes are those of the nodes")
+    """As NumPy computes them, on numbers of either sign: random programs need not come to every row."""
     before, after = name.split(" -> ")
     rng = np.random.default_rng(0)
     values = {x: rng.choice([-1.0, 1.0], 9) * rng.uniform(0.3, 2.0, 9) for x in "xyzC"}
