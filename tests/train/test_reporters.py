@@ -74,7 +74,7 @@ def test_losses_as_bars():
 def test_the_one_thing_to_try_next():
     assert reporters._next(Settings(data="tinyshakespeare"))[0] == "letter by letter"
     assert reporters._next(Settings(data="stdlib"))[0] == "your own text"
-    assert reporters._next(Settings(data="my.txt"))[1].endswith("gpt2 explain layernorm")
+    assert reporters._next(Settings(data="my.txt"))[1].endswith("gpt2 explain all")
 
 
 def test_bars_are_left_out_where_the_output_cannot_hold_them(monkeypatch):

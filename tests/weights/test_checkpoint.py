@@ -162,7 +162,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(saved, monkeypatch, f
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.os, function, full)
-    with pytest.raises(UserError, match="No space left on device, free some space; the checkpoint"):
+    with pytest.raises(UserError, match="No space left on device, free some space; the previous checkpoint"):
         checkpoint.save(saved, {"other": np.zeros(3)}, {})
     monkeypatch.undo()
     assert checkpoint.load(saved)[1] == STATE
