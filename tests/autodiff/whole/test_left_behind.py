@@ -28,7 +28,7 @@ def test_requests(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shapes", "programs"])
 def test_requests_that_fill_the_stores(kind):
-    """19 MB come while the stores fill up, 6 over 4,000 requests; a program that stays takes 30 kB or more."""
+    """19 MB come while the stores fill up, 6 over 4,000 requests; a program that stays takes 30 kB."""
     assert not check(kind, 1500, megabytes=30.0)
 
 
