@@ -7,12 +7,12 @@ run may change over between any two steps, be killed there, and resume either wa
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from gpt2.errors import UserError
+from gpt2.parallel.errors import WorkerError
 from gpt2.parallel.processes import Processes
 from gpt2.parallel.shares import Shares
 
@@ -27,7 +27,7 @@ class Handover:
 
     taken     "shares" or "processes": whoever takes the next step
 
-    start     returns the Processes; may raise UserError
+    start     returns as many Processes as there are shares; may raise UserError or WorkerError
     worth     worth(seconds of a step): whether to start processes at all
     decided   called once, with the choice, "shares" or "processes", and the seconds of a step of those tried
     """
@@ -82,10 +82,12 @@ class Handover:
         self.times[taken] = statistics.median(self.seconds[SKIPPED:])
         self.seconds.clear()
         if taken == "shares" and self.worth(self.times["shares"]):
-            with suppress(UserError):  # too little memory, too few open files
-                self.team.close()
+            self.team.close()
+            try:
                 self.team = self.start()
                 return
+            except (UserError, WorkerError):  # too little memory, too few open files
+                self._back_to_shares()  # the model may be in shared memory already
         if taken == "processes" and self.times["processes"] >= MARGIN * self.times["shares"]:
             self._back_to_shares()
         self.is_open, self.is_reported = False, len(self.times) < 2

@@ -163,17 +163,7 @@ def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> t
     workers, notes = number_of_workers(s, model.config)
     while True:
         try:
-            team = parallel.start(
-                s.parallel,
-                model,
-                optimizer,
-                group,
-                workers=workers,
-                batch_size=s.batch_size,
-                threads=s.threads,
-                timeout=s.worker_timeout,
-                options=model_options(s),
-            )
+            team = start_exactly(workers, s, model, optimizer, group)
             break
         except TooLittleMemory as error:
             notes.append(f"{workers} processes: {str(error).split(';')[0]}; taking fewer")
@@ -181,6 +171,21 @@ def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> t
     each = threads_each(workers, s.threads)
     notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
     return team, notes
+
+
+def start_exactly(workers: int, s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> Any:
+    """Start the team for --parallel processes with so many. Raises TooLittleMemory if they do not fit."""
+    return parallel.start(
+        s.parallel,
+        model,
+        optimizer,
+        group,
+        workers=workers,
+        batch_size=s.batch_size,
+        threads=s.threads,
+        timeout=s.worker_timeout,
+        options=model_options(s),
+    )
 
 
 def number_of_workers(s: Settings, config: GPT2Config) -> tuple[int, list[str]]:

@@ -36,7 +36,7 @@ from gpt2.train.build import (
     make_model,
     make_optimizer,
     model_config,
-    start_processes,
+    start_exactly,
     start_team,
 )
 from gpt2.train.cost import check_memory
@@ -104,9 +104,10 @@ def resolve(
     cached_fingerprint = functools.cache(lambda: fingerprint(train, val, tokenizer))
     team, team_notes = start_team(s, model, optimizer, group, lambda: as_number(cached_fingerprint()))
     if contender is not None:
+        shares = team
         team = Handover(
-            team,
-            lambda: start_processes(contender.settings, model, optimizer, group)[0],
+            shares,
+            lambda: start_exactly(shares.size, contender.settings, model, optimizer, group),
             contender.is_worth,
             contender.decided,
         )

@@ -9,13 +9,15 @@ import pytest
 from gpt2 import machine
 from gpt2.autodiff import set_threads
 from gpt2.autodiff.run import remembered
-from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.parallel import handover
+from gpt2.parallel.errors import WorkerError
+from gpt2.parallel.memory import TooLittleMemory
 from gpt2.parallel.processes import Processes
 from gpt2.parallel.shares import Shares
+from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
-from gpt2.train import Reporter, Settings, fastest, opened, resolve, resumed_settings, session, steps, train
+from gpt2.train import Reporter, Settings, fastest, opened, resumed_settings, session, steps, train
 from gpt2.train.fastest import Way
 from gpt2.train.flags import read_toml
 from gpt2.train.loop import loop
@@ -294,14 +296,22 @@ def test_what_processes_were_found_to_be_is_kept(run_of_shares, tmp_path):
     )
 
 
-def test_processes_that_cannot_be_had_are_not_taken(run_of_shares, monkeypatch):
-    def refused(*args):
-        raise UserError("too little memory")
+@pytest.mark.parametrize(
+    "error", [TooLittleMemory("too little memory"), WorkerError("worker 1 died")], ids=repr
+)
+def test_processes_that_cannot_be_had_are_not_taken(run_of_shares, monkeypatch, tmp_path, error):
+    """Nor are fewer of them, which would give other bits; and the model, moved already, is moved back."""
 
-    monkeypatch.setattr(resolve, "start_processes", refused)
+    def refused(self, *args, **options):
+        assert self.size == 2
+        raise error
+
+    monkeypatch.setattr(Workers, "call", refused)
     with run_of_shares({"Shares": 1.0}) as run:
         list(steps(run))
         assert run.step == 20 and run.settings.parallel == "shares"
+    alone = train(dataclasses.replace(run.settings, out=str(tmp_path / "alone")))
+    assert run.model.flat_params.tobytes() == alone.model.flat_params.tobytes()
 
 
 def test_a_short_run_starts_no_processes(monkeypatch):
