@@ -1,15 +1,15 @@
-"""How long compiling takes, stage by stage: each layer alone, and the whole loss of 1 to 12 blocks.
+"""Time the compiler stage by stage: each layer, and the whole loss of models of 1 to 12 blocks.
 
     python -m bench.compile_time [--repeat N] [--real] [--blocks N ...]
     python -m bench.compile_time --growth [N ...]
 
-Milliseconds, for each stage the least of N runs that all compile anew: the compiler's own reckoning, which
-GPT2_AD_DEBUG=1 prints as well. Layers are those of GPT-2 124M at B=4, T=64; models are narrow (C=48, V=512),
-or with --real as wide as 124M.
+Milliseconds, for each stage the least of N compilations, as the compiler itself reports them (GPT2_AD_DEBUG=1
+prints the same). Layers are those of GPT-2 124M at B=4, T=64; models are narrow (C=48, V=512), or with --real
+as wide as 124M.
 
-With --growth: milliseconds an operation for programs written out in n operations (bench/growth.py): what the
-first gradients take beyond later ones, in seconds of the processor. It should not rise with n. Recording also
-computes each operation once.
+--growth prints milliseconds per operation for programs of n operations (bench/growth.py): the CPU time of the
+first gradients less that of later ones. It should not rise with n. Recording, which runs each operation once,
+is included.
 """
 
 import functools
@@ -27,7 +27,7 @@ from gpt2.backward import options_for
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 
-# What ad.stages calls a stage -> its column
+# Stage in ad.stages -> column
 TITLES = {
     "recorded": "record",
     "simplified": "simplify",
@@ -40,14 +40,14 @@ TITLES = {
 }
 STAGES = tuple(dict.fromkeys(TITLES.values()))
 GROWTH = (100, 1000, 10_000)
-SHORT = 1000  # operations up to which a figure is of five programs
-MOST = {"large_chain": 10_000}  # operations: the arrays of longer ones take gigabytes
+SHORT = 1000  # operations; for programs up to this length the median of five is taken
+MOST = {"large_chain": 10_000}  # longest program in operations, where arrays of longer ones take gigabytes
 BLOCKS = (1, 2, 4, 8, 12)
-WHOLE_RATE = 1.0  # the rate of gpt2.backward.whole
+WHOLE_RATE = 1.0  # as in gpt2.backward.whole
 
 
 class Stages:
-    """Milliseconds by stage, and the number of ops in the programs that come out."""
+    """Milliseconds by stage, and the number of ops in the compiled programs."""
 
     def __init__(self):
         self.times = dict.fromkeys(STAGES, 0.0)
@@ -61,13 +61,13 @@ class Stages:
             self.ops += sum(n.op not in ("input", "const") for n in result.nodes)
 
     def least(self, other):
-        """The smaller time of the two, stage by stage."""
+        """Take the smaller time of the two for each stage."""
         self.times = {k: min(t, other.times[k]) for k, t in self.times.items()}
         return self
 
 
 def compiled(f, args, static, options=None):
-    """Stages of compiling f's forward and backward programs with gpt2.backward's options."""
+    """The Stages of compiling f's forward and backward programs with gpt2.backward's options."""
     s = Stages()
     ad.FixedPair(f, options_for(), **(options or {})).build(args, static, s.on_stage)
     return s
@@ -96,26 +96,26 @@ def print_row(name, s):
 
 
 def print_growth(sizes):
-    """A row for each program of bench/growth.py: milliseconds an operation, for each number of operations."""
+    """Print milliseconds per operation: a row for each program of bench/growth.py, a column for each size."""
     print("  ".join([f"{'ms an operation':<15}", *(f"{n:>10}" for n in sizes)]))
     for name, program_at in PROGRAMS.items():
-        compiling(*program_at(50))  # loads what is imported on first use
+        compiling(*program_at(50))  # imports what the compiler loads lazily
         figures = [growth(program_at, n) for n in sizes if n <= MOST.get(name, n)]
         texts = [f"{x:>10.3f}" for x in figures] + [f"{'-':>10}"] * (len(sizes) - len(figures))
         print("  ".join([f"{name:<15}", *texts]), flush=True)
 
 
 def growth(program, n):
-    """Milliseconds an operation: of short programs the middle of five, as one alone scatters by two."""
-    # All differ, or the later ones would be cache hits: of 1000, 1150, 1300, 1450 and 1600 operations
+    """Milliseconds per operation; for short programs the median of five, as one varies by a factor of 2."""
+    # Of different lengths, or the later ones would be cache hits
     lengths = [n + k * n * 3 // 20 for k in range(5 if n <= SHORT else 1)]
     return statistics.median(compiling(*program(length)) / length for length in lengths)
 
 
 def compiling(f, args):
-    """Milliseconds of the processor that the first three gradients take beyond three later ones.
+    """CPU milliseconds of the first three gradients less those of the next three.
 
-    Of code that was seen with other values the first call may be computed as it is, and the second compiled.
+    Three, because the first call may run uncompiled, if the code was seen before with other values.
     """
     g, times = ad.grad(f), []
     for _ in range(6):
@@ -127,7 +127,7 @@ def compiling(f, args):
 
 def main(arguments):
     parser = program.plain_parser("bench.compile_time", __doc__.split("\n")[0])
-    program.number(parser, "--repeat", 3, "compilations of each program, of which the quickest counts")
+    program.number(parser, "--repeat", 3, "compilations of each program, of which the fastest counts")
     parser.add_argument("--real", action="store_true", help="models as wide as GPT-2 124M")
     parser.add_argument(
         "--blocks",

@@ -8,7 +8,9 @@ pytest bench/ --benchmark-only --benchmark-compare --benchmark-compare-fail=medi
 
 import pytest
 
+from bench.harness import machine
 from gpt2 import autodiff as ad
+from gpt2.parallel.cores import cores
 
 
 def pytest_addoption(parser):
@@ -23,27 +25,23 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="session", autouse=True)
 def threads(pytestconfig):
-    """Threads of BLAS and of compiled programs, from here on."""
-    from bench.harness.machine import available_cores
-
+    """Set the threads of BLAS and of compiled programs, for the whole session."""
     n = pytestconfig.getoption("--bench-threads")
-    if not 1 <= n <= available_cores():
-        raise pytest.UsageError(f"--bench-threads {n}: expected 1 to {available_cores()}")
+    if not 1 <= n <= cores():
+        raise pytest.UsageError(f"--bench-threads {n}: expected 1 to {cores()}")
     ad.set_threads(n)
-    ad.limit_blas_threads(n)  # for layers as written; set_threads alone leaves the products to its pool
+    ad.limit_blas_threads(n)  # for uncompiled layers; set_threads alone would keep BLAS on one thread
     return n
 
 
 @pytest.fixture(scope="session")
 def facts():
-    from bench.harness import machine
-
     return machine.describe()
 
 
 @pytest.fixture
 def record(benchmark, threads, facts):
-    """record(group, **more): put this benchmark into a group, and note the machine."""
+    """record(group, **more): assign this benchmark to a group, and save the machine with it."""
 
     def record(group, **more):
         benchmark.group = group

@@ -5,8 +5,8 @@
     bars(...)    groups of horizontal bars, each followed by its value
     lanes(...)   the work of each thread over time
 
-Each returns a matplotlib Figure, measured in pixels. `svg` makes a light picture of it, `dark` a dark one,
-and `adaptive` one that follows the browser's colour scheme.
+Each returns a matplotlib Figure, sized in pixels. `svg` renders it in light colours; `dark` turns that dark,
+and `adaptive` has it follow the browser's colour scheme.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from gpt2.errors import UserError
 from gpt2.hints import install
 
-# Name -> colour in the light theme, and in the dark one. No two colours of a theme are equal.
+# Name -> (light, dark) colour. The light ones all differ, as `dark` looks them up.
 PALETTE = {
     "paper": ("#ffffff", "#0d1117"),
     "panel": ("#f6f8fa", "#151b23"),
@@ -39,19 +39,19 @@ PALETTE = {
     "purple": ("#a0478f", "#e08fd0"),
     "brown": ("#8a6d00", "#e0c04c"),
     "sky": ("#3a8fc7", "#9fd4f5"),
-    "keyword": ("#8250df", "#c4a3ff"),  # of code, as GitHub colours it
+    "keyword": ("#8250df", "#c4a3ff"),  # this and the following: source code as on GitHub
     "comment": ("#6e7781", "#8b949e"),
     "number": ("#0a5ca8", "#79c0ff"),
     "name": ("#953800", "#ffa657"),
 }
 LIGHT = {name: light for name, (light, _) in PALETTE.items()}
 SERIES = ("own", "limit", "grey", "green", "orange", "purple", "brown", "sky")
-MARKERS = "os^Dv<>P"  # one for each series, for readers who cannot tell colours apart
+MARKERS = "os^Dv<>P"  # one for each series, so that colour is not the only difference
 WIDTH, RIGHT, TITLE, KEY, ROW, BOTTOM = 560, 30, 34, 20, 24, 28  # pixels
-CHARACTER = 7.3  # the greatest width of a letter
+CHARACTER = 7.3  # upper bound for the width of a letter
 LOOK = {
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "gpt2",  # reproducible ids: equal pictures are equal files
+    "svg.fonttype": "none",  # text as text, not as paths
+    "svg.hashsalt": "gpt2",  # reproducible ids
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["Helvetica Neue", "Arial", "DejaVu Sans"],
@@ -75,7 +75,7 @@ Spread = tuple[float, float, float]  # median, lower and upper quartile
 
 
 def look() -> AbstractContextManager:
-    """A context that sets matplotlib's style. Raises UserError without matplotlib."""
+    """A context manager that sets matplotlib's style. Raises UserError without matplotlib."""
     try:
         from matplotlib import rc_context
     except ImportError:
@@ -100,7 +100,7 @@ def title(figure: Any, left: float, heading: str) -> None:
 
 
 def place(figure: Any, left: float, top: float, width: float, height: float) -> Any:
-    """Axes in this rectangle of the figure, in pixels from its upper left corner; no frame around them."""
+    """Frameless axes in this rectangle of the figure, in pixels from its upper left corner."""
     across, down = 72 * figure.get_size_inches()
     axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
     axes.spines[:].set_visible(False)
@@ -126,10 +126,10 @@ def dots(
     one: bool = False,
     unit: str = "",
 ) -> Any:
-    """A row for each label, with a dot for each named series; None is a gap.
+    """Dot plot: a row for each label, with a dot for each named series. None leaves a gap.
 
-    text   a number as text    one   draw a line at 1, where both sides of a ratio are equal
-    unit   the axis label
+    text   formats numbers    unit   the axis label
+    one    draw a line at 1, where both sides of a ratio are equal
     """
     keys = [name for name in names if name]
     left = min(WIDTH / 2, 20 + CHARACTER * max(map(len, rows)))
@@ -159,7 +159,7 @@ def lines(
     log: tuple[bool, bool] = (False, False),
     one: bool = False,
 ) -> Any:
-    """A curve for each series, through (x, spread of y). names, text and log are of x and of y."""
+    """Line plot: a curve for each series of (x, spread of y). names, text and log are pairs, for x and y."""
     keys = list(series) if len(series) > 1 else []
     top = _above(title, keys)
     with look():
@@ -207,7 +207,7 @@ def _colour(k: int) -> str:
 
 
 def _ruled(axis: Any, numbers: Sequence[float], text: Callable, log: bool, one: bool) -> None:
-    """Scale, ticks and grid of an axis for these numbers; with `one`, a thicker line at 1."""
+    """Set scale, ticks and grid of an axis to suit these numbers; with `one`, draw a thicker line at 1."""
     from matplotlib import ticker
 
     low, high = (edge([*numbers, 1.0] if one else numbers) for edge in (min, max))
@@ -216,7 +216,7 @@ def _ruled(axis: Any, numbers: Sequence[float], text: Callable, log: bool, one: 
         (axis.axes.set_yscale if upright else axis.axes.set_xscale)("log")
         margin = (high / low) ** 0.06 if high > low else 1.2
         limits = low / margin, high * margin
-        few = high / low < 30  # decades alone would be too far apart
+        few = high / low < 30  # then decades alone would be too sparse
         axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few else (1,), numticks=8))
         if high / low < 4:
             axis.set_major_locator(ticker.MaxNLocator(5, steps=(1, 2, 5, 10)))
@@ -238,7 +238,7 @@ def _ruled(axis: Any, numbers: Sequence[float], text: Callable, log: bool, one: 
 
 @dataclass(frozen=True)
 class Bar:
-    """A horizontal bar: parts (name of a colour, length) drawn over each other, longest first."""
+    """A named horizontal bar, followed by `words`: parts (colour, length) overlaid, longest first."""
 
     name: str
     parts: tuple[tuple[str, float], ...]
@@ -256,10 +256,10 @@ def bars(
     below: str = "",
     right: float = 150,
 ) -> Any:
-    """Groups of bars below their headings. The colour "limit" draws an outline only.
+    """Bar chart: groups of bars below their headings. The colour "limit" draws an outline only.
 
-    keys   name of a colour -> what it stands for      most   longer bars are cut here, with a mark
-    left   pixels for the names of bars                rule   a line at this length
+    keys   legend: colour -> its meaning      most   length at which longer bars are cut and marked
+    left   pixels for the names of bars       rule   length at which a vertical line is drawn
     right  pixels for their values
     """
     deep = sum((28 if heading else 0) + 22 * len(group) + 8 for heading, group in groups.items())
@@ -303,7 +303,7 @@ def _filled(colour: str) -> dict:
 
 
 def _keys(figure: Any, keys: Mapping[str, str]) -> None:
-    """The legend of colours, in a row below the title."""
+    """Add the legend of colours, in a row below the title."""
     from matplotlib.patches import Patch
 
     patches = [Patch(**_filled(colour), label=words) for colour, words in keys.items()]
@@ -317,7 +317,7 @@ def _keys(figure: Any, keys: Mapping[str, str]) -> None:
 def lanes(
     title: str, names: Sequence[str], spans: Iterable[tuple], seconds: float, keys: Mapping[str, str]
 ) -> Any:
-    """A lane for each name, a bar for each of the spans: (lane, name of a colour, begin, end, words)."""
+    """Gantt chart: a lane for each name, a bar for each of the spans (lane, colour, begin, end, tooltip)."""
     deep = 46 * len(names)
     with look():
         figure = canvas(1100, 66 + deep + 34, title)
@@ -348,7 +348,7 @@ def svg(figure: Any) -> str:
 
 
 def dark(text: str) -> str:
-    """An SVG in light colours, turned dark."""
+    """The dark version of an SVG in light colours."""
     colours = {light: dark for light, dark in PALETTE.values()}
     return re.sub("|".join(colours), lambda match: colours[match[0]], text)
 
@@ -359,7 +359,7 @@ def pair(folder: Path, name: str, text: str) -> dict[Path, str]:
 
 
 def rules() -> str:
-    """Style sheet that turns light pictures dark in a browser's dark mode."""
+    """CSS that turns light pictures dark in a browser's dark mode."""
     inside = [
         f'[style*="{how}: {light}"] {{ {how}: {dark} !important }}'
         for light, dark in PALETTE.values()
@@ -369,5 +369,5 @@ def rules() -> str:
 
 
 def adaptive(text: str) -> str:
-    """An SVG in light colours, made to follow the browser's dark mode."""
+    """An SVG in light colours that turns dark in a browser's dark mode."""
     return text.replace("<defs>", f"<style>{rules()}</style>\n <defs>", 1)

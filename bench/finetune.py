@@ -1,13 +1,12 @@
-"""A step that trains adapters, beside the step that trains everything, and beside peft on PyTorch.
+"""Time a training step of LoRA adapters, of the full model, and of peft on PyTorch.
 
     python -m bench.finetune
     python -m bench.finetune --models gpt2-xl --contenders lora,peft,peft-compile --rounds 3
 
-All have the same random weights of the true size, read from one folder, one sequence of 256 tokens a step,
-and AdamW. Those of peft have PyTorch as its users can have it at its fastest (the fused kernel, denormal
-numbers flushed to zero, a process that keeps its memory), eager and compiled. They work in turns, each in a
-process of its own; what counts is the median of the ratios within a round. The first losses, before anything
-is trained, have to agree. Memory is the most that the process ever held, pages of mapped files included.
+All contenders load the same random weights of the true size and train on one sequence of 256 tokens a step
+with AdamW. peft runs on PyTorch as tuned in bench.step, eager and compiled. Contenders take turns in
+processes of their own; the result is the median of the ratios within a round. The first losses must agree.
+Memory is the process's peak, pages of mapped files included.
 """
 
 import math
@@ -30,13 +29,13 @@ from gpt2.model.tuning import Tuning
 from gpt2.weights import pretrained
 
 B, T = 1, 256
-TOLERANCE = 1e-4  # of the first loss: float32 programs that add up in different orders
+TOLERANCE = 1e-4  # of the first loss, relative: float32 sums in different orders
 RANK = 8
 MODELS = ("gpt2", "gpt2-medium", "gpt2-xl")
 
 
 class Ours:
-    """A step of this engine: of adapters, or of everything."""
+    """A step of this engine."""
 
     def __init__(self, folder, threads, train, targets, backward="whole"):
         set_threads(threads)
@@ -92,7 +91,7 @@ PEERS = ("peft", "peft-compile")
 
 
 def steps(variant, threads, folder, targets):
-    """A contender's turn: seconds of so many steps, and their losses."""
+    """turn(steps) of this contender: seconds and losses of the steps."""
     if variant in PEERS:
         step = Peft(folder, threads, targets, compiled=variant == "peft-compile")
     else:
@@ -104,9 +103,9 @@ def steps(variant, threads, folder, targets):
     def turn(steps):
         times, losses = [], []
         for _ in range(steps):
-            tokens, wanted = rng.integers(0, config.vocab_size, (2, B, T))
+            batch = rng.integers(0, config.vocab_size, (2, B, T))
             begin = time.perf_counter()
-            losses.append(step(tokens, wanted))
+            losses.append(step(*batch))
             times.append(time.perf_counter() - begin)
         return {"times": {"step": times}, "losses": losses}
 
@@ -117,7 +116,7 @@ def steps(variant, threads, folder, targets):
 
 
 def set_up(player, folder, targets):
-    """Two steps, of which the first has the loss that is compared."""
+    """Run two steps. The first one's loss is compared."""
     player.ask(do="work", make="steps", folder=folder, targets=targets)
     answer = player.ask(do="turn", steps=2)
     program.note(f"{player.name}: ready, {1e3 * answer['times']['step'][-1]:.0f} ms for its second step")
@@ -125,7 +124,7 @@ def set_up(player, folder, targets):
 
 
 def measure(names, folder, threads, targets, rounds, steps):
-    """contender -> the median of each round's steps, its first loss, the bytes it held; and who is absent."""
+    """One table as a dict: each contender's median step of each round, first loss and peak bytes."""
     players = {f"finetune-{name}": name for name in names}
     with Contest(players, threads, partial(set_up, folder=folder, targets=targets)) as contest:
         contest.play(rounds, math.inf, block=steps, long_s=math.inf)
@@ -147,11 +146,11 @@ def measure(names, folder, threads, targets, rounds, steps):
 
 
 def check(results):
-    """Raise UserError unless all contenders begin with the same loss."""
+    """Raise UserError unless all contenders have the same first loss."""
     first = next(iter(results.values()), {}).get("loss")
     for name, facts in results.items():
         if not abs(facts["loss"] - first) <= TOLERANCE * abs(first):
-            raise UserError(f"{name} begins with a loss of {facts['loss']}, the others with {first}")
+            raise UserError(f"{name} begins with a loss of {facts['loss']}, others with {first}")
 
 
 def median(seconds):
@@ -177,7 +176,7 @@ def as_text(result):
 
 
 def make_weights(model, folder):
-    """Random weights of this size, as a folder of transformers."""
+    """Write random weights of this size to a folder, in transformers' format, unless they are there."""
     if not (Path(folder) / "config.json").exists():
         write(Path(folder), GPT2(GPT2Config.preset(model), seed=0))
     return str(folder)
@@ -186,12 +185,12 @@ def make_weights(model, folder):
 def main(argv):
     parser = program.parser("bench.finetune", "Time a step of adapters beside the full step and beside peft.")
     program.names(parser, "--models", "gpt2,gpt2-medium", f"of {', '.join(MODELS)}")
-    program.names(parser, "--contenders", ",".join(NAMES), "who takes part")
+    program.names(parser, "--contenders", ",".join(NAMES), "contenders")
     program.names(parser, "--targets", "c_attn", "matrices with an adapter")
-    program.number(parser, "--rounds", 7, "rounds, in each of which all take a turn")
-    program.number(parser, "--steps", 2, "of training in a turn that count")
+    program.number(parser, "--rounds", 7, "rounds, in each of which every contender takes a turn")
+    program.number(parser, "--steps", 2, "counted steps in a turn")
     parser.add_argument(
-        "--weights", metavar="FOLDER", default="", help="where weights are kept (default: nowhere)"
+        "--weights", metavar="FOLDER", default="", help="folder to keep the weights in (default: none)"
     )
     options = parser.parse_args(argv)
     names = _some(options.contenders, NAMES, "--contenders")
@@ -209,11 +208,11 @@ def main(argv):
 
 
 def _some(text, among, flag):
-    """The names in a comma-separated list. Raises UserError for one that there is not."""
+    """The names in a comma-separated list. Raises UserError for an unknown one."""
     names = text.split(",")
     for name in names:
         if name not in among:
-            raise UserError(f"{flag}: there is no {name!r}, expected some of {', '.join(among)}")
+            raise UserError(f"{flag}: unknown name {name!r}, expected some of {', '.join(among)}")
     return names
 
 

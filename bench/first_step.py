@@ -1,14 +1,15 @@
-"""The first step of a process, part by part: from an empty process to the end of the first update.
+"""Time a new process up to the end of its first update, part by part.
 
     python -m bench.first_step
     python -m bench.first_step --size 124M-B4T256 --backward manual --threads 1 --runs 3
 
-Each run is a new process. It first writes to as much memory as it will need, which does not count: on a
-virtual machine pages that were never touched cost up to two seconds a gigabyte, whichever program asks
-first, and what a process gives back may be taken from the machine at once. --untouched counts that as well.
-Python's bytecode of the engine is there, as after an installation. All else counts: Python's start, what is
-imported, and the trials of how products may be cut. What those find is kept in a folder of its own, and
-believed once three runs have found it. The last column is a later step, forward, backward and update.
+Each run is a new process, with Python's bytecode compiled before, as after an installation. Interpreter
+start, imports and the trials of how to split products count. Results of trials are kept in a temporary
+folder, and used once three runs agree. The last column is a later step: forward, backward and update.
+
+A process first writes to as much memory as it will need, which does not count: on a virtual machine the first
+use of a page costs up to two seconds a gigabyte, and freed pages may be taken away at once. --untouched
+leaves that out, so that first uses count.
 """
 
 import json
@@ -24,8 +25,7 @@ from bench.harness.first_process import PARTS
 from bench.harness.turns import ROOT, environment
 from gpt2.model import GPT2Config
 
-# Bytes a parameter that a run holds at most: parameters, gradients, two moments, and what comes and goes
-BYTES = 20
+BYTES = 20  # peak memory per parameter: parameter, gradient, two moments, temporaries
 
 
 def main(argv):
@@ -43,15 +43,14 @@ def main(argv):
         touched = 0 if options.untouched else BYTES * size.config.num_parameters
         runs = [measure(size, options.backward, threads, folder, touched) for _ in range(options.runs)]
     result = {"size": size.name, "backward": options.backward, "threads": threads, "runs": runs}
-    result["touched"] = touched
-    result["load"] = load.report()
+    result |= {"touched": touched, "load": load.report()}
     report.add(result, as_text(result))
     report.write()
     return 0
 
 
 def measure(size, backward, threads, folder, touched=0):
-    """Seconds of each part, of one process."""
+    """Seconds of each part in one new process, as a dict."""
     env = {**environment(threads), "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
     if touched:
         env |= KEEP_MEMORY
@@ -68,21 +67,12 @@ def measure(size, backward, threads, folder, touched=0):
 
 
 def as_text(result):
-    lines = [
-        [f"run {k + 1}", *(f"{run[part]:.2f}" for part in PARTS)] for k, run in enumerate(result["runs"])
-    ]
-    threads = result["threads"]
-    return "\n".join(
-        [
-            f"{result['size']}, gpt2 {result['backward']}, {ratios.plural(threads, 'thread')}: seconds "
-            "from an empty process to the end of the first update"
-            + (
-                f", {result['touched'] / 2**30:.1f} GiB of memory touched before" if result["touched"] else ""
-            ),
-            ratios.table(["", *PARTS], lines),
-            program.load_line(result["load"]),
-        ]
-    )
+    rows = [[f"run {k}", *(f"{run[part]:.2f}" for part in PARTS)] for k, run in enumerate(result["runs"], 1)]
+    head = f"{result['size']}, gpt2 {result['backward']}, {ratios.plural(result['threads'], 'thread')}: "
+    head += "seconds from an empty process to the end of the first update"
+    if result["touched"]:
+        head += f", {result['touched'] / 2**30:.1f} GiB of memory touched before"
+    return "\n".join([head, ratios.table(["", *PARTS], rows), program.load_line(result["load"])])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Text a token at a time: this engine beside transformers, and beside one reading of the weights.
+"""Time text generation by this engine and transformers, beside a copy of as many bytes as the weights.
 
     python -m bench.generate
     python -m bench.generate --model gpt2-medium --threads 1,2 --rounds 20
 
-Both have the same random weights, read from one folder, keep keys and values, and take the likeliest token at
-batch 1. They work in turns, each in a process of its own; what counts is the median of the ratios within a
-round. A token's time is that of 1 + N tokens less that of one, over N: the prompt is not in it. The bound is
-what a copy takes that moves as many bytes as the weights have, N times over, in the same round.
+Both load the same random weights, cache keys and values, and choose the likeliest token, at batch 1. They
+take turns in processes of their own; the result is the median of the ratios within a round. A token's time is
+that of 1 + N tokens less that of one, divided by N, which excludes the prompt. The copy, timed in the same
+rounds, is a bound: every token reads all weights.
 """
 
 import math
@@ -29,7 +29,7 @@ NAMES = ("gpt2", "transformers", "copy")
 
 
 def ours(folder, threads):
-    """gpt2.generate: number of tokens -> tokens."""
+    """generate(count) -> tokens, by gpt2.generate."""
     ad.set_threads(threads)
     model = gpt2.load(folder)
     start = prompt(model.config.vocab_size)
@@ -37,7 +37,7 @@ def ours(folder, threads):
 
 
 def transformers(folder, threads):
-    """GPT2LMHeadModel.generate with its cache."""
+    """generate(count) -> tokens, by transformers' GPT2LMHeadModel."""
     import torch
     from transformers import GPT2LMHeadModel
 
@@ -62,7 +62,7 @@ def prompt(vocab_size):
 
 
 def generation(variant, threads, folder, count):
-    """A contender's turn: seconds a token over `count` tokens, and the generated tokens."""
+    """turn(steps) of this contender: seconds per token over `count` tokens, and the tokens."""
     if variant == "copy":
         copy = rates.Copy(4 * gpt2.load(folder).num_parameters // 2, threads)
 
@@ -90,13 +90,13 @@ def generation(variant, threads, folder, count):
 
 
 def set_up(player, folder, count):
-    """The first turn, which is not counted."""
+    """Take a first turn, which is not counted."""
     player.ask(do="work", make="generation", folder=folder, count=count)
     return player.ask(do="turn", steps=1)
 
 
 def measure(folder, threads, rounds, count):
-    """Seconds a token of each contender, one number a round; whether all generated the same tokens."""
+    """One table as a dict: each contender's seconds per token by round, and whether the tokens agree."""
     players = {name: f"generate-{name}" for name in NAMES}
     with Contest(players.values(), threads, partial(set_up, folder=folder, count=count)) as contest:
         contest.play(rounds, math.inf)
@@ -131,13 +131,13 @@ def main(argv):
     )
     parser.add_argument("--model", metavar="NAME", default="gpt2", help="a preset (default gpt2)")
     program.number(parser, "--tokens", 32, "generated in a turn")
-    program.number(parser, "--rounds", 11, "rounds, in each of which all take a turn")
+    program.number(parser, "--rounds", 11, "rounds, in each of which every contender takes a turn")
     options = parser.parse_args(argv)
     config = GPT2Config.preset(options.model)
     report = program.Report(options, "generate", model=options.model)
     with tempfile.TemporaryDirectory() as folder:
         model = gpt2.GPT2(config, seed=0)
-        model.flat_params *= 3.0  # so that the likeliest token is not a matter of rounding
+        model.flat_params *= 3.0  # so that rounding does not decide which token is likeliest
         words = tokenizer.byte() if config.vocab_size == 256 else None
         gpt2.save(model, Path(folder, "model"), words)
         del model

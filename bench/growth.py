@@ -1,7 +1,7 @@
-"""Programs written out in n operations, for the growth of compile time (bench.compile_time --growth).
+"""Programs of n operations, to measure how compile time grows (bench.compile_time --growth, and tests).
 
-Each is a function of n that gives (f, arguments); its gradient is compiled. n counts NumPy operations as the
-user wrote them (parameters, for `parameters`), whatever the compiler makes of them.
+Each is a function of n that returns (f, arguments), with f to be differentiated. n counts NumPy operations as
+they are written, not as compiled; for `parameters` it counts parameters.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 SMALL, LARGE = 5, 20_000  # elements; large arrays are computed in blocks of rows
+X = np.linspace(0.0, 1.0, SMALL)
 
 
 def chain(n: int, size: int = SMALL):
-    """One function after another."""
+    """sin(sin(...))"""
 
     def f(x):
         for _ in range(n):
@@ -27,18 +28,18 @@ def large_chain(n: int):
 
 
 def affine(n: int):
-    """A loop of sums and products, which the rules of algebra look at in pairs and more."""
+    """Sums and products in a row, which algebraic rules match in groups."""
 
     def f(x):
         for _ in range(n // 2):
             x = x * 0.99 + 0.1
         return x.sum()
 
-    return f, (np.linspace(0.0, 1.0, SMALL),)
+    return f, (X,)
 
 
 def numbers(n: int):
-    """The same on one Python float: plain math code comes out."""
+    """Sums and products of one Python float, compiled to scalar code."""
 
     def f(x):
         for _ in range(n // 4):
@@ -68,21 +69,21 @@ def grid(n: int):
                 out[i, j] = x[0] * i + x[1] * j
         return (out * out).sum()
 
-    return f, (np.linspace(0.0, 1.0, SMALL),)
+    return f, (X,)
 
 
 def fan(n: int):
-    """One value that n operations read, put together again."""
+    """One value with n readers, stacked again."""
 
     def f(x):
         x = np.exp(x)
         return np.stack([np.cos(x * k) for k in range(n // 2)]).sum()
 
-    return f, (np.linspace(0.0, 1.0, SMALL),)
+    return f, (X,)
 
 
 def matrices(n: int):
-    """Matrix products in a row, with a function between."""
+    """Matrix products in a row, with tanh between."""
 
     def f(x, w):
         for _ in range(n // 2):
@@ -93,7 +94,7 @@ def matrices(n: int):
 
 
 def views(n: int):
-    """Writes through views of views of views, each read again before the next."""
+    """Writes through views of views of one array."""
 
     def f(x):
         a = np.zeros_like(x, shape=(20, 20))
@@ -102,11 +103,11 @@ def views(n: int):
             v[i % 8] += x[0]
         return (a * a).sum()
 
-    return f, (np.linspace(0.0, 1.0, SMALL),)
+    return f, (X,)
 
 
 def deep_views(n: int):
-    """Every view one of the view before, and every one written to."""
+    """A chain of views, each a view of the one before and written to."""
 
     def f(x):
         v = x * 1.0
@@ -117,22 +118,22 @@ def deep_views(n: int):
             total = total + v[0]
         return total
 
-    return f, (np.linspace(0.0, 1.0, SMALL),)
+    return f, (X,)
 
 
 def branches(n: int):
-    """Comparisons, and selections by them."""
+    """Comparisons, and np.where on their results."""
 
     def f(x):
         for k in range(n // 4):
             x = np.where(x > k % 3 * 0.3, x * 0.9, x + 0.2)
         return x.sum()
 
-    return f, (np.linspace(0.0, 1.0, SMALL),)
+    return f, (X,)
 
 
 def lists(n: int):
-    """Lists of lists of numbers, built array by array and read in rows and columns."""
+    """Nested lists of arrays, stacked, and read by rows and columns."""
     side = max(2, round((n / 4) ** 0.5))
 
     def f(rows):
@@ -144,7 +145,7 @@ def lists(n: int):
 
 
 def dots(n: int):
-    """Inner products, each of which scales the next vector."""
+    """Dot products, each of which scales the next vector."""
 
     def f(x, y):
         for _ in range(n // 4):
@@ -152,11 +153,11 @@ def dots(n: int):
             x = x * 0.5 + s * 0.01 * y
         return np.dot(x, x)
 
-    return f, (np.linspace(0.0, 1.0, SMALL), np.linspace(1.0, 0.0, SMALL))
+    return f, (X, np.linspace(1.0, 0.0, SMALL))
 
 
 def layers(n: int):
-    """A perceptron of many small layers, with weights of their own."""
+    """A perceptron with many small layers."""
 
     def f(x, ws, bs):
         for w, b in zip(ws, bs):

@@ -1,12 +1,11 @@
-"""Every layer by itself: forward, manual backward, derived backward, beside the peers.
+"""Time each layer's forward and backward, manual and derived, in this engine, PyTorch and others.
 
     python -m bench.layers
     python -m bench.layers --sizes B4T64,B4T256 --threads 1,2 --layers gelu,attention
 
-Shapes are those of GPT-2 124M (cases.py), inputs and output gradients random, float32. A backward gets
-what its own forward saved. One that computes more in the forward and less in the backward is not better for
-that, so the sum of the two is in the table as well. Contenders take turns as in bench.step. Times count only
-where the result and all gradients agree.
+Shapes are those of GPT-2 124M (cases.py); inputs and output gradients are random, float32. A derived backward
+chooses what its forward saves, and may move work into the forward, so tables have the sum of both as well.
+Contenders take turns as in bench.step. Those whose result or gradients differ are listed without times.
 """
 
 import functools
@@ -14,7 +13,7 @@ import functools
 from bench.harness import cases, contenders, program, ratios
 from bench.harness.turns import Contest
 
-TURN_S = 0.05  # many short turns: a layer takes between 0.1 ms and 0.5 s
+TURN_S = 0.05  # short turns, as a layer takes between 0.1 ms and 0.5 s
 PARTS = ("forward", "backward")
 DERIVED = (("auto", "manual"), ("auto", "written"), ("manual", "written"))
 
@@ -48,7 +47,7 @@ def main(argv):
 
 
 def measure(batch, threads, layers, names, options):
-    """One table: layers x contenders, as a dict."""
+    """One table as a dict: layers by contenders."""
     result = {"batch": batch, "threads": threads, "elementwise": options.elementwise, "layers": {}}
     with Contest(names, threads, lambda player: {}, options.nice) as contest:
         result["absent"] = dict(contest.absent)
@@ -77,7 +76,7 @@ def set_up(player, batch, case, elementwise):
 
 
 def disagreeing(facts):
-    """Name -> why, for contenders whose result or gradients are not those of the layer as written."""
+    """Name -> reason, for contenders whose result or gradients differ from those of the layer as written."""
     if not facts:
         return {}
     base = "written" if "written" in facts else next(iter(facts))
@@ -94,7 +93,7 @@ def disagreeing(facts):
 
 
 def rows_of(contest, wrong):
-    """Name -> times of forward, backward and both, ratios to the others, and the samples."""
+    """Name -> times of forward, backward and both, and ratios to the other contenders."""
     rows = {}
     samples = {name: with_sum(parts) for name, parts in contest.samples.items() if name not in wrong}
     for name in contest.facts:
@@ -110,7 +109,7 @@ def rows_of(contest, wrong):
 
 
 def with_sum(parts):
-    """The parts and, as "both", the sum of forward and backward of the same step."""
+    """The parts, and as "both" the sum of forward and backward, step by step."""
     pairs = zip(parts["forward"], parts["backward"])
     return {**parts, "both": [[a + b for a, b in zip(f, g)] for f, g in pairs]}
 
@@ -157,7 +156,7 @@ def title(name):
 
 
 def absences(layers):
-    """The reason why a contender is absent -> the layers for which it is."""
+    """Contender and reason why it is absent -> the layers concerned."""
     layers_of = {}
     for layer, row in layers.items():
         for name, why in row["absent"].items():
@@ -172,7 +171,7 @@ def milliseconds(row):
 
 
 def ratio_table(result, present):
-    """Lines: ratios of this engine's variants, and to PyTorch; per layer, then their geometric mean."""
+    """Lines of a table: ratios between this engine's variants, and to PyTorch, with geometric means."""
     pairs = [(a, b) for a, b in DERIVED if a in present and b in present]
     peer = contenders.REFERENCE
     pairs += [(name, peer) for name in ("manual", "auto") if {name, peer} <= set(present)]

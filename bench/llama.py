@@ -1,9 +1,7 @@
-"""A training step of examples/llama.py, beside the same model in PyTorch.
+"""Time a training step of examples/llama.py beside the same model in PyTorch: bench.step with other sizes.
 
-    python -m bench.llama
-    python -m bench.llama --sizes llama-8x512-B4T256-V32000 --threads 1,2
-
-It is bench.step with other sizes: all that is said there of steps, turns and ratios holds here.
+python -m bench.llama
+python -m bench.llama --sizes llama-8x512-B4T256-V32000 --threads 1,2
 """
 
 from bench import step

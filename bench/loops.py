@@ -1,11 +1,11 @@
-"""Measure time and memory of the gradient of an ODE of many steps, with writes in place.
+"""Measure time and memory of the gradient of an ODE solver with many steps and in-place writes.
 
     python -m bench.loops
 
-A chain of 200 pendulums is moved on by Euler's symplectic method, in arrays that each step writes to. The
-gradient of the final energy by the springs is taken through ad.scan, through ad.while_loop with the number of
-steps as an argument, and through a Python loop. "compile" is what the first call takes more than a later one;
-"bytes" the most that NumPy had allocated during a later call, by tracemalloc.
+A chain of 200 pendulums, integrated by the symplectic Euler method in arrays that each step updates in place.
+The final energy is differentiated with respect to the spring constants through ad.scan, ad.while_loop (with
+the number of steps as an argument) and a Python loop. "compile" is the first call less a later one; "bytes"
+is the peak of NumPy's allocations during a later call (tracemalloc).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS = (100, 1000, 10_000)
 
 
 def move(q, v, k):
-    """One step of 1 ms, written to both arrays."""
+    """One step of 1 ms, in place."""
     q += 0.001 * v
     v[1:-1] += 0.001 * k * (q[2:] - 2.0 * q[1:-1] + q[:-2])
     v[:] -= 0.001 * np.sin(q)
@@ -59,8 +59,8 @@ def by_python(k, n):
 WAYS = {"scan": by_scan, "while_loop": by_while_loop, "python": by_python}
 
 
-def measured(f, n) -> tuple[float, float, int]:
-    """(seconds of the first call, of a later one, the most bytes of a later one)."""
+def measure(f, n) -> tuple[float, float, int]:
+    """(seconds of the first call, seconds of a later one, peak bytes of a later one)."""
     g = ad.grad(f)
     k = np.full(CARRY - 2, 50.0)
     n = np.array(n) if f is by_while_loop else n
@@ -79,22 +79,15 @@ def measured(f, n) -> tuple[float, float, int]:
 def main(argv) -> None:
     parser = program.plain_parser("bench.loops", __doc__.split("\n")[0])
     add, ways = parser.add_argument, ["scan", "while_loop"]
-    add(
-        "--steps", metavar="N", type=int, nargs="+", default=STEPS, help="of the ODE (default 100 1000 10000)"
-    )
-    add(
-        "--ways",
-        metavar="WAY",
-        nargs="+",
-        choices=list(WAYS),
-        default=ways,
-        help=f"how the loop is written, some of {' '.join(WAYS)} (default {' '.join(ways)})",
-    )
+    steps = "steps of the ODE (default 100 1000 10000)"
+    add("--steps", metavar="N", type=int, nargs="+", default=STEPS, help=steps)
+    loops = f"how the loop is written, some of {' '.join(WAYS)} (default {' '.join(ways)})"
+    add("--ways", metavar="WAY", nargs="+", choices=list(WAYS), default=ways, help=loops)
     args = parser.parse_args(argv)
     print(f"{'way':12}{'steps':>8}{'compile ms':>12}{'gradient ms':>13}{'us a step':>11}{'bytes':>12}")
     for way in args.ways:
         for n in args.steps:
-            first, later, peak = measured(WAYS[way], n)
+            first, later, peak = measure(WAYS[way], n)
             compile_ms, ms, us = 1e3 * (first - later), 1e3 * later, 1e6 * later / n
             print(f"{way:12}{n:8}{compile_ms:12.0f}{ms:13.1f}{us:11.1f}{peak:12,}")
 

@@ -1,13 +1,12 @@
-"""Roofline of the training step: how far each layer is from this machine's limits.
+"""Roofline of the training step: each layer's time against the bound that this machine sets.
 
     python -m bench.roofline
     python -m bench.roofline --svg roofline.svg
     python -m bench.roofline --sizes 124M-B4T256 --contenders manual,whole --lines 20
 
-The machine's best rate for a float32 product and its bandwidth for a copy bound the time of each layer from
-below (harness/work.py): by its operations or by its bytes, whichever takes longer. Time above the
-bound is what a faster engine could save. --lines samples the lines of source that run, those of emitted
-programs included.
+A layer takes at least its FLOPs at the best rate of a float32 product, and at least its bytes at the
+bandwidth of a copy (harness/work.py). Time above the larger bound is what a faster engine could save. --lines
+samples which lines of source take the time, also in emitted programs.
 """
 
 import itertools
@@ -18,11 +17,9 @@ from bench import drawing
 from bench.harness import contenders, machine, program, ratios, sizes
 from bench.harness.turns import DISTURBED, Failed, Player, settle
 from bench.harness.work import step_work
-from gpt2.errors import UserError
 
 ENGINE = ("written", "manual", "auto", "whole")
-# Of the picture
-COLOURS = {"products": "own", "memory": "green"}
+COLOURS = {"products": "own", "memory": "green"}  # of the drawing
 KEYS = {
     "own": "bound by products",
     "green": "bound by memory",
@@ -52,11 +49,9 @@ def main(argv):
     program.nice_flag(parser)
     options = parser.parse_args(argv)
     chosen = [sizes.find(n) for n in (sizes.SIZES if options.sizes == "all" else options.sizes.split(","))]
-    variants = contenders.find(options.contenders, ENGINE)
-    if others := [name for name in variants if name not in ENGINE]:
-        raise UserError(f"--contenders: {others[0]!r} has no timers, expected some of {', '.join(ENGINE)}")
+    variants = contenders.find(options.contenders, ENGINE, among=ENGINE)
     if options.svg:
-        drawing.look()  # says so if matplotlib is missing, before anything is measured
+        drawing.look()  # fails before measuring if matplotlib is missing
     report = program.Report(options, "roofline")
     for which in itertools.product(chosen, variants, program.thread_counts(options.threads)):
         result = measure(*which, options)
@@ -71,14 +66,14 @@ def main(argv):
 
 
 def measure(size, variant, threads, options):
-    """One table as a dict: the machine's rates, and per kind and part its time beside the bound."""
+    """One table as a dict: the machine's rates, and for each layer and part its time and its bound."""
     result = {"size": size.name, "variant": variant, "threads": threads}
     player = Player(variant, threads, options.nice)
     try:
         load = machine.Load(player.pids)
         result["rates"] = player.ask(do="rates")
         steps = player.ask(do="profile", size=size.name, steps=options.steps)["steps"]
-        rates = player.ask(do="rates")  # again: the machine may have been slower a minute ago
+        rates = player.ask(do="rates")  # again, as the machine's speed varies
         result["rates"] = {name: max(rate, result["rates"][name]) for name, rate in rates.items()}
         if options.lines:
             result["lines"] = player.ask(do="lines", size=size.name, seconds=5.0)["lines"][: options.lines]
@@ -93,7 +88,7 @@ def measure(size, variant, threads, options):
 
 
 def compare(size, steps, rates):
-    """Times beside their bounds, in milliseconds, from the steps' times by "kind/part"."""
+    """Times and bounds in milliseconds, by "kind/part", from such a dict of seconds for each step."""
     work = step_work(size)
     median = {key: 1e3 * statistics.median(step[key] for step in steps) for key in steps[0]}
     rows = {}
@@ -112,9 +107,7 @@ def compare(size, steps, rates):
     return {
         "rows": rows,
         "step_ms": total,
-        "between_ms": total - accounted
-        if accounted
-        else None,  # code between the layers, and code without a timer
+        "between_ms": total - accounted if accounted else None,  # code outside the timed layers
         "products_ms": 1e3 * flops / rates["sgemm"],
         "bound_ms": sum(row["bound_ms"] for row in rows.values()),
         "gflops": flops / total / 1e6,
@@ -133,7 +126,7 @@ def heading(result):
 
 
 def disturbed(result):
-    """Whether others used the machine meanwhile: then its rates, and with them the bounds, are too low."""
+    """Whether other programs ran: then the machine's measured rates are too low, and so are the bounds."""
     return (result.get("load", {}).get("others") or 0.0) > DISTURBED
 
 
@@ -148,7 +141,7 @@ def as_text(result):
         f"the machine: {rates['sgemm'] / 1e9:.0f} GFLOP/s in products, "
         f"{rates['copy'] / 1e9:.1f} GB/s in copies",
         *(
-            ["these rates were measured beside other work and are too low; measure again when it is done"]
+            ["other programs ran, so these rates are too low; measure again when they are done"]
             if disturbed(result)
             else [
                 f"products alone at that rate: {products:.0f} ms, {products / step:.0%} of the step; "
@@ -160,18 +153,8 @@ def as_text(result):
     if timed:
         lines = [line(key, row, step) for key, row in timed.items()]
         lines.sort(key=lambda cells: -float(cells[-1]))
-        lines.append(
-            [
-                "between the layers",
-                f"{result['between_ms']:.1f}",
-                f"{result['between_ms'] / step:.1%}",
-                "",
-                "",
-                "",
-                "",
-                "",
-            ]
-        )
+        between = result["between_ms"]
+        lines.append(["between the layers", f"{between:.1f}", f"{between / step:.1%}", *[""] * 5])
         header = ["layer", "ms", "of the step", "GFLOP/s", "GB/s", "bound ms", "by", "above it"]
         text += ["", ratios.table(header, lines)]
     text += [f"{share:6.1%}  {place}  {source[:80]}" for share, place, source in result.get("lines", ())]
@@ -179,7 +162,7 @@ def as_text(result):
 
 
 def picture(result):
-    """For each layer its time, and in it the least that the machine needs; who takes longest first."""
+    """A bar for each layer, with its bound inside, slowest first."""
     rows = {key: row for key, row in result["rows"].items() if row["ms"] is not None}
     group = []
     for key, row in sorted(rows.items(), key=lambda item: -item[1]["ms"]):

@@ -1,12 +1,12 @@
-"""How training scales: over the processes of this machine, measured, and over many machines, computed.
+"""Measure how training scales over the processes of this machine, or compute it for many machines.
 
     python -m bench.scaling
     python -m bench.scaling --size 124M-B8T64 --workers 1,2 --json scaling.json
     python -m bench.scaling --cluster                   the computed table alone (harness/cluster.py)
 
-Strong scaling: the batch stays, more workers share it. Weak scaling: each worker brings a share of its own.
-The first row of each table is one process with one thread. Teams take turns step by step, and what counts is
-the median over the rounds of the ratio within a round; see bench/harness/turns.py for the reasons.
+Strong scaling splits a fixed batch over the workers; weak scaling gives each worker a batch of fixed size.
+The first row of each table is one process with one thread. Setups take turns step by step, and the result is
+the median over the rounds of the ratio within a round (bench/harness/turns.py).
 """
 
 import contextlib
@@ -14,12 +14,18 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from bench.harness import cluster, machine, program, ratios
+import numpy as np
+
+from bench.harness import cluster, program, ratios
 from bench.harness.turns import play_rounds, settle
 from bench.harness.worker import set_priority
+from gpt2 import GPT2, AdamW
 from gpt2.errors import UserError
+from gpt2.model import GPT2Config
+from gpt2.parallel.cores import cores
+from gpt2.parallel.processes import Processes
 
-# name -> preset, changes, B of strong scaling, B of each worker in weak scaling, T
+# name -> preset, changes to it, B for strong scaling, B of each worker for weak scaling, T
 SIZES = {
     "124M-B8T64": ("gpt2", dict(block_size=64), 8, 4, 64),
     "6x384-B12T256": ("small-cpu", {}, 12, 6, 256),
@@ -29,7 +35,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Setup:
-    """workers processes, each with `threads` threads, on batches of B sequences."""
+    """A number of processes, the threads of each, and the batch size B of all together."""
 
     workers: int
     threads: int
@@ -78,16 +84,13 @@ def main(argv):
         *(Setup(n, 1, B) for n in counts if n > 1),
     ]
     weak = [Setup(n, 1, b * n) for n in counts]
-    set_priority(options.nice)  # the workers inherit it
+    set_priority(options.nice)  # inherited by the workers
     settings = {"size": options.size, "backward": options.backward, "pin": options.pin}
     report = program.Report(options, "scaling", **settings)
     samples, load = measure(preset, changes, T, list(dict.fromkeys([*strong, *weak])), options)
     tables = {"strong": rows_of(strong, samples, T), "weak": rows_of(weak, samples, T)}
-    report.add(
-        {**tables, "load": load},
-        "\n\n".join(as_text(name, options, rows) for name, rows in tables.items())
-        + f"\n{program.load_line(load)}",
-    )
+    text = "\n\n".join(as_text(name, options, rows) for name, rows in tables.items())
+    report.add({**tables, "load": load}, f"{text}\n{program.load_line(load)}")
     report.write()
     return 0
 
@@ -95,7 +98,7 @@ def main(argv):
 def worker_counts(text, B):
     """The numbers of --workers, checked; by default those up to the number of cores that divide B."""
     if not text:
-        return [n for n in range(1, machine.available_cores() + 1) if B % n == 0]
+        return [n for n in range(1, cores() + 1) if B % n == 0]
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
@@ -111,8 +114,6 @@ def worker_counts(text, B):
 
 def measure(preset, changes, T, setups, options):
     """Setup -> list of rounds, each a list with the seconds of one step; and the load of other programs."""
-    from gpt2.model import GPT2Config
-
     config = GPT2Config.preset(preset, **changes)
     with contextlib.ExitStack() as stack:
         teams = {}
@@ -128,17 +129,12 @@ def measure(preset, changes, T, setups, options):
 
 
 def make_team(config, workers, threads, options):
-    from gpt2 import GPT2, AdamW
-    from gpt2.parallel.processes import Processes
-
     model = GPT2(config, backward=options.backward, seed=None)
     return Processes(model, AdamW(model), workers, threads=workers * threads, pin=options.pin)
 
 
 def make_turn(team, config, B, T):
     """A function that takes one step and returns its seconds."""
-    import numpy as np
-
     rng = np.random.default_rng(1)
     batch = tuple(rng.integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
 
@@ -152,7 +148,7 @@ def make_turn(team, config, B, T):
 
 
 def play(turns, options):
-    """Rounds in which every setup takes a step, and the load of other programs."""
+    """Time a step of every setup in each round. Returns what `measure` does."""
     samples = {setup: [] for setup in turns}
 
     def step(setup):
@@ -169,14 +165,12 @@ def play(turns, options):
 
 
 def rows_of(setups, samples, T):
-    """One dict a setup. speedup: in tokens a second, against the first setup; efficiency: per core in use."""
+    """One dict a setup. speedup: in tokens a second, over the first setup; efficiency: speedup per core."""
     first = setups[0]
     rows = []
     for setup in setups:
-        inverse = ratios.ratio(samples[first], samples[setup])  # time of the first over this one's
-        more = setup.B / first.B
-        speedup = {key: value * more for key, value in inverse.items()}
-        cores = setup.workers * setup.threads
+        steps = ratios.ratio(samples[first], samples[setup])  # speed-up in steps a second
+        speedup = {key: value * setup.B / first.B for key, value in steps.items()}
         ms = ratios.times(samples[setup])
         rows.append(
             {
@@ -187,7 +181,7 @@ def rows_of(setups, samples, T):
                 "ms": ms,
                 "tokens_per_s": setup.B * T / ms["median"] * 1e3,
                 "speedup": speedup,
-                "efficiency": speedup["median"] / cores,
+                "efficiency": speedup["median"] / (setup.workers * setup.threads),
             }
         )
     return rows
@@ -207,13 +201,8 @@ def as_text(name, options, rows):
         ]
         for row in rows
     ]
-    return "\n".join(
-        [
-            f"{options.size}, backward {options.backward}; speed-up in tokens a second, "
-            "median [quartiles] over rounds",
-            ratios.table(header, lines),
-        ]
-    )
+    head = f"{options.size}, backward {options.backward}; speed-up in tokens a second, "
+    return f"{head}median [quartiles] over rounds\n{ratios.table(header, lines)}"
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Where a step's time goes, statement by statement of the compiled program: products, memory, and the rest.
+"""Profile a training step by the statements of its compiled programs: matrix products, memory traffic, rest.
 
     python -m bench.statements
     python -m bench.statements --size 124M-B1T1024 --backward whole --threads 2 --steps 5
 
-The clock is read after every line of the emitted programs; the median over some steps counts.
-Products of one shape are one row: how many, their operations, the time, and the share of the machine's best
-rate. Everything else, such as regions over blocks of rows, is grouped by the user's file that it comes from:
-the bytes of all arrays read and written, each counted once, and the bandwidth beside that of a copy. AdamW
-and the gradient's norm are not programs and have a row each. The clock makes a step a little slower: both
-times are printed.
+A clock is read after every statement of the emitted programs; figures are medians over the steps. Products of
+one shape make one row: number of calls, FLOPs, time, share of the machine's best rate. Other statements, such
+as regions over blocks of rows, are grouped by the user's file that they come from: bytes of all arrays read
+and written, each counted once, and the bandwidth relative to a copy. AdamW and the gradient's norm, which are
+not compiled programs, have a row each. Reading the clock slows a step down a little, so both times are
+printed.
 """
 
 import ast
@@ -52,32 +52,33 @@ def main(argv):
 
 
 class Clock:
-    """The time since the last look belongs to the statement that has just ended."""
+    """Times the statements of emitted programs, to which it adds calls of `look`."""
 
     def __init__(self):
-        self.texts = []  # of each statement its line
-        self.files = []  # and the user's files that it comes from
+        self.texts = []  # source line of each statement
+        self.files = []  # the user's files that it comes from
         self.seconds = []
-        self.about = defaultdict(list)  # statement -> of each call (M, K, N, how many) of a product, or bytes
-        self.looking = False  # whether to note the arrays of statements
+        self.work = defaultdict(list)  # index of a statement -> `work_of` each of its calls
+        self.noting = False  # whether to fill `work`
         self.last = 0.0
 
     def look(self, k):
+        """Add the time since the last look to statement k; -1 at the start of a program."""
         now = time.perf_counter()
         if k >= 0:
             self.seconds[k] += now - self.last
-            if self.looking:
-                self.about[k].append(described(self.texts[k], sys._getframe(1)))
+            if self.noting:
+                self.work[k].append(work_of(self.texts[k], sys._getframe(1)))
                 now = time.perf_counter()
         self.last = now
 
     def instrumented(self, source):
-        """The source with a look at the clock after each statement of its functions."""
+        """The source with a call of `look` after each statement of its functions."""
         lines, region = [], []
         for line in source.split("\n"):
             inside = line.startswith("     ") or not line.strip()
             if region and not inside:
-                lines += region  # the function of a region, which is one statement: where it is called
+                lines += region  # a region's function counts as one statement, at its call
                 origin, region = region, []
             elif region:
                 region.append(line)
@@ -103,21 +104,22 @@ class Clock:
         return len(self.texts) - 1
 
 
-def described(text, frame):
-    """What a statement works on: (M, K, N, how many) of a product, or the bytes of its arrays; 0 for views,
-    and for a call of a function that has its own statements.
+def work_of(text, frame):
+    """The work of a statement: (M, K, N, number of matrices) of a product, else the bytes of its arrays.
+
+    0 for views, and for calls of functions whose statements are timed themselves.
     """
     call, names = ast.parse(text).body[0].value, frame.f_locals
     function = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
     if function in PRODUCTS:
         a, b = (eval(compile(ast.Expression(x), "", "eval"), frame.f_globals, names) for x in call.args[:2])
-        if a.ndim > 1 and b.ndim > 1:  # not a sum, with a vector of ones
+        if a.ndim > 1 and b.ndim > 1:  # a product with a vector of ones is a sum
             return a.shape[-2], a.shape[-1], b.shape[-1], int(np.prod(a.shape[:-2]))
     helper = getattr(frame.f_globals.get(function), "__code__", None)
     if not function.startswith("np.") and (helper is None or helper.co_filename.startswith("<")):
         return 0
     values = [names[n.id] for n in ast.walk(call) if isinstance(n, ast.Name) and n.id in names]
-    for f in list(values):  # the arrays that a region reads and writes
+    for f in list(values):  # a region's arrays are in its closure
         values += [cell.cell_contents for cell in getattr(f, "__closure__", None) or ()]
     arrays = {}
     for x in values:
@@ -127,7 +129,7 @@ def described(text, frame):
 
 
 def measure(size, backward, threads, steps):
-    """The machine's rates, seconds of a step with and without a clock, and a row for all that is alike."""
+    """The machine's rates, the time of a step with and without the clock, and `rows`, as a dict."""
     clock, load = Clock(), emitted.load_source
 
     def load_source(source, env, name):
@@ -143,7 +145,7 @@ def measure(size, backward, threads, steps):
     emitted.load_source = load_source
     try:
         training = Training(size, backward)
-        for clock.looking in (False, True, False):
+        for clock.noting in (False, True, False):
             training.step(tokens, targets)
         samples, parts = [], []
         for _ in range(steps):
@@ -168,12 +170,14 @@ def measure(size, backward, threads, steps):
 
 
 class Training:
+    """A training step, timed in three parts."""
+
     def __init__(self, size, backward):
         self.model = GPT2(size.config, backward, seed=0)
         self.optimizer = AdamW(self.model)
 
     def step(self, tokens, targets):
-        """Seconds of the parts of a step."""
+        """Seconds of the parts, and of all, as a dict."""
         times = [time.perf_counter()]
         self.model.loss_and_grads(tokens, targets)
         times.append(time.perf_counter())
@@ -186,9 +190,9 @@ class Training:
 
 
 def rows(clock, samples, parts, parameters):
-    """A dict for each kind of statement: kind, name, calls, ms, and flops or bytes."""
+    """A dict for each group of statements: kind, name, calls, flops, bytes, ms."""
     totals = defaultdict(lambda: {"calls": 0, "flops": 0, "bytes": 0, "each": [0.0] * len(samples)})
-    for k, calls in clock.about.items():
+    for k, calls in clock.work.items():
         if isinstance(calls[0], tuple):
             M, K, N, count = calls[0]
             key = "product", f"{f'{count} of ' if count > 1 else ''}{M} x {K} x {N}"

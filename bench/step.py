@@ -1,14 +1,13 @@
-"""The whole training step, this engine beside its peers.
+"""Time the whole training step of this engine, PyTorch, JAX and others.
 
     python -m bench.step
     python -m bench.step --sizes 124M-B4T64,4x128-B12T64 --threads 1,2 --contenders torch,manual,auto,whole
 
 A step is forward, backward, clipping to norm 1 and AdamW, in float32, from the same weights on the same
-batches. Contenders take turns of several steps in one run, as in training (harness/turns.py), and what counts
-is the median over the rounds of the ratio to the fastest PyTorch of the run. Times count only for contenders
-whose first losses agree. One contender, `peak`, trains nothing: it does a step's operations as large
-products. Its rate is what the machine's sgemm reaches in these minutes, and a column says what share of it
-the others reach over their whole step.
+batches. Contenders take turns of several steps (harness/turns.py); the result is the median over the rounds
+of the ratio to the fastest PyTorch of the run. Contenders whose first losses differ are listed without times.
+The contender `peak` trains nothing: it does a step's FLOPs as large matrix products, at the sgemm rate that
+the machine reaches during the run. A column has each contender's share of that rate over its whole step.
 """
 
 import functools
@@ -19,19 +18,15 @@ from bench.harness.contenders import PEAK
 from bench.harness.turns import Contest
 from bench.harness.work import step_flops
 
-CHECKED_STEPS = 3  # before anything is timed
-# Losses of float32 programs that add up in different orders. A wrong gradient shows from the second step on.
-TOLERANCE = 1e-4
-# A turn lasts this long at least: a step of 30 ms alone would suffer from cold caches and sleeping threads.
-TURN_S = 0.25
-BLOCK = 2  # steps of a turn, at least, after one that is not counted
-
-
+CHECKED_STEPS = 3  # whose losses are compared. A wrong gradient shows from the second step on
+TOLERANCE = 1e-4  # of losses, relative: float32 sums in different orders
+TURN_S = 0.25  # the least time of a turn: a single step of 30 ms would suffer from cold caches
+BLOCK = 2  # the least number of counted steps in a turn
 ABOUT = "Time the whole training step beside PyTorch, JAX and others."
 
 
 def main(argv, name="bench.step", about=ABOUT, size="124M-B4T64", default=contenders.STEP):
-    """The program `name`; `size` and `default` are the size and the default contenders."""
+    """Run the program `name`, with its default size and default contenders."""
     parser = program.parser(name, about)
     every = f"{', '.join(sizes.SIZES)}, `all` of these, or, of examples/llama.py, {', '.join(sizes.LLAMAS)}"
     program.names(parser, "--sizes", size, f"of model and batch: {every}")
@@ -53,8 +48,11 @@ def main(argv, name="bench.step", about=ABOUT, size="124M-B4T64", default=conten
 
 
 def measure(size, threads, names, options):
-    """One table: every contender at this size, as a dict. Those that do not fit into memory beside the
-    others play later, in a heat of their own with the reference and the peak."""
+    """One table as a dict: every contender at this size.
+
+    Contenders that do not fit into memory together run in several heats, each with the reference and the
+    peak.
+    """
     reference = contenders.reference(names)
     result = {
         "size": size.name,
@@ -80,10 +78,10 @@ def measure(size, threads, names, options):
             heat = rows_of(contest, reference, step_flops(size))
         for name in disagreeing.keys() & heat.keys():
             heat[name]["disagrees"] = disagreeing[name]
-        if not result["rows"]:  # the first heat says who the others are compared with
+        if not result["rows"]:  # the first heat decides on the reference
             result["reference"] = reference
             always = list(dict.fromkeys([reference, *always[1:]]))
-        result["rows"] = {**heat, **result["rows"]}  # of who plays in all heats, the first heat's row stays
+        result["rows"] = {**heat, **result["rows"]}  # the reference and the peak keep the first heat's row
         result["heats"].append(contest.load)
         result["absent"] |= {name: absent for name, absent in contest.absent.items() if not absent["memory"]}
         later = [name for name, absent in contest.absent.items() if absent["memory"]]
@@ -94,9 +92,9 @@ def measure(size, threads, names, options):
 
 
 def set_up(player, size, elementwise):
-    """Build the model and do the first steps, whose losses are compared. ready_s: until the first is done.
+    """Build the model and run the first steps, whose losses are compared. ready_s: until the first is done.
 
-    A program that reads its own data has done steps as it was built, and has no losses to compare.
+    A contender with its own data has run its first steps already, and has no losses to compare.
     """
     settings = contenders.settings(player.name, elementwise)
     built = player.ask(do="training", size=size.name, **settings)
@@ -113,9 +111,9 @@ def set_up(player, size, elementwise):
 
 
 def check_losses(contest):
-    """Name -> how far off, for contenders whose first losses are not those of the first contender.
+    """Name -> reason, for contenders whose first losses differ from the first contender's.
 
-    The peak has none, nor has a program that reads its own data (llm.c).
+    The peak, and contenders with their own data (llm.c), have none to compare.
     """
     far = {}
     names = [name for name in contest.facts if name != PEAK and contest.facts[name]["losses"]]
@@ -145,7 +143,7 @@ def rows_of(contest, reference, flops):
             "samples_ms": [[round(1e3 * x, 3) for x in turn] for turn in parts["step"]],
         }
         rows[name]["gflops"] = flops / rows[name]["ms"]["median"] / 1e6
-        if PEAK in contest.samples:  # who does the same work in twice the time has half the rate
+        if PEAK in contest.samples:  # same work in twice the time: half the rate
             rows[name]["of_peak"] = ratios.ratio(contest.samples[PEAK]["step"], parts["step"])
         for other in (reference, "manual", "written"):
             if other in contest.samples:

@@ -1,7 +1,7 @@
-"""Each layer's forward, manual backward and derived backward, one group a layer: pytest-benchmark.
+"""Microbenchmarks (pytest-benchmark): each layer's forward, manual backward and derived backward, grouped.
 
-The derived backward chooses what its forward saves, and may have it do some of the work. So that forward is
-timed as well. The derived gradients are compared with the manual ones before they are timed.
+A derived backward chooses what its forward saves, and may move work into it, so that forward is timed as
+well. Derived gradients are compared with the manual ones before they are timed.
 """
 
 import pytest

@@ -1,14 +1,14 @@
-"""A training step as pictures: each thread's regions and products over time, and the plan of memory.
+"""Draw a training step: each thread's regions and matrix products over time, and the memory plan.
 
     python -m bench.timeline
     python -m bench.timeline --size 8x256-B8T128 --backward auto --threads 2 --out timeline.svg
     python -m bench.timeline --memory memory.svg
 
-The last of a few steps is drawn. What stands between two bars of a thread is Python's own work, waiting for
-the other threads, or NumPy's where it is called directly. Timing costs about a microsecond for each bar.
+The last of a few steps is drawn. Gaps between a thread's bars are interpreter overhead, waiting for other
+threads, or direct calls of NumPy. Timing costs about a microsecond for each bar.
 
-The picture of memory is made from the compiler's plan, of --backward whole alone, which is one program.
-Parameters and the optimizer's moments, which stay for the whole run, are no part of it.
+--memory draws the compiler's memory plan. It takes --backward whole, which is one program. Parameters and the
+optimizer's moments, which are allocated once, are not in it.
 """
 
 import re
@@ -42,18 +42,18 @@ def main(argv):
     program.number(parser, "--steps", 5, "steps, of which the last is drawn")
     add = parser.add_argument
     add("--out", metavar="FILE", default="timeline.svg", help="the picture (default timeline.svg)")
-    add("--memory", metavar="FILE", help="another picture: who holds which memory in the course of the step")
+    add("--memory", metavar="FILE", help="another picture: the memory plan of the step")
     options = parser.parse_args(argv)
     size = sizes.find(options.size, flag="--size")
     if options.memory and options.backward != "whole":
-        raise UserError("--memory: is of --backward whole, which is one program with one plan for memory")
+        raise UserError("--memory needs --backward whole, where the step is one program with one memory plan")
     drawing.look()  # fails before measuring if matplotlib is missing
-    for count in program.thread_counts(options.threads)[-1:]:
-        spans, seconds = record(size, options.backward, count, options.steps)
-        who = f"{size.name}, {options.backward}, {plural(count, 'thread')}"
-        title = f"{who}: {1e3 * seconds:.1f} ms a step"
-        Path(options.out).write_text(picture(spans, seconds, title), encoding="utf-8")
-        program.say(options, f"{title}\n" + "\n".join(summary(spans, seconds)) + f"\nwrote {options.out}")
+    count = program.thread_counts(options.threads)[-1]
+    spans, seconds = record(size, options.backward, count, options.steps)
+    subject = f"{size.name}, {options.backward}, {plural(count, 'thread')}"
+    title = f"{subject}: {1e3 * seconds:.1f} ms a step"
+    Path(options.out).write_text(picture(spans, seconds, title), encoding="utf-8")
+    program.say(options, f"{title}\n" + "\n".join(summary(spans, seconds)) + f"\nwrote {options.out}")
     if options.memory:
         Path(options.memory).write_text(memory(size), encoding="utf-8")
         program.say(options, f"wrote {options.memory}")
@@ -61,24 +61,24 @@ def main(argv):
 
 
 def memory(size):
-    """The plan of the loss and its gradients at this size, drawn."""
+    """SVG of the memory plan of the loss and its gradients."""
     model = GPT2(size.config, "whole", seed=None)
     tokens, targets = np.zeros((2, size.B, size.T), np.int64)
-    drawn = model.program.memory_drawing(*model._arrays(), tokens, targets)
+    svg = model.program.memory_drawing(*model._arrays(), tokens, targets)
     names = list(model.params)
-    drawn = re.sub(r"\barrays_(\d+)\b", lambda match: names[int(match[1])], drawn)
-    drawn = re.sub(r"\bdarrays_(\d+)(?:_\d+)?\b", lambda match: f"d{names[int(match[1])]}", drawn)
-    # a file has no page to inherit colours from
+    svg = re.sub(r"\barrays_(\d+)\b", lambda match: names[int(match[1])], svg)
+    svg = re.sub(r"\bdarrays_(\d+)(?:_\d+)?\b", lambda match: f"d{names[int(match[1])]}", svg)
+    # the drawing inherits its colours from the page around it, which a file lacks
     style = "svg { color: #1f2328; background: #ffffff } @media (prefers-color-scheme: dark) { "
     style += "svg { color: #e6edf3; background: #0d1117 } }"
-    return drawn.replace(">", f"><style>{style}</style>", 1) + "\n"
+    return svg.replace(">", f"><style>{style}</style>", 1) + "\n"
 
 
 # ---- Recording ---------------------------------------------------------------------------------------------
 
 
 class Spans:
-    """Recorded work: (thread, kind, name, begin, end), in seconds. Kinds are region and product."""
+    """Records the work of threads as (thread, "region" or "product", name, begin, end), in seconds."""
 
     def __init__(self):
         self.records = []
@@ -112,9 +112,9 @@ RUN_BLOCKS, MATMUL = kernels.run_blocks, kernels.matmul
 
 
 def record(size, backward, count, steps):
-    """The spans of the last step, relative to its begin, and its seconds."""
+    """The spans of the last step, relative to its start, and the seconds of that step."""
     spans = Spans()
-    # programs compiled from now on call these
+    # replaced before compiling, as programs hold on to the functions
     kernels.run_blocks, kernels.matmul = spans.run_blocks, spans.matmul
     before = ad.get_threads()
     try:
@@ -131,7 +131,8 @@ def record(size, backward, count, steps):
     finally:
         kernels.run_blocks, kernels.matmul = RUN_BLOCKS, MATMUL
         ad.set_threads(before)
-    return [(who, kind, name, t0 - begin, t1 - begin) for who, kind, name, t0, t1 in spans.records], seconds
+    spans = [(*work, t0 - begin, t1 - begin) for *work, t0, t1 in spans.records]
+    return spans, seconds
 
 
 # ---- Reports -----------------------------------------------------------------------------------------------
@@ -139,27 +140,28 @@ def record(size, backward, count, steps):
 
 def lanes(spans):
     """The threads in the order of their first span."""
-    return list(dict.fromkeys(who for who, *_ in sorted(spans, key=lambda span: span[3])))
+    return list(dict.fromkeys(thread for thread, *_ in sorted(spans, key=lambda span: span[3])))
 
 
 def summary(spans, seconds):
-    """A line for each thread: its shares of the step in products and regions."""
-    for k, who in enumerate(lanes(spans)):
-        product, region = (
-            sum(end - begin for one, name, _, begin, end in spans if (one, name) == (who, kind)) / seconds
-            for kind in ("product", "region")
-        )
+    """A line for each thread: the shares of the step that it spends in products and regions."""
+    for k, thread in enumerate(lanes(spans)):
+        shares = dict.fromkeys(("product", "region"), 0.0)
+        for other, kind, _, begin, end in spans:
+            if other == thread:
+                shares[kind] += (end - begin) / seconds
+        product, region = shares.values()
         rest = 1 - product - region
         yield f"thread {k + 1}: products {product:.0%}, regions {region:.0%}, neither {rest:.0%}"
 
 
 def picture(spans, seconds, title):
-    """A lane for each thread, a bar for each of its spans."""
+    """SVG with a lane for each thread and a bar for each of its spans."""
     order = lanes(spans)
     names = [f"thread {k + 1}" for k in range(len(order))]
     shown = [
-        (order.index(who), COLOURS[kind], begin, end, f"{name}: {1e6 * (end - begin):.0f} us")
-        for who, kind, name, begin, end in spans
+        (order.index(thread), COLOURS[kind], begin, end, f"{name}: {1e6 * (end - begin):.0f} us")
+        for thread, kind, name, begin, end in spans
     ]
     return drawing.adaptive(drawing.svg(drawing.lanes(title, names, shown, seconds, KEYS)))
 

@@ -173,26 +173,19 @@ def document(width: int, height: float, label: str, lines: list[str]) -> str:
         f".code {{ font: 12px {MONO}; white-space: pre; }}",
         *(f".code .{kind} {{ fill: {LIGHT[colour]}; }}" for kind, colour in KINDS.items()),
     ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" '
-            f'height="{height:g}" role="img" aria-label="{html.escape(label)}">',
-            "  <style>",
-            *(f"    {line}" for line in style),
-            "  </style>",
-            f'  <rect width="{width}" height="{height:g}" fill="{LIGHT["paper"]}"/>',
-            *(f"  {line}" for line in lines),
-            "</svg>",
-            "",
-        ]
-    )
+    size = f'width="{width}" height="{height:g}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" {size} role="img"'
+    return "\n".join([
+        f'{head} aria-label="{html.escape(label)}">',
+        "  <style>", *(f"    {line}" for line in style), "  </style>",
+        f'  <rect {size} fill="{LIGHT["paper"]}"/>', *(f"  {line}" for line in lines),
+        "</svg>\n",
+    ])  # fmt: skip
 
 
-def words(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+def words(x: float, y: float, text: str, kind: str) -> str:
     """A line of text with its base line at y."""
-    named = f' class="{kind}"' if kind else ""
-    where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text{named} x="{x:g}" y="{y:g}"{where}>{html.escape(text)}</text>'
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}">{html.escape(text)}</text>'
 
 
 def code(x: float, y: float, source: str) -> list[str]:
@@ -260,14 +253,8 @@ def _lines(panel: Panel, animation: Animation, x: float, top: float) -> list[str
         steps = f"steps({letters}, end)"
         drawn.append(text)
         width = min(right, x + len(line) * CHARACTER) - left
-        cover = animation.add(
-            begin,
-            end,
-            "transform: scaleX(1)",
-            "transform: scaleX(0)",
-            steps,
-            f"transform-origin: {left + width:.1f}px 0; ",
-        )
+        origin = f"transform-origin: {left + width:.1f}px 0; "
+        cover = animation.add(begin, end, "transform: scaleX(1)", "transform: scaleX(0)", steps, origin)
         drawn.append(
             f'<rect class="{cover}" x="{left:.1f}" y="{y - 15:.1f}" width="{width:.1f}" height="{LINE + 2}" '
             f'fill="{LIGHT["panel"]}"/>'

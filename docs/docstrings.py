@@ -24,6 +24,17 @@ except ImportError:  # the tests of this file need none
 ROW = re.compile(r"(?P<name>\S+(?:,? \S+)*?) {2,}(?P<words>\S.*)$")
 
 
+def entries(text: str) -> str:
+    """A page with an entry, `::: name`, for each name in paragraphs of names alone: `ad.grad` `ad.vjp`."""
+    parts = text.split("\n\n")
+    for i, part in enumerate(parts):
+        names = part.split()
+        if names and all(re.fullmatch(r"`(?:ad|gpt2)\.[\w.]+`", name) for name in names):
+            dotted = (re.sub(r"^ad\.", "gpt2.autodiff.", name.strip("`")) for name in names)
+            parts[i] = "\n\n".join(f"::: {name}" for name in dotted)
+    return "\n\n".join(parts)
+
+
 def markdown(text: str) -> str:
     """A docstring, without the indentation of its source, as Markdown."""
     return "\n\n".join(_block(lines) for lines in _blocks(text))

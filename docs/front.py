@@ -21,17 +21,6 @@ FOLDER = house.ROOT / "docs" / "pictures"
 RUN = house.ROOT / "docs" / "run.json"
 WIDTH = 480  # pixels: legible on a phone, too
 
-# The sizes of which README gives the range
-SIZES = ("4x128-B12T64", "default", "8x256-B8T128", "124M-B4T64")
-
-
-def fastest(rows: dict, names: tuple[str, ...]) -> str:
-    """The contender among these that took the least, by the ratio within rounds."""
-    return min((name for name in names if name in rows), key=lambda name: rows[name]["ratio"][0])
-
-
-# ---- A run -------------------------------------------------------------------------------------------------
-
 
 def keep(folder: Path) -> None:
     """Take up a run: every loss, the validations, the last sample, and how long its steps took."""
@@ -49,7 +38,7 @@ def keep(folder: Path) -> None:
     RUN.write_text(text.replace(', "', ',\n "') + "\n", encoding="utf-8")
 
 
-def run() -> str:
+def picture() -> str:
     kept = json.loads(RUN.read_text(encoding="utf-8"))
     with drawing.look():
         figure = drawing.canvas(WIDTH, 270, "Loss, in nats per token")
@@ -64,28 +53,13 @@ def run() -> str:
     return drawing.svg(figure)
 
 
-def first_speech() -> str:
-    """The first speech of the sample, whole."""
-    return json.loads(RUN.read_text(encoding="utf-8"))["sample"].strip().partition("\n\n")[0]
-
-
-# ---- The files ---------------------------------------------------------------------------------------------
-
-PICTURES = {"run": run}
-
-
-def files(name: str) -> dict[Path, str]:
-    """Path -> text of the files of a picture, for light and for dark surroundings."""
-    return drawing.pair(FOLDER, name, PICTURES[name]())
-
-
-def main(folders: list[str]) -> None:
-    for folder in folders:
-        keep(Path(folder))
-    for name in PICTURES:
-        for path, text in files(name).items():
-            path.write_text(text, encoding="utf-8")
+def files() -> dict[Path, str]:
+    """Path -> text of the picture's files, for light and for dark surroundings."""
+    return drawing.pair(FOLDER, "run", picture())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    for folder in sys.argv[1:]:
+        keep(Path(folder))
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")

@@ -20,6 +20,7 @@ from typing import Any
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 
+from docs.docstrings import entries
 from gpt2.commands.explain.page import page
 from gpt2.commands.explain.parts import explain
 from gpt2.layers import LAYERS
@@ -57,6 +58,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     markdown = re.sub(r"\]\(\.\./(examples/|CONTRIBUTING|CHANGELOG)", r"](\1", markdown)  # docs/contents.md
     if page.file.src_uri.startswith("examples/"):
         return markdown
+    if page.file.src_uri.startswith("reference-"):
+        markdown = entries(markdown)
     markdown = linked(markdown, {file.src_uri for file in files}, page.file.src_uri)
     return re.sub("<picture>.*?</picture>", by_scheme, fenced(markdown), flags=re.DOTALL)
 

@@ -4,9 +4,7 @@ files()             dotted name -> path of every module
 imports(path)       every import of a file: at its top, inside functions, and those a package makes on demand
 arrows()            module -> the modules of gpt2 that it imports
 between(arrows, room_of)   the same between rooms, counted
-circles(arrows)     groups of names that reach one another
-back_up(arrows, order)     arrows to a name that stands later in the order
-floors(arrows)      names by how much stands below them
+floors(arrows)      names by how much stands below them; a circle is an error
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,64 +118,12 @@ def between(arrows: Mapping[str, set[str]], room_of: Callable[[str], str | None]
     return found
 
 
-def circles(arrows: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """The groups of two names or more that all reach one another (Tarjan 1972)."""
-    number: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found = []
-
-    def visit(name: str) -> None:
-        number[name] = low[name] = len(number)
-        stack.append(name)
-        for other in sorted(arrows[name]):
-            if other not in number:
-                visit(other)
-                low[name] = min(low[name], low[other])
-            elif other in stack:
-                low[name] = min(low[name], number[other])
-        if low[name] == number[name]:
-            at = stack.index(name)
-            group, stack[at:] = stack[at:], []
-            if len(group) > 1:
-                found.append(sorted(group))
-
-    for name in arrows:
-        if name not in number:
-            visit(name)
-    return found
-
-
-def back_up(arrows: Mapping[str, Iterable[str]], order: Iterable[str]) -> list[tuple[str, str]]:
-    """The arrows that lead to a name that stands later in the order: from the ground up."""
-    height = {name: i for i, name in enumerate(order)}
-    return [(a, b) for a in arrows for b in sorted(arrows[a]) if height[b] > height[a]]
-
-
-def depth_first(arrows: Mapping[str, Iterable[str]]) -> list[str]:
-    """The names, each after all that it imports. Within a circle one of its arrows leads back up."""
-    order: dict[str, None] = {}
-    seen: set[str] = set()
-
-    def visit(name: str) -> None:
-        seen.add(name)
-        for other in sorted(arrows[name]):
-            if other not in seen:
-                visit(other)
-        order[name] = None
-
-    for name in sorted(arrows):
-        if name not in seen:
-            visit(name)
-    return list(order)
-
-
 def floors(arrows: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """The names in floors: each stands one above the highest that it imports. There must be no circle."""
-    height: dict[str, int] = {}
-    for name in depth_first(arrows):
-        height[name] = 1 + max((height[other] for other in arrows[name]), default=-1)
-    found: list[list[str]] = [[] for _ in range(1 + max(height.values(), default=-1))]
-    for name, floor in height.items():
-        found[floor].append(name)
+    """The names in floors: each one above the highest that it imports. A circle is a CycleError."""
+    sorter = TopologicalSorter(arrows)
+    sorter.prepare()
+    found = []
+    while sorter.is_active():
+        found.append(sorted(sorter.get_ready()))
+        sorter.done(*found[-1])
     return found

@@ -1,17 +1,18 @@
-"""The table and the picture of docs/speed.md, from figures that are kept: `python -m docs.speed`.
+"""The tables and pictures of docs/speed.md, from figures that are kept: `python -m docs.speed`.
 
     python -m bench.step --sizes 4x128-B12T64 --json small.json     measure
-    python -m docs.speed small.json other.json                      keep what was measured, in docs/speed.json
-    python -m docs.speed                                            write table and picture once more
+    python -m docs.speed --machine "AMD EPYC, Zen 5" small.json     keep what was measured, in docs/speed.json
+    python -m docs.speed                                            write tables and pictures once more
 
 Of a size that is measured again, the new figures take the place of the old ones. A test compares the page and
-the picture with what this makes.
+the pictures with what this makes.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
+import re
 from pathlib import Path
 
 from bench import drawing
@@ -19,15 +20,12 @@ from docs import house
 
 FIGURES = house.ROOT / "docs" / "speed.json"
 PAGE = house.ROOT / "docs" / "speed.md"
-PICTURE = house.ROOT / "docs" / "pictures" / "speed.svg"
-# The page's two tables: of which processor, and between which marks
-TABLES = {
-    "own": ("<!-- figures: python -m docs.speed -->\n\n", "\n<!-- end of figures -->"),
-    "avx2": ("<!-- figures without AVX-512: python -m docs.speed -->\n\n", "\n<!-- end of these figures -->"),
-}
+# The page has each machine's tables between marks, and before them a summary of all
+MARKED = re.compile(r"(<!-- figures: ([^\n]+?) -->\n\n).*?(\n<!-- end -->)", re.DOTALL)
+SUMMARY = "all machines"
 
 # What the picture shows, from top to bottom in each group; "peak" is the lower bound
-BARS = ("torch-tuned", "torch-compile-tuned", "jax", "llmc", "whole", "shares", "processes", "peak")
+BARS = ("torch-tuned", "torch-compile-tuned", "jax", "llmc", "manual", "whole", "shares", "processes", "peak")
 TITLES = {"torch-tuned": "PyTorch, tuned", "peak": "products alone"}  # where a shorter one says enough
 HASWELL = ("whole-haswell", "shares-haswell", "processes-haswell")
 OWN = ("whole", "shares", "processes", "auto", "manual", "written", *HASWELL)
@@ -65,7 +63,7 @@ HEADER = ("contender", "median ms", "to PyTorch", "", "of peak", "MiB")
 MOST = 2.0  # a ratio from which on a bar is cut
 
 
-def condensed(result: dict, machine: str, processor: str) -> dict:
+def condensed(result: dict, machine: str) -> dict:
     """What is kept of one size: a row for each contender that agreed with the others, and the load."""
     rows = {}
     for name, row in result["rows"].items():
@@ -83,7 +81,6 @@ def condensed(result: dict, machine: str, processor: str) -> dict:
     return {
         "size": result["size"],
         "threads": result["threads"],
-        "processor": processor,
         "vocabulary": result["vocab_size"],
         "reference": result["reference"],
         "machine": machine,
@@ -93,36 +90,39 @@ def condensed(result: dict, machine: str, processor: str) -> dict:
     }
 
 
-def figures(processor: str = "own") -> list[dict]:
-    """What is kept of this machine, or of it as it passes for another processor, in the order of the page."""
-    kept = json.loads(FIGURES.read_text(encoding="utf-8"))
-    kept = [one for one in kept if one["processor"] == processor]
+def kept() -> list[dict]:
+    """All figures: a dict for each machine, size and number of threads, in the order of the page."""
     known = {name: i for i, name in enumerate(ORDER)}
-    return sorted(kept, key=lambda one: (known.get(one["size"], len(known)), -one["threads"]))
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    return sorted(figures, key=lambda one: (known.get(one["size"], len(known)), -one["threads"]))
 
 
-def keep(paths: list[str]) -> None:
-    """Take up the results of bench.step in these files."""
-    before = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else []
-    kept = {(one["size"], one["threads"], one["processor"]): one for one in before}
+def figures(machine: str) -> list[dict]:
+    """Those of one machine."""
+    return [one for one in kept() if one["machine"] == machine]
+
+
+def machines() -> list[str]:
+    """Those of which the page has tables, in its order."""
+    return [name for _, name, _ in MARKED.findall(PAGE.read_text(encoding="utf-8")) if name != SUMMARY]
+
+
+def keep(paths: list[str], machine: str) -> None:
+    """Take up the results of bench.step in these files, as measured on this machine."""
+    all_figures = {(one["machine"], one["size"], one["threads"]): one for one in kept()}
     for path in paths:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        machine = content["machine"]
-        processor, told = machine["passes_for"], machine["cpu"]
-        for result in content["results"]:
-            one = condensed(result, told, processor)
-            kept[one["size"], one["threads"], processor] = one
-    text = json.dumps(list(kept.values()), indent=1)
-    FIGURES.write_text(text + "\n", encoding="utf-8")
+        for result in json.loads(Path(path).read_text(encoding="utf-8"))["results"]:
+            all_figures[machine, result["size"], result["threads"]] = condensed(result, machine)
+    FIGURES.write_text(json.dumps(list(all_figures.values()), indent=1) + "\n", encoding="utf-8")
 
 
-# ---- The table ---------------------------------------------------------------------------------------------
+# ---- The tables --------------------------------------------------------------------------------------------
 
 
-def table(processor: str = "own") -> str:
+def table(machine: str) -> str:
     """Every size with its contenders, as indented text of equal columns."""
     lines = []
-    for one in figures(processor):
+    for one in figures(machine):
         lines.append(
             f"    {one['size']}, {one['threads']} thread{'s' * (one['threads'] > 1)}, "
             f"vocabulary {one['vocabulary']}; {one['rounds']} rounds, others {100 * one['others']:.0f} %"
@@ -153,17 +153,38 @@ def table(processor: str = "own") -> str:
     return "\n".join(lines[:-1]) + "\n"
 
 
+def summary() -> str:
+    """A row for each size: on each machine the ratios of the fastest own way, of `whole` and of `manual`."""
+    cells = [["", *(cell for name in machines() for cell in (name, "", ""))]]
+    cells.append(["size, threads", *(["fastest", "whole", "manual"] * len(machines()))])
+    rows = {(one["size"], one["threads"], one["machine"]): one["rows"] for one in kept()}
+    for size, threads in dict.fromkeys((one["size"], one["threads"]) for one in kept()):
+        line = [f"{size}, {threads}"]
+        for machine in machines():
+            row = rows.get((size, threads, machine), {})
+            ratios = {name: row[name]["ratio"][0] for name in OWN if name in row}
+            whole = [ratios[name] for name in ("whole", "whole-haswell") if name in ratios]
+            found = [min(ratios.values(), default=None), min(whole, default=None), ratios.get("manual")]
+            line += ["-" if ratio is None else f"{ratio:.2f}" for ratio in found]
+        cells.append(line)
+    first = max(len(line[0]) for line in cells)
+    head, *rest = cells
+    lines = [" " * first + "".join(f"   {name:<24}" for name in head[1::3])]
+    lines += [line[0].ljust(first) + "".join(f"{cell:>9}" for cell in line[1:]) for line in rest]
+    return "\n".join("    " + line.rstrip() for line in lines) + "\n"
+
+
 def page() -> str:
     """docs/speed.md with the tables of today's figures between their marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    for processor, (begin, end) in TABLES.items():
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = before + begin + table(processor) + end + after
-    return text
+
+    def filled(match: re.Match) -> str:
+        begin, name, end = match.groups()
+        return begin + (summary() if name == SUMMARY else table(name)) + end
+
+    return MARKED.sub(filled, PAGE.read_text(encoding="utf-8"))
 
 
-# ---- The picture -------------------------------------------------------------------------------------------
+# ---- The pictures ------------------------------------------------------------------------------------------
 
 
 def bar(name: str, row: dict, title: str = "") -> drawing.Bar:
@@ -173,7 +194,12 @@ def bar(name: str, row: dict, title: str = "") -> drawing.Bar:
     return drawing.Bar(title or row["title"].replace("gpt2 ", ""), ((colour, ratio),), f"{ratio:.2f}")
 
 
-def picture() -> str:
+def place(machine: str) -> Path:
+    """Where the picture of a machine is."""
+    return house.ROOT / "docs" / "pictures" / f"speed-{re.sub('[^a-z0-9]+', '-', machine.lower())}.svg"
+
+
+def picture(machine: str) -> str:
     """Bars of the step time relative to the fastest PyTorch, two threads, a group for each size.
 
     Narrow, so that a phone shows its letters at three quarters of their size; the site shows it wider.
@@ -182,10 +208,10 @@ def picture() -> str:
         WORDS.get(one["size"], one["size"]): [
             bar(name, one["rows"][name], TITLES.get(name, "")) for name in BARS if name in one["rows"]
         ]
-        for one in figures()
+        for one in figures(machine)
         if one["threads"] == 2
     }
-    title = "Step time relative to the fastest PyTorch"
+    title = f"Step time relative to the fastest PyTorch, {machine}"
     keys = {"own": "this engine", "peer": "peers", "limit": "its matrix products alone"}
     below = "Shorter is better. Medians of the ratios within rounds; two threads."
     return drawing.adaptive(
@@ -193,12 +219,19 @@ def picture() -> str:
     )
 
 
-def main(paths: list[str]) -> None:
-    if paths:
-        keep(paths)
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m docs.speed", description=__doc__.split("\n")[0])
+    parser.add_argument("files", nargs="*", help="written by bench.step --json")
+    parser.add_argument("--machine", help="the processor on which they were measured, as the page calls it")
+    options = parser.parse_args(argv)
+    if options.files:
+        if not options.machine:
+            parser.error("--machine: name the processor on which these files were measured")
+        keep(options.files, options.machine)
     PAGE.write_text(page(), encoding="utf-8")
-    PICTURE.write_text(picture(), encoding="utf-8")
+    for machine in machines():
+        place(machine).write_text(picture(machine), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

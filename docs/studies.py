@@ -32,22 +32,17 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True)
-class Series:
-    """A column of a table: how the table's title begins, the column's name, and what it is called."""
-
-    table: str
-    column: str
-    name: str
-
-
-@dataclass(frozen=True)
 class Picture:
-    """What is drawn of a study. label: how many columns at a table's left name a row."""
+    """What is drawn of a study.
+
+    series    for each: how the table's title begins, the column's name, and what it is called
+    label     how many columns at a table's left name a row
+    """
 
     study: str
     name: str
     title: str
-    series: tuple[Series, ...]
+    series: tuple[tuple[str, str, str], ...]
     log: bool = False
     label: int = 1
     times: bool = False
@@ -56,103 +51,39 @@ class Picture:
 DERIVED = "forward and backward, derived / manual"
 STEPS = "time, relative to 0.18"
 LATER = "Time of a later call, relative to the derived program"
-HAND = "by gradient by hand"
+BOTH = "Time relative to simplifying before and after differentiating"
+CUBIC = "x^3 + 4 x^2 - 10 = 0"
+LOOPS = "Layers, forward and backward, B=4, T=64, one"
+# fmt: off
 PICTURES = (
-    Picture(
-        "layers",
-        "layers",
-        "Forward and backward, derived by manual",
-        (
-            Series("Layers, B=4, T=64, 1 thread", DERIVED, "1 thread"),
-            Series("Layers, B=4, T=64, 2 threads", DERIVED, "2 threads"),
-        ),
-    ),
-    Picture(
-        "layers",
-        "model",
-        "Loss and all gradients of the model, by manual",
-        (
-            Series("The whole model", "auto / manual", "auto: layer by layer"),
-            Series("The whole model", "whole / manual", "whole: one program"),
-        ),
-    ),
-    Picture(
-        "optimise-first",
-        "optimise-first",
-        "Time relative to simplifying before and after differentiating",
-        (
-            Series("Time of result", "after / both", "only after"),
-            Series("Time of result", "neither / both", "not at all"),
-        ),
-    ),
-    Picture(
-        "scalar",
-        "scalar",
-        "Median time of a derivative",
-        (
-            Series("f(x) = 5 x^10: time", "median", "5 x^10"),
-            Series("g(x) = 3 x^3 (cos x - 10 x): time", "median", "3 x^3 (cos x - 10 x)"),
-            Series("h(x) = exp((5 x / 2) sin(x)^exp(x)): time", "median", "exp(5/2 x sin(x)^exp(x))"),
-        ),
-        log=True,
-        times=True,
-    ),
-    Picture(
-        "roots",
-        "roots",
-        "x^3 + 4 x^2 - 10 = 0: time relative to derivatives by hand",
-        (Series("x^3 + 4 x^2 - 10 = 0: from", "relative to by hand", ""),),
-        log=True,
-        label=2,
-    ),
-    Picture(
-        "eam",
-        "eam",
-        "Time relative to the gradient by hand",
-        (
-            Series("100 coordinates", HAND, "100 coordinates"),
-            Series("1000 coordinates", HAND, "1000 coordinates"),
-        ),
-        log=True,
-    ),
-    Picture(
-        "programs",
-        "programs",
-        LATER,
-        (
-            Series(LATER, "HIPS autograd / derived", "HIPS autograd"),
-            Series(LATER, "JAX, jit / derived", "JAX, jit"),
-            Series(LATER, "PyTorch / derived", "PyTorch"),
-        ),
-        log=True,
-    ),
-    Picture(
-        "parallel",
-        "parallel",
-        "Speed-up of the gradient over one thread",
-        (Series("parallel_map", "speed-up of the gradient", ""),),
-        label=2,
-    ),
-    Picture(
-        "memory",
-        "memory",
-        "Time of a step by the price of a kept byte, ns",
-        (
-            Series("GPT-2 124M, T=256: measured", STEPS, "T=256"),
-            Series("GPT-2 124M, T=1024, 3 blocks, vocabulary 8192: measured", STEPS, "T=1024, 3 blocks"),
-        ),
-    ),
-    Picture(
-        "enzyme",
-        "enzyme",
-        "Forward and backward, derived by written by hand, one thread",
-        (
-            Series("Layers, forward and backward, B=4, T=64, one", "derived / by hand", "here"),
-            Series("Layers, forward and backward, B=4, T=64, one", "Enzyme / by hand", "C++ and Enzyme"),
-        ),
-        log=True,
-    ),
+    Picture("layers", "layers", "Forward and backward, derived by manual", tuple(
+        (f"Layers, B=4, T=64, {threads}", DERIVED, threads) for threads in ("1 thread", "2 threads"))),
+    Picture("layers", "model", "Loss and all gradients of the model, by manual", (
+        ("The whole model", "auto / manual", "auto: layer by layer"),
+        ("The whole model", "whole / manual", "whole: one program"))),
+    Picture("optimise-first", "optimise-first", BOTH, (
+        ("Time of result", "after / both", "only after"),
+        ("Time of result", "neither / both", "not at all"))),
+    Picture("scalar", "scalar", "Median time of a derivative", (
+        ("f(x) = 5 x^10: time", "median", "5 x^10"),
+        ("g(x) = 3 x^3 (cos x - 10 x): time", "median", "3 x^3 (cos x - 10 x)"),
+        ("h(x) = exp((5 x / 2) sin(x)^exp(x)): time", "median", "exp(5/2 x sin(x)^exp(x))")),
+        log=True, times=True),
+    Picture("roots", "roots", f"{CUBIC}: time relative to derivatives by hand",
+        ((f"{CUBIC}: from", "relative to by hand", ""),), log=True, label=2),
+    Picture("eam", "eam", "Time relative to the gradient by hand", tuple(
+        (size, "by gradient by hand", size) for size in ("100 coordinates", "1000 coordinates")), log=True),
+    Picture("programs", "programs", LATER, tuple(
+        (LATER, f"{peer} / derived", peer) for peer in ("HIPS autograd", "JAX, jit", "PyTorch")), log=True),
+    Picture("parallel", "parallel", "Speed-up of the gradient over one thread",
+        (("parallel_map", "speed-up of the gradient", ""),), label=2),
+    Picture("memory", "memory", "Time of a step by the price of a kept byte, ns", (
+        ("GPT-2 124M, T=256: measured", STEPS, "T=256"),
+        ("GPT-2 124M, T=1024, 3 blocks, vocabulary 8192: measured", STEPS, "T=1024, 3 blocks"))),
+    Picture("enzyme", "enzyme", "Forward and backward, derived by written by hand, one thread", (
+        (LOOPS, "derived / by hand", "here"), (LOOPS, "Enzyme / by hand", "C++ and Enzyme")), log=True),
 )
+# fmt: on
 
 
 # ---- The page's tables -------------------------------------------------------------------------------------
@@ -189,11 +120,11 @@ def value(cell: str, times: bool) -> tuple[float, float, float] | None:
 def rows_of(picture: Picture, section: str) -> dict[str, list]:
     """Label -> (median, low, high) of each series, or None."""
     found: dict[str, list] = {}
-    for k, series in enumerate(picture.series):
-        for row in table(section, series.table):
+    for k, (title, column, _) in enumerate(picture.series):
+        for row in table(section, title):
             label = ", ".join(list(row.values())[: picture.label])
             found.setdefault(label, [None] * len(picture.series))
-            found[label][k] = value(row[series.column], picture.times)
+            found[label][k] = value(row[column], picture.times)
     return {label: values for label, values in found.items() if any(values)}
 
 
@@ -202,7 +133,7 @@ def rows_of(picture: Picture, section: str) -> dict[str, list]:
 
 def draw(picture: Picture, section: str) -> str:
     """The picture in light colours, as text."""
-    rows, names = rows_of(picture, section), [series.name for series in picture.series]
+    rows, names = rows_of(picture, section), [name for _, _, name in picture.series]
     told = partial(_told, time=picture.times)
     return drawing.svg(drawing.dots(picture.title, rows, names, told, log=picture.log, one=not picture.times))
 

@@ -21,7 +21,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell script
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-ROOT = Path(__file__).resolve().parent.parent
 
 # GPT2_REQUIRE_PEERS=1 says that nothing is missing, as CI has seen to: a test that is skipped has failed, but
 # for these reasons.
@@ -168,6 +167,20 @@ def quick_peak(monkeypatch):
     from gpt2.train.flops import Peak
 
     monkeypatch.setattr("gpt2.train.flops.matmul_peak", lambda dtype: Peak(1e11))
+
+
+@pytest.fixture
+def refusal(capsys):
+    """refusal(main, *argv): the one line on standard error with which a command ends, at status 2."""
+
+    def refusal(main, *argv):
+        capsys.readouterr()
+        assert main([str(word) for word in argv]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1, error
+        return error
+
+    return refusal
 
 
 @pytest.fixture

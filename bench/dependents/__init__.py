@@ -1,1 +1,1 @@
-"""Programs that others wrote for HIPS autograd, run under gpt2.autodiff.compat.autograd."""
+"""Third-party programs written for HIPS autograd, run under gpt2.autodiff.compat.autograd."""

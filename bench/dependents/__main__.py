@@ -1,18 +1,16 @@
-"""Runs programs written for HIPS autograd under gpt2.autodiff.compat.autograd, beside autograd itself.
+"""Run programs written for HIPS autograd with autograd and with gpt2.autodiff.compat.autograd, and compare.
 
-    python -m bench.dependents --fetch               downloads them, and installs what they need
-    python -m bench.dependents                       all of them
-    python -m bench.dependents pymanopt examples     some
+    python -m bench.dependents --fetch               download them, and install their requirements
+    python -m bench.dependents                       run all of them
+    python -m bench.dependents pymanopt examples     run some
 
-All seconds are those of the processor. Nothing of the programs is part of this project. They lie in
---checkouts (GPT2_DEPENDENTS), each in a folder of the name that programs.py has; --python is an interpreter
-with autograd, pytest and their requirements.
+The programs are not part of this project: --fetch puts each into a folder of --checkouts (see programs.py).
+--python is an interpreter with autograd, pytest and the programs' requirements. All times are CPU seconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -34,50 +32,34 @@ def main(argv: list[str] | None = None) -> None:
     )
     names = [suite.name for suite in SUITES]
     parser.add_argument("names", nargs="*", help=f"some of: examples, {', '.join(names)}")
-    place = os.environ.get("GPT2_DEPENDENTS", "dependents")
-    parser.add_argument(
-        "--checkouts",
-        type=Path,
-        metavar="FOLDER",
-        default=Path(place),
-        help="where the programs lie (default: the variable GPT2_DEPENDENTS, else dependents)",
-    )
-    parser.add_argument(
-        "--python",
-        metavar="FILE",
-        help="an interpreter with what they need (default: the one that --fetch made, else this one)",
-    )
-    parser.add_argument("--seconds", type=float, default=30, help="for each run of an example (default 30)")
-    parser.add_argument("--each", type=float, default=30, help="seconds for each test (default 30)")
-    parser.add_argument("--limit", type=float, default=600, help="for each run of tests (default 600)")
-    parser.add_argument("--fetch", action="store_true", help="download them and install what they need")
-    parser.add_argument(
-        "--clone",
-        default="https://github.com/{}",
-        metavar="ADDRESS",
-        help="address of a GitHub repository, {} in it for OWNER/NAME (default %(default)s)",
-    )
+    add = parser.add_argument
+    folder = "folder of the programs (default dependents)"
+    add("--checkouts", type=Path, metavar="FOLDER", default=Path("dependents"), help=folder)
+    interpreter = "an interpreter with their requirements (default: that of --fetch, else this one)"
+    add("--python", metavar="FILE", help=interpreter)
+    add("--seconds", type=float, default=30, help="limit for each example (default 30)")
+    add("--each", type=float, default=30, help="limit in seconds for each test (default 30)")
+    add("--limit", type=float, default=600, help="limit in seconds for a suite of tests (default 600)")
+    add("--fetch", action="store_true", help="download them and install their requirements")
     args = parser.parse_args(argv)
     if unknown := set(args.names) - {*names, "examples"}:
         parser.error(f"{', '.join(sorted(unknown))}: expected some of examples, {', '.join(names)}")
-    args.checkouts = args.checkouts.resolve()
+    checkouts = args.checkouts.resolve()
     if args.fetch:
-        return fetch(args.checkouts, args.clone)
-    own_python = args.checkouts / "venv" / "bin" / "python"
-    python = args.python or (str(own_python) if own_python.exists() else sys.executable)
-    chosen = [s for s in SUITES if (not args.names or s.name in args.names)]
-    missing = [s.folder for s in chosen if not (args.checkouts / s.folder).is_dir()]
-    if missing:
-        parser.error(f"not in {args.checkouts}: {', '.join(missing)} (--fetch downloads them)")
-    if chosen:
-        suites.report(chosen, args.checkouts, python, suites.Limits(args.each, args.limit))
+        return fetch(checkouts)
+    fetched = checkouts / "venv" / "bin" / "python"
+    python = args.python or (str(fetched) if fetched.exists() else sys.executable)
+    chosen = [s for s in SUITES if not args.names or s.name in args.names]
+    if missing := [s.folder for s in chosen if not (checkouts / s.folder).is_dir()]:
+        parser.error(f"not in {checkouts}: {', '.join(missing)} (--fetch downloads them)")
+    suites.report(chosen, checkouts, python, suites.Limits(args.each, args.limit))
     if not args.names or "examples" in args.names:
-        run_examples(args.checkouts, python, args.seconds)
+        run_examples(checkouts, python, args.seconds)
     return None
 
 
 def run_examples(checkouts: Path, python: str, seconds: float) -> None:
-    """In a copy, since they write pictures beside themselves."""
+    """Run the examples in a copy of their folder, as they write pictures into it."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "examples"
         shutil.copytree(checkouts / EXAMPLES[1] / EXAMPLES[2], folder)
@@ -85,8 +67,8 @@ def run_examples(checkouts: Path, python: str, seconds: float) -> None:
         examples.report(folder, names, python, seconds)
 
 
-def fetch(checkouts: Path, clone: str) -> None:
-    """The programs, and an environment: this interpreter's packages and what the programs need besides."""
+def fetch(checkouts: Path) -> None:
+    """Download the programs, and make a venv with their requirements on top of this one's packages."""
     checkouts.mkdir(parents=True, exist_ok=True)
     environment = checkouts / "venv"
     venv.create(environment, with_pip=True)
@@ -102,7 +84,7 @@ def fetch(checkouts: Path, clone: str) -> None:
         if folder.exists():
             continue
         if "/" in suite.source:
-            address = clone.format(suite.source)
+            address = f"https://github.com/{suite.source}"
             subprocess.run(["git", "clone", "-q", "--depth=1", address, str(folder)], check=True)
             continue
         with tempfile.TemporaryDirectory() as scratch:

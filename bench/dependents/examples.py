@@ -1,4 +1,4 @@
-"""autograd's examples under autograd and under this compiler: the same numbers, and how long until them."""
+"""Run autograd's examples with autograd and with this compiler; compare their output and their times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,7 @@ END = "end of the program"
 
 
 class Printed(NamedTuple):
-    """What a run printed, line by line with times; and the last line of its error, if it failed."""
+    """Output of a run: (seconds, line) for each line, and the last line of standard error if it failed."""
 
     lines: list[tuple[float, str]]
     error: str
@@ -33,7 +32,7 @@ def printed(python: str, which: str, program: Path, seconds: float) -> Printed:
         env = {**os.environ, **ONE_THREAD, "PYTHONPATH": path, "GPT2_LIMIT": str(seconds)}
         command = [python, str(PRELUDE), which, program.name]
         ended = subprocess.run(command, cwd=program.parent, stdout=out, stderr=err, env=env).returncode
-        failed = ended > 0  # below 0: it was stopped after its seconds
+        failed = ended > 0  # below 0: killed at the limit of CPU time
         out.seek(0)
         err.seek(0)
         lines = err.read().strip().split("\n")
@@ -41,8 +40,8 @@ def printed(python: str, which: str, program: Path, seconds: float) -> Printed:
     return Printed([(float(t), text) for t, text in rows], lines[-1] if failed else "")
 
 
-def differs(a: str, b: str) -> float:
-    """The largest relative difference of two lines' numbers; inf where their words differ."""
+def difference(a: str, b: str) -> float:
+    """The largest relative difference between the numbers of two lines; inf if their words differ."""
     if NUMBER.sub("#", a) != NUMBER.sub("#", b):
         return math.inf
     worst = 0.0
@@ -53,34 +52,28 @@ def differs(a: str, b: str) -> float:
 
 
 def row(name: str, theirs: Printed, ours: Printed) -> tuple[str, str, str, str, str]:
-    """A line of the table: the example, same numbers?, lines compared, both times until the last of them."""
+    """A row of the table: example, whether numbers agree, lines compared, both times up to the last line."""
     if bool(ours.error) != bool(theirs.error):
         where = "here" if ours.error else "with autograd"
         return name, f"fails {where}: {(ours.error or theirs.error)[:90]}", "", "", ""
     n = min(len(theirs.lines), len(ours.lines))
     if n == 0:
         return name, "nothing printed in the time given", "0", "", ""
-    worst, at = 0.0, n
-    for k in range(n):
-        d = differs(theirs.lines[k][1], ours.lines[k][1])
-        if d > TOLERANCE:
-            worst, at = d, k
-            break
+    errors = [difference(a, b) for (_, a), (_, b) in zip(theirs.lines, ours.lines)]
+    first = next((k for k, error in enumerate(errors) if error > TOLERANCE), None)
     ended = theirs.lines[n - 1][1] == END and ours.lines[n - 1][1] == END
-    same = "yes" if at == n else f"to line {at + 1}, where they differ by {worst:.1g}"
+    same = "yes" if first is None else f"to line {first + 1}, where they differ by {errors[first]:.1g}"
     if theirs.error:
         same += f"; then fails with both: {ours.error[:90]}"
     times = [f"{p.lines[n - 1][0]:.2f} s" for p in (theirs, ours)]
     return name, same, f"{n}{', all' if ended else ''}", *times
 
 
-def report(folder: Path, names: list[str], python: str = sys.executable, seconds: float = 30.0) -> list[str]:
-    """The table in Markdown."""
-    lines = ["| example | same numbers | lines | autograd | here |", "|---|---|---|---|---|"]
+def report(folder: Path, names: list[str], python: str, seconds: float) -> None:
+    """Print the table in Markdown."""
+    print("| example | same numbers | lines | autograd | here |\n|---|---|---|---|---|")
     for name in names:
         program = folder / name
         with ThreadPoolExecutor(2) as pool:
             runs = pool.map(lambda which: printed(python, which, program, seconds), ("autograd", "here"))  # noqa: B023
-            lines.append("| " + " | ".join(row(name, *runs)) + " |")
-        print(lines[-1], flush=True)
-    return lines
+            print("| " + " | ".join(row(name, *runs)) + " |", flush=True)

@@ -1,8 +1,8 @@
-"""Runs one example as a program of its own: `python prelude.py (autograd | here) example.py`.
+"""Run one example in this process: `python prelude.py (autograd | here) example.py`.
 
-Each line that it prints is preceded by the processor's seconds since its first statement, and after
-GPT2_LIMIT of them it is ended. Pictures are drawn nowhere,
-NumPy's random numbers begin at the same seed, and MNIST's digits are invented.
+Each line that it prints is preceded by the CPU seconds since its first statement; after GPT2_LIMIT CPU
+seconds the process is killed. Plots are not shown, NumPy's random numbers are seeded, and MNIST is replaced
+by random digits.
 """
 
 import os
@@ -13,7 +13,7 @@ import time
 import types
 
 
-def invented_digits():
+def random_digits():
     import numpy as np
 
     rng = np.random.RandomState(1)
@@ -28,7 +28,7 @@ def invented_digits():
 
 
 class Clocked:
-    """Standard output with the time before each line."""
+    """Standard output with the CPU time before each line."""
 
     def __init__(self, stream, start):
         self.stream, self.start, self.line = stream, start, ""
@@ -49,7 +49,7 @@ class Clocked:
         self.stream.flush()
 
 
-def quiet_pictures():
+def disable_plots():
     import matplotlib
 
     matplotlib.use("Agg")
@@ -60,12 +60,12 @@ def quiet_pictures():
 
 
 def run(program):
-    import autograd  # noqa: F401  whichever stands under that name: importing is not timed
+    import autograd  # noqa: F401  autograd itself or `compat`, imported before the clock starts
     import autograd.scipy  # noqa: F401
     import numpy as np
 
-    quiet_pictures()
-    sys.modules["data_mnist"] = types.SimpleNamespace(mnist=invented_digits)
+    disable_plots()
+    sys.modules["data_mnist"] = types.SimpleNamespace(mnist=random_digits)
     sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
     sys.argv = [program]
     np.random.seed(0)

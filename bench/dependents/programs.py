@@ -1,4 +1,4 @@
-"""Which programs: where each comes from, and which of its tests use autograd."""
+"""The third-party programs: where each comes from, and which of its tests use autograd."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Suite(NamedTuple):
     folder: str
     tests: tuple[str, ...]
     installed: tuple[str, ...] = ()  # packages that pip installs for it
-    only: str = ""  # pytest's -k: those that use autograd, and need nothing that is not installed
+    only: str = ""  # pytest's -k: tests that use autograd and have their requirements installed
 
 
-# surpyval's tests that name autograd, and those of its distributions
+# surpyval's tests that mention autograd, and those of its distributions
 OF_SURPYVAL = (
     "test_autograd_gamma_compat_shapes",
     "utils/test_autograd_where",
@@ -84,6 +84,6 @@ SUITES = (
     ),
 )
 
-# autograd's examples. data_mnist fetches its digits from the network, so they get invented ones
+# autograd's examples. prelude.py replaces data_mnist, which downloads its digits
 EXAMPLES = ("HIPS/autograd", "HIPS+autograd", "examples")
 NOT_EXAMPLES = {"__init__.py", "data.py", "data_mnist.py"}

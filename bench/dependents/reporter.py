@@ -1,7 +1,7 @@
-"""A plugin for pytest: writes each test's outcome and processor time as a line of JSON.
+"""A pytest plugin that writes each test's outcome and CPU time as a line of JSON to the file GPT2_OUTCOMES.
 
-GPT2_OUTCOMES is the file. A test is stopped after GPT2_EACH seconds of processor time, and skipped if it
-would begin after GPT2_LIMIT seconds.
+A test is stopped after GPT2_EACH CPU seconds. Tests that would begin after GPT2_LIMIT CPU seconds are
+skipped.
 """
 
 import json
@@ -12,11 +12,11 @@ import time
 import pytest
 
 EACH, LIMIT = float(os.environ.get("GPT2_EACH", "inf")), float(os.environ.get("GPT2_LIMIT", "inf"))
-LATE = "the time for all was over"
+LATE = "the time for all was over"  # suites.read looks for this text
 
 
 class Clock:
-    begun = 0.0
+    begin = 0.0
 
 
 def append(row):
@@ -35,7 +35,7 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    Clock.begun = time.process_time()
+    Clock.begin = time.process_time()
     if EACH != float("inf"):
         signal.signal(signal.SIGPROF, too_long)
     return (yield)
@@ -60,14 +60,10 @@ def pytest_runtest_logreport(report):
         why = str(report.longrepr)
     outcome = "xfailed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
     row = {"test": report.nodeid, "outcome": outcome, "why": why.strip().split("\n")[0][:300]}
-    append({**row, "seconds": time.process_time() - Clock.begun})
+    append({**row, "seconds": time.process_time() - Clock.begin})
 
 
 def pytest_collectreport(report):
     if report.failed:
         why = str(report.longrepr).strip().split("\n")[-1][:300]
         append({"test": report.nodeid, "outcome": "failed", "why": why, "seconds": 0.0})
-
-
-def pytest_sessionfinish(session, exitstatus):
-    append({"end": time.process_time()})

@@ -1,6 +1,6 @@
-"""The tests of a package, run with autograd and with this compiler under its name.
+"""Run a package's tests with autograd and with this compiler in its place, and compare outcomes and times.
 
-Times are those of the processor, so that they hold on a machine where other programs run.
+Times are CPU seconds, which other programs on the machine affect little.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,17 +22,14 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 class Limits(NamedTuple):
-    """In seconds of the processor: of one test, and of a run after which no other test begins."""
+    """CPU seconds: for each test, and for a whole run, after which no further test begins."""
 
     each: float
     all: float
 
 
-STANDARD = Limits(30, 600)
-
-
 class Outcome(NamedTuple):
-    """Of each test that ended: "" or why it failed, and its seconds; and how many did not end."""
+    """tests: test -> "" or why it failed. seconds: of the same tests. unfinished: those over the limits."""
 
     tests: dict[str, str]
     seconds: dict[str, float]
@@ -62,29 +58,29 @@ def outcome(python: str, here: bool, suite: Suite, folder: Path, limits: Limits)
 
 
 def read(path: Path) -> Outcome:
-    """What reporter.py wrote. Skipped tests are left out."""
+    """The Outcome from the file of reporter.py, skipped tests left out."""
     tests, seconds, unfinished = {}, {}, set()
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        name, why = row.get("test"), row.get("why", "")
-        if row.get("outcome") in ("passed", "failed"):
-            tests[name] = "" if row["outcome"] == "passed" else why or "failed"
+        name, outcome, why = row["test"], row["outcome"], row["why"]
+        if outcome in ("passed", "failed"):
+            tests[name] = "" if outcome == "passed" else why or "failed"
             seconds[name] = row["seconds"]
-        elif row.get("outcome") == "skipped" and ("more than" in why or "the time for all" in why):
+        elif outcome == "skipped" and ("more than" in why or "the time for all" in why):
             unfinished.add(name)
     return Outcome(tests, seconds, unfinished)
 
 
 def compared(suite: Suite, theirs: Outcome, ours: Outcome) -> tuple[str, list[str]]:
-    """A line of the table, and the tests that pass with autograd alone, each with the reason."""
+    """A row of the table, and the tests that pass with autograd only, each with the reason."""
     both = theirs.tests.keys() & ours.tests.keys()
     passed = {k for k, why in theirs.tests.items() if not why}
     lost = sorted(k for k in passed if ours.tests.get(k, "not run" if k not in ours.unfinished else ""))
     gained = [k for k in both if theirs.tests[k] and not ours.tests[k]]
     verdict = "unchanged" if passed and not lost else f"all but {len(lost)}"
     verdict += f"; {len(gained)} more here" if gained else ""
-    if open_ones := theirs.unfinished | ours.unfinished:
-        verdict += f"; {len(open_ones)} did not end in the time ({len(theirs.unfinished)} with autograd)"
+    if unfinished := theirs.unfinished | ours.unfinished:
+        verdict += f"; {len(unfinished)} did not end in the time ({len(theirs.unfinished)} with autograd)"
     cells = (
         suite.name,
         suite.source,
@@ -98,29 +94,22 @@ def compared(suite: Suite, theirs: Outcome, ours: Outcome) -> tuple[str, list[st
 
 
 def slowest(theirs: Outcome, ours: Outcome, n: int = 3) -> list[str]:
-    """The tests that are slowest compared with autograd."""
+    """The tests that lose the most time to autograd."""
     both = theirs.seconds.keys() & ours.seconds.keys()
     most = sorted(both, key=lambda k: theirs.seconds[k] - ours.seconds[k])[:n]
     return [f"{k}: {theirs.seconds[k]:.1f} s and {ours.seconds[k]:.1f} s" for k in most]
 
 
-def report(
-    suites: list[Suite], checkouts: Path, python: str = sys.executable, limits: Limits = STANDARD
-) -> list[str]:
-    """The table in Markdown, and below it what is lost. A suite runs with both at the same time."""
-    lines = [
-        "| package | source | with autograd | here | passes | autograd | here |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    notes = []
+def report(suites: list[Suite], checkouts: Path, python: str, limits: Limits) -> None:
+    """Print the table in Markdown, and below each row the tests that fail here only."""
+    if suites:
+        print("| package | source | with autograd | here | passes | autograd | here |")
+        print("|---|---|---|---|---|---|---|")
     for suite in suites:
         folder = checkouts / suite.folder
         with ThreadPoolExecutor(2) as pool:
             runs = [pool.submit(outcome, python, here, suite, folder, limits) for here in (False, True)]
             theirs, ours = (run.result() for run in runs)
-        line, lost = compared(suite, theirs, ours)
-        lines.append(line)
-        notes += [f"- {suite.name}: {text}" for text in lost]
-        print(line, *notes[len(notes) - len(lost) :], sep="\n")
+        row, lost = compared(suite, theirs, ours)
+        print(row, *(f"- {suite.name}: {text}" for text in lost), sep="\n")
         print(*(f"  slow: {text}" for text in slowest(theirs, ours)), sep="\n", flush=True)
-    return [*lines, "", *notes]

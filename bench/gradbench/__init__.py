@@ -1,16 +1,15 @@
-"""The GradBench protocol: its evaluations, run against this compiler.
+"""A GradBench tool: GradBench's evaluations, answered with this compiler.
 
     python -m bench.gradbench            JSON lines on standard input and output
 
 GradBench (github.com/gradbench/gradbench) runs one set of evaluations against many differentiation tools.
-Each file here is one of them: its objective, written in plain NumPy from the published definition, and what
-gpt2.autodiff makes of it.
+Each evaluation is a file here, with its objective in plain NumPy, written from the published definition.
 
     protocol.py   messages, timings, failures
-    function.py   an evaluation: read, run, write
+    function.py   a function of an evaluation: read, run, write
     descent.py    the gradient descent that `particle` and `saddle` prescribe
 
-docs/gradbench.md has a session.
+docs/gradbench.md has an example session.
 """
 
 MODULES = ("ba", "det", "gmm", "hello", "ht", "kmeans", "llsq", "lse", "lstm", "ode", "particle", "saddle")

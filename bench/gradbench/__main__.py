@@ -25,7 +25,7 @@ def main(arguments=None):
     except UserError as error:
         sys.exit(f"bench.gradbench: {error}")
     except (KeyboardInterrupt, BrokenPipeError):
-        sys.stderr.close()  # the client has gone; Python would warn about its standard output
+        sys.stderr.close()  # the client has gone; this silences Python's warning about standard output
 
 
 if __name__ == "__main__":

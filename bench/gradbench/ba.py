@@ -1,11 +1,10 @@
-"""ba: bundle adjustment, how far seen points are from where cameras should see them (ADBench).
+"""ba: bundle adjustment, the errors of points projected by cameras (ADBench).
 
     camera   3 rotation (axis times angle), 3 centre, focal length, 2 principal point, 2 radial distortion
     errors   of an observation: weight * (projection - feature), 2 numbers; of a weight: 1 - weight**2
 
-Each row of the Jacobian has 11 + 3 + 1 entries, those of its own camera, point and weight. As the errors of
-one observation depend on no other's, two pullbacks, one for each coordinate of all observations, give every
-row.
+A row of the Jacobian has 11 + 3 + 1 entries, for its camera, point and weight. Observations are independent,
+so two pullbacks, one for each coordinate of all observations, give all rows.
 """
 
 import numpy as np
@@ -17,10 +16,10 @@ CAMERA = 11  # parameters
 
 
 def rotated(axis, points):
-    """points (P, 3) turned around axis (P, 3) by its length in radians."""
+    """points (P, 3) rotated around axis (P, 3) by its length in radians: Rodrigues' formula."""
     squared = np.sum(axis * axis, axis=1, keepdims=True)
     turns = squared > 0
-    angle = np.sqrt(np.where(turns, squared, 1.0))  # the root has no derivative at 0
+    angle = np.sqrt(np.where(turns, squared, 1.0))  # sqrt has no derivative at 0
     unit = axis / angle
     along = np.sum(unit * points, axis=1, keepdims=True) * (1.0 - np.cos(angle))
     full = points * np.cos(angle) + np.cross(unit, points) * np.sin(angle) + unit * along
@@ -28,11 +27,11 @@ def rotated(axis, points):
 
 
 def projected(cameras, points):
-    """Where each camera sees its point: (P, 11), (P, 3) -> (P, 2)."""
-    seen = rotated(cameras[:, :3], points - cameras[:, 3:6])
-    flat = seen[:, :2] / seen[:, 2:]
-    squared = np.sum(flat * flat, axis=1, keepdims=True)
-    distorted = flat * (1.0 + cameras[:, 9:10] * squared + cameras[:, 10:11] * squared * squared)
+    """Each point in the image of its camera: (P, 11), (P, 3) -> (P, 2)."""
+    relative = rotated(cameras[:, :3], points - cameras[:, 3:6])
+    image = relative[:, :2] / relative[:, 2:]
+    squared = np.sum(image * image, axis=1, keepdims=True)
+    distorted = image * (1.0 + cameras[:, 9:10] * squared + cameras[:, 10:11] * squared * squared)
     return distorted * cameras[:, 6:7] + cameras[:, 7:9]
 
 
@@ -52,7 +51,7 @@ def errors(cameras, points, weights, observed, features):
 
 
 def blocks(cameras, points, weights, observed, features):
-    """What is not zero in the Jacobian: (P, 2, 15) for observations, (P,) for weights."""
+    """The nonzeros of the Jacobian: (P, 2, 15) for observations, (P,) for weights."""
     arguments = cameras[observed[:, 0]], points[observed[:, 1]], weights
     _, pullback = ad.vjp(lambda c, p, w: reprojection_errors(c, p, w, features), *arguments)
     rows = []
@@ -66,7 +65,7 @@ _blocks = ad.compile(blocks, pure=True)
 
 
 def jacobian(cameras, points, weights, observed, features):
-    """The sparse Jacobian, (3 P, 11 n + 3 m + P): rows of observations, two each, then rows of weights."""
+    """The Jacobian, (3 P, 11 n + 3 m + P), in CSR format: two rows an observation, then one a weight."""
     of_points, of_weights = _blocks(cameras, points, weights, observed, features)
     n, m, P = len(cameras), len(points), len(weights)
     w = CAMERA * n + 3 * m + np.arange(P)
@@ -82,7 +81,7 @@ def jacobian(cameras, points, weights, observed, features):
 
 
 def _read(data):
-    """The input has one camera, point, weight and feature, which stand for all of them."""
+    """The input has one camera, point, weight and feature, which are repeated."""
     n, m, P = (int(data[name]) for name in "nmp")
     number = np.arange(P)
     return (
@@ -103,7 +102,7 @@ def _write_errors(result):
 
 
 def _write_jacobian(sparse):
-    """The first observation's two rows, and the last entry: all there is to tell, as all are alike."""
+    """The first observation's two rows, and the last entry; all observations are equal."""
     shown = 2 * (CAMERA + 3 + 1)
     return {name: [*values[:shown].tolist(), values[-1].item()] for name, values in sparse.items()}
 

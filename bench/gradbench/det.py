@@ -1,9 +1,8 @@
-"""det: a determinant by expansion by minors (det_by_minor of cmpad), all n! products of it.
+"""det: a determinant by expansion by minors (det_by_minor of cmpad), with all its n! products.
 
-Written for arrays: the minors of one depth of the recursion stand in one array, a node for each way to choose
-columns for the rows above. Nothing is shared between nodes that leave the same columns: that would be another
-algorithm, with 2**n products. The 40320 leaves of 8 rows are as many as a cache holds, so rows above the last
-eight are expanded one choice after the other.
+Vectorised: the minors of one recursion depth are one array, with a node for each choice of columns for the
+rows above. Equal minors are computed again, as prescribed: sharing them would be another algorithm, with 2**n
+products. The 40320 leaves of 8 rows fill the cache, so rows above the last eight are expanded in a loop.
 """
 
 import itertools
@@ -34,7 +33,7 @@ def determinant(a):
 
 
 def expansion(a):
-    """The determinant of a (m, m), all nodes of a depth at once."""
+    """The determinant of a (m, m), vectorised over the minors of each depth."""
     m = len(a)
     value = np.ones(math.factorial(m))
     for row in reversed(range(m)):
@@ -45,7 +44,7 @@ def expansion(a):
 
 
 def columns_left(m, row):
-    """(nodes, m - row): the columns, in order, that are left for each choice of columns above this row."""
+    """(nodes, m - row): for each choice of columns above this row, the columns left, in order."""
     left = np.arange(m)[None]
     for _ in range(row):
         k = left.shape[1]
@@ -55,10 +54,10 @@ def columns_left(m, row):
 
 
 def _choices(n, above):
-    """(chosen, left, sign) for every ordered choice of columns for the rows above."""
+    """(chosen, left, signs): all ordered choices of columns for the rows above, and the columns left."""
     chosen = np.array(list(itertools.permutations(range(n), above)))
     left = np.array([[j for j in range(n) if j not in row] for row in chosen.tolist()])
-    # The sign of the permutation (chosen, left): left is in order, so inversions begin in chosen
+    # Inversions of the permutation (chosen, left) start in chosen, as left is sorted
     inversions = [
         sum(row[i] > other for i in range(above) for other in (*row[i + 1 :], *rest))
         for row, rest in zip(chosen.tolist(), left.tolist())

@@ -1,8 +1,9 @@
-"""The table of docs/gradbench.md: medians of runs at the sizes that the evaluations use, on random inputs, in
-milliseconds of processor time, which counts nothing that other programs on the machine do meanwhile.
+"""Time GradBench's evaluations at their usual sizes on random inputs: the table of docs/gradbench.md.
 
-python -m bench.gradbench.figures
-python -m bench.gradbench.figures lse gmm
+    python -m bench.gradbench.figures
+    python -m bench.gradbench.figures lse gmm
+
+Medians in milliseconds of CPU time, which other programs on the machine affect little.
 """
 
 import time
@@ -16,7 +17,7 @@ from gpt2.errors import UserError
 
 ABOUT = "Time GradBench's evaluations, as a table of Markdown."
 NAMES = tuple(name for name in MODULES if name != "hello")
-RUNS, SECONDS = 5, 0.5  # at least
+RUNS, SECONDS = 5, 0.5  # at least so many runs, and CPU seconds
 
 
 def normal(rng, *shape):
@@ -31,7 +32,7 @@ def gmm(rng, d, k, n):
 
 
 def hand(rng, triangles):
-    """A hand of 544 vertices, and 100 points to be met; with `triangles` between the vertices."""
+    """Input of ht: a hand of 544 vertices and 100 points, which belong to triangles or to vertices."""
     bones, vertices, points = 22, 544, 100
     model = {
         "bone_count": bones,
@@ -50,7 +51,7 @@ def hand(rng, triangles):
 
 
 def rows(rng):
-    """(module, size, input, function of the value or None, function of the derivative)"""
+    """(module, size, input, name of the value's function or None, name of the derivative's function)"""
     yield "lse", "n = 320,000", {"x": normal(rng, 320_000)}, "primal", "gradient"
     yield "llsq", "n = 1024, m = 128", {"x": normal(rng, 128), "n": 1024}, "primal", "gradient"
     for n in (8, 10):
@@ -60,13 +61,8 @@ def rows(rng):
         yield "ode", f"n = {n:,}, s = {s}", data, "primal", "gradient"
     for k in (10, 1000):
         points = rng.random((10_000, 8)).tolist()
-        yield (
-            "kmeans",
-            f"k = {k}, n = 10,000, d = 8",
-            {"points": points, "centroids": points[-k:]},
-            "cost",
-            "dir",
-        )
+        data = {"points": points, "centroids": points[-k:]}
+        yield "kmeans", f"k = {k}, n = 10,000, d = 8", data, "cost", "dir"
     shapes = {"main_params": (4, 56), "extra_params": (3, 14), "state": (4, 14), "sequence": (1024, 14)}
     data = {name: normal(rng, *shape) for name, shape in shapes.items()}
     yield "lstm", "l = 2, c = 1024, b = 14", data, "objective", "jacobian"
@@ -82,8 +78,8 @@ def rows(rng):
         yield "particle", variant, {"w": 0.0}, None, variant
 
 
-def measured(module, name, data):
-    """(milliseconds of a run, of the first call)"""
+def measure(module, name, data):
+    """(median milliseconds of a run, milliseconds of the first call)"""
     function = protocol.function_of(module, name)
     arguments = function.read(data)
     spent = []
@@ -96,7 +92,7 @@ def measured(module, name, data):
 
 
 def digits(number, n=3):
-    """So many digits, and none after the point where there are that many before it."""
+    """A number with n significant digits, or rounded to an integer if it has more; "" for None."""
     if number is None:
         return ""
     return f"{number:.0f}" if number >= 10 ** (n - 1) else f"{number:.{n}g}"
@@ -105,19 +101,19 @@ def digits(number, n=3):
 def main(argv):
     parser = program.plain_parser("bench.gradbench.figures", ABOUT)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
-    wanted = parser.parse_args(argv).names
-    if unknown := sorted(set(wanted) - set(NAMES)):
-        raise UserError(f"there is no {unknown[0]!r}, expected some of {', '.join(NAMES)}")
+    names = parser.parse_args(argv).names
+    if unknown := sorted(set(names) - set(NAMES)):
+        raise UserError(f"unknown evaluation {unknown[0]!r}, expected some of {', '.join(NAMES)}")
     set_threads(1)
     limit_blas_threads(1)
     print("| evaluation | size | value | derivative | ratio | compile |\n|---|---|---:|---:|---:|---:|")
     for module, size, data, value, derivative in rows(np.random.default_rng(5)):
-        if wanted and module not in wanted:
+        if names and module not in names:
             continue
-        plain = measured(module, value, data)[0] if value else None
-        own, compiled = measured(module, derivative, data)
-        cells = [f"`{module}`", size, digits(plain), digits(own), digits(own / plain if plain else None, 2)]
-        print(f"| {' | '.join(cells)} | {compiled:.0f} |", flush=True)
+        primal = measure(module, value, data)[0] if value else None
+        ms, first = measure(module, derivative, data)
+        cells = [f"`{module}`", size, digits(primal), digits(ms), digits(ms / primal if primal else None, 2)]
+        print(f"| {' | '.join(cells)} | {first:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

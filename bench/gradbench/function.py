@@ -1,4 +1,4 @@
-"""An evaluation: reading the input, the timed work, writing the result."""
+"""A function of an evaluation: reading its input, the timed work, writing the result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def as_json(result):
-    """Arrays as lists, NumPy's numbers as Python's; dicts, lists and tuples of them."""
+    """Convert arrays to lists and NumPy scalars to numbers, also inside of dicts, lists and tuples."""
     if isinstance(result, dict):
         return {key: as_json(value) for key, value in result.items()}
     if isinstance(result, (tuple, list)):
@@ -20,9 +20,9 @@ def as_json(result):
 class Function:
     """One function of an evaluation.
 
-    run     run(*arguments), which alone is timed
-    read    from the message's input, parsed JSON, to the arguments: a tuple
-    write   from the result to a JSON value
+    run     run(*arguments) -> result; the part that is timed
+    read    message's input (parsed JSON) -> tuple of arguments
+    write   result -> JSON value
     """
 
     run: Callable
@@ -31,5 +31,5 @@ class Function:
 
 
 def array(values, dtype=np.float64):
-    """A list of numbers, nested or not, as an array."""
+    """A nested list of numbers as an array."""
     return np.asarray(values, dtype)

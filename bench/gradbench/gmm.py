@@ -1,7 +1,7 @@
-"""gmm: the log posterior of a mixture of Gaussians under a Wishart prior (ADBench).
+"""gmm: the log posterior of a Gaussian mixture model with a Wishart prior (ADBench).
 
-The inverse of a component's covariance is Q^T Q for a lower triangular Q with exp(q) on its diagonal and l,
-column after column, below it.
+A component's precision matrix is Q^T Q, where Q is lower triangular with exp(q) on its diagonal and l, column
+by column, below it.
 """
 
 import math
@@ -13,9 +13,9 @@ from gpt2 import autodiff as ad
 
 
 def log_posterior(alpha, mu, q, l, x, gamma, m):
-    """alpha (K,) logarithms of weights, mu (K, D), q (K, D), l (K, D (D - 1) / 2), x (N, D) -> a number.
+    """alpha (K,) log weights, mu (K, D), q (K, D), l (K, D (D - 1) / 2), x (N, D) -> a number.
 
-    gamma, m   of the prior: the precision, and how many degrees of freedom there are beyond D + 1
+    gamma, m   of the prior: precision, and degrees of freedom beyond D + 1
     """
     (K, D), N = mu.shape, len(x)
     factors = np.zeros((K, D, D), like=l)
@@ -33,13 +33,13 @@ def log_posterior(alpha, mu, q, l, x, gamma, m):
 
 
 def log_sum_exp(x):
-    """Over the last axis."""
+    """log(sum(exp(x))) over the last axis."""
     largest = np.max(x, axis=-1, keepdims=True)
     return largest[..., 0] + np.log(np.sum(np.exp(x - largest), axis=-1))
 
 
 def log_wishart_constant(D, gamma, m):
-    """What does not depend on the matrix: a product of gamma functions, Wishart 1928."""
+    """The log of the Wishart density's normalising constant (Wishart 1928)."""
     n = D + m + 1
     log_gamma = 0.25 * D * (D - 1) * math.log(math.pi) + sum(math.lgamma(0.5 * (n - j)) for j in range(D))
     return n * D * (np.log(gamma) - 0.5 * math.log(2)) - log_gamma
@@ -47,16 +47,8 @@ def log_wishart_constant(D, gamma, m):
 
 def _read(data):
     K, D = int(data["k"]), int(data["d"])
-    l = array(data["l"]).reshape(K, D * (D - 1) // 2)
-    return (
-        array(data["alpha"]),
-        array(data["mu"]),
-        array(data["q"]),
-        l,
-        array(data["x"]),
-        float(data["gamma"]),
-        int(data["m"]),
-    )
+    alpha, mu, q, l, x = (array(data[name]) for name in ("alpha", "mu", "q", "l", "x"))
+    return alpha, mu, q, l.reshape(K, D * (D - 1) // 2), x, float(data["gamma"]), int(data["m"])
 
 
 def _write(gradients):

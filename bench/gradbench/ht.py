@@ -1,10 +1,11 @@
-"""ht: hand tracking, how far measured points are from a posed model of a hand (ADBench).
+"""ht: hand tracking, the distance of measured points from a posed model of a hand (ADBench).
 
     theta   (26,)     3 rotation of the hand (axis times angle), 3 translation, 4 angles a finger
-    us      (N, 2)    where each point is on its triangle; empty where points belong to vertices
+    us      (N, 2)    barycentric coordinates of each point in its triangle; empty if points belong to
+    vertices
 
-The Jacobian has 3 N rows and a column for each of theta. Where there are us, two columns come first: each row
-depends on the two numbers of its own point alone, so that two tangents give them all.
+The Jacobian has 3 N rows and a column for each entry of theta. With us there are two columns before these: a
+row depends on the two coordinates of its own point only, so two tangents give the columns for all points.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ SMALL = 1e-4  # radians; smaller rotations are the identity
 
 
 def turned_by(axis):
-    """The rotation around axis (3,) by its length, (3, 3)."""
+    """The rotation matrix (3, 3) around axis (3,) by its length."""
     squared = np.sum(axis * axis)
     turns = squared >= SMALL**2
     angle = np.sqrt(np.where(turns, squared, 1.0))
@@ -31,9 +32,9 @@ def turned_by(axis):
 
 
 def bend(theta, bones):
-    """The rotations of the bones, (bones, 3, 3): around x first, then around z.
+    """The rotations of the bones, (bones, 3, 3): around x, then around z.
 
-    Of a finger's four bones three bend, and the first of them moves sideways too: 4 angles.
+    A finger has 4 angles: three of its four bones bend, and the first of them moves sideways too.
     """
     angles = theta[6:].reshape(FINGERS, 4)
     first = 2 + 4 * np.arange(FINGERS)
@@ -58,7 +59,7 @@ def vertices(theta, model):
     for i, parent in enumerate(parents):  # a parent comes before its children
         absolutes.append(relatives[i] if parent < 0 else absolutes[parent] @ relatives[i])
     transforms = np.stack(absolutes) @ inverse_base_absolutes
-    # A vertex follows several bones, each by its weight: the weighted mean of their transforms moves it
+    # A vertex is moved by the weighted sum of the bones' transforms
     of_vertex = (weights @ transforms[:, :3].reshape(bones, 12)).reshape(-1, 3, 4)  # (M, 3, 4)
     positions = np.sum(of_vertex * base_positions[:, None], axis=2)
     if mirrored:
@@ -67,9 +68,9 @@ def vertices(theta, model):
 
 
 def errors(theta, us, points, places, model):
-    """Measured points (N, 3) minus the hand's: (N, 3).
+    """Measured points (N, 3) minus those of the hand: (N, 3).
 
-    places   (N,) the vertex of each point, or (N, 3) the corners of its triangle, where there are us
+    places   (N,) the vertex of each point, or with us (N, 3), the vertices of its triangle
     """
     hand = vertices(theta, model)
     if places.ndim == 1:
@@ -80,7 +81,7 @@ def errors(theta, us, points, places, model):
 
 
 def jacobian(theta, us, points, places, model):
-    """(3 N, 26), or (3 N, 2 + 26) where there are us."""
+    """(3 N, 26), or with us (3 N, 2 + 26)."""
     by_theta = ad.jacobian(errors)(theta, us, points, places, model).reshape(-1, len(theta))
     if places.ndim == 1:
         return by_theta

@@ -1,7 +1,8 @@
-"""kmeans: the squared distances of points to the nearest centre, and Newton's step for the centres.
+"""kmeans: squared distances of points to the nearest centre, and Newton's step for the centres.
 
 Bottou and Bengio 1994, Convergence Properties of the K-Means Algorithms. The Hessian is diagonal, so its
-product with a vector of ones is all of it: forward mode over the gradient gives both in one program.
+product with a vector of ones is its diagonal: forward over reverse mode gives gradient and Hessian in one
+program.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from bench.gradbench.function import Function, array
 from gpt2 import autodiff as ad
 
-BLOCK = 1 << 20  # distances at once: a hundred thousand points and a thousand centres make 800 MB of them
+BLOCK = 1 << 20  # distances at once; all for 100,000 points and 1000 centres would take 800 MB
 
 
 def cost(points, centroids):
@@ -24,7 +25,7 @@ def cost(points, centroids):
 
 
 def _cost_of(points, centroids):
-    """|p - c|**2 = |p|**2 + |c|**2 - 2 p c: one product of matrices."""
+    """By |p - c|**2 = |p|**2 + |c|**2 - 2 p c, with one matrix product."""
     nearest = np.min(np.sum(centroids**2, axis=1) - 2.0 * points @ centroids.T, axis=1)
     return np.sum(points**2) + np.sum(nearest)
 

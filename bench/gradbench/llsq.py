@@ -1,4 +1,4 @@
-"""llsq: how far a polynomial is from the sign function, in least squares (llsq_obj of cmpad)."""
+"""llsq: the least-squares error of a polynomial that approximates the sign function (llsq_obj of cmpad)."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from gpt2 import autodiff as ad
 
 
 def half_squared_distance(x, t):
-    """x (m,) coefficients, the constant first; t (n,) where the sign is sampled -> a number.
+    """x (m,) coefficients, the constant first; t (n,) sample points -> a number.
 
-    The powers of t are computed in the function, as the definition has them.
+    The powers of t are computed here, as the definition prescribes.
     """
     powers = t[:, None] ** np.arange(len(x))  # (n, m)
     residual = np.sign(t) - powers @ x

@@ -1,4 +1,4 @@
-"""lse: the logarithm of a sum of exponentials, shifted by the largest so that none overflows."""
+"""lse: log-sum-exp, shifted by the largest value so that nothing overflows."""
 
 import numpy as np
 

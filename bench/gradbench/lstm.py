@@ -11,7 +11,7 @@ def sigmoid(x):
 
 
 def cell(weight, bias, hidden, memory, inp):
-    """One layer, one step: (hidden, memory). weight, bias (4, b): forget, input and output gate, change."""
+    """A step of one layer -> (hidden, memory). weight, bias (4, b): forget, input and output gate, change."""
     forget = sigmoid(inp * weight[0] + bias[0])
     ingate = sigmoid(hidden * weight[1] + bias[1])
     outgate = sigmoid(inp * weight[2] + bias[2])
@@ -23,9 +23,9 @@ def cell(weight, bias, hidden, memory, inp):
 def loss(main, extra, state, sequence):
     """Mean loss of predicting each element of the sequence from those before.
 
-    main      (2 l, 4 b)   weights of a layer, then its biases, layer after layer
+    main      (2 l, 4 b)   weights and biases of each layer
     extra     (3, b)       weights of the input, weights and bias of the output
-    state     (2 l, b)     hidden state of a layer, then its memory
+    state     (2 l, b)     hidden state and memory of each layer
     sequence  (c, b)
     """
     b = sequence.shape[1]
@@ -39,7 +39,7 @@ def loss(main, extra, state, sequence):
             inp, memory = cell(layers[l, 0], layers[l, 1], state[2 * l], state[2 * l + 1], inp)
             states += [inp, memory]
         predicted = inp * extra[1] + extra[2]
-        # The 2 is part of the definition
+        # The 2 is in ADBench's definition
         normalised = predicted - np.log(np.sum(np.exp(predicted)) + 2.0)
         return (np.stack(states), total + np.sum(coming * normalised)), None
 

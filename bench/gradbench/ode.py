@@ -1,6 +1,6 @@
-"""ode: a chain of linear equations, solved by Runge and Kutta's classical method (an_ode of cmpad).
+"""ode: a chain of linear equations, solved by the classical Runge-Kutta method (an_ode of cmpad).
 
-y[0]' = x[0]        y[i]' = x[i] y[i - 1]        y(0) = 0        up to the time 2
+y[0]' = x[0]        y[i]' = x[i] y[i - 1]        y(0) = 0        up to time 2
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def slope(x, y):
 
 
 def solution(x, steps):
-    """x (n,), steps of the method -> y (n,) at the end."""
+    """x (n,), number of steps -> y (n,) at time END."""
     h = END / steps
 
     def step(y, _):

@@ -1,8 +1,8 @@
 """particle: steer a charged particle so that it lands at the origin (Pearlmutter and Siskind 2008).
 
-The force is the derivative of a potential that depends on a control w; the gradient of where the particle
-lands, with respect to w, differentiates through it. The number of steps has no derivative: it is counted on
-plain numbers, and a flight of that many steps is differentiated as a loop.
+The force is the derivative of a potential that depends on a control w, so the derivative of the landing point
+with respect to w is a second derivative. The number of steps is found on plain numbers first; a loop of that
+many steps is then differentiated.
 """
 
 from functools import cache, partial
@@ -18,7 +18,7 @@ START = ([0.0, 8.0], [0.75, 0.0])  # position, velocity
 
 
 def potential(x, w):
-    """Potential of two charges, at (10, 10 - w) and (10, 0)."""
+    """The potential at x of two charges, at (10, 10 - w) and (10, 0)."""
     return sum(1.0 / np.sqrt((x[0] - 10.0) ** 2 + (x[1] - y) ** 2) for y in (10.0 - w[0], 0.0))
 
 
@@ -27,12 +27,12 @@ def moved(x, v, t):
 
 
 def euler_step(force, x, v, w):
-    """Position and velocity at once: the force is that at the old position."""
+    """New position and velocity by the explicit Euler method."""
     return moved(x, v, DT), moved(v, force(x, w), -DT)
 
 
 def steps_above(force, w):
-    """How many steps of Euler's method the particle stays above the ground."""
+    """The number of Euler steps for which the particle stays above the ground."""
     (x, v), steps = START, 0
     while True:
         x, v = euler_step(force, x, v, w)
@@ -41,24 +41,24 @@ def steps_above(force, w):
         steps += 1
 
 
-def missed_by(force, w, steps):
-    """The square of the distance between the origin and where the particle lands."""
+def squared_miss(force, w, steps):
+    """The squared distance of the landing point from the origin."""
     (x, v), _ = ad.scan(lambda state, _: (euler_step(force, *state, w), None), START, length=steps)
     x = moved(x, v, DT)
-    landed = moved(x, v, -x[1] / v[1])  # on the line of the last step
+    landed = moved(x, v, -x[1] / v[1])  # along the last step's velocity
     return landed[0] ** 2
 
 
 @cache
 def programs(outer, inner):
-    """(force, missed_by, its gradient), cached with their compiled programs."""
+    """(force, squared_miss, its gradient), cached with their compiled programs."""
     force = MODES[inner](potential)
-    flight = partial(missed_by, force)
-    return force, ad.compile(flight, pure=True), MODES[outer](flight)
+    miss = partial(squared_miss, force)
+    return force, ad.compile(miss, pure=True), MODES[outer](miss)
 
 
 def control(outer, inner, w):
-    """The w that lets the particle land at the origin, from a first guess w."""
+    """The w with which the particle lands at the origin, from a first guess w."""
     force, value, gradient = programs(outer, inner)
 
     def steps(w):

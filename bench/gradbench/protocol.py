@@ -1,4 +1,4 @@
-"""Messages and answers, one JSON object a line.
+"""GradBench's protocol: messages and answers, one JSON object a line.
 
     {"id": 0, "kind": "start", "eval": "hello"}
     {"id": 0, "tool": "gpt2", "config": {...}}
@@ -9,10 +9,10 @@
     {"id": 3, "kind": "analysis", "of": 2, "valid": true}
     {"id": 3}
 
-An input may ask for repetition: `min_runs` runs at least, and as many as take `min_seconds` together (`runs`
-in older evaluations). Each is a timing named "evaluate". The first call of all, in which a function is
-recorded and compiled, is not among them but a timing of its own, "compile", as the tools that are compiled
-beforehand spend that time before the first message. What reads and writes JSON is "prepare", or not timed.
+An input may ask for repetition: at least `min_runs` runs (`runs` in older evaluations) and `min_seconds` in
+all. Each run is a timing named "evaluate". The first call, in which the function is recorded and compiled, is
+timed apart as "compile", since tools that are compiled beforehand spend that time before the first message.
+Reading the input is "prepare"; writing the output is not timed.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from gpt2.errors import UserError
 
 
 def serve(lines, write):
-    """Answer each line; write(text) gets one line of JSON for each. UserError without an id."""
+    """Answer each line by write(text), a line of JSON. Raises UserError for a line that is not a message."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             write(json.dumps(answer(_parsed(line, number))))
@@ -48,10 +48,10 @@ def _parsed(line, number):
 
 
 def answer(message):
-    """The answer to a message, as a dict. Nothing that a message can hold raises."""
+    """The answer to a message, as a dict; errors are part of it."""
     answers = {"start": start, "define": define, "evaluate": evaluate}
     respond = answers.get(message.get("kind"), lambda message: {})
-    # Standard output belongs to the protocol, whatever a function may print
+    # Standard output is for the protocol alone
     with contextlib.redirect_stdout(sys.stderr):
         return {"id": message["id"], **respond(message)}
 
@@ -86,7 +86,7 @@ def failure(text):
 
 
 def functions_of(module):
-    """Name -> Function of an evaluation's module. Raises UserError where there is none of this name."""
+    """Name -> Function of an evaluation's module. Raises UserError if the module is unknown."""
     if module not in MODULES:
         raise UserError(f"no module {module!r}, expected one of {', '.join(MODULES)}")
     return importlib.import_module(f"bench.gradbench.{module}").FUNCTIONS
@@ -103,7 +103,7 @@ def function_of(module, name):
 
 
 def timed(function, message_input):
-    """(output, timings) of as many runs as the input asks for."""
+    """(output, timings) of the runs that the input asks for."""
     begin = time.perf_counter_ns()
     try:
         arguments = function.read(message_input)
@@ -126,13 +126,11 @@ def timed(function, message_input):
 
 
 def repetitions(message_input):
-    """(runs at least, seconds at least) that an input asks for; a plain number asks for nothing."""
+    """The least number of runs and the least seconds that an input asks for."""
     if not isinstance(message_input, dict):
         return 1, 0.0
-    runs, seconds = (
-        message_input.get("min_runs", message_input.get("runs", 1)),
-        message_input.get("min_seconds", 0),
-    )
+    runs = message_input.get("min_runs", message_input.get("runs", 1))
+    seconds = message_input.get("min_seconds", 0)
     if not isinstance(runs, int) or runs < 1:
         raise UserError(f"min_runs is {runs!r}, expected an integer of at least 1")
     if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):

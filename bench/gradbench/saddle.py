@@ -1,7 +1,7 @@
 """saddle: min over x of max over y of f(x, y), by descent in x over ascent in y (Pearlmutter, Siskind 2008).
 
-The gradient of the maximum differentiates through the ascent that finds it. Which step sizes the ascent takes
-has no derivative: they are found on plain numbers, and the ascent by these steps is differentiated as a loop.
+The gradient of the maximum differentiates through the ascent that finds it. The ascent's step sizes are found
+on plain numbers first; a loop over these steps is then differentiated.
 """
 
 from functools import cache, partial
@@ -18,7 +18,7 @@ def f(y, x):
 
 
 def maximum(slope, x, start, etas):
-    """f where the ascent from start, by steps of these sizes, ends. slope(y, x): its gradient in y."""
+    """f at the end of the ascent from start with these step sizes. slope(y, x) is the gradient of f in y."""
 
     def step(y, eta):
         return [a + eta * d for a, d in zip(y, slope(y, x))], None
@@ -36,7 +36,7 @@ def programs(outer, inner):
 
 
 def saddle_point(outer, inner, start):
-    """[x, x, y, y]: descent and ascent all begin at start, two floats."""
+    """The saddle point as [x0, x1, y0, y1]. Descent and ascent begin at start, two floats."""
     slope, value, gradient = programs(outer, inner)
 
     def steps(x):

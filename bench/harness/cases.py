@@ -1,6 +1,6 @@
-"""The layers at training sizes: gpt2/layers/cases.py's rows, as large as in GPT-2 124M.
+"""The layers at training sizes: gpt2/layers/cases.py in the shapes of GPT-2 124M.
 
-matmul stands here in the five shapes that a step runs it in.
+matmul appears in all five shapes of a step.
 """
 
 from dataclasses import replace
@@ -9,7 +9,7 @@ from gpt2.errors import UserError
 from gpt2.layers.cases import Sizes, at
 
 C, NH, V = 768, 12, 50257
-# Of results: float32 sums of up to 50257 terms in different orders, relative to the length of the array
+# Of results, relative to their norm: float32 sums of up to 50257 terms in different orders
 TOLERANCE = 1e-4
 
 

@@ -1,4 +1,4 @@
-"""Cost of data-parallel training on many machines, modelled from a few measured or stated numbers.
+"""Model of the cost of data-parallel training on many machines, from a few measured or assumed numbers.
 
 One MPI rank a node. A node computes its share of the batch, and the sum of the gradients goes through the
 network while earlier blocks are still being computed (gpt2/parallel/mpi.py). docs/parallel.md discusses it.
@@ -23,12 +23,12 @@ from gpt2.train.flops import forward_flops
 
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PRESETS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-B, T = 4, 1024  # of one node
+B, T = 4, 1024  # per node
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """rate in operations a second of a node, memory and network in bytes a second, latency in seconds."""
+    """Of a node: rate in FLOP/s, memory and network in bytes/s, latency in seconds."""
 
     name: str
     rate: float
@@ -37,8 +37,8 @@ class Hardware:
     latency: float
 
 
-# A node: 64 cores at 60 GFLOP/s each in float32, where a core of the machine that was measured comes to 87
-# in a training step that has the memory to itself; eight channels of memory. Networks at 90 % of the wire.
+# A node has 64 cores at 60 GFLOP/s each in float32 (a core of the measured machine reaches 87 in a training
+# step that has the memory to itself) and eight memory channels. Networks reach 90 % of their nominal rate.
 CLUSTERS = (
     Hardware("10 Gb/s Ethernet", 64 * 60e9, 200e9, 0.9 * 1.25e9, 30e-6),
     Hardware("100 Gb/s InfiniBand", 64 * 60e9, 200e9, 0.9 * 12.5e9, 2e-6),
@@ -46,7 +46,7 @@ CLUSTERS = (
 
 
 def all_reduce(nbytes, n, hardware):
-    """Seconds."""
+    """Seconds of an all-reduce of nbytes over n nodes."""
     if n == 1:
         return 0.0
     return 2 * (n - 1) / n * nbytes / hardware.network + 2 * math.log2(n) * hardware.latency
@@ -61,10 +61,12 @@ def step(config, n, hardware, B=B, T=T):
     forward = forward_flops(config, B, T) / hardware.rate
     L, C = config.n_layer, config.n_embd
     head = 2 * B * T * config.vocab_size * C / hardware.rate
-    block = (forward - head) / L  # forward of one block; its backward takes twice as long, as the head's does
-    late = 4 * (config.num_parameters - L * 12 * C * C)  # bytes that are ready only at the end
+    block = (forward - head) / L  # forward of one block; backwards take twice as long as forwards
+    late = 4 * (
+        config.num_parameters - L * 12 * C * C
+    )  # bytes of gradients that are complete only at the end
     clock = forward + 2 * head
-    network = 0.0  # when it is free again
+    network = 0.0  # time at which the network is free again
     reduce = 0.0
     for _ in range(L):
         clock += 2 * block
@@ -86,14 +88,14 @@ def step(config, n, hardware, B=B, T=T):
 
 
 def _late_pieces(config, late):
-    """Bytes of wte, and of the tensors between the matrices, one piece each."""
+    """Bytes of the late gradients: wte, and the tensors between the matrices, in one piece each."""
     start, stop = parameter_ranges(config)["wte"]
     wte = 4 * (stop - start)
     return [wte, *[(late - wte) / 6] * 6]
 
 
 def enough(config, n, hardware, target=0.9):
-    """The fewest tokens a node and step with which it is at least `target` as efficient as one node alone."""
+    """The fewest tokens per node and step for an efficiency of at least `target`."""
     for tokens in (1 << power for power in range(30)):
         length = min(tokens, T)
         if efficiency(config, n, hardware, tokens // length, length) >= target:
@@ -126,7 +128,7 @@ def rows():
 
 
 def as_text():
-    """The tables: one line a model, one column a number of nodes."""
+    """The tables as text: a row for each model, a column for each number of nodes."""
     text = [
         f"computed: {B} sequences of {T} tokens a node and step, {CLUSTERS[0].rate / 1e12:.1f} TFLOP/s a node"
     ]

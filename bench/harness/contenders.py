@@ -1,15 +1,15 @@
 """The contenders: the variants of this engine, and the installed peers.
 
-A contender is a module with two functions:
+A contender's module has one or both of
 
-    training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float; see peak.py
-                                        for a share of a step that has no loss. Of another model than GPT-2
-                                        the function is called as bench.harness.sizes.Size.training says
+    training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float; peak.py does a
+                                        share of a step, without a loss. For models other than GPT-2 the
+                                        function has the name in bench.harness.sizes.Size.training
     layer(case, variant, threads)    -> object with forward(), backward(), results() -> list of arrays
 
-Those of this engine take settings besides: see `settings`.
+Those of this engine take further settings: see `settings`.
 
-Neither is imported here: each contender runs in a process of its own (bench/harness/worker.py).
+The modules are not imported here: each contender runs in a process of its own (bench/harness/worker.py).
 """
 
 import importlib.util
@@ -30,8 +30,8 @@ ENGINE = "bench.harness.engine"
 
 @dataclass(frozen=True)
 class Contender:
-    """title: for tables. module, variant: what builds it. needs: the package that it requires.
-    environment: variables that its process has besides those that limit threads.
+    """title: in tables. module, variant: what builds it. needs: the package that it requires.
+    environment: further variables of its process, beside those that limit threads.
     """
 
     title: str
@@ -41,8 +41,8 @@ class Contender:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-# glibc's malloc by default hands large blocks back to the system when they are freed, so that each step pays
-# for touching its memory anew: on a virtual machine a third to a half of the step. With these it keeps them.
+# By default glibc's malloc returns large freed blocks to the system, so that each step pays for page faults:
+# on a virtual machine a third to a half of its time. These settings make it keep them.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(32 << 30),
@@ -50,8 +50,8 @@ KEEP_MEMORY = {
 }
 
 
-# The kernels of OpenBLAS that have AVX2 alone. For a Zen 4, which does wide instructions in two halves,
-# OpenBLAS picks those with AVX-512, though large products take 0.93 of the time with these.
+# OpenBLAS's AVX2 kernels. On Zen 4, which splits AVX-512 instructions in halves, large products take 0.93 of
+# the time that they take with the AVX-512 kernels, which OpenBLAS chooses there.
 HASWELL = {"OPENBLAS_CORETYPE": "Haswell"}
 
 
@@ -78,7 +78,7 @@ CONTENDERS = {
         "gpt2 processes, Haswell kernels", ENGINE, "processes", environment=HASWELL
     ),
     "peak": Contender("its products at sgemm peak", "bench.harness.peak"),
-    # Of bench.programs: these have no training, but `program(name, variant, inputs)`
+    # For bench.programs: their modules have `program(name, variant, inputs)`
     "programs-own": Contender("derived", "bench.programs.own", "", "numpy", KEEP_MEMORY),
     "programs-jax": Contender("JAX, jit", "bench.programs.xla", "", "jax", KEEP_MEMORY),
     "programs-torch": Contender("PyTorch, eager", "bench.programs.pytorch", "eager", "torch", KEEP_MEMORY),
@@ -86,7 +86,7 @@ CONTENDERS = {
         "PyTorch, compiled", "bench.programs.pytorch", "compile", "torch", KEEP_MEMORY
     ),
     "programs-autograd": Contender("HIPS autograd", "bench.programs.hips", "", "autograd", KEEP_MEMORY),
-    # Of bench.generate and bench.finetune, which have functions of their own
+    # For bench.generate and bench.finetune, see "work" in worker.py
     "generate-gpt2": Contender("gpt2", "bench.generate", "gpt2"),
     "generate-transformers": Contender("transformers", "bench.generate", "transformers", "transformers"),
     "generate-copy": Contender("as many bytes moved by a copy", "bench.generate", "copy"),
@@ -97,10 +97,8 @@ CONTENDERS = {
     "finetune-peft-compile": Contender("peft-compile", "bench.finetune", "peft-compile", "peft", KEEP_MEMORY),
 }
 
-# PyTorch at its fastest. Ratios are to the faster of the two in the run.
-BEST_PEERS = ("torch-tuned", "torch-compile-tuned")
-REFERENCE = "torch-tuned"  # the denominator of ratios before anything is timed
-PEAK = "peak"  # not trained: the denominator of the others' share of the peak
+REFERENCE = "torch-tuned"  # of ratios, until it is known which PyTorch is the fastest
+PEAK = "peak"  # trains nothing; its rate is the machine's peak
 STEP = (
     "torch-tuned",
     "torch-compile-tuned",
@@ -124,8 +122,7 @@ LAYERS += ("written", "manual", "auto")
 
 
 def find(names, default, among=TRAINING):
-    """The contenders of a comma-separated list; "" stands for `default`. Raises UserError for those that are
-    not `among` them."""
+    """The contenders in a comma-separated list; `default` for "". Raises UserError for one not in `among`."""
     names = [name.strip() for name in names.split(",")] if names else list(default)
     for name in names:
         if name not in among:
@@ -134,14 +131,14 @@ def find(names, default, among=TRAINING):
 
 
 def summary(default, among=TRAINING):
-    """The text for --help: a line each, * marks the defaults."""
+    """The list for --help: a line for each contender, * marks the defaults."""
     lines = [f"  {name:<20}{'*' * (name in default):<3}{CONTENDERS[name].title}" for name in among]
     return "\n".join(["Contenders, and with * those that take part without --contenders:", "", *lines])
 
 
 def reference(names):
-    """Of these contenders the one that ratios are taken to before anything is timed: tuned PyTorch, else the
-    first that can run, and the peak only if no contender trains.
+    """The contender that ratios are taken to until something is timed: tuned PyTorch, else the first that can
+    run, and the peak only if no contender trains.
     """
     names = [name for name in names if name != PEAK] or names
     installed = [name for name in names if reason_missing(name) is None] or names
@@ -159,8 +156,7 @@ def fastest_peer(samples):
 
 
 def settings(name, elementwise):
-    """What this contender is built with, besides work and threads: the compiled ones of this engine have a
-    backend for elementwise operations."""
+    """Further arguments of the contender's functions: the backend, for this engine's compiled variants."""
     contender = CONTENDERS[name]
     compiled = contender.module == ENGINE and contender.variant != "written"
     return {"elementwise": elementwise} if compiled else {}
@@ -172,12 +168,12 @@ def absence(facts):
 
 
 def absences(absent):
-    """A line for each contender that is absent."""
+    """A line for each absent contender."""
     return [f"{CONTENDERS[name].title}: {absence(facts)}" for name, facts in absent.items()]
 
 
 def reason_missing(name):
-    """Why this contender cannot run here, or None: its package is not installed."""
+    """Why this contender cannot run here (its package is not installed), or None."""
     needs = CONTENDERS[name].needs
     if importlib.util.find_spec(needs) is None:
         return f"{needs} is not installed ({install(needs)})"

@@ -1,7 +1,6 @@
-"""This engine as contenders: the layers as written, the compiled manual ones, auto, whole, and whole
-in shares of the batch on threads and in processes.
+"""This engine's contenders: its variants `written`, `manual`, `auto`, `whole`, `shares` and `processes`.
 
-elementwise says what computes the elementwise operations of compiled programs: numpy, numexpr or tuned.
+elementwise is the backend for elementwise operations of compiled programs: numpy, numexpr or tuned.
 """
 
 import numpy as np
@@ -19,12 +18,12 @@ from gpt2.storage.download import cache_folder
 
 
 class Training:
-    """forward, backward, clip and AdamW, as train.py runs them."""
+    """Forward, backward, clipping and AdamW, as train.py runs them."""
 
     def __init__(self, size, variant, threads, elementwise="numpy"):
         set_threads(variant, threads)
         self.model = model(size.config, variant, elementwise)
-        self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
+        self.optimizer = adamw(self.model)
 
     def step(self, tokens, targets):
         loss = self.model.loss_and_grads(tokens, targets)
@@ -32,42 +31,38 @@ class Training:
         return loss
 
 
+def adamw(model):
+    return AdamW(model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
+
+
 def check_shares(size, threads):
-    """Raise Missing where the batch cannot be cut into a share for each thread."""
+    """Raise Missing if the batch cannot be split evenly over the threads."""
     if threads == 1:
-        raise Missing("one thread is `whole`")
+        raise Missing("with one thread it is the same as `whole`")
     if size.B % threads:
-        raise Missing(f"{size.B} sequences cannot be cut into {threads} equal shares")
+        raise Missing(f"{size.B} sequences cannot be split into {threads} equal shares")
 
 
-class SharesTraining(Training):
-    """The same step with a share of the batch for each thread: `--parallel shares`."""
+class SharesTraining:
+    """A step with the batch split over threads of this process: `--parallel shares`."""
 
-    def __init__(self, size, threads, elementwise="numpy"):
-        check_shares(size, threads)
-        super().__init__(size, "whole", threads, elementwise)
-        self.team = Shares(self.model, self.optimizer, threads)
+    def __init__(self, model, threads, shares):
+        set_threads("whole", threads)
+        self.team = Shares(model, adamw(model), shares)
 
     def step(self, tokens, targets):
         return self.team.step([(tokens, targets)], LR, CLIP)[0]
 
 
-class TeamTraining:
-    """The same step by one process a thread, the loss as one program in each: `--parallel processes`."""
+class ProcessesTraining:
+    """A step with the batch split over one process a thread: `--parallel processes`."""
 
     def __init__(self, size, threads, elementwise="numpy"):
         from gpt2.parallel.processes import Processes
 
-        check_shares(size, threads)
         whole = model(size.config, "whole", elementwise)
-        optimizer = AdamW(whole, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
-        self.team = Processes(
-            whole,
-            optimizer,
-            threads,
-            threads=threads,
-            options={"backward": "whole", "elementwise": elementwise},
-        )
+        options = {"backward": "whole", "elementwise": elementwise}
+        self.team = Processes(whole, adamw(whole), threads, threads=threads, options=options)
 
     @property
     def pids(self):
@@ -86,43 +81,35 @@ class TeamTraining:
 
 
 def training(size, variant, threads, elementwise="numpy"):
-    if variant in ("processes", "shares"):
-        return {"processes": TeamTraining, "shares": SharesTraining}[variant](size, threads, elementwise)
+    if variant in ("shares", "processes"):
+        check_shares(size, threads)
+    if variant == "shares":
+        return SharesTraining(model(size.config, "whole", elementwise), threads, threads)
+    if variant == "processes":
+        return ProcessesTraining(size, threads, elementwise)
     return Training(size, variant, threads, elementwise)
 
 
-class LlamaTraining:
-    """examples/llama.py: its loss and gradients as one program, of the whole batch or of a share each."""
-
-    def __init__(self, size, threads, shares):
-        from examples.llama import Llama
-
-        set_threads("whole", threads)
-        model = Llama(size.config, seed=0)
-        optimizer = AdamW(model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
-        self.team = Shares(model, optimizer, shares)
-
-    def step(self, tokens, targets):
-        return self.team.step([(tokens, targets)], LR, CLIP)[0]
-
-
 def llama(size, variant, threads, elementwise="numpy"):
+    """Training of examples/llama.py, whose loss and gradients are one program."""
+    from examples.llama import Llama
+
     if variant not in ("whole", "shares") or elementwise != "numpy":
         raise Missing("examples/llama.py is one program, with elementwise numpy")
     if variant == "shares":
         check_shares(size, threads)
-    return LlamaTraining(size, threads, threads if variant == "shares" else 1)
+    return SharesTraining(Llama(size.config, seed=0), threads, threads if variant == "shares" else 1)
 
 
 def model(config, variant, elementwise="numpy"):
-    """GPT2 in one of the variants."""
+    """A GPT2 with this variant of the backward."""
     if variant == "written":
         return GPT2(config, backward="manual", compile=False)
     return GPT2(config, backward=variant, elementwise=elementwise)
 
 
 def set_threads(variant, threads):
-    """BLAS has its threads from the environment already; compiled programs bring a pool of their own."""
+    """Set the thread pool of compiled programs. BLAS takes its threads from the environment."""
     if variant != "written":
         ad.remember(cache_folder())
         ad.set_threads(threads)
@@ -141,7 +128,7 @@ class LayerRun:
         self.dout = output_gradient(self.out)
 
     def forward(self):
-        self.out = self.saved = None  # as in training: the last step's activations are gone
+        self.out = self.saved = None  # freed first, as in training
         self.out, self.saved = self.layer.forward(*self.inputs, **self.static)
 
     def backward(self):
@@ -156,9 +143,9 @@ class LayerRun:
         return [self.out, *(g for g in self.gradients if g is not None)]
 
 
-def check_results(name, results, wanted):
-    """Raise AssertionError where an array differs from the wanted one."""
-    for ours, theirs in zip(results, wanted, strict=True):
+def check_results(name, results, expected):
+    """Raise AssertionError if an array differs from the expected one by more than TOLERANCE of its norm."""
+    for ours, theirs in zip(results, expected, strict=True):
         error = np.linalg.norm(np.ravel(ours) - np.ravel(theirs)) / max(np.linalg.norm(theirs), 1e-30)
         assert error <= TOLERANCE, f"{name}: a result differs by {error:.1e}"
 
@@ -169,15 +156,13 @@ def layer(case, variant, threads, elementwise="numpy"):
 
 
 def variant_layer(name, variant, elementwise="numpy"):
-    """The Layer of this name in one of the variants. Raises Missing for those of whole models."""
+    """The Layer of this name with this variant of the backward: written, manual or auto."""
     if variant == "written":
         return LAYERS[name]
-    if variant in ("whole", "shares", "processes"):
-        raise Missing(f"{variant} is a way to run the whole model; single layers have manual and auto")
-    make = backward.auto if variant == "auto" else backward.compiled
+    make = {"manual": backward.compiled, "auto": backward.auto}[variant]
     return make(LAYERS[name], backward.options_for(elementwise))
 
 
 def output_gradient(out, seed=2):
-    """A seeded random gradient for out, of its shape and dtype: the same for every contender."""
+    """A random gradient of the shape and dtype of out, the same for every contender."""
     return np.random.default_rng(seed).standard_normal(out.shape).astype(out.dtype)

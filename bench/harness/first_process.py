@@ -1,9 +1,9 @@
-"""A process that does its first step, and tells the seconds of each part as JSON, for bench/first_step.py.
+"""Run a process's first training step and print the seconds of each part as JSON, for bench/first_step.py.
 
     python -m bench.harness.first_process CONFIG BACKWARD THREADS B T FOLDER BYTES BEGAN
 
-CONFIG is that of a GPT2Config as JSON, BYTES what is touched before, which does not count, BEGAN the time at
-which the process was started. Nothing is imported but what is needed.
+CONFIG is a GPT2Config as JSON, BYTES the memory to touch before, which does not count, BEGAN the time at
+which the process was started. Only what the step needs is imported.
 """
 
 import json
@@ -24,7 +24,7 @@ PARTS = (
 
 
 def touch(nbytes):
-    """Write to so many bytes and give them back to malloc, which may keep them; the seconds."""
+    """Write to nbytes of memory and free it to malloc, which may keep it. Returns the seconds taken."""
     import ctypes
 
     begin = time.time()
@@ -41,7 +41,7 @@ def touch(nbytes):
 
 
 def main(config, backward, threads, B, T, folder, nbytes, began):
-    marks = [float(began) + touch(int(nbytes))]  # of the clock on the wall: Python's start counts
+    marks = [float(began) + touch(int(nbytes))]  # wall-clock times, so that Python's start counts
     import numpy as np
 
     from gpt2 import autodiff as ad
@@ -77,7 +77,7 @@ def main(config, backward, threads, B, T, folder, nbytes, began):
 
 
 class Inside:
-    """Seconds within the first forward and backward that go into making programs, and into trials of cuts."""
+    """Seconds that the first forward and backward spend compiling, and on trials of how to split products."""
 
     def __init__(self):
         from gpt2.autodiff import pipeline

@@ -14,43 +14,32 @@ PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
 
 
 def describe():
-    """The machine and the software as a dict, for reports and for extra_info."""
+    """Processor, memory, and versions of the software, as a dict for reports and for extra_info."""
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
         "cpu": processor() or platform.machine(),
-        "cores": available_cores(),
-        "memory_gb": round(_meminfo().get("MemTotal", 0) / 2**30, 1),
+        "cores": cores(),
+        "memory_gb": round(_total_memory() / 2**30, 1),
         "python": platform.python_version(),
-        "blas": blas_name(),
+        "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
     }
-
-
-def available_cores():
-    """Cores that this process may run on."""
-    return cores()
-
-
-def blas_name():
-    """Name and version of the BLAS in NumPy's build."""
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
 
 
 def peak_memory(pid="self", shared=True):
     """Peak resident memory of a process in bytes (VmHWM), libraries included.
 
-    shared=False leaves out the shared memory that it has in sight now.
+    shared=False leaves out the shared memory that it has mapped now.
     """
     try:
         with open(f"/proc/{pid}/status") as status:
             sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in status if " kB" in line}
     except OSError:
-        return _peak_elsewhere() if pid == "self" else 0
+        return _peak_without_proc() if pid == "self" else 0
     return sizes["VmHWM"] - (0 if shared else sizes.get("RssShmem", 0))
 
 
-def _peak_elsewhere():
-    """For this process, on a system without /proc."""
+def _peak_without_proc():
     import resource
 
     unit = 1 if platform.system() == "Darwin" else 1024
@@ -64,14 +53,13 @@ def _version(package):
         return None
 
 
-def _meminfo():
-    """/proc/meminfo in bytes; empty without one."""
+def _total_memory():
+    """Bytes of memory, from /proc/meminfo; 0 if there is none."""
     try:
         with open("/proc/meminfo") as info:
-            rows = (line.split() for line in info)
-            return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
+            return next(int(line.split()[1]) * 1024 for line in info if line.startswith("MemTotal:"))
     except OSError:
-        return {}
+        return 0
 
 
 # ---- Load of other programs --------------------------------------------------------------------------------
@@ -89,9 +77,9 @@ class Load:
         self.ours = _process_ticks(pids)
 
     def report(self, pids=()):
-        """Shares of all cores' time since the start, from 0 to 1: others, idle; and the load averages.
+        """`others` and `idle` as shares (0 to 1) of all cores' time since the start, and the load averages.
 
-        None where the system has no /proc. Time that the hypervisor took away counts as others'.
+        The shares are None on a system without /proc. Time stolen by the hypervisor counts as others'.
         """
         busy, total = _machine_ticks()
         average = [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else None
@@ -120,7 +108,7 @@ def _machine_ticks():
 
 
 def _process_ticks(pids):
-    """Ticks that these processes, this one, and their children that ended have used."""
+    """Ticks used by these processes and this one, their finished children included."""
     total = 0
     for pid in (*pids, os.getpid()):
         try:
@@ -133,7 +121,7 @@ def _process_ticks(pids):
 
 
 def is_running(pid):
-    """Whether any thread of the process is on a core, or waits for one. False if that is unknown."""
+    """Whether any thread of the process is runnable or waits for a disk. False if that is unknown."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/stat") as stat:

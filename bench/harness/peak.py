@@ -1,21 +1,20 @@
-"""The machine's peak as a contender: a step's operations as large products, in the form that is fastest here.
+"""The machine's peak as a contender: a step's FLOPs as large matrix products, in their fastest form.
 
-It trains nothing. Beside the others in a contest it says how fast the machine is in those minutes, so that a
-step's share of the peak does not depend on an hour in which the peak was measured.
+It trains nothing. As it runs in the same rounds as the other contenders, their share of the peak does not
+depend on how fast the machine was at another time.
 """
 
-from bench.harness.contenders import Missing
 from bench.harness.rates import fastest_product
 from bench.harness.work import step_flops
 
-# Seconds of products, at most: of a longer step a share is done, and the time is scaled up.
+# Seconds of products, at most: for longer steps a share is computed, and its time is scaled up.
 LONGEST_S = 0.5
 
 
 class Products:
-    """As many equal products as have about the operations of a step, or of a share of it.
+    """Equal products with about the FLOPs of a step, or of a share of it.
 
-    share  how much of a step's operations step() does, exactly: more than 1 where one product is too much
+    share  the exact share of a step's FLOPs that step() does; more than 1 if a single product has more
     """
 
     def __init__(self, size, threads):
@@ -34,8 +33,4 @@ def training(size, variant, threads):
     return Products(size, threads)
 
 
-llama = training  # products are products
-
-
-def layer(case, variant, threads):
-    raise Missing("it stands for the products of a whole step; bench.roofline has the layers")
+llama = training

@@ -1,10 +1,10 @@
-"""Restrict libraries to older instruction sets, by variables that they read when loaded.
+"""Restrict libraries to older instruction sets, by environment variables that they read when loaded.
 
-    own     the machine's processor, with whatever it can do
-    avx2    the same without AVX-512: as on older processors, and on those for desktops
+    own     all instructions of this machine's processor
+    avx2    without AVX-512, as on older and on desktop processors
 
-OpenBLAS then takes its kernels for Haswell, NumPy leaves out its loops for AVX-512, and PyTorch, with MKL and
-oneDNN, and JAX are held to AVX2. Frequencies, caches and memory remain those of this machine.
+With avx2, OpenBLAS uses its Haswell kernels, NumPy disables its AVX-512 loops, and PyTorch (MKL, oneDNN) and
+JAX are limited to AVX2. Frequencies, caches and memory remain those of this machine.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ TITLES = {"own": "", "avx2": "without AVX-512"}
 
 
 def environment(name: str) -> Mapping[str, str]:
-    """The variables for this instruction set. Raises UserError if the machine cannot run it."""
+    """The environment variables for this instruction set. Raises UserError if the machine lacks it."""
     if name == "own":
         return {}
     if name != "avx2":

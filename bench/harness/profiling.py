@@ -1,4 +1,4 @@
-"""Where a step's time goes: by kind of layer, by timers around each; by line of source, by sampling."""
+"""Profile a training step: by layer with timers, by line of source with a sampling thread."""
 
 import collections
 import dataclasses
@@ -13,9 +13,9 @@ from bench.harness.sizes import CLIP, batches
 
 
 class TimedLayers:
-    """Layers that add up their times: times[kind, part] in seconds.
+    """Layers with timers: times[kind, part] in seconds, summed over the layers of a kind.
 
-    A product is known by the shape of its weight; its backward by what its forward saved.
+    A matmul's kind follows from the shape of its weight, a backward's from what its forward saved.
     """
 
     def __init__(self, layers, config):
@@ -51,7 +51,10 @@ class TimedLayers:
 
 
 def by_layer(size, variant, threads, steps):
-    """A list with one Counter a step: (kind, part) -> seconds, ("step", "") the whole. None for `whole`."""
+    """One dict a step: (kind, part) -> seconds, and ("step", "") the whole step.
+
+    `whole` is one program without layers: it has the whole step alone.
+    """
     trainer = Training(size, variant, threads)
     stream, results = batches(size), []
     timed = None
@@ -74,18 +77,18 @@ def by_layer(size, variant, threads, steps):
         trainer.optimizer.step(clip=CLIP)
         end = time.perf_counter()
         results.append({**timed.times, ("clip, AdamW", "update"): end - middle, ("step", ""): end - begin})
-    return results[2:]  # the first ones compile and touch new memory
+    return results[2:]  # the first steps compile, and touch memory for the first time
 
 
 def by_line(size, variant, threads, seconds, interval=0.001):
-    """The places where the time is spent: a list of [share, place, text], largest first.
+    """Sampled hot spots: a list of [share, place, text], largest share first.
 
-    A place is a line of a file; of an emitted program, a call and the line of source that it comes from, for
-    all programs and all layers together.
+    A place is a line of a file. In emitted programs it is the user's line that a statement comes from, and
+    the text is the function called; all programs and layers are added up.
 
-    A second thread looks every `interval` seconds at the line that the first one is on, in the innermost file
-    that is not a library: NumPy's own Python wrappers count for the line that called them. It sees NumPy at
-    work because ufuncs and products run without the interpreter lock.
+    A thread samples the main thread's current line every `interval` seconds. Lines of libraries, such as
+    NumPy's Python wrappers, count for the line that called them. Sampling works during NumPy's calls because
+    ufuncs and products release the interpreter lock.
     """
     trainer = Training(size, variant, threads)
     stream = batches(size)
@@ -93,17 +96,17 @@ def by_line(size, variant, threads, seconds, interval=0.001):
         trainer.step(*next(stream))
     counts, stop, main = collections.Counter(), threading.Event(), threading.get_ident()
 
-    def look():
+    def sample():
         while not stop.wait(interval):
             counts[_line(sys._current_frames()[main])] += 1
 
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         trainer.step(*next(stream))
     stop.set()
-    watcher.join()
+    sampler.join()
     places, total = collections.Counter(), sum(counts.values())
     for line, n in counts.items():
         places[_place(*line)] += n
@@ -122,7 +125,7 @@ def _place(file, number):
     return f"{file.rpartition('/')[2]}:{number}", text
 
 
-RUNTIME = ("autodiff/runtime.py", "site-packages", "dist-packages")  # called by the line that is meant
+RUNTIME = ("autodiff/run/", "site-packages", "dist-packages")  # their time counts for the calling line
 
 
 def _line(frame):

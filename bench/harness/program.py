@@ -1,4 +1,4 @@
-"""Shared by the programs of bench/: flags, exit status, and the description of the machine."""
+"""What the programs of bench/ share: flags, exit status, reports."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from gpt2.backward import options_for
 from gpt2.cli import Parser
 from gpt2.errors import UserError
 from gpt2.hints import typed
+from gpt2.parallel.cores import cores
 
 
 def plain_parser(module, description):
@@ -20,7 +21,7 @@ def plain_parser(module, description):
 
 
 def parser(module, description, threads="threads of each contender, e.g. 1,2"):
-    """A parser with the flags of most benchmarks. threads: the default of --threads."""
+    """A parser with --threads and --json. threads: the help text of the former."""
     p = plain_parser(module, description)
     p.add_argument(
         "--threads",
@@ -50,13 +51,13 @@ def number(p, flag, default, words, kind=int):
 
 
 def names(p, flag, default, words):
-    """A flag that takes names, with commas between them."""
+    """A flag that takes comma-separated names."""
     shown = default if default else "all"
     p.add_argument(flag, metavar="NAME,...", default=default, help=f"{words} (default {shown})")
 
 
 def model_flags(p, size="124M-B4T64"):
-    """--size and --backward, of programs that look at one model's steps."""
+    """--size and --backward, for programs that profile steps of one model."""
     p.add_argument(
         "--size",
         metavar="NAME",
@@ -69,13 +70,13 @@ def model_flags(p, size="124M-B4T64"):
 
 
 def contest_flags(p, rounds, seconds, default, among=contenders.TRAINING):
-    """The flags of a contest. default, among: names of contenders, as in `contenders.find`."""
+    """The flags of benchmarks with contenders. default, among: as in `contenders.find`."""
     p.note = contenders.summary(default, among)
     p.add_argument(
         "--contenders",
         metavar="NAME,...",
         default="",
-        help="who takes part; the list below has all names, docs/benchmarks.md says what they are",
+        help="names from the list below; docs/benchmarks.md describes them",
     )
     number(p, "--rounds", rounds, "rounds at most")
     number(p, "--seconds", seconds, "time for the rounds of one table; at least three are played", float)
@@ -97,13 +98,13 @@ def contest_flags(p, rounds, seconds, default, among=contenders.TRAINING):
 
 
 def facts(options):
-    """`machine.describe`; from here on every process that is started passes for --processor."""
+    """`machine.describe`. Also sets the environment of --processor for all processes started later."""
     os.environ.update(processors.environment(options.processor))
     return {**machine.describe(), "passes_for": options.processor}
 
 
 def elementwise(text):
-    """A backend for elementwise operations that is there; others are the user's mistake."""
+    """Parse --elementwise: a backend that is installed."""
     if text not in Options.BACKENDS:
         raise ArgumentTypeError(f"expected one of {', '.join(Options.BACKENDS)}; got {text!r}")
     try:
@@ -145,20 +146,20 @@ def positive(kind):
 
 
 def thread_counts(text):
-    """The numbers of threads of --threads. Raises UserError unless this machine has as many cores."""
-    cores = machine.available_cores()
+    """Parse --threads. Raises UserError for numbers larger than the number of cores."""
+    most = cores()
     try:
-        counts = [int(part) for part in text.split(",")] if text else [cores]
+        counts = [int(part) for part in text.split(",")] if text else [most]
     except ValueError:
         raise UserError(f"--threads: {text!r} is not a list of whole numbers such as 1,2") from None
     for n in counts:
-        if not 1 <= n <= cores:
-            raise UserError(f"--threads: {n}, expected 1 to {cores}, the cores of this machine")
+        if not 1 <= n <= most:
+            raise UserError(f"--threads: {n}, expected 1 to {most}, the cores of this machine")
     return counts
 
 
 def run(main):
-    """Run main(argv); the user's mistakes are one line and status 2."""
+    """Run main(argv) and exit. A UserError is printed on one line, with status 2."""
     try:
         sys.exit(main(sys.argv[1:]))
     except UserError as error:
@@ -176,7 +177,7 @@ def say(options, text=""):
 
 
 def note(text):
-    """Progress, for whoever watches; not part of the output."""
+    """Print progress to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -196,7 +197,7 @@ def write_json(options, content):
 
 
 class Report:
-    """What a benchmark prints and writes: the machine's facts first, then one result after the other."""
+    """The output of a benchmark, printed and written as JSON: facts about the machine, then the results."""
 
     def __init__(self, options, benchmark, facts=None, **more):
         self.options = options
@@ -208,7 +209,7 @@ class Report:
         say(self.options, "\n" + text)
 
     def write(self):
-        """The file of --json, which has all results. Returns them."""
+        """Write all results to the file of --json. Returns them."""
         write_json(self.options, self.content)
         return self.content["results"]
 
@@ -223,13 +224,13 @@ def machine_line(facts):
 
 
 def load_line(load):
-    """What else the machine did meanwhile, as one line."""
+    """The load of other programs, as one line."""
     if load is None or load["others"] is None:
         return "load of others: not known on this system"
     disturbed = load.get("rounds_disturbed", 0) and load["rounds_counted"] == load["rounds"]
     warning = " (busy: take these numbers with care)" if disturbed else ""
-    counted = f"{load['rounds_counted']} of {load['rounds']} rounds counted" if "rounds" in load else ""
+    counted = f"; {load['rounds_counted']} of {load['rounds']} rounds counted" if "rounds" in load else ""
     return (
         f"others used {load['others']:.1%} of the machine in these {load['seconds']:.0f} s, "
-        f"load average {load['load_average'][0]}; {counted}{warning}"
+        f"load average {load['load_average'][0]}{counted}{warning}"
     )

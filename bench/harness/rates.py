@@ -1,23 +1,23 @@
-"""What this machine can do: float32 operations a second in a product, and bytes a second in a copy."""
+"""Measure this machine's peak rates: float32 matrix products (FLOP/s) and memory copies (bytes/s)."""
 
 import threading
-import time
 
 import numpy as np
 
 from gpt2 import autodiff as ad
+from gpt2.commands.bench.machine import best as _fastest
 
 COPY_BYTES = 256 << 20  # far larger than any cache
-# Rows of the square matrices. Below, threads cost something (512: 195 GFLOP/s on two threads of a machine
-# that does 211 with 1536 and 2048); above, nothing is gained (205 with 3072 and 4096).
+# Rows of the square matrices. Smaller ones lose to threading overhead (512: 195 GFLOP/s on two threads, where
+# 1536 and 2048 reach 211); larger ones are no faster (3072 and 4096: 205).
 SIDES = (1024, 1536, 2048)
 
 
 class SquareProduct:
-    """out = a @ b of three square float32 matrices, on so many threads.
+    """out = a @ b of square float32 matrices on several threads.
 
-    way  "BLAS": its own threads. "columns": BLAS keeps to one thread, and as many Python threads each make
-         some columns of the result, as this engine does
+    way  "BLAS": the threads of BLAS. "columns": single-threaded BLAS on Python threads, each of which
+         computes some columns of the result, as this engine does
     """
 
     def __init__(self, a, b, out, way, threads):
@@ -30,7 +30,7 @@ class SquareProduct:
         self.parts = [slice(*ends) for ends in zip(starts, starts[1:])]
 
     def prepare(self):
-        """Set up the threads for this way; the first call wakes them."""
+        """Set up the threads, and wake them by a first call."""
         if self.way == "columns":
             ad.set_threads(self.threads)
         else:
@@ -49,14 +49,13 @@ class SquareProduct:
 
 
 def fastest_product(threads, seconds=1.0):
-    """The large product that this machine does at the best rate, prepared, and the rate in operations a
-    second."""
+    """The fastest SquareProduct of this machine, prepared, and its rate in FLOP/s."""
     ways = ("BLAS", "columns") if threads > 1 and ad.limit_blas_threads(1) else ("BLAS",)
     rng = np.random.default_rng(0)
     matrices = [rng.standard_normal((3, n, n), dtype=np.float32) for n in SIDES]
     products = [SquareProduct(*abc, way, threads) for abc in matrices for way in ways]
     rates = dict.fromkeys(products, 0.0)
-    for product in products * 2:  # twice: an interruption must not decide
+    for product in products * 2:  # twice, so that one interruption does not decide
         product.prepare()
         rate = product.flops / _fastest(product, seconds / len(products) / 2)
         rates[product] = max(rate, rates[product])
@@ -66,10 +65,7 @@ def fastest_product(threads, seconds=1.0):
 
 
 def sgemm_peak(threads, seconds=1.0):
-    """The best rate of a float32 product on so many threads, in operations a second.
-
-    The engine's threads and those of BLAS are afterwards as they were.
-    """
+    """The best rate of a float32 product, in FLOP/s. Restores the threads of the engine and of BLAS."""
     before = ad.get_threads()
     rate = fastest_product(threads, seconds)[1]
     ad.set_threads(before)
@@ -78,7 +74,7 @@ def sgemm_peak(threads, seconds=1.0):
 
 
 class Copy:
-    """Copies so many bytes, by one Python thread for each core; NumPy copies without the interpreter lock."""
+    """Copies nbytes on Python threads; NumPy releases the interpreter lock while it copies."""
 
     def __init__(self, nbytes, threads):
         source, target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
@@ -94,15 +90,5 @@ class Copy:
 
 
 def copy_bandwidth(threads, seconds=1.0):
-    """Bytes a second of copying an array that no cache holds, read and written counted once each."""
+    """Bytes read and written a second while copying an array larger than any cache."""
     return 2 * COPY_BYTES / _fastest(Copy(COPY_BYTES, threads), seconds)
-
-
-def _fastest(function, seconds):
-    """The shortest of as many calls as fit into the time, at least three."""
-    times, end = [], time.perf_counter() + seconds
-    while len(times) < 3 or time.perf_counter() < end:
-        begin = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - begin)
-    return min(times)

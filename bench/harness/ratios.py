@@ -1,16 +1,16 @@
-"""From rounds of times to the numbers that are reported."""
+"""Statistics of rounds of times, and tables."""
 
 import math
 import statistics
 
 
 def of_rounds(rounds):
-    """One time a round: the median of the turn's steps, so that one interruption does not count."""
+    """One time for each round: the median over the turn's steps, which ignores single interruptions."""
     return [statistics.median(times) for times in rounds]
 
 
 def spread(values):
-    """Median, lower and upper quartile."""
+    """Median, lower and upper quartile, as a dict."""
     if len(values) < 2:
         return {"median": values[0], "q1": values[0], "q3": values[0]}
     q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
@@ -18,14 +18,14 @@ def spread(values):
 
 
 def times(rounds):
-    """Milliseconds of one contender: spread over the rounds, the fastest step, how many steps there were."""
+    """Milliseconds of one contender: spread over the rounds, fastest step, numbers of steps and rounds."""
     spans = spread([1e3 * x for x in of_rounds(rounds)])
     every = [x for turn in rounds for x in turn]
     return {**spans, "min": 1e3 * min(every), "n": len(every), "rounds": len(rounds)}
 
 
 def ratio(rounds, reference):
-    """Spread of the ratios to a reference, each of two times of the same round."""
+    """Spread of the ratios to a reference, taken round by round."""
     return spread([a / b for a, b in zip(of_rounds(rounds), of_rounds(reference))])
 
 
@@ -54,5 +54,5 @@ def plural(n, noun):
 
 
 def worst(errors):
-    """The largest of these errors, nan where one is: max() keeps that only where it stands first."""
+    """The largest error, or nan if one is nan, which max() may drop."""
     return math.nan if any(map(math.isnan, errors)) else max(errors)

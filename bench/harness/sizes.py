@@ -1,4 +1,4 @@
-"""What is trained in a benchmark: the sizes of model and batch, the optimizer's settings, and the batches."""
+"""What benchmarks train: models and batches by name, the optimizer's settings, the data."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from gpt2.errors import UserError
 from gpt2.model import GPT2Config
 from gpt2.model.gpt2 import initialise, unflatten
 
-# One optimizer for all contenders: nanoGPT's recipe. The rate is constant: a step costs the same at any.
+# nanoGPT's optimizer settings, for all contenders. The learning rate is constant, as it does not affect time.
 LR, BETAS, EPS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
@@ -17,7 +17,7 @@ LR, BETAS, EPS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 class Size:
     """A model and its batch: B sequences of T tokens.
 
-    training   which function of a contender's module trains it
+    training   the function of a contender's module that trains this model
     """
 
     name: str
@@ -27,9 +27,8 @@ class Size:
     training: str = "training"
 
 
-# block_size is T, so that no contender keeps positions that the batch never visits.
-# The vocabulary is GPT-2's, 50257, except for nanoGPT's recipe for a CPU, which reads 65 letters, and for the
-# last one, whose tokens are those of bpe:8192 on a text of one's own.
+# block_size is T, so that no contender holds unused positions. The vocabulary is GPT-2's 50257; nanoGPT's
+# recipe for a CPU reads 65 characters, and the last size is for a tokenizer trained as bpe:8192.
 SIZES = {
     size.name: size
     for size in (
@@ -38,7 +37,7 @@ SIZES = {
         Size("124M-B1T1024", GPT2Config.preset("gpt2", block_size=1024), 1, 1024),
         Size("6x384-B12T256", GPT2Config.preset("small-cpu"), 12, 256),
         Size("4x128-B12T64", GPT2Config.preset("shakespeare-char-cpu"), 12, 64),
-        # what `python train.py` trains without flags
+        # the default of `python train.py`
         Size("default", GPT2Config(block_size=64, n_layer=4, n_head=4, n_embd=128), 8, 64),
         Size("8x256-B8T128", GPT2Config(8192, 128, n_layer=8, n_head=8, n_embd=256), 8, 128),
     )
@@ -46,11 +45,11 @@ SIZES = {
 
 
 def _llama(name, vocab_size, L, C, B, T):
-    """A Llama in which two heads of 64 channels share their keys and values."""
+    """A Llama with heads of 64 channels, two query heads for each head of keys and values."""
     return Size(name, llama.shaped(vocab_size, L, C, C // 64, C // 128), B, T, "llama")
 
 
-# Of examples/llama.py. The vocabulary is that of bpe:8192, or Llama 2's
+# For examples/llama.py. Vocabularies are those of bpe:8192 and of Llama 2, and bytes
 LLAMAS = {
     size.name: size
     for size in (
@@ -62,7 +61,7 @@ LLAMAS = {
 
 
 def find(name, among=SIZES, flag="--sizes"):
-    """The Size of this name. Raises UserError, about this flag, with the names there are."""
+    """The Size of this name. Raises a UserError that names the flag and the valid names."""
     if name not in among:
         some = "some" if flag == "--sizes" else "one"
         every = ", or all" if flag == "--sizes" else ""
@@ -71,7 +70,7 @@ def find(name, among=SIZES, flag="--sizes"):
 
 
 def batches(size, seed=1):
-    """Endless pairs tokens, targets (B, T) int64: the same for every contender."""
+    """Endless (tokens, targets), each (B, T) int64, the same for every contender."""
     rng = np.random.default_rng(seed)
     while True:
         tokens, targets = rng.integers(0, size.config.vocab_size, (2, size.B, size.T))
@@ -79,7 +78,7 @@ def batches(size, seed=1):
 
 
 def initial_weights(config, seed=0):
-    """The sixteen tensors that every contender starts from, by name: those of GPT2(config, seed=seed)."""
+    """Every contender's initial weights, by name: those of GPT2(config, seed=seed)."""
     params = unflatten(np.empty(config.num_parameters, config.dtype), config)
     initialise(params, config, seed)
     return params

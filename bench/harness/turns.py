@@ -1,9 +1,9 @@
 """Interleaved timing: several contenders, each in its own process, run one at a time.
 
-Times measured a minute apart cannot be compared: the machine drifts by a third from hour to hour. So the
-contenders take short turns, for many rounds, and ratios are taken within a round. Each has a process, because
-idle threads of PyTorch and OpenBLAS spin for a while and would take cores from the next contender: a turn
-begins when every thread of the last one sleeps.
+The machine's speed drifts by a third from hour to hour, so only times measured side by side can be compared.
+Contenders take short turns for many rounds, and ratios are taken within a round. Idle threads of PyTorch and
+OpenBLAS spin for a while and would take cores from the next contender. So each contender has a process, and a
+turn begins when all threads of the last one sleep.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from gpt2.parallel.cores import thread_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTLE = 1.0  # seconds to wait at most for a contender's threads to fall asleep
-# A round is discarded if other programs took more than this share of the machine during one of its turns,
-# unless hardly any round was quieter.
+# A round is disturbed if other programs took more than this share of the machine during one of its turns.
+# Disturbed rounds are discarded if at least ENOUGH quiet ones remain.
 DISTURBED = 0.08
-LONG_S = 2.0  # seconds; of steps longer than this a turn counts one
-ENOUGH = 5  # quiet rounds; with fewer, disturbed ones count too
+ENOUGH = 5
+LONG_S = 2.0  # seconds; a turn counts one step if steps take longer
 
 
 class Failed(Exception):
-    """A contender failed. missing: it is not installed; memory: there is too little."""
+    """A contender cannot take part. missing: it is not installed; memory: there is too little."""
 
     def __init__(self, text, missing=False, memory=False):
         super().__init__(text)
@@ -39,7 +39,7 @@ class Failed(Exception):
 
 
 class Player:
-    """A contender's process, as the coordinator sees it."""
+    """The coordinator's handle of a contender's process."""
 
     def __init__(self, name, threads, nice=0):
         if reason := reason_missing(name):
@@ -47,6 +47,7 @@ class Player:
         self.name = name
         self.began = time.perf_counter()
         self.fastest = float("inf")  # seconds of the fastest step so far
+        self.share = 1.0  # of a step that it does, where its times are scaled up to a whole one
         self.helpers = []  # pids of its worker processes
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
@@ -77,8 +78,9 @@ class Player:
         if "error" in answer:
             raise Failed(answer["error"], answer["missing"])
         self.helpers = answer.get("pids", self.helpers)
+        self.share = answer.get("share", self.share)
         if "times" in answer:
-            steps = [sum(parts) for parts in zip(*answer["times"].values())]
+            steps = [self.share * sum(parts) for parts in zip(*answer["times"].values())]
             self.fastest = min([self.fastest, *steps])
         return answer
 
@@ -94,12 +96,12 @@ class Player:
 
 
 def environment(threads):
-    """The environment in which every numerical library takes this many threads."""
+    """Environment variables that set every numerical library to this many threads."""
     return {**os.environ, **thread_variables(threads), "JAX_PLATFORMS": "cpu"}
 
 
 def settle(*pids):
-    """Wait until no thread of the processes runs, three checks in a row, or SETTLE seconds have passed."""
+    """Wait until no thread of the processes runs in three checks in a row, for SETTLE seconds at most."""
     quiet, end = 0, time.perf_counter() + SETTLE
     while quiet < 3 and time.perf_counter() < end:
         quiet = 0 if any(map(machine.is_running, pids)) else quiet + 1
@@ -110,18 +112,17 @@ def settle(*pids):
 
 
 def play_rounds(turns, rest, pids, rounds, seconds):
-    """Call all the turns, in a new order each round, and measure the load of other programs.
+    """Call all turns in a new random order each round, and measure the load of other programs.
 
     turns     name -> function without arguments
     rest      rest(name) is called after each turn; load during it is ignored
-    pids      our own processes
-    rounds    at most; fewer if they would take more than `seconds` together, but at least three
+    pids      the contenders' processes, whose load is not that of others
+    rounds    the most rounds; fewer, but at least three, if they would take more than `seconds` in all
 
-    Returns the indices of the rounds that count, the quiet ones if there are enough, and the load of other
-    programs as a dict.
+    Returns the indices of the rounds that count (the quiet ones, if there are enough) and the load as a dict.
     """
     load, order, shuffle = machine.Load(pids), list(turns), random.Random(0).shuffle
-    others = []  # per round, the largest share of the machine that other programs took in a turn
+    others = []  # per round, other programs' largest share of the machine during a turn
     begin = time.perf_counter()
     for done in range(rounds):
         spent = time.perf_counter() - begin
@@ -148,19 +149,19 @@ def play_rounds(turns, rest, pids, rounds, seconds):
 
 
 class Contest:
-    """Contenders that do the same work, round after round.
-
-    names    contenders, the reference first if it is among them
-    threads  per contender
-    nice     their processes' niceness
-    setup    setup(player) -> dict: builds the player's work and runs a step or two. Kept in facts[name];
-             "peak" there, in bytes, estimates the memory that another contender needs
+    """Time contenders that do the same work, in interleaved rounds.
 
         with Contest(names, threads, setup) as contest:
             contest.play(rounds=20, seconds=60)
 
-    After `play`: samples[name][part] has a list of seconds for each round that counts; load is that of
-    other programs, with the number of disturbed rounds. absent: contender -> why it is missing or failed.
+    names    contenders, the reference first if it takes part
+    threads  per contender
+    setup    setup(player) -> dict, kept in facts[name]: builds the player's work and runs a step or two. Its
+             "peak", in bytes, estimates the memory that another contender needs
+    nice     niceness of the processes
+
+    After `play`, samples[name][part] has for each counted round a list of seconds, load is that of other
+    programs, and absent[name] says why a contender is missing or failed.
     """
 
     def __init__(self, names, threads, setup, nice=0):
@@ -171,7 +172,7 @@ class Contest:
             self._admit(name, setup)
 
     def set_work(self, setup):
-        """Give every contender new work by `setup`. One that fails is skipped until the next set_work."""
+        """Set up new work for every contender. One that fails is skipped until the next set_work."""
         self.facts, self.samples = {}, {}
         self.absent = {name: why for name, why in self.absent.items() if name not in self.players}
         for name, player in self.players.items():
@@ -210,13 +211,13 @@ class Contest:
             player.close()
 
     def play(self, rounds, seconds, turn_s=0.0, block=0, long_s=LONG_S):
-        """Up to `rounds` rounds, fewer if they would take more than `seconds` together; at least three.
+        """Play the rounds; `rounds` and `seconds` are limits as in play_rounds.
 
-        turn_s  the least seconds of a turn
-        block   the least steps that a turn counts; one if a step takes more than long_s
+        turn_s  a turn has as many steps as fill this time,
+        block   but counts at least this many, or one if a step takes longer than long_s
 
-        A turn begins with an uncounted warm-up step, as the last contender left the caches cold. Only if
-        block is 0 and a step takes turn_s is a turn one step, which counts.
+        A turn begins with an uncounted step, as the last contender left the caches cold. Exception: with
+        block 0, and steps that take turn_s or longer, a turn is a single step, which counts.
         """
         pids = [pid for player in self.players.values() for pid in player.pids]
         active = [name for name in self.players if name in self.facts]
@@ -229,7 +230,7 @@ class Contest:
                 parts[part] = [turns[i] for i in counted]
 
     def _more_steps(self, name, turn_s, block, long_s=LONG_S):
-        """Steps of a turn beyond the first, from the fastest step so far."""
+        """Steps of a turn after the first, chosen from the fastest step so far."""
         shortest = self.players[name].fastest
         if block and long_s < shortest < float("inf"):
             return 1
@@ -245,7 +246,7 @@ class Contest:
             settle(*self.players[name].pids)
 
     def _ask(self, name, steps):
-        """The answer to a turn. A contender that fails is removed, with all its times."""
+        """The times of a turn. A contender that fails is removed, together with its earlier times."""
         empty = {"times": {}, "losses": []}
         if name not in self.players:
             return empty

@@ -1,8 +1,8 @@
-"""Flops and memory traffic of a training step, layer by layer: lower bounds for a roofline.
+"""FLOPs and memory traffic of a training step, layer by layer: lower bounds for a roofline.
 
-Flops: a product of (n, k) and (k, m) takes 2nkm; attention counts the lower triangle alone; everything else
-is free. Bytes: each input and output is moved once, in float32; a layer's intermediates are free. So both
-bound a layer that is fully fused, but not with its neighbours.
+A product of (n, k) and (k, m) takes 2nkm FLOPs; attention counts the lower triangle alone; everything else is
+free. Each layer's inputs and outputs are moved once in float32, and its intermediates are free. These are
+bounds for layers that are fully fused, but not with each other.
 """
 
 import math
@@ -15,18 +15,18 @@ ITEM = 4  # bytes of a float32
 
 @dataclass(frozen=True)
 class Work:
-    """Work of one kind of layer, summed over its instances."""
+    """FLOPs and bytes of one kind of layer, summed over its instances."""
 
     flops: int
     bytes: int
 
     def seconds(self, peak, bandwidth):
-        """The shortest possible time, at `peak` flops and `bandwidth` bytes a second."""
+        """The shortest possible time at `peak` FLOP/s and `bandwidth` bytes/s."""
         return max(self.flops / peak, self.bytes / bandwidth)
 
 
 def step_work(size):
-    """(kind, part) -> Work of a step: forward and backward of each layer, and the update."""
+    """(kind of layer, forward | backward | update) -> its Work in a step."""
     config = size.config
     L, C, V, T = config.n_layer, config.n_embd, config.vocab_size, size.T
     N = size.B * T
@@ -51,22 +51,20 @@ def step_work(size):
         ("head", 1, C, V),
     ):
         work |= _product(kind, times, N, inputs, outputs)
-    P = config.num_parameters
-    work["clip, AdamW", "update"] = Work(
-        0, ITEM * 8 * P
-    )  # g read twice, first for its norm; p, m, v read and written
+    # g is read twice, first for its norm; p, m and v are read and written
+    work["clip, AdamW", "update"] = Work(0, ITEM * 8 * config.num_parameters)
     return work
 
 
 def step_flops(size):
-    """Flops of all products of a step."""
+    """FLOPs of all matrix products of a step."""
     if size.training == "llama":
         return _llama_flops(size)
     return sum(work.flops for work in step_work(size).values())
 
 
 def _llama_flops(size):
-    """Every matrix is in three products of a step; attention's two products count three times."""
+    """Every matrix product has two gradients that are products, so its FLOPs count three times."""
     c, N = size.config, size.B * size.T
     matrices = sum(math.prod(s) for name, s in llama.shapes(c).items() if len(s) == 2 and "embed" not in name)
     head = c.vocab_size * c.hidden_size if c.tie_word_embeddings else 0
@@ -86,7 +84,7 @@ def _product(kind, times, N, inputs, outputs):
 
 
 def _attention(L, N, T, C):
-    triangle = 2 * 2 * N * (T + 1) // 2 * C  # two products, over half of the keys
+    triangle = 2 * 2 * N * (T + 1) // 2 * C  # two products, each over half of the keys
     return {
         ("attention", "forward"): Work(L * triangle, L * ITEM * 4 * N * C),
         ("attention", "backward"): Work(L * 2 * triangle, L * ITEM * 8 * N * C),  # qkv, out, dout; dqkv

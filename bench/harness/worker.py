@@ -1,22 +1,25 @@
 """A contender's process: runs a turn on request, and sleeps in between.
 
-Lines of JSON come in and go out. Every request gets one answer, {"error": ...} if it failed.
+Requests and answers are lines of JSON, one answer for each request, {"error": ...} if it failed.
 
-    {"do": "training", "size": NAME, ...}             -> {"build_s", "pids", "about", "own_data", "times"}
+    {"do": "training", "size": NAME, ...}             -> {"pids", "about", "own_data", "share", "times"}
     {"do": "layer", "batch": NAME, "case": NAME, ...} -> {"digest"}            see `digest`
     {"do": "program", "name": NAME, "tiny": bool, "answer": FILE} -> {"first"}   see bench/programs
-    {"do": "work", "make": FUNCTION, ...}             -> {}   calls FUNCTION of the module, which gives a turn
+    {"do": "work", "make": FUNCTION, ...}             -> {}   FUNCTION of the module returns the turn
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
     {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/harness/rates.py
     {"do": "profile", "size": NAME, "steps": n}       -> {"steps": [{"kind/part": s}]}
     {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, place, text]]}
 
-...: contenders.settings. pids: of its own workers, if any. about: the contender's description, or null.
-own_data: whether it reads its own instead of the common batches. times: of the steps during setup.
-Times are those of a whole step, also where a contender does a share of one.
+    ...         contenders.settings
+    pids        the contender's own worker processes
+    about       a description of the contender, or null
+    own_data    whether it reads its own data instead of the common batches
+    share       of a step's work that one of its steps does
+    times       seconds of steps; if a contender does a share of a step, scaled up to a whole one
 
-Run by bench/harness/turns.py with the environment that limits the threads of every library.
+bench/harness/turns.py starts it, with an environment that limits the threads of every library.
 """
 
 import json
@@ -45,16 +48,15 @@ class Worker:
         from bench.harness.sizes import LLAMAS, SIZES, batches, find
 
         size = find(size, SIZES | LLAMAS)
-        begin = time.perf_counter()
         make = getattr(self.module, size.training, None)
         if make is None:
-            raise Missing(f"there is no {size.training} of it here")
+            raise Missing(f"it has no {size.training}")
         self.trainer = trainer = make(size, self.contender.variant, self.threads, **settings)
         stream = batches(size)
         share = getattr(trainer, "share", 1.0)
 
         def turn(steps):
-            if hasattr(trainer, "block"):  # a program that times its own steps, on its own data
+            if hasattr(trainer, "block"):  # a separate program, which times its steps on its own data
                 return {"times": {"step": trainer.block(steps)}, "losses": []}
             times, losses = [], []
             for _ in range(steps):
@@ -66,10 +68,10 @@ class Worker:
 
         self.turn = turn
         return {
-            "build_s": time.perf_counter() - begin,
             "pids": getattr(trainer, "pids", []),
             "about": getattr(trainer, "about", None),
             "own_data": hasattr(trainer, "block"),
+            "share": share,
             "times": {"step": getattr(trainer, "times", [])},
         }
 
@@ -81,22 +83,15 @@ class Worker:
         run = self.module.layer(case, self.contender.variant, self.threads, **settings)
 
         def turn(steps):
-            forward, backward = [], []
-            for _ in range(steps):
-                begin = time.perf_counter()
-                run.forward()
-                middle = time.perf_counter()
-                run.backward()
-                forward.append(middle - begin)
-                backward.append(time.perf_counter() - middle)
-            return {"times": {"forward": forward, "backward": backward}, "losses": []}
+            times = [(seconds_of(run.forward), seconds_of(run.backward)) for _ in range(steps)]
+            return {"times": dict(zip(("forward", "backward"), map(list, zip(*times)))), "losses": []}
 
         turn(1)
         self.turn = turn
         return {"digest": [digest(x) for x in run.results()]}
 
     def do_program(self, name, tiny, answer):
-        """first: seconds of making it and of its first call, whose derivatives are written to the file."""
+        """Build and call the program, and save its derivatives to the file. first: seconds of both."""
         import numpy as np
 
         from bench.programs.inputs import flat, inputs
@@ -109,18 +104,13 @@ class Worker:
         np.save(answer, flat(result))
 
         def turn(steps):
-            times = []
-            for _ in range(steps):
-                begin = time.perf_counter()
-                run()
-                times.append(time.perf_counter() - begin)
-            return {"times": {"call": times}}
+            return {"times": {"call": [seconds_of(run) for _ in range(steps)]}}
 
         self.turn = turn
         return {"first": first}
 
     def do_work(self, make, **settings):
-        """What a benchmark has that is neither: make(variant, threads, **settings) gives its turn(steps)."""
+        """Other work: the module's make(variant, threads, **settings) returns the turn(steps)."""
         self.turn = getattr(self.module, make)(self.contender.variant, self.threads, **settings)
         return {}
 
@@ -149,7 +139,7 @@ class Worker:
         pids = getattr(self.trainer, "pids", [])
         if not pids:
             return {"bytes": peak_memory()}
-        shared = self.trainer.shared_bytes  # every process has it in sight; it is there once
+        shared = self.trainer.shared_bytes  # mapped by every process, and counted once
         return {"bytes": shared + sum(peak_memory(pid, shared=False) for pid in ("self", *pids))}
 
     def close(self):
@@ -157,37 +147,45 @@ class Worker:
             self.trainer.close()
 
 
+def seconds_of(function):
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
 def digest(x):
-    """[shape, length, projection on a seeded direction]: enough to tell two arrays apart."""
+    """[shape, norm, projection on a random direction]: enough to tell two arrays apart."""
     import numpy as np
 
     direction = np.random.default_rng(3).standard_normal(x.size, dtype=np.float32)
     flat = np.ascontiguousarray(x, dtype=np.float32).ravel()
-    chunks = range(0, flat.size, 1 << 16)  # sums of chunks in float64: np.dot adds up in float32
-    length = sum(float(np.dot(c, c)) for i in chunks if (c := flat[i : i + (1 << 16)]) is not None) ** 0.5
-    projection = sum(float(np.dot(flat[i : i + (1 << 16)], direction[i : i + (1 << 16)])) for i in chunks)
-    return list(x.shape), length, projection
+    chunks = [slice(i, i + (1 << 16)) for i in range(0, flat.size, 1 << 16)]
+
+    def dot(a, b):  # summed over chunks in float64, as np.dot adds up in float32
+        return sum(float(np.dot(a[chunk], b[chunk])) for chunk in chunks)
+
+    return list(x.shape), dot(flat, flat) ** 0.5, dot(flat, direction)
 
 
 def pin(threads):
-    """Stay on as many cores as there are threads: the one limit that every library respects, XLA's too."""
+    """Run on as many cores as there are threads: a limit that every library respects, XLA too."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
 def set_priority(nice):
-    """Niceness of this process, and of its session: Linux weighs whole sessions against each other first."""
+    """Set the niceness of this process and its session, as Linux's autogroups schedule by session first."""
     os.nice(nice)
     try:
         with open("/proc/self/autogroup", "w") as autogroup:
             autogroup.write(str(nice))
     except OSError:
-        pass  # a system without autogroups: niceness alone counts
+        pass  # no autogroups: the niceness of the process counts
 
 
 def watch_coordinator():
-    """End when the coordinator is gone: one that was killed cannot close its contenders, and they would go on
-    with their turns beside whatever is measured next.
+    """End this process when its parent is gone. A killed coordinator cannot close its contenders, whose turns
+    would disturb the next measurement.
     """
     parent = os.getppid()
 
@@ -203,7 +201,7 @@ def main():
     watch_coordinator()
     name, threads, nice = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # keep what libraries print out of the answers
+    os.dup2(2, 1)  # libraries print to standard error instead of into the answers
     pin(threads)
     set_priority(nice)
     worker = None
@@ -214,12 +212,10 @@ def main():
         except Exception as error:  # any error is reported to the coordinator
             if os.environ.get("GPT2_BENCH_DEBUG"):
                 raise
-            answer = {
-                "error": f"{error}"
-                if type(error).__name__ == "Missing"
-                else f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}",
-                "missing": type(error).__name__ == "Missing",
-            }
+            kind = type(error).__name__
+            line = (str(error).strip().splitlines() or [""])[0]
+            missing = kind == "Missing"
+            answer = {"error": str(error) if missing else f"{kind}: {line}", "missing": missing}
         print(json.dumps(answer), file=answers, flush=True)
     if worker:
         worker.close()

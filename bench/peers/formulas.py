@@ -1,4 +1,4 @@
-"""GPT-2 as plain functions of an array module, jax.numpy or autograd.numpy; both differentiate it as is."""
+"""GPT-2 as plain functions of an array module: jax.numpy or autograd.numpy."""
 
 import math
 
@@ -44,7 +44,7 @@ def layers(np, logsumexp):
 
 
 def loss_function(np, table, config):
-    """loss(params, tokens, targets), nats per token, from a table of layers. params are as in gpt2.model."""
+    """loss(params, tokens, targets) in nats per token. table is of `layers`, params as of `by_block`."""
     layernorm, matmul, attention, gelu = (table[n] for n in ("layernorm", "matmul", "attention", "gelu"))
 
     def loss(p, tokens, targets):
@@ -63,7 +63,7 @@ def loss_function(np, table, config):
 
 
 def by_block(weights, config):
-    """Stacked tensors as lists of one array a block; others are unchanged."""
+    """Weights with the stacked tensors as lists, one array a block."""
     return {
         name: tensor if name in ("wte", "wpe", "lnfw", "lnfb") else [tensor[l] for l in range(config.n_layer)]
         for name, tensor in weights.items()

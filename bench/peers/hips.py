@@ -1,4 +1,4 @@
-"""GPT-2 in HIPS autograd: NumPy, taped anew at every step. AdamW is written in plain NumPy."""
+"""GPT-2 in HIPS autograd, which records NumPy anew at every step. AdamW is plain NumPy."""
 
 import math
 
@@ -7,6 +7,7 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.scipy.special import logsumexp
 
+from bench.harness.engine import output_gradient
 from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
 from bench.peers.formulas import by_block, layers, loss_function
 from gpt2.model.gpt2 import MATRICES
@@ -47,24 +48,22 @@ class Training:
         p -= LR * step
 
 
-def training(size, variant, threads):
-    return Training(size, variant, threads)
+training = Training
 
 
 # ---- Single layers -----------------------------------------------------------------------------------------
 
 
 class LayerRun:
-    def __init__(self, case):
+    def __init__(self, case, variant, threads):
         self.inputs, self.static = case.inputs("float32"), case.static
         self.function = LAYERS[case.layer]
         self.argnums = [i for i, x in enumerate(self.inputs) if x is not None and x.dtype.kind == "f"]
         self.forward()
-        from bench.harness.engine import output_gradient
-
         self.dout = output_gradient(self.out)
 
     def _of_floats(self, floats):
+        """The layer as a function of its float inputs alone."""
         inputs = list(self.inputs)
         for i, x in zip(self.argnums, floats):
             inputs[i] = x
@@ -83,5 +82,4 @@ class LayerRun:
         return [self.out, *self.gradients]
 
 
-def layer(case, variant, threads):
-    return LayerRun(case)
+layer = LayerRun

@@ -1,12 +1,11 @@
-"""llm.c's own program for the CPU, as its users run it: train_gpt2 of a checkout in which it was built.
+"""llm.c's CPU program train_gpt2, run from a checkout.
 
     LLMC_DIR   the checkout, in which `make train_gpt2` was run
 
-The program reads a model of any shape from its checkpoint, but has its batch in its source, 4 sequences of 64
-tokens. For another batch these two numbers are changed in a copy of the source, and that is built by the
-checkout's own Makefile. It reads its own data, so there is no comparison of losses; it does not clip, and
-decays no weight. It is stopped in the turns of others (SIGSTOP). A step is timed by its own clock, which
-leaves out validation and samples.
+The program reads a model of any shape from its checkpoint, but its batch, 4 sequences of 64 tokens, is fixed
+in the source. For another batch the two numbers are changed in a copy, which the checkout's Makefile builds.
+The program has its own data, so losses are not compared; it neither clips nor decays weights. It is stopped
+(SIGSTOP) during others' turns. Steps are timed by its own clock, which leaves out validation and samples.
 """
 
 import os
@@ -26,16 +25,16 @@ from bench.harness.sizes import initial_weights
 from gpt2.data.tokens import write_tokens
 from gpt2.weights import llmc
 
-BATCH = (4, 64)  # of the program as it is
-NUMBERS = (r"\bint B = 4;", r"\bint T = 64;")  # where its source has it
+BATCH = (4, 64)  # of the unchanged program
+NUMBERS = (r"\bint B = 4;", r"\bint T = 64;")  # its definition in the source
 TOKENS = 100_000
-WARM = 2  # steps after a start that touch the memory for the first time
-LAST = 19  # the number of the last step before it writes samples, which takes as long as twenty steps
+WARM = 2  # uncounted steps after a start, which touch memory for the first time
+LAST = 19  # number of the last step before it generates samples, which take as long as twenty steps
 STEP = re.compile(r"step (\d+): train loss \S+ \(took (\S+) ms\)")
 
 
 def checkout():
-    """The folder of LLMC_DIR. Raises Missing where no program was built in it."""
+    """The folder of LLMC_DIR. Raises Missing if train_gpt2 was not built there."""
     folder = os.environ.get("LLMC_DIR")
     if not folder or not os.access(Path(folder) / "train_gpt2", os.X_OK):
         raise Missing("LLMC_DIR names no checkout of llm.c in which make train_gpt2 was run")
@@ -43,7 +42,7 @@ def checkout():
 
 
 def with_batch(source, B, T):
-    """The program's source with another batch. Raises Missing where it does not say its own in two places."""
+    """The source with another batch. Raises Missing unless B and T are each set in one place."""
     for pattern, name, number in zip(NUMBERS, "BT", (B, T)):
         source, count = re.subn(pattern, f"int {name} = {number};", source)
         if count != 1:
@@ -52,7 +51,7 @@ def with_batch(source, B, T):
 
 
 def built(source, size, folder):
-    """The program for this batch: that of the checkout `source`, or one that is built in `folder`."""
+    """The program for this batch: the checkout's, or one built in `folder` from a changed copy."""
     if (size.B, size.T) == BATCH:
         return source / "train_gpt2"
     shutil.copytree(source / "llmc", folder / "llmc")
@@ -62,21 +61,21 @@ def built(source, size, folder):
     try:
         done = subprocess.run(["make", "train_gpt2"], cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise Missing(f"its batch has to be built in, and make is not there: {error.strerror}") from None
+        raise Missing(f"another batch takes a build, but make cannot run: {error.strerror}") from None
     if done.returncode:
         raise Missing(
-            f"its batch has to be built in, and make failed: {(done.stderr.splitlines() or [''])[-1]}"
+            f"another batch takes a build, but make failed: {(done.stderr.splitlines() or [''])[-1]}"
         )
     return folder / "train_gpt2"
 
 
 class Training:
-    """The program, and a folder with what it reads: weights, and files of tokens.
+    """The running program, and a temporary folder with its weights and token files.
 
-    times   seconds of the steps that it did to get warm
+    times   seconds of the warm-up steps
     """
 
-    def __init__(self, size, threads):
+    def __init__(self, size, variant, threads):
         source = checkout()
         self.folder = Path(tempfile.mkdtemp(prefix="bench-llmc-"))
         self.process = None
@@ -93,21 +92,20 @@ class Training:
         except BaseException:
             self.close()
             raise
-        changed = (
-            "" if (size.B, size.T) == BATCH else f"; B and T changed in its source to {size.B} and {size.T}"
-        )
-        self.about = f"AdamW without clipping, data of its own{changed}"
+        self.about = "AdamW without clipping, its own data"
+        if (size.B, size.T) != BATCH:
+            self.about += f"; B and T changed in its source to {size.B} and {size.T}"
 
     @property
     def pids(self):
         return [self.process.pid]
 
     def _start(self):
-        """Begin anew; the seconds of its first steps."""
+        """Start or restart the program. Returns the seconds of its warm-up steps."""
         self._stop()
-        # with util-linux, a worker that is killed takes the program with it
+        # setpriv (util-linux) has the program killed if the worker is
         command = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        ours, theirs = os.openpty()  # into a pipe it would write some forty steps at once
+        ours, theirs = os.openpty()  # its output to a pipe would be buffered for some forty steps
         self.process = subprocess.Popen([*command, self.program], cwd=self.folder, stdout=theirs)
         os.close(theirs)
         self.lines = self._lines(ours)
@@ -117,7 +115,7 @@ class Training:
 
     @staticmethod
     def _lines(terminal):
-        """What is written to a terminal, until it is closed."""
+        """Lines written to the terminal, until it is closed."""
         with open(terminal, encoding="utf-8", errors="replace") as lines, suppress(OSError):
             yield from lines
 
@@ -125,14 +123,14 @@ class Training:
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def _read(self):
-        """(number, seconds) of the next step that the program reports."""
+        """(number, seconds) of the next reported step."""
         for line in self.lines:
             if match := STEP.search(line):
                 return int(match[1]), float(match[2]) / 1e3
         raise RuntimeError(f"{self.program} ended with status {self.process.wait()}")
 
     def block(self, steps):
-        """Seconds of each of so many steps; the first holds the rest of the one that a pause cut off."""
+        """Seconds of each step. The first is the remainder of the step that was paused."""
         times = []
         os.kill(self.process.pid, signal.SIGCONT)
         begin = time.perf_counter()
@@ -157,9 +155,4 @@ class Training:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def training(size, variant, threads):
-    return Training(size, threads)
-
-
-def layer(case, variant, threads):
-    raise Missing("its program trains the whole model; bench.studies enzyme has layers in C++")
+training = Training

@@ -1,14 +1,19 @@
 """GPT-2 in PyTorch, as in nanoGPT: modules, fused attention, torch.optim.AdamW.
 
-Variants: eager, with PyTorch's defaults; fused, with AdamW's fused kernel, which is not the default on a CPU;
-tuned, with the fused kernel and denormal numbers flushed to zero, in a process that keeps its memory
-(bench/harness/contenders.py); compile and compile-tuned, the same through torch.compile.
+Variants:
+
+    eager            PyTorch's defaults
+    fused            AdamW with its fused kernel, which is not the default on a CPU
+    tuned            fused, denormals flushed to zero, and malloc told to keep memory (KEEP_MEMORY in
+                     bench/harness/contenders.py)
+    compile, compile-tuned    eager and tuned through torch.compile
 """
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from bench.harness.engine import output_gradient
 from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
 
 # ---- The layers, as functions ------------------------------------------------------------------------------
@@ -82,7 +87,7 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-STACKED = {  # our names of a block's tensors, and this model's
+STACKED = {  # gpt2's names of a block's tensors -> names in GPT
     "ln1w": "ln1.weight",
     "ln1b": "ln1.bias",
     "qkvw": "qkv.weight",
@@ -100,7 +105,7 @@ SINGLE = {"wte": "wte.weight", "wpe": "wpe.weight", "lnfw": "lnf.weight", "lnfb"
 
 
 def build(config):
-    """GPT with the weights that every contender starts from. The modules are built on the meta device."""
+    """GPT with every contender's initial weights; the meta device saves PyTorch's own initialisation."""
     with torch.device("meta"):
         gpt = GPT(config)
     weights = initial_weights(config)
@@ -139,8 +144,7 @@ class Training:
         return loss.item()
 
 
-def training(size, variant, threads):
-    return Training(size, variant, threads)
+training = Training
 
 
 def llama(size, variant, threads):
@@ -164,8 +168,6 @@ class LayerRun:
             x.requires_grad_(True) for x in self.inputs if x is not None and x.is_floating_point()
         ]
         self.forward()
-        from bench.harness.engine import output_gradient
-
         self.dout = torch.from_numpy(output_gradient(self.out.detach().numpy()))
 
     def forward(self):
@@ -180,5 +182,4 @@ class LayerRun:
         return [self.out.detach().numpy(), *(g.numpy() for g in self.gradients)]
 
 
-def layer(case, variant, threads):
-    return LayerRun(case, variant, threads)
+layer = LayerRun

@@ -1,10 +1,11 @@
-"""GPT-2 in JAX: one jitted function for the whole step, its parameters and moments donated."""
+"""GPT-2 in JAX: the whole step is one jitted function, with donated parameters and moments."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
+from bench.harness.engine import output_gradient
 from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
 from bench.peers.formulas import by_block, layers, loss_function
 from gpt2.model.gpt2 import MATRICES
@@ -13,7 +14,7 @@ LAYERS = layers(jnp, logsumexp)
 
 
 def adamw(p, g, m, v, t, decay):
-    """One tensor's new value and moments at step t, from 1."""
+    """One tensor's new value and moments at step t, counted from 1."""
     m = BETAS[0] * m + (1.0 - BETAS[0]) * g
     v = BETAS[1] * v + (1.0 - BETAS[1]) * g * g
     step = (m / (1.0 - BETAS[0] ** t)) / (jnp.sqrt(v / (1.0 - BETAS[1] ** t)) + EPS)
@@ -54,17 +55,16 @@ class Training:
         return float(loss)
 
 
-def training(size, variant, threads):
-    return Training(size, variant, threads)
+training = Training
 
 
 # ---- Single layers -----------------------------------------------------------------------------------------
 
 
 class LayerRun:
-    """Forward and backward jitted separately, with jax.vjp's residuals in between."""
+    """Forward and backward jitted separately; jax.vjp's residuals are passed between them."""
 
-    def __init__(self, case):
+    def __init__(self, case, variant, threads):
         inputs = [
             x if x is None or x.dtype.kind == "f" else x.astype(np.int32) for x in case.inputs("float32")
         ]
@@ -79,8 +79,6 @@ class LayerRun:
         self.vjp = jax.jit(lambda *args: jax.vjp(function, *args))
         self.pull = jax.jit(lambda pullback, dout: pullback(dout))
         self.forward()
-        from bench.harness.engine import output_gradient
-
         self.dout = jnp.array(output_gradient(np.asarray(self.out)))
 
     def forward(self):
@@ -95,5 +93,4 @@ class LayerRun:
         return [np.asarray(x) for x in (self.out, *self.gradients)]
 
 
-def layer(case, variant, threads):
-    return LayerRun(case)
+layer = LayerRun

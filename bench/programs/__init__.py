@@ -1,17 +1,17 @@
-"""Programs that are not networks, each differentiated by this compiler, JAX, PyTorch and HIPS autograd.
+"""Programs that are not neural networks, differentiated by this compiler, JAX, PyTorch and HIPS autograd.
 
-GradBench's twelve, and seven that people write: forces of the embedded-atom model, a chaotic system by Runge
-and Kutta's method, a Kalman filter, a Gaussian process, a hidden Markov model, k-means, a small recurrent
-network. All compute in float64.
+GradBench's twelve and seven more: forces of the embedded-atom model, a chaotic system by the Runge-Kutta
+method, a Kalman filter, a Gaussian process, a hidden Markov model, k-means, a small recurrent network. All
+compute in float64.
 
-    inputs.py      what each is given: NumPy arrays, drawn with a seed
+    inputs.py      seeded random inputs, as NumPy arrays
     formulas.py    the mathematics, for any library with NumPy's names
-    library.py     what formulas ask a library for besides: loops, and what each has under another name
-    own.py, xla.py, pytorch.py, hips.py
-                   PROGRAMS: name -> make(inputs) -> function without arguments that returns the derivatives
+    library.py     what formulas use beyond NumPy's names: loops, and functions that libraries name
+    differently own.py, xla.py, pytorch.py, hips.py
+                   program(name, variant, inputs) -> function without arguments that returns the derivatives
 
-`python -m bench.studies programs` times them. Of `particle` and `saddle` it is one gradient of the outer
-descent, not the whole search; of `ba` the entries of the Jacobian, without their places, which are known.
+`python -m bench.studies programs` times them. `particle` and `saddle` stand for one gradient of the outer
+descent instead of the whole search, `ba` for the values of the sparse Jacobian without their indices.
 """
 
 NAMES = (

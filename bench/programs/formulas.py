@@ -1,8 +1,8 @@
-"""The mathematics of the programs, for any library with NumPy's names: the first argument, a Library.
+"""The mathematics of the programs, for any library with NumPy's names: the first argument L, a Library.
 
-Nothing is written in place, as JAX and autograd have it. Where this compiler has the same evaluation of
-GradBench in plain NumPy (bench/gradbench), that file says what it is about; arguments are those of inputs.py.
-A loop is `L.scan` over a body with its own name, which PyTorch then compiles by itself.
+Nothing is written in place, as JAX and autograd require. bench/gradbench explains GradBench's evaluations,
+which are in plain NumPy there; arguments are those of inputs.py. A loop is `L.scan` over a named body, which
+PyTorch compiles on its own.
 """
 
 import math
@@ -25,7 +25,7 @@ def llsq(L, x, t, sign):
 
 
 def det(L, a, ones, columns, signs):
-    """columns, signs: of each row, the last first."""
+    """columns, signs: for each row, from the last to the first."""
     value = ones
     for row, places, sign in zip(reversed(range(len(a))), columns, signs):
         value = L.np.sum(sign * a[row][places] * value.reshape(places.shape), axis=1)
@@ -48,7 +48,7 @@ def ode_step(L, y, _, x, one, h):
 
 
 def kmeans(L, centroids, points):
-    """|p - c|**2 = |p|**2 + |c|**2 - 2 p c: one product of matrices."""
+    """By |p - c|**2 = |p|**2 + |c|**2 - 2 p c, with one matrix product."""
     nearest = L.smallest(L.np.sum(centroids**2, axis=1) - 2.0 * points @ centroids.T, 1)
     return L.np.sum(points**2) + L.np.sum(nearest)
 
@@ -94,7 +94,7 @@ def gmm(L, alpha, mu, q, l, x, gamma, m):
 
 
 def ba(L, camera, point, weight, feature):
-    """Rows of cameras, points, weights and features, one an observation -> (P, 2)."""
+    """Camera, point, weight and feature of each observation -> errors (P, 2)."""
     axis, moved = camera[:, :3], point - camera[:, 3:6]
     squared = L.np.sum(axis * axis, axis=1, keepdims=True)
     turns = squared > 0
@@ -114,7 +114,7 @@ def ba_weights(L, weight):
 
 
 def ht(L, theta, points, places, base_relatives, inverse_absolutes, positions, weights, fixed, parents):
-    """fixed: constants; parents: of each bone, -1 where there is none."""
+    """fixed: constants; parents: the parent of each bone, or -1."""
     column, last = fixed["column"], fixed["last"]
     local = L.np.concatenate([L.np.concatenate([bend(L, theta, fixed), column], 2), last], 1)
     relatives = base_relatives @ local
@@ -129,7 +129,7 @@ def ht(L, theta, points, places, base_relatives, inverse_absolutes, positions, w
 
 
 def bend(L, theta, fixed):
-    """The rotations of the bones: around x first, then around z."""
+    """The rotations of the bones: around x, then around z."""
     zero, one = fixed["zero"], fixed["one"]
     angles = L.np.concatenate([theta[6:], zero[:1]])
     x, z = angles[fixed["x"]], angles[fixed["z"]]
@@ -151,7 +151,7 @@ def turned_by(L, axis, fixed):
 
 
 def saddle(L, x, start, etas):
-    """The value at the end of an ascent in y by steps of these sizes."""
+    """The value at the end of an ascent in y with these step sizes."""
     return saddle_value(L, L.scan(ascent_step, start, etas, x), x)
 
 
@@ -164,10 +164,10 @@ def ascent_step(L, y, eta, x):
 
 
 def particle(L, w, start, dt):
-    """The square of the distance between the origin and where the particle lands."""
+    """The squared distance of the landing point from the origin."""
     x, v = L.while_loop(above_ground, flight_step, start, w, dt)
     x = x + dt * v
-    return (x[0] - x[1] / v[1] * v[0]) ** 2  # on the line of the last step
+    return (x[0] - x[1] / v[1] * v[0]) ** 2  # along the last step's velocity
 
 
 def above_ground(L, state, w, dt):
@@ -181,7 +181,7 @@ def flight_step(L, state, w, dt):
 
 
 def potential(L, x, w):
-    """Of two charges, at (10, 10 - w) and (10, 0)."""
+    """The potential of two charges, at (10, 10 - w) and (10, 0)."""
     across = (x[0] - 10.0) ** 2
     return 1.0 / L.np.sqrt(across + (x[1] - 10.0 + w[0]) ** 2) + 1.0 / L.np.sqrt(across + x[1] ** 2)
 
@@ -190,8 +190,8 @@ def potential(L, x, w):
 
 
 def eam(L, positions, eye):
-    """Energy of atoms (n, 3) in the embedded-atom model: a pair potential, and what each pays for the density
-    of the others around it. Daw and Baskes 1984, with exponentials for densities."""
+    """Energy of atoms (n, 3) in the embedded-atom model (Daw and Baskes 1984): a pair potential, and for each
+    atom a function of the density of the others, which are exponentials here."""
     offset = positions[:, None, :] - positions[None, :, :]
     distance = L.np.sqrt(L.np.sum(offset * offset, axis=2) + eye)
     others = 1.0 - eye
@@ -201,7 +201,7 @@ def eam(L, positions, eye):
 
 
 def rk4(L, x, force, target, steps):
-    """Lorenz 1996: n variables on a ring, moved on in steps of 0.01, and how far they end from a target."""
+    """Lorenz 1996: n variables on a ring, integrated with steps of 0.01, and their distance from a target."""
     end = L.scan(rk4_step, x, None, force, length=steps)
     return L.np.sum((end - target) ** 2)
 
@@ -220,8 +220,8 @@ def rk4_step(L, x, _, force):
 
 
 def kalman(L, transition, observation, noise, seen, eye4, eye2, start):
-    """Negative log likelihood of observations (T, 2), of a state of four numbers. start: mean, its
-    covariance, and a zero."""
+    """Negative log likelihood of observations (T, 2) of a four-dimensional state. start: mean, covariance,
+    and the value so far, 0."""
     q, r = L.np.exp(noise)
     others = transition, observation, q * eye4, r * eye2
     return L.scan(kalman_step, start, seen, *others)[2]
@@ -243,7 +243,7 @@ def kalman_step(L, carry, y, transition, observation, q, r):
 
 
 def gaussian_process(L, lengths, others, x, y, eye):
-    """Negative log marginal likelihood, but for a constant, with a squared exponential kernel."""
+    """Negative log marginal likelihood up to a constant, with a squared exponential kernel."""
     scaled = x / L.np.exp(lengths)
     squares = L.np.sum(scaled * scaled, axis=1)
     distances = squares[:, None] + squares[None, :] - 2.0 * scaled @ scaled.T
@@ -254,7 +254,7 @@ def gaussian_process(L, lengths, others, x, y, eye):
 
 
 def hidden_markov(L, transitions, emissions, sequence):
-    """Negative log likelihood of a sequence, by the forward algorithm on logarithms."""
+    """Negative log likelihood of a sequence, by the forward algorithm in log space."""
     moves = transitions - L.logsumexp(transitions, 1)[:, None]
     shows = (emissions - L.logsumexp(emissions, 1)[:, None]).T[sequence]  # (T, states)
     last = L.scan(markov_step, shows[0], shows[1:], moves)
@@ -266,7 +266,7 @@ def markov_step(L, before, shown, moves):
 
 
 def k_means(L, centres, points):
-    """The mean squared distance to the nearest centre, as the definition has it."""
+    """The mean squared distance to the nearest centre, computed as defined."""
     squared = L.np.sum((points[:, None, :] - centres[None, :, :]) ** 2, axis=2)
     return L.np.mean(L.smallest(squared, 1))
 
@@ -282,7 +282,7 @@ def rnn_step(L, hidden, driven, weight):
     return L.np.tanh(driven + hidden @ weight)
 
 
-# Name -> the formula, and how many arguments it is differentiated by, the first ones
+# Name -> (formula, the number of its first arguments that it is differentiated by)
 GRADIENTS = {
     "hello": (hello, 1),
     "lse": (lse, 1),

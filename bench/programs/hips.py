@@ -1,4 +1,4 @@
-"""The programs in HIPS autograd: NumPy, taped anew at every call; loops are Python's."""
+"""The programs in HIPS autograd, which records NumPy anew at every call; loops are Python's."""
 
 from functools import partial
 
@@ -54,7 +54,7 @@ def ba(camera, point, weight, feature):
 
 
 def ht(theta, *others):
-    """Column by column, in forward mode: 26 of them instead of 300 rows."""
+    """In forward mode, as there are 26 columns and 300 rows."""
     pushforward = autograd.make_jvp(lambda theta: formulas.ht(AUTOGRAD, theta, *others))(theta)
     return np.stack([pushforward(unit)[1] for unit in np.eye(len(theta))], axis=-1)
 

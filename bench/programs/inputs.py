@@ -8,12 +8,12 @@ from bench.gradbench.det import columns_left
 
 
 def inputs(name, tiny=False):
-    """A tuple of arrays, floats and ints. The same for every contender: drawn with a seed."""
+    """A tuple of arrays, floats and ints, seeded, so that every contender gets the same."""
     return globals()[name.replace("-", "_")](np.random.default_rng(7), tiny)
 
 
 def arguments(name, inputs_):
-    """The arguments of the formula of this name: its inputs, and constants derived from them."""
+    """The arguments of a formula: its inputs, and constants derived from them."""
     return MORE.get(name, lambda *inputs_: inputs_)(*inputs_)
 
 
@@ -36,7 +36,7 @@ def det(rng, tiny):
 
 
 def ode(rng, tiny):
-    """No longer: of a chain of 400 equations the last has not moved after 100 steps."""
+    """100 equations, as the last of 400 would not have moved after 100 steps."""
     n, steps = (6, 3) if tiny else (100, 100)
     return 0.5 + rng.random(n), steps
 
@@ -60,7 +60,7 @@ def gmm(rng, tiny):
 
 
 def ba(rng, tiny):
-    """One row an observation: its camera, its point, its weight, what was seen."""
+    """Camera, point, weight and feature of each observation."""
     cameras, points, seen = (3, 5, 11) if tiny else (49, 7776, 31_843)
     number = np.arange(seen)
     camera = rng.normal(size=(cameras, 11))
@@ -74,7 +74,7 @@ def ba(rng, tiny):
 
 
 def ht(rng, tiny):
-    """A hand of 22 bones: theta, points, which vertex each is, the model without its parents, and these."""
+    """A hand of 22 bones: theta, points, the vertex of each, the model, and the parents of its bones."""
     bones, vertices, points = 22, *((9, 4) if tiny else (544, 100))
     parents = (-1, *(int(rng.integers(0, i)) for i in range(1, bones)))
     return (
@@ -90,13 +90,13 @@ def ht(rng, tiny):
 
 
 def saddle(rng, tiny):
-    """Where the outer descent is, where the ascent begins, and the sizes of its steps."""
+    """The point of the outer descent, the start of the ascent, and its step sizes."""
     steps = np.full(5 if tiny else 200, 0.01)
     return np.array([0.8, 0.9]), np.array([1.0, 1.0]), steps
 
 
 def particle(rng, tiny):
-    """The control, and how long a step takes: 353 steps of 0.1 at 0.5."""
+    """The control and the time step. At 0.5 and 0.1 the flight has 353 steps."""
     return np.array([0.5]), 2.0 if tiny else 0.1
 
 
@@ -112,21 +112,21 @@ def rk4(rng, tiny):
 
 
 def kalman(rng, tiny):
-    """Transition, observation, logarithms of noise, what was observed."""
+    """Transition and observation matrices, log noise, observations."""
     steps = 5 if tiny else 200
     transition = 0.9 * np.linalg.qr(rng.normal(size=(4, 4)))[0]
     return transition, rng.normal(size=(2, 4)), np.array([-1.0, -0.5]), rng.normal(size=(steps, 2))
 
 
 def gaussian_process(rng, tiny):
-    """Logarithms of three lengths, of amplitude and noise; places and values."""
+    """Log length scales, log amplitude and noise, points, values."""
     n = 8 if tiny else 300
     x = rng.normal(size=(n, 3))
     return 0.1 * rng.normal(size=3), np.array([0.2, -1.0]), x, np.sin(x.sum(1)) + 0.1 * rng.normal(size=n)
 
 
 def hidden_markov(rng, tiny):
-    """Logits of transitions and of what is emitted, and a sequence."""
+    """Logits of transitions and emissions, and a sequence."""
     states, symbols, length = (3, 4, 6) if tiny else (16, 20, 500)
     return (
         rng.normal(size=(states, states)),
@@ -141,7 +141,7 @@ def k_means(rng, tiny):
 
 
 def rnn(rng, tiny):
-    """Weights of input, state and output, their biases; a batch of sequences, and what is to come out."""
+    """Weights and biases of input, state and output; a batch of sequences, and targets."""
     steps, batch, inp, hidden, out = (4, 3, 2, 5, 2) if tiny else (50, 16, 8, 32, 4)
     shapes = (inp, hidden), (hidden, hidden), (hidden,), (hidden, out), (out,)
     weights = tuple(0.3 * rng.normal(size=shape) for shape in shapes)
@@ -149,7 +149,7 @@ def rnn(rng, tiny):
 
 
 def flat(result):
-    """All numbers of a result, nested, of NumPy, JAX or PyTorch, one after the other."""
+    """All numbers of a nested result of NumPy, JAX or PyTorch, as one array."""
     if isinstance(result, (tuple, list)):
         return np.concatenate([flat(part) for part in result])
     return np.asarray(result, float).ravel()
@@ -170,7 +170,7 @@ def _det(a):
 
 
 def _ht(*inputs_):
-    """Besides: where the angles of a bone are, among 20 and a zero behind them, and matrices of constants."""
+    """Adds the index of each bone's angles, among 20 angles and a zero after them, and constant matrices."""
     *others, parents = inputs_
     bones = len(parents)
     x, z = np.full(bones, 20), np.full(bones, 20)

@@ -1,4 +1,4 @@
-"""What formulas ask of a library besides NumPy's names."""
+"""What formulas use of a library beyond NumPy's names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Library:
-    """A library as the formulas see it.
+    """A library's functions, as the formulas call them.
 
     np           its module with NumPy's names
-    scan         scan(body, carry, xs, *others, length=n) -> the last carry, where the next one is
-                 body(library, carry, x, *others)
+    scan         scan(body, carry, xs, *others, length=n) -> the last carry; a step is
+                 body(library, carry, x, *others) -> carry
     logsumexp    (x, axis)
-    powers       (t, m): the powers 0 to m - 1 of each element, a row each
-    smallest     (x, axis): the least along an axis
-    cross        (a, b): products of vectors of three, row by row
+    powers       (t, m) -> (len(t), m): powers 0 to m - 1 of each element
+    smallest     (x, axis): the minimum along an axis
+    cross        (a, b): cross products, row by row
     triangular   (q, l): lower triangular matrices with exp(q) on the diagonal and l below it
-    whiten       (lower, y): what solves lower z = y
-    while_loop   while_loop(cond, body, carry, *others) -> the last carry; as scan, and cond(library, ...)
-    slope        slope(f)(x, *others): the gradient of f(library, x, *others) in x
+    whiten       (lower, y): the solution z of lower z = y
+    while_loop   while_loop(cond, body, carry, *others) -> the last carry; cond and body are called as in scan
+    slope        slope(f)(x, *others): the gradient of f(library, x, *others) with respect to x
     """
 
     np: Any
@@ -37,7 +37,7 @@ class Library:
 
 
 def python_loop(library, body, carry, xs, *others, length=None):
-    """scan as a loop in Python, for libraries that have no other."""
+    """scan as a Python loop, for libraries without one."""
     for k in range(len(_first(xs)) if length is None else length):
         carry = body(library, carry, _at(xs, k), *others)
     return carry
@@ -54,7 +54,7 @@ def _at(xs, k):
 
 
 def powers(np, t, m):
-    """One product after the other, on whole arrays: faster in NumPy than np.vander."""
+    """By repeated multiplication of whole arrays, which is faster in NumPy than np.vander."""
     columns = [np.ones(len(t))]
     for _ in range(m - 1):
         columns.append(columns[-1] * t)
@@ -68,8 +68,9 @@ def python_while(library, cond, body, carry, *others):
 
 
 def places(l, D):
-    """Of l (K, D (D - 1) / 2), column after column: where each entry of a triangle is, if l has a zero behind
-    it."""
+    """(D, D): for each matrix entry its index in l (K, D (D - 1) / 2), which has the strictly lower triangle
+    column by column. Other entries have the index after the last, for a zero appended to l.
+    """
     table = np.full((D, D), l.shape[1])
     columns, rows = np.triu_indices(D, 1)
     table[rows, columns] = np.arange(l.shape[1])

@@ -1,4 +1,4 @@
-"""The programs with this compiler: plain NumPy, GradBench's as bench/gradbench has them."""
+"""The programs with this compiler: plain NumPy; GradBench's are those of bench/gradbench."""
 
 from functools import partial
 
@@ -31,36 +31,34 @@ NUMPY = Library(
 )
 
 
-def called(function, *inputs):
-    return lambda: function(*inputs)
-
-
 def of_gradbench(function, argnums=0):
-    return lambda *inputs: called(ad.grad(function, argnums, pure=True), *inputs)
+    return lambda *inputs: partial(ad.grad(function, argnums, pure=True), *inputs)
 
 
 def make_ba(camera, point, weight, feature):
     rows = np.arange(len(weight))
-    return called(ad.compile(ba.blocks, pure=True), camera, point, weight, np.stack([rows, rows], 1), feature)
+    return partial(
+        ad.compile(ba.blocks, pure=True), camera, point, weight, np.stack([rows, rows], 1), feature
+    )
 
 
 def make_ht(theta, points, places, base_relatives, inverse_absolutes, positions, weights, parents):
     model = parents, base_relatives, inverse_absolutes, positions, weights, False
     us = np.zeros((0, 2))
-    return called(ad.compile(ht.jacobian, pure=True), theta, us, points, places, model)
+    return partial(ad.compile(ht.jacobian, pure=True), theta, us, points, places, model)
 
 
 def make_saddle(x, start, etas):
-    """On lists of numbers, of which programs are Python's own arithmetic."""
+    """On lists of numbers, which compile to scalar code."""
     maximum = partial(saddle.maximum, descent.reverse(saddle.f))
     gradient = descent.reverse(maximum)
-    return called(gradient, x.tolist(), start.tolist(), etas)
+    return partial(gradient, x.tolist(), start.tolist(), etas)
 
 
 def make_particle(w, dt):
     force = descent.reverse(particle.potential)
 
-    def missed_by(w):
+    def squared_miss(w):
         def above_ground(state):
             x, v = state
             return x[1] + dt * v[1] > 0.0
@@ -73,8 +71,8 @@ def make_particle(w, dt):
         x = particle.moved(x, v, dt)
         return particle.moved(x, v, -x[1] / v[1])[0] ** 2
 
-    gradient = descent.forward(missed_by)
-    return called(gradient, w.tolist())
+    gradient = descent.forward(squared_miss)
+    return partial(gradient, w.tolist())
 
 
 PROGRAMS = {
@@ -82,7 +80,7 @@ PROGRAMS = {
     "lse": of_gradbench(lse.log_sum_exp),
     "det": of_gradbench(det.determinant),
     "ode": of_gradbench(ode.last_component),
-    "kmeans": lambda points, centroids: called(ad.compile(kmeans.direction, pure=True), points, centroids),
+    "kmeans": lambda points, centroids: partial(ad.compile(kmeans.direction, pure=True), points, centroids),
     "lstm": of_gradbench(lstm.loss, (0, 1)),
     "gmm": of_gradbench(gmm.log_posterior, (0, 1, 2, 3)),
     "ba": make_ba,
@@ -97,4 +95,4 @@ def program(name, variant, inputs):
     if name in PROGRAMS:
         return PROGRAMS[name](*inputs)
     gradient = formulas.gradient_of(name, partial(ad.grad, pure=True), NUMPY)
-    return called(gradient, *arguments(name, inputs))
+    return partial(gradient, *arguments(name, inputs))

@@ -1,7 +1,7 @@
 """The programs in PyTorch, eager and through torch.compile.
 
-Loops are Python's. Compiled, a program without loops is one compiled function, and of one with loops it is
-the step: a compiled program of all steps takes minutes to make.
+Loops are Python's. torch.compile is applied to a whole program if it has no loops, and else to the step, as
+compiling all steps together takes minutes.
 """
 
 from functools import partial
@@ -58,7 +58,7 @@ STEPS = {}
 
 
 def compiled(body):
-    """The same body, compiled once."""
+    """The body, compiled on first use."""
     if body not in STEPS:
         step = torch.compile(lambda *inputs: body(COMPILED, *inputs))
         STEPS[body] = lambda library, *inputs: step(*inputs)
@@ -107,5 +107,5 @@ def program(name, variant, inputs):
 
 
 def _tensor(x):
-    """Arrays and floats as tensors; whole numbers as they are."""
+    """Convert arrays and floats to tensors; ints are left alone."""
     return torch.as_tensor(x) if isinstance(x, (np.ndarray, float)) else x

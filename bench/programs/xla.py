@@ -31,7 +31,7 @@ def triangular(q, l):
 
 
 def powers(t, m):
-    """One product after the other, which takes a quarter of the time of jnp.vander here."""
+    """By repeated multiplication, which takes a quarter of the time of jnp.vander here."""
     return lax.scan(lambda power, _: (power * t, power), jnp.ones_like(t), None, m)[1].T
 
 
@@ -64,7 +64,7 @@ def ba(camera, point, weight, feature):
     return jnp.stack(rows, axis=1), jax.grad(partial(formulas.ba_weights, JAX))(weight)
 
 
-# Where it is no gradient in the first arguments; forward mode where a while_loop asks for it
+# Programs that are not gradients in the first arguments, or need forward mode for a while_loop
 OTHERS = {
     "kmeans": direction,
     "ba": ba,
@@ -74,7 +74,7 @@ OTHERS = {
 
 
 def program(name, variant, inputs):
-    """A function without arguments that returns the derivatives, when they are there."""
+    """A function without arguments that returns the derivatives, once they are computed."""
     inputs = arguments(name, inputs)
     f = OTHERS.get(name) or formulas.gradient_of(name, jax.grad, JAX)
     static = [

@@ -5,12 +5,12 @@
     python -m bench.studies --quick            small sizes, in seconds: does everything still run?
 
     study.py      Study, and its Result: tables, plots, notes
-    measure.py    times in turns, bytes, numbers of arrays
+    measure.py    interleaved times, bytes, numbers of arrays
     markdown.py   the report as Markdown
     page.py       the same as one HTML page, with plots
 
-A study is a module here with a STUDY in it. Modules are imported when they are asked for, so that one which
-cannot be imported takes no other with it.
+A study is a module with a STUDY. Modules are imported on demand, so that one that cannot be imported does not
+affect the others.
 """
 
 import importlib
@@ -33,13 +33,13 @@ STUDIES = {
 
 
 def load(name):
-    """The Study of this name. Raises UserError with the names there are."""
+    """The Study of this name. Raises UserError for an unknown one."""
     find([name])
     return importlib.import_module(f"bench.studies.{STUDIES[name]}").STUDY
 
 
 def find(names):
-    """These studies' names in the order given, all of them where there are none. Raises UserError."""
+    """The names, checked, or those of all studies if there are none. Raises UserError for an unknown one."""
     for name in names:
         if name not in STUDIES:
             raise UserError(f"no study {name!r}, expected some of {', '.join(STUDIES)}")

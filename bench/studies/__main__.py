@@ -4,7 +4,7 @@ python -m bench.studies                        all of them
 python -m bench.studies roots eam              some of them
 python -m bench.studies --quick                small sizes, to see that everything still runs
 python -m bench.studies --out FOLDER           where studies.md, .json and .html go (bench/results)
-python -m bench.studies --from studies.json    the reports of an earlier run once more
+python -m bench.studies --from studies.json    the reports of an earlier run again
 """
 
 import json
@@ -22,6 +22,7 @@ from bench.studies.page import page
 from bench.studies.study import Report, from_json, to_json
 from gpt2.errors import UserError
 from gpt2.hints import install
+from gpt2.parallel.cores import cores
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,7 +64,7 @@ def parse(argv):
         help="where studies.md, studies.json and studies.html are written (default bench/results)",
     )
     p.add_argument("--quick", action="store_true", help="small sizes, seconds a study: a test, no result")
-    program.number(p, "--threads", machine.available_cores(), "the most threads that are used")
+    program.number(p, "--threads", cores(), "the most threads that are used")
     p.add_argument(
         "--seconds",
         metavar="S",
@@ -93,7 +94,7 @@ def parse(argv):
 
 
 def run(name, options, report):
-    """Add one study to the report, run in a process of its own: none finds threads or memory of another."""
+    """Run one study in a new process, free of others' threads and memory, and add it to the report."""
     program.note(f"{name} ...")
     chosen = {key: getattr(options, key) for key in ("quick", "threads", "seconds")}
     done = subprocess.run(
@@ -126,7 +127,7 @@ def report_json(report):
 
 
 def read(path, names=()):
-    """The Report that was written to this file; of these studies, where some are named."""
+    """The Report in this JSON file, restricted to the named studies if there are any."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         results = {
@@ -142,7 +143,7 @@ def read(path, names=()):
 
 
 def files(report):
-    """Name -> text of everything that is written; the page is left out without the packages that make it."""
+    """File name -> function that makes its text. The HTML page is left out if its packages are missing."""
     contents = {
         "studies.md": lambda: markdown(report),
         "studies.json": lambda: json.dumps(report_json(report), indent=1) + "\n",

@@ -1,20 +1,20 @@
-"""Counting arrays: every request for the elements of one, through NumPy's own hook for allocators (NEP 49).
+"""Count NumPy's array allocations through its allocator hook (NEP 49).
 
     arrays, nbytes = counted(f)
 
-tracemalloc counts bytes, not allocations. NumPy lets C code put its own
-functions in the place of malloc, calloc and realloc; here they are Python functions that count and pass on to
-NumPy's. Freeing stays NumPy's own, so arrays that outlive the count need nothing of this module any more.
+tracemalloc counts bytes, not allocations. NumPy lets C code replace its malloc, calloc and realloc; here
+Python functions count and call NumPy's. Its free is kept, so arrays that outlive the count do not depend on
+this module.
 
-What is counted is the calling thread alone: NumPy keeps the hook in a context variable. Views have no
-elements of their own. The Python numbers that NumPy wraps for a moment (`x + 1`) are not counted.
+Only the calling thread is counted, as NumPy keeps the hook in a context variable. Views allocate no elements.
+Python numbers that NumPy wraps temporarily (`x + 1`) are not counted.
 """
 
 import ctypes
 import sys
 from contextlib import contextmanager
 
-# PYFUNCTYPE and not CFUNCTYPE: NumPy calls these with the interpreter lock held and its own rely on that.
+# PYFUNCTYPE, not CFUNCTYPE: NumPy calls these with the interpreter lock held, and its own functions need it.
 _MALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _CALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
 _REALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -38,7 +38,7 @@ class _Handler(ctypes.Structure):
 
 
 class _Counter:
-    """The hook. One per process, never freed: arrays allocated under it name it as their owner."""
+    """The hook. One per process and never freed, as arrays allocated under it refer to it."""
 
     def __init__(self):
         self.arrays = self.nbytes = 0
@@ -103,10 +103,7 @@ _counter: _Counter | None = None
 
 
 def counted(f):
-    """(arrays, bytes) that NumPy allocates during f(); (None, None) if the hook is out of reach.
-
-    An interpreter other than CPython has no such hook.
-    """
+    """(arrays, bytes) that NumPy allocates during f(); (None, None) without CPython, which has the hook."""
     global _counter
     if sys.implementation.name != "cpython":
         f()

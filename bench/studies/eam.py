@@ -1,4 +1,6 @@
-"""Study: an energy of many coordinates through one number, as in the embedded-atom model."""
+"""Study: gradient of an energy of many coordinates through one sum, as in the embedded-atom model."""
+
+from functools import partial
 
 import numpy as np
 
@@ -7,7 +9,7 @@ from bench.studies.study import SECONDS, Result, Series, Study
 from gpt2 import autodiff as ad
 
 SIZES = (100, 1000)
-TOLERANCE = 1e-12  # of a gradient, relative to its largest: rounding of sums of a thousand numbers
+TOLERANCE = 1e-12  # relative to a gradient's largest entry: rounding of sums of a thousand numbers
 
 
 # ---- The function and its gradients ------------------------------------------------------------------------
@@ -36,7 +38,7 @@ def manual(x):
 
 
 class Preallocated:
-    """The manual gradient in storage of its own."""
+    """The manual gradient in preallocated storage."""
 
     def __init__(self, n):
         self.storage = np.empty(n)
@@ -68,7 +70,7 @@ def energy_with_rule(x):
 
 
 class Shadow:
-    """Enzyme's convention: the gradient is added into a buffer, which is set to zero before."""
+    """The derived gradient in Enzyme's convention: added into a buffer that is zeroed before."""
 
     def __init__(self, n):
         self.dx = np.zeros(n)
@@ -80,7 +82,7 @@ class Shadow:
 
 
 class Into:
-    """The derived gradient, written into a buffer of the caller's."""
+    """The derived gradient, written into a preallocated buffer."""
 
     def __init__(self, n):
         self.dx, self.gradient = np.zeros(n), ad.grad(energy)
@@ -101,7 +103,7 @@ def run(options):
         times = interleave(functions, options.seconds / len(sizes) / 2)
         for title, sample in times.items():
             shown.setdefault(title, []).append(sample)
-        tell(result, n, functions, times)
+        report(result, n, functions, times)
     bars = [
         Series(f"{n} coordinates", range(len(shown)), [samples[k] for samples in shown.values()])
         for k, n in enumerate(sizes)
@@ -111,7 +113,7 @@ def run(options):
 
 
 def gradients(n):
-    """Title -> gradient(x), of this project."""
+    """Title -> gradient(x), by hand and derived."""
     return {
         "gradient by hand": manual,
         "by hand, preallocated": Preallocated(n),
@@ -123,10 +125,10 @@ def gradients(n):
 
 
 def contenders(result, n):
-    """Title -> function without arguments: the energy itself, then gradients, all checked."""
+    """Title -> function without arguments: the energy, and gradients, which are checked."""
     x = np.random.default_rng(n).random(n)
-    functions = {"function": lambda: energy(x), "function, compiled": _of(ad.compile(energy), x)}
-    functions |= {title: _of(gradient, x) for title, gradient in gradients(n).items()}
+    functions = {"function": partial(energy, x), "function, compiled": partial(ad.compile(energy), x)}
+    functions |= {title: partial(gradient, x) for title, gradient in gradients(n).items()}
     functions |= peers(result, x)
     expected = manual(x)
     for title, f in functions.items():
@@ -144,7 +146,7 @@ def peers(result, x):
         def autograd_energy(x):
             return embedding(anp.sum(anp.exp(-3.0 * (x + 1.0))))
 
-        gradients_of_peers["HIPS autograd"] = _of(autograd.grad(autograd_energy), x)
+        gradients_of_peers["HIPS autograd"] = partial(autograd.grad(autograd_energy), x)
     if (jax := result.peer("jax")) is not None:
         jax.config.update("jax_enable_x64", True)
         theirs = jax.numpy.asarray(x)
@@ -162,18 +164,13 @@ def peers(result, x):
     return gradients_of_peers
 
 
-def _of(f, x):
-    return lambda: f(x)
-
-
-def tell(result, n, functions, times):
+def report(result, n, functions, times):
     table = result.table(
         f"{n} coordinates",
         "what | time [s] | by gradient by hand [x] | arrays | their bytes [B] | peak [B]",
-        note="Arrays: requests to NumPy for the elements of one. Peak: Python's and NumPy's "
-        "bytes beyond those before the call; memory that a compiled program holds "
-        "from call to call is not seen, nor is that of freed results. What PyTorch and "
-        "JAX allocate themselves is in neither.",
+        note="Arrays: allocations of NumPy for elements of arrays. Peak: bytes of Python and NumPy "
+        "beyond those before the call. Neither counts memory that a compiled program holds "
+        "between calls, recycled results, or what PyTorch and JAX allocate themselves.",
     )
     for title, f in functions.items():
         used = memory(f)
@@ -200,7 +197,7 @@ def tell(result, n, functions, times):
 STUDY = Study(
     "eam",
     "A function of many coordinates that goes through a single number: does the derived gradient keep up "
-    "with one by hand, with one by hand in preallocated storage, and does a rule of one's own still help?",
+    "with one by hand, with one by hand in preallocated storage, and does a custom rule still help?",
     "E = rho^2 + rho^3 + rho^4 / 4 with rho the sum of exp(-3 (x + 1)) over 100 and over 1000 coordinates, "
     "in float64. Gradients are compared first, to 1e-12; then all take turns. Arrays and bytes are counted "
     "in separate calls.",

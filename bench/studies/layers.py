@@ -1,4 +1,4 @@
-"""Study: every layer and the whole model; forward, backward by hand, backward derived."""
+"""Study: manual and derived backward of every layer and of the whole model."""
 
 import inspect
 
@@ -8,7 +8,7 @@ from bench.harness.cases import cases
 from bench.harness.engine import LayerRun, check_results, output_gradient
 from bench.harness.ratios import geometric_mean, plural
 from bench.harness.sizes import SIZES, Size, batches
-from bench.studies.measure import interleave, memory, peak_and_kept, threads
+from bench.studies.measure import interleave, memory, peak_bytes, threads
 from bench.studies.study import Listing, Result, Series, Study
 from gpt2 import backward
 from gpt2.commands.explain.sources import derived_source
@@ -16,11 +16,11 @@ from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import Case
 from gpt2.model import GPT2, GPT2Config
 
-BATCHES = ((1, 64), (4, 64), (4, 256))  # B, T; the second is the one that tables and memory show
+BATCHES = ((1, 64), (4, 64), (4, 256))  # B, T; the second is that of the tables
 MODELS = ("4x128-B12T64", "124M-B4T64")
 NAMES = ("encoder", "layernorm", "matmul-naive", "matmul-fc", "attention", "gelu", "residual", "crossentropy")
-# Parts of the study's time that are for measuring layers and models. The rest goes into drawing inputs, into
-# compiling, and into the least number of rounds where a single call takes a second.
+# Shares of the study's time for timing layers and models. The rest goes into random inputs, compiling, and
+# the minimum number of rounds for calls that take a second.
 SHARE_OF_LAYERS, SHARE_OF_MODELS = 0.2, 0.15
 
 
@@ -53,7 +53,7 @@ def run(options):
 
 
 def naive_forward(inp, weight, bias):
-    """The layer matmul without BLAS: every product (N, OC, C) written down, then summed. inp (N, C)."""
+    """matmul without BLAS: all products, (N, OC, C), are stored and then summed. inp (N, C)."""
     return np.sum(inp[:, None, :] * weight, axis=-1) + bias, (inp, weight)
 
 
@@ -72,7 +72,7 @@ def plain(case):
 
 
 def study_cases(batch, quick):
-    """Name -> Case: layers of GPT-2 124M, and a naive matmul of 64 channels: N x OC x C products are held."""
+    """Name -> Case: layers of GPT-2 124M, and a naive matmul of 64 channels, as it stores all products."""
     B, T = batch
     rows = cases(B, T, C=48, NH=3, V=97) if quick else cases(B, T)
     rows["matmul-naive"] = Case("matmul-naive", "matmul_naive", ((B * T, 64), (64, 64), (64,)))
@@ -80,19 +80,16 @@ def study_cases(batch, quick):
 
 
 def variants(layer):
-    """Name -> Layer: as written, compiled as written, and with its backward derived."""
+    """Name -> Layer: uncompiled, compiled with the manual backward, and with the derived one."""
     return {"written": layer, "manual": backward.compiled(layer), "derived": backward.auto(layer)}
 
 
 def layer_times(case, layer, seconds, written):
-    """(variant, part) -> Sample, for part forward, backward, and both. Gradients are compared first.
+    """(variant, part) -> Sample, for the parts forward, backward and both. Gradients are compared first.
 
-    written   with the layer as plain NumPy as well
+    written   whether to time the uncompiled layer too
     """
-    players = {name: LayerRun(case, variant) for name, variant in variants(layer).items()}
-    for player in players.values():
-        player.both()
-    compare(players)
+    players = layer_players(case, layer)
     if not written:
         del players["written"]
     return interleave(
@@ -101,14 +98,17 @@ def layer_times(case, layer, seconds, written):
     )
 
 
+def layer_players(case, layer):
+    """Variant -> LayerRun, after a first call, whose results and gradients must agree."""
+    players = {name: LayerRun(case, variant) for name, variant in variants(layer).items()}
+    for name, player in players.items():
+        player.both()
+        check_results(name, player.results(), players["written"].results())
+    return players
+
+
 def parts(player):
     return {"both": player.both, "forward": player.forward, "backward": player.backward}
-
-
-def compare(players):
-    """Raise AssertionError unless all players have the results and gradients of the layer as written."""
-    for name, player in players.items():
-        check_results(name, player.results(), players["written"].results())
 
 
 # ---- Tables of layers --------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def footprint(case, layer):
 
 
 def compile_only(layer, inputs, static, dout, saved):
-    """Make the programs that a call will need, and do not run them. What is written needs none."""
+    """Compile the programs of the layer without running them."""
     if layer.kind == "auto":
         entry, _ = layer.forward.__self__.entry(inputs, static)
         entry.forward  # noqa: B018  compiles on first access
@@ -190,7 +190,7 @@ def compile_only(layer, inputs, static, dout, saved):
 
 
 def bytes_beyond(arrays, held):
-    """Bytes of these arrays, a view as its base, each once, without those of `held`."""
+    """Bytes of the distinct buffers behind these arrays, without the buffers of `held`."""
     roots = {id(root): root for root in map(root_of, arrays) if isinstance(root, np.ndarray)}
     counted = {id(root_of(array)) for array in held}
     return sum(root.nbytes for key, root in roots.items() if key not in counted)
@@ -206,7 +206,7 @@ def root_of(array):
 
 
 def growth(result, times, sizes):
-    """Does the overhead of differentiation stay constant? (forward and backward) / forward over rows."""
+    """Time of forward and backward relative to the forward, over the number of rows."""
     rows = [B * T for B, T in sizes]
     table = result.table(
         "Derived gradient / forward over the number of rows, 1 thread",
@@ -245,7 +245,7 @@ def growth(result, times, sizes):
 
 
 def models(result, options, counts):
-    """Forward, and forward with backward in three ways, of GPT-2 at several sizes."""
+    """Time and memory of the loss, and of the loss with gradients in three ways, at several sizes."""
     sizes = [Size("2x24", GPT2Config(vocab_size=97, block_size=16, n_layer=2, n_head=3, n_embd=24), 2, 8)]
     sizes = sizes if options.quick else [SIZES[name] for name in MODELS]
     seconds = options.seconds * SHARE_OF_MODELS / len(sizes) / len(counts)
@@ -286,7 +286,7 @@ def models(result, options, counts):
 
 
 def model_players(size):
-    """Backward -> GPT2. All share one set of parameters and gradients, so that three large models fit."""
+    """Backward -> GPT2. The models share parameters and gradients, so that three large ones fit."""
     players = {spec: GPT2(size.config, spec, seed=None) for spec in ("manual", "auto", "whole")}
     first = GPT2(size.config, seed=0)
     for model in players.values():
@@ -303,12 +303,12 @@ def model_calls(players, size):
 
 
 def memory_of_step(model, size):
-    """Peak bytes of a step. The program of the whole is compiled before; tracing that would take minutes."""
+    """Peak bytes of a step. `whole` is compiled before, as it would take minutes under tracemalloc."""
     tokens, targets = next(batches(size))
     if model.program is not None:
         entry, _ = model.program.entry((*model.params.values(), tokens, targets), {})
         entry.joint  # noqa: B018  compiles on first access
-    return peak_and_kept(lambda: model.loss_and_grads(tokens, targets))[0]
+    return peak_bytes(lambda: model.loss_and_grads(tokens, targets))
 
 
 # ---- Sources and notes -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Study: layers of examples/llama.py, for which a backward is written by hand here, and derived."""
+"""Study: layers of examples/llama.py, with a manual backward, written here, and the derived one."""
 
 import inspect
 
@@ -20,7 +20,7 @@ def rmsnorm_forward(x, weight):
 
 
 def rmsnorm_backward(dout, saved):
-    """Of one row, with norm = x * rrms and dnorm = dout * weight:
+    """For each row, with norm = x * rrms and dnorm = dout * weight:
     dx = (dnorm - norm * mean(dnorm * norm)) * rrms.
     """
     x, weight = saved
@@ -36,7 +36,7 @@ def rotary_forward(x):
 
 
 def rotary_backward(dout, saved):
-    """A turn is undone by its transpose: the turn by the negative angle."""
+    """The transpose of a rotation is the rotation by the negative angle."""
     T, half = dout.shape[-2], dout.shape[-1] // 2
     angles = np.arange(T)[:, None] * THETA ** (-np.arange(half) / half)
     cos, sin = np.cos(angles).astype(dout.dtype), np.sin(angles).astype(dout.dtype)
@@ -107,11 +107,11 @@ def run(options):
 
 STUDY = Study(
     "llama",
-    "Of layers that the compiler was not made beside, does the derived backward keep up with one by hand? "
-    "examples/llama.py has no backward anywhere; here its RMSNorm, rotary positions and SwiGLU get one.",
-    "512 channels, 1376 hidden ones, 8 heads, in float32, as `python -m bench.llama` trains them. As in "
-    "`layers`, whose variants and turns these are: the backward by hand is compiled as it stands, the other "
-    "derived from the example's forward, gradients are compared first.",
+    "Does the derived backward keep up with one by hand in layers that the compiler was not developed with? "
+    "examples/llama.py has no backward; here its RMSNorm, rotary positions and SwiGLU get one by hand.",
+    "512 channels, 1376 hidden ones, 8 heads, in float32, as `python -m bench.llama` trains them. Variants "
+    "and turns are those of `layers`: both backwards are compiled, the derived one from the example's "
+    "forward, and gradients are compared first.",
     run,
     seconds=40,
 )

@@ -1,30 +1,29 @@
-"""Study: GPT-2's layers in C++, their backward by hand and derived by Enzyme, beside this project's two.
+"""Study: GPT-2's layers in C++ with manual and Enzyme-derived backwards, beside this project's two.
 
-The package enzyme-ad bundles clang, LLVM and Enzyme: it compiles and differentiates C++ source (gpt2.cpp)
-inside a jitted JAX function.
+The package enzyme-ad bundles clang, LLVM and Enzyme. It compiles and differentiates C++ (gpt2.cpp) inside of
+jitted JAX functions.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from bench.harness.engine import LayerRun, check_results
+from bench.harness.engine import check_results
 from bench.harness.ratios import geometric_mean
 from bench.harness.sizes import SIZES, Size, batches
-from bench.studies.layers import compare, model_players
+from bench.studies.layers import layer_players, model_players
 from bench.studies.measure import interleave, threads
 from bench.studies.study import Result, Series, Study
-from gpt2 import backward
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2Config
 
 SOURCE = Path(__file__).with_name("gpt2.cpp")
-LAYER_SHARE = 0.3  # of the study's time; most of the rest goes into compiling by Enzyme
-# llm.c's compiler flags for clang; -march=native becomes the oldest processor with the same vector units.
+LAYER_SHARE = 0.3  # of the study's time; most of the rest is Enzyme's compilation
+# llm.c's flags for clang, without -march=native, which `cpu_flags` replaces
 FLAGS = ("-O2", "-ffast-math")
 RESTRICTED = {"restrict": "__restrict__", "no restrict": ""}
 
@@ -33,17 +32,15 @@ def run(options):
     result = Result()
     enzyme = result.peer("enzyme_ad.jax")
     if enzyme is None:
-        result.note("Enzyme is not installed: there is nothing to compare with.")
+        result.note("Enzyme is not installed, so there is no comparison.")
         return result
     import jax
 
     jax.config.update("jax_platforms", "cpu")
     sizes = Sizes(B=2, T=8, C=24, OC=96, NH=3, V=97, max_t=8) if options.quick else SIZES_SHOWN
-    layers(result, sizes, options.seconds * LAYER_SHARE)
-    model(result, options)
-    if options.threads > 1:
-        layers_on_two(result, sizes, options.seconds * LAYER_SHARE)
-        model_on_two(result, options)
+    for split in [Whole(), Halves()][: options.threads]:
+        layers(result, sizes, options.seconds * LAYER_SHARE, split)
+        model(result, options, split)
     return result
 
 
@@ -52,7 +49,7 @@ SIZES_SHOWN = Sizes(B=4, T=64, C=768, OC=3072, NH=12, V=50257, max_t=64)
 
 
 def cpu_flags():
-    """The instruction set to compile for: LLVM's name of the level that this processor has."""
+    """Flags for this processor's x86-64 level."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     except OSError:
@@ -69,9 +66,10 @@ def cpu_flags():
 class Kernel:
     """One layer's calls into gpt2.cpp, as C++ source.
 
-    inputs, saved, out   number of floats, by name: arguments, values kept for the manual backward, the result
-    differentiable       the inputs that have a gradient
-    forward, backward    the bodies; gradients are named d + input, the output's gradient dout
+    inputs, saved, out   numbers of floats: of the arguments, of values kept for the manual backward, of the
+    result
+    differentiable       the inputs that have gradients
+    forward, backward    function bodies; gradients are named d + input, the output's gradient dout
     """
 
     inputs: dict
@@ -147,7 +145,7 @@ def kernels(s):
 
 
 def entry(name, outputs, inputs, body):
-    """A C++ template that enzyme-ad can call: it turns references to tensors into pointers."""
+    """A C++ template for enzyme-ad to call: takes pointers to its tensor arguments and runs the body."""
     arguments = [f"T_{x}& t_{x}" for x in outputs] + [f"const T_{x}& t_{x}" for x in inputs]
     types = ", ".join(f"typename T_{x}" for x in (*outputs, *inputs))
     pointers = [f"float *RESTRICT {x} = (float *)&t_{x};" for x in outputs]
@@ -166,7 +164,7 @@ class Compiled:
         return SOURCE.read_text(encoding="utf-8")
 
     def function(self, name, outputs, inputs, body):
-        """f(*arrays) -> list of arrays, to be called inside jax.jit."""
+        """f(*arrays) -> list of arrays, for use inside jax.jit."""
         import jax
         from enzyme_ad.jax import cpp_call
 
@@ -184,7 +182,7 @@ def zero(names):
 
 
 def by_hand(kernel, compiled):
-    """gradient(dout, *inputs) -> (out, *gradients), forward and backward both written by hand."""
+    """gradient(dout, *inputs) -> (out, *gradients), with the manual backward."""
     import jax
 
     gradients = {f"d{x}": kernel.inputs[x] for x in kernel.differentiable}
@@ -205,7 +203,7 @@ def by_hand(kernel, compiled):
 
 
 def by_enzyme(kernel, compiled):
-    """The same, with the backward derived by Enzyme."""
+    """gradient(dout, *inputs) -> (out, *gradients), with the backward derived by Enzyme."""
     import jax
 
     allocs = " ".join(f"float *{name} = room({size});" for name, size in kernel.saved.items())
@@ -227,103 +225,42 @@ def by_enzyme(kernel, compiled):
     return gradient
 
 
-def layers(result, sizes, seconds):
-    """Every layer's forward plus backward, in C++ and here, by hand and derived."""
-    table = result.table(
-        f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, one thread",
-        "layer | C++, by hand [s] | C++, Enzyme [s] | Enzyme / by hand [x] | the same without "
-        "restrict [x] | here, by hand [s] | here, derived [s] | derived / by hand [x]",
-    )
-    ratios = {"Enzyme / by hand, C++": [], "derived / by hand, here": []}
-    with threads(1):
-        for name, kernel in kernels(sizes).items():
-            times = layer_times(name, kernel, sizes, seconds / len(LAYERS))
-            enzyme = {key: times[key, "Enzyme"].over(times[key, "hand"]) for key in RESTRICTED}
-            ours = times["here", "derived"].over(times["here", "hand"])
-            table.add(
-                name,
-                times["restrict", "hand"],
-                times["restrict", "Enzyme"],
-                enzyme["restrict"],
-                enzyme["no restrict"],
-                times["here", "hand"],
-                times["here", "derived"],
-                ours,
-            )
-            for values, ratio in zip(ratios.values(), (enzyme["restrict"], ours)):
-                values.append(ratio)
-    result.plot(
-        "Derived / by hand, forward and backward: 1 is a backward by hand",
-        "layer",
-        "ratio of times",
-        [Series(title, range(len(LAYERS)), values) for title, values in ratios.items()],
-        log_y=True,
-        ticks=list(kernels(sizes)),
-    )
-    means = {title: geometric_mean([r.median for r in values]) for title, values in ratios.items()}
-    result.note(
-        "Geometric means over the layers: "
-        + ", ".join(f"{mean:.2f} ({title})" for title, mean in means.items())
-        + "."
-    )
+# ---- One thread, or two ------------------------------------------------------------------------------------
 
 
-def layer_times(name, kernel, sizes, seconds):
-    """(restrict | no restrict | here, hand | Enzyme | derived) -> Sample; gradients are compared first."""
-    import jax
+class Whole:
+    """Runs C++ functions on one thread, as they are."""
 
-    ours = layer_players(name, sizes)
-    arrays = [jax.device_put(x) for x in floats(ours["written"])]
-    calls = {}
-    for key, restrict in RESTRICTED.items():
-        compiled = Compiled(restrict)
-        for who, make in (("hand", by_hand), ("Enzyme", by_enzyme)):
-            gradient = make(kernel, compiled)
-            check_results(f"{name}, {key}, {who}", gradient(*arrays), ours["written"].results())
-            calls[key, who] = lambda gradient=gradient: jax.block_until_ready(gradient(*arrays))
-    for who in ("hand", "derived"):
-        calls["here", who] = ours[who].both
-    return interleave(calls, seconds)
+    threads, text, restricted = 1, "one thread", RESTRICTED
 
+    def part(self, sizes):
+        """The sizes of a call."""
+        return sizes
 
-def layer_players(name, sizes):
-    """written, hand, derived -> this project's layer, after a first call that compares gradients."""
-    case = at(sizes)[name]
-    case = replace(case, shapes=((sizes.B, sizes.T, sizes.OC),)) if name == "gelu" else case
-    players = {
-        "written": LayerRun(case, LAYERS[name]),
-        "hand": LayerRun(case, backward.compiled(LAYERS[name])),
-        "derived": LayerRun(case, backward.auto(LAYERS[name])),
-    }
-    for player in players.values():
-        player.both()
-    compare(players)
-    return players
+    def call(self, gradient, arrays, cut, cut_results, mean=False):
+        """A function that computes `gradient` of the arrays."""
+        import jax
 
-
-def floats(player):
-    """The output's gradient and the inputs, as flat float32 arrays for C++."""
-    return [np.ravel(x).astype(np.float32) for x in (player.dout, *player.inputs)]
-
-
-# ---- Two threads -------------------------------------------------------------------------------------------
+        arrays = [jax.device_put(x) for x in arrays]
+        return lambda: jax.block_until_ready(gradient(*arrays))
 
 
 class Halves:
-    """Two threads for C++ functions: each computes half of the sequences; shared results are summed."""
+    """Runs C++ functions on two threads, each with half of the sequences; shared results are summed."""
 
-    def __enter__(self):
+    threads, text, restricted = 2, "two threads", {"restrict": RESTRICTED["restrict"]}
+
+    def __init__(self):
         self.pool = ThreadPoolExecutor(2)
-        return self
 
-    def __exit__(self, *error):
-        self.pool.shutdown()
+    def part(self, sizes):
+        return replace(sizes, B=sizes.B // 2)
 
     def call(self, gradient, arrays, cut, cut_results, mean=False):
         """A function that computes `gradient` of both halves in parallel and combines their results.
 
-        cut, cut_results   whether each argument, and each result, is split between the halves. Other results
-                           are summed over the halves, or averaged
+        cut, cut_results   for each argument and each result, whether it is split between the halves. Results
+                           that are not are summed, or averaged with `mean`
         """
         import jax
 
@@ -353,42 +290,69 @@ class Halves:
 
 
 class Cut(tuple):
-    """A result in two halves, joined only for comparison."""
+    """A result in two halves, which are joined only when results are compared."""
 
     def __array__(self, dtype=None, copy=None):
         return np.concatenate(self)
 
 
-def layers_on_two(result, sizes, seconds):
-    """Every layer on two threads: in C++ half of the sequences each, here as the engine splits them."""
-    half = replace(sizes, B=sizes.B // 2)
+# ---- Layers ------------------------------------------------------------------------------------------------
+
+
+def layers(result, sizes, seconds, split):
+    """Table of forward and backward of every layer, in C++ and here, by hand and derived."""
     table = result.table(
-        f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, two threads",
-        "layer | C++, by hand [s] | C++, Enzyme [s] | Enzyme / by hand [x] | here, by hand [s] | "
-        "here, derived [s] | derived / by hand [x]",
+        f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, {split.text}",
+        "layer | C++, by hand [s] | C++, Enzyme [s] | Enzyme / by hand [x]",
+        *(["the same without restrict [x]"] if "no restrict" in split.restricted else []),
+        "here, by hand [s] | here, derived [s] | derived / by hand [x]",
     )
-    compiled = Compiled(RESTRICTED["restrict"])
-    for name, whole in kernels(sizes).items():
-        kernel = kernels(half)[name]
-        cut = [True, *(whole.inputs[x] != kernel.inputs[x] for x in kernel.inputs)]
-        cut_results = [True, *(whole.inputs[x] != kernel.inputs[x] for x in kernel.differentiable)]
-        with threads(2), Halves() as halves:
-            ours = layer_players(name, sizes)
-            calls = {("here", who): ours[who].both for who in ("hand", "derived")}
-            for who, make in (("hand", by_hand), ("Enzyme", by_enzyme)):
-                call = halves.call(make(kernel, compiled), floats(ours["written"]), cut, cut_results)
-                check_results(f"{name} on two threads, {who}", call(), ours["written"].results())
-                calls["C++", who] = call
-            times = interleave(calls, seconds / len(LAYERS))
-        table.add(
-            name,
-            times["C++", "hand"],
-            times["C++", "Enzyme"],
-            times["C++", "Enzyme"].over(times["C++", "hand"]),
-            times["here", "hand"],
-            times["here", "derived"],
-            times["here", "derived"].over(times["here", "hand"]),
-        )
+    ratios = {"Enzyme / by hand, C++": [], "derived / by hand, here": []}
+    for name in LAYERS:
+        with threads(split.threads):
+            times = layer_times(name, sizes, seconds / len(LAYERS), split)
+        enzyme = [times[key, "Enzyme"].over(times[key, "hand"]) for key in split.restricted]
+        ours = times["here", "derived"].over(times["here", "manual"])
+        cpp = times["restrict", "hand"], times["restrict", "Enzyme"], *enzyme
+        table.add(name, *cpp, times["here", "manual"], times["here", "derived"], ours)
+        for values, ratio in zip(ratios.values(), (enzyme[0], ours)):
+            values.append(ratio)
+    if split.threads > 1:
+        return
+    result.plot(
+        "Derived / by hand, forward and backward: 1 is a backward by hand",
+        "layer",
+        "ratio of times",
+        [Series(title, range(len(LAYERS)), values) for title, values in ratios.items()],
+        log_y=True,
+        ticks=list(LAYERS),
+    )
+    means = {title: geometric_mean([r.median for r in values]) for title, values in ratios.items()}
+    parts = ", ".join(f"{mean:.2f} ({title})" for title, mean in means.items())
+    result.note(f"Geometric means over the layers: {parts}.")
+
+
+def layer_times(name, sizes, seconds, split):
+    """Sample for each of (restrict | no restrict, hand | Enzyme) and ("here", manual | derived).
+
+    Gradients are compared first.
+    """
+    whole, part = kernels(sizes)[name], kernels(split.part(sizes))[name]
+    cut = [True, *(whole.inputs[x] != part.inputs[x] for x in part.inputs)]
+    cut_results = [True, *(whole.inputs[x] != part.inputs[x] for x in part.differentiable)]
+    case = at(sizes)[name]
+    case = replace(case, shapes=((sizes.B, sizes.T, sizes.OC),)) if name == "gelu" else case
+    ours = layer_players(case, LAYERS[name])
+    written = ours["written"]
+    arrays = [np.ravel(x).astype(np.float32) for x in (written.dout, *written.inputs)]
+    calls = {("here", kind): ours[kind].both for kind in ("manual", "derived")}
+    for key, restrict in split.restricted.items():
+        compiled = Compiled(restrict)
+        for kind, make in (("hand", by_hand), ("Enzyme", by_enzyme)):
+            call = split.call(make(part, compiled), arrays, cut, cut_results)
+            check_results(f"{name}, {split.text}, {key}, {kind}", call(), written.results())
+            calls[key, kind] = call
+    return interleave(calls, seconds)
 
 
 # ---- The stacked model -------------------------------------------------------------------------------------
@@ -399,69 +363,37 @@ def model_size(options):
     return tiny if options.quick else replace(SIZES["4x128-B12T64"], B=4, name="4x128-B4T64")
 
 
-class Model:
-    """This project's model in its three ways, and what it computes of one batch, to compare with."""
-
-    def __init__(self, options):
-        self.size = model_size(options)
-        self.players = model_players(self.size)
-        tokens, targets = next(batches(self.size))
-        first = self.players["manual"]
-        self.wanted = (np.array([first.loss_and_grads(tokens, targets)]), first.flat_grads)
-        self.arrays = [np.ravel(x).astype(np.float32) for x in (first.flat_params, tokens, targets)]
-        self.calls = {
-            spec: lambda player=player: player.loss_and_grads(tokens, targets)
-            for spec, player in self.players.items()
-        }
-
-    def compare(self, result, count, cpp, seconds):
-        """A table of the functions in C++ (title -> function, title of the one by hand) beside ours."""
-        rows = {f"C++, {title}": (call, f"C++, {base}") for title, (call, base) in cpp.items()}
-        rows |= {f"here, {spec}": (call, "here, manual") for spec, call in self.calls.items()}
-        with threads(count):
-            times = interleave({title: call for title, (call, _) in rows.items()}, seconds)
-        threads_text = "one thread" if count == 1 else "two threads"
-        table = result.table(
-            f"The stacked model, {self.size.name}, loss and all gradients, {threads_text}",
-            "backward | time [s] | relative to by hand [x]",
+def model(result, options, split):
+    """Table of the loss with all gradients: C++ by hand and by Enzyme, and this project's three backwards."""
+    size = model_size(options)
+    players = model_players(size)
+    tokens, targets = next(batches(size))
+    first = players["manual"]
+    expected = np.array([first.loss_and_grads(tokens, targets)]), first.flat_grads
+    arrays = [np.ravel(x).astype(np.float32) for x in (first.flat_params, tokens, targets)]
+    rows = {}  # title -> (function, title of the one by hand)
+    for key, restrict in split.restricted.items():
+        title = f"C++, {key}, " if len(split.restricted) > 1 else "C++, "
+        for kind, gradient in model_gradients(split.part(size), Compiled(restrict)).items():
+            call = split.call(gradient, arrays, (False, True, True), (False, False), mean=True)
+            check_results(f"model, {split.text}, {key}, {kind}", call(), expected)
+            rows[title + kind] = call, f"{title}hand"
+    for spec, player in players.items():
+        rows[f"here, {spec}"] = partial(player.loss_and_grads, tokens, targets), "here, manual"
+    with threads(split.threads):
+        times = interleave(
+            {title: call for title, (call, _) in rows.items()}, options.seconds * LAYER_SHARE / 2
         )
-        for title, (_, base) in rows.items():
-            table.add(title, times[title], times[title].over(times[base]))
-
-
-def model(result, options):
-    """The loss and all its gradients: one C++ function by hand and by Enzyme, and this project's three."""
-    import jax
-
-    ours = Model(options)
-    arrays = [jax.device_put(x) for x in ours.arrays]
-    cpp = {}
-    for key, restrict in RESTRICTED.items():
-        for who, gradient in model_gradients(ours.size, Compiled(restrict)).items():
-            check_results(f"model, {key}, {who}", gradient(*arrays), ours.wanted)
-
-            def call(gradient=gradient):
-                return jax.block_until_ready(gradient(*arrays))
-
-            cpp[f"{key}, {who}"] = call, f"{key}, hand"
-    ours.compare(result, 1, cpp, options.seconds * LAYER_SHARE / 2)
-
-
-def model_on_two(result, options):
-    """The same with two threads, which have half of the sequences each."""
-    ours = Model(options)
-    half = replace(ours.size, B=ours.size.B // 2)
-    with Halves() as halves:
-        cpp = {}
-        for who, gradient in model_gradients(half, Compiled(RESTRICTED["restrict"])).items():
-            call = halves.call(gradient, ours.arrays, (False, True, True), (False, False), mean=True)
-            check_results(f"model on two threads, {who}", call(), ours.wanted)
-            cpp[who] = call, "hand"
-        ours.compare(result, 2, cpp, options.seconds * LAYER_SHARE / 2)
+    table = result.table(
+        f"The stacked model, {size.name}, loss and all gradients, {split.text}",
+        "backward | time [s] | relative to by hand [x]",
+    )
+    for title, (_, base) in rows.items():
+        table.add(title, times[title], times[title].over(times[base]))
 
 
 def model_gradients(size, compiled):
-    """hand, Enzyme -> gradient(params, tokens, targets) -> (loss (1,), gradient of params), jitted."""
+    """hand, Enzyme -> jitted gradient(params, tokens, targets) -> (loss (1,), gradient of params)."""
     import jax
 
     c = size.config

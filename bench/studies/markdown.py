@@ -1,6 +1,6 @@
-"""A report as Markdown: for each study question, notes, method, and folded tables.
+"""A report as Markdown: for each study its question, notes, method, and collapsed tables.
 
-`python -m docs.studies` draws pictures of the tables of such a page, and puts them below the questions.
+`python -m docs.studies` draws pictures of these tables for docs/studies.md.
 """
 
 import html
@@ -41,13 +41,13 @@ def study_text(name, result, listings, drawn):
 
 
 def folded(title, text):
-    """What is shown where its title is clicked, on GitHub and on the site."""
+    """A collapsed section, for GitHub and for the site."""
     title = html.escape(title, quote=False)
     return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
 def table_text(table):
-    """Columns of equal width, so that the Markdown itself can be read."""
+    """The table in Markdown, its columns aligned so that the source can be read."""
     head = [column.name for column in table.columns]
     rows = [
         [

@@ -1,11 +1,11 @@
-"""Study: kept bytes against recomputed time, along the minimum cut of the whole model."""
+"""Study: bytes kept for the backward against time to recompute them, along the whole model's minimum cut."""
 
 import gc
 
 import numpy as np
 
 from bench.harness.sizes import Size, batches
-from bench.studies.measure import interleave, peak_and_kept, threads
+from bench.studies.measure import interleave, peak_bytes, threads
 from bench.studies.numbers import cell_text
 from bench.studies.study import BYTES, SECONDS, Result, Series, Study
 from gpt2 import autodiff as ad
@@ -16,11 +16,11 @@ from gpt2.autodiff.record.record import record
 from gpt2.backward import options_for
 from gpt2.model import GPT2, GPT2Config
 
-# Price of a kept byte in nanoseconds: from "keep everything that saves any work" to "keep nothing"
+# Prices of a kept byte in nanoseconds, from keeping everything that saves work to keeping nothing
 RATES = (0.0, 0.1, cost.NS_PER_BYTE, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 100.0)
 MEASURED = (cost.NS_PER_BYTE, 1.0, 5.0, 100.0)
-BUDGETS = (0.75, 0.5, 0.25, 0.1)  # as fractions of the bytes that the fastest choice keeps
-TOLERANCE = 1e-4  # relative, of a float32 gradient's norm when recomputed in other blocks
+BUDGETS = (0.75, 0.5, 0.25, 0.1)  # as fractions of the bytes kept at the default price
+TOLERANCE = 1e-4  # of the gradient's norm, relative: float32 sums in different orders
 
 
 def run(options):
@@ -47,21 +47,21 @@ def planned_sizes(quick):
 
 
 def measured_sizes(quick):
-    """12 blocks take five seconds a step at T=1024; three, with fewer words, show the same cut."""
+    """At T=1024 a step of 12 blocks takes five seconds; 3 blocks and a small vocabulary have the same cut."""
     return [SMALL] if quick else [gpt2(256), gpt2(1024, n_layer=3, vocab_size=8192)]
 
 
 def gpt2(T, **smaller):
     config = GPT2Config.preset("gpt2", block_size=T, **smaller)
-    less = f", {config.n_layer} blocks, vocabulary {config.vocab_size}" if smaller else ""
-    return Size(f"GPT-2 124M, T={T}{less}", config, 1, T)
+    changes = f", {config.n_layer} blocks, vocabulary {config.vocab_size}" if smaller else ""
+    return Size(f"GPT-2 124M, T={T}{changes}", config, 1, T)
 
 
 # ---- Planning ----------------------------------------------------------------------------------------------
 
 
 class Plans:
-    """The whole loss and its gradients as one graph, to be cut at any rate or budget."""
+    """The whole loss and its gradients as one graph, which `cut` splits at any rate or budget."""
 
     def __init__(self, model, size):
         recorded = record(model._whole_loss, arguments(model, size)).graph
@@ -72,7 +72,7 @@ class Plans:
         self.once = total_ns(self.joint)
 
     def cut(self, **how):
-        """(bytes kept, seconds recomputed as the compiler estimates) for a rate or a budget."""
+        """(bytes kept, estimated seconds of recomputation) for a rate or a budget."""
         halves = self.pipeline.split(self.joint, self.n_inputs, 1, **how)
         kept = sum(node.nbytes for node in halves.forward.outputs[1:] if node.op != "input")
         again = total_ns(halves.forward) + total_ns(halves.backward) - self.once
@@ -97,21 +97,21 @@ def plans(model, size, rates=RATES):
 
 
 def measure(model, size, seconds, most):
-    """rate -> (Sample of seconds of a step, peak bytes): forward and backward as one program."""
-    calls, peaks, lengths = {}, {}, {}
-    for rate in MEASURED:  # on one thread: with more, the first products tune how they are split
+    """rate -> (Sample of seconds of a step, peak bytes); forward and backward are one program."""
+    calls, peaks, norms = {}, {}, {}
+    for rate in MEASURED:  # on one thread, as with more the first products also time how to split themselves
         calls[rate] = step = step_of(model, size, rate)
-        peaks[rate], _ = peak_and_kept(step)
-        lengths[rate] = float(np.linalg.norm(model.flat_grads))
-    spread = max(lengths.values()) - min(lengths.values())
-    assert spread <= TOLERANCE * min(lengths.values()), f"gradients differ in length: {lengths}"
+        peaks[rate] = peak_bytes(step)
+        norms[rate] = float(np.linalg.norm(model.flat_grads))
+    spread = max(norms.values()) - min(norms.values())
+    assert spread <= TOLERANCE * min(norms.values()), f"gradients differ in norm: {norms}"
     with threads(most):
         times = interleave(calls, seconds)
     return {rate: (times[rate], peaks[rate]) for rate in MEASURED}
 
 
 def step_of(model, size, rate):
-    """A function that runs forward and backward, compiled at this rate, into the model's gradients."""
+    """A function that runs forward and backward, compiled at this rate, and writes the model's gradients."""
     args = arguments(model, size)
     pair = ad.FixedPair(model._whole_loss, options_for(), name="loss", rate=rate)
     dloss = np.ones((), size.config.dtype)
@@ -138,22 +138,15 @@ def plan_table(result, size, planned):
     )
     for rate, (kept, again) in cuts.items():
         table.add(f"{rate:g}", kept, again, again * 1e9 / plans.once)
-    result.plot(
-        f"{size.name}: kept bytes against recomputed time",
-        BYTES,
-        "recomputed / step, estimated",
-        [
-            Series(
-                "minimum cut",
-                [kept for kept, _ in cuts.values()],
-                [again * 1e9 / plans.once for _, again in cuts.values()],
-            )
-        ],
-    )
+    kept = [kept for kept, _ in cuts.values()]
+    shares = [again * 1e9 / plans.once for _, again in cuts.values()]
+    series = Series("minimum cut", kept, shares)
+    title = f"{size.name}: kept bytes against recomputed time"
+    result.plot(title, BYTES, "recomputed / step, estimated", [series])
 
 
 def budget_table(result, size, planned):
-    """Budgets as fractions of the default's bytes: are they met, and at what cost?"""
+    """Whether budgets are met, and at what cost."""
     plans, cuts = planned
     most = cuts[cost.NS_PER_BYTE][0]
     table = result.table(
@@ -168,14 +161,14 @@ def budget_table(result, size, planned):
     for (budget, _, again), (tighter, _, less) in zip(rows, rows[1:]):
         if again > 1.05 * less:
             result.note(
-                f"{size.name}: the search for a budget of {cell_text(budget, BYTES)} finds a choice "
-                f"that recomputes more than the one for {cell_text(tighter, BYTES)}. It looks at "
-                "cuts for one price of all bytes, and some budgets lie between two of those."
+                f"{size.name}: the search for a budget of {cell_text(budget, BYTES)} finds a cut "
+                f"that recomputes more than the one for {cell_text(tighter, BYTES)}. It only considers "
+                "cuts with one price for all bytes, and some budgets lie between two of these."
             )
 
 
 def measured_table(result, size, planned, measurements):
-    _, cuts = planned
+    plans, cuts = planned
     usual = measurements[cost.NS_PER_BYTE][0]
     table = result.table(
         f"{size.name}: measured steps",
@@ -186,23 +179,15 @@ def measured_table(result, size, planned, measurements):
         "less than what is kept: values are kept in the memory of gradients that are "
         "not written yet. What is computed again late finds less of that.",
     )
-    plans = planned[0]
     base = plans.once + cuts[cost.NS_PER_BYTE][1] * 1e9
     for rate, (times, peak) in measurements.items():
         kept, again = cuts[rate]
         table.add(f"{rate:g}", kept, times, times.over(usual), (plans.once + again * 1e9) / base, peak)
-    result.plot(
-        f"{size.name}: peak memory against the time of a step, measured",
-        BYTES,
-        SECONDS,
-        [
-            Series(
-                "prices from 0.18 to 100 ns a byte",
-                [peak for _, peak in measurements.values()],
-                [times for times, _ in measurements.values()],
-            )
-        ],
-    )
+    peaks = [peak for _, peak in measurements.values()]
+    samples = [times for times, _ in measurements.values()]
+    series = Series("prices from 0.18 to 100 ns a byte", peaks, samples)
+    title = f"{size.name}: peak memory against the time of a step, measured"
+    result.plot(title, BYTES, SECONDS, [series])
     rates = ((1.0, "at the rate of the engine, 1 ns a byte"), (MEASURED[-1], "keeping hardly anything"))
     for rate, description in rates:
         times, peak = measurements[rate]

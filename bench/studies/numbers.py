@@ -1,7 +1,8 @@
-"""Numbers as text: three digits, and a suitable unit."""
+"""Numbers as text, with three digits and a suitable unit."""
 
 import math
 
+from bench.harness.program import machine_line
 from bench.harness.ratios import plural
 from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Sample
 
@@ -35,7 +36,7 @@ def _with_unit(text, name):
 
 
 def scale_of(value, unit):
-    """(scale, name): the divisor, and the unit of the quotient."""
+    """(divisor, unit): the unit in which the value is shown."""
     if unit in (RATIO, COUNT):
         return 1.0, ""
     if unit not in _SCALES:
@@ -59,37 +60,35 @@ def number(x):
 
 
 def axis_text(x, axis):
-    """A number at a plot's axis, and the words below the axis; a scaled unit stands with the numbers."""
+    """A number at a plot's axis, with its unit if that is scaled, and the axis label."""
     scale, unit = scale_of(x, axis if axis in _SCALES else COUNT)
     text = f"{x / scale:,.4g}" if abs(x / scale) < 1e4 else number(x / scale)
     return f"{text} {unit}".rstrip(), {SECONDS: "time", BYTES: "bytes"}.get(axis, axis)
 
 
 def counts_text(table):
-    """How many samples stand behind the cells of a table, or "" where none does."""
+    """How many samples the cells of a table are medians of; "" for a table without samples."""
     counts = sorted({cell.n for row in table.rows for cell in row if isinstance(cell, Sample)})
     if not counts:
         return ""
-    many = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"Medians and [quartiles] of {many} samples."
+    n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Medians and [quartiles] of {n} samples."
 
 
 def load_text(result):
-    """What others did to the machine meanwhile."""
+    """How long the study took, and the load of other programs."""
     if result.load.get("others") is None:
         return "The load of others is not known on this system."
     return f"It took {result.seconds:.0f} s, in which others used {result.load['others']:.0%} of the machine."
 
 
 def conditions(report):
-    """Sentences that hold for all studies of a report."""
-    from bench.harness.program import machine_line
-
+    """Sentences about the machine and the run."""
     lines = [machine_line(report.machine).replace("; float32", "") + "."]
     if "date" in report.options:
         lines.append(f"Measured on {report.options['date']}.")
     threads = report.options.get("threads")
     lines.append(f"At most {plural(threads, 'thread')}.")
     if report.options.get("quick"):
-        lines.append("A quick run at small sizes, to see that everything works: its numbers mean nothing.")
+        lines.append("A quick run at small sizes, to check that everything works: its numbers mean nothing.")
     return lines

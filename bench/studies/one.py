@@ -1,4 +1,4 @@
-"""One study in this process, its result as JSON on standard output; `python -m bench.studies` starts this.
+"""Run one study and print its result as JSON; `python -m bench.studies` starts this in a new process.
 
 python -m bench.studies.one NAME '{"quick": true, "threads": 1, "seconds": 0}'
 """
@@ -15,13 +15,13 @@ from bench.studies.study import Options, to_json
 
 
 def main(name, options):
-    with contextlib.redirect_stdout(sys.stderr):  # whatever a study or a peer prints is not the result
+    with contextlib.redirect_stdout(sys.stderr):  # libraries may print too
         result = measured(load(name), Options(**json.loads(options)))
     print(json.dumps(to_json(result)))
 
 
 def measured(study, options):
-    """The study's Result, with the machine and its load."""
+    """Run the study; its Result with machine, load, time and options filled in."""
     options = dataclasses.replace(options, seconds=options.seconds or study.seconds)
     load, begin = machine.Load(), time.perf_counter()
     result = study.run(options)

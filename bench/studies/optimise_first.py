@@ -1,4 +1,4 @@
-"""Study: what does it gain to optimise a program before it is differentiated?"""
+"""Study: what is gained by optimising a program before it is differentiated?"""
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from gpt2.model import GPT2, GPT2Config
 
 # Name -> whether the graph is simplified before it is differentiated, and after
 STAGES = {"neither": (False, False), "before": (True, False), "after": (False, True), "both": (True, True)}
-TOLERANCE = {"float32": 2e-4, "float64": 1e-10}  # sums in other orders, relative to the length of a gradient
-SHARE_OF_STAGES = 0.45  # of the study's time; the rest is for single passes
+TOLERANCE = {"float32": 2e-4, "float64": 1e-10}  # of the gradient's norm: sums in different orders
+SHARE_OF_STAGES = 0.45  # of the study's time for the table of stages; the rest is for that of passes
 
 
 def run(options):
@@ -42,7 +42,7 @@ def run(options):
 
 
 class Subject:
-    """A function recorded once: its graph, its arguments, and the gradient that comes in from outside."""
+    """A recorded function: its graph, its arguments, and the output gradient."""
 
     def __init__(self, f, args, static=None):
         rec = record(f, args, static or {})
@@ -55,10 +55,10 @@ class Subject:
 
 
 def all_subjects(quick):
-    """Name -> Subject: the layers, the loss of a small GPT-2, and programs that are no networks."""
+    """Name -> Subject: the layers, the loss of a small GPT-2, and programs that are not neural networks."""
     subjects = {}
     for name, case in study_cases((2, 8) if quick else (4, 64), quick).items():
-        if name == "encoder" and not quick:  # a gradient of 154 MB, nearly all zeros, would hide the rest
+        if name == "encoder" and not quick:  # writing a gradient of 154 MB, mostly zeros, would hide the rest
             case = cases(4, 64, V=4096)["encoder"]
         subjects[name] = Subject(plain(case).forward, case.inputs(np.float32), case.static)
     config = GPT2Config(
@@ -75,7 +75,7 @@ def all_subjects(quick):
 
 
 class Gradient:
-    """A compiled program for a subject's result and gradients. Call it to run it; `values` are from then."""
+    """A subject's result and gradients as a compiled program. A call runs it and sets `values`."""
 
     def __init__(self, subject, before, after, off=()):
         pipeline = Pipeline(subject.graph.name, Options(off=off, before=before, math="fast"))
@@ -92,7 +92,7 @@ class Gradient:
 
 
 def compare(name, gradients):
-    """Raise AssertionError unless all of them give the same gradients."""
+    """Raise AssertionError unless all give the same gradients."""
     for gradient in gradients.values():
         gradient()
     first = gradients["both"].values
@@ -143,16 +143,15 @@ def stage_table(result, times, sizes):
         ticks=names,
     )
     result.note(
-        f"Simplified only after differentiating a gradient takes {means['after']:.2f} times as long "
-        f"as one simplified before as well (geometric mean over {len(names)} programs); not "
-        f"simplified at all {means['neither']:.2f} times, simplified only before "
-        f"{means['before']:.2f} times."
+        f"A gradient that is simplified only after differentiating takes {means['after']:.2f} times as "
+        f"long as one simplified before and after (geometric mean over {len(names)} programs); one "
+        f"simplified only before {means['before']:.2f} times, not at all {means['neither']:.2f} times."
     )
     result.note(
         "Enzyme reports a factor of 4.2 for optimising before differentiating, in LLVM. Here "
-        "recording has inlined, unrolled and turned writes in place into values before the first "
-        "pass runs, and values are whole arrays. That leaves the passes before differentiating "
-        "little to do that those after it cannot do as well."
+        "recording inlines calls, unrolls loops and makes in-place writes functional before the first "
+        "pass runs, and values are whole arrays. The passes before differentiation can do little "
+        "that those after it cannot."
     )
     gains = {name: ratio.median for name, ratio in zip(names, ratios["after"])}
     most = max(gains, key=gains.get)
@@ -167,20 +166,12 @@ def stage_table(result, times, sizes):
 
 
 def without_each(name, subject, best, seconds):
-    """Pass -> Sample of the time without it, by the time with all. Passes with nothing to do are left out."""
-    gradients = {"all": best}
-    for p in Options.PASSES:
-        gradients[p] = Gradient(subject, True, True, off=(p,))
-        if same_program(gradients[p].graph, best.graph):
-            del gradients[p]  # it had nothing to do here
+    """Pass -> Sample of the time without it relative to all passes, for passes that change the program."""
+    gradients = {p: Gradient(subject, True, True, off=(p,)) for p in Options.PASSES}
+    gradients = {p: gradient for p, gradient in gradients.items() if str(gradient.graph) != str(best.graph)}
     compare(name, {"both": best, **gradients})
-    times = interleave(gradients, seconds)
-    return {p: times[p].over(times["all"]) for p in gradients if p != "all"}
-
-
-def same_program(a, b):
-    """Whether two graphs print alike: then the programs are the same."""
-    return str(a) == str(b)
+    times = interleave({"all": best, **gradients}, seconds)
+    return {p: times[p].over(times["all"]) for p in gradients}
 
 
 def pass_table(result, single):
@@ -208,8 +199,8 @@ def pass_table(result, single):
     )
     parts = ", ".join(f"{p} {means[p]:.2f}" for p in order if abs(means[p] - 1) > 0.02)
     result.note(
-        f"Switching one pass off costs, as a geometric mean: {parts or 'nothing beyond 2 %'}. What "
-        "one pass leaves others often catch, so these factors do not multiply to that of all."
+        f"Switching one pass off costs, as a geometric mean: {parts or 'nothing beyond 2 %'}. Passes "
+        "overlap, so these factors do not multiply to that of all."
     )
 
 

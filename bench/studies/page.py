@@ -1,6 +1,6 @@
-"""A report as one HTML page: its Markdown, with plots.
+"""A report as a self-contained HTML page without scripts: its Markdown, with plots.
 
-The file loads nothing and has no script. Needs the packages markdown and matplotlib.
+Needs the packages markdown and matplotlib.
 """
 
 import html
@@ -30,7 +30,7 @@ svg { width: 100%; max-width: 40rem; height: auto }
 
 
 def page(report):
-    """The text of the page: studies with their plots, tables and sources, and links to them at the top."""
+    """The HTML of the page: a table of contents, and the studies with plots, tables and sources."""
     from markdown import Markdown
     from markdown.extensions.toc import TocExtension
 
@@ -54,13 +54,13 @@ def _coloured(match):
 
 
 def figure(plot):
-    """A study's plot with its title, or "" where it has no points."""
+    """HTML of a plot with its title, or "" if it has no points."""
     series = {one.name: _points(one) for one in plot.series}
     if not any(series.values()):
         return ""
     across, up = (lambda x, axis=axis: axis_text(x, axis)[0] for axis in (plot.x, plot.y))
     names = tuple(axis_text(1.0, axis)[1] for axis in (plot.x, plot.y))
-    ratio = plot.y.startswith("ratio of") or " / time" in plot.y  # then 1 is where both are equal
+    ratio = plot.y.startswith("ratio of") or " / time" in plot.y  # draws a line at 1
     if plot.ticks:
         rows = {
             tick: [dict(points).get(k) for points in series.values()] for k, tick in enumerate(plot.ticks)
@@ -75,7 +75,7 @@ def figure(plot):
 
 
 def _points(series):
-    """(x, spread of y), gaps left out."""
+    """(x, spread of y) for each point, gaps left out."""
     return [
         (x, (y.median, y.q1, y.q3) if isinstance(y, Sample) else (y, y, y))
         for x, y in zip(series.xs, series.ys)

@@ -1,4 +1,4 @@
-"""Study: what do derived gradients of parallel regions cost, over threads and over work per thread?"""
+"""Study: the cost of derived gradients of parallel regions, over threads and over work per thread."""
 
 import numpy as np
 
@@ -33,11 +33,10 @@ def run(options):
         for size, calls in sizes.items():
             check(*calls)
             times[size] = interleave(on_threads(calls, counts), 0.8 * options.seconds / len(every))
-        tell(result, name, unit, times, counts)
+        report(result, name, unit, times, counts)
     if len(counts) < 3:
         result.note(
-            f"This machine has {options.threads} cores, so the curves over threads have "
-            f"{len(counts)} point{'s' * (len(counts) > 1)}. That is too few to call them flat."
+            f"With {options.threads} cores there are too few points to call the curves over threads flat."
         )
     return result
 
@@ -90,7 +89,7 @@ def on_threads(calls, counts):
 
 
 def check(primal, gradient):
-    """Raise AssertionError unless the gradient is finite, and the same on any number of threads."""
+    """Raise AssertionError unless the gradient is finite, and the same on one and two threads."""
     with threads(1):
         alone = gradient()
         value = primal()
@@ -101,10 +100,10 @@ def check(primal, gradient):
     assert np.linalg.norm(together - alone) <= TOLERANCE * np.linalg.norm(alone)
 
 
-# ---- Telling -----------------------------------------------------------------------------------------------
+# ---- Report ------------------------------------------------------------------------------------------------
 
 
-def tell(result, name, unit, times, counts):
+def report(result, name, unit, times, counts):
     sizes = sorted(times)
     table = result.table(
         f"{name}: {unit}",
@@ -146,13 +145,13 @@ def tell(result, name, unit, times, counts):
     if slower:
         result.note(
             f"{name}: with {', '.join(slower)} elements the gradient takes longer on {counts[-1]} "
-            "threads than on one. Calls that short cost more in passing the interpreter lock to and "
-            "fro than a second core gives."
+            "threads than on one. Calls that short lose more to handing over the interpreter lock than "
+            "they gain from a second core."
         )
 
 
 def conclusion(name, overhead, sizes, counts):
-    """How far the overhead is from flat, in both directions."""
+    """How much the overhead varies over threads and over work."""
     most = counts[-1]
     over_threads = [overhead[size, most].median / overhead[size, 1].median for size in sizes]
     over_work = [overhead[size, most].median for size in sizes]

@@ -1,4 +1,4 @@
-"""Study: programs that are no networks, beside JAX, PyTorch and HIPS autograd; see bench/programs."""
+"""Study: programs that are not neural networks, beside JAX, PyTorch and HIPS autograd (bench/programs)."""
 
 import tempfile
 from functools import partial
@@ -14,7 +14,7 @@ from bench.studies.measure import Sample
 from bench.studies.numbers import number
 from bench.studies.study import RATIO, Result, Series, Study
 
-TOLERANCE = 1e-8  # of derivatives, relative to the largest: sums in another order, through hundreds of steps
+TOLERANCE = 1e-8  # of derivatives, relative to the largest: sums in different orders, over hundreds of steps
 QUICK = ("hello", "gaussian-process", "rk4")
 ROUNDS, TURN_S = 9, 0.02
 OWN, COMPILED, EAGER = "own", "torch-compile", "torch"
@@ -28,7 +28,7 @@ def run(options):
     players = {key: programs.CONTENDERS[key] for key in took}
     first, later = {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        begin = partial(setup, "hello", True, folder)  # brings every library up before first calls count
+        begin = partial(setup, "hello", True, folder)  # initialises libraries before first calls count
         with Contest(list(players.values()), 1, begin) as contest:
             absent(result, contest)
             for name in names:
@@ -43,7 +43,7 @@ def run(options):
 
 
 def setup(name, tiny, folder, player):
-    """The player's program, called for the first time, and twice more to know how long a call takes."""
+    """Build and first call the player's program; two more calls show how long one takes."""
     facts = player.ask(do="program", name=name, tiny=tiny, answer=str(answer(folder, player.name)))
     player.ask(do="turn", steps=2)
     return facts
@@ -54,7 +54,7 @@ def answer(folder, player):
 
 
 def check(name, folder, facts):
-    """All have the same derivatives. Raises AssertionError."""
+    """Raise AssertionError unless all have the same derivatives."""
     answers = {player: np.load(answer(folder, player)) for player in facts}
     own = answers[programs.CONTENDERS[OWN]]
     assert np.all(np.isfinite(own)) and np.any(own != 0.0), f"{name}: derivatives are not finite, or zero"
@@ -112,7 +112,7 @@ def tell(result, first, later):
 
 
 def of_peers(times):
-    """Peer -> Sample of its time by ours; of PyTorch that of the faster of its two."""
+    """Peer -> Sample of its time relative to ours; for PyTorch that of the faster of eager and compiled."""
     own = times[OWN]
     samples = {key: sample.over(own) for key, sample in times.items() if key not in (OWN, COMPILED)}
     if COMPILED in times and (EAGER not in times or times[COMPILED].median < times[EAGER].median):

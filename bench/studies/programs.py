@@ -1,7 +1,7 @@
 """Small programs that are not layers, for studies of the compiler.
 
-Each takes float64 arrays and returns one number. As plain as their author would write them: squares by
-`**2`, terms repeated, so that an optimiser finds something to do.
+Each takes float64 arrays and returns a number. They are written plainly, with `**2` and repeated terms, so
+that there is something to optimise.
 """
 
 import numpy as np

@@ -1,13 +1,11 @@
-"""Study: roots by iterations that use derivatives up to the third, from autodiff.
+"""Study: root-finding iterations with derivatives up to the third from automatic differentiation.
 
-Of the methods that go by the last two names these are meant:
-
-    Newton            x - f / f'
-    Halley            x - 2 f f' / (2 f'^2 - f f'')
-    Golbabai-Javidi   x - f / f' - f^2 f'' / (2 (f'^3 - f f' f''))      2007, from a perturbation series
-    Noor              a Newton step, then a step of Halley's            Noor and Noor 2007
-    Zhanlav           x - tau f / f', tau = 1 + L/2 + L^2/2 - M/6       Newton steps of another length,
-                      L = f f'' / f'^2, M = f^2 f''' / f'^3             here to the third derivative
+Newton            x - f / f'
+Halley            x - 2 f f' / (2 f'^2 - f f'')
+Golbabai-Javidi   x - f / f' - f^2 f'' / (2 (f'^3 - f f' f''))      2007, from a perturbation series
+Noor              a Newton step, then a step of Halley's            Noor and Noor 2007
+Zhanlav           x - tau f / f', tau = 1 + L/2 + L^2/2 - M/6       Newton steps of another length,
+                  L = f f'' / f'^2, M = f^2 f''' / f'^3             here to the third derivative
 """
 
 import math
@@ -21,9 +19,9 @@ from bench.studies.numbers import number
 from bench.studies.study import Result, Series, Study
 from gpt2 import autodiff as ad
 
-CLOSE = 1e-14  # a step shorter than this, relative to x, ends the iteration
+CLOSE = 1e-14  # relative to x: a shorter step ends the iteration
 MOST = 50  # iterations
-ROUNDING = 1e-11  # errors below are rounding more than method
+ROUNDING = 1e-11  # smaller errors are mostly rounding
 
 
 # ---- Methods -----------------------------------------------------------------------------------------------
@@ -58,7 +56,7 @@ def zhanlav(d, x):
 class Method:
     """step(d, x) -> the next x, where d[k](x) = (f, f', ..., kth derivative).
 
-    order: of convergence, as proved for simple roots
+    order: the proven order of convergence at simple roots
     """
 
     step: Callable
@@ -80,7 +78,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Equation:
-    """formula(xp) -> f; root to 20 digits; start: where iterations begin; by_hand: f, f', f'', f'''."""
+    """formula(xp) -> f; root: to 20 digits; start: the initial x; by_hand: f, f', f'', f'''."""
 
     text: str
     formula: Callable
@@ -120,7 +118,7 @@ EQUATIONS = (
 
 
 def derived(f):
-    """[f], [f, f'], ... up to the third: each one compiled program that shares what the derivatives share."""
+    """d of f: each d[k] is one compiled program, so that the derivatives share common subexpressions."""
     chain = [f]
     for _ in range(3):
         chain.append(ad.grad(chain[-1]))
@@ -140,7 +138,7 @@ def _joined(functions):
 
 
 def solve(method, d, x):
-    """(root, iterations). The last step, that changes nothing any more, counts."""
+    """(root, iterations), the last step included, which no longer changes x."""
     for k in range(1, MOST + 1):
         new = method.step(d, x)
         if abs(new - x) <= CLOSE * abs(new):
@@ -150,12 +148,12 @@ def solve(method, d, x):
 
 
 def observed_order(method, d, root):
-    """The order of convergence from single steps: log of the ratio of two errors after, over errors before.
+    """The order of convergence, measured as the slope of log(error after a step) over log(error before it).
 
-    One step from each of many distances left and right of the root. A sequence of order 6 passes from 0.1 to
-    rounding in two steps, which leaves nothing to measure; single steps from distances that halve do. The
-    two smallest distances after which the error is still no rounding count: their slope is nearest the limit.
-    Returns (median over both sides, the distances and errors of the right one).
+    An iteration of order 6 gets from 0.1 to rounding in two steps, too few to measure. So single steps are
+    made from distances that halve, left and right of the root. The slope is that of the two smallest
+    distances for which the error is not yet rounding, as it is closest to the limit. Returns (median over
+    both sides, the distances and errors on the right).
     """
     slopes, curve = [], []
     for side in (1.0, -1.0):
@@ -182,7 +180,7 @@ def run(options):
 
 
 def contenders(result, equation):
-    """Title -> d, where d[k](x) is f with k derivatives."""
+    """Title -> d, where d[k](x) is f and its first k derivatives."""
     derivatives_by_title = {"by hand": by_hand(equation), "derived": derived(equation.formula(np))}
     if (autograd := result.peer("autograd")) is not None:
         import autograd.numpy as anp
@@ -206,7 +204,7 @@ def _chain(f, grad, jit=lambda f: f):
 
 
 def _as_floats(f):
-    """Python's floats, as those by hand and derived are."""
+    """f with its results as Python floats, as those of the other contenders are."""
     return lambda x: tuple([float(v) for v in f(x)])
 
 
@@ -215,7 +213,7 @@ def _torch_derivatives(torch, f, most):
         x = torch.tensor(x, dtype=torch.float64, requires_grad=True)
         values = [f(x)]
         for k in range(most):
-            if not values[-1].requires_grad:  # the one before is a constant
+            if not values[-1].requires_grad:  # the last derivative is constant
                 values.append(torch.zeros(()))
                 continue
             (d,) = torch.autograd.grad(values[-1], x, create_graph=k + 1 < most)
@@ -264,15 +262,16 @@ def time_table(result, equation, sources, seconds):
     for (name, source), sample in times.items():
         used = memory(solvers[name, source])
         table.add(name, source, sample, sample.over(times[name, "by hand"]), used.peak_bytes, used.arrays)
+    spans = []
     for source in sources:
         if source != "by hand":
             ratios = [times[name, source].over(times[name, "by hand"]).median for name in METHODS]
-            result.note(
-                f"{equation.text} = 0: with {source} derivatives, roots take {number(min(ratios))} "
-                f"to {number(max(ratios))} times as long as with derivatives by hand."
-            )
+            spans.append(f"{number(min(ratios))} to {number(max(ratios))} ({source})")
     fastest = min(METHODS, key=lambda name: times[name, "derived"].median)
-    result.note(f"{equation.text} = 0: fastest with derived derivatives is {fastest}.")
+    result.note(
+        f"{equation.text} = 0: time of a root relative to derivatives by hand: {', '.join(spans)}. "
+        f"With derived ones {fastest} is fastest."
+    )
 
 
 def _solver(method, d, start):

@@ -1,4 +1,4 @@
-"""Study: derivatives of three functions of one number, the first call and a hundred more."""
+"""Study: derivatives of scalar functions: the first call, and a hundred later ones."""
 
 import math
 import random
@@ -18,7 +18,7 @@ from gpt2.autodiff.record.record import record
 
 AT = 2.0
 CALLS = 100
-TOLERANCE = 1e-12  # of a derivative, relative: a few roundings; every contender computes in float64
+TOLERANCE = 1e-12  # of a derivative, relative: a few rounding errors in float64
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ CASES = {
 }
 
 
-# Brings every library up before the first calls that count
+# Differentiated first, so that libraries are initialised before the first calls that count
 WARM = Case("x^2", lambda xp: lambda x: x * x, lambda x: 2 * x, 4.0)
 
 
@@ -75,11 +75,11 @@ def run(options):
     return result
 
 
-# ---- Who takes part ----------------------------------------------------------------------------------------
+# ---- Contenders --------------------------------------------------------------------------------------------
 
 
 def contenders(result):
-    """Title -> make(case), which gives a function without arguments that returns the derivative at 2."""
+    """Title -> make(case), which returns a function without arguments: the derivative at 2."""
     makers = {"by hand": lambda case: lambda: case.by_hand(AT), "derived": derived}
     if (autograd := result.peer("autograd")) is not None:
         makers["HIPS autograd"] = lambda case: _at(autograd.grad(case.formula(autograd.numpy)))
@@ -114,7 +114,7 @@ def _torch_gradient(torch, f):
 
 
 def first_calls(case, makers):
-    """({title: seconds of making and calling for the first time}, {title: function}); derivatives checked."""
+    """({title: seconds to make and first call it}, {title: function}). The derivatives are checked."""
     first, functions = {}, {}
     for title, make in makers.items():
         begin = time.perf_counter()
@@ -127,9 +127,9 @@ def first_calls(case, makers):
 
 
 def single_calls(functions, calls):
-    """Title -> Sample of seconds of one call each, taken in turns. The clock itself takes some 50 ns.
+    """Title -> Sample of seconds of single calls, taken in turns. Reading the clock takes some 50 ns.
 
-    Before each there is one that does not count: the others have been in the caches since.
+    Each is preceded by an uncounted call, as the other functions have used the caches.
     """
     values, order = {title: [] for title in functions}, list(functions)
     shuffle = random.Random(0).shuffle
@@ -138,12 +138,12 @@ def single_calls(functions, calls):
         for title in order:
             functions[title]()
             values[title].append(seconds_of(functions[title]))
-    return {title: Sample(seconds_) for title, seconds_ in values.items()}
+    return {title: Sample(seconds) for title, seconds in values.items()}
 
 
 def allocated(functions, calls):
-    """Title -> Sample of the bytes that one call takes at its peak."""
-    tracemalloc.start()  # once: peak_and_kept collects garbage before every call, for a tenth of a second
+    """Title -> Sample of peak bytes of a call."""
+    tracemalloc.start()  # not measure.peak_bytes, whose garbage collection takes 0.1 s a call
     try:
         return {title: Sample([_peak(f) for _ in range(calls)]) for title, f in functions.items()}
     finally:
@@ -159,7 +159,7 @@ def _peak(f):
 
 
 def stages(case, rounds):
-    """Recording, and compiling the recorded graph: Samples of seconds."""
+    """Samples of seconds: of recording, and of compiling the recorded graph."""
     f = case.formula(np)
     recording = record(f, (AT,))
     return {
@@ -188,8 +188,8 @@ def tables(result, name, case, first, times, sizes):
     table = result.table(
         f"{name}(x) = {case.text}: allocated at the peak of a call",
         "derivative | mean [B] | median [B] | variance [B^2] | standard deviation [B] | n",
-        note="By tracemalloc: what Python and NumPy allocate. What PyTorch and JAX take for "
-        "their own buffers is not seen.",
+        note="By tracemalloc, which counts what Python and NumPy allocate, but not the buffers of "
+        "PyTorch and JAX.",
     )
     for title, sample in sizes.items():
         table.add(title, sample.mean, sample.median, sample.variance, sample.std, sample.n)

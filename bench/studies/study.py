@@ -19,8 +19,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bench.harness.machine import available_cores
 from bench.studies.measure import Sample
+from gpt2.parallel.cores import cores
 
 # Units that the report scales: seconds to us or ms, bytes to kB or MB. Any other is printed as it is.
 SECONDS, BYTES, RATIO, COUNT = "s", "B", "x", ""
@@ -30,13 +30,13 @@ SECONDS, BYTES, RATIO, COUNT = "s", "B", "x", ""
 class Options:
     """How a study runs.
 
-    quick     sizes and times so small that everything is done in a few seconds: for tests
+    quick     small sizes and short times, for tests
     threads   the most threads that it uses
-    seconds   about how long it may take; 0: as long as its own `Study.seconds`
+    seconds   about how long it may take; 0 for `Study.seconds`
     """
 
     quick: bool = False
-    threads: int = field(default_factory=available_cores)
+    threads: int = field(default_factory=cores)
     seconds: float = 0.0
 
 
@@ -64,7 +64,7 @@ class Column:
 
 @dataclass
 class Table:
-    """Rows of cells, each a str, a number, a Sample, or None where there is nothing to tell."""
+    """Rows of cells, each a str, a number, a Sample, or None if empty."""
 
     title: str
     columns: list[Column]
@@ -92,9 +92,7 @@ class Series:
 
 @dataclass
 class Plot:
-    """Lines over numbers. Where `ticks` names the places 0, 1, ... of x: a row of dots for each, y to the
-    right.
-    """
+    """A line plot; with `ticks`, which name the values 0, 1, ... of x, a dot plot with a row for each."""
 
     title: str
     x: str
@@ -115,7 +113,7 @@ class Listing:
 
 @dataclass
 class Result:
-    """What came out. machine, load, seconds and options are filled in by the program that runs the study."""
+    """The results of a study. one.py fills in machine, load, seconds and options."""
 
     tables: list[Table] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
@@ -128,10 +126,7 @@ class Result:
     seconds: float = 0.0
 
     def table(self, title, *heads, note=""):
-        """A new table, to which rows are added by `.add(*cells)`.
-
-        heads   names of columns, each with its unit in brackets where it has one: "layer | forward [s]"
-        """
+        """Add and return a Table. heads: columns with their units, such as "layer | forward [s]"."""
         names = [name for head in heads for name in head.split(" | ")]
         parts = [name.strip().removesuffix("]").partition(" [") for name in names]
         self.tables.append(Table(title, [Column(name, unit) for name, _, unit in parts], note=note))
@@ -145,7 +140,7 @@ class Result:
         self.notes.append(" ".join(text.split()))
 
     def peer(self, package):
-        """The module of an optional package, or None, and then the report says that its rows are missing."""
+        """The module of an optional package; None if it is missing, which the report then mentions."""
         try:
             return importlib.import_module(package)
         except ImportError as error:
@@ -155,7 +150,7 @@ class Result:
 
 @dataclass
 class Report:
-    """Results by the name of their study, and the reasons of those that failed."""
+    """Results by name of study, and the errors of studies that failed."""
 
     machine: dict
     options: dict
@@ -164,7 +159,7 @@ class Report:
 
 
 def _plain(cell):
-    """NumPy's scalars as Python's own, which JSON can hold."""
+    """NumPy scalars as Python numbers, for JSON."""
     return cell.item() if hasattr(cell, "item") and not isinstance(cell, Sample) else cell
 
 

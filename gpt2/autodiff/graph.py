@@ -344,9 +344,9 @@ def source_name(text: str, reserved: Container[str]) -> str:
 def graph_text(graph: Graph) -> str:
     """The graph as text, one typed line a value. Equal programs print equally: node numbers do not show.
 
-    Below it stand the graphs of its stretches (passes/alike.py), each once.
+    Below it stand the graphs of its outlined calls (passes/alike.py), each once.
     """
-    bodies = dict.fromkeys(n.attrs["body"] for n in graph.nodes if n.op == "stretch")
+    bodies = dict.fromkeys(n.attrs["body"] for n in graph.nodes if n.op == "outlined")
     called = dict(zip(bodies, _numbered([b.name for b in bodies])))
     return "\n\n".join(
         [_one_text(graph, graph.name, called), *(_one_text(b, name, called) for b, name in called.items())]
@@ -370,7 +370,7 @@ def _one_text(graph: Graph, name: str, called: dict[Graph, str]) -> str:
             continue
         attrs_shown = {k: v for k, v in n.attrs.items() if k not in ("value", "of", "cuts")}
         attrs = ", ".join(
-            f"{k}={called.get(v) if n.op == 'stretch' else attr_text(v)}" for k, v in attrs_shown.items()
+            f"{k}={called.get(v) if n.op == 'outlined' else attr_text(v)}" for k, v in attrs_shown.items()
         )
         cuts = n.attrs.get("cuts") or (None,) * len(n.args)
         args = ", ".join([ref(a) + _cut_text(cut) for a, cut in zip(n.args, cuts)])
@@ -381,7 +381,7 @@ def _one_text(graph: Graph, name: str, called: dict[Graph, str]) -> str:
 
 
 def _cut_text(cut: tuple[int, int, int] | None) -> str:
-    """The part of an argument that a call is given (derive/stretch.py), as an index."""
+    """The part of an argument that a call is given (derive/outlined.py), as an index."""
     return "" if cut is None else f"[{':, ' * cut[0]}{cut[1]}:{cut[2]}]"
 
 

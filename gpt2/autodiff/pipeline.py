@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import hidden, switches
-from .derive import stretch  # noqa: F401  its row enters the table on import
+from .derive import outlined  # noqa: F401  its row enters the table on import
 from .derive.differentiate import vjp_graph
 from .emit.program import Program, compile_graph
 from .emit.scalar import ScalarProgram, is_scalar

@@ -1,10 +1,11 @@
-"""ad.autodiff: gradients added into the caller's shadows, and functions that fill preallocated arrays."""
+"""ad.autodiff: gradients are added into shadow arrays, also of functions that fill preallocated arrays."""
 
 import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff import Active, Const, Duplicated
+from gpt2.layers.layernorm import layernorm_backward, layernorm_forward
 from tests.support.peaks import peak_of
 
 
@@ -14,7 +15,7 @@ def rng():
 
 
 def layernorm(out, mean, rstd, inp, weight, bias):
-    """llm.c's layernorm_forward: everything into arrays of the caller's."""
+    """llm.c's layernorm_forward, into preallocated arrays."""
     for b in range(inp.shape[0]):
         x = inp[b]
         m = x.mean()
@@ -25,29 +26,14 @@ def layernorm(out, mean, rstd, inp, weight, bias):
         rstd[b] = s
 
 
-def layernorm_backward(dout, inp, weight):
-    m = inp.mean(axis=-1, keepdims=True)
-    s = 1 / np.sqrt(inp.var(axis=-1, keepdims=True) + 1e-5)
-    norm = (inp - m) * s
-    dnorm = dout * weight
-    dinp = s * (
-        dnorm - dnorm.mean(axis=-1, keepdims=True) - norm * (dnorm * norm).mean(axis=-1, keepdims=True)
-    )
-    return dinp, (dout * norm).sum(axis=0), dout.sum(axis=0)
-
-
-def test_a_function_that_fills_arrays_as_llm_c_does(rng):
+def test_function_that_fills_preallocated_arrays(rng):
     B, C = 3, 8
-    inp, weight, bias, seed = (
-        rng.normal(size=(B, C)),
-        rng.normal(size=C),
-        rng.normal(size=C),
-        rng.normal(size=(B, C)),
-    )
-    expected = layernorm_backward(seed, inp, weight)
+    (inp, seed), (weight, bias) = rng.normal(size=(2, B, C)), rng.normal(size=(2, C))
+    _, saved = layernorm_forward(inp, weight, bias)
+    expected = layernorm_backward(seed, saved)
     out, mean, rstd = np.zeros((B, C)), np.zeros(B), np.zeros(B)
     dinp, dweight, dbias = np.zeros((B, C)), np.ones(C), np.zeros(C)
-    for times in (1, 2, 3):
+    for calls in (1, 2, 3):
         dout = seed.copy()
         result = ad.autodiff(
             layernorm,
@@ -62,10 +48,10 @@ def test_a_function_that_fills_arrays_as_llm_c_does(rng):
         np.testing.assert_allclose(mean, inp.mean(axis=1), rtol=1e-13, atol=1e-15)
         np.testing.assert_allclose(rstd, 1 / np.sqrt(inp.var(axis=1) + 1e-5), rtol=1e-13)
         np.testing.assert_allclose(out, (inp - mean[:, None]) * rstd[:, None] * weight + bias, rtol=1e-12)
-        np.testing.assert_array_equal(dout, 0.0)  # used up, as out is overwritten
-        np.testing.assert_allclose(dinp, times * expected[0], rtol=1e-11, atol=1e-13)
-        np.testing.assert_allclose(dweight, 1 + times * expected[1], rtol=1e-11, atol=1e-13)
-        np.testing.assert_allclose(dbias, times * expected[2], rtol=1e-11)
+        np.testing.assert_array_equal(dout, 0.0)  # since out is overwritten
+        np.testing.assert_allclose(dinp, calls * expected[0], rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(dweight, 1 + calls * expected[1], rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(dbias, calls * expected[2], rtol=1e-11)
 
 
 def test_shadows_of_several_outputs(rng):
@@ -73,13 +59,8 @@ def test_shadows_of_several_outputs(rng):
     outs = [np.zeros((2, 4)), np.zeros(2), np.zeros(2)]
     seeds = [rng.normal(size=o.shape) for o in outs]
     shadows = [s.copy() for s in seeds]
-    ad.autodiff(
-        layernorm,
-        *map(Duplicated, outs, shadows),
-        Duplicated(inp, dinp),
-        Const(np.ones(4)),
-        Const(np.zeros(4)),
-    )
+    weight, bias = Const(np.ones(4)), Const(np.zeros(4))
+    ad.autodiff(layernorm, *map(Duplicated, outs, shadows), Duplicated(inp, dinp), weight, bias)
 
     def weighted(inp):
         m = inp.mean(axis=1)
@@ -92,8 +73,8 @@ def test_shadows_of_several_outputs(rng):
         np.testing.assert_array_equal(s, 0.0)
 
 
-def test_an_argument_that_is_read_and_written(rng):
-    """The shadow holds the gradient of the final content on entry, of the initial content on return."""
+def test_argument_that_is_read_and_written(rng):
+    """The shadow has the gradient of the final content on entry, of the initial content on return."""
 
     def f(x, y):
         y += x * x
@@ -108,7 +89,7 @@ def test_an_argument_that_is_read_and_written(rng):
     np.testing.assert_allclose(dy, dy0, rtol=1e-14)
 
 
-def test_partly_overwritten(rng):
+def test_partly_overwritten_output(rng):
     def f(x, out):
         out[1:3] = x * 2.0
 
@@ -119,8 +100,7 @@ def test_partly_overwritten(rng):
     np.testing.assert_array_equal(dout, [before[0], 0, 0, before[3]])
 
 
-def test_a_chain_of_calls_runs_backwards_in_the_same_buffers(rng):
-    """Two layers; the shadow between them is the seed of the first."""
+def test_backward_of_two_layers_with_a_shadow_between_them(rng):
 
     def square(out, inp):
         out[...] = inp * inp
@@ -138,7 +118,7 @@ def test_a_chain_of_calls_runs_backwards_in_the_same_buffers(rng):
     np.testing.assert_array_equal(dh, 0.0)
 
 
-def test_active_numbers_constants_and_the_value(rng):
+def test_active_numbers_constants_and_value(rng):
     x, dx = rng.normal(size=3), np.ones(3)
 
     def f(a, x, n):
@@ -167,8 +147,8 @@ def test_trees_of_arrays(rng):
         np.testing.assert_allclose(shadow[k], expected[k], rtol=1e-13)
 
 
-def test_an_output_handed_back(rng):
-    """`return out` in NumPy's manner does not ask for a second gradient."""
+def test_returned_output_is_counted_once(rng):
+    """`return out`, as NumPy's functions do, adds no second gradient."""
 
     def f(x, out):
         np.multiply(x, 3.0, out=out)
@@ -202,8 +182,7 @@ def test_float32_and_shadows_that_are_views(rng):
     np.testing.assert_array_equal(grads[:, 1::2], 0.0)
 
 
-def test_nothing_is_allocated_once_it_runs(rng):
-    """After the first calls, a gradient into the caller's shadow allocates no array."""
+def test_repeated_call_allocates_no_array(rng):
     x, dx = rng.normal(size=20_000), np.zeros(20_000)
 
     def f(x):
@@ -216,34 +195,25 @@ def test_nothing_is_allocated_once_it_runs(rng):
     assert peak_of(lambda: ad.autodiff(f, activity), times=5) < x.nbytes / 10
 
 
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (lambda: ad.autodiff(np.sum, np.ones(3)), "a is a ndarray, expected ad.Const"),
-        (lambda: ad.autodiff(np.sin, Active(np.ones(3))), r"array of shape \(3,\).*Duplicated"),
-        (lambda: ad.autodiff(lambda x: x, Active(2)), "x.* is 2, expected a floating-point number"),
-        (lambda: ad.autodiff(np.sum, Duplicated(np.ones(3), np.ones(2))), r"shadow of a has shape \(2,\)"),
-        (lambda: ad.autodiff(np.sum, Duplicated(np.ones(3), np.ones(3, np.float32))), "dtype float32"),
-        (lambda: ad.autodiff(np.sum, Duplicated(np.arange(3), np.ones(3))), "dtype int64"),
-        (lambda: ad.autodiff(np.sum, Duplicated({"a": np.ones(3)}, np.ones(3))), "should have its structure"),
-        (
-            lambda: ad.autodiff(lambda x: x * 2, Duplicated(np.ones(3), np.ones(3))),
-            r"returns an array of shape \(3,\)",
-        ),
-        (
-            lambda: ad.autodiff(lambda x: np.sum(x), Duplicated(np.ones(3), np.broadcast_to(0.0, 3))),
-            "read-only",
-        ),
-    ],
-)
-def test_errors(call, words):
+@pytest.mark.parametrize("f, activity, words", [
+    (np.sum, np.ones(3), "a is a ndarray, expected ad.Const"),
+    (np.sin, Active(np.ones(3)), r"array of shape \(3,\).*Duplicated"),
+    (lambda x: x, Active(2), "x.* is 2, expected a floating-point number"),
+    (np.sum, Duplicated(np.ones(3), np.ones(2)), r"shadow of a has shape \(2,\)"),
+    (np.sum, Duplicated(np.ones(3), np.ones(3, np.float32)), "dtype float32"),
+    (np.sum, Duplicated(np.arange(3), np.ones(3)), "dtype int64"),
+    (np.sum, Duplicated({"a": np.ones(3)}, np.ones(3)), "should have its structure"),
+    (lambda x: x * 2, Duplicated(np.ones(3), np.ones(3)), r"returns an array of shape \(3,\)"),
+    (lambda x: np.sum(x), Duplicated(np.ones(3), np.broadcast_to(0.0, 3)), "read-only"),
+])  # fmt: skip
+def test_errors(f, activity, words):
     with pytest.raises(ad.AutodiffError, match=words) as e:
-        call()
+        ad.autodiff(f, activity)
     assert "\n" not in str(e.value)
 
 
-def test_inside_of_a_recording(rng):
-    """autodiff in a function that is differentiated: shadows made there are written to like any array."""
+def test_autodiff_in_a_differentiated_function(rng):
+    """Shadows that the function makes are written to like any array."""
 
     def f(x):
         dx = np.zeros_like(x)

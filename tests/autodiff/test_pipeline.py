@@ -1,4 +1,4 @@
-"""The one row of stages: what ad.stages shows is what runs, and GPT2_AD_DEBUG says it."""
+"""The compiler's stages: ad.stages shows the programs that run, GPT2_AD_DEBUG logs them; fixed programs."""
 
 import importlib.util
 import os
@@ -12,15 +12,16 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff import pipeline, switches
 from gpt2.autodiff.programs.derived import Derived
+from gpt2.autodiff.record.record import record
 from gpt2.autodiff.transforms.vjp import Vjp
 from gpt2.commands.explain.parts import split
 from tests.support.rooms import first_call
 
 OPTIONS = {
     "default": {},
-    "after alone": {"before": False},
+    "simplified after alone": {"before": False},
     "some passes off": {"off": {"cse", "algebra"}},
-    "all off": {"off": set(switches.PASSES), "before": False},
+    "all passes off": {"off": set(switches.PASSES), "before": False},
 }
 if importlib.util.find_spec("numexpr"):
     OPTIONS["numexpr"] = {"elementwise": "numexpr"}
@@ -28,23 +29,23 @@ X, W = np.linspace(-1.0, 1.0, 12).reshape(4, 3), np.linspace(0.2, 0.9, 6).reshap
 
 
 @ad.custom_vjp
-def softer(x):
+def with_vjp(x):
     return x / (1.0 + np.abs(x) ** 3)
 
 
-@softer.defvjp
-def softer_vjp(dout, out, x):
-    return (7.0 * dout * np.exp(x) ** 2,)
+@with_vjp.defvjp
+def with_vjp_rule(dout, out, x):
+    return (7.0 * dout * np.exp(x) ** 2,)  # not its derivative: tests see which one is used
 
 
 @ad.custom_jvp
-def steep(x):
+def with_jvp(x):
     return np.sin(x) ** 3
 
 
-@steep.defjvp
-def steep_jvp(primals, tangents):
-    return steep(primals[0]), 5.0 * tangents[0]
+@with_jvp.defjvp
+def with_jvp_rule(primals, tangents):
+    return with_jvp(primals[0]), 5.0 * tangents[0]
 
 
 def array(x, w):
@@ -57,7 +58,7 @@ def number(x, w):
 
 
 def with_rules(x, w):
-    return steep(softer(x @ w)) ** 3
+    return with_jvp(with_vjp(x @ w)) ** 3
 
 
 def number_with_rules(x, w):
@@ -65,7 +66,7 @@ def number_with_rules(x, w):
 
 
 def unnumbered(source):
-    """The source without the number of the node whose body is called, which is another in each recording."""
+    """The source without numbers of nodes, which differ between recordings."""
     return re.sub(r"_body_\d+", "_body", source)
 
 
@@ -89,59 +90,57 @@ DERIVED = {
 
 
 @pytest.mark.parametrize("name, f", [(n, f) for n, (_, fs) in DERIVED.items() for f in fs])
-def test_stages_of_a_derived_function_are_those_of_its_program(name, f, options):
+def test_stages_of_a_derived_function_show_its_program(name, f, options):
     g = DERIVED[name][0](f)
     source = ad.source(g, X, W, emitted=True)
     _, program = g.__derived__.last
-    found = stages(g, X, W)
-    assert unnumbered(found["emitted"]) == unnumbered(source.rstrip())
-    assert found["simplified" if name == "compile" else "simplified again"] == str(program.graph)
-    assert list(found)[0] == "recorded" and list(found)[-1] == "emitted"
+    shown = stages(g, X, W)
+    assert unnumbered(shown["emitted"]) == unnumbered(source.rstrip())
+    assert shown["simplified" if name == "compile" else "simplified again"] == str(program.graph)
+    assert list(shown)[0] == "recorded" and list(shown)[-1] == "emitted"
 
 
 @pytest.mark.parametrize("f", [array, number, with_rules, number_with_rules])
-def test_stages_of_a_function_are_those_of_vjp(f, options):
-    state = Derived(f, Vjp())
-    state.entry((X, W), {})
-    _, pair = state.last
-    found = stages(f, X, W)
-    assert found["forward, emitted"] == pair.forward.source.rstrip()
-    assert found["backward, emitted"] == pair.backward.source.rstrip() == ad.vjp(f, X, W)[1].source.rstrip()
-    assert (found["forward"], found["backward"]) == (str(pair.forward.graph), str(pair.backward.graph))
+def test_stages_of_a_function_show_the_programs_of_vjp(f, options):
+    derived = Derived(f, Vjp())
+    derived.entry((X, W), {})
+    _, pair = derived.last
+    shown = stages(f, X, W)
+    assert shown["forward, emitted"] == pair.forward.source.rstrip()
+    assert shown["backward, emitted"] == pair.backward.source.rstrip() == ad.vjp(f, X, W)[1].source.rstrip()
+    assert (shown["forward"], shown["backward"]) == (str(pair.forward.graph), str(pair.backward.graph))
 
 
 @pytest.mark.parametrize("f", [array, with_rules])
-def test_stages_of_an_engines_programs(f, options):
+def test_stages_of_fixed_programs(f, options):
     pair, fixed = ad.FixedPair(f, options), ad.Fixed(f, options)
     entry, _ = pair.entry((X, W), {})
     sources = entry.forward.source, entry.backward.program.source, entry.joint.program.source
-    found = stages(pair, X, W)
+    shown = stages(pair, X, W)
     titles = ("forward, emitted", "backward, emitted", "both in one, emitted")
-    assert tuple(found[title] for title in titles) == tuple(s.rstrip() for s in sources)
-    assert (found["forward"], found["backward"]) == tuple(map(str, pair.graphs(X, W)))
+    assert tuple(shown[title] for title in titles) == tuple(s.rstrip() for s in sources)
+    assert (shown["forward"], shown["backward"]) == tuple(map(str, pair.graphs(X, W)))
     assert stages(fixed, X, W)["emitted"] == fixed.entry((X, W), {})[0].program.program.source.rstrip()
 
 
-def test_the_simplified_stage_is_left_out_where_options_say_so():
-    """What is differentiated is the simplified graph, or the recorded one: rules see the difference."""
+def test_option_before_simplifies_before_differentiating():
     with ad.options(math="fast"):
-        with_it = stages(ad.grad(number), X, W)
+        shown = stages(ad.grad(number), X, W)
+    assert "power" in shown["recorded"] and "power" not in shown["simplified"]
     with ad.options(before=False):
-        without = stages(ad.grad(number), X, W)
-        pair = stages(ad.FixedPair(array, ad.Options(before=False)), X, W)
-    assert "power" in with_it["recorded"] and "power" not in with_it["simplified"]
-    assert "simplified" not in without and "power" in without["differentiated"]
-    assert "simplified" not in pair and "power" in pair["differentiated"]
+        for f in (ad.grad(number), ad.FixedPair(array, ad.Options(before=False))):
+            shown = stages(f, X, W)
+            assert "simplified" not in shown and "power" in shown["differentiated"]
 
 
-def test_a_function_with_a_rule_is_simplified_before_its_rule_is_used():
+def test_custom_rules_are_applied_after_the_first_simplification():
     with ad.options(math="fast"):  # strict math leaves a power of 3 to NumPy
-        found = stages(ad.grad(number_with_rules), X, W)
-    assert "power" in found["recorded"] and "power" not in found["simplified"]
-    assert "call(" in found["simplified"] and "call(" not in found["simplified again"]
+        shown = stages(ad.grad(number_with_rules), X, W)
+    assert "power" in shown["recorded"] and "power" not in shown["simplified"]
+    assert "call(" in shown["simplified"] and "call(" not in shown["simplified again"]
 
 
-def test_source_of_what_was_not_worth_compiling_is_that_of_the_next_program():
+def test_source_of_an_interpreted_call_is_that_of_the_next_program():
     def f(x, w):
         return np.sum(np.tanh(x @ w) ** 3 * np.random.rand(2))
 
@@ -151,7 +150,7 @@ def test_source_of_what_was_not_worth_compiling_is_that_of_the_next_program():
     assert ad.source(g, X, W, emitted=True) == first and g.__derived__.last[1] is not None
 
 
-def test_stages_of_what_has_no_derivative():
+def test_stages_of_functions_without_derivative():
     with pytest.raises(ad.AutodiffError, match="no floating-point argument"):
         ad.stages(lambda i: i * 2.0, np.arange(3))
     with pytest.raises(ad.AutodiffError, match="no floating-point result"):
@@ -159,41 +158,31 @@ def test_stages_of_what_has_no_derivative():
     assert "emitted" in stages(ad.compile(lambda x: x > 0), X)
 
 
-def test_the_forward_of_vjp_computes_nothing_twice():
+def test_forward_of_vjp_computes_nothing_twice():
     source = stages(lambda x, w: np.exp(np.tanh(x @ w)) * np.tanh(x @ w), X, W)["forward, emitted"]
     assert source.count("matmul(x, w") == 1 and source.count("np.exp") == 1 and "copyto" not in source
 
 
-def test_a_rule_holds_in_a_vjp_inside_of_a_gradient():
-    """The value of ad.vjp is differentiated by the rule, and not by what the function computes."""
-
-    def through(x):
-        out, _ = ad.vjp(softer, x)
-        return np.sum(out)
-
-    np.testing.assert_allclose(ad.grad(through)(X), 7.0 * np.exp(X) ** 2, rtol=1e-12)
+def test_custom_rule_applies_to_the_value_of_vjp_under_grad():
+    slope = ad.grad(lambda x: np.sum(ad.vjp(with_vjp, x)[0]))(X)
+    np.testing.assert_allclose(slope, 7.0 * np.exp(X) ** 2, rtol=1e-12)
 
 
 @pytest.mark.parametrize("pure", [False, True])
-def test_a_result_may_be_written_to_before_the_pullback(pure):
-    """The backward of exp reads its result, which is the caller's."""
-    out, pullback = ad.vjp(np.exp, X, pure=pure)
-    expected = np.exp(X)
-    out[...] = 0.0
-    np.testing.assert_array_equal(pullback(np.ones_like(X))[0], expected)
-    out, pullback = ad.vjp(np.exp, X + 1.0, pure=pure)  # now compiled, if it was not
-    out[...] = 0.0
-    np.testing.assert_allclose(pullback(np.ones_like(X))[0], np.exp(X + 1.0), rtol=1e-14)
+def test_result_may_be_written_to_before_the_pullback(pure):
+    """The backward of exp reads the result of the forward."""
+    for x in (X, X + 1.0):  # the second call is compiled in either case
+        out, pullback = ad.vjp(np.exp, x, pure=pure)
+        out[...] = 0.0
+        np.testing.assert_allclose(pullback(np.ones_like(x))[0], np.exp(x), rtol=1e-14)
 
 
-def test_bodies_are_compiled_under_the_options_of_the_thread():
+def test_bodies_of_loops_are_compiled_with_the_current_options():
     def body(carry, x):
         return carry * x + np.sin(x) * np.cos(x) + np.sin(x), None
 
-    def loop(xs):
-        return ad.scan(body, np.ones(()), xs)[0]
-
-    (scan,) = (n for n in pipeline_graph(loop, X[0]).nodes if n.op == "scan")
+    recording = record(lambda xs: ad.scan(body, np.ones(()), xs)[0], (X[0],))
+    (scan,) = (n for n in recording.graph.nodes if n.op == "scan")
     plain = pipeline.program_of(scan.attrs["body"])
     with ad.options(off={"cse"}):
         other = pipeline.program_of(scan.attrs["body"])
@@ -201,17 +190,10 @@ def test_bodies_are_compiled_under_the_options_of_the_thread():
     assert pipeline.program_of(scan.attrs["body"]) is plain
 
 
-def pipeline_graph(f, *args):
-    """What f records."""
-    from gpt2.autodiff.record.record import record
-
-    return record(f, args).graph
+# ---- Programs for fixed types ----------------------------------------------------------------------------
 
 
-# --- programs for fixed types ---------------------------------------------------------------------------
-
-
-def test_numbers_are_part_of_a_fixed_program():
+def test_numbers_are_static_in_fixed_programs():
     fixed = ad.Fixed(lambda x, factor, *, power=1.0: factor * x**power)
     np.testing.assert_allclose(fixed(X, 2.0), 2.0 * X, rtol=1e-15)
     np.testing.assert_allclose(fixed(X, 3.0, power=2.0), 3.0 * X**2, rtol=1e-15)
@@ -223,26 +205,25 @@ def test_numbers_are_part_of_a_fixed_program():
 
 
 @pytest.mark.parametrize("add", [False, True])
-def test_buffers_are_those_of_their_results(add):
-    """Also beside a result that is a tuple, whose arrays have none."""
+def test_buffers_of_some_results(add):
     fixed = ad.Fixed(lambda x: (x + 1.0, (x + 2.0, x + 3.0), x + 4.0))
     first, last = np.ones_like(X), np.ones_like(X)
     one, (two, three), four = fixed(X, out=(first, None, last), add=add)
     assert one is first and four is last
-    for k, found in enumerate((one, two, three, four), start=1):
-        np.testing.assert_array_equal(found, X + k + (found is first or found is last) * add)
+    for k, result in enumerate((one, two, three, four), start=1):
+        np.testing.assert_array_equal(result, X + k + (result is first or result is last) * add)
 
 
-def test_the_result_of_a_pair_may_lie_in_a_buffer():
+def test_buffer_for_the_result_of_a_pair():
     pair, buffer = ad.FixedPair(lambda x: np.tanh(x) * x), np.empty_like(X)
-    wanted, saved = pair.forward(X)
-    out, again = pair.forward(X, out=buffer)
-    assert out is buffer and not np.shares_memory(wanted, buffer)
-    np.testing.assert_array_equal(out, wanted)
-    np.testing.assert_array_equal(pair.backward(X, again)[0], pair.backward(X, saved)[0])
+    expected, saved = pair.forward(X)
+    out, saved_again = pair.forward(X, out=buffer)
+    assert out is buffer and not np.shares_memory(expected, buffer)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(pair.backward(X, saved_again)[0], pair.backward(X, saved)[0])
 
 
-def test_what_a_fixed_program_refuses():
+def test_errors_of_fixed_programs():
     with pytest.raises(ad.AutodiffError, match="hashed"):
         ad.Fixed(lambda xs: xs[0])([X])
     with pytest.raises(ad.AutodiffError, match=r"test_pipeline.py:\d+: .*makes text of a value"):
@@ -256,8 +237,8 @@ def test_what_a_fixed_program_refuses():
         ad.Fixed(writes)(X.copy())
 
 
-def test_a_fixed_program_looks_again_at_what_it_looked_at():
-    """Also at results of arithmetic, which an optimised program could round otherwise."""
+def test_fixed_program_checks_its_branches_at_each_call():
+    """Also on results of arithmetic, which an optimised program could round otherwise."""
 
     def f(x):
         return x * 2.0 if np.sum(x * 0.1) > 1.0 else x * 3.0
@@ -269,15 +250,15 @@ def test_a_fixed_program_looks_again_at_what_it_looked_at():
     assert len(*fixed.entries.values()) == 2
 
 
-def test_no_more_than_a_few_ways_through_a_function_are_kept():
+def test_fixed_program_keeps_few_paths():
     fixed = ad.Fixed(lambda x, n: x * float(int(n[0])))
     for k in range(30):
         np.testing.assert_array_equal(fixed(X, np.array([k])), X * k)
-    (ways,) = fixed.entries.values()
-    assert len(ways) <= 12
+    (paths,) = fixed.entries.values()
+    assert len(paths) <= 12
 
 
-# --- GPT2_AD_DEBUG, and the walk of a first call --------------------------------------------------------
+# ---- GPT2_AD_DEBUG, and the packages that a first call enters --------------------------------------------
 
 PROGRAM = """
 import numpy as np
@@ -296,13 +277,13 @@ def run_at(level):
 
 
 @pytest.mark.slow
-def test_debug_levels_say_more_and_more():
+def test_debug_levels():
     assert run_at("").stderr == run_at("0").stderr == ""
     one, two, three = (run_at(str(k)).stderr for k in (1, 2, 3))
     lines = one.splitlines()
     titles = [line.split(": ")[1].split("  ")[0] for line in lines]
-    row = ["recorded", "simplified", "differentiated", "simplified again", "emitted"]
-    assert titles == [*row, "recorded"]  # the second is interpreted: it may not come again
+    compiled = ["recorded", "simplified", "differentiated", "simplified again", "emitted"]
+    assert titles == [*compiled, "recorded"]  # the second function is interpreted at its first call
     assert all(line.startswith("autodiff f_grad: ") and " ms  " in line for line in lines)
     assert "new types of arguments" in lines[0] and "nodes" in lines[0]
     assert "regions, " in lines[4] and "bytes of arena" in lines[4]
@@ -311,12 +292,12 @@ def test_debug_levels_say_more_and_more():
     assert "t1: f64[5] = tanh(x)" in three and "def f_grad(" in three
 
 
-def test_a_debug_level_that_does_not_exist():
+def test_unknown_debug_level_is_an_error():
     run = run_at("loud")
     assert run.returncode and "GPT2_AD_DEBUG is 'loud', expected one of 0, 1, 2, 3" in run.stderr
 
 
-def test_a_first_call_enters_few_rooms():
+def test_first_call_enters_few_packages():
     rooms = first_call()
     assert {"programs", "transforms", "record", "derive", "passes", "emit", "pipeline"} <= set(rooms)
     assert len(rooms) <= 18, rooms  # single files among them

@@ -1,4 +1,4 @@
-"""The switches of a caller hold in its context: asyncio tasks, threads and generators keep theirs."""
+"""ad.options and ad.detect_anomaly are local to a context: to an asyncio task, a thread, a generator."""
 
 import asyncio
 import contextvars
@@ -10,9 +10,11 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff.switches import DEFAULT, current_options, followed, overrides
 
+UNSET = ("strict", False)
 
-def shown():
-    """What a switch is at, by what a call does: the options of a program that is made here, and following."""
+
+def state():
+    """The math option of a program compiled here, and whether anomalies are detected."""
     return current_options().math, any(followed())
 
 
@@ -22,42 +24,42 @@ def switch(request):
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_open():
-    before = shown()
+def all_switches_are_reset():
+    assert state() == UNSET
     yield
-    assert shown() == before == ("strict", False)
+    assert state() == UNSET
     assert overrides() == followed() == ()
 
 
-def test_two_tasks_keep_theirs(switch):
-    async def with_it(entered, left):
+def test_concurrent_tasks_have_their_own(switch):
+    async def with_switch(entered, checked):
         with switch():
-            inside = shown()
+            inside = state()
             entered.set()
-            await left.wait()
-            assert shown() == inside != ("strict", False)
-        assert shown() == ("strict", False)
+            await checked.wait()
+            assert state() == inside != UNSET
+        assert state() == UNSET
 
-    async def without(entered, left):
+    async def without(entered, checked):
         await entered.wait()
-        seen = shown()
-        left.set()
+        seen = state()
+        checked.set()
         return seen
 
     async def both():
         events = asyncio.Event(), asyncio.Event()
-        return (await asyncio.gather(with_it(*events), without(*events)))[1]
+        return (await asyncio.gather(with_switch(*events), without(*events)))[1]
 
-    assert asyncio.run(both()) == ("strict", False)
+    assert asyncio.run(both()) == UNSET
 
 
-def test_two_tasks_that_end_in_the_order_in_which_they_began():
+def test_tasks_that_overlap_without_nesting():
     async def with_math(math, steps):
         with ad.options(math=math):
             for _ in range(steps):
-                assert shown()[0] == math
+                assert state()[0] == math
                 await asyncio.sleep(0)
-        return shown()[0]
+        return state()[0]
 
     async def both():
         return await asyncio.gather(with_math("fast", 2), with_math("strict", 4), with_math("fast", 3))
@@ -65,17 +67,16 @@ def test_two_tasks_that_end_in_the_order_in_which_they_began():
     assert asyncio.run(both()) == ["strict"] * 3
 
 
-def test_a_task_begins_with_the_switches_of_where_it_was_started(switch):
+def test_task_inherits_the_switches_of_its_creator(switch):
     async def child(go):
         await go.wait()
-        return shown()
+        return state()
 
     async def parent():
         go = asyncio.Event()
         with switch():
-            inside, task = shown(), asyncio.create_task(child(go))
-            thread = asyncio.to_thread(shown)
-            assert await thread == inside
+            inside, task = state(), asyncio.create_task(child(go))
+            assert await asyncio.to_thread(state) == inside
         go.set()
         return inside, await task
 
@@ -83,8 +84,8 @@ def test_a_task_begins_with_the_switches_of_where_it_was_started(switch):
     assert seen == inside
 
 
-def test_a_program_made_before_is_not_taken_in_a_task_with_options_of_its_starter():
-    """The default program's fast entry looks at the context of its caller, whatever is open elsewhere."""
+def test_task_with_inherited_options_does_not_run_the_default_program():
+    """The fast entry of the default program checks the options of its caller's context."""
     f = ad.compile(lambda x: np.sum(np.exp(x) * np.exp(x)))
     x = np.linspace(0.1, 0.9, 7)
     for _ in range(3):
@@ -112,27 +113,27 @@ def test_a_program_made_before_is_not_taken_in_a_task_with_options_of_its_starte
 def test_threads_have_their_own(switch):
     seen = []
     with switch():
-        thread = threading.Thread(target=lambda: seen.append(shown()))
+        thread = threading.Thread(target=lambda: seen.append(state()))
         thread.start()
         thread.join()
-    assert seen == [("strict", False)]
+    assert seen == [UNSET]
 
 
-def test_generators_that_end_in_the_order_in_which_they_began(switch):
+def test_generators_that_overlap_without_nesting(switch):
     def generator():
         with switch():
-            yield shown()
+            yield state()
 
     first, second = generator(), generator()
     inside = next(first)
     assert next(second) == inside
     assert next(first, None) is None
-    assert shown() == inside  # the second one is still open
+    assert state() == inside  # the second one is still open
     assert next(second, None) is None
-    assert shown() == ("strict", False)
+    assert state() == UNSET
 
 
-def test_options_of_the_inner_one_stay_when_the_outer_one_ends_first():
+def test_inner_options_outlive_outer_ones():
     def generator(**fields):
         with ad.options(**fields):
             yield
@@ -145,7 +146,7 @@ def test_options_of_the_inner_one_stay_when_the_outer_one_ends_first():
     assert current_options() == DEFAULT
 
 
-def test_a_generator_that_ends_in_another_context_leaves_nothing(switch):
+def test_generator_closed_in_another_context_is_undone(switch):
     def generator():
         with switch():
             yield
@@ -154,29 +155,29 @@ def test_a_generator_that_ends_in_another_context_leaves_nothing(switch):
     running = generator()
     context.run(next, running)
     running.close()
-    assert context.run(shown) == ("strict", False)
+    assert context.run(state) == UNSET
 
 
-def test_the_compiler_s_own_threads_have_the_caller_s(switch):
+def test_worker_threads_have_the_switches_of_the_caller(switch):
     seen, pieces = [], iter(range(64))
     both = threading.Barrier(2)
 
     def job(index):
         both.wait(10)
         for _ in pieces:
-            seen.append(shown())
+            seen.append(state())
 
     threads = ad.get_threads()
     ad.set_threads(2)
     try:
         with switch():
-            inside = shown()
+            inside = state()
             ad.run_on_threads(job)
     finally:
         ad.set_threads(threads)
-    assert set(seen) == {inside} != {("strict", False)}
+    assert set(seen) == {inside} != {UNSET}
 
 
-def test_an_unknown_option_opens_nothing():
+def test_unknown_option_is_refused():
     with pytest.raises(ValueError, match="math is 'quick'"), ad.options(math="quick"):
         pass

@@ -1,4 +1,4 @@
-"""Stretches of a program that are alike: found, made calls of one function, with the same numbers."""
+"""Repeated parts of a program are outlined: made calls of one function that give the same bits."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def graph_of(f, *args) -> Graph:
 
 
 def calls(graph: Graph) -> list:
-    return [n for n in graph.nodes if n.op == "stretch"]
+    return [n for n in graph.nodes if n.op == "outlined"]
 
 
 def bodies(graph: Graph) -> set:
@@ -35,12 +35,12 @@ def outlined(f, *args) -> Graph:
 
 
 def gradients(f, args, wrt=0):
-    """With and without stretches, in programs of their own."""
-    found = []
+    """Value and gradients, compiled with outlining and without."""
+    results = []
     for off in ((), WITHOUT):
         with ad.options(off=off):
-            found.append(ad.tree.leaves(ad.value_and_grad(f, wrt)(*args)))
-    return found
+            results.append(ad.tree.leaves(ad.value_and_grad(f, wrt)(*args)))
+    return results
 
 
 def assert_same(f, args, wrt=0):
@@ -48,8 +48,15 @@ def assert_same(f, args, wrt=0):
         np.testing.assert_array_equal(got, want, strict=True)
 
 
+def assert_flat_is_the_same(outlined_graph, f, args):
+    """Inlined again, the graph computes what f does."""
+    flat = evaluate_graph(alike.flat(outlined_graph), args)
+    for got, want in zip(flat, evaluate_graph(graph_of(f, *args), args), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def blocks(n, width=8):
-    """n blocks of twenty operations with weights of their own, stacked as a deep model's are."""
+    """n blocks of twenty operations; their weights are slices of stacked arrays, as in a deep model."""
 
     def f(x, w, b):
         for k in range(n):
@@ -65,40 +72,39 @@ def blocks(n, width=8):
     return f, tuple(rng.normal(size=s) for s in shapes)
 
 
-# ---- what is found ---------------------------------------------------------------------------------------
+# ---- What is outlined --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [16, 40])
-def test_blocks_of_a_model_are_calls_of_one_function(n):
+def test_blocks_of_a_model_become_calls_of_one_function(n):
     f, args = blocks(n)
     graph = outlined(f, *args)
     assert len(bodies(graph)) == 1 and len(calls(graph)) >= 3
-    for got, want in zip(evaluate_graph(alike.flat(graph), args), evaluate_graph(graph_of(f, *args), args)):
-        np.testing.assert_array_equal(got, want)
+    assert_flat_is_the_same(graph, f, args)
 
 
-def test_a_cut_is_made_where_least_is_handed_on():
+def test_stretch_ends_where_the_fewest_values_are_live():
     f, args = blocks(20)
     (body,) = bodies(outlined(f, *args))
     assert len(body.outputs) == 1 and body.outputs[0].shape == args[0].shape  # x alone
 
 
-def test_a_longer_model_has_the_same_function():
-    """What is left of a block in the graph around is its call and the parts of its weights."""
-    made = []
+def test_body_does_not_grow_with_the_depth_of_a_model():
+    """Outside of it each block leaves its call and the slices of its weights."""
+    sizes = []
     for n in (16, 64):
         f, args = blocks(n)
         graph = outlined(f, *args)
         (body,) = bodies(graph)
-        made.append((len(body.nodes), len(graph.nodes) / n))
-    (short, outer), (long, more) = made
-    assert long < 3 * short
-    assert more <= outer
+        sizes.append((len(body.nodes), len(graph.nodes) / n))
+    (body_16, per_block_16), (body_64, per_block_64) = sizes
+    assert body_64 < 3 * body_16
+    assert per_block_64 <= per_block_16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["chain", "affine", "matrices", "views", "deep_views", "branches", "dots"])
-def test_steps_of_a_loop_are_few_calls(name):
+def test_steps_of_a_loop_become_a_few_calls(name):
     f, args = PROGRAMS[name](2000)
     graph = outlined(f, *args)
     before = len(graph_of(f, *args).nodes)
@@ -108,7 +114,7 @@ def test_steps_of_a_loop_are_few_calls(name):
 
 
 @pytest.mark.parametrize("name", ["chain", "matrices"])
-def test_four_times_the_steps_are_twice_the_nodes(name):
+def test_nodes_grow_slower_than_steps(name):
     sizes = []
     for n in (1000, 4000):
         f, args = PROGRAMS[name](n)
@@ -119,7 +125,7 @@ def test_four_times_the_steps_are_twice_the_nodes(name):
 
 
 def runge_kutta(steps, dt=0.01):
-    """The pendulum, driven by a force that depends on time."""
+    """A pendulum driven by a force that depends on time."""
 
     def slope(t, x, v):
         return v, -np.sin(x) - 0.1 * v + 0.3 * np.cos(2.0 * t)
@@ -139,8 +145,8 @@ def runge_kutta(steps, dt=0.01):
 
 
 @pytest.mark.slow
-def test_a_thousand_steps_of_runge_kutta_are_compiled_as_one():
-    """What depends on time alone is another number at each step, and becomes an argument."""
+def test_a_thousand_runge_kutta_steps_share_one_body():
+    """What depends on time alone is a different constant in each step, and becomes an argument."""
     f, args = runge_kutta(1000)
     recorded = graph_of(f, *args)
     graph = alike.outline(recorded, simplify)
@@ -152,18 +158,18 @@ def test_a_thousand_steps_of_runge_kutta_are_compiled_as_one():
     assert_same(short, args, (0, 1))
 
 
-def test_what_differs_stays_as_it_is():
+def test_steps_with_different_constants_are_not_outlined():
     def f(x):
         for k in range(300):
-            x = x ** (1.0 + k % 7 * k)  # another power each time
+            x = x ** (1.0 + k % 7 * k)
         return x.sum()
 
     graph = graph_of(f, np.ones(3))
     assert alike.outline(graph, simplify) is graph
 
 
-def test_copies_that_read_each_other_otherwise_stay():
-    """The same operations in a row, of which each reads the one before, or the one before that."""
+def test_same_operations_with_irregular_data_flow_give_the_same_values():
+    """Each step reads the one before, or the one before that, at random."""
 
     def f(x, y):
         rng = np.random.default_rng(0)
@@ -172,18 +178,16 @@ def test_copies_that_read_each_other_otherwise_stay():
         return (x + y).sum()
 
     args = np.linspace(0.1, 0.2, 3), np.linspace(0.3, 0.4, 3)
-    graph = outlined(f, *args)
-    for got, want in zip(evaluate_graph(alike.flat(graph), args), evaluate_graph(graph_of(f, *args), args)):
-        np.testing.assert_array_equal(got, want)
+    assert_flat_is_the_same(outlined(f, *args), f, args)
     assert_same(f, args, (0, 1))
 
 
-def test_small_programs_stay():
+def test_small_programs_are_not_outlined():
     f, args = blocks(4)
     assert not calls(outlined(f, *args)) or len(graph_of(f, *args).nodes) >= alike.LEAST
 
 
-def test_constants_of_equal_content_are_one():
+def test_equal_constants_stay_in_the_body():
     def f(x):
         for _ in range(100):
             x = np.tanh(x * np.array([1.0, 2.0, 3.0]) + np.array([0.1, 0.2, 0.3])) * 0.5
@@ -195,7 +199,7 @@ def test_constants_of_equal_content_are_one():
     assert_same(f, (np.linspace(0.1, 1.0, 3),))
 
 
-def test_arrays_from_outside_that_differ_are_arguments():
+def test_different_arrays_of_a_closure_become_arguments():
     rng = np.random.default_rng(3)
     weights = [rng.normal(size=(4, 4)) for _ in range(60)]
 
@@ -209,20 +213,20 @@ def test_arrays_from_outside_that_differ_are_arguments():
     assert_same(f, (rng.normal(size=(2, 4)),))
 
 
-# ---- the same numbers ------------------------------------------------------------------------------------
+# ---- The same numbers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("parameters", "lists", "numbers", "fan")])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_programs_give_the_same_bits(name):
+def test_gradients_have_the_same_bits(name):
     f, args = PROGRAMS[name](600)
     assert_same(f, args, tuple(range(len(args))) if name == "layers" else 0)
 
 
 @pytest.mark.parametrize("name, wrt", [("matrices", (0, 1)), ("fan", 0)])
-def test_what_all_steps_share_has_the_sum_of_all_its_gradients(name, wrt):
-    """The steps of one call are added up first, then those of all: as many roundings, in another order."""
+def test_gradients_of_values_shared_by_all_steps_agree(name, wrt):
+    """They are summed within each call first, then over calls: as many roundings, another order."""
     f, args = PROGRAMS[name](600)
     with_, without = gradients(f, args, wrt)
     for got, want in zip(with_, without, strict=True):
@@ -231,30 +235,31 @@ def test_what_all_steps_share_has_the_sum_of_all_its_gradients(name, wrt):
 
 
 @pytest.mark.parametrize("name", ["layers", "fan", "parameters"])
-def test_steps_with_arguments_of_their_own_are_called_too(name):
+def test_steps_with_separate_arguments_are_outlined(name):
     f, args = PROGRAMS[name](2000)
     assert calls(outlined(f, *args))
 
 
-def test_a_gradient_that_reads_no_value_has_none_computed():
-    """The sum itself is nobody's: neither forward calls, nor arguments that lead to them."""
+def test_unused_forward_values_are_not_computed():
+    """The gradient does not read the sum: neither forward calls nor their arguments remain."""
     f, args = PROGRAMS["parameters"](300)
     g = ad.grad(f)
     g(*args)
-    assert "np.cos" in ad.source(g, emitted=True) and "np.sin" not in ad.source(g, emitted=True)
+    text = ad.source(g, emitted=True)
+    assert "np.cos" in text and "np.sin" not in text
 
 
 @pytest.mark.parametrize("transform", [ad.value_and_grad, lambda f, k: lambda *a: ad.vjp(f, *a)[1](1.0)])
-def test_each_way_to_a_gradient(transform):
+def test_gradients_of_blocks_agree_with_forward_mode(transform):
     f, args = blocks(16)
     want = ad.jacfwd(f, 1)(*args)
-    found = ad.tree.leaves(transform(f, (0, 1, 2))(*args))
-    got = next(g for g in found if np.shape(g) == args[1].shape)
+    leaves = ad.tree.leaves(transform(f, (0, 1, 2))(*args))
+    got = next(g for g in leaves if np.shape(g) == args[1].shape)
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow
-def test_second_derivatives():
+def test_second_derivatives_are_the_same():
     f, args = PROGRAMS["chain"](400)
 
     def slope(x):
@@ -265,7 +270,7 @@ def test_second_derivatives():
     np.testing.assert_allclose(ad.hvp(f, x, np.ones_like(x)), ad.grad(slope)(x), rtol=1e-10)
 
 
-def test_results_of_every_step():
+def test_values_kept_from_every_step_are_the_same():
     def f(x, w):
         kept = []
         for _ in range(80):
@@ -277,7 +282,7 @@ def test_results_of_every_step():
     assert_same(f, (rng.normal(size=(3, 4)), rng.normal(size=(4, 4)) * 0.3))
 
 
-def test_a_rule_of_the_users_within():
+def test_custom_vjp_within_a_stretch():
     @ad.custom_vjp
     def clipped(x):
         return np.sin(x)
@@ -292,7 +297,7 @@ def test_a_rule_of_the_users_within():
     assert_same(f, (np.linspace(0.1, 1.0, 5),))
 
 
-def test_a_caller_s_buffer_is_written():
+def test_gradient_is_written_to_out_even_if_it_is_the_argument():
     f, args = blocks(16)
     g = ad.grad(f, 1)
     want = g(*args)
@@ -303,12 +308,12 @@ def test_a_caller_s_buffer_is_written():
     chain, _ = PROGRAMS["chain"](500)
     h = ad.grad(chain)
     want = h(x)
-    again = x.copy()
-    h(again, out=again)  # the argument itself
-    np.testing.assert_array_equal(again, want)
+    buffer = x.copy()
+    h(buffer, out=buffer)
+    np.testing.assert_array_equal(buffer, want)
 
 
-def test_several_threads_at_once():
+def test_calls_from_several_threads_at_once():
     f, args = blocks(16, width=64)
     rng = np.random.default_rng(0)
     args = (rng.normal(size=(300, 64)), *args[1:])
@@ -322,7 +327,7 @@ def test_several_threads_at_once():
 
 
 @pytest.mark.parametrize("math", ["strict", "fast"])
-def test_a_budget_counts_what_stretches_keep(math):
+def test_budget_counts_the_arrays_that_outlined_calls_keep(math):
     f, args = blocks(16, width=32)
     pipeline = Pipeline("f", Options(math=math))
     graph = graph_of(f, *args)
@@ -337,7 +342,7 @@ def test_a_budget_counts_what_stretches_keep(math):
     assert inputs and kept(small) <= 20_000 < kept(full)
 
 
-# ---- GPT-2 -----------------------------------------------------------------------------------------------
+# ---- GPT-2 -------------------------------------------------------------------------------------------------
 
 
 def program(n_layer, off=frozenset()):
@@ -349,8 +354,8 @@ def program(n_layer, off=frozenset()):
     return pair, [*model.params.values(), tokens, targets]
 
 
-def test_the_blocks_of_gpt2_are_compiled_once():
-    """Lines of the program that runs: a dozen a block more, of a few hundred."""
+def test_blocks_of_gpt2_are_compiled_once():
+    """The emitted program grows by a few lines per block."""
     lines, kinds = [], []
     for n_layer in (6, 12):
         pair, args = program(n_layer)
@@ -361,13 +366,13 @@ def test_the_blocks_of_gpt2_are_compiled_once():
     assert lines[1] - lines[0] < 6 * 60
 
 
-def test_gpt2_has_the_same_gradients():
-    found = []
+def test_gpt2_gradients_have_the_same_bits():
+    results = []
     for off in (frozenset(), frozenset(WITHOUT)):
         pair, args = program(6, off)
-        found.append(pair.both(np.ones((), np.float32), *args))
-    assert found[0][0] == found[1][0]
-    for a, b in zip(found[0][1], found[1][1], strict=True):
+        results.append(pair.both(np.ones((), np.float32), *args))
+    assert results[0][0] == results[1][0]
+    for a, b in zip(results[0][1], results[1][1], strict=True):
         assert (a is None) == (b is None)
         if a is not None:
             np.testing.assert_array_equal(a, b)
@@ -382,49 +387,49 @@ def test_gpt2_needs_no_more_memory():
     assert arenas[0] <= 1.02 * arenas[1]
 
 
-# ---- shown -----------------------------------------------------------------------------------------------
+# ---- Printed source ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["affine", "branches", "matrices", "dots", "views"])
-def test_the_source_shows_a_stretch_once_and_runs(name):
+def test_source_defines_an_outlined_body_once_and_runs(name):
     f, args = PROGRAMS[name](480)
     g = ad.value_and_grad(f)
     want = ad.tree.leaves(g(*args))
     text = ad.source(g)
-    assert text.count("def f_stretch(") == 1
+    assert text.count("def f_outlined(") == 1
     scope: dict = {}
     exec(text, scope)
     for got, expected in zip(scope["f_grad"](*args), want):
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-300)
 
 
-def test_the_stages_show_what_a_stretch_is():
+def test_stages_print_an_outlined_body():
     f, args = PROGRAMS["affine"](480)
     text = ad.stages(ad.grad(f), *args)
     simplified = text.split("# simplified\n")[1].split("\n# ")[0]
-    assert "stretch(" in simplified and "f_stretch(x: f64[5])" in simplified
+    assert "outlined(" in simplified and "f_outlined(x: f64[5])" in simplified
 
 
-@pytest.mark.parametrize("turned", ["x[::-1]", "np.concatenate([x[2:], x[:2]])[::-1]", "x * 0.9"])
-def test_values_have_numpys_bits_where_copies_hand_on_views(turned):
-    """A product of a reversed view is another call of BLAS than one of its copy."""
+@pytest.mark.parametrize("view", ["x[::-1]", "np.concatenate([x[2:], x[:2]])[::-1]", "x * 0.9"])
+def test_values_have_numpys_bits_if_steps_pass_views_on(view):
+    """BLAS is called differently for a reversed view and for its copy."""
     n, rng = 60, np.random.default_rng(0)
-    found: dict = {"np": np, "n": n}
+    scope: dict = {"np": np, "n": n}
     program = f"""
 def f(x, m, ws):
     for i in range(n):
         y = np.where(x > 0.1, x, 0.3 * x)
         x = np.tanh(m @ y) + ws[i] * y
-        x = {turned}
+        x = {view}
     return np.sum(x * (m @ x))"""
-    exec(program, found)
+    exec(program, scope)
     args = rng.normal(size=5), rng.normal(size=(5, 5)), rng.normal(size=(n, 5))
-    value, _ = ad.value_and_grad(found["f"])(*args)
-    assert value == found["f"](*args)
+    value, _ = ad.value_and_grad(scope["f"])(*args)
+    assert value == scope["f"](*args)
 
 
-def test_a_number_that_a_call_is_given_is_an_array_to_it(monkeypatch):
-    """A table of views has methods of arrays, which NumPy's numbers have as methods of their own."""
+def test_scalar_arguments_of_calls_are_arrays(monkeypatch):
+    """The table of views uses methods of arrays, which on NumPy's scalars are different ones."""
     monkeypatch.setattr(source, "MOST_VIEWS", 0)
 
     def f(x, y, w):
@@ -446,8 +451,8 @@ def test_a_number_that_a_call_is_given_is_an_array_to_it(monkeypatch):
 
 
 @pytest.mark.parametrize("first", range(1, 7))
-def test_no_call_ends_where_a_gradient_counts_on_one_side_alone(first):
-    """The exponentials are infinite where the mask leaves them out: 0 times that is nan."""
+def test_masked_infinities_leave_gradients_finite_wherever_a_stretch_begins(first):
+    """The exponentials are infinite where the mask discards them, and 0 times infinity would be nan."""
     mask, w = np.array([True, False, False, True]), np.array([2000.0, 0.5, 0.5, 2000.0])
     steps = (
         lambda x, w: np.sin(x),

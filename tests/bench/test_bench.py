@@ -1,4 +1,4 @@
-"""The benchmarks' arithmetic, their judgement of who counts, and one short contest from end to end."""
+"""The benchmark harness: medians and ratios, which results count, and short end-to-end contests."""
 
 import json
 import math
@@ -9,25 +9,14 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from argparse import ArgumentTypeError
-from pathlib import Path
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bench import finetune, layers, roofline, step, timeline
-from bench.harness import (
-    contenders,
-    engine,
-    machine,
-    peak,
-    processors,
-    program,
-    rates,
-    ratios,
-    sizes,
-    turns,
-)
+from bench.harness import contenders, engine, machine, peak, processors, program, rates, ratios, sizes, turns
 from bench.harness.cases import cases, find_batch, find_layers
 from bench.harness.work import step_flops, step_work
 from bench.harness.worker import Worker, digest
@@ -38,12 +27,14 @@ from gpt2.autodiff.run import blas, kernels, remembered, threads
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config
 from gpt2.train.flops import training_flops
+from tests.support import small_run
 from tests.support.pictures import said
 
-ROOT = Path(__file__).parents[2]
+SMALL = sizes.find("4x128-B12T64")
+TINY = GPT2Config(n_layer=1, n_head=2, n_embd=8, block_size=64, vocab_size=11)
 
 
-def test_a_round_counts_by_its_median_and_a_ratio_by_its_round():
+def test_ratio_divides_the_medians_of_each_round():
     # The machine is twice as slow in the second round, and one step of the third is interrupted.
     ours = [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [1.0, 1.0, 9.0]]
     theirs = [[2.0], [4.0], [2.0]]
@@ -57,39 +48,39 @@ def test_geometric_mean():
 
 
 @pytest.mark.parametrize("name", sizes.SIZES)
-def test_operations_agree_with_the_engines_own_count(name):
+def test_step_flops_agree_with_training_flops(name):
     size = sizes.SIZES[name]
     counted = step_flops(size)
-    # gpt2.train.flops counts all of attention's square, the bound below it the lower triangle alone
+    # training_flops counts the whole square of attention scores, step_flops its lower triangle
     config, N, T = size.config, size.B * size.T, size.T
     above = 3 * 4 * config.n_layer * config.n_embd * N * (T - (T + 1) / 2)
     assert math.isclose(counted, training_flops(config, size.B, T) - above, rel_tol=1e-6)
 
 
-def test_bound_is_the_slower_of_products_and_memory():
-    size = sizes.SIZES["4x128-B12T64"]
-    seconds = {f"{kind}/{part}": 1.0 for kind, part in step_work(size)} | {"step/": 30.0}
-    compared = roofline.compare(size, [seconds], {"sgemm": 1e9, "copy": 1e9})
+@pytest.fixture
+def compared():
+    """The roofline of a step of 30 s whose parts take a second each."""
+    seconds = {f"{kind}/{part}": 1.0 for kind, part in step_work(SMALL)} | {"step/": 30.0}
+    return roofline.compare(SMALL, [seconds], {"sgemm": 1e9, "copy": 1e9})
+
+
+def test_bound_is_the_slower_of_products_and_memory(compared):
     fc, gelu = compared["rows"]["fc/forward"], compared["rows"]["gelu/forward"]
     assert fc["by"] == "products" and math.isclose(fc["bound_ms"], 1e3 * 4 * 2 * 768 * 128 * 512 / 1e9)
     assert gelu["by"] == "memory" and math.isclose(gelu["bound_ms"], 1e3 * 4 * 4 * 2 * 768 * 512 / 1e9)
     assert math.isclose(compared["between_ms"], 1e3 * (30 - len(compared["rows"])))
 
 
-def test_a_roofline_is_drawn_with_its_bounds():
+def test_roofline_picture_has_its_bounds(compared):
     pytest.importorskip("matplotlib")
-    size = sizes.SIZES["4x128-B12T64"]
-    seconds = {f"{kind}/{part}": 1.0 for kind, part in step_work(size)} | {"step/": 30.0}
-    result = roofline.compare(size, [seconds], {"sgemm": 1e9, "copy": 1e9})
-    text = roofline.picture({**result, "size": "a < b", "variant": "manual", "threads": 1})
-    words = said(text)
+    words = said(roofline.picture({**compared, "size": "a < b", "variant": "manual", "threads": 1}))
     assert "a < b, gpt2 manual, 1 thread" in words and {*roofline.KEYS.values()} < set(words)
-    for key, row in result["rows"].items():
+    for key, row in compared["rows"].items():
         assert key.replace("/", " ") in words
         assert not row["bound_ms"] or f"1000.0 ms, {1000 / row['bound_ms']:.1f} x" in words
 
 
-def test_a_timeline_has_a_bar_for_each_span():
+def test_timeline_picture_has_a_bar_for_each_span():
     tiny = sizes.Size("tiny", GPT2Config.preset("tiny"), 32, 64)
     spans, seconds = timeline.record(tiny, "whole", 1, steps=2)
     assert kernels.run_blocks is timeline.RUN_BLOCKS and kernels.matmul is timeline.MATMUL
@@ -104,7 +95,7 @@ def test_a_timeline_has_a_bar_for_each_span():
     assert {"a < b", "thread 1", *timeline.KEYS.values()} < set(words)
 
 
-def test_the_memory_of_a_step_is_drawn_with_the_names_of_its_tensors(tmp_path):
+def test_memory_picture_names_the_tensors_of_a_step(tmp_path):
     tiny = sizes.Size("tiny", GPT2Config(n_layer=4, n_head=2, n_embd=32, block_size=16, vocab_size=50), 2, 16)
     text = timeline.memory(tiny)
     tree = ElementTree.fromstring(text)
@@ -119,7 +110,7 @@ def test_the_memory_of_a_step_is_drawn_with_the_names_of_its_tensors(tmp_path):
 
 @pytest.fixture
 def quick_rates(monkeypatch):
-    """Small matrices, a fixed rate of 1 GFLOP/s, and the threads afterwards as they were."""
+    """Small matrices and a fixed rate of 1 GFLOP/s; one thread again afterwards."""
     monkeypatch.setattr(rates, "SIDES", (96, 50))
     monkeypatch.setattr(rates, "_fastest", lambda product, seconds: product.flops / 1e9)
     yield
@@ -128,7 +119,7 @@ def quick_rates(monkeypatch):
 
 @pytest.mark.parametrize("way", ["BLAS", "columns"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_both_ways_do_all_of_the_product(quick_rates, way, threads):
+def test_square_product_is_complete(quick_rates, way, threads):
     a, b = np.random.default_rng(0).standard_normal((2, 50, 50), dtype=np.float32)
     product = rates.SquareProduct(a, b, np.full_like(a, np.nan), way, threads)
     product.prepare()
@@ -137,9 +128,9 @@ def test_both_ways_do_all_of_the_product(quick_rates, way, threads):
 
 
 @pytest.mark.parametrize("fast", [(96, "BLAS"), (50, "columns")])
-def test_the_peak_is_the_fastest_of_its_forms(quick_rates, monkeypatch, fast):
+def test_fastest_product_takes_the_fastest_side_and_way(quick_rates, monkeypatch, fast):
     if blas.numpys_blas() is None:
-        fast = (fast[0], "BLAS")  # another BLAS cannot be kept to one thread
+        fast = (fast[0], "BLAS")  # only OpenBLAS can be limited to one thread
     monkeypatch.setattr(
         rates,
         "_fastest",
@@ -149,18 +140,18 @@ def test_the_peak_is_the_fastest_of_its_forms(quick_rates, monkeypatch, fast):
     assert (len(product.a), product.way) == fast and math.isclose(rate, 2e9)
 
 
-def test_measuring_the_peak_leaves_the_threads_as_they_were(quick_rates, monkeypatch):
-    text = []
-    monkeypatch.setattr(ad, "limit_blas_threads", text.append)
+def test_measuring_the_peak_restores_the_threads(quick_rates, monkeypatch):
+    limits = []
+    monkeypatch.setattr(ad, "limit_blas_threads", limits.append)
     for before, after in ((1, 2), (2, 1)):
         threads.set_threads(before)
         rates.sgemm_peak(2)
-        assert (threads.get_threads(), text[-1]) == (before, after)
+        assert (threads.get_threads(), limits[-1]) == (before, after)
 
 
 @pytest.mark.parametrize("name", sizes.SIZES)
-def test_the_peaks_share_of_a_step_is_exact(quick_rates, monkeypatch, name):
-    """Whatever number of products it does, their operations over the share are those of a step."""
+def test_peak_share_of_a_step_is_exact(quick_rates, monkeypatch, name):
+    """However many products it does, their operations divided by the share are those of a step."""
     size = sizes.SIZES[name]
     calls = []
     monkeypatch.setattr(rates.SquareProduct, "__call__", lambda product: calls.append(product.flops))
@@ -171,19 +162,19 @@ def test_the_peaks_share_of_a_step_is_exact(quick_rates, monkeypatch, name):
     assert sum(calls) <= 1.01 * peak.LONGEST_S * 1e9  # at 1 GFLOP/s
 
 
-def test_a_share_of_a_step_counts_as_a_whole_one(monkeypatch):
-    """A contender that does a quarter of a step has its time multiplied by four, others have theirs."""
+def test_time_of_a_partial_step_is_scaled_to_a_whole_one(monkeypatch):
+    """The time of a contender that does a quarter of a step is multiplied by four."""
     worker = Worker("peak", 1)
     clock = iter(range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    for share, text in (({"share": 0.25}, 4.0), ({}, 1.0)):
+    for share, seconds in (({"share": 0.25}, 4.0), ({}, 1.0)):
         trainer = SimpleNamespace(step=lambda tokens, targets: 5.0, **share)
         worker.module = SimpleNamespace(training=lambda *args, trainer=trainer: trainer)
         worker.do_training("4x128-B12T64")
-        assert worker.do_turn(2) == {"times": {"step": [text, text]}, "losses": [5.0, 5.0]}
+        assert worker.do_turn(2) == {"times": {"step": [seconds] * 2}, "losses": [5.0, 5.0]}
 
 
-def test_the_share_of_the_peak_is_taken_within_a_round():
+def test_share_of_the_peak_is_taken_within_each_round():
     # A step takes twice as long as its products at peak; the machine is slower in the second round.
     contest = SimpleNamespace(
         facts={name: {"ready_s": 1.0, "losses": None, "about": "96 x 96"} for name in ("whole", "peak")},
@@ -211,7 +202,7 @@ def test_the_share_of_the_peak_is_taken_within_a_round():
     assert "of_peak" not in result["rows"]["whole"] and "sgemm" not in step.as_text(result)
 
 
-def test_ratios_are_to_the_fastest_pytorch_of_the_run():
+def test_reference_is_the_fastest_pytorch_of_the_run():
     times = {"torch": 3.0, "torch-tuned": 2.0, "torch-compile-tuned": 1.0, "whole": 0.5, "jax": 0.4}
     samples = {name: {"step": [[t], [t]]} for name, t in times.items()}
     assert contenders.fastest_peer(samples) == "torch-compile-tuned"
@@ -220,35 +211,27 @@ def test_ratios_are_to_the_fastest_pytorch_of_the_run():
     assert contenders.fastest_peer({"whole": samples["whole"]}) is None
 
 
-def test_programs_with_other_losses_are_not_compared(monkeypatch):
-    """torch.compile held to AVX2 has lost its losses: what it takes for that is no measure."""
+def test_contenders_with_other_losses_are_not_the_reference(monkeypatch):
+    """torch.compile limited to AVX2 gave nan losses: its time is no measure of a training step."""
     seconds = {"torch-tuned": 2.0, "torch-compile-tuned": 1.0, "whole": 1.5}
 
-    class Played:
-        absent, load = {}, {}
-        facts = {
-            name: {"losses": [4.0, 3.0], "ready_s": 0.0, "about": ""} for name in ("torch-tuned", "whole")
-        } | {"torch-compile-tuned": {"losses": [4.0, float("nan")], "ready_s": 0.0, "about": ""}}
-        samples = {name: {"step": [[t], [t]]} for name, t in seconds.items()}
-
-        def __init__(self, *given): ...
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error): ...
-        def play(self, *given): ...
-        def peak(self, name):
-            return 0
-
-    monkeypatch.setattr(step, "Contest", Played)
+    losses = {name: [4.0, 3.0] for name in seconds} | {"torch-compile-tuned": [4.0, math.nan]}
+    finished = SimpleNamespace(
+        absent={},
+        load={},
+        facts={name: {"losses": values, "ready_s": 0.0, "about": ""} for name, values in losses.items()},
+        samples={name: {"step": [[t], [t]]} for name, t in seconds.items()},
+        play=lambda *args: None,
+        peak=lambda name: 0,
+    )
+    monkeypatch.setattr(step, "Contest", lambda *args: nullcontext(finished))
     options = SimpleNamespace(elementwise="numpy", nice=0, rounds=2, seconds=1)
-    result = step.measure(sizes.find("4x128-B12T64"), 1, list(seconds), options)
+    result = step.measure(SMALL, 1, list(seconds), options)
     assert result["reference"] == "torch-tuned" and "disagrees" in result["rows"]["torch-compile-tuned"]
     assert result["rows"]["whole"]["to_torch-tuned"]["median"] == 0.75
 
 
-def test_a_tuned_peer_keeps_its_memory(monkeypatch):
-    """The variables reach its process, and no other's."""
+def test_only_tuned_peers_get_the_malloc_settings(monkeypatch):
     started = {}
     monkeypatch.setattr(turns, "reason_missing", lambda name: None)
     monkeypatch.setattr(
@@ -260,7 +243,7 @@ def test_a_tuned_peer_keeps_its_memory(monkeypatch):
     assert keeping == {"torch-tuned", "torch-compile-tuned", "jax"}
 
 
-def test_the_peak_is_no_reference_and_has_no_losses():
+def test_peak_is_no_reference_and_has_no_losses():
     assert contenders.reference(["peak", "whole"]) == "whole"
     assert contenders.reference(["peak"]) == "peak"
     good, bad = [4.0, 3.9, 3.8], [4.0, 3.9, 3.9]
@@ -270,10 +253,8 @@ def test_the_peak_is_no_reference_and_has_no_losses():
 # ---- llm.c's own program -----------------------------------------------------------------------------------
 
 
-def test_another_batch_is_written_into_the_source_of_llm_c(monkeypatch, tmp_path):
-    source = (
-        "// B = batch\nint B = 4; // batch size 4\nint T = 64; // length\nfor (int b = 0; b < B; b++) {}\n"
-    )
+def test_llmc_batch_size_is_written_into_its_source(monkeypatch, tmp_path):
+    source = "// B = batch\nint B = 4; // batch size 4\nint T = 64; // length\nfor (int b = 0; b < B; b++);\n"
     text = llmc.with_batch(source, 12, 128)
     assert "int B = 12; // batch" in text and "int T = 128; // length" in text and "B = batch" in text
     with pytest.raises(contenders.Missing, match="sets T at 2 places, expected one"):
@@ -284,95 +265,90 @@ def test_another_batch_is_written_into_the_source_of_llm_c(monkeypatch, tmp_path
     assert llmc.built(tmp_path, sizes.find("124M-B4T64"), tmp_path) == tmp_path / "train_gpt2"  # as it is
 
 
-SPEAKS = """#!{python}
+PRINTS_STEPS = """#!{python}
 import time
 for step in range(41):
     if step == 20:
-        time.sleep(600)  # writes a sample, which is not waited for
+        time.sleep(600)  # llm.c writes a sample here, which must not be waited for
     time.sleep(0.01)
     print(f"step {{step}}: train loss 4.0 (took {{10.0 + step}} ms)")
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty") or not hasattr(os, "fork"), reason="llm.c is run on Unix")
-def test_the_lines_of_llm_c_come_as_it_writes_them(monkeypatch, tmp_path):
-    """A program that writes into a pipe keeps its lines back; here it believes to write to a terminal."""
+def test_llmc_lines_are_read_as_they_are_written(monkeypatch, tmp_path):
+    """Through a pseudo-terminal: into a pipe a C program's output would be buffered."""
     program = tmp_path / "train_gpt2"
-    program.write_text(SPEAKS.format(python=sys.executable))
+    program.write_text(PRINTS_STEPS.format(python=sys.executable))
     program.chmod(0o755)
     monkeypatch.setenv("LLMC_DIR", str(tmp_path))
-    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, block_size=64, vocab_size=11)
-    training = llmc.training(sizes.Size("tiny", config, 4, 64), "", 1)
+    training = llmc.training(sizes.Size("tiny", TINY, 4, 64), "", 1)
     try:
         assert training.times == [0.010, 0.011]
         first, *rest = training.block(3)
         assert rest == [0.013, 0.014] and first < 5
-        assert len(training.block(20)) == 20  # over the end of its run, then from the beginning
+        assert len(training.block(20)) == 20  # past the end of its run: it is started again
     finally:
         training.close()
     assert not training.folder.exists()
 
 
-def test_a_program_with_data_of_its_own_does_no_further_steps():
-    asked = []
+def player(name, own_data=False):
+    """A player that only keeps the requests sent to it, and that list."""
+    requests = []
 
     def ask(**request):
-        asked.append(request["do"])
-        return {"about": None, "losses": [], "bytes": 0, "own_data": True}
+        requests.append(request)
+        return {"about": None, "losses": [], "bytes": 0, "own_data": own_data}
 
-    step.set_up(SimpleNamespace(name="llmc", ask=ask, began=0.0), sizes.find("4x128-B12T64"), "numpy")
-    assert asked == ["training", "peak"]
+    return SimpleNamespace(name=name, ask=ask, began=0.0), requests
 
 
-def test_a_turn_of_long_steps_counts_one():
-    players = {
-        name: SimpleNamespace(fastest=s) for name, s in (("long", 5.0), ("short", 0.1), ("new", math.inf))
-    }
-    found = SimpleNamespace(players=players)
-    more = {name: turns.Contest._more_steps(found, name, step.TURN_S, step.BLOCK) for name in players}
-    assert more == {"long": 1, "short": 2, "new": 2}
+def test_contender_with_its_own_data_does_no_extra_steps():
+    llmc_player, requests = player("llmc", own_data=True)
+    step.set_up(llmc_player, SMALL, "numpy")
+    assert [request["do"] for request in requests] == ["training", "peak"]
+
+
+@pytest.mark.parametrize(("fastest", "steps"), [(5.0, 1), (0.1, 2), (math.inf, 2)])
+def test_turn_of_long_steps_has_one(fastest, steps):
+    contest = SimpleNamespace(players={"whole": SimpleNamespace(fastest=fastest)})
+    assert turns.Contest._more_steps(contest, "whole", step.TURN_S, step.BLOCK) == steps
 
 
 # ---- Elementwise backends ----------------------------------------------------------------------------------
 
 
-def test_the_engines_compiled_contenders_get_the_backend():
-    """By step and by layers; the others do not know the word."""
-    text = {}
-    for name in contenders.CONTENDERS:
-
-        def ask(name=name, **request):
-            text.setdefault((name, request["do"]), request.get("elementwise"))
-            return {"about": None, "losses": [], "bytes": 0, "own_data": False}
-
-        player = SimpleNamespace(name=name, ask=ask, began=0.0)
-        step.set_up(player, sizes.find("4x128-B12T64"), "tuned")
-        layers.set_up(player, "B1T1", "gelu", "tuned")
-    ways = {"whole", "shares", "processes"}
-    knowing = {"manual", "auto", *ways, *(f"{way}-haswell" for way in ways)}
-    for (name, do), backend in text.items():
-        assert backend == ("tuned" if name in knowing and do in ("training", "layer") else None), (name, do)
+@pytest.mark.parametrize("name", contenders.CONTENDERS)
+def test_only_compiled_contenders_of_the_engine_get_the_backend(name):
+    """From bench.step and from bench.layers."""
+    asked, requests = player(name)
+    step.set_up(asked, SMALL, "tuned")
+    layers.set_up(asked, "B1T1", "gelu", "tuned")
+    compiled = name.removesuffix("-haswell") in ("manual", "auto", "whole", "shares", "processes")
+    for request in requests:
+        expected = "tuned" if compiled and request["do"] in ("training", "layer") else None
+        assert request.get("elementwise") == expected, request["do"]
 
 
 @pytest.fixture
 def backends(monkeypatch):
-    """The backends that programs are compiled for, NumPy's left out; threads and memory are put back."""
-    found, fuse = set(), numexpr.fused_regions
+    """The set of backends other than NumPy that programs are compiled for; threads and memory are reset."""
+    used, fuse = set(), numexpr.fused_regions
 
     def record(graph, regions, pick=None):
-        found.add("tuned" if pick else "numexpr")
+        used.add("tuned" if pick else "numexpr")
         return fuse(graph, regions, pick)
 
     monkeypatch.setattr(numexpr, "fused_regions", record)
-    yield found
+    yield used
     remembered.forget()
     threads.set_threads(1)
 
 
 @pytest.mark.parametrize("variant", ["written", "manual", "auto", "whole"])
-def test_the_engine_compiles_for_the_backend(backends, variant):
-    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, block_size=4, vocab_size=11)
-    size = sizes.Size("tiny", config, B=2, T=4)
+def test_engine_compiles_for_the_backend(backends, variant):
+    size = sizes.Size("tiny", TINY, B=2, T=4)
     tokens = np.zeros((2, 4), np.int64)
     gelu = cases(1, 2, C=8, NH=2, V=11)["gelu"]
     for backend in ("numpy", "numexpr"):
@@ -387,40 +363,40 @@ def test_the_engine_compiles_for_the_backend(backends, variant):
         backends.clear()
 
 
-def test_the_engines_processes_get_the_backend(monkeypatch):
-    text = {}
+def test_worker_processes_get_the_backend(monkeypatch):
+    received = {}
 
     def team(model, optimizer, size, **options):
-        text.update(options["options"])
+        received.update(options["options"])
 
     monkeypatch.setattr("gpt2.parallel.processes.Processes", team)
-    engine.training(sizes.find("4x128-B12T64"), "processes", 2, elementwise="numexpr")
-    assert text == {"backward": "whole", "elementwise": "numexpr"}
+    engine.training(SMALL, "processes", 2, elementwise="numexpr")
+    assert received == {"backward": "whole", "elementwise": "numexpr"}
 
 
-def test_a_missing_backend_is_reported_before_measuring(monkeypatch):
-    monkeypatch.setattr(numexpr, "load", numexpr.load.__wrapped__)  # forgets that it was found before
+def test_missing_backend_is_reported_before_measuring(monkeypatch):
+    monkeypatch.setattr(numexpr, "load", numexpr.load.__wrapped__)  # without its cache
     monkeypatch.setitem(sys.modules, "numexpr", None)
     with pytest.raises(ArgumentTypeError, match="numexpr is not installed; install it, or choose"):
         program.elementwise("tuned")
     assert program.elementwise("numpy") == "numpy"
 
 
-# ---- Who counts --------------------------------------------------------------------------------------------
+# ---- Which results count -----------------------------------------------------------------------------------
 
 
 def contest(**losses):
     return SimpleNamespace(facts={name: {"losses": values} for name, values in losses.items()})
 
 
-def test_losses_that_differ_do_not_count():
+def test_check_losses_names_those_that_differ():
     good, bad = [4.0, 3.9, 3.8], [4.0, 3.9, 3.8 * 1.001]
     assert set(step.check_losses(contest(torch=good, manual=good, auto=bad))) == {"auto"}
-    for lost in ([math.nan] * 3, [4.0, 3.9, math.nan]):
-        assert set(step.check_losses(contest(torch=good, auto=lost))) == {"auto"}
+    for losses in ([math.nan] * 3, [4.0, 3.9, math.nan]):
+        assert set(step.check_losses(contest(torch=good, auto=losses))) == {"auto"}
 
 
-def test_gradients_that_differ_do_not_count():
+def test_disagreeing_names_gradients_that_differ():
     x = np.random.default_rng(0).standard_normal((70, 1000)).astype(np.float32)
     swapped = x.copy()
     swapped[0], swapped[1] = x[1], x[0]  # the same length, another direction
@@ -436,11 +412,11 @@ def test_gradients_that_differ_do_not_count():
     facts = {name: {"digest": [digest(a) for a in arrays]} for name, arrays in facts.items()}
     assert set(layers.disagreeing(facts)) == {"swapped", "longer", "nan", "shape", "fewer"}
     shape, *numbers = facts["written"]["digest"][0]
-    facts["late"] = {"digest": [(shape, *numbers[:-1], math.nan)]}
-    assert "late" in layers.disagreeing(facts)
+    facts["last nan"] = {"digest": [(shape, *numbers[:-1], math.nan)]}
+    assert "last nan" in layers.disagreeing(facts)
 
 
-def test_a_missing_peer_is_reported(monkeypatch):
+def test_missing_peer_is_reported(monkeypatch):
     ghost = contenders.Contender("Ghost", "bench.peers.pytorch", "", "no_such_package")
     monkeypatch.setitem(contenders.CONTENDERS, "ghost", ghost)
     with turns.Contest(["ghost"], 1, None) as contest:
@@ -450,7 +426,7 @@ def test_a_missing_peer_is_reported(monkeypatch):
 
 
 class Loads:
-    """machine.Load, by which others have a half of every second turn. The first one is of all turns."""
+    """machine.Load where other programs use half of every second turn. The first one covers all turns."""
 
     turns = 0
 
@@ -480,42 +456,40 @@ def test_disturbed_rounds_are_left_out(monkeypatch):
     assert (contest.load["rounds"], contest.load["rounds_counted"]) == (12, 6)
 
 
-def test_rounds_end_with_their_time_and_are_three_at_least(monkeypatch):
+def test_rounds_end_at_the_time_limit_but_are_at_least_three(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(turns.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(machine, "Load", Loads)
     for seconds, wanted in ((1, 3), (7.5, 6)):  # the clock ticks once a round
-        rested = []
-        counted, load = turns.play_rounds({"a": list}, rested.append, [], 20, seconds)
-        assert rested == ["a"] * wanted and load["rounds"] == wanted
+        rests = []
+        _, load = turns.play_rounds({"a": list}, rests.append, [], 20, seconds)
+        assert rests == ["a"] * wanted and load["rounds"] == wanted
 
 
 @pytest.mark.parametrize(
-    ("call", "argument", "said"),
+    ("call", "argument", "message"),
     [
-        (sizes.find, "124M", "124M-B4T64"),
         (find_batch, "B4", "B4T64"),
         (find_batch, "B0T4", "B4T64"),
         (find_layers, "mathmul", "matmul-qkv"),
         (program.thread_counts, "1,x", "1,2"),
         (program.thread_counts, "0", "1 to"),
         (program.thread_counts, "9999", "cores"),
-        (lambda names: contenders.find(names, ()), "tensorflow", "torch"),
     ],
 )
-def test_mistakes_are_named(call, argument, said):
-    with pytest.raises(UserError, match=said):
+def test_invalid_argument_is_named(call, argument, message):
+    with pytest.raises(UserError, match=message):
         call(argument)
 
 
-def test_names_are_found():
+def test_batches_and_layers_are_found_by_name():
     assert find_batch("B4T256") == (4, 256)
     assert find_layers("matmul") == [name for name in cases(1, 1) if name.startswith("matmul-")]
     assert find_layers("") == list(cases(1, 1))
 
 
-def test_load_of_others_leaves_out_our_own():
-    """Ticks that this process used are neither idle nor others', however busy the machine is."""
+def test_load_of_others_excludes_this_process():
+    """Ticks that this process used count neither as idle nor as others', however busy the machine is."""
     load, begin = machine.Load(), time.process_time()
     while time.process_time() - begin < 0.4:
         sum(range(1000))
@@ -526,32 +500,22 @@ def test_load_of_others_leaves_out_our_own():
     assert 0.2 < ours < 0.8
 
 
-def run(module, *flags):
-    return subprocess.run([sys.executable, "-m", module, *flags], cwd=ROOT, capture_output=True, text=True)
+def result_of(module, flags):
+    """The only result that a benchmark prints as JSON."""
+    done = small_run.module(module, *flags.split(), "--threads", 1, "--rounds", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    return result
 
 
 @pytest.mark.slow
-def test_a_contest_from_end_to_end():
-    """Two of this engine's variants and the peak, three rounds, as JSON."""
-    done = run(
-        "bench.step",
-        "--sizes",
-        "4x128-B12T64",
-        "--threads",
-        "1",
-        "--contenders",
-        "peak,written,manual",
-        "--rounds",
-        "3",
-        "--elementwise",
-        "numexpr",
-        "--json",
-    )
-    assert done.returncode == 0, done.stderr
-    (result,) = json.loads(done.stdout)["results"]
+def test_contest_from_end_to_end():
+    """Two of this engine's variants and the peak, three rounds."""
+    flags = f"--sizes {SMALL.name} --contenders peak,written,manual --elementwise numexpr"
+    result = result_of("bench.step", flags)
     assert set(result["rows"]) == {"written", "manual", "peak"} and not result["absent"]
     assert (result["reference"], result["elementwise"]) == ("written", "numexpr")
-    assert result["flops"] == step_flops(sizes.find("4x128-B12T64"))
+    assert result["flops"] == step_flops(SMALL)
     for row in result["rows"].values():
         assert "disagrees" not in row
         assert row["ms"]["rounds"] == 3 and row["ms"]["min"] > 0 and row["peak_bytes"] > 2**20
@@ -561,7 +525,7 @@ def test_a_contest_from_end_to_end():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "flag", "value", "said"),
+    ("module", "flag", "value", "message"),
     [
         ("bench.step", "--sizes", "huge", "124M-B4T64"),
         ("bench.layers", "--sizes", "huge", "B4T64"),
@@ -572,37 +536,34 @@ def test_a_contest_from_end_to_end():
         ("bench.step", "--processor", "sse", "own, avx2"),
     ],
 )
-def test_a_users_mistake_is_one_line(module, flag, value, said):
-    done = run(module, flag, value)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    assert flag in done.stderr and said in done.stderr
+def test_invalid_flag_is_one_error_line(module, flag, value, message):
+    small_run.assert_one_error_line(small_run.module(module, flag, value), flag, message)
+
+
+# ---- Processors and processes ------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not processors.FEATURES.get("AVX2"), reason="this processor has no AVX2")
-def test_a_process_passes_for_a_processor_without_avx512(monkeypatch):
+def test_process_limited_to_avx2_uses_no_avx512(monkeypatch):
     for name, value in processors.environment("avx2").items():
         monkeypatch.setenv(name, value)
-    look = (
+    script = (
         "from numpy._core._multiarray_umath import __cpu_dispatch__ as d, __cpu_features__ as f;"
         "from gpt2.autodiff import blas_kernels;"
         "print([n for n in d if f[n] and n.startswith(('X86_V4', 'AVX512'))], blas_kernels())"
     )
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [
-        "[]",
-        *(["Haswell"] if blas.blas_kernels() else []),
-    ]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", *(["Haswell"] if blas.blas_kernels() else [])]
 
 
-def test_every_kind_of_avx512_is_left_out(monkeypatch):
-    """A processor of Intel has one more than those of AMD."""
+def test_avx2_disables_every_avx512_feature(monkeypatch):
+    """Intel's processors have one that AMD's lack."""
     monkeypatch.setattr(processors, "DISPATCHED", ["AVX2", "AVX512_SKX", "AVX512_SPR"])
     monkeypatch.setattr(processors, "FEATURES", {"AVX2": True, "AVX512_SKX": True, "AVX512_SPR": True})
     assert processors.environment("avx2")["NPY_DISABLE_CPU_FEATURES"] == "AVX512_SKX AVX512_SPR"
 
 
-def test_the_machines_line_says_which_processor_is_played(monkeypatch):
+def test_machine_line_names_the_emulated_processor(monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
     facts = program.facts(SimpleNamespace(processor="avx2"))
     assert os.environ["OPENBLAS_CORETYPE"] == "Haswell" and facts["passes_for"] == "avx2"
@@ -610,8 +571,8 @@ def test_the_machines_line_says_which_processor_is_played(monkeypatch):
     assert "without" not in program.machine_line(program.facts(SimpleNamespace(processor="own")))
 
 
-def test_a_worker_ends_with_its_coordinator():
-    """Also where that was killed, in the middle of a turn: else it would work beside the next measurement."""
+def test_worker_ends_when_its_coordinator_is_killed():
+    """Otherwise it would compete with the next measurement."""
     program = """
 import subprocess, sys, time
 worker = subprocess.Popen([sys.executable, "-c", '''
@@ -629,21 +590,13 @@ time.sleep(60)"""
     coordinator.wait()
     coordinator.stdout.close()
     until = time.monotonic() + 20
-    while time.monotonic() < until and _runs(pid):
+    while time.monotonic() < until and small_run.alive(pid):
         time.sleep(0.05)
-    assert not _runs(pid)
+    assert not small_run.alive(pid)
 
 
-def _runs(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def test_a_contender_that_has_died_is_closed_without_a_word():
-    """What was asked last is still in the buffer of its pipe, which closing would write."""
+def test_close_ignores_a_contender_that_has_died():
+    """The last request is still in the buffer of its pipe, and closing flushes that."""
     player = object.__new__(turns.Player)
     player.process = subprocess.Popen(
         [sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -657,23 +610,21 @@ def test_a_contender_that_has_died_is_closed_without_a_word():
 @pytest.mark.slow
 def test_generation_from_end_to_end():
     pytest.importorskip("transformers")
-    done = run(
-        "bench.generate", "--model", "tiny", "--tokens", "4", "--rounds", "3", "--threads", "1", "--json"
-    )
-    assert done.returncode == 0, done.stderr
-    (result,) = json.loads(done.stdout)["results"]
+    result = result_of("bench.generate", "--model tiny --tokens 4")
     assert set(result["seconds"]) == {"gpt2", "transformers", "copy"} and not result["absent"]
     assert all(len(times) == 3 for times in result["seconds"].values())
     assert result["same_tokens"]
 
 
-def test_adapters_are_compared_by_their_first_loss():
-    found = {"full": {"loss": 4.0, "seconds": [2.0, 4.0], "bytes": 2**30}}
-    found["lora"] = {"loss": 4.00001, "seconds": [1.0, 1.0], "bytes": 2**29}
-    finetune.check(found)
-    result = {"model": "gpt2", "threads": 2, "targets": "c_attn", "contenders": found, "absent": {}}
-    told = finetune.as_text({**result, "load": None})
-    assert "lora:8 on c_attn, 2 threads" in told and "0.38 of full" in told and "0.50 GiB" in told
+def test_finetuning_contenders_must_agree_in_the_first_loss():
+    rows = {
+        "full": {"loss": 4.0, "seconds": [2.0, 4.0], "bytes": 2**30},
+        "lora": {"loss": 4.00001, "seconds": [1.0, 1.0], "bytes": 2**29},
+    }
+    finetune.check(rows)
+    result = {"model": "gpt2", "threads": 2, "targets": "c_attn", "contenders": rows, "absent": {}}
+    text = finetune.as_text({**result, "load": None})
+    assert "lora:8 on c_attn, 2 threads" in text and "0.38 of full" in text and "0.50 GiB" in text
     for wrong in (4.1, math.nan):
         with pytest.raises(UserError, match="lora begins with a loss of"):
-            finetune.check({**found, "lora": {**found["lora"], "loss": wrong}})
+            finetune.check({**rows, "lora": {**rows["lora"], "loss": wrong}})

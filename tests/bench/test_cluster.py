@@ -1,16 +1,13 @@
-"""The computed table of docs/parallel.md, and the model of a cluster behind it."""
-
-from pathlib import Path
+"""The cost model of a cluster, and the table of docs/parallel.md that is computed with it."""
 
 import pytest
 
 from bench.harness import cluster
 from gpt2.model import GPT2Config
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def test_the_documented_efficiencies_are_the_computed_ones():
+def test_documented_efficiencies_are_the_computed_ones():
     rows = {(row["network"], row["model"], row["nodes"]): row for row in cluster.rows()}
     shown, network, nodes = set(), None, None
     for line in (ROOT / "docs" / "parallel.md").read_text().splitlines():
@@ -26,12 +23,12 @@ def test_the_documented_efficiencies_are_the_computed_ones():
     assert len(shown) == 8
 
 
-def test_the_cost_of_a_cluster():
+def test_cluster_step_costs():
     slow, fast = cluster.CLUSTERS
     config = GPT2Config.preset("gpt2")
     alone = cluster.step(config, 1, slow)
     assert alone["exposed"] == alone["reduce"] == 0 and alone["step"] == alone["compute"] + alone["update"]
-    # By hand: 124 million gradients of 4 bytes over two nodes, each sends and receives one such buffer in all
+    # By hand: between two nodes, each sends and receives one buffer of 124 million float32 gradients in all
     assert cluster.all_reduce(4 * config.num_parameters, 2, slow) == pytest.approx(
         4 * config.num_parameters / 1.125e9 + 2 * 30e-6
     )

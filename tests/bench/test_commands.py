@@ -1,4 +1,4 @@
-"""Every benchmark's --help: its own name, and a word on each option."""
+"""Every benchmark's command line: its --help, its line in the documentation, errors for unknown names."""
 
 import argparse
 import importlib
@@ -13,31 +13,31 @@ from bench import finetune, timeline
 from bench.harness import contenders, sizes
 from gpt2.errors import UserError
 
-# They are started by other benchmarks, with arguments that those give
-STARTED = ("first_process", "one", "prelude", "worker")
+# Started by other benchmarks, with positional arguments
+INTERNAL = ("first_process", "one", "prelude", "worker")
 
 
 def commands():
     """The modules of bench/ that are programs."""
-    for found in pkgutil.walk_packages(bench.__path__, "bench."):
-        path = Path(importlib.util.find_spec(found.name).origin)
+    for module in pkgutil.walk_packages(bench.__path__, "bench."):
+        path = Path(importlib.util.find_spec(module.name).origin)
         program = 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
-        if program and found.name.rpartition(".")[2] not in STARTED:
-            yield found.name
+        if program and module.name.rpartition(".")[2] not in INTERNAL:
+            yield module.name
 
 
-class Seen(Exception):
+class ParserReached(Exception):
     pass
 
 
 @pytest.mark.parametrize("name", [*commands()])
-def test_help_has_the_programs_name_and_explains_every_option(name, monkeypatch):
-    def seen(parser, *args):
-        raise Seen(parser)
+def test_help_names_the_program_and_explains_every_option(name, monkeypatch):
+    def stop(parser, *args):
+        raise ParserReached(parser)
 
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", seen)
-    monkeypatch.setattr("gpt2.cli.Parser.parse_args", seen)
-    with pytest.raises(Seen) as caught:
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    monkeypatch.setattr("gpt2.cli.Parser.parse_args", stop)
+    with pytest.raises(ParserReached) as caught:
         importlib.import_module(name).main([])
     parser = caught.value.args[0]
     assert parser.prog.endswith(f" -m {name.removesuffix('.__main__')}")
@@ -49,7 +49,7 @@ def test_help_has_the_programs_name_and_explains_every_option(name, monkeypatch)
 
 
 @pytest.mark.parametrize("name", [*commands()])
-def test_the_page_lists_every_program(name):
+def test_documentation_lists_every_program(name):
     page = Path(bench.__path__[0]).parent / "docs" / "benchmarks.md"
     assert f"python -m {name.removesuffix('.__main__')} " in page.read_text(encoding="utf-8")
 
@@ -65,12 +65,12 @@ def test_contenders_of_other_benchmarks_are_refused():
         contenders.find("shares", contenders.LAYER, contenders.LAYERS)
 
 
-def test_names_that_there_are_not_are_told_by_their_flag():
+def test_unknown_names_are_reported_with_their_flag():
     with pytest.raises(UserError, match="^--size: no size '124M', expected one of 124M-B4T64"):
         timeline.main(["--size", "124M"])
     with pytest.raises(UserError, match="^--sizes: no size '124M', expected some of .*, or all$"):
         sizes.find("124M")
-    with pytest.raises(UserError, match="^--contenders: there is no 'pft', expected some of full"):
+    with pytest.raises(UserError, match="^--contenders: unknown name 'pft', expected some of full"):
         finetune.main(["--contenders", "pft"])
-    with pytest.raises(UserError, match="^--models: there is no 'gpt3'"):
+    with pytest.raises(UserError, match="^--models: unknown name 'gpt3'"):
         finetune.main(["--models", "gpt3"])

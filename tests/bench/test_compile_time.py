@@ -1,4 +1,4 @@
-"""What the compile-time benchmark measures: programs that grow with the model's depth, no faster."""
+"""The compile-time benchmark: its programs grow linearly with the depth of the model."""
 
 import itertools
 
@@ -6,7 +6,7 @@ from bench.compile_time import STAGES, compiled, model_rows
 
 
 def test_programs_grow_with_the_number_of_blocks():
-    """Every stage is at work, and a further block adds no more ops than the one before it."""
+    """A further block adds no more ops than the one before it; every stage takes time."""
     runs = [compiled(*case) for _, case in itertools.islice(model_rows(real=False), 3)]
     one, two, four = (s.ops for s in runs)
     assert 100 < two - one and four - two <= 2 * (two - one)

@@ -1,4 +1,4 @@
-"""The drawing module: things stand where their numbers are, and colours are exchanged."""
+"""The drawing module: positions of markers, lengths of bars, light and dark colours."""
 
 import re
 import sys
@@ -12,40 +12,38 @@ from tests.support.pictures import SVG, words
 
 
 def places(figure):
-    """Hint -> (x, y) of the marker that it belongs to."""
+    """Tooltip -> (x, y) of its marker."""
     groups = ElementTree.fromstring(drawing.svg(figure)).iter(f"{SVG}g")
-    hinted = {group[0].text: group.find(f".//{SVG}use") for group in groups if len(group) > 1}
+    uses = {group[0].text: group.find(f".//{SVG}use") for group in groups if len(group) > 1}
     return {
-        words: (float(use.get("x")), float(use.get("y")))
-        for words, use in hinted.items()
-        if use is not None and words and words.strip()
+        tip: (float(use.get("x")), float(use.get("y")))
+        for tip, use in uses.items()
+        if use is not None and tip and tip.strip()
     }
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_dots_stand_where_their_numbers_are(log):
+def test_dots_are_placed_by_their_values(log):
     pytest.importorskip("matplotlib")
     rows = {"a": [(1.0, 0.5, 2.0)], "b": [(4.0, 4.0, 4.0)], "c": [None], "d": [(2.0, 2.0, 2.0)]}
-    found = places(drawing.dots("t", rows, [""], str, log=log))
-    (a, top), (b, middle), (d, bottom) = (found[name] for name in ("a: 1.0", "b: 4.0", "d: 2.0"))
+    at = places(drawing.dots("t", rows, [""], str, log=log))
+    (a, top), (b, middle), (d, bottom) = (at[name] for name in ("a: 1.0", "b: 4.0", "d: 2.0"))
     assert a < d < b and top < middle < bottom
     assert abs(d - (a + b) / 2) < 1 if log else d < (a + b) / 2 - 10
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_lines_pass_through_their_numbers(log):
+def test_lines_pass_through_their_values(log):
     pytest.importorskip("matplotlib")
     series = {"one": [(x, (y, y, y)) for x, y in ((1, 1.0), (10, 10.0), (100, 100.0))], "two": []}
     figure = drawing.lines("t", series, ("x", "y"), (str, str), (log, log))
-    (x0, y0), (x1, y1), (x2, y2) = (
-        found for words, found in sorted(places(figure).items(), key=lambda item: item[1])
-    )
+    (x0, y0), (x1, y1), (x2, y2) = sorted(places(figure).values())
     assert x0 < x1 < x2 and y0 > y1 > y2  # SVG's y points down
     assert abs(x1 - (x0 + x2) / 2) < 1 if log else x1 < (x0 + x2) / 2 - 10
 
 
 @pytest.mark.parametrize("ys", [[1.0], [0.9, 1.1], [0.0, 0.0]])
-def test_one_point_and_a_narrow_range_can_be_drawn(ys):
+def test_lines_draw_a_single_point_and_narrow_ranges(ys):
     pytest.importorskip("matplotlib")
     points = [(x, (y, y, y)) for x, y in enumerate(ys, 1)]
     for one in (False, True):
@@ -53,26 +51,26 @@ def test_one_point_and_a_narrow_range_can_be_drawn(ys):
         assert "nan" not in text and len(words(text)) >= 5
 
 
-def test_bars_have_the_lengths_of_their_numbers():
+def test_bar_lengths_are_proportional_and_cut_at_the_most():
     pytest.importorskip("matplotlib")
     group = [drawing.Bar("a", (("own", 1.0),), "1"), drawing.Bar("b", (("peer", 5.0), ("limit", 0.5)), "5")]
     text = drawing.svg(drawing.bars("t", {"": group}, {"own": "a < b"}, 600, 100, most=2.0))
     at = {word: x for word, _, x in words(text)}
-    assert at["5"] - 108 == pytest.approx(2 * (at["1"] - 108))  # cut at 2, behind names of 100 pixels
+    assert at["5"] - 108 == pytest.approx(2 * (at["1"] - 108))  # cut at 2; names take 100 pixels
     assert "//" in at and "a < b" in at
 
 
-def test_light_becomes_dark():
+def test_dark_replaces_every_light_colour():
     pytest.importorskip("matplotlib")
     light = drawing.svg(drawing.dots("t", {"a": [(1.0, 0.5, 2.0)]}, ["x"], str))
     dark = drawing.dark(light)
-    assert drawing.dark(dark) == dark != light  # no light colour is left
-    follows = ElementTree.fromstring(drawing.adaptive(light)).find(f".//{SVG}style").text
+    assert drawing.dark(dark) == dark != light
+    style = ElementTree.fromstring(drawing.adaptive(light)).find(f".//{SVG}style").text
     for colour in set(re.findall("#[0-9a-f]{6}", light)):
-        assert f'[style*="fill: {colour}"]' in follows
+        assert f'[style*="fill: {colour}"]' in style
 
 
-def test_without_matplotlib_pictures_say_what_they_need(monkeypatch):
+def test_missing_matplotlib_is_a_user_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match="pictures need matplotlib: .*install matplotlib"):
         drawing.dots("t", {"a": [None]}, [""], str)

@@ -1,4 +1,4 @@
-"""bench.first_step and bench.statements: where the time of a step goes."""
+"""bench.first_step and bench.statements: the time of a step by its parts and by its statements."""
 
 import re
 
@@ -11,18 +11,17 @@ from bench.harness.first_process import PARTS
 from gpt2.model import GPT2Config
 
 
-def test_a_first_step_is_reported_part_by_part(monkeypatch, capsys):
+def test_first_step_report_has_a_column_for_each_part(monkeypatch, capsys):
     times = iter(range(100))
-    monkeypatch.setattr(first_step, "measure", lambda *given: {part: next(times) / 8 for part in PARTS})
+    monkeypatch.setattr(first_step, "measure", lambda *args: {part: next(times) / 8 for part in PARTS})
     assert not first_step.main(["--size", "4x128-B12T64", "--runs", "2", "--threads", "1"])
-    seconds = capsys.readouterr().out
-    assert "4x128-B12T64, gpt2 whole, 1 thread: seconds from an empty process" in seconds
-    assert re.search(r"run 1 +0.00 +0.12 +0.25 .* 1.00\nrun 2 +1.12", seconds)
+    report = capsys.readouterr().out
+    assert "4x128-B12T64, gpt2 whole, 1 thread: seconds from an empty process" in report
+    assert re.search(r"run 1 +0.00 +0.12 +0.25 .* 1.00\nrun 2 +1.12", report)
 
 
 @pytest.mark.slow
-def test_a_process_tells_its_first_step(monkeypatch, tmp_path):
-    """The parts of the step itself make up all of it."""
+def test_parts_of_a_first_step_add_up(monkeypatch, tmp_path):
     size = sizes.Size("tiny", GPT2Config(64, 16, 2, 2, 16), 2, 16)
     seconds = first_step.measure(size, "whole", 1, str(tmp_path))
     assert set(seconds) == set(PARTS) and min(seconds.values()) >= 0.0
@@ -31,13 +30,13 @@ def test_a_process_tells_its_first_step(monkeypatch, tmp_path):
     assert sum(parts) == pytest.approx(seconds["all"], abs=1e-3)
 
 
-def test_a_step_is_reported_statement_by_statement(monkeypatch):
+def test_statements_report_flops_bytes_and_time(monkeypatch):
     monkeypatch.setattr(rates, "sgemm_peak", lambda threads: 1e11)
     monkeypatch.setattr(rates, "copy_bandwidth", lambda threads: 1e10)
     size = sizes.Size("tiny", GPT2Config(512, 64, 3, 2, 32), 4, 64)
     result = statements.measure(size, "whole", 1, 1)
     products = {row["name"]: row for row in result["rows"] if row["kind"] == "product"}
-    # of each block the product of qkv and its two gradients, and the head and its two
+    # the qkv product of each of three blocks with its two gradients, and the head
     for name, calls in {
         "256 x 32 x 96": 3,
         "256 x 96 x 32": 3,
@@ -57,17 +56,15 @@ def test_a_step_is_reported_statement_by_statement(monkeypatch):
     assert "512 x 256 x 32" in statements.as_text(result)
 
 
-def test_a_clock_looks_after_each_statement():
+def test_clock_is_read_after_each_statement():
     clock = statements.Clock()
     source = (
         "import numpy as np\n\n\ndef f(x, out, memory):\n    t = np.exp(x)  # a.py:1\n\n"
         "    def rows(k, i, j):\n        np.multiply(x[i:j], 2.0, out=out[i:j])  # b.py:2\n\n"
         "    run_blocks(rows, blocks1, scratch1)\n    return (out,)\n"
     )
-    made = clock.instrumented(source)
-    assert (
-        made.replace("    _look(-1)\n", "").replace("    _look(0)\n", "").replace("    _look(1)\n", "")
-        == source
-    )
+    text = clock.instrumented(source)
+    assert [f"_look({i})" in text for i in (-1, 0, 1, 2)] == [True, True, True, False]
+    assert re.sub(r"    _look\(-?\d\)\n", "", text) == source
     assert clock.texts == ["t = np.exp(x)  # a.py:1", "run_blocks(rows, blocks1, scratch1)"]
     assert clock.files == ["a", "b"]

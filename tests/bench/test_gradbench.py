@@ -1,48 +1,40 @@
-"""GradBench's evaluations: values against loops in plain Python, gradients against differences of those."""
+"""GradBench's evaluations: values against loops in plain Python, gradients against finite differences."""
 
 import json
 import math
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench.gradbench import MODULES, ba, descent, figures, kmeans, particle, protocol, saddle
 from gpt2 import autodiff as ad
+from tests import ROOT
+from tests.support import small_run
 
-ROOT = Path(__file__).parents[2]
-
-
-# ---- The objectives again, in loops ------------------------------------------------------------------------
-
-
-def plain_log_sum_exp(x):
-    return math.log(sum(math.exp(v) for v in x))
+# ---- The objectives in plain Python ------------------------------------------------------------------------
 
 
-def plain_lse(given):
-    return plain_log_sum_exp(given["x"])
+def plain_lse(inp):
+    return math.log(sum(math.exp(v) for v in inp["x"]))
 
 
-def plain_llsq(given):
-    n, total = given["n"], 0.0
+def plain_llsq(inp):
+    n, total = inp["n"], 0.0
     for i in range(n):
         t = -1 + i * 2 / (n - 1)
-        polynomial = sum(c * t**j for j, c in enumerate(given["x"]))
+        polynomial = sum(c * t**j for j, c in enumerate(inp["x"]))
         total += (math.copysign(1, t) * (t != 0) - polynomial) ** 2
     return total / 2
 
 
-def plain_det(given):
-    n = given["ell"]
-    return np.linalg.det(np.reshape(given["A"], (n, n)))
+def plain_det(inp):
+    n = inp["ell"]
+    return np.linalg.det(np.reshape(inp["A"], (n, n)))
 
 
-def plain_ode(given):
-    x, s = given["x"], given["s"]
+def plain_ode(inp):
+    x, s = inp["x"], inp["s"]
     n, h = len(x), 2 / s
 
     def slope(y):
@@ -58,20 +50,20 @@ def plain_ode(given):
     return y
 
 
-def plain_kmeans(given):
-    return sum(min(math.dist(p, c) ** 2 for c in given["centroids"]) for p in given["points"])
+def plain_kmeans(inp):
+    return sum(min(math.dist(p, c) ** 2 for c in inp["centroids"]) for p in inp["points"])
 
 
-def plain_lstm(given):
-    main, extra, sequence = given["main_params"], given["extra_params"], given["sequence"]
-    state = [list(row) for row in given["state"]]
+def plain_lstm(inp):
+    main, extra, sequence = inp["main_params"], inp["extra_params"], inp["sequence"]
+    state = [list(row) for row in inp["state"]]
     b, layers, total = len(sequence[0]), len(main) // 2, 0.0
 
     def sigmoid(v):
         return 1 / (1 + math.exp(-v))
 
-    for now, coming in zip(sequence, sequence[1:]):
-        signal = [v * w for v, w in zip(now, extra[0])]
+    for current, following in zip(sequence, sequence[1:]):
+        signal = [v * w for v, w in zip(current, extra[0])]
         for l in range(layers):
             weight, bias, hidden, memory = main[2 * l], main[2 * l + 1], state[2 * l], state[2 * l + 1]
             for i in range(b):
@@ -84,29 +76,29 @@ def plain_lstm(given):
             signal = hidden
         predicted = [v * w + c for v, w, c in zip(signal, extra[1], extra[2])]
         normaliser = math.log(sum(math.exp(v) for v in predicted) + 2)
-        total += sum(g * (v - normaliser) for g, v in zip(coming, predicted))
+        total += sum(g * (v - normaliser) for g, v in zip(following, predicted))
     return -total / (b * (len(sequence) - 1))
 
 
-def plain_gmm(given):
+def plain_gmm(inp):
     """Densities of normal and of Wishart distributions, by their textbook formulas."""
-    D, gamma, m = given["d"], given["gamma"], given["m"]
+    D, gamma, m = inp["d"], inp["gamma"], inp["m"]
     precisions = []
-    for q, l in zip(given["q"], given["l"]):
+    for q, l in zip(inp["q"], inp["l"]):
         Q, below = np.diag(np.exp(q)), iter(l)
         for j in range(D):
             for i in range(j + 1, D):
                 Q[i, j] = next(below)
         precisions.append(Q.T @ Q)
-    weights = np.exp(given["alpha"]) / np.sum(np.exp(given["alpha"]))
+    weights = np.exp(inp["alpha"]) / np.sum(np.exp(inp["alpha"]))
     total = 0.0
-    for x in np.array(given["x"]):
+    for x in np.array(inp["x"]):
         total += math.log(
             sum(
                 w
                 * math.sqrt(np.linalg.det(P) / (2 * math.pi) ** D)
                 * math.exp(-0.5 * (x - mu) @ P @ (x - mu))
-                for w, P, mu in zip(weights, precisions, np.array(given["mu"]))
+                for w, P, mu in zip(weights, precisions, np.array(inp["mu"]))
             )
         )
     n = D + m + 1
@@ -117,23 +109,28 @@ def plain_gmm(given):
     return total
 
 
-def plain_projection(cam, x, w, feat):
-    """w * (projection - feature) of one observation, by the rotation matrix I + sin K + (1 - cos) K**2."""
-    angle = math.sqrt(sum(v * v for v in cam[:3]))
-    a, b, c = np.array(cam[:3]) / angle
+def rotation(axis_angle):
+    """Rodrigues' rotation matrix, I + sin K + (1 - cos) K**2."""
+    angle = math.sqrt(sum(v * v for v in axis_angle))
+    a, b, c = np.array(axis_angle) / angle
     K = np.array([[0, -c, b], [c, 0, -a], [-b, a, 0]])
-    R = np.eye(3) + math.sin(angle) * K + (1 - math.cos(angle)) * K @ K
-    X, Y, Z = R @ (np.array(x) - cam[3:6])
+    return np.eye(3) + math.sin(angle) * K + (1 - math.cos(angle)) * K @ K
+
+
+def plain_projection(inp):
+    """w * (projection - feature) of one observation."""
+    cam, x, w, feat = (inp[k] for k in ("cam", "x", "w", "feat"))
+    X, Y, Z = rotation(cam[:3]) @ (np.array(x) - cam[3:6])
     r2 = (X / Z) ** 2 + (Y / Z) ** 2
     distortion = 1 + cam[9] * r2 + cam[10] * r2**2
     return [w * (v / Z * distortion * cam[6] + u - f) for v, u, f in zip((X, Y), cam[7:9], feat)]
 
 
-def plain_ht(given):
-    data, theta = given["data"], given["theta"]
+def plain_ht(inp):
+    data, theta = inp["data"], inp["theta"]
     model, bones = data["model"], len(data["model"]["parents"])
 
-    def turn(axis, angle):
+    def turned(axis, angle):
         i, j = {"x": (1, 2), "z": (0, 1)}[axis]
         R = np.eye(4)
         R[i, i] = R[j, j] = math.cos(angle)
@@ -144,33 +141,30 @@ def plain_ht(given):
     angles = iter(theta[6:])
     for finger in range(5):
         for k in range(3):
-            x = turn("x", next(angles))
-            local[2 + 4 * finger + k] = turn("z", next(angles)) @ x if k == 0 else x
+            x = turned("x", next(angles))
+            local[2 + 4 * finger + k] = turned("z", next(angles)) @ x if k == 0 else x
     absolute = []
     for parent, base, R in zip(model["parents"], model["base_relatives"], local):
         absolute.append((np.eye(4) if parent < 0 else absolute[parent]) @ base @ R)
     moves = [A @ inverse for A, inverse in zip(absolute, model["inverse_base_absolutes"])]
-    angle = math.sqrt(sum(v * v for v in theta[:3]))
-    a, b, c = np.array(theta[:3]) / angle
-    K = np.array([[0, -c, b], [c, 0, -a], [-b, a, 0]])
-    R = np.eye(3) + math.sin(angle) * K + (1 - math.cos(angle)) * K @ K
+    R = rotation(theta[:3])
     mirror = np.array([-1 if model["is_mirrored"] else 1, 1, 1])
     hand = []
     for position, weights in zip(model["base_positions"], model["weights"]):
         posed = sum(w * (T @ position)[:3] for w, T in zip(weights, moves))
         hand.append(R @ (posed * mirror) + theta[3:6])
-    missing = []
+    residuals = []
     for i, (place, point) in enumerate(zip(data["correspondences"], data["points"])):
-        if len(given["us"]):
-            (u, v), (p, q, r) = given["us"][i], model["triangles"][place]
-            missing += list(np.array(point) - (u * hand[p] + v * hand[q] + (1 - u - v) * hand[r]))
+        if len(inp["us"]):
+            (u, v), (p, q, r) = inp["us"][i], model["triangles"][place]
+            residuals += list(np.array(point) - (u * hand[p] + v * hand[q] + (1 - u - v) * hand[r]))
         else:
-            missing += list(np.array(point) - hand[place])
-    return missing
+            residuals += list(np.array(point) - hand[place])
+    return residuals
 
 
 def plain_flight(w):
-    """Where the particle lands, squared, with the force written by hand."""
+    """The square of where the particle lands, with the force written by hand."""
     x, v = np.array([0.0, 8.0]), np.array([0.75, 0.0])
     while True:
         force = sum((x - c) / math.dist(x, c) ** 3 for c in ((10, 10 - w), (10, 0)))
@@ -238,48 +232,20 @@ def inputs():
 INPUTS = inputs()
 INPUTS["ht-simple"] = {**INPUTS["ht"], "us": []}
 INPUTS["det-9"] = {"A": np.random.default_rng(9).normal(size=81).tolist(), "ell": 9}  # beyond det.AT_ONCE
-REQUESTS = [  # (key of INPUTS, function): one session asks for all of them
-    ("hello", "square"),
-    ("hello", "double"),
-    ("lse", "primal"),
-    ("lse", "gradient"),
-    ("llsq", "primal"),
-    ("llsq", "gradient"),
-    ("det", "primal"),
-    ("det", "gradient"),
-    ("det-9", "primal"),
-    ("det-9", "gradient"),
-    ("ode", "primal"),
-    ("ode", "gradient"),
-    ("kmeans", "cost"),
-    ("kmeans", "dir"),
-    ("lstm", "objective"),
-    ("lstm", "jacobian"),
-    ("gmm", "objective"),
-    ("gmm", "jacobian"),
-    ("ba", "objective"),
-    ("ba", "jacobian"),
-    ("ht", "objective"),
-    ("ht", "jacobian"),
-    ("ht-simple", "objective"),
-    ("ht-simple", "jacobian"),
-    ("particle", "rr"),
-    ("saddle", "rr"),
-]
+FUNCTIONS = {
+    "hello": "square double",
+    **dict.fromkeys(("lse", "llsq", "det", "det-9", "ode"), "primal gradient"),
+    "kmeans": "cost dir",
+    **dict.fromkeys(("lstm", "gmm", "ba", "ht", "ht-simple"), "objective jacobian"),
+    **dict.fromkeys(("particle", "saddle"), "rr"),
+}
+REQUESTS = [(key, function) for key, names in FUNCTIONS.items() for function in names.split()]
 
 
 def session(messages):
     """The answers of the program, run as GradBench runs it."""
     lines = "".join(json.dumps({"id": i, **m}) + "\n" for i, m in enumerate(messages))
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gradbench"],
-        cwd=ROOT,
-        input=lines,
-        text=True,
-        capture_output=True,
-        timeout=300,
-        check=True,
-    )
+    done = small_run.module("bench.gradbench", input=lines, timeout=300, check=True)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [a["id"] for a in answers] == list(range(len(messages)))
     return answers
@@ -287,18 +253,20 @@ def session(messages):
 
 @pytest.fixture(scope="module")
 def answers():
+    """(key of INPUTS, function) -> output, all of one session."""
     messages = [
         {"kind": "evaluate", "module": key.split("-")[0], "function": function, "input": INPUTS[key]}
         for key, function in REQUESTS
     ]
-    found = dict(zip(REQUESTS, session(messages)))
-    for request, answer in found.items():
+    outputs = {}
+    for request, answer in zip(REQUESTS, session(messages), strict=True):
         assert answer["success"], (request, answer.get("error"))
-    return {request: answer["output"] for request, answer in found.items()}
+        outputs[request] = answer["output"]
+    return outputs
 
 
 def differences(f, key, *names):
-    """Central differences of f(input) in every number of these fields: an array (numbers, *results).
+    """Central differences of f(input) for every number of these fields: an array (numbers, *results).
 
     Error about h**2 = 1e-10 for values, and derivatives, of order 1.
     """
@@ -316,7 +284,7 @@ def differences(f, key, *names):
 
 
 def close(got, expected, rel=1e-7):
-    """Relative to the largest of all numbers, as rounding is."""
+    """Relative to the largest of all numbers, as rounding errors are."""
     expected = np.asarray(expected)
     np.testing.assert_allclose(got, expected, rtol=rel, atol=rel * np.max(np.abs(expected)))
 
@@ -341,7 +309,7 @@ def close(got, expected, rel=1e-7):
         ("ht-simple", "objective", plain_ht),
     ],
 )
-def test_value(answers, key, function, plain):
+def test_value_agrees_with_plain_python(answers, key, function, plain):
     close(answers[key, function], plain(INPUTS[key]), rel=1e-11)
 
 
@@ -351,19 +319,19 @@ def test_value(answers, key, function, plain):
         ("lse", "gradient", plain_lse, ["x"]),
         ("llsq", "gradient", plain_llsq, ["x"]),
         ("det", "gradient", plain_det, ["A"]),
-        ("ode", "gradient", lambda given: plain_ode(given)[-1], ["x"]),
+        ("ode", "gradient", lambda inp: plain_ode(inp)[-1], ["x"]),
         ("lstm", "jacobian", plain_lstm, ["main_params", "extra_params"]),
     ],
 )
-def test_gradient(answers, key, function, plain, names):
+def test_gradient_agrees_with_finite_differences(answers, key, function, plain, names):
     close(answers[key, function], differences(plain, key, *names))
 
 
-def test_double(answers):
+def test_derivative_of_a_square(answers):
     assert answers["hello", "double"] == 6.0
 
 
-def test_gradient_of_a_determinant_in_parts(answers):
+def test_gradient_of_a_determinant_computed_in_parts(answers):
     a = np.reshape(INPUTS["det-9"]["A"], (9, 9))
     close(answers["det-9", "gradient"], (np.linalg.det(a) * np.linalg.inv(a).T).ravel(), rel=1e-10)
 
@@ -377,14 +345,14 @@ def test_gmm_gradient_by_name(answers):
 
 
 def newton_step(points, centroids):
-    """Of a mean: from the centre to the mean of the points nearest to it."""
+    """From the mean of the points nearest to a centroid to the centroid."""
     nearest = np.argmin(np.linalg.norm(points[:, None] - centroids, axis=2), axis=1)
     return [c - points[nearest == k].mean(axis=0) for k, c in enumerate(centroids)]
 
 
 def test_kmeans_direction(answers):
-    given = INPUTS["kmeans"]
-    expected = newton_step(np.array(given["points"]), np.array(given["centroids"]))
+    inp = INPUTS["kmeans"]
+    expected = newton_step(np.array(inp["points"]), np.array(inp["centroids"]))
     close(answers["kmeans", "dir"], expected, rel=1e-12)
 
 
@@ -409,66 +377,59 @@ def test_hand_jacobian(answers):
 
 
 def test_bundle_errors(answers):
-    given = INPUTS["ba"]
     got = answers["ba", "objective"]
     assert (got["reproj_error"]["repeated"], got["w_err"]["repeated"]) == (12, 12)
-    close(
-        got["reproj_error"]["elements"],
-        plain_projection(*(given[k] for k in ("cam", "x", "w", "feat"))),
-        rel=1e-11,
-    )
+    close(got["reproj_error"]["elements"], plain_projection(INPUTS["ba"]), rel=1e-11)
     assert got["w_err"]["element"] == pytest.approx(1 - 0.7**2)
 
 
-def test_bundle_jacobian_as_it_is_sent(answers):
+def test_bundle_jacobian_is_sent_as_sparse_rows(answers):
     got = answers["ba", "jacobian"]
     assert [len(got[k]) for k in ("rows", "cols", "vals")] == [31, 31, 31]
     assert got["rows"] == [*range(0, 361, 15), 361, 362, 363, 364, 365, 372]
     columns = [*range(11), 33, 34, 35, 48]  # of the first observation: its camera, point, weight
     assert got["cols"] == columns * 2 + [59]
-    expected = differences(
-        lambda given: plain_projection(*(given[k] for k in ("cam", "x", "w", "feat"))), "ba", "cam", "x", "w"
-    )  # (15, 2)
+    expected = differences(plain_projection, "ba", "cam", "x", "w")  # (15, 2)
     close(got["vals"], [*expected.T.ravel(), -2 * 0.7])
 
 
 def test_bundle_jacobian_of_different_cameras():
     rng = np.random.default_rng(2)
     n, m, P = 3, 4, 6
-    given = [rng.normal(size=s) for s in ((n, 11), (m, 3), (P,))]
-    given[0][1, :3] = 0.0  # a camera that is not turned
+    params = [rng.normal(size=s) for s in ((n, 11), (m, 3), (P,))]
+    params[0][1, :3] = 0.0  # a camera without rotation
     observed = np.stack([rng.integers(0, n, P), rng.integers(0, m, P)], axis=1)
     observed[0, 0] = 1
     features = rng.normal(size=(P, 2))
-    sparse = ba.jacobian(*given, observed, features)
+    sparse = ba.jacobian(*params, observed, features)
     dense = np.zeros((3 * P, 11 * n + 3 * m + P))
     for row, (begin, end) in enumerate(zip(sparse["rows"], sparse["rows"][1:])):
         dense[row, sparse["cols"][begin:end]] = sparse["vals"][begin:end]
 
     def flat_errors(v):
-        parts = [p.reshape(x.shape) for p, x in zip(np.split(v, [11 * n, 11 * n + 3 * m]), given)]
+        parts = [p.reshape(x.shape) for p, x in zip(np.split(v, [11 * n, 11 * n + 3 * m]), params)]
         return np.concatenate([e.ravel() for e in ba.errors(*parts, observed, features)])
 
-    v, h = np.concatenate([x.ravel() for x in given]), 1e-6
+    v, h = np.concatenate([x.ravel() for x in params]), 1e-6
     columns = [(flat_errors(v + h * e) - flat_errors(v - h * e)) / (2 * h) for e in np.eye(len(v))]
     expected = np.stack(columns, axis=1)
-    # Each row relative to its largest entry: a point close to a camera's plane has huge ones. Without a turn
-    # the step h is the turn itself, and the definition leaves out terms of second order: h relative.
+    # Each row relative to its largest entry: those of a point close to a camera's plane are huge. At a zero
+    # rotation h itself is the angle, and the definition omits its second-order terms: a relative error of h.
     scale = np.max(np.abs(expected), axis=1, keepdims=True)
     np.testing.assert_allclose(dense / scale, expected / scale, rtol=0, atol=3e-6)
 
 
-# ---- Derivatives inside of derivatives ---------------------------------------------------------------------
+# ---- Nested derivatives ------------------------------------------------------------------------------------
 
 
 def test_particle_lands_at_the_origin(answers):
-    # As GradBench states it. The descent ends where its next step would be shorter than 1e-5.
+    # The value is GradBench's. The descent ends where its next step would be shorter than 1e-5.
     assert answers["particle", "rr"] == pytest.approx(0.2071918746486116, rel=1e-9)
     assert plain_flight(answers["particle", "rr"]) < 1e-7
 
 
 @pytest.mark.parametrize("variant", descent.VARIANTS)
-def test_gradient_of_a_flight(variant):
+def test_gradient_of_the_particles_landing_place(variant):
     outer, inner = variant
     force, value, gradient = particle.programs(outer, inner)
     w, h = 0.1, 1e-6
@@ -483,8 +444,8 @@ def test_saddle_point(answers):
 
 
 @pytest.mark.parametrize("variant", descent.VARIANTS)
-def test_gradient_of_a_maximum(variant):
-    # Three steps of the ascent on y: y <- y - 2 eta y, from (1, 2), whatever x
+def test_gradient_through_a_maximisation(variant):
+    # Three steps of ascent: y <- y - 2 eta y, from (1, 2), independent of x
     outer, inner = variant
     _, value, gradient = saddle.programs(outer, inner)
     x, start, etas = [0.3, -0.7], [1.0, 2.0], np.array([0.1, 0.2, 0.05])
@@ -493,12 +454,12 @@ def test_gradient_of_a_maximum(variant):
     assert gradient(x, start, etas) == pytest.approx([0.6, -1.4], rel=1e-12)
 
 
-def test_descent_goes_to_the_minimum():
+def test_descent_reaches_the_minimum():
     x, etas = descent.descend(
         lambda x: (x[0] - 2) ** 2 + 3 * x[1] ** 2, lambda x: [2 * (x[0] - 2), 6 * x[1]], [0.0, 1.0]
     )
     assert x == pytest.approx([2.0, 0.0], abs=1e-4)
-    assert etas[:11] == [1e-5] * 10 + [2e-5]  # ten went well: twice the size
+    assert etas[:11] == [1e-5] * 10 + [2e-5]  # the step doubles after ten that succeeded
 
 
 # ---- The protocol ------------------------------------------------------------------------------------------
@@ -508,7 +469,7 @@ def ask(**message):
     return protocol.answer({"id": 7, **message})
 
 
-def test_a_session():
+def test_session_answers_every_message_and_reports_unknown_names():
     got = session(
         [
             {"kind": "start", "eval": "hello"},
@@ -525,19 +486,18 @@ def test_a_session():
     assert got[1] == {"id": 1, "success": True}
     assert (got[2]["success"], got[2]["output"]) == (True, 16.0)
     assert got[3] == {"id": 3}
-    assert (got[4]["success"], "goodbye" in got[4]["error"]) == (False, True)
-    assert (got[5]["success"], "goodbye" in got[5]["error"]) == (False, True)
-    assert (got[6]["success"], "no function 'cube'" in got[6]["error"]) == (False, True)
+    for answer, message in zip(got[4:7], ("goodbye", "goodbye", "no function 'cube'")):
+        assert not answer["success"] and message in answer["error"]
     assert got[7] == {"id": 7}
 
 
 def without_times(answer):
-    """An answer without what differs from run to run and from machine to machine."""
+    """An answer without what depends on the run and the machine."""
     answer.pop("config", None)
     return {**answer, "timings": [t["name"] for t in answer.get("timings", [])]}
 
 
-def test_the_session_of_the_page():
+def test_session_on_the_documentation_page():
     lines = [line.strip() for line in (ROOT / "docs" / "gradbench.md").read_text().splitlines()]
     messages = [json.loads(line[2:]) for line in lines if line.startswith("> {")]
     replies = [json.loads(line[2:]) for line in lines if line.startswith("< {")]
@@ -549,12 +509,12 @@ def test_the_session_of_the_page():
         assert got == expected
 
 
-def test_every_module_can_be_defined():
-    for module in MODULES:
-        assert ask(kind="define", module=module) == {"id": 7, "success": True}
+@pytest.mark.parametrize("module", MODULES)
+def test_module_can_be_defined(module):
+    assert ask(kind="define", module=module) == {"id": 7, "success": True}
 
 
-def test_runs_as_often_as_asked():
+def test_evaluation_honours_min_runs_and_min_seconds():
     run = partial(ask, kind="evaluate", module="lse", function="gradient")
     names = [t["name"] for t in run(input={"x": [1.0, 2.0], "min_runs": 5})["timings"]]
     assert names == ["prepare", "compile"] + ["evaluate"] * 5
@@ -565,7 +525,7 @@ def test_runs_as_often_as_asked():
 
 
 @pytest.mark.parametrize(
-    "given, expected",
+    "inp, message",
     [
         ({"x": [1.0], "min_runs": 0}, "min_runs is 0"),
         ({"x": [1.0], "min_seconds": -1}, "min_seconds is -1"),
@@ -575,27 +535,19 @@ def test_runs_as_often_as_asked():
         ({"x": [float("inf")]}, "not JSON compliant"),
     ],
 )
-def test_an_input_that_does_not_fit_is_a_failure(given, expected):
-    answer = ask(kind="evaluate", module="lse", function="primal", input=given)
-    assert not answer["success"] and expected in answer["error"]
+def test_invalid_input_is_reported_as_a_failure(inp, message):
+    answer = ask(kind="evaluate", module="lse", function="primal", input=inp)
+    assert not answer["success"] and message in answer["error"]
 
 
-def test_what_is_not_a_message_ends_the_program_with_one_line():
-    for line in ("not json\n", "[1]\n", "{}\n"):
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.gradbench"],
-            cwd=ROOT,
-            input=line,
-            text=True,
-            capture_output=True,
-            timeout=60,
-        )
-        assert done.returncode != 0 and done.stdout == ""
-        assert done.stderr.startswith("bench.gradbench: line 1 of the input")
-        assert done.stderr.count("\n") == 1
+@pytest.mark.parametrize("line", ["not json\n", "[1]\n", "{}\n"])
+def test_invalid_message_ends_the_program_with_one_line(line):
+    done = small_run.module("bench.gradbench", input=line)
+    assert done.returncode != 0 and done.stdout == ""
+    assert done.stderr.startswith("bench.gradbench: line 1 of the input") and done.stderr.count("\n") == 1
 
 
-def test_the_table_of_figures(capsys, monkeypatch):
+def test_figures_prints_a_table(capsys, monkeypatch):
     rows = [("gmm", "small", INPUTS["gmm"], "objective", "jacobian"), ("hello", "3", 3.0, None, "double")]
     monkeypatch.setattr(figures, "rows", lambda rng: rows)
     monkeypatch.setattr(figures, "SECONDS", 0)

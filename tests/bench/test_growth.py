@@ -1,4 +1,4 @@
-"""Compiling takes time in proportion to the program, and no recursion: counted in work, not in seconds."""
+"""Compile time grows linearly with the program, without recursion: counted in calls, not in seconds."""
 
 import functools
 import gc
@@ -13,7 +13,7 @@ from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import source
 from gpt2.autodiff.emit.array_names import ArrayTexts
-from gpt2.autodiff.emit.buffers import offsets
+from gpt2.autodiff.emit.buffers import Allocator, offsets
 from gpt2.autodiff.emit.liveness import Liveness
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
@@ -22,8 +22,7 @@ from gpt2.autodiff.programs import derived, families
 from gpt2.autodiff.record.source_lines import _span
 from tests.support.slow import rest_slow
 
-# Twice the operations, twice the work; a part that grew with the square would soon be most of it, and give 4
-MOST = 2.5
+MOST = 2.5  # ratio of the work for twice the operations: 2 if it is linear, towards 4 if quadratic
 
 
 def work(run) -> int:
@@ -43,66 +42,65 @@ def work(run) -> int:
     return count
 
 
+def nodes(run) -> int:
+    """Graph nodes made: while a function is recorded no profiler runs, but nodes are numbered."""
+    before = next_id()
+    run()
+    return next_id() - before
+
+
+def assert_doubles(count, name, transform=ad.grad, n=320):
+    """The first call for a program of twice the size takes about twice the work, or nodes."""
+    counts = []
+    for size in (n, 2 * n):
+        f, args = PROGRAMS[name](size)
+        f.__code__ = f.__code__.replace()  # a new code object: no earlier recording is reused
+        counts.append(count(functools.partial(transform(f), *args)))
+    assert 0 < counts[1] < MOST * counts[0]
+
+
 @pytest.mark.parametrize("name", rest_slow(PROGRAMS, keep=2))
 def test_twice_the_program_is_twice_the_work(name):
-    counts = []
-    for n in (320, 640):
-        f, args = PROGRAMS[name](n)
-        f.__code__ = f.__code__.replace()  # another object: what was recorded of this code is not found again
-        counts.append(work(functools.partial(ad.grad(f), *args)))
-    assert counts[1] < MOST * counts[0]
+    assert_doubles(work, name)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_twice_the_program_makes_twice_the_nodes(name):
-    """While a function is recorded no profiler runs, but nodes are numbered."""
-    counts = []
-    for n in (320, 640):
-        f, args = PROGRAMS[name](n)
-        f.__code__ = f.__code__.replace()  # another object: what was recorded of this code is not found again
-        before = next_id()
-        ad.grad(f)(*args)
-        counts.append(next_id() - before)
-    assert counts[1] < MOST * counts[0]
+    assert_doubles(nodes, name)
 
 
+@pytest.mark.parametrize("count", [work, nodes])
 @pytest.mark.parametrize("transform", [ad.value_and_grad, lambda f: ad.grad(lambda x: ad.grad(f)(x).sum())])
-def test_a_longer_chain_and_its_second_derivative(transform):
-    counts = []
-    for n in (100, 200):
-        f, args = PROGRAMS["chain"](n)
-        before = next_id()
-        counts.append(work(functools.partial(transform(f), *args)))
-        counts.append(next_id() - before)
-    assert counts[2] < MOST * counts[0] and counts[3] < MOST * counts[1]
+def test_value_and_second_derivative_of_a_chain_twice_as_long(count, transform):
+    assert_doubles(count, "chain", transform, 100)
 
 
 class Counting(set):
-    """A set that counts how often it is asked."""
+    """A set that counts its membership tests."""
 
-    asked = 0
+    tests = 0
 
     def __contains__(self, x):
-        self.asked += 1
+        self.tests += 1
         return super().__contains__(x)
 
 
-def test_a_name_that_thousands_have_is_found_at_once():
+def test_unique_names_take_constant_time_each():
     names = object.__new__(ArrayTexts)
     names.taken, names.tried = Counting(), {}
-    found = [names.unique("x") for _ in range(1000)]
-    assert found[:3] == ["x", "x_2", "x_3"] and len(set(found)) == 1000
-    assert names.taken.asked < 3000
+    unique = [names.unique("x") for _ in range(1000)]
+    assert unique[:3] == ["x", "x_2", "x_3"] and len(set(unique)) == 1000
+    assert names.taken.tests < 3000
 
 
-def test_readers_of_one_value_are_not_looked_through_by_each_of_them(monkeypatch):
+def test_readers_visited_grow_linearly_with_the_readers_of_a_value(monkeypatch):
     counts = []
     readers = Liveness.readers
 
     def counting(self, n):
-        found = readers(self, n)
-        counts[-1] += len(found)
-        return found
+        result = readers(self, n)
+        counts[-1] += len(result)
+        return result
 
     monkeypatch.setattr(Liveness, "readers", counting)
     for n in (100, 200):
@@ -112,7 +110,7 @@ def test_readers_of_one_value_are_not_looked_through_by_each_of_them(monkeypatch
     assert 0 < counts[1] < MOST * counts[0]
 
 
-def test_a_statement_is_found_in_long_code_without_reading_all_of_it():
+def test_source_positions_of_long_code_are_read_once():
     class Code:
         read = 0
 
@@ -127,24 +125,24 @@ def test_a_statement_is_found_in_long_code_without_reading_all_of_it():
 
 
 @pytest.mark.parametrize("name", ["chain", "dots", "layers", "grid"])
-def test_views_of_the_arena_by_lines_or_from_a_table(name, monkeypatch):
+def test_arena_views_from_statements_and_from_a_table_agree(name, monkeypatch):
     f, args = PROGRAMS[name](60)
-    by_lines = ad.grad(f)
+    by_statements = ad.grad(f)
     f_again, _ = PROGRAMS[name](60)
     f_again.__code__ = f.__code__.replace()
     monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())
     monkeypatch.setattr(source, "MOST_SPELLED", 10**6)
-    assert "arena_views(" not in ad.source(by_lines, *args, emitted=True)
-    monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())  # another program
+    assert "arena_views(" not in ad.source(by_statements, *args, emitted=True)
+    monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())  # compiled anew
     monkeypatch.setattr(source, "MOST_SPELLED", 0)
     from_table = ad.grad(f_again)
     for _ in range(2):
-        for found, expected in zip(ad.tree.leaves(from_table(*args)), ad.tree.leaves(by_lines(*args))):
-            np.testing.assert_array_equal(found, expected, strict=True)
+        for got, expected in zip(ad.tree.leaves(from_table(*args)), ad.tree.leaves(by_statements(*args))):
+            np.testing.assert_array_equal(got, expected, strict=True)
     assert "arena_views(arena, layout)" in from_table.__derived__.last[1].source or name == "grid"
 
 
-def test_garbage_is_collected_again_afterwards():
+def test_compiling_pauses_the_cyclic_garbage_collector():
     f, args = PROGRAMS["chain"](20)
     seen = []
     pipeline = Pipeline("f")
@@ -163,7 +161,7 @@ def test_garbage_is_collected_again_afterwards():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_process_collects_garbage_though_another_thread_compiled():
+def test_fork_during_a_compilation_does_not_leave_the_collector_paused():
     inside, done = threading.Event(), threading.Event()
 
     def compiles():
@@ -175,10 +173,10 @@ def test_a_forked_process_collects_garbage_though_another_thread_compiled():
         assert inside.wait(10)
         child = os.fork()
         if child == 0:
-            waits = uncollected.run(lambda: not gc.isenabled())
-            os._exit(0 if waits and gc.isenabled() else 1)
+            paused = uncollected.run(lambda: not gc.isenabled())
+            os._exit(0 if paused and gc.isenabled() else 1)
         assert os.waitpid(child, 0)[1] == 0
-        assert not gc.isenabled()  # here the other thread is at it still
+        assert not gc.isenabled()  # in this process the other thread still compiles
     finally:
         done.set()
         thread.join()
@@ -187,7 +185,7 @@ def test_a_forked_process_collects_garbage_though_another_thread_compiled():
 
 @pytest.mark.parametrize("name", rest_slow([n for n in PROGRAMS if n != "large_chain"], keep=2))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_long_programs_do_not_recurse(name):
+def test_long_programs_stay_within_the_recursion_limit(name):
     f, args = PROGRAMS[name](3000)
     limit = sys.getrecursionlimit()
     value, gradient = ad.value_and_grad(f)(*args)
@@ -196,7 +194,7 @@ def test_long_programs_do_not_recurse(name):
     assert sys.getrecursionlimit() == limit
 
 
-def test_a_chain_of_exponentials_of_one_number():
+def test_scalar_chain_of_2000_exponentials():
     def f(x):
         for _ in range(2000):
             x = np.exp(-x)
@@ -213,8 +211,8 @@ def test_a_chain_of_exponentials_of_one_number():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side", [3, 7, 13])
-def test_a_grid_has_the_gradient_of_its_elements(side):
-    """Few parts are put together one by one, many at the end: both give the same."""
+def test_gradient_of_an_array_filled_element_by_element(side):
+    """A few parts are added one by one, many are assembled at the end."""
 
     def f(x):
         out = np.zeros_like(x, shape=(side, side))
@@ -228,7 +226,7 @@ def test_a_grid_has_the_gradient_of_its_elements(side):
     ad.check_grads(f, (np.linspace(0.1, 1.0, 3),), order=2)
 
 
-def test_reading_what_a_loop_wrote():
+def test_gradient_of_a_loop_that_reads_what_it_wrote():
     def f(x):
         out = np.zeros_like(x, shape=(120,))
         out[0] = x[0]
@@ -240,7 +238,7 @@ def test_reading_what_a_loop_wrote():
     ad.check_grads(f, (np.linspace(0.1, 1.0, 3),), order=2)
 
 
-def test_parts_that_overlap_in_part_stay_writes():
+def test_gradient_of_overlapping_writes():
     def f(x):
         out = np.zeros_like(x, shape=(100,))
         for i in range(98):
@@ -250,35 +248,44 @@ def test_parts_that_overlap_in_part_stay_writes():
     ad.check_grads(f, (np.linspace(0.1, 1.0, 3),), order=2)
 
 
-class Stretch:
+class Lifetime:
     def __init__(self, nbytes, start, end):
         self.nbytes, self.start, self.end, self.offset = nbytes, start, end, -1
 
 
 @pytest.mark.parametrize("n", [1, 40, 1500])
-def test_stretches_of_memory_that_live_together_lie_apart(n):
+def test_buffers_alive_at_once_do_not_overlap(n):
     rng = np.random.default_rng(n)
     starts = rng.integers(0, n, n)
-    found = [
-        Stretch(int(b), int(s), int(s + k))
+    lives = [
+        Lifetime(int(b), int(s), int(s + k))
         for b, s, k in zip(rng.choice([8, 64, 100, 4096], n), starts, rng.integers(0, n // 3 + 1, n))
+        for _ in range(rng.integers(1, 4))
     ]
-    total = offsets(found)
-    assert all(0 <= s.offset and s.offset % 64 == 0 and s.offset + s.nbytes <= total for s in found)
-    for step in range(0, 2 * n, max(1, n // 50)):
-        living = sorted((s.offset, s.nbytes) for s in found if s.start <= step <= s.end)
-        assert all(a + size <= b for (a, size), (b, _) in zip(living, living[1:]))
-    assert total <= 2 * max(
-        sum(-(-s.nbytes // 64) * 64 for s in found if s.start <= t <= s.end) for t in range(2 * n)
-    )
+    total = offsets(lives)
+    assert all(0 <= s.offset and s.offset % 64 == 0 and s.offset + s.nbytes <= total for s in lives)
+    peak = 0
+    for step in range(2 * n):
+        alive = sorted((s.offset, s.nbytes) for s in lives if s.start <= step <= s.end)
+        assert all(a + size <= b for (a, size), (b, _) in zip(alive, alive[1:]))
+        peak = max(peak, sum(-(-size // 64) * 64 for _, size in alive))
+    assert total <= 2 * peak
+
+
+def test_neighbours_in_memory_with_one_life_are_searched_as_one():
+    taken, results = Allocator(), [Lifetime(40, 1, 9) for _ in range(100)]
+    for s in results:
+        s.offset = next(taken.rooms(s))
+        taken.take(s)
+    assert [s.offset for s in results] == list(range(0, 6400, 64)) and taken.count == Allocator().count + 1
 
 
 @pytest.mark.parametrize("n", [5, 60])
-def test_boxes_on_a_map_and_in_pairs(n):
+def test_alone_agrees_with_comparing_all_pairs(n):
     rng = np.random.default_rng(n)
     for _ in range(20):
         boxes = [
-            tuple(range(a, a + int(rng.integers(1, 4)), 1) for a in rng.integers(0, 17, 2)) for _ in range(n)
+            tuple(range(a, a + int(rng.integers(1, 4))) for a in rng.integers(0, 17, 2)) for _ in range(n)
         ]
         pairs = [all(disjoint(b, c) for j, c in enumerate(boxes) if j != k) for k, b in enumerate(boxes)]
         assert alone(boxes, (20, 20)) == pairs

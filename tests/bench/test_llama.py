@@ -1,4 +1,4 @@
-"""bench.llama: the same model for all contenders, and the operations of its products."""
+"""bench.llama: all contenders train the same model, and its operations are counted."""
 
 import math
 
@@ -21,7 +21,7 @@ def losses(trainer, count=3):
     return [trainer.step(*next(stream)) for _ in range(count)]
 
 
-def test_all_train_the_same_model():
+def test_contenders_train_the_same_model():
     torch = pytest.importorskip("torch")
     from bench.peers import pytorch
 
@@ -38,7 +38,7 @@ def test_all_train_the_same_model():
     assert abs(theirs[0] - math.log(256)) < 0.1 and theirs[0] != theirs[1]
 
 
-def test_who_has_no_llama_is_missing():
+def test_contender_without_llama_is_missing():
     with pytest.raises(contenders.Missing, match="one program"):
         engine.llama(SIZE, "manual", 1)
     worker = Worker("llmc", 1)
@@ -46,8 +46,8 @@ def test_who_has_no_llama_is_missing():
         worker.do_training(SIZE.name)
 
 
-def test_operations_are_those_that_the_compiler_counts():
-    """But for attention: there whole squares of scores are counted, here the lower triangle alone."""
+def test_step_flops_agree_with_the_compilers_count():
+    """Except for attention: the compiler counts whole squares of scores, step_flops the lower triangle."""
     size, c = SIZE, SIZE.config
     params = {name: np.ones(shape, np.float32) for name, shape in llama.shapes(c).items()}
     tokens = np.zeros((size.B, size.T), int)
@@ -57,25 +57,25 @@ def test_operations_are_those_that_the_compiler_counts():
     assert math.isclose(counted, step_flops(size) + above, rel_tol=1e-12)
 
 
-def test_the_command_has_its_own_sizes_and_contenders(monkeypatch):
+def test_command_has_its_own_sizes_and_contenders(monkeypatch):
     from bench import llama as command
 
-    given = []
-    monkeypatch.setattr(step, "measure", lambda *args: given.append(args) or {"rows": {}})
+    calls = []
+    monkeypatch.setattr(step, "measure", lambda *args: calls.append(args) or {"rows": {}})
     monkeypatch.setattr(step, "as_text", lambda result: "")
     assert command.main(["--threads", "1"]) == 1  # nothing was measured
     assert command.main(["--sizes=llama-2x128-B2T64", "--contenders", "whole"]) == 1
-    (size, threads, names, _), (other, _, chosen, _) = given[0], given[-1]
+    (size, threads, names, _), (other, _, chosen, _) = calls[0], calls[-1]
     assert (size.name, threads) == ("llama-8x512-B4T256", 1) and names == list(command.CONTENDERS)
     assert other is SIZE and chosen == ["whole"]
 
 
-def test_a_size_of_another_model_is_named_nowhere_else():
+def test_llama_sizes_are_unknown_to_gpt2_benchmarks():
     with pytest.raises(program.UserError, match="no size 'llama-2x128-B2T64'"):
         sizes.find(SIZE.name)
 
 
 @pytest.mark.parametrize("name", study.LAYERS)
-def test_backwards_by_hand_are_right(name):
+def test_manual_backwards_are_right(name):
     layer, case = study.LAYERS[name], study.study_cases(2, 5, 12, 7, 3)[name]
     ad.check_backward(layer.forward, layer.backward, [case.inputs()])

@@ -1,4 +1,4 @@
-"""Programs that are no networks: contenders have the same derivatives, and a wrong one stops the study."""
+"""Benchmark programs other than networks: all contenders agree, and a wrong derivative stops the study."""
 
 import functools
 import importlib
@@ -12,7 +12,7 @@ from bench.studies import program_times
 from bench.studies.measure import Sample
 from bench.studies.study import Result
 
-SOME = ("hello", "hidden-markov")  # of JAX, which compiles each for a second
+JAX_NAMES = ("hello", "hidden-markov")  # JAX takes a second to compile each
 
 
 @functools.cache
@@ -24,41 +24,37 @@ def derivatives(module, name, variant="eager"):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "module", "names"),
-    [
-        ("autograd", "hips", programs.NAMES),
-        ("torch", "pytorch", programs.NAMES),
-        ("jax", "xla", SOME),
-    ],
+    [("autograd", "hips", programs.NAMES), ("torch", "pytorch", programs.NAMES), ("jax", "xla", JAX_NAMES)],
 )
-def test_all_have_the_same_derivatives(package, module, names):
+def test_contenders_have_the_same_derivatives(package, module, names):
     pytest.importorskip(package)
     torch = importlib.import_module("torch") if package == "torch" else None
     before = torch and torch.get_default_dtype()
     try:
         for name in names:
-            found, expected = derivatives(module, name), derivatives("own", name)
+            got, expected = derivatives(module, name), derivatives("own", name)
             assert np.any(expected != 0.0), name
             np.testing.assert_allclose(
-                found, expected, rtol=0, atol=1e-9 * np.abs(expected).max(), err_msg=name
+                got, expected, rtol=0, atol=1e-9 * np.abs(expected).max(), err_msg=name
             )
     finally:
         if torch:
             torch.set_default_dtype(before)
 
 
-def test_derivatives_are_those_of_the_program():
-    """By differences: what all contenders agree in could still be wrong."""
+def test_derivatives_agree_with_finite_differences():
+    """All contenders could agree and still be wrong."""
     from bench.programs import formulas, own
 
-    given = inputs("kalman", tiny=True)
+    args = inputs("kalman", tiny=True)
     step = 1e-6 * np.eye(2)[0]
-    more, less = ((*given[:2], given[2] + d, given[3]) for d in (step, -step))
+    more, less = ((*args[:2], args[2] + d, args[3]) for d in (step, -step))
     values = [formulas.kalman(own.NUMPY, *own.arguments("kalman", g)) for g in (more, less)]
     slope = (values[0] - values[1]) / 2e-6
     assert derivatives("own", "kalman")[-2] == pytest.approx(slope, rel=1e-7)
 
 
-def test_a_wrong_derivative_stops_the_study(tmp_path):
+def test_wrong_derivative_stops_the_study(tmp_path):
     own, other = programs.CONTENDERS["own"], programs.CONTENDERS["jax"]
     np.save(tmp_path / f"{own}.npy", np.array([1.0, 2.0]))
     np.save(tmp_path / f"{other}.npy", np.array([1.0, 2.0 + 1e-6]))
@@ -69,14 +65,14 @@ def test_a_wrong_derivative_stops_the_study(tmp_path):
         program_times.check("lse", tmp_path, {own: {}})
 
 
-def test_of_pytorch_the_faster_one_counts():
+def test_faster_of_the_two_pytorch_variants_counts():
     times = {"own": Sample([1.0, 2.0]), "torch": Sample([4.0, 8.0]), "torch-compile": Sample([3.0, 6.0])}
     assert program_times.of_peers(times)["torch"].values == [3.0, 3.0]
     times["torch-compile"] = Sample([5.0, 10.0])
     assert program_times.of_peers(times)["torch"].values == [4.0, 4.0]
 
 
-def test_what_came_out_names_where_it_loses():
+def test_note_names_the_programs_where_the_peer_is_faster():
     result = Result()
     first = {name: {"own": 0.1, "jax": 0.3} for name in ("lse", "ode", "det")}
     later = {

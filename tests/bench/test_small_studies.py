@@ -1,4 +1,4 @@
-"""The studies of numbers: derivatives of one number, roots, and an energy of many coordinates."""
+"""The studies of scalar derivatives, of root finding and of the energy of an embedded-atom model."""
 
 import math
 import sys
@@ -16,21 +16,21 @@ QUICK = Options(quick=True, threads=1, seconds=0.2)
 
 @pytest.fixture
 def without_peers(monkeypatch):
-    """As where no peer is installed; the test of each study's tables is quicker, too."""
+    """Imports of peers fail, which also makes the studies quicker."""
     for package in ("autograd", "jax", "torch"):
         monkeypatch.setitem(sys.modules, package, None)
 
 
-def table(result, text):
-    """The table with this in its title: {first cells: row}."""
-    (found,) = [t for t in result.tables if text in t.title]
-    names = [c.name for c in found.columns]
-    return [dict(zip(names, row)) for row in found.rows]
+def rows_of(result, text):
+    """The rows, {column: cell}, of the table with this in its title."""
+    (table,) = [t for t in result.tables if text in t.title]
+    names = [c.name for c in table.columns]
+    return [dict(zip(names, row)) for row in table.rows]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["scalar", "roots", "eam"])
-def test_a_study_runs_without_peers_and_says_so(name, without_peers):
+def test_study_without_peers_runs_and_names_them(name, without_peers):
     result = load(name).run(QUICK)
     assert set(result.missing) == {"autograd", "jax", "torch"}
     assert result.tables and result.plots and result.notes
@@ -43,7 +43,7 @@ def test_a_study_runs_without_peers_and_says_so(name, without_peers):
 
 
 @pytest.mark.parametrize("name", scalar.CASES)
-def test_known_derivatives(name):
+def test_scalar_derivatives_are_the_known_ones(name):
     case = scalar.CASES[name]
     known = {"f": 25600.0, "g": -996.8044243595134, "h": -105.63101149036945}[name]
     assert case.derivative == known
@@ -53,7 +53,7 @@ def test_known_derivatives(name):
     assert (f(2.0 + 1e-6) - f(2.0 - 1e-6)) / 2e-6 == pytest.approx(known, rel=1e-8)
 
 
-def test_a_wrong_derivative_stops_the_study():
+def test_wrong_derivative_stops_the_study():
     wrong = {"wrong": lambda case: lambda: 25600.1}
     with pytest.raises(AssertionError, match="wrong: derivative of"):
         scalar.first_calls(scalar.CASES["f"], wrong)
@@ -66,30 +66,30 @@ def test_peers_give_the_known_derivatives():
     makers = scalar.contenders(result)
     assert not result.missing and len(makers) == 5
     for case in scalar.CASES.values():
-        scalar.first_calls(case, makers)  # raises where one is wrong
+        scalar.first_calls(case, makers)  # raises if one is wrong
 
 
-def test_single_calls_take_turns():
+def test_single_calls_alternate_between_functions():
     called = []
     functions = {name: lambda name=name: called.append(name) for name in "abc"}
     samples = scalar.single_calls(functions, 4)
     assert all(sample.n == 4 for sample in samples.values())
-    for round in range(4):  # each twice in a row: one call that does not count, one that does
+    for round in range(4):  # each twice in a row: a warm-up and a timed call
         names = called[6 * round : 6 * round + 6]
         assert names[::2] == names[1::2] and sorted(names[::2]) == ["a", "b", "c"]
 
 
-def test_the_stages_are_told_apart():
-    found = scalar.stages(scalar.CASES["h"], 2)
-    assert set(found) == {"record", "compile"}
-    assert all(isinstance(s, Sample) and s.n == 2 for s in found.values())
+def test_recording_and_compiling_are_timed_separately():
+    samples = scalar.stages(scalar.CASES["h"], 2)
+    assert set(samples) == {"record", "compile"}
+    assert all(isinstance(s, Sample) and s.n == 2 for s in samples.values())
 
 
 # ---- roots -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("equation", roots.EQUATIONS, ids=lambda e: e.text)
-def test_derivatives_up_to_the_third(equation):
+def test_derivatives_up_to_the_third_agree_with_those_by_hand(equation):
     d, by_hand = roots.derived(equation.formula(np)), roots.by_hand(equation)
     for k in range(4):
         for x in (0.3, 1.1):
@@ -107,38 +107,38 @@ def test_measured_order_of_convergence(name, equation):
     method, d = roots.METHODS[name], roots.derived(equation.formula(np))
     root, iterations = roots.solve(method, d, equation.start)
     assert root == pytest.approx(equation.root, rel=1e-14)
-    # From an error of about 0.5: each step takes the digits times the order, and one step more sees no change
+    # From an error of about 0.5; each step multiplies the digits by the order, and a last one changes nothing
     assert iterations <= math.ceil(math.log(40, method.order)) + 3
     order, _ = roots.observed_order(method, d, equation.root)
-    # Errors before the step are no smaller than 1e-11 ** (1 / order), so terms of the next order are felt
+    # Errors before a step are at least 1e-11 ** (1 / order): terms of the next order still contribute
     assert order == pytest.approx(method.order, rel=0.1)
 
 
-def test_an_order_is_measured_and_not_looked_up():
-    halved = roots.Method(lambda d, x: x - 0.9 * d[1](x)[0] / d[1](x)[1], 1, 2)  # too short: linear
+def test_observed_order_of_a_shortened_newton_step_is_one():
+    shortened = roots.Method(lambda d, x: x - 0.9 * d[1](x)[0] / d[1](x)[1], 1, 2)
     equation = roots.EQUATIONS[0]
-    order, _ = roots.observed_order(halved, roots.by_hand(equation), equation.root)
+    order, _ = roots.observed_order(shortened, roots.by_hand(equation), equation.root)
     assert order == pytest.approx(1.0, abs=0.05)
 
 
-def test_an_iteration_that_does_not_end_is_an_error():
-    still = roots.Method(lambda d, x: -x, 0, 1)
+def test_iteration_that_does_not_converge_is_an_error():
+    alternating = roots.Method(lambda d, x: -x, 0, 1)
     with pytest.raises(ArithmeticError, match="50 iterations"):
-        roots.solve(still, [], 1.0)
+        roots.solve(alternating, [], 1.0)
 
 
 # ---- eam ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", eam.SIZES)
-def test_gradients_of_the_energy(n):
+def test_energy_gradients_agree(n):
     x = np.random.default_rng(n).normal(size=n) / 3
     rho = sum(math.exp(-3 * (v + 1)) for v in x)
     assert eam.energy(x) == pytest.approx(rho**2 + rho**3 + rho**4 / 4, rel=1e-12)
     h = 1e-6 * np.eye(n)[7]
     slope = (eam.energy(x + h) - eam.energy(x - h)) / 2e-6
     for title, gradient in eam.gradients(n).items():
-        for _ in range(2):  # twice: storage that is used again must not add up
+        for _ in range(2):  # twice: a reused buffer must not accumulate
             got = gradient(x)
         np.testing.assert_allclose(got, eam.manual(x), rtol=1e-12, err_msg=title)
         assert got[7] == pytest.approx(slope, rel=1e-6)
@@ -146,7 +146,7 @@ def test_gradients_of_the_energy(n):
 
 @pytest.mark.slow
 def test_preallocated_gradients_allocate_no_arrays(without_peers):
-    rows = {row["what"]: row for row in table(load("eam").run(QUICK), "100 coordinates")}
+    rows = {row["what"]: row for row in rows_of(load("eam").run(QUICK), "100 coordinates")}
     for title in ("by hand, preallocated", "derived, into a buffer", "derived, preallocated shadow"):
         assert rows[title]["arrays"] == 0, title
     assert rows["gradient by hand"]["arrays"] >= 3

@@ -1,4 +1,4 @@
-"""Tokenizers: text comes back as it went in, and the ranks are what their names promise."""
+"""Tokenizers: encoding and decoding, learned ranks, tokenizer files, and encoding in parts."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ TEXT = "the cat sat on the mat; that cat, the fat cat, sat there.\nnaïve 日本
 
 
 def plain_bpe(text, size):
-    """Byte-pair encoding by its definition: count all pairs again for every merge."""
+    """Byte-pair encoding by its definition: all pairs are counted again for every merge."""
     words = [[bytes([b]) for b in piece.encode()] for piece in regex.findall(tokenizer.GPT2_PIECES, text)]
     ranks = [bytes([b]) for b in range(256)]
     while len(ranks) < size:
@@ -35,7 +35,7 @@ def plain_bpe(text, size):
     return ranks
 
 
-def test_gpt2_is_tiktokens(gpt2_tokenizer):
+def test_gpt2_equals_tiktoken(gpt2_tokenizer):
     theirs = tiktoken.get_encoding("gpt2")
     text = TEXT + " \t\t  <|endoftext|> \u2800 \N{GRINNING FACE} I'll we've 1234567"
     assert list(gpt2_tokenizer.encode(text)) == theirs.encode(text, disallowed_special=())
@@ -43,85 +43,85 @@ def test_gpt2_is_tiktokens(gpt2_tokenizer):
     assert gpt2_tokenizer.decode([50256]) == "<|endoftext|>"
 
 
-def test_gpt2_on_shakespeare(gpt2_tokenizer, shakespeare):
+def test_gpt2_token_count_of_shakespeare(gpt2_tokenizer, shakespeare):
     tokens = gpt2_tokenizer.encode(shakespeare)
     assert len(tokens) == 338_025
     assert gpt2_tokenizer.decode(tokens) == shakespeare
 
 
-def test_byte_ranks_are_the_bytes():
+def test_byte_tokens_are_the_bytes():
     assert list(tokenizer.byte().encode("aé")) == [97, 0xC3, 0xA9]
     assert tokenizer.byte().vocab_size == 256
 
 
-def test_char_numbers_the_characters_in_order():
-    made = tokenizer.char("banana é\n日")
-    assert made.vocab_size == 7
-    assert made.decode(range(7)) == "\n abné日"
-    assert list(made.encode("日a\n")) == [6, 2, 0]
+def test_char_tokens_follow_character_order():
+    tok = tokenizer.char("banana é\n日")
+    assert tok.vocab_size == 7
+    assert tok.decode(range(7)) == "\n abné日"
+    assert list(tok.encode("日a\n")) == [6, 2, 0]
 
 
-def test_char_refuses_a_character_it_has_not_seen():
+def test_char_of_an_unknown_character_is_an_error():
     with pytest.raises(UserError, match="2 characters of the text are not in its vocabulary of 3.*'x'"):
         tokenizer.char("abc").encode("axyc")
 
 
 @pytest.mark.parametrize("size", [256, 257, 280])
-def test_bpe_learns_what_its_definition_says(size):
-    made = tokenizer.bpe(TEXT, size)
-    assert made.vocab_size == size
-    assert made.ranks == plain_bpe(TEXT, size)
+def test_bpe_learns_the_ranks_of_its_definition(size):
+    tok = tokenizer.bpe(TEXT, size)
+    assert tok.vocab_size == size
+    assert tok.ranks == plain_bpe(TEXT, size)
 
 
 def test_bpe_shortens_the_text_it_was_trained_on():
     assert len(tokenizer.bpe(TEXT, 280).encode(TEXT)) < 0.6 * len(TEXT.encode())
 
 
-def test_bpe_says_when_the_text_is_too_short():
+def test_bpe_of_a_short_text_is_an_error():
     with pytest.raises(UserError, match="the corpus has pairs for 258 tokens only"):
         tokenizer.bpe("abc", 1000)
 
 
-MADE = {"byte": tokenizer.byte(), "bpe": tokenizer.bpe(TEXT, 280)}
+TOKENIZERS = {"byte": tokenizer.byte(), "bpe": tokenizer.bpe(TEXT, 280)}
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", TOKENIZERS)
 @given(text=st.text())
 @settings(max_examples=100, deadline=None)
-def test_any_text_comes_back(name, text):
-    text = text.encode("utf-8", "replace").decode()  # lone surrogates are no text
-    made = MADE[name]
-    tokens = made.encode(text)
-    assert made.decode(tokens) == text
-    assert "".join(made.stream(tokens)) == text
+def test_any_text_decodes_to_itself(name, text):
+    text = text.encode("utf-8", "replace").decode()  # without lone surrogates
+    tok = TOKENIZERS[name]
+    tokens = tok.encode(text)
+    assert tok.decode(tokens) == text
+    assert "".join(tok.stream(tokens)) == text
 
 
-def test_a_stream_never_shows_half_a_character():
+def test_stream_yields_whole_characters():
     pieces = list(tokenizer.byte().stream("é日".encode()))
     assert pieces == ["", "é", "", "", "日", ""]
     assert "".join(tokenizer.byte().stream([0xC3])) == "\N{REPLACEMENT CHARACTER}"
 
 
-def test_a_stream_leaves_special_tokens_out(gpt2_tokenizer):
+def test_stream_drops_special_tokens(gpt2_tokenizer):
     assert "".join(gpt2_tokenizer.stream([50256, 31373, 50256, 995])) == "hello world"
 
 
-def test_tokens_outside_the_vocabulary_are_refused():
+def test_tokens_outside_the_vocabulary_are_an_error():
     for token in (-1, 256):
         with pytest.raises(UserError, match="outside 0..255"):
             tokenizer.byte().decode([token])
 
 
-@pytest.mark.parametrize("made", [*MADE.values(), tokenizer.char("日本\n")], ids=lambda made: made.name)
-def test_a_stored_tokenizer_is_the_same(made, tmp_path):
-    made.save(tmp_path / "t.json")
-    again = tokenizer.load(tmp_path / "t.json")
-    assert (again.name, again.ranks, again.special) == (made.name, made.ranks, made.special)
-    assert list(again.encode("日本\n")) == list(made.encode("日本\n"))
-    assert again.start == made.start
+@pytest.mark.parametrize("tok", [*TOKENIZERS.values(), tokenizer.char("日本\n")], ids=lambda tok: tok.name)
+def test_saved_tokenizer_is_the_same_when_loaded(tok, tmp_path):
+    tok.save(tmp_path / "t.json")
+    loaded = tokenizer.load(tmp_path / "t.json")
+    assert (loaded.name, loaded.ranks, loaded.special) == (tok.name, tok.ranks, tok.special)
+    assert list(loaded.encode("日本\n")) == list(tok.encode("日本\n"))
+    assert loaded.start == tok.start
 
 
-def test_start_is_end_of_text_or_a_line_break_or_zero(gpt2_tokenizer):
+def test_start_token_is_end_of_text_or_newline_or_zero(gpt2_tokenizer):
     assert gpt2_tokenizer.start == 50256
     assert tokenizer.byte().start == 10
     assert tokenizer.char("abc").start == 0
@@ -142,7 +142,7 @@ def test_start_is_end_of_text_or_a_line_break_or_zero(gpt2_tokenizer):
         {"name": "char"},
     ],
 )
-def test_a_tokenizer_file_that_makes_no_sense_is_refused(tmp_path, change):
+def test_inconsistent_tokenizer_file_is_an_error(tmp_path, change):
     path = tmp_path / "t.json"
     path.write_text(json.dumps({**json.loads(tokenizer.byte().to_json()), **change}))
     with pytest.raises(UserError, match="t.json: not a tokenizer"):
@@ -150,7 +150,7 @@ def test_a_tokenizer_file_that_makes_no_sense_is_refused(tmp_path, change):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1, 2]", b"{", b"[" * 100_000])
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content):
+def test_file_that_is_not_a_tokenizer_is_an_error(tmp_path, content):
     path = tmp_path / "t.json"
     path.write_bytes(content)
     with pytest.raises(UserError, match="t.json: not a tokenizer"):
@@ -158,12 +158,12 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize("name", ["gpt3", "bpe", "bpe:", "bpe:255", "bpe:65537", "bpe:-3", "bpe:1e3", ""])
-def test_a_name_that_is_no_tokenizer_is_refused(name):
+def test_unknown_tokenizer_name_is_an_error(name):
     with pytest.raises(UserError, match="expected"):
         tokenizer.check_name(name)
 
 
-def test_a_missing_vocabulary_says_where_to_put_it(monkeypatch, tmp_path):
+def test_missing_vocabulary_error_names_the_file(monkeypatch, tmp_path):
     monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
     monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path))
@@ -173,58 +173,58 @@ def test_a_missing_vocabulary_says_where_to_put_it(monkeypatch, tmp_path):
 
 # ---- In parts --------------------------------------------------------------------------------------------
 
-# What GPT2_PIECES tells apart, and what regex engines may not agree on
-NASTY = " \n\t'sld1!\u00a0\u3000\x1c\u0085é中\u0301٣"
+# Characters that GPT2_PIECES treats differently, or that regex engines may disagree on
+TRICKY = " \n\t'sld1!\u00a0\u3000\x1c\u0085é中\u0301٣"
 
 
 def pairs_tokenizer():
-    """A tokenizer of GPT-2's pieces with a token for any two bytes of NASTY that stand in one piece."""
+    """A tokenizer with GPT-2's pieces and a token for every pair of bytes of TRICKY."""
     singles = [bytes([b]) for b in range(256)]
-    letters = sorted(set(NASTY.encode()))
+    letters = sorted(set(TRICKY.encode()))
     return tokenizer.Tokenizer(
         "pairs", tokenizer.GPT2_PIECES, singles + [bytes([a, b]) for a in letters for b in letters]
     )
 
 
-def test_a_safe_cut_changes_no_token():
-    words, cuts = pairs_tokenizer(), 0
-    for letters in itertools.product(NASTY, repeat=4):
+def test_safe_cuts_change_no_token():
+    tok, cuts = pairs_tokenizer(), 0
+    for letters in itertools.product(TRICKY, repeat=4):
         text = "".join(letters)
         for match in tokenizer.SAFE_CUT.finditer(text):
-            left, right = words.encode(text[: match.start()]), words.encode(text[match.start() :])
-            assert [*left, *right] == words.encode(text).tolist(), (text, match.start())
+            left, right = tok.encode(text[: match.start()]), tok.encode(text[match.start() :])
+            assert [*left, *right] == tok.encode(text).tolist(), (text, match.start())
             cuts += 1
     assert cuts > 10_000
-    assert [*words.encode("s"), *words.encode(" s")] == words.encode("s s").tolist()
-    assert [*words.encode("s "), *words.encode("s")] != words.encode("s s").tolist()  # a cut that is not safe
+    assert [*tok.encode("s"), *tok.encode(" s")] == tok.encode("s s").tolist()
+    assert [*tok.encode("s "), *tok.encode("s")] != tok.encode("s s").tolist()  # an unsafe cut
 
 
 @pytest.mark.parametrize("name", ["gpt2", "byte", "char", "bpe:300", "pairs"])
-def test_a_text_in_parts_has_the_tokens_of_the_whole(name, request):
+def test_encoding_in_parts_equals_encoding_at_once(name, request):
     rng = random.Random(1)
-    some = "It's 1,000 kilometres...\r\n\r\n  they'll\tsay:\u3000'naïve' 中文。文字 😀<|endoftext|>  \n"
-    text = "".join(rng.choice([*NASTY, *NASTY, some]) for _ in range(300)) + some
+    sentence = "It's 1,000 kilometres...\r\n\r\n  they'll\tsay:\u3000'naïve' 中文。文字 😀<|endoftext|>  \n"
+    text = "".join(rng.choice([*TRICKY, *TRICKY, sentence]) for _ in range(300)) + sentence
     if name == "gpt2":
-        words = request.getfixturevalue("gpt2_tokenizer")
+        tok = request.getfixturevalue("gpt2_tokenizer")
     else:
-        words = pairs_tokenizer() if name == "pairs" else tokenizer.make(name, text * 3)
-    whole = words.encode(text).tolist()
+        tok = pairs_tokenizer() if name == "pairs" else tokenizer.make(name, text * 3)
+    whole = tok.encode(text).tolist()
     places = [[at] for at in range(len(text) + 1)]
     places += [sorted(rng.sample(range(len(text)), 40)) for _ in range(20)] + [list(range(len(text)))]
     for cuts in places:
         parts = (text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)]))
-        assert np.concatenate(list(words.encode_stream(parts))).tolist() == whole, cuts
-    assert words.decode(whole) == text
+        assert np.concatenate(list(tok.encode_stream(parts))).tolist() == whole, cuts
+    assert tok.decode(whole) == text
 
 
-def test_vocabularies_are_the_same_from_parts():
+def test_vocabulary_learned_in_parts_is_the_same():
     text = "the 中文 they'll see " * 50
     parts = [text[at : at + 7] for at in range(0, len(text), 7)]
     for name in ("char", "bpe:270"):
         assert tokenizer.make(name, iter(parts)).ranks == tokenizer.make(name, text).ranks
 
 
-def test_parts_are_held_back_no_longer_than_needed():
+def test_parts_are_held_back_only_as_long_as_needed():
     long = [("word " * 100)[:-1]] * 100
     assert max(map(len, tokenizer.cut_safely(long))) < 2 * len(long[0])
     assert list(tokenizer.cut_safely(["aaa"] * 5)) == ["a" * 15]

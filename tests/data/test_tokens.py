@@ -9,7 +9,7 @@ from gpt2.data.tokens import HEADER_BYTES, Epochs, Loader, evenly, read_tokens, 
 from gpt2.errors import UserError
 
 
-def test_a_token_file_is_llm_cs(tmp_path):
+def test_token_file_has_the_format_of_llm_c(tmp_path):
     path = tmp_path / "t.bin"
     write_tokens(path, [5, 65535, 0])
     content = path.read_bytes()
@@ -19,7 +19,7 @@ def test_a_token_file_is_llm_cs(tmp_path):
     assert list(read_tokens(path)) == [5, 65535, 0]
 
 
-def test_ids_that_do_not_fit_are_refused(tmp_path):
+def test_ids_beyond_uint16_are_an_error(tmp_path):
     for tokens in ([1, 65536], [-1, 3]):
         with pytest.raises(UserError, match="a token file holds 0..65535"):
             write_tokens(tmp_path / "t.bin", tokens)
@@ -32,7 +32,7 @@ def edited(content, at, value):
 
 
 @pytest.mark.parametrize(
-    "spoil, message",
+    "damage, message",
     [
         (
             lambda c: b"",
@@ -49,19 +49,12 @@ def edited(content, at, value):
         (lambda c: edited(c[:HEADER_BYTES], 2, 0), "holds no tokens"),
     ],
 )
-def test_a_wrong_header_is_named(tmp_path, spoil, message):
+def test_damaged_token_file_is_an_error(tmp_path, damage, message):
     path = tmp_path / "t.bin"
     write_tokens(path, range(10))
-    path.write_bytes(spoil(path.read_bytes()))
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UserError, match=message):
         read_tokens(path)
-
-
-def test_too_few_tokens():
-    with pytest.raises(
-        UserError, match="^the training text has 1 token, a sequence of block_size 7 needs 8;"
-    ):
-        Loader(np.arange(1), B=3, T=7)
 
 
 def test_targets_are_the_tokens_after_the_inputs():
@@ -72,13 +65,13 @@ def test_targets_are_the_tokens_after_the_inputs():
     assert (inputs == inputs[:, :1] + np.arange(7)).all()
 
 
-def test_every_place_of_the_corpus_is_drawn():
+def test_every_start_in_the_corpus_is_drawn():
     loader = Loader(np.arange(10), B=4, T=3)
     seen = {int(row[0]) for _ in range(50) for row in loader.next_batch()[0]}
-    assert seen == set(range(7))  # 6 is the last start that has three inputs and a target after them
+    assert seen == set(range(7))  # 6 is the last start with three inputs and a next token
 
 
-def test_batches_depend_on_seed_and_position_alone():
+def test_batches_depend_on_seed_and_position_only():
     one, same, other = (Loader(np.arange(1000), 2, 5, seed=seed) for seed in (1, 1, 2))
     first = [one.next_batch()[0] for _ in range(4)]
     assert all((same.next_batch()[0] == batch).all() for batch in first)
@@ -86,7 +79,7 @@ def test_batches_depend_on_seed_and_position_alone():
     assert (first[0] != first[1]).any()
 
 
-def test_a_loader_goes_on_where_its_state_was_taken():
+def test_loader_resumes_from_its_state():
     one, two = Loader(np.arange(1000), 2, 5, seed=3), Loader(np.arange(1000), 2, 5, seed=99)
     one.next_batch()
     two.load_state(one.state())
@@ -94,7 +87,7 @@ def test_a_loader_goes_on_where_its_state_was_taken():
         assert (one.next_batch()[0] == two.next_batch()[0]).all()
 
 
-def test_an_epoch_visits_every_token_once():
+def test_epoch_visits_every_token_once():
     loader = Epochs(np.arange(1000), B=7, T=10, seed=4)
     assert loader.pieces == 98
     seen = [Counter(), Counter()]
@@ -106,16 +99,16 @@ def test_an_epoch_visits_every_token_once():
     for counts in seen:
         assert len(counts) == 980 and set(counts.values()) == {1}
         assert set(range(20, 970)) < set(counts)
-    assert set(seen[0]) != set(seen[1])  # the second epoch is cut elsewhere
+    assert set(seen[0]) != set(seen[1])  # the second epoch has another offset
 
 
-def test_an_epoch_has_an_order_of_its_own():
+def test_each_epoch_has_its_own_order():
     loader = Epochs(np.arange(1000), B=98, T=10, seed=4)
     orders = [np.argsort(loader.batch(k)[0][:, 0]) for k in range(2)]
     assert (orders[0] != orders[1]).any() and (orders[0] != np.arange(98)).any()
 
 
-def test_batches_reach_from_one_epoch_into_the_next_and_can_be_asked_for_in_any_order():
+def test_batches_cross_epochs_and_can_be_read_in_any_order():
     loader = Epochs(np.arange(1000), B=5, T=10, seed=4)
     in_turn = [loader.next_batch()[0] for _ in range(60)]
     again = Epochs(np.arange(1000), B=5, T=10, seed=99)
@@ -125,8 +118,8 @@ def test_batches_reach_from_one_epoch_into_the_next_and_can_be_asked_for_in_any_
 
 
 @pytest.mark.parametrize("size", [1, 4, 14])
-def test_batches_of_another_size_go_on_with_the_next_sequence(size):
-    """Every token once before any comes again, also where a run goes on with another --batch-size."""
+def test_other_batch_size_continues_with_the_next_sequence(size):
+    """No token repeats within an epoch even if a run is resumed with another --batch-size."""
     loader = Epochs(np.arange(1000), B=7, T=10, seed=4)
     rows = [row for _ in range(6) for row in loader.next_batch()[0]]
     for B in (size, 2):
@@ -139,7 +132,7 @@ def test_batches_of_another_size_go_on_with_the_next_sequence(size):
 
 
 @pytest.mark.parametrize("count", range(9, 27))
-def test_an_epoch_of_a_short_corpus_stays_inside_it(count):
+def test_epoch_of_a_short_corpus_stays_within_it(count):
     loader = Epochs(np.arange(count), B=3, T=8, seed=0)
     starts = {int(row[0]) for _ in range(60) for row in loader.next_batch()[0]}
     assert min(starts) >= 0 and max(starts) + 8 < count
@@ -147,7 +140,11 @@ def test_an_epoch_of_a_short_corpus_stays_inside_it(count):
         assert starts == set(range(count - 8))
 
 
-def test_a_corpus_shorter_than_a_block_is_refused():
+def test_corpus_shorter_than_a_block_is_an_error():
+    with pytest.raises(
+        UserError, match="^the training text has 1 token, a sequence of block_size 7 needs 8;"
+    ):
+        Loader(np.arange(1), B=3, T=7)
     with pytest.raises(UserError, match="8 tokens, a sequence of block_size 8 needs 9"):
         Loader(np.arange(8), B=1, T=8)
     Loader(np.arange(9), B=1, T=8).next_batch()
@@ -163,6 +160,6 @@ def test_evaluation_covers_the_split_once():
     assert all((targets == inputs + 1).all() for inputs, targets in batches)
 
 
-def test_evaluation_on_a_few_batches_spreads_over_the_split():
+def test_evaluation_on_a_few_batches_covers_the_split_evenly():
     starts = [int(row[0]) for inputs, _ in evenly(np.arange(1001), B=2, T=10, batches=5) for row in inputs]
     assert starts == [100 * i for i in range(10)]

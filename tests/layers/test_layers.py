@@ -1,4 +1,4 @@
-"""One contract for every layer, checked on every row of cases.CASES, then the facts peculiar to one layer."""
+"""Properties of all layers, tested on every row of cases.CASES, then properties of single layers."""
 
 import re
 
@@ -14,12 +14,12 @@ CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def seeded_gradient(out, seed=1):
-    """A random output gradient. Never ones: softmax and layernorm send a gradient of ones to zero."""
+    """A random output gradient. With ones, the input gradients of softmax and layernorm are zero."""
     return np.random.default_rng(seed).standard_normal(out.shape).astype(out.dtype)
 
 
 def relative_error(a, b):
-    """Largest difference, as a share of the largest entry of b."""
+    """Largest difference relative to the largest entry of b."""
     return np.max(np.abs(a - b), initial=0.0) / max(np.max(np.abs(b), initial=0.0), 1e-300)
 
 
@@ -30,7 +30,7 @@ def backward(case, inputs, dout):
 
 
 @CASE
-def test_forward_is_its_formula(case):
+def test_forward_equals_its_formula(case):
     inputs = case.inputs()
     out, _ = case.forward(*inputs)
     expected = case.formula(*inputs, **case.static)
@@ -40,7 +40,7 @@ def test_forward_is_its_formula(case):
 
 @CASE
 def test_backward_is_the_slope(case):
-    """Along random directions in each input, against a central difference of error h^2 = 1e-10."""
+    """Along random directions in each input, against central differences with an error of h^2 = 1e-10."""
     inputs = case.inputs()
     dout = seeded_gradient(case.forward(*inputs)[0])
     gradients = backward(case, inputs, dout)
@@ -56,7 +56,7 @@ def test_backward_is_the_slope(case):
                 return np.sum(case.forward(*moved)[0] * dout)
 
             slope = (along(h) - along(-h)) / (2 * h)
-            # Relative to the lengths rather than to the slope, which may happen to be near zero.
+            # Relative to the lengths, as the slope may be near zero
             size = np.linalg.norm(gradients[i]) * np.linalg.norm(direction)
             assert size > 0
             assert abs(np.sum(gradients[i] * direction) - slope) < 1e-6 * size / np.sqrt(direction.size), (
@@ -69,7 +69,7 @@ def test_float32_agrees_with_float64(case):
     inputs64, inputs32 = case.inputs(np.float64), case.inputs(np.float32)
     out64, _ = case.forward(*inputs64)
     out32, _ = case.forward(*inputs32)
-    assert relative_error(out32, out64) < 2e-6  # some ten roundings of 6e-8, the inputs' own included
+    assert relative_error(out32, out64) < 2e-6  # some ten roundings of 6e-8, including those of the inputs
     dout = seeded_gradient(out64)
     for d32, d64 in zip(backward(case, inputs32, dout.astype(np.float32)), backward(case, inputs64, dout)):
         if d64 is not None:
@@ -113,7 +113,6 @@ def test_arguments_are_untouched(case):
 
 @CASE
 def test_layout_does_not_matter(case):
-    """The same numbers from arrays that are not contiguous."""
     inputs = case.inputs()
     strided = [x if x is None else np.repeat(x, 2, axis=-1)[..., ::2] for x in inputs]
     transposed = [x if x is None else np.asfortranarray(x) for x in inputs]
@@ -125,7 +124,7 @@ def test_layout_does_not_matter(case):
             assert a is b is None or relative_error(a, b) < 1e-13
 
 
-def test_table_names_the_seven_layers():
+def test_table_lists_the_seven_layers():
     assert list(LAYERS) == "encoder layernorm matmul attention gelu residual crossentropy".split()
     assert {layer.kind for layer in LAYERS.values()} == {"manual"}
     assert {case.layer for case in CASES} == set(LAYERS)
@@ -147,7 +146,7 @@ def test_encoder_repeated_tokens_add_up():
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_matmul_naive_is_matmul(bias):
+def test_naive_matmul_equals_matmul(bias):
     rng = np.random.default_rng(0)
     inp, weight, dout = (rng.standard_normal(shape) for shape in ((B, T, C), (7, C), (B, T, 7)))
     bias = rng.standard_normal(7) if bias else None
@@ -167,13 +166,13 @@ def test_matmul_saves_without_a_copy():
 # Attention
 
 
-def test_attention_never_looks_ahead():
-    """Changing a position changes no earlier output and no earlier gradient, not by one bit."""
+def test_attention_is_causal():
+    """Changing a position changes no bit of earlier outputs and gradients."""
     rng = np.random.default_rng(0)
     qkv, dout = rng.standard_normal((1, 6, 3 * C)), rng.standard_normal((1, 6, C))
     changed = qkv.copy()
     changed[:, 4:] = 1e3 * rng.standard_normal((1, 2, 3 * C))
-    dout[:, 4:] = 0.0  # no loss from position 4 on: then what stands there cannot matter
+    dout[:, 4:] = 0.0  # no loss from position 4 on
     results = []
     for x in (qkv, changed):
         out, saved = attention.attention_forward(x, num_heads=NH)
@@ -184,11 +183,11 @@ def test_attention_never_looks_ahead():
     assert not results[0][2].any()
 
 
-def test_attention_in_blocks_is_attention(monkeypatch):
+def test_attention_in_blocks_equals_attention(monkeypatch):
     rng = np.random.default_rng(0)
     qkv, dout = rng.standard_normal((B, 13, 3 * C)), rng.standard_normal((B, 13, C))
     results = []
-    for block in (128, 4):  # 13 = 4 + 4 + 4 + 1: a last block that is not full
+    for block in (128, 4):  # 13 = 4 + 4 + 4 + 1: the last block is partial
         monkeypatch.setattr(attention, "QUERY_BLOCK", block)
         out, saved = attention.attention_forward(qkv, num_heads=NH)
         results.append((out, *attention.attention_backward(dout, saved, num_heads=NH)))
@@ -198,12 +197,12 @@ def test_attention_in_blocks_is_attention(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_attention_survives_large_scores(dtype):
-    """Scores of 1e6: softmax is then a choice of one value, and exp of a raw score would overflow."""
+    """With scores of 1e6 softmax selects one value, and exp of a raw score would overflow."""
     qkv = (1e3 * np.random.default_rng(0).standard_normal((1, T, 3 * C))).astype(dtype)
     out, saved = attention.attention_forward(qkv, num_heads=NH)
     (dqkv,) = attention.attention_backward(np.ones_like(out), saved, num_heads=NH)
     assert np.isfinite(out).all() and np.isfinite(dqkv).all()
-    np.testing.assert_array_equal(out[:, 0], qkv[:, 0, 2 * C :])  # the first position sees itself alone
+    np.testing.assert_array_equal(out[:, 0], qkv[:, 0, 2 * C :])  # the first position attends to itself only
 
 
 # Crossentropy
@@ -218,8 +217,8 @@ def test_crossentropy_survives_large_logits(dtype):
     np.testing.assert_allclose(dlogits, [[2, 0, -2], [-1.5, 1.5, 0]], rtol=1e-6)
 
 
-def test_crossentropy_ignores_a_shift_of_all_logits():
-    """Exactly so in float64 for a shift by a power of two that costs no bits of small integers."""
+def test_crossentropy_is_invariant_to_a_shift_of_logits():
+    """Exactly in float64, as integers plus 2^20 are exact."""
     logits = np.random.default_rng(0).integers(-8, 8, (T, V)).astype(np.float64)
     targets = np.arange(T)
     losses, _ = LAYERS["crossentropy"].forward(logits, targets)
@@ -227,7 +226,7 @@ def test_crossentropy_ignores_a_shift_of_all_logits():
     assert np.array_equal(losses, shifted)
 
 
-# Bad input: one line that names the argument, what was expected and what came
+# Errors: one line with the argument, what was expected and what was given
 
 
 def f(*shape):
@@ -262,7 +261,7 @@ BAD_INPUT = [
 
 
 @pytest.mark.parametrize(("layer", "inputs", "message"), BAD_INPUT)
-def test_bad_input_is_named(layer, inputs, message):
+def test_invalid_input_is_an_error(layer, inputs, message):
     static = {}
     if layer == "attention":
         inputs, static = inputs[:1], {"num_heads": inputs[1]}

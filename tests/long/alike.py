@@ -1,4 +1,4 @@
-"""Random loops, of which stretches that are alike are called as one function, against the same written out.
+"""Random loops, of which repeated parts are called as one function, against the same written out.
 
 python -m tests.long.alike                    100 seconds
 python -m tests.long.alike --start 5000 --seconds 30

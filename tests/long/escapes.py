@@ -9,7 +9,7 @@ import contextlib
 import io
 
 from tests.long.seeds import hunt
-from tests.support.random_escapes import check, write
+from tests.support.random.escapes import check, write
 
 
 def main(argv=None):

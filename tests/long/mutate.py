@@ -1,11 +1,11 @@
-"""Plant every small mistake of tests/support/mutants.py, one at a time; list those no gradient test sees.
+"""Plant every small mistake of tests/support/mutants, one at a time; list those no gradient test sees.
 
     python tests/long/mutate.py                      all 2131 of them, two minutes
     python tests/long/mutate.py layers model         the hand-written backwards only
     python tests/long/mutate.py table --every 10     each tenth of the table's
 
-Survivors that compute the same gradient are explained in tests/support/survivors.py, with their number; any
-other one is an error (exit status 1), and asks for a better test.
+Survivors that compute the same gradient are explained in tests/support/mutants/survivors.py, with their
+number; any other one is an error (exit status 1), and asks for a better test.
 "Hung" are mistakes with which a test does not end.
 """
 
@@ -20,15 +20,15 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: products are
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.support import mutants  # noqa: E402
-from tests.support.mutation_checks import HUNG, caught, passes  # noqa: E402
-from tests.support.survivors import explanation, reason_and_number  # noqa: E402
+from tests.support.mutants import planting  # noqa: E402
+from tests.support.mutants.checks import HUNG, caught, passes  # noqa: E402
+from tests.support.mutants.survivors import explanation, reason_and_number  # noqa: E402
 
 GROUPS = {
-    "layers": mutants.of_layers,
-    "model": mutants.of_model,
-    "table": mutants.of_table,
-    "chain": mutants.of_chain,
+    "layers": planting.of_layers,
+    "model": planting.of_model,
+    "table": planting.of_table,
+    "chain": planting.of_chain,
 }
 
 
@@ -56,7 +56,7 @@ def run(group, every, only):
     for m in planted:
         try:
             test = caught(m)
-        except mutants.Unplantable:
+        except planting.Unplantable:
             count["not planted"] += 1
             continue
         if test is not None:

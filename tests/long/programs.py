@@ -1,4 +1,4 @@
-"""Check thousands of random NumPy programs (tests/support/random_programs.py), and shrink what fails.
+"""Check thousands of random NumPy programs (tests/support/random/programs.py), and shrink what fails.
 
 python tests/long/programs.py                     10,000 programs, some minutes
 python tests/long/programs.py --start 50000 --count 2000
@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.random_programs import Difference, check, shrink, write  # noqa: E402
+from tests.support.random.programs import Difference, check, shrink, write  # noqa: E402
 from tests.support.small_sizes import set_sizes  # noqa: E402
 
 

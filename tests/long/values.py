@@ -1,4 +1,4 @@
-"""Compare random programs at the edges with NumPy, bit by bit (tests/support/random_values.py).
+"""Compare random programs at the edges with NumPy, bit by bit (tests/support/random/values.py).
 
 python tests/long/values.py                     100,000 programs, some twenty minutes of one core
 python tests/long/values.py --start 50000 --count 10000
@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 TESTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS.parent))
 
-from tests.support.random_values import Difference, check, shrink, write  # noqa: E402
+from tests.support.random.values import Difference, check, shrink, write  # noqa: E402
 from tests.support.small_sizes import set_sizes  # noqa: E402
 
 BATCH = 500  # programs that run as they are, then as many in blocks and pieces, as large arrays do

@@ -1,4 +1,4 @@
-"""Groups, teams of workers, and how they end when something fails."""
+"""Groups of workers, training with processes and MPI, and what happens when a worker fails."""
 
 import errno
 import os
@@ -13,13 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2 import parallel
 from gpt2.errors import UserError
 from gpt2.parallel import WorkerError, auto, cores, memory
 from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import share
 from gpt2.parallel.one import One
-from gpt2.parallel.processes import Processes
 from gpt2.parallel.time_limit import TimeLimit
 from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
@@ -28,17 +26,18 @@ from gpt2.train.recipe import new_settings
 from gpt2.train.resolve import resolve
 from gpt2.train.run import Run
 from gpt2.weights import checkpoint
+from tests import ROOT
 from tests.support import parallel_jobs as jobs
 from tests.support import small_run
 
-ROOT = Path(__file__).resolve().parents[2]
-# Without it there is no telling what a test has left behind, and waiting for that would have no end
+# What a test leaves behind is found in /proc
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 SIZES = (1, 2, 3)
-# Of one step: sums of shares are rounded otherwise than sums over the batch. Over several steps it adds up,
-# as AdamW divides by the gradient's size: one that is zero but for rounding (a key's bias) counts fully.
-# In float32 16 units in the last place: sums of a few hundred terms, in the order that BLAS's kernel takes.
-AGREES = {"float32": 2e-6, "float64": 1e-13}
+# Relative error of one step: sums over shares are rounded differently from sums over the batch. In float32
+# 16 units in the last place, as sums of a few hundred terms are taken in the order of BLAS's kernel.
+TOLERANCE = {"float32": 2e-6, "float64": 1e-13}
+# Over several steps it grows: AdamW divides by the gradient's size, so one that is zero but for rounding (of
+# a key's bias) has a full effect.
 SEVERAL = 10
 
 
@@ -53,7 +52,7 @@ def shared_names():
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
-    """After each test: no process of it, and no name in /dev/shm. (Other programs' names come and go.)"""
+    """No new child process and no new name in /dev/shm is left after a test."""
     names, children = shared_names(), children_of(os.getpid())
     yield
     wait_until(lambda: not (children_of(os.getpid()) - children - {tracker()}))
@@ -61,36 +60,22 @@ def nothing_left_behind():
 
 
 def tracker():
-    """The standard library's resource tracker is started once, and stays."""
+    """The process of multiprocessing's resource tracker, which is started once and stays."""
     from multiprocessing import resource_tracker
 
     return resource_tracker._resource_tracker._pid
 
 
 def children_of(pid):
-    """Process ids of the children that a process has now, zombies not counted."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if int(parent) == pid and state != "Z":
-            found.add(int(folder.name))
-    return found
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    """Process ids of a process's children, without zombies."""
+    statuses = {int(folder.name): small_run.status(folder.name) for folder in Path("/proc").glob("[0-9]*")}
+    return {child for child, status in statuses.items() if status and status[1] == pid}
 
 
 def wait_until(condition, seconds=10.0):
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
@@ -98,7 +83,7 @@ def wait_until(condition, seconds=10.0):
 
 
 def check_words(results, size, exact=True):
-    """results: what jobs.words gave each worker, by rank. exact: sums are taken in the order of ranks."""
+    """results: what jobs.words returned, by rank. exact: sums are taken in the order of ranks."""
     all_numbers = [jobs.numbers(rank) for rank in range(size)]
     expected = sum(all_numbers[1:], all_numbers[0])
     for rank, result in enumerate(results):
@@ -109,27 +94,27 @@ def check_words(results, size, exact=True):
         assert relative(result["early"], expected) < 1e-6 and result["early"].dtype == np.float32
         assert np.array_equal(result["sent"], all_numbers[-1])
         assert np.array_equal(result["everywhere"], results[0]["gathered"])
-        assert result["total"] == [sum(0.1 * r for r in range(size)), float(size)]
+        assert list(result["total"]) == [sum(0.1 * r for r in range(size)), float(size)]
         assert result["highest"] == 0 and result["root"] == 7
-    parts = [One().__class__.part(_rank_of(size, rank), jobs.COUNT) for rank in range(size)]
+    parts = [group_of(size, rank).part(jobs.COUNT) for rank in range(size)]
     assert parts[0][0] == 0 and parts[-1][1] == jobs.COUNT
     assert all(a[1] == b[0] for a, b in zip(parts, parts[1:]))
     for (start, stop), mine in zip(parts, all_numbers):
         assert np.array_equal(results[0]["gathered"][start:stop], mine[start:stop])
 
 
-def _rank_of(size, rank):
+def group_of(size, rank):
     group = One()
     group.size, group.rank = size, rank
     return group
 
 
-def test_a_group_of_one():
+def test_group_of_one():
     check_words([jobs.words(One())], 1)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_group_of_processes(size):
+def test_group_of_processes(size):
     with Workers(size) as workers:
         results = workers.call(jobs.words_in_a_worker)
     check_words(results, size)
@@ -151,23 +136,23 @@ def test_shares_cover_the_batch_and_differ_by_one_at_most():
 
 @pytest.fixture(scope="module")
 def alone():
-    """dtype -> what one process comes to, without workers."""
-    return {dtype: jobs.train("none", One(), dtype=dtype) for dtype in AGREES}
+    """dtype -> the results of one process without workers."""
+    return {dtype: jobs.train("none", One(), dtype=dtype) for dtype in TOLERANCE}
 
 
 def check_agreement(result, expected, dtype):
     for name, array in expected[0].items():
         assert result[0][name].dtype == array.dtype
-        assert relative(result[0][name], array) < AGREES[dtype] * (1 if "first" in name else SEVERAL), name
-    np.testing.assert_allclose(result[1][0], expected[1][0], rtol=AGREES[dtype])
-    np.testing.assert_allclose(result[1], expected[1], rtol=AGREES[dtype] * SEVERAL)
+        assert relative(result[0][name], array) < TOLERANCE[dtype] * (1 if "first" in name else SEVERAL), name
+    np.testing.assert_allclose(result[1][0], expected[1][0], rtol=TOLERANCE[dtype])
+    np.testing.assert_allclose(result[1], expected[1], rtol=TOLERANCE[dtype] * SEVERAL)
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("dtype", AGREES)
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("workers", (2, 3))
 def test_workers_agree_with_one_process_and_repeat_bit_for_bit(alone, workers, dtype):
-    """Accumulated batches, clipping and weight decay included."""
+    """With accumulated batches, clipping and weight decay."""
     first, again = (jobs.train("processes", One(), workers, dtype) for _ in range(2))
     check_agreement(first, alone[dtype], dtype)
     assert np.array_equal(first[1], again[1])
@@ -176,55 +161,34 @@ def test_workers_agree_with_one_process_and_repeat_bit_for_bit(alone, workers, d
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", ("manual", "auto", "whole"))
-def test_workers_agree_whoever_wrote_the_backward(alone, backward):
-    """Compiled, against one process with the hand-written backward as it is written."""
+def test_workers_with_compiled_backwards_agree(alone, backward):
+    """With one process that runs the manual backward uncompiled."""
     result = jobs.train("processes", One(), 2, options={"backward": backward})
     check_agreement(result, alone["float64"], "float64")
 
 
-def test_the_gradient_after_a_step_is_that_of_the_whole_batch():
+def test_gradient_after_a_step_is_that_of_the_whole_batch():
     model, _ = jobs.model_and_optimizer("float64")
     ((inputs, targets),) = jobs.batches(0, 1)
     model.forward(inputs, targets)
     model.backward()
     shared, optimizer = jobs.model_and_optimizer("float64")
-    with Processes(shared, optimizer, 3, threads=1, options=jobs.AS_WRITTEN) as team:
+    with jobs.team_of("processes", shared, optimizer, One(), 3) as team:
         team.step([(inputs, targets)])
         for name, grad in model.grads.items():
             assert relative(shared.grads[name], grad) < 1e-13, name
 
 
-def test_a_model_stays_usable_when_its_team_has_ended():
+def test_model_stays_usable_after_its_team_has_ended():
     model, optimizer = jobs.model_and_optimizer("float64")
-    with Processes(model, optimizer, 2, threads=1, options=jobs.AS_WRITTEN) as team:
+    with jobs.team_of("processes", model, optimizer, One(), 2) as team:
         (batch,) = jobs.batches(0, 1)
         team.step([batch])
         with_team = team.loss(*batch)
     assert abs(model.loss(*batch) / with_team - 1) < 1e-13
 
 
-def test_a_batch_that_cannot_be_shared_out_is_refused():
-    model, optimizer = jobs.model_and_optimizer("float64")
-    with pytest.raises(UserError, match="--workers 7: a batch has only 6 sequences"):
-        parallel.start("processes", model, optimizer, One(), workers=7, batch_size=6)
-    with Processes(model, optimizer, 2, threads=1, options=jobs.AS_WRITTEN) as team:
-        inputs, targets = jobs.batches(0, 1)[0]
-        with pytest.raises(UserError, match="--workers 2: a batch of 5 sequences"):
-            team.step([(inputs[:5], targets[:5])])
-
-
-def test_a_loss_that_is_not_finite_leaves_everything_as_it_was():
-    model, optimizer = jobs.model_and_optimizer("float64")
-    model.params["lnfb"][0] = np.nan
-    before = model.flat_params.copy()
-    with Processes(model, optimizer, 2, threads=1, options=jobs.AS_WRITTEN) as team:
-        loss, _ = team.step(jobs.batches(0, 1))
-    assert np.isnan(loss) and optimizer.t == 0
-    assert np.array_equal(model.flat_params, before, equal_nan=True)
-    assert not optimizer.m.any()
-
-
-def test_backward_announces_what_is_final_and_nothing_twice():
+def test_backward_announces_each_final_gradient_once():
     model, _ = jobs.model_and_optimizer("float64")
     ((inputs, targets),) = jobs.batches(0, 1)
     announced = []
@@ -237,7 +201,7 @@ def test_backward_announces_what_is_final_and_nothing_twice():
     assert all(np.array_equal(model.flat_grads[a:b], then) and then.any() for a, b, then in announced)
 
 
-def test_an_update_in_parts_is_the_update_of_all():
+def test_update_in_parts_equals_one_update():
     (whole, one), (cut, parts) = (jobs.model_and_optimizer("float32") for _ in range(2))
     for model in (whole, cut):
         model.flat_grads[...] = np.random.default_rng(4).standard_normal(model.num_parameters)
@@ -255,7 +219,7 @@ def test_an_update_in_parts_is_the_update_of_all():
 
 
 def settings(prose, tmp_path, workers, name="run"):
-    given = dict(
+    options = dict(
         data=str(prose[0]),
         tokenizer="byte",
         dtype="float64",
@@ -273,11 +237,11 @@ def settings(prose, tmp_path, workers, name="run"):
         workers=str(workers),
         sample_tokens=0,
     )
-    return new_settings(given)
+    return new_settings(options)
 
 
-def go_on(settings, folder, steps):
-    """A run, its checkpoint loaded where there is one, some steps further."""
+def continued(settings, folder, steps):
+    """The arrays of a run after some more steps, resumed from its checkpoint if there is one."""
     run = Run(resolve(settings))
     with run.team:
         if (folder / runs.LAST).exists():
@@ -293,13 +257,13 @@ def go_on(settings, folder, steps):
 
 
 @pytest.mark.slow
-def test_a_run_of_two_workers_goes_on_under_any_number(prose, tmp_path):
-    """With two again bit for bit, with others to rounding."""
-    whole = go_on(settings(prose, tmp_path, 2), tmp_path / "whole", 6)
+def test_run_resumes_with_any_number_of_workers(prose, tmp_path):
+    """With the same number bit for bit, with others to rounding."""
+    whole = continued(settings(prose, tmp_path, 2), tmp_path / "whole", 6)
     for workers in (2, 1, 3):
         folder = tmp_path / f"half-{workers}"
-        go_on(settings(prose, tmp_path, 2), folder, 3)
-        result = go_on(settings(prose, tmp_path, workers), folder, 3)
+        continued(settings(prose, tmp_path, 2), folder, 3)
+        result = continued(settings(prose, tmp_path, workers), folder, 3)
         assert list(result) == list(whole)
         for name, array in result.items():
             if workers == 2:
@@ -307,7 +271,7 @@ def test_a_run_of_two_workers_goes_on_under_any_number(prose, tmp_path):
             assert relative(array, whole[name]) < 1e-12, name
 
 
-# ---- Misfortunes -------------------------------------------------------------------------------------------
+# ---- Failures ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -322,7 +286,7 @@ def test_a_run_of_two_workers_goes_on_under_any_number(prose, tmp_path):
         ("sleep", "hung: no heartbeat for 2 seconds, last seen working"),
     ],
 )
-def test_a_worker_that_fails_ends_all_and_is_named(how, text, capfd):
+def test_failing_worker_is_named_and_all_are_ended(how, text, capfd):
     workers = Workers(3, timeout=2.0 if how in ("SIGSTOP", "sleep") else 60.0)
     pids = workers.call(jobs.fail, "none")
     with pytest.raises(WorkerError, match="worker 1 of 3") as raised:
@@ -332,20 +296,20 @@ def test_a_worker_that_fails_ends_all_and_is_named(how, text, capfd):
         assert "raise_value_error" in str(raised.value)  # the traceback
     if how == "sleep":
         assert "in fail" in capfd.readouterr().err  # where it hung
-    wait_until(lambda: not any(alive(pid) for pid in pids))
+    wait_until(lambda: not any(small_run.alive(pid) for pid in pids))
     with pytest.raises(RuntimeError, match="have ended"):
         workers.call(jobs.nothing)
 
 
-def test_a_users_mistake_in_a_worker_is_a_users_mistake():
+def test_user_error_in_a_worker_is_raised_as_a_user_error():
     workers = Workers(2)
     with pytest.raises(UserError, match="^take apples$"):
         workers.call(jobs.fail, "UserError")
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_before_a_long_message_is_noticed():
-    """More than a pipe holds: writing it would wait for ever."""
+def test_stopped_worker_is_noticed_while_a_long_message_is_sent():
+    """The message is longer than a pipe's buffer: a blocking write would wait forever."""
     workers = Workers(2, timeout=1.0)
     workers.call(jobs.stop_yourself)
     time.sleep(0.5)
@@ -354,22 +318,22 @@ def test_a_worker_that_hangs_before_a_long_message_is_noticed():
 
 
 @pytest.mark.parametrize("how", ["idle", "busy"])
-def test_workers_end_with_a_parent_that_was_killed(how):
-    command = [sys.executable, str(ROOT / "tests" / "support" / "parallel_jobs.py"), "parent", how]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+def test_workers_end_when_their_parent_is_killed(how):
+    command = [sys.executable, "-m", jobs.__name__, "parent", how]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         pids = [int(word) for word in parent.stdout.readline().split()]
-        assert len(pids) == 2 and all(alive(pid) for pid in pids)
+        assert len(pids) == 2 and all(small_run.alive(pid) for pid in pids)
         parent.kill()
-    wait_until(lambda: not any(alive(pid) for pid in pids))
+    wait_until(lambda: not any(small_run.alive(pid) for pid in pids))
 
 
 @pytest.fixture
 def named(monkeypatch):
-    """Shared memory as on systems where all of it has a name."""
+    """Shared memory as on systems where it must have a name."""
     monkeypatch.delattr(os, "memfd_create", raising=False)
 
 
-def test_shared_memory_with_a_name_is_private_and_loses_it_at_once(named):
+def test_named_shared_memory_is_private_and_unlinked_at_once(named):
     workers = Workers(2, {"x": ((10,), "float32")})
     with workers:
         path = Path(memory.FOLDER) / workers.memory.name
@@ -382,7 +346,7 @@ def test_shared_memory_with_a_name_is_private_and_loses_it_at_once(named):
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's /proc")
 def test_shared_memory_has_no_name_on_linux():
-    """Whatever is killed while workers start, nothing is left: here all processes at once."""
+    """So nothing is left behind even if all processes are killed at once."""
     before = shared_names()
     script = "import time\nfrom gpt2.parallel.workers import Workers\n"
     script += "workers = Workers(2, {'x': ((10,), 'float32')})\nprint(1, flush=True)\ntime.sleep(60)"
@@ -399,24 +363,24 @@ def test_shared_memory_has_no_name_on_linux():
         assert workers.call(jobs.shared_entry, "x", 3) == [7, 7]
 
 
-def test_time_in_which_all_stood_still_is_no_silence(monkeypatch):
-    """Ctrl-Z, and fg an hour later."""
+def test_heartbeats_ignore_the_time_that_the_run_was_suspended(monkeypatch):
+    """By Ctrl-Z, and resumed an hour later."""
     clock = [0.0]
     monkeypatch.setattr(workers_module.time, "monotonic", lambda: clock[0])
     beats = np.zeros((2, 2), np.int64)
-    signs = workers_module._Heartbeats(beats)
+    heartbeats = workers_module._Heartbeats(beats)
     for _ in range(4):
         clock[0] += 0.5
         beats[0, 0] += 1
-        assert signs.silence()[0] == 0.0
-    assert signs.silence()[1] == 2.0
+        assert heartbeats.silence()[0] == 0.0
+    assert heartbeats.silence()[1] == 2.0
     clock[0] += 3600
-    assert max(signs.silence()) <= 4.0
+    assert max(heartbeats.silence()) <= 4.0
 
 
 @pytest.fixture
 def docker(named, monkeypatch):
-    """A container with docker's 64 MB of shared memory, where all of it has a name."""
+    """A container with Docker's default of 64 MB of named shared memory."""
 
     class Small:
         f_bavail, f_frsize = 16384, 4096
@@ -424,23 +388,19 @@ def docker(named, monkeypatch):
     monkeypatch.setattr(memory.os, "statvfs", lambda folder: Small)
 
 
-def test_too_little_shared_memory_is_one_line(docker):
+def test_too_little_shared_memory_is_a_user_error(docker):
     with pytest.raises(UserError, match=r"80 MB .* has 67.1 MB free; .*--shm-size=1g"):
         Workers(2, {"x": ((10_000_000,), "float64")})
 
 
-def test_bytes_for_people():
-    assert [memory.in_bytes(n) for n in (17, 4096, 67108864, 2.5e9)] == [
-        "17 bytes",
-        "4.1 kB",
-        "67.1 MB",
-        "2.5 GB",
-    ]
+def test_in_bytes_chooses_the_unit():
+    texts = [memory.in_bytes(n) for n in (17, 4096, 67108864, 2.5e9)]
+    assert texts == ["17 bytes", "4.1 kB", "67.1 MB", "2.5 GB"]
 
 
 @pytest.mark.parametrize(("room", "workers"), [(1 << 40, 3), (950_000, 2), (100_000, 1)])
-def test_with_too_little_shared_memory_fewer_workers_are_taken(prose, tmp_path, monkeypatch, room, workers):
-    """The model's 21,000 numbers of 8 bytes, five times for two workers and six times for three."""
+def test_too_little_shared_memory_reduces_the_workers(prose, tmp_path, monkeypatch, room, workers):
+    """They need five copies of the model's 21,000 float64 numbers for two workers, six for three."""
     monkeypatch.setattr(memory, "space", lambda: ("memory", room))
     run = Run(resolve(settings(prose, tmp_path, 3)))
     with run.team:
@@ -454,11 +414,11 @@ def test_with_too_little_shared_memory_fewer_workers_are_taken(prose, tmp_path, 
 
 
 @pytest.mark.parametrize("error", [errno.EROFS, errno.ENOSPC, errno.EACCES])
-def test_shared_memory_that_cannot_be_made_leaves_threads(prose, tmp_path, named, monkeypatch, error):
-    def refuses(*_, **__):
+def test_unavailable_shared_memory_leaves_one_process(prose, tmp_path, named, monkeypatch, error):
+    def fails(*_, **__):
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(memory, "_Named", refuses)
+    monkeypatch.setattr(memory, "_Named", fails)
     run = Run(resolve(settings(prose, tmp_path, 2)))
     assert run.team.size == 1 and any(os.strerror(error) in note for note in run.notes)
     run = Run(resolve(settings(prose, tmp_path, "auto")))
@@ -467,7 +427,7 @@ def test_shared_memory_that_cannot_be_made_leaves_threads(prose, tmp_path, named
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [12, 20, 30])
-def test_too_few_open_files_are_one_line(prose, tmp_path, limit):
+def test_too_few_open_files_are_one_error_line(prose, tmp_path, limit):
     script = "import resource, sys\nfrom gpt2.train import console, program\n"
     script += (
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({limit},) * 2)\nsys.exit(program.main(sys.argv[1:]))"
@@ -476,21 +436,21 @@ def test_too_few_open_files_are_one_line(prose, tmp_path, limit):
         out = tmp_path / f"run{workers}"
         more = ["--parallel", "processes", "--workers", workers, "--threads", "4"]
         done = small_run.python(script, *small_run.flags(prose[0], out, *more))
-        if done.returncode == 0:  # threads, or fewer workers, were found to be possible
+        if done.returncode == 0:  # it ran with threads or fewer workers
             assert (out / runs.LAST).exists() and done.stderr == ""
         else:
             assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
             assert "Too many open files" in done.stderr and "ulimit -n" in done.stderr
 
 
-def test_threads_are_shared_out_before_numpy_starts():
+def test_workers_get_their_share_of_threads():
     with Workers(2, threads=3) as workers:
         answers = workers.call(jobs.environment)
     assert answers == [{"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "3"}] * 2
     assert cores.threads_each(2, 8) == 4 and cores.threads_each(3, 8) == 2 and cores.threads_each(4, 2) == 1
 
 
-def test_cores_keep_to_the_containers_share(monkeypatch, tmp_path):
+def test_cores_respect_the_containers_cpu_limit(monkeypatch, tmp_path):
     monkeypatch.setattr(cores, "CPU_MAX", tmp_path / "cpu.max")
     here = cores.cores()
     (tmp_path / "cpu.max").write_text("max 100000\n")
@@ -504,45 +464,13 @@ def test_cores_keep_to_the_containers_share(monkeypatch, tmp_path):
 
 @pytest.fixture
 def command(prose, tmp_path):
-    """Arguments of a small run with two workers, into tmp_path / "run"."""
-    return [
-        "--data",
-        str(prose[0]),
-        "--tokenizer",
-        "byte",
-        "--batch-size",
-        "6",
-        "--block-size",
-        "16",
-        "--n-layer",
-        "2",
-        "--n-embd",
-        "24",
-        "--n-head",
-        "3",
-        "--steps",
-        "100000",
-        "--warmup",
-        "2",
-        "--eval-every",
-        "0",
-        "--sample-tokens",
-        "0",
-        "--log-every",
-        "1",
-        "--save-every",
-        "2",
-        "--compile",
-        "off",
-        "--parallel",
-        "processes",
-        "--workers",
-        "2",
-        "--threads",
-        "2",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    """Arguments of a long run of a small model with two workers, into tmp_path / "run"."""
+    options = (
+        "--tokenizer byte --batch-size 6 --block-size 16 --n-layer 2 --n-embd 24 --n-head 3 --steps 100000 "
+        "--warmup 2 --eval-every 0 --sample-tokens 0 --log-every 1 --save-every 2 --compile off "
+        "--parallel processes --workers 2 --threads 2"
+    )
+    return ["--data", str(prose[0]), *options.split(), "--out", str(tmp_path / "run")]
 
 
 @pytest.fixture
@@ -552,19 +480,23 @@ def mpi_command(command):
     return [*command[:at], "--parallel", "mpi", *command[at + 4 :]]
 
 
-def start_training(command):
-    """A run in a new process group, once it has saved: (process, the workers' ids)."""
-    run = subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *command],
-        text=True,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+def start(words):
+    """A process of a new process group, with pipes for its output."""
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(words, cwd=ROOT, env=small_run.environment(), **pipes)
+
+
+def wait_for_step_3(run):
     for line in run.stdout:
-        if line.startswith("step 3/") or line.startswith("step      3/"):
-            break
+        if re.match(r"step +3/", line):
+            return
+    raise AssertionError(run.stderr.read())
+
+
+def start_training(command):
+    """A run that has saved a checkpoint, and the ids of its two workers."""
+    run = start(small_run.command(*command))
+    wait_for_step_3(run)
     workers = {
         pid for pid in children_of(run.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     }
@@ -573,7 +505,7 @@ def start_training(command):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_the_run_and_leaves_the_checkpoint(command, tmp_path):
+def test_killed_worker_ends_the_run_and_leaves_its_checkpoint(command, tmp_path):
     run, workers = start_training(command)
     os.kill(max(workers), signal.SIGKILL)
     _, errors = run.communicate(timeout=60)
@@ -581,22 +513,22 @@ def test_a_killed_worker_ends_the_run_and_leaves_the_checkpoint(command, tmp_pat
     assert "killed by SIGKILL" in errors and f"--resume {tmp_path / 'run'}" in errors
     assert "Traceback" not in errors
     assert checkpoint.load(tmp_path / "run" / runs.LAST)[1]["step"] >= 2
-    wait_until(lambda: not any(alive(pid) for pid in workers))
+    wait_until(lambda: not any(small_run.alive(pid) for pid in workers))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_signal_to_all_processes_saves_and_ends_them(command, tmp_path, number, status, hangup):
-    """As a terminal sends Ctrl-C: to the workers too, which have to finish the step."""
+def test_signal_to_all_processes_saves_and_ends_the_run(command, tmp_path, number, status, hangup):
+    """A terminal sends Ctrl-C to the workers too, which must finish the step."""
     run, workers = start_training(command)
     os.killpg(run.pid, number)
     out, errors = run.communicate(timeout=60)
     assert run.returncode == status, errors
     step = checkpoint.load(tmp_path / "run" / runs.LAST)[1]["step"]
     assert f"stopped and saved at step {step}" in out
-    wait_until(lambda: not any(alive(pid) for pid in workers))
+    wait_until(lambda: not any(small_run.alive(pid) for pid in workers))
 
 
 @pytest.mark.slow
@@ -614,20 +546,20 @@ def test_a_signal_to_all_processes_saves_and_ends_them(command, tmp_path, number
         (["--parallel", "thread"], "--parallel: expected one of fastest, none, shares, processes, mpi"),
     ],
 )
-def test_settings_that_make_no_sense_are_one_line(command, more, text, capsys):
+def test_invalid_parallel_settings_are_one_error_line(command, more, text, capsys):
     assert program.main([*command, *more]) == 2
     errors = capsys.readouterr().err
     assert text in errors and errors.count("\n") == 1
 
 
-def test_a_missing_mpi4py_is_one_line(mpi_command, monkeypatch, capsys):
+def test_missing_mpi4py_is_one_error_line(mpi_command, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     assert program.main(mpi_command) == 2
     errors = capsys.readouterr().err
     assert re.search("--parallel mpi needs mpi4py: .* -m pip install mpi4py mpich\n$", errors)
 
 
-def test_auto_measures_each_way_and_takes_the_fastest(monkeypatch):
+def test_auto_measures_each_number_of_workers_and_takes_the_fastest():
     assert auto.candidates(8, 2) == [1, 2] and auto.candidates(12, 16) == [1, 3, 6, 12]
     assert auto.candidates(7, 4) == [1] and auto.candidates(8, 64) == [1, 2, 4, 8]
     model, _ = jobs.model_and_optimizer("float32")
@@ -639,47 +571,30 @@ def test_auto_measures_each_way_and_takes_the_fastest(monkeypatch):
 # ---- MPI ---------------------------------------------------------------------------------------------------
 
 
-def mpiexec(size, *arguments, **options):
-    """Run python with arguments on `size` ranks; CompletedProcess."""
+def mpi_words(size, *arguments):
+    """The command that runs python with these arguments on `size` ranks."""
     pytest.importorskip("mpi4py")
     program = Path(sys.executable).with_name("mpiexec")
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(
-        [
-            str(program) if program.exists() else "mpiexec",
-            "-n",
-            str(size),
-            sys.executable,
-            *map(str, arguments),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=ROOT,
-        env=environment,
-        **options,
-    )
+    words = (program if program.exists() else "mpiexec", "-n", size, sys.executable, *arguments)
+    return [str(word) for word in words]
+
+
+def mpiexec(size, *arguments):
+    return small_run.run(mpi_words(size, *arguments))
 
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("size", SIZES)
-def test_mpi(alone, size, tmp_path):
-    """A group's contract; the numbers of one process, moments shared out or not; and the same bits again."""
-    done = mpiexec(
-        size, ROOT / "tests" / "support" / "parallel_jobs.py", "under_mpi", tmp_path / "results.npz"
-    )
+def test_mpi_agrees_with_one_process_and_repeats_bit_for_bit(alone, size, tmp_path):
+    """With moments split among ranks or not; and its group has the contract of all groups."""
+    done = mpiexec(size, "-m", jobs.__name__, "under_mpi", tmp_path / "results.npz")
     assert done.returncode == 0, done.stderr
     results = dict(np.load(tmp_path / "results.npz"))
     words = {name[5:]: value for name, value in results.items() if name.startswith("word ")}
     assert results["met"]
-    all_numbers = [jobs.numbers(rank) for rank in range(size)]
-    assert relative(words["summed"], sum(all_numbers)) < 1e-14
-    assert relative(words["early"], sum(all_numbers)) < 1e-6
-    assert np.array_equal(words["sent"], all_numbers[-1])
-    assert np.array_equal(words["everywhere"], words["gathered"])
-    assert words["total"].tolist() == [sum(0.1 * r for r in range(size)), float(size)]
-    for dtype in AGREES:
-        found = {
+    check_words([words], size, exact=False)
+    for dtype in TOLERANCE:
+        variants = {
             (shard, n): (
                 {name: results[f"{dtype} {shard} {n} {name}"] for name in alone[dtype][0]},
                 results[f"{dtype} {shard} {n} losses"],
@@ -687,13 +602,13 @@ def test_mpi(alone, size, tmp_path):
             for shard in (False, True)
             for n in (1, 2)
         }
-        for result in found.values():
+        for result in variants.values():
             check_agreement(result, alone[dtype], dtype)
-            for name, array in result[0].items():  # the same whether moments are shared out or not
-                assert np.array_equal(array, found[False, 1][0][name]), name
+            for name, array in result[0].items():
+                assert np.array_equal(array, variants[False, 1][0][name]), name
 
 
-def test_mpi_trains_and_rank_0_alone_speaks(mpi_command, tmp_path):
+def test_mpi_trains_and_only_rank_0_prints(mpi_command, tmp_path):
     more = ["--steps", "4", "--shard", "--save-every", "2", "--sample-tokens", "3"]
     done = mpiexec(2, ROOT / "train.py", *mpi_command, *more)
     assert done.returncode == 0, done.stderr
@@ -709,19 +624,15 @@ def test_mpi_trains_and_rank_0_alone_speaks(mpi_command, tmp_path):
 
 @pytest.mark.parametrize(
     ("how", "text"),
-    [
-        ("ValueError", "a pear in the apples"),
-        ("UserError", "error: rank 1: take apples"),
-        ("SIGKILL", ""),
-    ],
+    [("ValueError", "a pear in the apples"), ("UserError", "error: rank 1: take apples"), ("SIGKILL", "")],
 )
-def test_an_mpi_rank_that_fails_ends_the_job(how, text):
-    done = mpiexec(2, ROOT / "tests" / "support" / "parallel_jobs.py", "fail_under_mpi", how)
+def test_failing_mpi_rank_ends_the_job(how, text):
+    done = mpiexec(2, "-m", jobs.__name__, "fail_under_mpi", how)
     assert done.returncode != 0
     assert text in done.stderr
 
 
-def test_an_error_on_all_mpi_ranks_is_reported_once(mpi_command):
+def test_error_on_all_mpi_ranks_is_reported_once(mpi_command):
     done = mpiexec(2, ROOT / "train.py", *mpi_command, "--batch-size", "5")
     assert done.returncode == 2
     assert done.stderr.count("mpiexec -n 2: a batch of 5 sequences cannot be cut into 2 equal shares") == 1
@@ -729,12 +640,8 @@ def test_an_error_on_all_mpi_ranks_is_reported_once(mpi_command):
 
 
 def start_mpi(*arguments):
-    """A job of two ranks in a new process group."""
-    pytest.importorskip("mpi4py")
-    words = [Path(sys.executable).with_name("mpiexec"), "-n", "2", sys.executable, *arguments]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen([str(word) for word in words], cwd=ROOT, env=environment, **pipes)
+    """A job of two ranks."""
+    return start(mpi_words(2, *arguments))
 
 
 def rank_1(run):
@@ -742,38 +649,29 @@ def rank_1(run):
     out = run.args[run.args.index("--out") + 1].encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if (
-                b"PMI_RANK=1\0" in (folder / "environ").read_bytes()
-                and out in (folder / "cmdline").read_bytes()
-            ):
+            second = b"PMI_RANK=1\0" in (folder / "environ").read_bytes()
+            if second and out in (folder / "cmdline").read_bytes():
                 return int(folder.name)
         except OSError:
             continue
     raise AssertionError("no second rank")
 
 
-def until_step_3(run):
-    for line in run.stdout:
-        if line.startswith("step      3/"):
-            return
-    raise AssertionError(run.stderr.read())
-
-
-def test_an_mpi_rank_that_does_not_answer_ends_the_job(mpi_command):
+def test_stopped_mpi_rank_ends_the_job(mpi_command):
     run = start_mpi(ROOT / "train.py", *mpi_command, "--worker-timeout", "2")
-    until_step_3(run)
+    wait_for_step_3(run)
     stopped = rank_1(run)
     os.kill(stopped, signal.SIGSTOP)
     _, errors = run.communicate(timeout=60)
     assert run.returncode != 0
     complaints = [line for line in errors.splitlines() if line.startswith("error")]
     assert len(complaints) == 1 and "does not answer" in complaints[0] and "--worker-timeout" in complaints[0]
-    wait_until(lambda: not alive(stopped))
+    wait_until(lambda: not small_run.alive(stopped))
 
 
-def test_one_mpi_rank_alone_that_is_interrupted_saves_the_run(mpi_command, tmp_path):
+def test_interrupt_of_one_mpi_rank_saves_the_run(mpi_command, tmp_path):
     run = start_mpi(ROOT / "train.py", *mpi_command)
-    until_step_3(run)
+    wait_for_step_3(run)
     os.kill(rank_1(run), signal.SIGINT)
     out, errors = run.communicate(timeout=60)
     assert run.returncode == 130 and errors == ""
@@ -783,7 +681,7 @@ def test_one_mpi_rank_alone_that_is_interrupted_saves_the_run(mpi_command, tmp_p
 
 @pytest.fixture
 def mpich_remains():
-    """What mpich itself leaves in /dev/shm where a job is ended while it starts is removed."""
+    """Removes what MPICH itself leaves in /dev/shm if a job is ended while it starts."""
     before = shared_names()
     yield
     for name in shared_names() - before:
@@ -793,8 +691,8 @@ def mpich_remains():
 
 @pytest.mark.usefixtures("mpich_remains")
 @pytest.mark.parametrize("place", ["read_settings", "limit_threads", "console.run"])
-def test_an_mpi_rank_that_is_interrupted_as_it_starts_ends_the_job(mpi_command, place):
-    """Before and after MPI starts; the other rank waits for it there, which nothing but its end can end."""
+def test_interrupt_of_a_starting_mpi_rank_ends_the_job(mpi_command, place):
+    """Before and after MPI starts, where the other rank waits for it and cannot be interrupted."""
     script = f"""
 import os, signal, sys
 from gpt2.train import program
@@ -818,8 +716,8 @@ sys.exit(program.main(sys.argv[1:]))
 
 
 @pytest.mark.usefixtures("mpich_remains")
-def test_an_mpi_rank_that_never_starts_ends_the_job(mpi_command):
-    """The other one waits within MPI, where no thread of Python runs."""
+def test_mpi_rank_that_never_starts_ends_the_job(mpi_command):
+    """The other one waits inside MPI, where no Python thread runs."""
     script = """
 import os, sys
 from gpt2.train import program
@@ -832,13 +730,13 @@ sys.exit(program.main(sys.argv[1:]))
     assert run.returncode != 0
 
 
-def test_a_watch_counts_the_time_of_a_block(monkeypatch):
+def test_time_limit_counts_the_time_inside_a_block():
     late = threading.Event()
-    watch = TimeLimit(0.2, late.set)
-    with watch:
+    limit = TimeLimit(0.2, late.set)
+    with limit:
         assert not late.is_set()
-    with watch.patient():  # ten times as long
+    with limit.patient():  # ten times as long
         assert not late.wait(0.4)
-    assert not late.wait(0.4)  # outside of a block time does not count
-    with watch, watch:
+    assert not late.wait(0.4)  # outside of a block
+    with limit, limit:
         assert late.wait(10)

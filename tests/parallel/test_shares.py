@@ -1,11 +1,10 @@
-"""Shares of a batch on threads: the numbers of one process, and the bits of worker processes."""
+"""Shares of a batch on threads: they agree with one process, and bit for bit with worker processes."""
 
 import threading
 
 import numpy as np
 import pytest
 
-from gpt2 import parallel
 from gpt2.autodiff import get_threads, run_apart, set_threads
 from gpt2.errors import UserError
 from gpt2.parallel.one import One
@@ -16,7 +15,7 @@ WHOLE = {"backward": "whole"}
 
 
 @pytest.fixture(autouse=True)
-def threads():
+def one_thread_afterwards():
     yield
     set_threads(1)
 
@@ -27,7 +26,7 @@ def trained(threads, size=2, dtype="float32", options=jobs.AS_WRITTEN):
 
 
 def same(one, other):
-    """Whether arrays, losses and norms have the same bits."""
+    """Whether arrays, losses and norms are equal bit for bit."""
     arrays = all(np.array_equal(one[0][name], other[0][name]) for name in one[0])
     return arrays and one[0].keys() == other[0].keys() and np.array_equal(one[1], other[1])
 
@@ -44,7 +43,7 @@ def test_any_number_of_threads_gives_the_same_bits(size, options):
 @pytest.mark.numeric
 @pytest.mark.parametrize("options", [jobs.AS_WRITTEN, WHOLE], ids=["as written", "whole"])
 def test_worker_processes_give_the_same_bits(options):
-    """So a run may go on with the other kind."""
+    """So a run may be resumed with the other kind."""
     processes = jobs.train("processes", One(), 3, "float32", options=options)
     assert same(trained(2, 3, options=options), processes)
 
@@ -58,18 +57,18 @@ def test_shares_agree_with_one_process():
     np.testing.assert_allclose(result[1], alone[1], rtol=1e-10)
 
 
-def test_two_threads_do_take_shares(monkeypatch):
+def test_two_threads_compute_shares_at_the_same_time(monkeypatch):
     set_threads(2)
     model, optimizer = jobs.model_and_optimizer("float32")
     team = Shares(model, optimizer, 2)
     (batch,) = jobs.batches(0, 1)
-    team.step([batch])  # of new shapes the first thread takes all
-    met, who = threading.Barrier(2, timeout=20), set()
+    team.step([batch])  # the first batch of its shapes is computed by one thread
+    barrier, names = threading.Barrier(2, timeout=20), set()
 
     def meeting(original):
         def loss_and_grads(*args):
-            who.add(threading.current_thread().name)
-            met.wait()  # each is there before the other has gone
+            names.add(threading.current_thread().name)
+            barrier.wait()  # returns once both threads are here
             return original(*args)
 
         return loss_and_grads
@@ -77,10 +76,10 @@ def test_two_threads_do_take_shares(monkeypatch):
     for each in team.batch.models:
         monkeypatch.setattr(each, "loss_and_grads", meeting(each.loss_and_grads))
     team.step([batch])
-    assert len(who) == 2
+    assert len(names) == 2
 
 
-def test_what_a_job_computes_apart_stays_on_its_thread():
+def test_run_apart_gives_each_job_one_thread():
     set_threads(3)
     seen = []
     run_apart(lambda index: seen.append((index, get_threads())))
@@ -95,20 +94,29 @@ def test_what_a_job_computes_apart_stays_on_its_thread():
     assert get_threads() == 3
 
 
-def test_a_loss_that_is_not_finite_leaves_everything_as_it_was():
+# ---- Threads and processes alike ---------------------------------------------------------------------------
+
+both_kinds = pytest.mark.parametrize("kind", ["shares", "processes"])
+
+
+@both_kinds
+def test_loss_that_is_not_finite_changes_nothing(kind):
     set_threads(2)
     model, optimizer = jobs.model_and_optimizer("float64")
     model.params["lnfb"][0] = np.nan
     before = model.flat_params.copy()
-    loss, _ = Shares(model, optimizer, 2).step(jobs.batches(0, 1))
-    assert not np.isfinite(loss) and optimizer.t == 0
+    with jobs.team_of(kind, model, optimizer, One(), 2) as team:
+        loss, _ = team.step(jobs.batches(0, 1))
+    assert np.isnan(loss) and optimizer.t == 0 and not optimizer.m.any()
     assert np.array_equal(model.flat_params, before, equal_nan=True)
 
 
-def test_a_batch_that_cannot_be_cut_is_refused():
+@both_kinds
+def test_batch_that_cannot_be_split_evenly_is_refused(kind):
     model, optimizer = jobs.model_and_optimizer("float64")
     with pytest.raises(UserError, match="--workers 7: a batch has only 6 sequences"):
-        parallel.start("shares", model, optimizer, One(), workers=7, batch_size=6)
-    inputs, targets = jobs.batches(0, 1)[0]
-    with pytest.raises(UserError, match="--workers 2: a batch of 5 sequences"):
-        Shares(model, optimizer, 2).step([(inputs[:5], targets[:5])])
+        jobs.team_of(kind, model, optimizer, One(), 7)
+    with jobs.team_of(kind, model, optimizer, One(), 2) as team:
+        inputs, targets = jobs.batches(0, 1)[0]
+        with pytest.raises(UserError, match="--workers 2: a batch of 5 sequences"):
+            team.step([(inputs[:5], targets[:5])])

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: who may read them, what is left, what is not followed."""
+"""Atomic writes: permissions, links, leftovers of killed processes, and sets of files replaced together."""
 
 import os
 import select
@@ -7,15 +7,14 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from gpt2.errors import UserError
 from gpt2.storage import files
+from tests import ROOT
 from tests.support.faults import Faults, full, kill
 
-ROOT = Path(__file__).resolve().parents[2]
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX modes and links")
 
 
@@ -24,7 +23,7 @@ def mode(path):
 
 
 @posix
-def test_what_is_being_written_is_private(tmp_path):
+def test_temporary_file_is_private(tmp_path):
     with files.replacing(tmp_path / "file") as file:
         (temporary,) = tmp_path.iterdir()
         file.write(b"x")
@@ -34,7 +33,7 @@ def test_what_is_being_written_is_private(tmp_path):
 
 
 @posix
-def test_the_mode_of_the_file_before_is_kept(tmp_path):
+def test_mode_of_a_replaced_file_is_kept(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -43,7 +42,7 @@ def test_the_mode_of_the_file_before_is_kept(tmp_path):
 
 
 @posix
-def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):
+def test_link_with_the_name_of_the_temporary_file_is_not_followed(tmp_path, monkeypatch):
     other = tmp_path / "other"
     other.write_bytes(b"precious")
     monkeypatch.setattr(files.secrets, "token_hex", lambda n: "0" * 2 * n)
@@ -53,7 +52,7 @@ def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path, monkeyp
     assert other.read_bytes() == b"precious"
 
 
-def test_what_raises_leaves_nothing(tmp_path):
+def test_exception_keeps_the_old_file_and_leaves_no_other(tmp_path):
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(KeyboardInterrupt):
         with files.replacing(tmp_path / "file") as file:
@@ -63,23 +62,23 @@ def test_what_raises_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def temporary(folder, host=files.HOST, number=1):
+def touch_temporary(folder, host=files.HOST, number=1):
     path = folder / f".gpt2-{host}-{number:016x}.tmp"
     path.touch()
     return path
 
 
-def test_the_next_write_sweeps_what_killed_processes_left_and_nothing_else(tmp_path):
-    left, elsewhere, idle = temporary(tmp_path), temporary(tmp_path, "0" * 8), temporary(tmp_path, "1" * 8)
+def test_next_write_removes_leftovers_of_killed_processes_only(tmp_path):
+    left, other_host, idle = (touch_temporary(tmp_path, host) for host in (files.HOST, "0" * 8, "1" * 8))
     os.utime(idle, (0, 0))
     kept = [tmp_path / name for name in (".gpt2-notes.tmp", "a.tmp", ".a.0123abcd", f"x{left.name}")]
     for path in kept:
         path.touch()
     files.write_atomically(tmp_path / "file", b"new")
-    assert {*tmp_path.iterdir()} == {*kept, elsewhere, tmp_path / "file"}
+    assert {*tmp_path.iterdir()} == {*kept, other_host, tmp_path / "file"}
 
 
-WRITES = """
+WRITE_UNTIL_KILLED = """
 import sys
 from gpt2.storage import files
 with files.replacing(sys.argv[1]) as file:
@@ -90,45 +89,45 @@ with files.replacing(sys.argv[1]) as file:
 
 
 @posix
-def test_what_a_living_process_writes_is_not_swept(tmp_path):
+def test_file_of_a_running_process_is_not_removed(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITES, str(tmp_path / "file")],
+        [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path / "file")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert process.stdout.readline() == b"begun\n"
-    (living,) = tmp_path.iterdir()
-    os.utime(living, (0, 0))  # whatever a clock says
+    (unfinished,) = tmp_path.iterdir()
+    os.utime(unfinished, (0, 0))  # its age does not matter
     files.write_atomically(tmp_path / "other", b"new")
-    assert living.exists()
+    assert unfinished.exists()
     process.kill()
     process.communicate()
     files.write_atomically(tmp_path / "other", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-def test_without_locks_only_what_is_idle_is_swept(tmp_path, monkeypatch):
+def test_without_locks_only_old_files_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "lock_file", lambda file: True)
-    fresh, idle = temporary(tmp_path), temporary(tmp_path, number=2)
+    fresh, idle = touch_temporary(tmp_path), touch_temporary(tmp_path, number=2)
     os.utime(idle, (0, 0))
     files.sweep(tmp_path)
     assert [*tmp_path.iterdir()] == [fresh]
 
 
-def test_a_temporary_file_swept_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+def test_temporary_file_removed_before_its_lock_is_created_again(tmp_path, monkeypatch):
     lock, swept = files.lock_file, []
 
-    def swept_first(file):
+    def remove_and_lock(file):
         if not swept:
             swept.append(os.unlink(file.name))
         return lock(file)
 
-    monkeypatch.setattr(files, "lock_file", swept_first)
+    monkeypatch.setattr(files, "lock_file", remove_and_lock)
     files.write_atomically(tmp_path / "file", b"new")
     assert swept and (tmp_path / "file").read_bytes() == b"new"
 
 
-# ---- Several files that belong together ------------------------------------------------------------------
+# ---- Sets of files -----------------------------------------------------------------------------------------
 
 
 def pair(folder, number):
@@ -140,7 +139,7 @@ def numbers(folder):
 
 
 @posix
-def test_killed_at_any_point_files_that_belong_together_are_of_one_set_or_refused(tmp_path):
+def test_set_is_whole_or_refused_after_a_kill_at_any_call(tmp_path):
     with Faults() as faults:
         files.write_together(pair(tmp_path / "other", 0))
     seen = set()
@@ -166,24 +165,24 @@ def test_killed_at_any_point_files_that_belong_together_are_of_one_set_or_refuse
     assert seen == {1, 2, "refused"}
 
 
-WRITES_A_SET = """
+WRITE_A_SET = """
 import os, sys
 from pathlib import Path
 from tests.storage.test_files import files, pair
 replace = os.replace
-def half(source, target):
+def replace_and_wait(source, target):
     replace(source, target)
     print("renamed", flush=True)
     sys.stdin.readline()
-os.replace = half
+os.replace = replace_and_wait
 files.write_together(pair(Path(sys.argv[1]), int(sys.argv[2])))
 """
 
 
 @posix
-def test_a_set_is_renamed_by_one_process_at_a_time(tmp_path):
+def test_sets_are_renamed_by_one_process_at_a_time(tmp_path):
     def begin(number):
-        command = [sys.executable, "-c", WRITES_A_SET, str(tmp_path), str(number)]
+        command = [sys.executable, "-c", WRITE_A_SET, str(tmp_path), str(number)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         return subprocess.Popen(command, cwd=ROOT, bufsize=0, **pipes)
 
@@ -191,7 +190,7 @@ def test_a_set_is_renamed_by_one_process_at_a_time(tmp_path):
     assert first.stdout.readline() == b"renamed\n"
     second = begin(2)
     while len([path for path in tmp_path.iterdir() if files.TEMPORARY.fullmatch(path.name)]) < 3:
-        time.sleep(0.01)  # until the second has written its two
+        time.sleep(0.01)  # until the second process has written its two files
     assert not select.select([second.stdout], [], [], 0.3)[0]
     for process in (first, second):
         process.communicate(b"\n" * 2)
@@ -199,17 +198,17 @@ def test_a_set_is_renamed_by_one_process_at_a_time(tmp_path):
     assert numbers(tmp_path) == [2, 2] and len([*tmp_path.iterdir()]) == 2
 
 
-def test_a_disk_that_refuses_a_file_leaves_the_whole_set_before(tmp_path):
+def test_full_disk_keeps_the_old_set(tmp_path):
     files.write_together(pair(tmp_path, 1))
     with Faults() as faults:
         files.write_together(pair(tmp_path, 1))
     first = faults.calls.index("replace") + 1
-    for at in {*range(1, first + 1)} - {first - 1}:  # some file systems refuse to sync a folder
+    for at in {*range(1, first + 1)} - {first - 1}:  # some file systems cannot sync a folder
         with Faults(at, full), pytest.raises(UserError, match="cannot write .*weights: No space left"):
             files.write_together(pair(tmp_path, 2))
         assert numbers(tmp_path) == [1, 1] and len([*tmp_path.iterdir()]) == 2
         files.check_whole(tmp_path / "weights")
 
 
-def test_errors_are_one_line_whatever_they_quote():
+def test_user_errors_escape_control_characters():
     assert str(UserError("a\nb\x1b[31m\u2028naïve 日\ud800")) == r"a\nb\x1b[31m\u2028naïve 日\ud800"

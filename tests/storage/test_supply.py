@@ -1,12 +1,14 @@
-"""What comes from outside: the network, its proxies, and which versions of other packages are asked for."""
+"""Downloads and proxies, shared memory, and the versions of required packages."""
 
 import hashlib
+import http.client
 import io
 import os
 import socket
 import stat
 import threading
 import tomllib
+import urllib.error
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +16,29 @@ import pytest
 
 from gpt2.errors import UserError
 from gpt2.storage import download
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 URL = "https://example.invalid/file.txt"
 GOOD = hashlib.sha256(b"content").hexdigest()
 
 
 @pytest.fixture(autouse=True)
 def online(monkeypatch):
-    """Downloads are allowed, to nowhere but this machine."""
+    """GPT2_OFFLINE and proxies are not set."""
     monkeypatch.delenv("GPT2_OFFLINE", raising=False)
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def refused(tmp_path, url=URL):
+def failed_fetch(tmp_path, url=URL, hint=True):
+    """The error: one line, which by default says where to put the file by hand."""
     with pytest.raises(UserError) as error:
         download.fetch(url, tmp_path / "file.txt", GOOD, timeout=5.0)
     assert list(tmp_path.iterdir()) == []
-    assert "GPT2_DATA_DIR" in str(error.value)  # what to do about it
-    return str(error.value)
+    message = str(error.value)
+    assert "\n" not in message and ("GPT2_DATA_DIR" in message or not hint)
+    return message
 
 
 # ---- Behind a proxy ----------------------------------------------------------------------------------------
@@ -42,9 +46,9 @@ def refused(tmp_path, url=URL):
 
 @pytest.fixture
 def proxy():
-    """A proxy on this machine that answers each request alike; its address, and what it was asked."""
+    """A local proxy that answers every request with 407: its address, and a list of requests."""
     server = socket.create_server(("127.0.0.1", 0))
-    asked = []
+    requests = []
 
     def serve():
         while True:
@@ -53,112 +57,134 @@ def proxy():
             except OSError:
                 return
             with connection:
-                asked.append(connection.recv(4096))
+                requests.append(connection.recv(4096))
                 connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
 
     thread = threading.Thread(target=serve)
     thread.start()
-    yield server.getsockname(), asked
+    yield server.getsockname(), requests
     server.shutdown(socket.SHUT_RDWR)
     server.close()
     thread.join()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="shutdown of a listening socket ends accept on POSIX alone")
-def test_a_proxy_that_refuses_is_named(tmp_path, monkeypatch, proxy):
-    (host, port), asked = proxy
+def test_error_names_a_proxy_that_refuses(tmp_path, monkeypatch, proxy):
+    (host, port), requests = proxy
     monkeypatch.setenv("https_proxy", f"http://me:secret@{host}:{port}")
-    message = refused(tmp_path)
+    message = failed_fetch(tmp_path)
     assert f"through the proxy {host}:{port} (" in message and "407" in message
     assert "secret" not in message
-    assert asked[0].startswith(b"CONNECT example.invalid:443 ")
+    assert requests[0].startswith(b"CONNECT example.invalid:443 ")
 
 
-def test_a_proxy_that_is_not_there_is_named(tmp_path, monkeypatch):
+def test_error_names_a_proxy_that_does_not_exist(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("https_proxy", f"127.0.0.1:{port}")
-    assert f"through the proxy 127.0.0.1:{port} (" in refused(tmp_path)
+    assert f"through the proxy 127.0.0.1:{port} (" in failed_fetch(tmp_path)
 
 
-def test_an_unused_proxy_is_not_named(tmp_path, monkeypatch):
+def test_error_does_not_name_an_unused_proxy(tmp_path, monkeypatch):
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "example.invalid")
     monkeypatch.setattr(download.urllib.request, "urlopen", lambda url, timeout: io.BytesIO(b"other"))
-    assert "proxy 127" not in refused(tmp_path)
+    assert "proxy 127" not in failed_fetch(tmp_path)
 
 
-# ---- What a server can do wrong ----------------------------------------------------------------------------
+# ---- Responses ---------------------------------------------------------------------------------------------
 
 
-class Answer(io.BytesIO):
-    """What urlopen gives: content, the address that it came from, and the bytes that are still to come."""
+class Response(io.BytesIO):
+    """What urlopen returns: content, the address it came from, and how many bytes are missing."""
 
     def __init__(self, content, url=URL, length=0):
         super().__init__(content)
         self.url, self.length = url, length
 
 
-def test_the_limits_are_those_promised():
-    """docs/promises.md states them: seconds without an answer, seconds in all, bytes."""
+@pytest.fixture
+def respond(monkeypatch):
+    """respond(x) makes urlopen return x, or raise it; requests lists what urlopen was called with."""
+
+    def respond(response):
+        respond.response = response
+
+    def urlopen(url, timeout):
+        respond.requests.append((url, timeout))
+        if isinstance(respond.response, Exception):
+            raise respond.response
+        return respond.response
+
+    respond.requests = []
+    monkeypatch.setattr(download.urllib.request, "urlopen", urlopen)
+    return respond
+
+
+def test_limits_are_those_documented():
+    """In docs/promises.md: seconds without a response, seconds in all, bytes."""
     assert (download.TIMEOUT, download.LONGEST, download.LARGEST) == (15, 600, 64 << 20)
 
 
-@pytest.fixture
-def answers(monkeypatch):
-    def answer(given):
-        monkeypatch.setattr(download.urllib.request, "urlopen", lambda url, timeout: given)
-
-    return answer
-
-
-def test_a_sound_answer(tmp_path, answers):
-    answers(Answer(b"content"))
-    assert download.fetch(URL, tmp_path / "file.txt", GOOD).read_bytes() == b"content"
+def test_download_is_written_to_a_new_folder(tmp_path, respond):
+    respond(Response(b"content"))
+    path = download.fetch(URL, tmp_path / "sub" / "file.txt", GOOD)
+    assert path.read_bytes() == b"content"
+    assert respond.requests == [(URL, download.TIMEOUT)]
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
 
 
-def test_a_redirection_away_from_https(tmp_path, answers):
-    answers(Answer(b"content", "http://example.invalid/file.txt"))
-    assert "redirects to http://example.invalid/file.txt, which is not https" in refused(tmp_path)
+@pytest.mark.parametrize(
+    "response, message",
+    [
+        (Response(b"<html>log in</html>"), "SHA-256 of what arrived"),
+        (Response(b"cont", length=3), "the connection ended 3 bytes early"),
+        (
+            Response(b"content", "http://example.invalid/file.txt"),
+            "redirects to http://example.invalid/file.txt, which is not https",
+        ),
+        (urllib.error.URLError("no route"), "no route"),
+        (TimeoutError("timed out"), "timed out"),
+        (urllib.error.HTTPError(URL, 404, "Not Found", {}, None), "Not Found"),
+        (http.client.BadStatusLine("SSH-2.0\n"), "SSH-2.0"),
+    ],
+)
+def test_failed_download_is_a_one_line_error_without_a_file(tmp_path, respond, response, message):
+    respond(response)
+    assert message in failed_fetch(tmp_path)
 
 
-def test_an_answer_that_ends_early(tmp_path, answers):
-    answers(Answer(b"cont", length=3))
-    assert "the connection ended 3 bytes early" in refused(tmp_path)
-
-
-def test_an_answer_without_an_end(tmp_path, answers, monkeypatch):
-    class Drips(Answer):
+def test_endless_download_is_aborted(tmp_path, respond, monkeypatch):
+    class Trickle(Response):
         def read1(self, size):
-            clock[0] += 14.0  # just below the time-out of one answer
+            clock[0] += 14.0  # just below TIMEOUT
             return b"x"
 
     clock = [0.0]
     monkeypatch.setattr(download.time, "monotonic", lambda: clock[0])
-    answers(Drips(b""))
-    assert "and no end" in refused(tmp_path)
+    respond(Trickle(b""))
+    assert "and no end" in failed_fetch(tmp_path)
     assert clock[0] < download.LONGEST + 30
 
 
-def test_an_answer_that_is_too_large(tmp_path, answers, monkeypatch):
+def test_too_large_download_is_aborted(tmp_path, respond, monkeypatch):
     monkeypatch.setattr(download, "LARGEST", 1000)
-    answers(Answer(b"x" * (1 << 20), length=5))
-    assert "SHA-256 of what arrived" in refused(tmp_path)
+    respond(Response(b"x" * (1 << 20), length=5))
+    assert "SHA-256 of what arrived" in failed_fetch(tmp_path)
 
 
-def test_what_is_no_http(tmp_path, monkeypatch):
-    def urlopen(url, timeout):
-        raise download.http.client.BadStatusLine("SSH-2.0\n")
+def test_only_https_and_nothing_when_offline(tmp_path, respond, monkeypatch):
+    assert "only https" in failed_fetch(tmp_path, "http://example.invalid/f", hint=False)
+    monkeypatch.setenv("GPT2_OFFLINE", "1")
+    assert "GPT2_OFFLINE" in failed_fetch(tmp_path, hint=False)
+    assert respond.requests == []
 
-    monkeypatch.setattr(download.urllib.request, "urlopen", urlopen)
-    assert "\n" not in refused(tmp_path)
 
-
-# ---- Memory that is shared ---------------------------------------------------------------------------------
+# ---- Shared memory -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs /dev/shm")
-def test_shared_memory_with_a_name_is_this_users_alone(monkeypatch):
+def test_named_shared_memory_is_private(monkeypatch):
     from gpt2.parallel.memory import SharedArrays
 
     monkeypatch.delattr(os, "memfd_create", raising=False)
@@ -174,16 +200,16 @@ def test_shared_memory_with_a_name_is_this_users_alone(monkeypatch):
 # ---- Versions ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_needed_has_a_lowest_version():
-    """And no highest: for the packages that the engine needs tests.long.versions tries both ends. Only the
-    formatter has one, as each of its versions formats differently.
+def test_requirements_have_a_minimum_version_only():
+    """tests.long.versions runs with the oldest and the newest. Only ruff is pinned, as each version formats
+    differently.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    everything = [
+    requirements = [
         *project["dependencies"],
         *(name for extra in project["optional-dependencies"].values() for name in extra),
     ]
-    for requirement in everything:
+    for requirement in requirements:
         name = requirement.split(";")[0]
         if name.startswith("ruff"):
             continue

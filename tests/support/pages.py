@@ -1,4 +1,4 @@
-"""README.md, CONTRIBUTING.md, docs/*.md taken apart: blocks, commands, examples, for tests/test_docs.py."""
+"""README.md, CONTRIBUTING.md and docs/*.md taken apart into blocks, commands and examples."""
 
 import argparse
 import ast
@@ -14,7 +14,8 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
@@ -35,7 +36,7 @@ class Block:
 
     @property
     def first(self):
-        """The first line, which names the block in the tables of tests/test_docs.py."""
+        """The first line, which names the block in the tables of tests/docs/test_docs.py."""
         return self.text.split("\n", 1)[0].strip()
 
     @property

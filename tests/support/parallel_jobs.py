@@ -1,10 +1,9 @@
-"""What tests/parallel/test_parallel.py has workers do: what new processes import, programs for mpiexec."""
+"""Functions that the tests of tests/parallel run in workers, and programs that they start."""
 
 import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +22,7 @@ def numbers(rank, dtype="float64"):
 
 
 def words(group):
-    """What every method of a group gives this worker."""
+    """What each method of a group returns to this worker."""
     rank, size = group.rank, group.size
     mine = numbers(rank)
     summed, early = mine.copy(), mine.astype("float32")
@@ -53,7 +52,7 @@ def words(group):
 
 
 def meet(group):
-    """The clock before and after a barrier to which each worker comes later than the one before."""
+    """The clock before and after a barrier that each worker reaches later than the one before."""
     time.sleep(0.05 * group.rank)
     before = time.monotonic()
     group.barrier()
@@ -80,16 +79,20 @@ def batches(step, accumulate):
     return [tuple(rng.integers(0, V, (2, B, T))) for _ in range(accumulate)]
 
 
+def team_of(kind, model, optimizer, group, workers, shard=False, options=AS_WRITTEN):
+    from gpt2 import parallel
+
+    return parallel.start(
+        kind, model, optimizer, group, workers=workers, batch_size=B, threads=1, shard=shard, options=options
+    )
+
+
 def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=False, options=AS_WRITTEN):
     """Some steps of a tiny model: its arrays after the first and the last, by name; losses and norms of all,
     followed by the loss of five sequences.
     """
-    from gpt2 import parallel
-
     model, optimizer = model_and_optimizer(dtype, options)
-    with parallel.start(
-        kind, model, optimizer, group, workers=workers, batch_size=B, threads=1, shard=shard, options=options
-    ) as team:
+    with team_of(kind, model, optimizer, group, workers, shard=shard, options=options) as team:
         words, arrays = [], {}
         for step in range(steps):
             words.append(team.step(batches(step, accumulate), clip=0.5))
@@ -107,7 +110,7 @@ def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=
 def fail(worker, how):
     """Worker 1 fails while the others wait for it."""
     if worker.rank == 1:
-        MISFORTUNES[how]()
+        FAILURES[how]()
     worker.group.barrier()
     return os.getpid()
 
@@ -122,7 +125,7 @@ def raise_user_error():
     raise UserError("take apples")
 
 
-MISFORTUNES = {
+FAILURES = {
     "none": lambda: None,
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
@@ -139,7 +142,7 @@ def stop_yourself(worker):
     if worker.rank == 1:
         import threading
 
-        threading.Timer(0.2, MISFORTUNES["SIGSTOP"]).start()
+        threading.Timer(0.2, FAILURES["SIGSTOP"]).start()
     return os.getpid()
 
 
@@ -155,7 +158,7 @@ def environment(worker):
     return {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
 
 
-def compute_for_ever(worker):
+def compute_forever(worker):
     a = np.ones((500, 500))
     while True:
         a @ a
@@ -165,7 +168,7 @@ def compute_for_ever(worker):
 
 
 def under_mpi(path):
-    """Every variant, and the words, of this MPI job: rank 0 writes them to `path`."""
+    """Train in every variant and call a group's methods in an MPI job; rank 0 saves the results in `path`."""
     from gpt2 import parallel
 
     with parallel.join("mpi") as group:
@@ -190,12 +193,12 @@ def fail_under_mpi(how):
         if how == "all":
             raise UserError("take apples")
         if group.rank == 1:
-            MISFORTUNES[how]()
+            FAILURES[how]()
         group.barrier()
 
 
 def parent(how):
-    """Start workers, print their process ids, and wait for a violent end."""
+    """Start workers, print their process ids, and wait to be killed."""
     from gpt2.parallel.workers import Workers
 
     workers = Workers(2, {"x": ((1000,), "float64")})
@@ -204,12 +207,11 @@ def parent(how):
     else:
         workers.wait_until_ready()
         print(*[process.pid for process in workers.processes], flush=True)
-        workers.call(compute_for_ever)
+        workers.call(compute_forever)
     time.sleep(1000)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from tests.support import parallel_jobs  # under its own name, so that workers find its functions
 
     getattr(parallel_jobs, sys.argv[1])(*sys.argv[2:])

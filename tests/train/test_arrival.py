@@ -1,12 +1,13 @@
-"""Every setting arrives: what a flag says is what the model, the optimizer, the batches and the loop have.
+"""Every setting has its effect: the model, the optimizer, the batches and the loop get what the flags say.
 
-A setting passes several files on its way. ARRIVED says where each ends; a setting without a row, or one that
+A setting passes through several files. ARRIVED says where each one ends; a setting without a row, or one that
 is dropped on the way, fails here.
 """
 
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from gpt2.train import Settings, fastest, opened, session, steps
 from gpt2.train import run as run_module
 from gpt2.train.build import model_config
 from gpt2.train.kernels import VARIABLE
+from gpt2.train.settings import read_settings
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 LAYER = """
@@ -27,182 +29,141 @@ def gelu(inp):
 
 LAYERS = {"gelu": gelu}
 """
+# A value for each setting that is not its default; values() adds those that name files
+FLAGS = """
+--preset finetune --seed 7
+--tokenizer char --batch-size 4 --block-size 6 --accumulate 2 --order random
+--train lora:2 --freeze wpe --lora-alpha 3 --lora-targets c_fc
+--n-layer 1 --n-head 2 --n-embd 16 --context 9 --dtype float64
+--steps 6 --lr 3e-3 --min-lr 1e-3 --warmup 1
+--beta1 0.8 --beta2 0.95 --eps 1e-7 --weight-decay 0.05 --clip 0.7
+--backward auto --compile off --detect-anomaly --elementwise tuned --threads 2 --kernels own
+--parallel shares --workers 2 --worker-timeout 77
+--eval-every 2 --eval-batches 3 --sample-every 5 --sample-tokens 3 --save-every 4 --log-every 3
+"""
 
 
 def values(folder: Path) -> Settings:
-    """A different value for each setting, none the default."""
-    text = folder / "text.txt"
-    text.write_text("The quick brown fox, 1,000 of them.\n" * 60)
+    """The settings of FLAGS, with a text and a file of layers in the folder."""
+    (folder / "text.txt").write_text("The quick brown fox, 1,000 of them.\n" * 60)
     (folder / "mine.py").write_text(LAYER)
-    return Settings(
-        preset="finetune",
-        out=str(folder / "run"),
-        seed=7,
-        data=str(text),
-        tokenizer="char",
-        batch_size=4,
-        block_size=6,
-        accumulate=2,
-        order="random",
-        layers=str(folder / "mine.py"),
-        train="lora:2",
-        freeze="wpe",
-        lora_alpha=3.0,
-        lora_targets="c_fc",
-        n_layer=1,
-        n_head=2,
-        n_embd=16,
-        context=9,
-        dtype="float64",
-        steps=6,
-        lr=3e-3,
-        min_lr=1e-3,
-        warmup=1,
-        beta1=0.8,
-        beta2=0.95,
-        eps=1e-7,
-        weight_decay=0.05,
-        clip=0.7,
-        backward="auto",
-        compile="off",
-        detect_anomaly=True,
-        elementwise="tuned",
-        threads=2,
-        kernels="own",
-        parallel="shares",
-        workers="2",
-        worker_timeout=77.0,
-        eval_every=2,
-        eval_batches=3,
-        sample_every=5,
-        sample_tokens=3,
-        save_every=4,
-        log_every=3,
-    )
+    files = {"out": folder / "run", "data": folder / "text.txt", "layers": folder / "mine.py"}
+    return Settings(**read_settings(FLAGS.split()).given, **{name: str(path) for name, path in files.items()})
 
 
-class Seen:
-    """What was asked of the parts of a run while it was trained."""
+class Calls:
+    """What the parts of a run are called with while it trains.
 
-    def __init__(self, run, monkeypatch):
-        self.first, self.taken, self.events = None, [], []
-        step = run.team.step
+    threads, join   the calls of set_threads and parallel.join
+    step            the calls of the team's step: batches, learning rate, clip
+    generate        the calls of generate, which makes the samples
+    validation      the calls that ask for the batches of a validation
+    events          (method, step, result) of each validation, sample and save
+    """
 
-        def taking(batches, lr, clip):
-            self.first = self.first or batches[0]
-            self.taken.append((len(batches), batches[0][0].shape, lr, clip))
-            return step(batches, lr, clip=clip)
+    def __init__(self, monkeypatch):
+        self.events, self.count = [], 0
+        self.threads, self.join = Mock(), Mock(wraps=parallel.join)
+        self.generate = Mock(wraps=run_module.generate)
+        monkeypatch.setattr(session, "set_threads", self.threads)
+        monkeypatch.setattr(parallel, "join", self.join)
+        monkeypatch.setattr(run_module, "generate", self.generate)
 
-        monkeypatch.setattr(run.team, "step", taking)
+    def watch(self, run, monkeypatch):
+        self.step, self.validation = Mock(wraps=run.team.step), Mock(wraps=run.order.validation)
+        monkeypatch.setattr(run.team, "step", self.step)
+        run.order = SimpleNamespace(loader=run.order.loader, validation=self.validation)
         for name in ("validation_loss", "sample", "save"):
-            monkeypatch.setattr(run, name, self.noting(run, name, getattr(run, name)))
-        self.asked, self.validated = set(), None
-        generate = run_module.generate
+            monkeypatch.setattr(run, name, self.logged(run, name, getattr(run, name)))
 
-        def asking(model, prompt, n, **kwargs):
-            self.asked.add(n)
-            return generate(model, prompt, n, **kwargs)
+    def logged(self, run, name, method):
+        def call(*args, **kwargs):
+            result = method(*args, **kwargs)
+            self.events.append((name, run.step, result))
+            return result
 
-        monkeypatch.setattr(run_module, "generate", asking)
-        order = run.order
+        return call
 
-        def validating(tokens, B, T, batches):
-            self.validated = batches
-            return order.validation(tokens, B, T, batches)
-
-        run.order = SimpleNamespace(loader=order.loader, validation=validating)
-
-    def noting(self, run, name, method):
-        def noted(*args, **kwargs):
-            found = method(*args, **kwargs)
-            self.events.append((name, run.step, found))
-            return found
-
-        return noted
-
-    def at(self, name):
-        return sorted({step for found, step, _ in self.events if found == name})
+    @property
+    def batches(self):
+        """The batches of the first step."""
+        return self.step.call_args_list[0].args[0]
 
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """(settings, run, what was seen)."""
-    s, text = values(tmp_path), {}
-    monkeypatch.delenv(VARIABLE, raising=False)  # --kernels own: those that are loaded
-    monkeypatch.setattr(session, "set_threads", lambda n: text.setdefault("threads", n))
-    join = parallel.join
-    monkeypatch.setattr(parallel, "join", lambda *args: text.setdefault("join", args) and join(*args))
+    """(settings, run, calls) of a run that has done its steps."""
+    s, calls = values(tmp_path), Calls(monkeypatch)
+    monkeypatch.delenv(VARIABLE, raising=False)  # so that --kernels own are those that are loaded
     with opened(s) as run:
-        seen = Seen(run, monkeypatch)
-        taken = list(steps(run))
-    seen.told, seen.count = text, len(taken)
-    return s, run, seen
+        calls.watch(run, monkeypatch)
+        calls.count = len(list(steps(run)))
+    return s, run, calls
 
 
-def seed_of(run, seen):
-    """7 where the first weights and the first batch are those of that seed."""
-    drawn = GPT2(run.model.config, seed=7, layers=run.model.description.file, train=run.settings.tuning)
-    same = np.array_equal(run.model.params["wte"], drawn.params["wte"])  # which the adapters leave as it is
+def seed_of(run, calls):
+    """7 if the first weights and the first batch are those of that seed."""
+    initial = GPT2(run.model.config, seed=7, layers=run.model.description.file, train=run.settings.tuning)
+    same = np.array_equal(run.model.params["wte"], initial.params["wte"])  # which is not trained
     batch = run.order.loader(run.train, 4, 6, 7).next_batch()
-    return 7 if same and np.array_equal(seen.first[0], batch[0]) else None
+    return 7 if same and np.array_equal(calls.batches[0][0], batch[0]) else None
 
 
 def steps_of(name):
-    return lambda run, seen: seen.at(name)
+    return lambda run, calls: sorted({step for method, step, _ in calls.events if method == name})
 
 
-def rates(run, seen):
-    return [lr for _, _, lr, _ in seen.taken]
+def rates(run, calls):
+    return [call.args[1] for call in calls.step.call_args_list]
 
 
 ARRIVED = {
-    "out": lambda run, seen: str(run.folder),
+    "out": lambda run, calls: str(run.folder),
     "seed": seed_of,
-    "data": lambda run, seen: run.settings.data,
-    "tokenizer": lambda run, seen: run.tokenizer.name,
-    "batch_size": lambda run, seen: seen.taken[0][1][0],
-    "block_size": lambda run, seen: seen.taken[0][1][1],
-    "accumulate": lambda run, seen: seen.taken[0][0],
-    "order": lambda run, seen: next(
-        name for name, order in ORDERS.items() if order.loader is run.order.loader
-    ),
-    "layers": lambda run, seen: run.model.description.file.path,
-    "train": lambda run, seen: run.model.description.tuning.train,
-    "freeze": lambda run, seen: run.model.description.tuning.freeze,
-    "lora_alpha": lambda run, seen: run.model.description.tuning.lora_alpha,
-    "lora_targets": lambda run, seen: run.model.description.tuning.lora_targets,
-    "n_layer": lambda run, seen: run.model.config.n_layer,
-    "n_head": lambda run, seen: run.model.config.n_head,
-    "n_embd": lambda run, seen: run.model.config.n_embd,
-    "context": lambda run, seen: run.model.config.block_size,
-    "dtype": lambda run, seen: str(run.model.flat_params.dtype),
-    "steps": lambda run, seen: seen.count,
-    "beta1": lambda run, seen: run.optimizer.betas[0],
-    "beta2": lambda run, seen: run.optimizer.betas[1],
-    "eps": lambda run, seen: run.optimizer.eps,
-    "weight_decay": lambda run, seen: run.optimizer.weight_decay,
-    "clip": lambda run, seen: seen.taken[0][3],
-    "backward": lambda run, seen: run.model.spec,
-    "compile": lambda run, seen: "on" if run.model.compiled else "off",
-    "elementwise": lambda run, seen: run.model._elementwise,
-    "threads": lambda run, seen: seen.told["threads"],
-    "parallel": lambda run, seen: seen.told["join"][0],
-    "workers": lambda run, seen: str(run.team.size),
-    "worker_timeout": lambda run, seen: seen.told["join"][1],
+    "data": lambda run, calls: run.settings.data,
+    "tokenizer": lambda run, calls: run.tokenizer.name,
+    "batch_size": lambda run, calls: calls.batches[0][0].shape[0],
+    "block_size": lambda run, calls: calls.batches[0][0].shape[1],
+    "accumulate": lambda run, calls: len(calls.batches),
+    "order": lambda run, calls: next(name for name in ORDERS if ORDERS[name].loader is run.order.loader),
+    "layers": lambda run, calls: run.model.description.file.path,
+    "train": lambda run, calls: run.model.description.tuning.train,
+    "freeze": lambda run, calls: run.model.description.tuning.freeze,
+    "lora_alpha": lambda run, calls: run.model.description.tuning.lora_alpha,
+    "lora_targets": lambda run, calls: run.model.description.tuning.lora_targets,
+    "n_layer": lambda run, calls: run.model.config.n_layer,
+    "n_head": lambda run, calls: run.model.config.n_head,
+    "n_embd": lambda run, calls: run.model.config.n_embd,
+    "context": lambda run, calls: run.model.config.block_size,
+    "dtype": lambda run, calls: str(run.model.flat_params.dtype),
+    "steps": lambda run, calls: calls.count,
+    "beta1": lambda run, calls: run.optimizer.betas[0],
+    "beta2": lambda run, calls: run.optimizer.betas[1],
+    "eps": lambda run, calls: run.optimizer.eps,
+    "weight_decay": lambda run, calls: run.optimizer.weight_decay,
+    "clip": lambda run, calls: calls.step.call_args.kwargs["clip"],
+    "backward": lambda run, calls: run.model.spec,
+    "compile": lambda run, calls: "on" if run.model.compiled else "off",
+    "elementwise": lambda run, calls: run.model._elementwise,
+    "threads": lambda run, calls: calls.threads.call_args.args[0],
+    "parallel": lambda run, calls: calls.join.call_args_list[0].args[0],
+    "workers": lambda run, calls: str(run.team.size),
+    "worker_timeout": lambda run, calls: calls.join.call_args_list[0].args[1],
 }
-# What a setting decides besides: a function of the run and what was seen, and what that gives for values()
+RATES = [cosine_lr(step, lr=3e-3, min_lr=1e-3, warmup=1, steps=6) for step in range(6)]
+# Settings that decide when or how something happens: a function of run and calls, and its result for values()
 DECIDED = {
-    "lr": (rates, [cosine_lr(k, lr=3e-3, min_lr=1e-3, warmup=1, steps=6) for k in range(6)]),
-    "min_lr": (rates, [cosine_lr(k, lr=3e-3, min_lr=1e-3, warmup=1, steps=6) for k in range(6)]),
-    "warmup": (rates, [cosine_lr(k, lr=3e-3, min_lr=1e-3, warmup=1, steps=6) for k in range(6)]),
-    "detect_anomaly": (lambda run, seen: run.model._traced.func.__name__, "traced"),
+    "lr": (rates, RATES),
+    "min_lr": (rates, RATES),
+    "warmup": (rates, RATES),
+    "detect_anomaly": (lambda run, calls: run.model._traced.func.__name__, "traced"),
     "eval_every": (steps_of("validation_loss"), [0, 2, 4, 6]),
-    "eval_batches": (lambda run, seen: seen.validated, 3),
+    "eval_batches": (lambda run, calls: calls.validation.call_args.args[3], 3),
     "sample_every": (steps_of("sample"), [5, 6]),
-    "sample_tokens": (lambda run, seen: seen.asked, {3}),
+    "sample_tokens": (lambda run, calls: {call.args[2] for call in calls.generate.call_args_list}, {3}),
     "save_every": (steps_of("save"), [4, 6]),
 }
-# What is only told, or needs more than one process: where else it is tested
+# Settings that are only printed, or need more than one process: the file that tests them
 ELSEWHERE = {
     "preset": "test_start.py",
     "init": "test_start.py",
@@ -223,39 +184,27 @@ def test_every_setting_has_one_row():
         assert name in text or name.replace("_", "-") in text, (name, file)
 
 
-def test_no_value_is_the_default(tmp_path):
+def test_values_differ_from_the_defaults(tmp_path):
     s = values(tmp_path)
-    plain = {name for name in FIELDS if getattr(s, name) == FIELDS[name].default}
-    assert plain == {"init", "shard", "lines"}
+    unchanged = {name for name in FIELDS if getattr(s, name) == FIELDS[name].default}
+    assert unchanged == {"init", "shard", "lines"}
 
 
 def test_settings_arrive(trained):
-    s, run, seen = trained
-    found = {name: arrived(run, seen) for name, arrived in ARRIVED.items()}
-    assert found == {name: getattr(s, name) for name in ARRIVED}
-    assert {name: of(run, seen) for name, (of, _) in DECIDED.items()} == {
-        name: wanted for name, (_, wanted) in DECIDED.items()
-    }
+    s, run, calls = trained
+    results = {name: of(run, calls) for name, of in ARRIVED.items()}
+    assert results == {name: getattr(s, name) for name in ARRIVED}
+    results = {name: of(run, calls) for name, (of, _) in DECIDED.items()}
+    assert results == {name: expected for name, (_, expected) in DECIDED.items()}
 
 
-# The fastest way depends on these; on the others only through them
-KEYED = {
-    "batch_size": 8,
-    "block_size": 3,
-    "accumulate": 1,
-    "layers": "",
-    "train": "last:1",
-    "n_layer": 2,
-    "n_head": 4,
-    "n_embd": 32,
-    "context": 12,
-    "dtype": "float32",
-    "elementwise": "numpy",
-    "kernels": "Haswell",
-    "compile": "off",
-    "backward": "manual",
-    "parallel": "none",
-}
+# Settings that the fastest way depends on, with a value that differs from that of values()
+OTHER_FLAGS = """
+--batch-size 8 --block-size 3 --accumulate 1 --layers= --train last:1
+--n-layer 2 --n-head 4 --n-embd 32 --context 12 --dtype float32
+--elementwise numpy --kernels Haswell --compile off --backward manual --parallel none
+"""
+KEYED = read_settings(OTHER_FLAGS.split()).given
 # It does not depend on these, or only through the sizes of the model, what is trained, and the threads
 NOT_KEYED = set(
     """preset init tokenizer freeze lora_alpha lora_targets threads workers
@@ -265,17 +214,15 @@ NOT_KEYED = set(
 )
 
 
-def test_every_setting_is_in_the_key_of_a_choice_or_need_not_be():
-    assert not set(FIELDS) - set(KEYED) - NOT_KEYED, (
-        "does the fastest way depend on these? KEYED or NOT_KEYED"
-    )
-    assert NOT_KEYED <= set(FIELDS) - set(KEYED)
+def test_every_setting_is_keyed_or_not_keyed():
+    assert {*KEYED, *NOT_KEYED} == set(FIELDS), "does the fastest way depend on it? KEYED or NOT_KEYED"
+    assert not NOT_KEYED & set(KEYED)
 
 
 @pytest.mark.parametrize("name", KEYED)
-def test_a_choice_is_kept_under_what_it_depends_on(name, tmp_path):
-    open_ways = {"backward": "fastest", "parallel": "fastest", "compile": "on", "detect_anomaly": False}
-    s = dataclasses.replace(values(tmp_path), **open_ways)
+def test_choice_of_the_fastest_way_is_stored_by_what_it_depends_on(name, tmp_path):
+    undecided = {"backward": "fastest", "parallel": "fastest", "compile": "on", "detect_anomaly": False}
+    s = dataclasses.replace(values(tmp_path), **undecided)
     other = dataclasses.replace(s, **{name: KEYED[name]})
     keys = [fastest.key_of(one, model_config(one, 40), fastest.ways(one, 2)) for one in (s, other)]
     assert keys[0] != keys[1]

@@ -1,4 +1,4 @@
-"""Settings: one dataclass, read from flags and TOML, with every mistake named."""
+"""A dataclass of settings read from flags and TOML: types, limits and error messages."""
 
 import argparse
 import dataclasses
@@ -17,7 +17,7 @@ class Example:
     name: str = setting("", "data", "any text")
     lr: float = setting(0.5, "rate", "learning rate", minimum=0, below=1)
     mode: str = setting("a", "rate", "one of two", choices=("a", "b"))
-    loud: bool = setting(False, "rate", "whether to say so")
+    loud: bool = setting(False, "rate", "whether to print it")
 
 
 def read(*argv):
@@ -27,14 +27,14 @@ def read(*argv):
     return parse(parser, Example, list(argv))
 
 
-def test_only_what_was_given_is_returned():
+def test_only_given_flags_are_returned():
     assert read() == ({}, {"config": None})
     given, other = read("--batch-size", "8", "--lr=1e-1", "--loud", "--config", "x")
     assert given == {"batch_size": 8, "lr": 0.1, "loud": True} and other == {"config": "x"}
     assert Example(**given) == Example(batch_size=8, lr=0.1, loud=True)
 
 
-def test_underscores_and_dashes_are_one():
+def test_underscores_may_stand_for_dashes():
     assert read("--batch_size=3", "--name=a_b")[0] == {"batch_size": 3, "name": "a_b"}
 
 
@@ -55,13 +55,13 @@ def test_underscores_and_dashes_are_one():
         (["--mode", "c"], "--mode: expected one of a, b; got 'c'"),
     ],
 )
-def test_a_mistake_is_named(argv, message):
+def test_invalid_flag_is_named(argv, message):
     with pytest.raises(UserError) as error:
         read(*argv)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_toml_may_be_flat_or_in_tables(tmp_path):
+def test_toml_settings_may_be_in_tables(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('batch-size = 8\n[any]\nlr = 0\nname = "x"\nloud = true\n')
     assert read_toml(path, Example) == {"batch_size": 8, "lr": 0.0, "name": "x", "loud": True}
@@ -83,7 +83,7 @@ def test_toml_may_be_flat_or_in_tables(tmp_path):
         ("lr = ", "not a TOML file"),
     ],
 )
-def test_a_mistake_in_toml_is_named(tmp_path, text, message):
+def test_invalid_toml_is_named(tmp_path, text, message):
     path = tmp_path / "c.toml"
     path.write_text(text)
     with pytest.raises(UserError) as error:
@@ -91,7 +91,7 @@ def test_a_mistake_in_toml_is_named(tmp_path, text, message):
     assert message in str(error.value) and "c.toml" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path):
+def test_unreadable_file_is_named(tmp_path):
     with pytest.raises(UserError, match="none.toml: No such file"):
         read_toml(tmp_path / "none.toml", Example)
     (tmp_path / "c.toml").write_bytes(b"\xff\xfe\0")
@@ -103,13 +103,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     "example",
     [Example(), Example(batch_size=10**12, name='C:\\new "日"\n\x00\t', lr=1 / 3, mode="b", loud=True)],
 )
-def test_what_is_written_is_read_back(tmp_path, example):
+def test_toml_round_trip(tmp_path, example):
     path = tmp_path / "c.toml"
     path.write_text(to_toml(example), encoding="utf-8")
     assert Example(**read_toml(path, Example)) == example
 
 
-def test_the_table_shows_every_group():
+def test_table_shows_changed_settings_by_group():
     assert table(Example(lr=0.25)) == "data  batch_size=4\nrate  lr=0.25 mode=a loud=False"
 
 
@@ -121,10 +121,10 @@ def test_help_lists_groups_defaults_and_units(capsys):
     assert "sequences (default: 4)" in text and "one of two (default: a)" in text
 
 
-def test_every_setting_of_the_program_has_a_reason():
+def test_settings_of_training_have_help_groups_and_distinct_flags():
     from gpt2.train.settings import Settings
 
     for field in dataclasses.fields(Settings):
         assert len(field.metadata["help"]) > 5 and field.metadata["group"], field.name
     parser = argparse.ArgumentParser()
-    add_arguments(parser, Settings)  # no two fields claim one flag
+    add_arguments(parser, Settings)  # argparse refuses a flag that is there

@@ -1,9 +1,8 @@
-"""Kernels of OpenBLAS as a setting of a run: which are taken, when they are measured, that they are kept."""
+"""OpenBLAS kernels as a setting of a run: which are chosen, when they are timed, that a run keeps them."""
 
+import dataclasses
 import math
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,90 +16,86 @@ from gpt2.train.flags import read_toml
 from gpt2.train.flops import training_flops
 from gpt2.train.kernels import FASTEST, OWN, VARIABLE, Kernels, Timing, fastest, measured
 from gpt2.train.settings import Request
+from tests.support import small_run
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("quick_peak")
 LONG = {"n_layer": 2, "n_embd": 64, "tokenizer": "byte", "steps": 1_000_000}
-TINY = {
-    "preset": "shakespeare",
-    "n_layer": 1,
-    "n_embd": 16,
-    "tokenizer": "byte",
-    "batch_size": 2,
-    "block_size": 8,
-}
+TINY = dict(preset="shakespeare", n_layer=1, n_embd=16, tokenizer="byte", batch_size=2, block_size=8)
 openblas = pytest.mark.skipif(not blas_kernels(), reason="NumPy has another BLAS than OpenBLAS")
 
 
 @pytest.fixture(autouse=True)
-def afresh(monkeypatch, tmp_path):
+def nothing_remembered(monkeypatch, tmp_path):
+    """No choice was made before, and no other program is at work."""
     monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(machine, "busy_seconds", lambda: None)  # nothing else runs
+    monkeypatch.setattr(machine, "busy_seconds", lambda: None)
     remembered.forget()
     yield
     remembered.forget()
 
 
 @pytest.fixture
-def found(monkeypatch):
-    """found(parts): measuring comes to these. Returns the models that were measured, and the prices."""
+def timings(monkeypatch):
+    """timings(ratios): makes measuring return these. Returns a list of its calls since: (model, budget)."""
 
-    def set_parts(parts):
-        asked = []
-        monkeypatch.setattr(kernels, "measured", lambda *given: asked.append(given) or parts)
-        return asked
+    def set_timings(ratios):
+        calls = []
+        monkeypatch.setattr(kernels, "measured", lambda *args: calls.append(args) or ratios)
+        return calls
 
-    return set_parts
-
-
-# ---- Which are taken ---------------------------------------------------------------------------------------
+    return set_timings
 
 
-def test_others_are_taken_only_where_they_win_clearly(found, monkeypatch, tmp_path):
-    found({"Haswell": 0.93})
-    taken = fastest(LONG)
-    assert taken.name == "Haswell" and "0.93" in taken.note and taken.note.startswith("--kernels Haswell")
-    for parts in ({"Haswell": 0.98}, {"Haswell": 1.4}, {}):
+@pytest.fixture
+def settings(prose, tmp_path):
+    """Of a run of one step."""
+    sizes = dict(n_layer=1, n_head=2, n_embd=16, block_size=8, steps=1, warmup=0, sample_tokens=0)
+    return Settings(data=str(prose[0]), out=str(tmp_path / "run"), tokenizer="byte", **sizes)
+
+
+# ---- The choice --------------------------------------------------------------------------------------------
+
+
+def test_other_kernels_are_chosen_only_if_clearly_faster(timings, monkeypatch, tmp_path):
+    timings({"Haswell": 0.93})
+    choice = fastest(LONG)
+    assert choice.name == "Haswell" and "0.93" in choice.note and choice.note.startswith("--kernels Haswell")
+    for ratios in ({"Haswell": 0.98}, {"Haswell": 1.4}, {}):
         remembered.forget()
-        monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path / str(parts)))
-        found(parts)
+        monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path / str(ratios)))
+        timings(ratios)
         assert fastest(LONG).name == OWN and fastest(LONG).note == ""
 
 
-def test_they_are_measured_once_for_a_model_and_a_machine(found):
-    asked = found({"Haswell": 0.9})
+def test_kernels_are_timed_once_for_a_model_and_a_machine(timings):
+    calls = timings({"Haswell": 0.9})
     fastest(LONG)
     assert fastest(LONG).name == "Haswell" and "last timed" in fastest(LONG).note
     kernels.chosen.clear()  # as in another process
-    assert fastest(LONG).name == "Haswell" and len(asked) == 1
-    for other in (
-        {"n_layer": 3},
-        {"n_embd": 32},
-        {"batch_size": 2},
-        {"tokenizer": "gpt2"},
-    ):
+    assert fastest(LONG).name == "Haswell" and len(calls) == 1
+    for other in ({"n_layer": 3}, {"n_embd": 32}, {"batch_size": 2}, {"tokenizer": "gpt2"}):
         fastest({**LONG, **other})
-    assert len(asked) == 5
+    assert len(calls) == 5
 
 
-def test_what_is_too_dear_is_not_measured_and_not_kept(found):
-    asked = found(None)
-    assert fastest({**LONG, "steps": 10}).name == OWN and not asked
-    assert fastest(LONG).name == OWN and len(asked) == 1
-    found({"Haswell": 0.9})
-    assert fastest({**LONG, "dtype": "float64"}).name == OWN  # at fault there in one OpenBLAS
+def test_no_choice_is_stored_if_timing_would_take_too_long(timings):
+    calls = timings(None)
+    assert fastest({**LONG, "steps": 10}).name == OWN and not calls
+    assert fastest(LONG).name == OWN and len(calls) == 1
+    timings({"Haswell": 0.9})
+    assert fastest({**LONG, "dtype": "float64"}).name == OWN  # which one OpenBLAS gets wrong
     assert fastest(LONG).name == "Haswell"
 
 
-def test_weights_of_unknown_sizes_are_left_to_openblas(found):
-    asked = found({"Haswell": 0.9})
-    assert fastest({**LONG, "init": "runs/other"}).name == OWN and not asked
+def test_weights_of_unknown_sizes_get_openblas_s_choice(timings):
+    calls = timings({"Haswell": 0.9})
+    assert fastest({**LONG, "init": "runs/other"}).name == OWN and not calls
     assert fastest({**LONG, "init": "gpt2-medium", "preset": "finetune"}).name == "Haswell"
-    assert asked[0][0]["preset"] == "gpt2-medium" and asked[0][0]["batch_size"] == 4
+    assert calls[0][0]["preset"] == "gpt2-medium" and calls[0][0]["batch_size"] == 4
 
 
-def test_a_name_is_obeyed(monkeypatch):
+def test_named_kernels_win_over_measured_ones(monkeypatch):
     monkeypatch.delitem(sys.modules, "numpy")
     monkeypatch.setattr(kernels, "fastest", lambda given: Kernels("measured"))
 
@@ -117,68 +112,70 @@ def test_a_name_is_obeyed(monkeypatch):
     assert of() == FASTEST and of(kernels="Haswell") == "Haswell"
 
 
-# ---- How they are measured ---------------------------------------------------------------------------------
+# ---- Timing ------------------------------------------------------------------------------------------------
 
 
-class Pretended:
-    """Instead of processes: kernels whose products take so many seconds, by a clock that only they move."""
+@pytest.fixture
+def rounds(monkeypatch):
+    """rounds(seconds): replaces the timing processes. Returns a list of the kernels timed since.
 
-    now = 0.0
-    rounds = 0
+    seconds   a function of the kernels and the number of rounds so far: what a round takes, by a fake clock
+    """
 
-    def __init__(self, name, model):
-        self.name, self.seconds = name, 0.0
+    def set_seconds(seconds):
+        names, now = [], [0.0]
 
-    def __enter__(self):
-        return self
+        class FakeTiming:
+            def __init__(self, name, model):
+                self.name, self.seconds = name, 0.0
 
-    def __exit__(self, *error):
-        pass
+            def __enter__(self):
+                return self
 
-    def round(self, core):
-        Pretended.rounds += 1
-        self.seconds = self.takes[self.name]
-        Pretended.now += self.seconds
+            def __exit__(self, *error):
+                pass
+
+            def round(self, core):
+                names.append(self.name)
+                self.seconds = seconds(self.name, len(names))
+                now[0] += self.seconds
+
+        monkeypatch.setattr(kernels, "Timing", FakeTiming)
+        monkeypatch.setattr(kernels.time, "perf_counter", lambda: now[0])
+        return names
+
+    return set_seconds
 
 
 @pytest.mark.parametrize(
-    ("price", "takes", "parts", "rounds"),
+    ("budget", "own", "haswell", "ratios", "count"),
     [
-        (100, {OWN: 1.0, "Haswell": 0.5}, {"Haswell": 0.5}, 18),
-        (7, {OWN: 1.0, "Haswell": 1.0}, {"Haswell": 1.0}, 6),
-        (5, {OWN: 1.0, "Haswell": 1.0}, None, 2),
-        (100, {OWN: 1.0, "Haswell": 0.0}, {}, 2),  # a process that has ended
-        (100, {OWN: 0.0, "Haswell": 1.0}, None, 2),
+        (100, 1.0, 0.5, {"Haswell": 0.5}, 18),
+        (7, 1.0, 1.0, {"Haswell": 1.0}, 6),
+        (5, 1.0, 1.0, None, 2),
+        (100, 1.0, 0.0, {}, 2),  # a process that has ended
+        (100, 0.0, 1.0, None, 2),
     ],
 )
-def test_rounds_go_as_far_as_the_price(monkeypatch, price, takes, parts, rounds):
-    Pretended.now, Pretended.rounds, Pretended.takes = 0.0, 0, takes
-    monkeypatch.setattr(kernels, "Timing", Pretended)
-    monkeypatch.setattr(kernels.time, "perf_counter", lambda: Pretended.now)
-    assert measured({}, price) == parts and Pretended.rounds == rounds
+def test_rounds_continue_within_the_budget(rounds, budget, own, haswell, ratios, count):
+    names = rounds(lambda name, number: own if name == OWN else haswell)
+    assert measured({}, budget) == ratios and len(names) == count
 
 
-def test_a_process_that_ends_while_it_measures_is_no_measurement(monkeypatch, found):
-    class Ending(Pretended):
-        def round(self, core):
-            super().round(core)
-            self.seconds = 0.0 if self.name == OWN and Pretended.rounds > 8 else 1.0
-
-    Pretended.now, Pretended.rounds, Pretended.takes = 0.0, 0, {OWN: 1.0, "Haswell": 1.0}
-    monkeypatch.setattr(kernels, "Timing", Ending)
-    monkeypatch.setattr(kernels.time, "perf_counter", lambda: Pretended.now)
+def test_failed_process_gives_no_timing(rounds, timings, monkeypatch):
+    rounds(lambda name, number: 0.0 if name == OWN and number > 8 else 1.0)
     assert measured({}, 100) is None
 
-    def unexpected(model, price):
+    def no_processes(model, budget):
         raise BlockingIOError("no more processes")
 
-    monkeypatch.setattr(kernels, "measured", unexpected)
+    monkeypatch.setattr(kernels, "measured", no_processes)
     assert fastest(LONG) == Kernels(OWN)
-    found({"Haswell": 0.9})
+    timings({"Haswell": 0.9})
     assert fastest(LONG).name == "Haswell"
 
 
-def test_each_product_counts_at_its_best(monkeypatch):
+def test_least_time_of_each_product_counts():
     with Timing(OWN, TINY) as timing:
         timing.round(None)
         first = timing.least
@@ -189,14 +186,14 @@ def test_each_product_counts_at_its_best(monkeypatch):
     assert timing.process.returncode is not None
 
 
-def test_kernels_that_are_not_installed_take_no_time():
+def test_unknown_kernels_have_no_time():
     with Timing("Nobody's", TINY) as timing:
         timing.round(None)
         assert timing.seconds == 0.0
 
 
-def test_the_products_are_those_of_a_gradient(monkeypatch):
-    """All but attention's own, however they were cut short."""
+def test_timed_products_have_the_flops_of_a_gradient(monkeypatch):
+    """All but those of attention, however their sizes are limited."""
     s = Settings(n_layer=3, n_embd=32, tokenizer="bpe:500", batch_size=4, block_size=16)
     config = GPT2Config(500, 16, 3, 4, 32)
     expected = training_flops(config, 4, 16) - 3 * 4 * 3 * 32 * 16 * 4 * 16
@@ -207,72 +204,50 @@ def test_the_products_are_those_of_a_gradient(monkeypatch):
         assert sum(work) == pytest.approx(expected, rel=1e-12)
 
 
-# ---- That they are kept ------------------------------------------------------------------------------------
+# ---- Kernels of a run --------------------------------------------------------------------------------------
 
 
-def test_nothing_is_loaded_before_they_are_set():
+def test_program_loads_no_numpy_before_kernels_are_set():
     code = "import sys, gpt2.train.program; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+    assert small_run.python(code).returncode == 0
 
 
 @pytest.mark.slow
 @openblas
-def test_a_run_keeps_its_kernels(prose, tmp_path, capsys):
-    """Those of the program are loaded; one that goes on has them, or is told that they cannot be had."""
+def test_resumed_run_keeps_its_kernels_or_says_that_others_are_loaded(prose, tmp_path, refusal):
     other = "Haswell" if blas_kernels() != "Haswell" else "Nehalem"
-    small = "--tokenizer byte --n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --warmup 0 --sample-tokens 0"
-    command = [
-        sys.executable,
-        "train.py",
-        "--data",
-        str(prose[0]),
-        *small.split(),
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    done = subprocess.run(
-        [*command, "--steps", "2", "--kernels", other], cwd=ROOT, capture_output=True, text=True
-    )
+    folder = tmp_path / "run"
+    flags = small_run.flags(prose[0], folder, "--steps", 2, "--kernels", other)
+    done = small_run.run(small_run.command(*flags))
     if done.returncode and "--kernels" in done.stderr:
-        pytest.skip(f"this processor cannot pass for {other}: {done.stderr}")
+        pytest.skip(f"this processor cannot run kernels for {other}: {done.stderr}")
     assert done.returncode == 0, done.stderr
-    assert read_toml(tmp_path / "run" / "settings.toml", Settings)["kernels"] == other
-    again = [sys.executable, "train.py", "--resume", str(tmp_path / "run"), "--steps", "3"]
-    done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True)
+    assert read_toml(folder / "settings.toml", Settings)["kernels"] == other
+    done = small_run.run(small_run.command("--resume", folder, "--steps", 3))
     assert done.returncode == 0, done.stderr
-    assert program.main([*again[2:-1], "4"]) == 2  # here NumPy is loaded
-    error = capsys.readouterr().err
-    assert (
-        f"--kernels {other}: OpenBLAS has loaded those for {blas_kernels()}" in error
-        and error.count("\n") == 1
-    )
+    error = refusal(program.main, "--resume", folder, "--steps", 4)  # in this process NumPy is loaded
+    assert f"--kernels {other}: OpenBLAS has loaded those for {blas_kernels()}" in error
     with pytest.raises(UserError, match="--kernels own"):
-        train(resumed_settings(tmp_path / "run", {"steps": 4}), resume=True)
-    run = train(resumed_settings(tmp_path / "run", {"steps": 4, "kernels": OWN}), resume=True)
+        train(resumed_settings(folder, {"steps": 4}), resume=True)
+    run = train(resumed_settings(folder, {"steps": 4, "kernels": OWN}), resume=True)
     assert run.step == 4 and run.settings.kernels == OWN
 
 
-def test_a_run_of_a_program_keeps_what_is_loaded(prose, tmp_path, monkeypatch):
-    s = Settings(
-        data=str(prose[0]), tokenizer="byte", n_layer=1, n_head=2, n_embd=16, block_size=8, steps=1, warmup=0
-    )
-    s = Settings(**{**vars(s), "out": str(tmp_path / "a"), "sample_tokens": 0})
-    assert train(s).settings.kernels == OWN
+def test_run_stores_the_kernels_that_are_loaded(settings, monkeypatch):
+    assert train(settings).settings.kernels == OWN
     if blas_kernels():
         monkeypatch.setenv(VARIABLE, blas_kernels().lower())
-        assert train(s, overwrite=True).settings.kernels == blas_kernels()
-        assert train(Settings(**{**vars(s), "kernels": blas_kernels()}), overwrite=True).step == 1
+        assert train(settings, overwrite=True).settings.kernels == blas_kernels()
+        assert train(dataclasses.replace(settings, kernels=blas_kernels()), overwrite=True).step == 1
         with pytest.raises(UserError, match="unset it before Python"):
-            train(Settings(**{**vars(s), "kernels": OWN}), overwrite=True)
-    monkeypatch.setenv(VARIABLE, "Nobody's")
-    assert train(s, overwrite=True).settings.kernels == OWN
+            train(dataclasses.replace(settings, kernels=OWN), overwrite=True)
+    monkeypatch.setenv(VARIABLE, "unknown")
+    assert train(settings, overwrite=True).settings.kernels == OWN
 
 
-def test_a_run_of_an_earlier_version_has_openblas_own(prose, tmp_path):
-    s = Settings(
-        data=str(prose[0]), tokenizer="byte", n_layer=1, n_head=2, n_embd=16, block_size=8, steps=1, warmup=0
-    )
-    train(Settings(**{**vars(s), "out": str(tmp_path / "a"), "sample_tokens": 0}))
-    file = tmp_path / "a" / "settings.toml"
+def test_run_without_stored_kernels_gets_openblas_s_choice(settings, tmp_path):
+    """As those of earlier versions do."""
+    train(settings)
+    file = tmp_path / "run" / "settings.toml"
     file.write_text("".join(line for line in file.open() if "kernels" not in line))
-    assert resumed_settings(tmp_path / "a").kernels == OWN
+    assert resumed_settings(tmp_path / "run").kernels == OWN

@@ -1,4 +1,4 @@
-"""The line that shows how fast a run goes, and the peak that it is compared with."""
+"""What a run prints: its speed as a share of the machine's peak, settings, loss curve, samples, hints."""
 
 import io
 import itertools
@@ -16,6 +16,7 @@ from gpt2.train.step import Rates
 
 
 def shares(capsys, peak, *rates):
+    """The shares of the peak that are printed at these rates in FLOP/s."""
     progress = Progress(10, 0, every=1, peak=peak)
     for step, rate in enumerate(rates):
         progress.step(step + 1, 2.0, Rates(1.0, 1.0, rate))
@@ -23,38 +24,37 @@ def shares(capsys, peak, *rates):
     return [line.split("GFLOP/s")[1].split("  ")[0].strip() for line in lines]
 
 
-def test_no_share_of_a_peak_that_was_measured_too_low(capsys):
-    text = shares(capsys, Peak(1e9), 5e8, 2e9, 5e8)
-    assert text == ["(50% of peak)", "", ""]
+@pytest.mark.parametrize(
+    "peak, rates, printed",
+    [
+        (Peak(1e9), (5e8, 2e9, 5e8), ["(50% of peak)", "", ""]),  # the second is more than the peak
+        (Peak(1e9), (9.9e8,), ["(99% of peak)"]),
+        (Peak(1e9), (9.96e8,), [""]),  # would be rounded to 100%
+        (Peak(float("nan")), (1e8,), [""]),
+        (Peak(1e9, quiet=False), (5e8,), [""]),
+    ],
+)
+def test_share_of_the_peak_is_printed_only_if_the_peak_is_trusted(capsys, peak, rates, printed):
+    assert shares(capsys, peak, *rates) == printed
 
 
-def test_no_step_has_all_of_the_peak(capsys):
-    """What would be rounded to it says that the peak was measured too low."""
-    assert shares(capsys, Peak(1e9), 9.9e8) == ["(99% of peak)"]
-    assert shares(capsys, Peak(1e9), 9.96e8) == [""]
-    assert shares(capsys, Peak(float("nan")), 1e8) == [""]
-
-
-def test_no_share_of_a_peak_that_was_measured_beside_other_work(capsys):
-    assert shares(capsys, Peak(1e9, quiet=False), 5e8) == [""]
+def test_peak_as_printed():
     assert str(Peak(5e10, quiet=False)) == "50 GFLOP/s in matrix products, measured on a busy machine"
     assert str(Peak(5e10)) == "50 GFLOP/s in matrix products"
 
 
-@pytest.mark.parametrize(
-    "others, tries, calm", [((0.0,), 1, True), ((1.0, 0.0), 2, True), ((1.0, 1.0, 1.0), 3, False)]
-)
-def test_the_peak_is_measured_again_where_others_disturb(monkeypatch, others, tries, calm):
-    """others: what other programs take of the machine in each try, by a clock that only calls move."""
-    now, taken = itertools.count(), itertools.chain(*((0.0, share * 1e3) for share in others))
+@pytest.mark.parametrize("others, quiet", [((0.0,), True), ((1.0, 0.0), True), ((1.0, 1.0, 1.0), False)])
+def test_peak_is_measured_again_if_other_programs_run(monkeypatch, others, quiet):
+    """others: the share of the machine that they use in each try, by a fake clock."""
+    now, busy = itertools.count(), itertools.chain(*((0.0, share * 1e3) for share in others))
     monkeypatch.setattr(flops.time, "perf_counter", lambda: next(now))
     monkeypatch.setattr(machine, "own_seconds", lambda: 0.0)
-    monkeypatch.setattr(machine, "busy_seconds", lambda: next(taken))
-    peak = matmul_peak(n=8, seconds=10)
-    assert peak == Peak(2 * 8**3, calm) and next(taken, None) is None and tries == len(others)
+    monkeypatch.setattr(machine, "busy_seconds", lambda: next(busy))
+    assert matmul_peak(n=8, seconds=10) == Peak(2 * 8**3, quiet)
+    assert next(busy, None) is None  # all tries were made
 
 
-def test_a_run_begins_with_the_settings_that_matter():
+def test_settings_that_a_run_prints():
     settings = Settings(data="my.txt", steps=7, clip=0.5, out="here", workers="3")
     text = essence(settings, MAIN, OMITTED)
     assert text.split() == [
@@ -65,28 +65,28 @@ def test_a_run_begins_with_the_settings_that_matter():
     assert max(map(len, text.splitlines())) < 80
 
 
-def test_losses_as_bars():
+def test_loss_curve_as_bars():
     assert curve.bars([3.0, 2.0, 1.5, 1.2, 1.1, 1.0]) == "█▄▂▁▁▁"
     assert curve.bars([1.0]) == curve.bars([]) == curve.bars([float("nan"), 2.0]) == ""
     assert curve.bars([2.0, 2.0]) == "▁▁" and len(curve.bars(range(1000, 0, -1))) == 40
 
 
-def test_the_one_thing_to_try_next():
+def test_hint_depends_on_the_corpus():
     assert reporters._next(Settings(data="tinyshakespeare"))[0] == "letter by letter"
     assert reporters._next(Settings(data="stdlib"))[0] == "your own text"
     assert reporters._next(Settings(data="my.txt"))[1].endswith("gpt2 explain all")
 
 
-def test_bars_are_left_out_where_the_output_cannot_hold_them(monkeypatch):
-    for encoding, wanted in (("ascii", b""), ("utf-8", "▁\n".encode())):
-        out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-        monkeypatch.setattr(sys, "stdout", out)
-        reporters._print_if_encodable("▁")
-        out.flush()
-        assert out.buffer.getvalue().replace(b"\r", b"") == wanted
+@pytest.mark.parametrize("encoding, printed", [("ascii", b""), ("utf-8", "▁\n".encode())])
+def test_bars_are_printed_only_if_the_output_can_encode_them(monkeypatch, encoding, printed):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    reporters._print_if_encodable("▁")
+    out.flush()
+    assert out.buffer.getvalue().replace(b"\r", b"") == printed
 
 
-def test_a_sample_is_shown_in_whole_lines():
+def test_sample_is_cut_to_whole_lines():
     assert reporters._whole_lines("\n\nO my lord,\nI am\nhe th") == "O my lord,\nI am"
     assert reporters._whole_lines("O\nmy lord, I am") == "O\nmy lord, I am"
     assert reporters._whole_lines("all in one") == "all in one"

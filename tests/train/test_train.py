@@ -1,11 +1,8 @@
-"""train.py as its users meet it: runs, interruptions, mistakes."""
+"""train.py on the command line: complete runs, interrupted and resumed ones, invalid flags."""
 
 import json
-import os
 import signal
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,9 +19,11 @@ from gpt2.train.resolve import resolve
 from gpt2.train.run import Run
 from gpt2.train.settings import Settings, read_settings, resumed_settings
 from gpt2.weights import checkpoint
+from tests.support import small_run
 from tests.support.slow import rest_slow
+from tests.support.small_run import posix
+from tests.support.terminal import at_a_terminal
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
 SMALL = (
@@ -39,14 +38,14 @@ def small(prose):
 
 
 def lines(folder):
-    """The metrics without the times."""
+    """The records of the metrics, without times."""
     timed = ("seconds", "tokens_per_second", "gflops")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in record.items() if name not in timed} for record in records]
 
 
 def assert_same(one, other):
-    """Two runs ended alike: weights, moments and numbers, to the last bit."""
+    """Check that two runs have the same weights, moments and metrics, to the last bit."""
     (a, state_a), (b, state_b) = (checkpoint.load(run / "last.safetensors") for run in (one, other))
     assert list(a) == list(b) and len(a) == 3 * 16 + 1  # parameters, moments, the tokenizer
     for name in a:
@@ -59,31 +58,48 @@ def assert_same(one, other):
 
 @pytest.fixture
 def whole(small, tmp_path):
-    """A run that nothing interrupted."""
+    """An uninterrupted run."""
     folder = tmp_path / "whole"
     assert program.main([*small, "--out", str(folder)]) == 0
     return folder
 
 
-# ---- A run -------------------------------------------------------------------------------------------------
+def resolved(small, *flags):
+    """A Run from the command line, without a folder."""
+    return Run(resolve(new_settings(read_settings([*small, *flags])[0])))
 
 
-def test_a_run_learns_and_leaves_what_is_promised(whole, capsys):
+@pytest.fixture
+def at_step(monkeypatch):
+    """at_step(step, action): calls action(run) before the step after `step`."""
+
+    def patch(step, action):
+        train_step = Run.train_step
+
+        def patched(run):
+            if run.step == step:
+                action(run)
+            return train_step(run)
+
+        monkeypatch.setattr(Run, "train_step", patched)
+
+    return patch
+
+
+# ---- Complete runs -----------------------------------------------------------------------------------------
+
+
+def test_run_learns_and_writes_its_files(whole):
     records = lines(whole)
     losses = [record["loss"] for record in records if "loss" in record]
     assert len(losses) == 12 and losses[-1] < losses[0] - 0.5
     assert [record["step"] for record in records if "val_loss" in record] == [0, 5, 10, 12]
     assert isinstance(records[-1]["sample"], str)
-    assert {path.name for path in whole.iterdir()} == {
-        "settings.toml",
-        "tokenizer.json",
-        "metrics.jsonl",
-        "last.safetensors",
-        "best.safetensors",
-    }
+    files = "settings.toml tokenizer.json metrics.jsonl last.safetensors best.safetensors"
+    assert {path.name for path in whole.iterdir()} == set(files.split())
 
 
-def test_what_a_run_prints(small, tmp_path, capsys):
+def test_output_of_a_run(small, tmp_path, capsys):
     assert program.main([*small, "--out", str(tmp_path / "a"), "--log-every", "6"]) == 0
     out = capsys.readouterr().out
     assert "steps=12" in out and "batch_size=4" in out
@@ -101,16 +117,14 @@ def test_what_a_run_prints(small, tmp_path, capsys):
         f"--resume {tmp_path / 'a'}",
     ):
         assert piece in out, piece
-    assert "your own text" not in out  # it is one
+    assert "your own text" not in out  # the hint for other corpora
     assert "\r" not in out and "\x1b" not in out  # no terminal, no control characters
 
 
-def test_accumulated_batches_are_one_large_batch(small, tmp_path):
-    """Two runs that see the same sequences a step, one of them in two halves, take the same step."""
-    settings = new_settings(read_settings([*small, "--dtype", "float64"])[0])
-    run = Run(resolve(settings))
+def test_accumulated_batches_have_the_gradient_of_one_large_batch(small):
+    run = resolved(small, "--dtype", "float64")
     (x1, y1), (x2, y2) = run.loader.batch(0), run.loader.batch(1)
-    model = GPT2(run.model.config, seed=settings.seed)
+    model = GPT2(run.model.config, seed=run.settings.seed)
     loss = model.forward(np.concatenate([x1, x2]), np.concatenate([y1, y2]))
     model.backward()
     metrics = run.train_step()
@@ -119,21 +133,17 @@ def test_accumulated_batches_are_one_large_batch(small, tmp_path):
     assert np.abs(run.model.flat_grads - model.flat_grads).max() < 1e-12 * scale
 
 
-def test_validation_is_the_mean_over_the_split(small):
-    run = Run(resolve(new_settings(read_settings([*small, "--eval-batches", "0"])[0])))
+def test_validation_loss_is_the_mean_over_the_split(small):
+    run = resolved(small, "--eval-batches", "0")
     count = (len(run.val) - 1) // 16 * 16
     x, y = run.val[:count].reshape(-1, 16).astype(int), run.val[1 : count + 1].reshape(-1, 16).astype(int)
     assert run.validation_loss() == pytest.approx(run.model.forward(x, y), rel=1e-5)
 
 
-def test_the_same_settings_give_the_same_run(whole, small, tmp_path):
-    assert program.main([*small, "--out", str(tmp_path / "again")]) == 0
-    assert_same(whole, tmp_path / "again")
-
-
-def test_settings_kept_with_a_run_repeat_it(whole, tmp_path):
-    config = str(whole / "settings.toml")
-    assert program.main(["--config", config, "--out", str(tmp_path / "again")]) == 0
+@pytest.mark.parametrize("source", ["flags", "settings.toml"])
+def test_same_settings_give_the_same_bits(whole, small, tmp_path, source):
+    words = small if source == "flags" else ["--config", str(whole / source)]
+    assert program.main([*words, "--out", str(tmp_path / "again")]) == 0
     assert_same(whole, tmp_path / "again")
 
 
@@ -151,60 +161,66 @@ def test_presets_have_the_released_shapes(name):
     assert (s.n_layer, s.n_head, s.n_embd) == (released.n_layer, released.n_head, released.n_embd)
 
 
-@pytest.mark.parametrize("order", ["epochs", "random"])
-def test_the_order_of_batches_can_be_chosen(small, order):
-    run = Run(resolve(new_settings(read_settings([*small, "--order", order])[0])))
-    expected = {"epochs": Epochs, "random": Loader}[order](run.train, 4, 16, 1337)
-    assert (run.loader.batch(3)[0] == expected.batch(3)[0]).all()
+@pytest.mark.parametrize("order, loader", [("epochs", Epochs), ("random", Loader)])
+def test_order_of_batches_can_be_chosen(small, order, loader):
+    run = resolved(small, "--order", order)
+    assert (run.loader.batch(3)[0] == loader(run.train, 4, 16, 1337).batch(3)[0]).all()
 
 
-def test_new_runs_get_folders_of_their_own(small, tmp_path, monkeypatch):
+def test_new_runs_get_numbered_folders(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         assert program.main([*small, "--steps", "1", "--sample-tokens", "0"]) == 0
     assert sorted(path.name for path in Path("runs").iterdir()) == ["shakespeare-1", "shakespeare-2"]
 
 
-# ---- Stopping and going on ---------------------------------------------------------------------------------
+# ---- Interrupted and resumed -------------------------------------------------------------------------------
 
 
-class Stop(Exception):
+class Crash(Exception):
     pass
 
 
-def dying_at(step, monkeypatch):
-    """A step that ends the program without a chance to save, once."""
-    train_step = Run.train_step
+@pytest.fixture
+def crash_and_resume(at_step):
+    """crash_and_resume(flags, folder, step): a run that crashes after the step, unsaved, and is resumed."""
 
-    def dies(run):
-        if run.step == step:
-            monkeypatch.setattr(Run, "train_step", train_step)
-            raise Stop
-        return train_step(run)
+    def crash_and_resume(flags, folder, step):
+        crashed = []
 
-    monkeypatch.setattr(Run, "train_step", dies)
+        def crash(run):
+            if not crashed:  # the resumed run passes the same step
+                crashed.append(run)
+                raise Crash
+
+        at_step(step, crash)
+        with pytest.raises(Crash):
+            program.main([*flags, "--out", str(folder)])
+        assert program.main(["--resume", str(folder)]) == 0
+
+    return crash_and_resume
 
 
 @pytest.mark.parametrize("step", [4, 6, 11])
-def test_a_run_that_died_goes_on_bit_for_bit(whole, small, tmp_path, monkeypatch, step):
-    """Dies after `step` steps without a chance to save; the last checkpoint is from step 4 or 8."""
-    folder = tmp_path / "broken"
-    dying_at(step, monkeypatch)
-    with pytest.raises(Stop):
-        program.main([*small, "--out", str(folder)])
-    assert program.main(["--resume", str(folder)]) == 0
-    assert_same(whole, folder)
+def test_crashed_and_resumed_run_has_the_bits_of_an_uninterrupted_one(
+    whole, small, tmp_path, crash_and_resume, step
+):
+    """The last checkpoint is of step 4 or 8."""
+    crash_and_resume(small, tmp_path / "broken", step)
+    assert_same(whole, tmp_path / "broken")
 
 
-def test_a_spike_is_reported_and_is_the_same_after_a_resume(small, tmp_path, monkeypatch, capsys):
-    """The loss of step 19 is made to jump; the run that dies just before goes on from step 16."""
+def test_spike_of_the_loss_is_reported_also_after_a_resume(
+    small, tmp_path, monkeypatch, capsys, crash_and_resume
+):
+    """The loss of step 19 is made to jump; the run that crashes just before is resumed at step 16."""
     train_step = Run.train_step
 
-    def jumps(run):
+    def with_spike(run):
         metrics = train_step(run)
         return {**metrics, "loss": metrics["loss"] + 50.0 * (run.step == 19)}
 
-    monkeypatch.setattr(Run, "train_step", jumps)
+    monkeypatch.setattr(Run, "train_step", with_spike)
     small = [*small, "--steps", "24"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert program.main([*small, "--out", str(whole)]) == 0
@@ -215,25 +231,32 @@ def test_a_spike_is_reported_and_is_the_same_after_a_resume(small, tmp_path, mon
     text = f"step 19: the loss jumped to {record['loss']:.4f}, from {record['spike_from']:.4f} in the steps"
     assert text in capsys.readouterr().out
 
-    dying_at(18, monkeypatch)
-    with pytest.raises(Stop):
-        program.main([*small, "--out", str(broken)])
-    assert program.main(["--resume", str(broken)]) == 0
+    crash_and_resume(small, broken, 18)
     assert_same(whole, broken)
     assert text in capsys.readouterr().out
 
 
+def start_and_wait(folder, *flags):
+    """train.py in the background, once its first checkpoint is there."""
+    command = small_run.command(*flags, "--out", folder)
+    process = small_run.start(command, env=None)  # with the threads of this process, for the same bits
+    end = time.monotonic() + 300
+    while not (folder / "last.safetensors").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "no checkpoint after 300 seconds"
+        time.sleep(0.01)
+    return process
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-def test_kill_9_and_resume(small, tmp_path):
-    """A separate process, killed without warning at a random moment."""
+@posix
+def test_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one(small, tmp_path):
+    """In a new process, at a random moment."""
     whole, folder = tmp_path / "whole", tmp_path / "killed"
-    # far more steps than it can do before it is killed; a way that is measured may come out otherwise
+    # more steps than it can do before it is killed; ways are named, as a measured one may differ
     small = [*small, "--steps", "400", "--backward", "manual", "--parallel", "none"]
     assert program.main([*small, "--out", str(whole)]) == 0
-    command = [sys.executable, str(ROOT / "train.py"), *small, "--out", str(folder), "--save-every", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tmp_path)
-    wait_for(folder / "last.safetensors", process)
+    process = start_and_wait(folder, *small, "--save-every", "1")
     process.kill()
     _, error = process.communicate()
     assert process.returncode == -signal.SIGKILL, error
@@ -241,26 +264,11 @@ def test_kill_9_and_resume(small, tmp_path):
     assert_same(whole, folder)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+@posix
 @pytest.mark.parametrize("name, status", rest_slow([("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]))
-def test_a_signal_saves_and_says_how_to_go_on(small, tmp_path, name, status, hangup):
+def test_signal_saves_the_run_and_prints_how_to_resume(small, tmp_path, name, status, hangup):
     folder = tmp_path / "stopped"
-    command = [
-        sys.executable,
-        str(ROOT / "train.py"),
-        *small,
-        "--out",
-        str(folder),
-        "--steps",
-        "100000",
-        "--save-every",
-        "1",
-        "--eval-every",
-        "0",
-    ]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process = subprocess.Popen(command, **pipes, text=True, cwd=tmp_path)
-    wait_for(folder / "last.safetensors", process)
+    process = start_and_wait(folder, *small, *"--steps 100000 --save-every 1 --eval-every 0".split())
     process.send_signal(getattr(signal, name))
     out, error = process.communicate(timeout=300)
     assert process.returncode == status and error == ""
@@ -270,18 +278,9 @@ def test_a_signal_saves_and_says_how_to_go_on(small, tmp_path, name, status, han
     assert lines(folder)[-1]["step"] == step
 
 
-def wait_for(path, process, seconds=300):
-    """Until the file is there. A process that ends first has failed."""
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, f"{path} did not appear"
-        time.sleep(0.01)
-
-
-def test_a_resumed_run_may_be_longer(whole, capsys):
-    assert program.main(["--resume", str(whole)]) == 2
-    assert "has done its 12 steps; continue with --steps 24" in capsys.readouterr().err
+def test_resumed_run_may_be_longer(whole, refusal):
+    error = refusal(program.main, "--resume", whole)
+    assert "has done its 12 steps; continue with --steps 24" in error
     assert program.main(["--resume", str(whole), "--steps", "14"]) == 0
     steps = [record["step"] for record in lines(whole) if "loss" in record]
     assert steps == list(range(1, 15))
@@ -290,77 +289,56 @@ def test_a_resumed_run_may_be_longer(whole, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "change",
-    [
-        ["--n-embd", "32"],
-        ["--seed", "1"],
-        ["--tokenizer", "char"],
-        ["--data", "stdlib"],
-        ["--preset", "gpt2"],
-    ],
-    ids=lambda c: c[0],
+    "change", ["--n-embd 32", "--seed 1", "--tokenizer char", "--data stdlib", "--preset gpt2"]
 )
-def test_a_resumed_run_keeps_its_shape_and_data(whole, capsys, change):
-    assert program.main(["--resume", str(whole), "--steps", "20", *change]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {change[0]} {change[1]}: the run in {whole} has ")
-    assert error.count("\n") == 1
+def test_resumed_run_refuses_other_sizes_and_data(whole, refusal, change):
+    error = refusal(program.main, "--resume", whole, "--steps", 20, *change.split())
+    assert error.startswith(f"error: {change}: the run in {whole} has ")
 
 
-def test_a_resumed_run_remembers_its_best(whole):
+def test_resumed_run_has_its_best_loss(whole):
     run = Run(resolve(resumed_settings(whole, {})))
     run.load(whole)
     losses = [record["val_loss"] for record in lines(whole) if "val_loss" in record]
     assert run.best == min(losses) and run.validated == 12
 
 
-def test_a_resumed_run_notices_that_its_text_has_changed(whole, prose, capsys):
-    prose[0].write_text(prose[1].replace("king", "duke"), encoding="utf-8")
-    assert program.main(["--resume", str(whole), "--steps", "20"]) == 2
-    assert "text or tokens have changed" in capsys.readouterr().err
-
-
-def test_a_damaged_checkpoint_is_one_line(whole, capsys):
+def test_damaged_checkpoint_is_refused(whole, refusal):
     path = whole / "last.safetensors"
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-    assert program.main(["--resume", str(whole), "--steps", "20"]) == 2
-    assert capsys.readouterr().err == (
+    assert refusal(program.main, "--resume", whole, "--steps", 20) == (
         f"error: {path}: the checksum does not match, the file is damaged; use another checkpoint\n"
     )
 
 
-def test_a_run_is_not_overwritten_by_accident(whole, small, capsys):
+def test_run_is_overwritten_only_with_the_flag(whole, small, refusal):
     before = (whole / "last.safetensors").read_bytes()
-    assert program.main([*small, "--out", str(whole)]) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "holds a run already" in refusal(program.main, *small, "--out", whole)
     assert (whole / "last.safetensors").read_bytes() == before
     assert program.main([*small, "--out", str(whole), "--overwrite", "--steps", "1"]) == 0
     assert max(record["step"] for record in lines(whole)) == 1
 
 
-def test_overwrite_where_nothing_is(small, tmp_path, capsys):
+def test_overwrite_of_a_missing_folder_is_noted(small, tmp_path, capsys):
     missing = tmp_path / "missing"
     assert program.main([*small, "--out", str(missing), "--overwrite", "--steps", "1"]) == 0
-    text = capsys.readouterr()
-    assert f"--overwrite: there is no folder {missing} yet" in text.out + text.err
-    assert program.main([*small, "--overwrite"]) == 2
-    assert "--overwrite has no effect without --out" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert f"--overwrite: there is no folder {missing} yet" in captured.out + captured.err
 
 
 @pytest.mark.parametrize("name", runs.FILES)
-def test_files_that_are_no_runs_are_not_replaced_by_accident(small, tmp_path, capsys, name):
-    """Weights that were copied away from a run, the tokenizer of a folder of transformers."""
+def test_single_files_of_a_run_are_not_overwritten_without_the_flag(small, tmp_path, refusal, name):
+    """Such as weights copied from a run, or a tokenizer of transformers."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / name).write_text("kept")
-    assert program.main([*small, "--out", str(tmp_path / "mine")]) == 2
-    assert "--overwrite" in capsys.readouterr().err
+    assert "--overwrite" in refusal(program.main, *small, "--out", tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == [name]
     assert (tmp_path / "mine" / name).read_text() == "kept"
 
 
-# ---- Mistakes ----------------------------------------------------------------------------------------------
+# ---- Invalid flags, numbers that are not finite ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -380,47 +358,45 @@ def test_files_that_are_no_runs_are_not_replaced_by_accident(small, tmp_path, ca
         (["--config", "nowhere.toml"], "nowhere.toml: No such file"),
         (["--steps", "0"], "--steps: expected 1 or more, got 0"),
         (["--eps", "0"], "--eps: expected 1e-30 or more, got 0.0"),
+        (["--tokenizer", "bpe:9"], "--tokenizer 'bpe:9': expected bpe:N with N from 256"),
+        (["--workers", "2"], "--workers has no effect without --parallel processes"),
+        (["--worker-timeout", "2"], "--worker-timeout has no effect without --parallel processes or"),
+        (["--shard"], "--shard has no effect without --parallel mpi"),
+        (["--shard", "--parallel", "processes"], "--shard has no effect without --parallel mpi"),
+        (["--overwrite"], "--overwrite has no effect without --out"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(small, tmp_path, monkeypatch, capsys, argv, message):
+def test_invalid_flag_is_one_line_and_starts_no_run(small, tmp_path, monkeypatch, refusal, argv, message):
     monkeypatch.chdir(tmp_path)
-    assert program.main([*small, *argv]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
-    assert not Path("runs").exists()  # nothing was begun
+    assert message in refusal(program.main, *small, *argv)
+    assert not Path("runs").exists()
 
 
-def test_a_loss_that_is_not_finite_names_the_layer(small, tmp_path, monkeypatch, capsys):
-    train_step = Run.train_step
+def test_loss_that_is_not_finite_names_the_layer(small, tmp_path, at_step, refusal):
+    def set_nan(run):
+        run.model.params["fcw"][0, 3, 2] = np.nan
 
-    def spoilt(run):
-        if run.step == 5:
-            run.model.params["fcw"][0, 3, 2] = np.nan
-        return train_step(run)
-
-    monkeypatch.setattr(Run, "train_step", spoilt)
-    assert program.main([*small, "--out", str(tmp_path / "a")]) == 2
-    error = capsys.readouterr().err
+    at_step(5, set_nan)
+    error = refusal(program.main, *small, "--out", tmp_path / "a")
     assert "step 6: the loss is nan; first output that is not finite: block 0 fc (matmul)" in error
     assert checkpoint.load(tmp_path / "a" / "last.safetensors")[1]["step"] == 4
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_in_one_line(small, tmp_path, monkeypatch, capsys):
+def test_gradient_that_is_not_finite_ends_the_run_and_changes_nothing(small, tmp_path, monkeypatch, refusal):
     loss_and_grads = GPT2.loss_and_grads
     models = []
 
-    def spoilt(model, *args):
+    def with_infinity(model, *args):
         models.append((model, model.flat_params.copy()))
         loss = loss_and_grads(model, *args)
         if len(models) == 11:  # the first half of step 6
             model.flat_grads[7] = np.inf
         return loss
 
-    monkeypatch.setattr(GPT2, "loss_and_grads", spoilt)
-    assert program.main([*small, "--out", str(tmp_path / "a")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: step 6: the gradient's norm is inf, the loss ") and error.count("\n") == 1
-    assert len(models) == 12  # and no step after that one
+    monkeypatch.setattr(GPT2, "loss_and_grads", with_infinity)
+    error = refusal(program.main, *small, "--out", tmp_path / "a")
+    assert error.startswith("error: step 6: the gradient's norm is inf, the loss ")
+    assert len(models) == 12  # it was the last step
     model, before = models[-1]
     assert np.array_equal(model.flat_params, before)
     assert checkpoint.load(tmp_path / "a" / "last.safetensors")[1]["step"] == 4
@@ -428,61 +404,22 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_one_line(small, tmp_path,
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("backward", ["manual", "auto", "whole"])
-def test_the_flag_detect_anomaly_names_the_line(small, tmp_path, monkeypatch, capsys, backward):
-    train_step = Run.train_step
+def test_detect_anomaly_names_the_line(small, tmp_path, at_step, refusal, backward):
+    def set_large(run):
+        run.model.params["qkvb"][0] = 1e25  # scores of 1e50
 
-    def spoilt(run):
-        if run.step == 5:
-            run.model.params["qkvb"][0] = 1e25  # scores of 1e50
-        return train_step(run)
-
-    monkeypatch.setattr(Run, "train_step", spoilt)
-    how = ["--backward", backward, "--detect-anomaly"]
-    assert program.main([*small, *how, "--out", str(tmp_path / "a")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: step 6: gpt2/layers/attention.py:") and error.count("\n") == 1, error
+    at_step(5, set_large)
+    flags = [*small, "--backward", backward, "--detect-anomaly"]
+    error = refusal(program.main, *flags, "--out", tmp_path / "a")
+    assert error.startswith("error: step 6: gpt2/layers/attention.py:")
 
 
 @pytest.mark.slow
-def test_threads_are_set_before_numpy_starts(small):
-    """In a new process: the number of threads is set before NumPy is imported."""
-    script = """
-import sys, os
-from gpt2.train import program
-limit = program.limit_threads
-def checked(threads):
-    assert "numpy" not in sys.modules
-    limit(threads)
-    print("limit", os.environ["OPENBLAS_NUM_THREADS"])
-program.limit_threads = checked
-sys.exit(program.main(sys.argv[1:]))
-"""
-    command = [sys.executable, "-c", script, *small, "--threads", "3", "--data", "none.txt"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout == "limit 3\n" and "none.txt" in done.stderr, done.stderr
-    done = subprocess.run([*command[:3], "--help"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0 and "optimisation:" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
-def test_a_terminal_gets_one_live_line(small, tmp_path):
+@posix
+def test_terminal_shows_one_progress_line(small, tmp_path):
     termios = pytest.importorskip("termios")
-    mine, its = os.openpty()
-    termios.tcsetwinsize(its, (40, 100))
-    command = [sys.executable, str(ROOT / "train.py"), *small, "--out", str(tmp_path / "a"), "--steps", "300"]
-    process = subprocess.Popen(command, stdout=its, stderr=its, stdin=subprocess.DEVNULL, cwd=tmp_path)
-    os.close(its)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(mine, 4096)
-        except OSError:  # Linux says so when the last writer has gone
-            piece = b""
-        if not piece:
-            break
-        shown += piece
-    os.close(mine)
-    assert process.wait() == 0, shown
-    assert b"\r" in shown and b"tok/s" in shown and b"left" in shown
-    assert b"step   1/300" not in shown  # the plain lines are for files and pipes
+    words = small_run.command(*small, "--out", tmp_path / "a", "--steps", 300)
+    status, shown = at_a_terminal(words, lambda terminal: termios.tcsetwinsize(terminal, (40, 100)))
+    assert status == 0, shown
+    assert "\r" in shown and "tok/s" in shown and "left" in shown
+    assert "step   1/300" not in shown  # which is for files and pipes

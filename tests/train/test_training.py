@@ -1,11 +1,9 @@
-"""gpt2.train as a library: an iterator of steps, callbacks, and how a run is left and taken up again."""
+"""gpt2.train as a library: an iterator of steps, callbacks, reporters, runs that are left and resumed."""
 
 import math
 import os
-import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,73 +12,57 @@ from gpt2.errors import UserError
 from gpt2.train import Reporter, Settings, from_preset, opened, program, resumed_settings, steps, train
 from gpt2.train.loop import Interrupts, loop
 from gpt2.weights import checkpoint
+from tests.support import small_run
+from tests.support.small_run import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
 
 @pytest.fixture
 def settings(prose, tmp_path):
+    sizes = dict(n_layer=1, n_head=2, n_embd=16, block_size=16, batch_size=4, steps=6, warmup=0)
+    often = dict(eval_every=2, eval_batches=2, save_every=4, sample_tokens=4)
     return Settings(
-        data=str(prose[0]),
-        out=str(tmp_path / "run"),
-        tokenizer="byte",
-        n_layer=1,
-        n_head=2,
-        n_embd=16,
-        block_size=16,
-        batch_size=4,
-        steps=6,
-        warmup=0,
-        eval_every=2,
-        eval_batches=2,
-        save_every=4,
-        sample_tokens=4,
-        threads=1,
+        data=str(prose[0]), out=str(tmp_path / "run"), tokenizer="byte", threads=1, **sizes, **often
     )
 
 
-def test_an_iterator_of_steps(settings, tmp_path, capsys):
-    """Every step is yielded once all that belongs to it is known, and nothing is printed."""
-    taken = list(steps(settings))
-    assert [step.number for step in taken] == [1, 2, 3, 4, 5, 6]
-    assert [step.val_loss is not None for step in taken] == [False, True, False, True, False, True]
-    assert taken[-1].loss < taken[0].loss and all(step.grad_norm > 0 for step in taken)
-    assert taken[-1].val_loss == taken[-1].run.validation_loss()
-    assert taken[0].seconds > 0 and taken[0].rates.tokens == pytest.approx(64 / taken[0].seconds)
+def test_steps_are_yielded_complete_and_print_nothing(settings, tmp_path, capsys):
+    all_steps = list(steps(settings))
+    first, last = all_steps[0], all_steps[-1]
+    assert [step.number for step in all_steps] == [1, 2, 3, 4, 5, 6]
+    assert [step.val_loss is not None for step in all_steps] == [False, True, False, True, False, True]
+    assert last.loss < first.loss and all(step.grad_norm > 0 for step in all_steps)
+    assert last.val_loss == last.run.validation_loss()
+    assert first.seconds > 0 and first.rates.tokens == pytest.approx(64 / first.seconds)
     assert capsys.readouterr().out == ""
 
 
-def test_it_is_the_run_that_the_program_does(settings, prose, tmp_path):
-    """To the last bit: the weights, the moments and the losses."""
+def test_steps_train_as_the_program_does_to_the_bit(settings, tmp_path):
     losses = [step.loss for step in steps(settings)]
-    flags = [
-        word
-        for name, value in vars(settings).items()
-        if value != getattr(Settings(), name) and name != "out"
-        for word in ("--" + name.replace("_", "-"), str(value))
-    ]
+    changed = {name: value for name, value in vars(settings).items() if value != getattr(Settings(), name)}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in changed.items()]
     assert program.main([*flags, "--out", str(tmp_path / "other")]) == 0
     one, other = (checkpoint.load(tmp_path / name / "last.safetensors") for name in ("run", "other"))
     assert all(np.array_equal(one[0][name], other[0][name]) for name in one[0])
     assert one[1]["spikes"]["recent"] == other[1]["spikes"]["recent"] == losses
 
 
-def test_callbacks_see_every_step_and_may_end_the_run(settings, tmp_path):
-    seen = []
+def test_callback_is_called_with_each_step_and_may_stop_the_run(settings, tmp_path):
+    numbers = []
 
-    def tell(step):
-        seen.append(step.number)
+    def callback(step):
+        numbers.append(step.number)
         if step.number == 3:
             step.run.stop()
 
-    run = train(settings, [tell])
-    assert seen == [1, 2, 3] and run.step == 3
+    run = train(settings, [callback])
+    assert numbers == [1, 2, 3] and run.step == 3
     assert checkpoint.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 3
-    assert math.isfinite(run.model.loss(*run.loader.batch(0)))  # what it returns can be used
+    assert math.isfinite(run.model.loss(*run.loader.batch(0)))
 
 
-def test_a_run_that_stops_itself_received_no_signal(settings):
+def test_run_that_stops_itself_has_no_signal(settings):
     """The program's exit status is then 0."""
     interrupts, reporter = Interrupts(), Reporter()
     with opened(settings) as run:
@@ -90,8 +72,8 @@ def test_a_run_that_stops_itself_received_no_signal(settings):
     assert run.step == 1 and interrupts.received is None
 
 
-def test_a_break_saves_and_the_run_goes_on(settings, tmp_path):
-    """As if nothing had happened: the losses are those of a run in one go."""
+def test_break_saves_a_run_that_can_be_resumed(settings, tmp_path):
+    """With the losses of an uninterrupted run."""
     whole = [step.loss for step in steps(settings)]
     parts = []
     folder = tmp_path / "parts"
@@ -107,33 +89,31 @@ def test_a_break_saves_and_the_run_goes_on(settings, tmp_path):
         next(steps(again, resume=True))
 
 
-def test_a_reporter_is_called(settings):
-    class Notes(Reporter):
-        def __init__(self):
-            self.told = []
+def test_reporter_methods_are_called_in_order(settings):
+    calls = []
 
+    class Recorder(Reporter):
         def step(self, step):
-            self.told.append(step.number)
+            calls.append(step.number)
 
         def validated(self, run, loss, best):
-            self.told.append(("validated", run.step, best))
+            calls.append(("validated", run.step, best))
 
         def sampled(self, run, text, last):
-            self.told.append(("sampled", last))
+            calls.append(("sampled", last))
 
         def end(self, run):
-            self.told.append("end")
+            calls.append("end")
 
         def close(self):
-            self.told.append("closed")
+            calls.append("closed")
 
-    notes = Notes()
-    train(settings, reporter=notes)
-    assert notes.told[0] == ("validated", 0, False) and notes.told[1:4] == [1, 2, ("validated", 2, True)]
-    assert notes.told[-3:] == [("sampled", True), "end", "closed"]
+    train(settings, reporter=Recorder())
+    assert calls[0] == ("validated", 0, False) and calls[1:4] == [1, 2, ("validated", 2, True)]
+    assert calls[-3:] == [("sampled", True), "end", "closed"]
 
 
-def test_a_loop_of_ones_own(settings):
+def test_user_s_loop_over_train_step(settings):
     with opened(settings) as run:
         before = run.validation_loss()
         for _ in range(6):
@@ -145,7 +125,7 @@ def test_a_loop_of_ones_own(settings):
         assert run.step == 0
 
 
-def test_a_loop_whose_body_fails_lets_go_of_the_folder(settings):
+def test_error_in_a_loop_over_steps_releases_the_folder(settings):
     with pytest.raises(ZeroDivisionError) as error, opened(settings) as run:
         for step in steps(run):
             assert step.run is run
@@ -164,7 +144,7 @@ def test_a_loop_whose_body_fails_lets_go_of_the_folder(settings):
         ({"order": "any"}, "order: expected one of epochs, random, llm.c; got 'any'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_as_they_are_made(given, message):
+def test_invalid_settings_are_refused_by_the_constructor(given, message):
     with pytest.raises(UserError) as error:
         Settings(**given)
     assert str(error.value) == message
@@ -177,20 +157,16 @@ def test_presets_by_name():
         from_preset("tiny")
 
 
-def test_the_settings_alone_need_no_numpy():
+def test_settings_need_no_numpy():
     code = "import sys; from gpt2.train import Settings; Settings(); sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
-DOORS = [["train.py"], ["-m", "gpt2", "train"], ["-m", "gpt2.train"]]
+    assert small_run.python(code).returncode == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", DOORS, ids=" ".join)
-def test_three_doors_to_one_program(command, settings, tmp_path):
-    """All set the threads before NumPy is there: the libraries are told the number that --threads says."""
-    watch = tmp_path / "sitecustomize.py"
-    watch.write_text(
+@pytest.mark.parametrize("command", ["train.py", "-m gpt2 train", "-m gpt2.train"])
+def test_threads_are_set_before_numpy_is_imported_however_training_is_started(command, settings, tmp_path):
+    """A sitecustomize prints the number that NumPy's libraries will read when it is imported."""
+    (tmp_path / "sitecustomize.py").write_text(
         "import builtins, os, sys\n"
         "real = builtins.__import__\n"
         "def watched(name, *args, **kwargs):\n"
@@ -199,20 +175,9 @@ def test_three_doors_to_one_program(command, settings, tmp_path):
         "    return real(name, *args, **kwargs)\n"
         "builtins.__import__ = watched\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    environment.pop("OPENBLAS_NUM_THREADS", None)
-    words = [
-        *command,
-        "--data",
-        settings.data,
-        "--threads",
-        "3",
-        "--dry-run",
-        "--block-size",
-        "9",
-        "--context",
-        "8",
-    ]
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+    environment = small_run.environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+    del environment["OPENBLAS_NUM_THREADS"]
+    words = f"{command} --data {settings.data} --threads 3 --dry-run --block-size 9 --context 8"
+    done = small_run.run([sys.executable, *words.split()], env=environment)
     assert done.returncode == 2 and done.stderr.startswith("threads 3\n"), done.stderr
     assert "error: --block-size 9: the model reads at most 8 tokens (--context)" in done.stderr

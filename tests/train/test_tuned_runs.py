@@ -1,4 +1,4 @@
-"""Runs that train less than everything: what they keep, and that nothing saved is lost."""
+"""Runs that train adapters, the last blocks or biases: what is saved, what stays frozen, what is refused."""
 
 import re
 import shutil
@@ -18,20 +18,17 @@ pytestmark = pytest.mark.usefixtures("quick_peak")
 
 CONFIG = GPT2Config(vocab_size=256, block_size=16, n_layer=2, n_head=2, n_embd=16)
 FLAGS = (
-    "--batch-size 4 --block-size 16 --steps 6 --warmup 1 --lr 1e-2 --eval-every 3 --eval-batches 2".split()
-)
-FLAGS += "--sample-tokens 4 --save-every 3 --backward whole --parallel none".split()
-KINDS = {
-    "lora": ["--train", "lora:2", "--lora-targets", "c_attn,mlp", "--lora-alpha", "4"],
-    "last": ["--train", "last:1"],
-    "biases": ["--train", "biases"],
-    "frozen": ["--freeze", "wte,wpe"],
-}
+    "--batch-size 4 --block-size 16 --steps 6 --warmup 1 --lr 1e-2 --eval-every 3 --eval-batches 2 "
+    "--sample-tokens 4 --save-every 3 --backward whole --parallel none"
+).split()
+LORA = "--train lora:2 --lora-targets c_attn,mlp --lora-alpha 4".split()
+LAST = ["--train", "last:1"]
+KINDS = {"lora": LORA, "last": LAST, "biases": ["--train", "biases"], "frozen": ["--freeze", "wte,wpe"]}
 
 
 @pytest.fixture
 def start(tmp_path):
-    """A checkpoint that is no run's."""
+    """A checkpoint that belongs to no run."""
     gpt2.save(GPT2(CONFIG, seed=2), tmp_path / "start" / "base.safetensors", tokenizer.byte())
     return tmp_path / "start" / "base.safetensors"
 
@@ -40,20 +37,34 @@ def train(*flags):
     return program.main([str(flag) for flag in flags])
 
 
-def begin(prose, start, out, *more):
-    init = ["--init", start] if start else "--tokenizer byte --n-layer 2 --n-head 2 --n-embd 16".split()
-    return train("--data", prose[0], *init, "--out", out, *FLAGS, *more)
+@pytest.fixture
+def begin(prose, start):
+    """begin(out, *flags, init=start): trains a run from the checkpoint, or with init=None a new model."""
+
+    def begin(out, *flags, init=start):
+        model = ["--init", init] if init else "--tokenizer byte --n-layer 2 --n-head 2 --n-embd 16".split()
+        return train("--data", prose[0], *model, "--out", out, *FLAGS, *flags)
+
+    return begin
+
+
+def saved(*folders):
+    """The arrays of the last checkpoints."""
+    return [checkpoint.load(folder / "last.safetensors")[0] for folder in folders]
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_goes_on_to_the_bit_and_keeps_what_it_trained(prose, start, tmp_path, kind):
+def test_run_saves_and_trains_only_its_part_of_the_model(begin, start, tmp_path, kind):
     one, other = tmp_path / "one", tmp_path / "other"
-    assert begin(prose, start, one, *KINDS[kind]) == 0
-    assert begin(prose, start, other, *KINDS[kind], "--steps", 3) == 0
+    assert begin(one, *KINDS[kind]) == 0
+    assert begin(other, *KINDS[kind], "--steps", 3) == 0
     assert train("--resume", other, "--steps", 6) == 0
     (a, _), (b, state) = (checkpoint.load(run / "last.safetensors") for run in (one, other))
-    # the course of the learning rate depends on the number of steps: both had six in the end, not on the way
     assert a.keys() == b.keys() and state["base"]["path"] == str(start)
     model = gpt2.load(one)
     assert {name.removeprefix("params.") for name in a if name.startswith("params.")} == set(model.grads)
@@ -67,36 +78,34 @@ def test_a_run_goes_on_to_the_bit_and_keeps_what_it_trained(prose, start, tmp_pa
         assert np.array_equal(parts, base.params[name][: len(parts)])
 
 
-def test_the_same_bits_whether_it_was_interrupted_or_not(prose, start, tmp_path):
-    """lr constant, so that the number of steps says nothing else."""
-    flags = [*KINDS["lora"], "--min-lr", "1e-2", "--warmup", 0]
-    assert begin(prose, start, tmp_path / "one", *flags) == 0
-    assert begin(prose, start, tmp_path / "two", *flags, "--steps", 3) == 0
+def test_resumed_adapters_have_the_bits_of_an_uninterrupted_run(begin, start, tmp_path):
+    """With a constant learning rate, as its schedule depends on the number of steps."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    flags = [*LORA, "--min-lr", "1e-2", "--warmup", 0]
+    assert begin(one, *flags) == 0
+    assert begin(two, *flags, "--steps", 3) == 0
     shutil.move(start.parent, tmp_path / "moved")
-    assert train("--resume", tmp_path / "two", "--steps", 6) == 2  # its base is gone
-    assert train("--resume", tmp_path / "two", "--steps", 6, "--init", tmp_path / "moved" / start.name) == 0
-    (a, _), (b, _) = (checkpoint.load(tmp_path / run / "last.safetensors") for run in ("one", "two"))
-    assert all(np.array_equal(a[name], b[name]) for name in a)
+    assert train("--resume", two, "--steps", 6) == 2  # its base is gone
+    assert train("--resume", two, "--steps", 6, "--init", tmp_path / "moved" / start.name) == 0
+    assert_same(*saved(one, two))
 
 
 @pytest.mark.slow
-def test_shares_and_processes_train_the_same_adapters(prose, start, tmp_path):
-    for kind in ("shares", "processes"):
-        more = ["--parallel", kind, "--workers", 2]
-        assert begin(prose, start, tmp_path / kind, *KINDS["lora"], *more) == 0
-    (a, _), (b, _) = (checkpoint.load(tmp_path / k / "last.safetensors") for k in ("shares", "processes"))
-    assert all(np.array_equal(a[name], b[name]) for name in a)
+def test_shares_and_processes_train_the_same_adapters(begin, tmp_path):
+    folders = tmp_path / "shares", tmp_path / "processes"
+    for folder in folders:
+        assert begin(folder, *LORA, "--parallel", folder.name, "--workers", 2) == 0
+    assert_same(*saved(*folders))
 
 
-def test_what_is_fastest_is_found_for_adapters_too(prose, start, tmp_path, capsys):
-    assert begin(prose, start, tmp_path / "run", *KINDS["lora"], "--backward", "fastest") == 0
+def test_fastest_backward_of_adapters_is_found(begin, tmp_path, capsys):
+    assert begin(tmp_path / "run", *LORA, "--backward", "fastest") == 0
     assert "of which" in capsys.readouterr().out
 
 
-def test_sample_evaluate_and_convert_know_it_again(prose, start, tmp_path, capsys):
+def test_sample_evaluate_and_convert_read_adapters(begin, prose, tmp_path, capsys):
     run = tmp_path / "run"
-    assert begin(prose, start, run, *KINDS["lora"]) == 0
-    capsys.readouterr()
+    assert begin(run, *LORA) == 0
     assert sample.main(["--run", str(run), "--max-tokens", "3", "--temperature", "0"]) == 0
     assert evaluate.main(["--run", str(run), "--data", str(prose[0])]) == 0
     mine, tokens = gpt2.load(run), np.arange(12)[None]
@@ -106,57 +115,52 @@ def test_sample_evaluate_and_convert_know_it_again(prose, start, tmp_path, capsy
     assert convert.main([str(run), str(tmp_path / "no.bin")]) == 2 and not (tmp_path / "no.bin").exists()
     assert convert.main([str(run), str(tmp_path / "adapter")]) == 0
     assert np.array_equal(gpt2.load(tmp_path / "adapter").flat_params, mine.flat_params)
-    # the adapter trained further, and refused where another one is asked for
-    again = [*KINDS["lora"], "--tokenizer", "byte"]
-    assert begin(prose, tmp_path / "adapter", tmp_path / "more", *again) == 0
-    capsys.readouterr()
-    assert (
-        begin(prose, tmp_path / "adapter", tmp_path / "less", "--train", "lora:3", "--tokenizer", "byte") == 2
-    )
-    message = capsys.readouterr().err
-    assert (
-        "has adapters, lora:2 (alpha 4) on attn.c_attn, mlp.c_fc, mlp.c_proj; continue with the same"
-        in message
-    )
+    # training may continue with the same adapters, but not with others
+    byte = ["--tokenizer", "byte"]
+    assert begin(tmp_path / "more", *LORA, *byte, init=tmp_path / "adapter") == 0
+    assert begin(tmp_path / "less", "--train", "lora:3", *byte, init=tmp_path / "adapter") == 2
+    adapters = "lora:2 (alpha 4) on attn.c_attn, mlp.c_fc, mlp.c_proj"
+    assert f"has adapters, {adapters}; continue with the same" in capsys.readouterr().err
     assert not (tmp_path / "less").exists()
 
 
-def test_weights_that_a_run_may_rewrite_are_kept_whole(prose, start, tmp_path):
-    """Another run goes on after adapters were trained on it: they still stand on what it was."""
-    begin(prose, start, tmp_path / "first", "--steps", 3)
-    assert begin(prose, tmp_path / "first", tmp_path / "second", *KINDS["lora"]) == 0
-    before = gpt2.load(tmp_path / "second").forward(np.arange(9)[None])
-    assert "base" not in checkpoint.load_state(tmp_path / "second" / "last.safetensors")
-    assert train("--resume", tmp_path / "first", "--steps", 6) == 0
-    assert np.array_equal(gpt2.load(tmp_path / "second").forward(np.arange(9)[None]), before)
-    assert train("--resume", tmp_path / "second", "--steps", 8) == 0
+def test_base_that_a_run_may_rewrite_is_saved_with_the_adapters(begin, tmp_path):
+    """They are unchanged when that run is resumed."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert begin(first, "--steps", 3) == 0
+    assert begin(second, *LORA, init=first) == 0
+    before = gpt2.load(second).forward(np.arange(9)[None])
+    assert "base" not in checkpoint.load_state(second / "last.safetensors")
+    assert train("--resume", first, "--steps", 6) == 0
+    assert np.array_equal(gpt2.load(second).forward(np.arange(9)[None]), before)
+    assert train("--resume", second, "--steps", 8) == 0
 
 
-def test_a_copy_of_a_runs_weights_is_kept_whole(prose, start, tmp_path):
-    """A run in that folder replaces a file of this name."""
-    begin(prose, start, tmp_path / "first", "--steps", 3)
-    (tmp_path / "copy").mkdir()
-    copied = shutil.copy(tmp_path / "first" / "best.safetensors", tmp_path / "copy")
-    shutil.copy(tmp_path / "first" / "tokenizer.json", tmp_path / "copy")
-    assert begin(prose, copied, tmp_path / "copy", *KINDS["lora"]) == 2
-    assert begin(prose, copied, tmp_path / "copy", *KINDS["lora"], "--overwrite") == 0
-    gpt2.load(tmp_path / "copy").forward(np.arange(9)[None])
+def test_base_in_the_folder_of_the_run_is_saved_with_the_adapters(begin, tmp_path):
+    """The run replaces the file of that name."""
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    assert begin(first, "--steps", 3) == 0
+    copy.mkdir()
+    for name in ("tokenizer.json", "best.safetensors"):
+        shutil.copy(first / name, copy)
+    assert begin(copy, *LORA, init=copy / "best.safetensors") == 2
+    assert begin(copy, *LORA, "--overwrite", init=copy / "best.safetensors") == 0
+    gpt2.load(copy).forward(np.arange(9)[None])
 
 
-def test_a_run_from_nothing_keeps_everything(prose, tmp_path):
-    assert begin(prose, None, tmp_path / "run", *KINDS["last"]) == 0
+def test_run_of_a_new_model_saves_the_frozen_part_too(begin, tmp_path):
+    assert begin(tmp_path / "run", *LAST, init=None) == 0
     arrays, state = checkpoint.load(tmp_path / "run" / "last.safetensors")
     assert arrays["params.wte"].shape == (256, 16) and "base" not in state
     assert arrays["adamw.m.qkvw"].shape == (1, 48, 16) and "adamw.m.wte" not in arrays
     assert train("--resume", tmp_path / "run", "--steps", 8) == 0
-    # a run that starts from it need not know which parts were trained
-    gpt2.save(gpt2.load(tmp_path / "run"), tmp_path / "x.safetensors")
+    gpt2.save(gpt2.load(tmp_path / "run"), tmp_path / "x.safetensors")  # which forgets what was trained
     assert gpt2.load(tmp_path / "x.safetensors").description.trained.everything
 
 
-def test_a_base_that_has_changed_is_refused(prose, start, tmp_path):
+def test_changed_base_is_refused(begin, start, tmp_path):
     run = tmp_path / "run"
-    assert begin(prose, start, run, *KINDS["lora"]) == 0
+    assert begin(run, *LORA) == 0
     gpt2.save(GPT2(CONFIG, seed=3), start)
     with pytest.raises(UserError, match=r"holds only trained weights, .* has changed; restore"):
         gpt2.load(run)
@@ -165,46 +169,34 @@ def test_a_base_that_has_changed_is_refused(prose, start, tmp_path):
         pretrained.load(str(run))
 
 
-WRONG = {
-    "a rank of nothing": (["--train", "lora:0"], "--train lora:0: expected a rank from 1, lora:8, got 0"),
-    "no such kind": (["--train", "lorra:8"], "--train lorra:8: expected all, .*; did you mean lora"),
-    "more blocks than there are": (["--train", "last:3"], "--train last:3: the model has 2 blocks"),
-    "no such tensor": (
-        ["--freeze", "wte,qkw"],
-        "--freeze wte,qkw: there is no tensor 'qkw'; did you mean qkvw",
-    ),
-    "no such matrix": (
-        ["--train", "lora:2", "--lora-targets", "c_atn"],
-        "--lora-targets c_atn: 'c_atn' is no",
-    ),
-    "nothing left": (["--train", "last:1", "--freeze", "all"], "there is no tensor 'all'"),
-    "no effect": (["--lora-alpha", "4"], "--lora-alpha has no effect without --train lora:RANK"),
-    "by hand": (
-        ["--train", "lora:2", "--backward", "manual"],
-        "--backward manual: lora is lora_forward, which",
-    ),
-    "lines of llm.c": (["--train", "lora:2", "--lines", "llm.c"], "--lines llm.c: only for GPT-2"),
+INVALID = {
+    "--train lora:0": "--train lora:0: expected a rank from 1, lora:8, got 0",
+    "--train lorra:8": "--train lorra:8: expected all, .*; did you mean lora",
+    "--train last:3": "--train last:3: the model has 2 blocks",
+    "--freeze wte,qkw": "--freeze wte,qkw: there is no tensor 'qkw'; did you mean qkvw",
+    "--train lora:2 --lora-targets c_atn": "--lora-targets c_atn: 'c_atn' is no",
+    "--train last:1 --freeze all": "there is no tensor 'all'",
+    "--lora-alpha 4": "--lora-alpha has no effect without --train lora:RANK",
+    "--train lora:2 --backward manual": "--backward manual: lora is lora_forward, which",
+    "--train lora:2 --lines llm.c": "--lines llm.c: only for GPT-2",
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_bad_input_is_one_line_and_nothing_is_written(prose, start, tmp_path, capsys, case):
-    flags, message = WRONG[case]
-    assert begin(prose, start, tmp_path / "run", *flags) == 2
-    err = capsys.readouterr().err
-    (line,) = [line for line in err.splitlines() if line.startswith("error:")]
-    assert re.search(message, line), line
+@pytest.mark.parametrize("flags", INVALID)
+def test_invalid_flags_are_refused_before_anything_is_written(begin, tmp_path, capsys, flags):
+    assert begin(tmp_path / "run", *flags.split()) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert re.search(INVALID[flags], line), line
     assert not (tmp_path / "run").exists()
 
 
-def test_a_resumed_run_keeps_what_it_trains(prose, start, tmp_path, capsys):
-    assert begin(prose, start, tmp_path / "run", *KINDS["lora"]) == 0
-    capsys.readouterr()
-    assert train("--resume", tmp_path / "run", "--train", "last:1", "--steps", 9) == 2
-    assert "--train last:1: the run in" in capsys.readouterr().err
+def test_resumed_run_trains_the_same_part(begin, tmp_path, refusal):
+    assert begin(tmp_path / "run", *LORA) == 0
+    error = refusal(program.main, "--resume", tmp_path / "run", *LAST, "--steps", 9)
+    assert "--train last:1: the run in" in error
 
 
-def test_a_dry_run_counts_what_is_trained(prose, start, tmp_path, capsys):
-    assert begin(prose, start, tmp_path / "run", *KINDS["last"], "--dry-run") == 0
+def test_dry_run_estimates_the_trained_part(begin, tmp_path, capsys):
+    assert begin(tmp_path / "run", *LAST, "--dry-run") == 0
     rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "memory: " in line)
     assert rows["memory: gradients"] != rows["memory: parameters"] and not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Checkpoints: what comes back is what was saved, or an error; never something in between."""
+"""Checkpoints: exact round trips, every damage noticed, and saves that fail leave the previous one."""
 
 import errno
 import json
@@ -35,7 +35,7 @@ def saved(tmp_path):
     return path
 
 
-def test_what_was_saved_comes_back_bit_for_bit(saved):
+def test_round_trip_is_exact(saved):
     loaded, state = checkpoint.load(saved)
     assert state == STATE
     assert list(loaded) == list(arrays())
@@ -45,34 +45,34 @@ def test_what_was_saved_comes_back_bit_for_bit(saved):
         assert loaded[name].flags.writeable
 
 
-def test_numbers_that_are_not_numbers_are_kept(tmp_path):
-    odd = np.array([np.nan, -np.nan, np.inf, -0.0, 5e-324])
-    checkpoint.save(tmp_path / "c", {"odd": odd}, {})
-    assert checkpoint.load(tmp_path / "c")[0]["odd"].tobytes() == odd.tobytes()
+def test_nan_infinity_and_signed_zero_are_kept(tmp_path):
+    special = np.array([np.nan, -np.nan, np.inf, -0.0, 5e-324])
+    checkpoint.save(tmp_path / "c", {"special": special}, {})
+    assert checkpoint.load(tmp_path / "c")[0]["special"].tobytes() == special.tobytes()
 
 
-def test_views_and_foreign_byte_orders_are_written_as_their_values(tmp_path):
+def test_views_and_big_endian_arrays_keep_their_values(tmp_path):
     whole = np.arange(24.0).reshape(4, 6)
     checkpoint.save(tmp_path / "c", {"view": whole[::2, 1::2], "big": whole.astype(">f8")}, {})
     loaded, _ = checkpoint.load(tmp_path / "c")
     assert (loaded["view"] == whole[::2, 1::2]).all() and (loaded["big"] == whole).all()
 
 
-def test_large_arrays_go_in_several_chunks(tmp_path, monkeypatch):
+def test_large_array_is_written_in_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "CHUNK", 1000)
     array = np.random.default_rng(0).standard_normal((37, 41))
     checkpoint.save(tmp_path / "c", {"x": array}, {})
     assert (checkpoint.load(tmp_path / "c")[0]["x"] == array).all()
 
 
-def test_the_file_is_a_safetensors_file(saved):
+def test_safetensors_reads_a_checkpoint(saved):
     safetensors = pytest.importorskip("safetensors.numpy")
     theirs = safetensors.load_file(saved)
     for name, array in arrays().items():
         assert theirs[name].dtype == array.dtype and (theirs[name] == array).all()
 
 
-def test_a_dtype_without_a_code_is_refused(tmp_path):
+def test_unsupported_dtype_is_refused(tmp_path):
     with pytest.raises(TypeError, match="x has dtype complex128, expected one of"):
         checkpoint.save(tmp_path / "c", {"x": np.zeros(2, complex)}, {})
     assert list(tmp_path.iterdir()) == []
@@ -82,7 +82,7 @@ def test_a_dtype_without_a_code_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_cut_short_anywhere_is_an_error(saved):
+def test_truncation_at_any_byte_is_an_error(saved):
     whole = saved.read_bytes()
     for length in range(len(whole)):
         saved.write_bytes(whole[:length])
@@ -91,24 +91,24 @@ def test_a_file_cut_short_anywhere_is_an_error(saved):
 
 
 @pytest.mark.slow
-def test_any_changed_bit_is_an_error(saved):
+def test_changed_bit_in_any_byte_is_an_error(saved):
     whole = saved.read_bytes()
     rng = np.random.default_rng(0)
     for at in range(len(whole)):
-        spoilt = bytearray(whole)
-        spoilt[at] ^= 1 << int(rng.integers(8))
-        saved.write_bytes(spoilt)
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        saved.write_bytes(damaged)
         with pytest.raises(UserError, match="last.safetensors"):
             checkpoint.load(saved)
 
 
-def test_bytes_after_the_end_are_an_error(saved):
+def test_trailing_bytes_are_an_error(saved):
     saved.write_bytes(saved.read_bytes() + b"\0")
     with pytest.raises(UserError, match="does not fit the file"):
         checkpoint.load(saved)
 
 
-def test_a_header_that_promises_the_moon_allocates_nothing(tmp_path):
+def test_header_with_impossible_shapes_is_an_error(tmp_path):
     for shape in ([1 << 40], [1 << 40, 1 << 40], [-1], [1.5], [True], "x", [1] * 100, [0, 1 << 62, 1 << 62]):
         nbytes = 0 if shape and shape[0] == 0 else 4
         header = {
@@ -141,14 +141,14 @@ class Bomb:
     ],
     ids=str,
 )
-def test_a_foreign_file_is_an_error(tmp_path, content):
+def test_file_of_another_format_is_an_error(tmp_path, content):
     path = tmp_path / "c"
     path.write_bytes(content)
     with pytest.raises(UserError, match="not a checkpoint"):
         checkpoint.load(path)
 
 
-def test_a_missing_file_is_an_error(tmp_path):
+def test_missing_file_is_an_error(tmp_path):
     with pytest.raises(UserError, match="no such checkpoint"):
         checkpoint.load(tmp_path / "nothing")
 
@@ -157,7 +157,7 @@ def test_a_missing_file_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
-def test_a_save_that_fails_leaves_the_checkpoint_before_it(saved, monkeypatch, function):
+def test_failed_save_leaves_the_previous_checkpoint(saved, monkeypatch, function):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -169,7 +169,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(saved, monkeypatch, f
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
-def test_the_rename_comes_after_the_disk_has_everything(saved, monkeypatch):
+def test_file_is_synced_before_it_is_renamed(saved, monkeypatch):
     calls = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(checkpoint.os, "fsync", lambda handle: (calls.append("fsync"), fsync(handle)))
@@ -187,7 +187,7 @@ def save_model(path, model, **state):
     checkpoint.save(path, checkpoint.model_arrays(model), {**checkpoint.model_state(model), **state})
 
 
-def test_a_model_comes_back(tmp_path):
+def test_model_round_trip(tmp_path):
     model = GPT2(CONFIG, seed=3)
     file = tmp_path / "c.safetensors"
     save_model(file, model, step=4)
@@ -196,7 +196,7 @@ def test_a_model_comes_back(tmp_path):
     assert (again.flat_params == model.flat_params).all()
 
 
-def test_a_state_that_does_not_fit_the_arrays_is_an_error(tmp_path):
+def test_state_that_does_not_match_the_arrays_is_an_error(tmp_path):
     model = GPT2(CONFIG)
     arrays, file = checkpoint.model_arrays(model), tmp_path / "c.safetensors"
     for change, message in (

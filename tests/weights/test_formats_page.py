@@ -1,4 +1,4 @@
-"""Every command of docs/formats.md, run in its order, on a small model in place of the released one."""
+"""Runs every command of docs/formats.md in order, with a small model in place of the released one."""
 
 import shlex
 from pathlib import Path
@@ -15,7 +15,7 @@ TEXT = "It was the best of times, it was the worst of times, it was the age of w
 
 
 def commands():
-    """Those of the page that begin with python, in order."""
+    """The commands of the page that begin with python, in order."""
     return [
         command
         for block in pages.blocks("docs/formats.md")
@@ -24,13 +24,13 @@ def commands():
     ]
 
 
-def test_the_page_has_commands():
+def test_page_has_commands():
     assert len(commands()) >= 15
     assert {shlex.split(command)[3] for command in commands()} >= {"convert", "sample", "plot"}
 
 
 @pytest.mark.slow
-def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quick_peak):
+def test_every_command_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quick_peak):
     pytest.importorskip("safetensors")
     pytest.importorskip("matplotlib")
     config = GPT2Config(vocab_size=50257, block_size=1024, n_layer=1, n_head=1, n_embd=4)
@@ -40,22 +40,22 @@ def test_every_command_of_the_page_works(tmp_path, monkeypatch, capsys, gpt2_tok
     monkeypatch.setitem(PRESETS, "finetune", {**PRESETS["finetune"], "steps": 3})
     monkeypatch.chdir(tmp_path)
     Path("my.txt").write_text(TEXT, encoding="utf-8")
-    # llm.c's own files, as far as a command names them
+    # the files of llm.c that commands name
     llmc.write("gpt2_124M.bin", model.params, config)
     from gpt2.commands.convert import state_of
 
     ids = np.arange(8).reshape(2, 4)
     llmc.write_state("gpt2_124M_debug_state.bin", state_of(model, ids, ids + 1), config)
     for command in commands():
-        # a validation split of five batches needs a longer text than this
+        # smaller batches, as the text is too short for a validation split of five
         command = command.replace("--init model.bin", "--batch-size 2 --block-size 32 --init model.bin")
         assert pages.run(command) == 0, command + "\n" + capsys.readouterr().err
-    for made in ("mine-hf/model.safetensors", "model.bin", "model_tokenizer.bin", "curves.svg", "runs/small"):
-        assert Path(made).exists(), made
+    for path in ("mine-hf/model.safetensors", "model.bin", "model_tokenizer.bin", "curves.svg", "runs/small"):
+        assert Path(path).exists(), path
 
 
 def test_transformers_reads_the_result(tmp_path, gpt2_tokenizer):
-    """The lines of Python on the page."""
+    """With the Python code of the page."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     model = GPT2(GPT2Config(vocab_size=50257, block_size=16, n_layer=1, n_head=1, n_embd=4))

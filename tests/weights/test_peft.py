@@ -1,4 +1,4 @@
-"""Adapters that peft reads, and that peft wrote: the same logits there and here."""
+"""LoRA adapters written for peft and by peft: the same logits in both programs."""
 
 import json
 import shutil
@@ -22,14 +22,14 @@ TARGETS = ["c_attn", "c_proj", "all-linear", "attn.c_proj,c_fc"]
 
 
 def noisy(model, seed=4):
-    """The model with other numbers in all that is trained of it."""
+    """The model with noise added to its trainable parameters."""
     model.flat_params += np.random.default_rng(seed).normal(0.0, 0.1, model.flat_params.shape).astype("f4")
     return model
 
 
 @pytest.fixture
 def base(tmp_path):
-    """A folder of transformers with the weights that adapters stand on."""
+    """A Hugging Face folder with the weights below the adapters."""
     gpt2.save(noisy(GPT2(CONFIG, seed=2)), tmp_path / "base")
     return tmp_path / "base"
 
@@ -38,38 +38,41 @@ def adapted(base, targets="c_attn", rank=3, alpha=6.0):
     return noisy(gpt2.lora(gpt2.load(base), rank, alpha, targets, seed=3), 5)
 
 
-def by_peft(folder, base):
-    """The logits that peft and transformers compute with the adapter in this folder."""
-    torch = pytest.importorskip("torch")
-    theirs = pytest.importorskip("peft")
-    transformers = pytest.importorskip("transformers")
-    model = transformers.GPT2LMHeadModel.from_pretrained(base)
-    model = theirs.PeftModel.from_pretrained(model, str(folder)).eval()
+@pytest.fixture
+def adapter(base, tmp_path):
+    """A folder with an adapter of the base."""
+    peft.write(tmp_path / "adapter", adapted(base), str(base))
+    return tmp_path / "adapter"
+
+
+def logits_by_torch(torch, model):
     with torch.no_grad():
         return model(torch.from_numpy(TOKENS)).logits.numpy()
 
 
+def assert_close(got, expected):
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("targets", TARGETS)
-def test_peft_reads_ours(base, tmp_path, targets):
+def test_peft_reads_our_adapter(base, tmp_path, peers, targets):
+    theirs, (torch, transformers) = pytest.importorskip("peft"), peers
     model = adapted(base, targets)
     paths = gpt2.save(model, tmp_path / "adapter")
     assert {path.name for path in paths} == {peft.CONFIG, peft.WEIGHTS}
-    np.testing.assert_allclose(
-        by_peft(tmp_path / "adapter", base), model.forward(TOKENS), rtol=1e-4, atol=1e-5
-    )
+    peer = transformers.GPT2LMHeadModel.from_pretrained(base)
+    peer = theirs.PeftModel.from_pretrained(peer, str(tmp_path / "adapter")).eval()
+    assert_close(logits_by_torch(torch, peer), model.forward(TOKENS))
 
 
 @pytest.mark.parametrize("rslora", [False, True])
 @pytest.mark.parametrize("targets", TARGETS)
-def test_we_read_what_peft_wrote(base, tmp_path, targets, rslora):
-    torch = pytest.importorskip("torch")
-    theirs = pytest.importorskip("peft")
-    transformers = pytest.importorskip("transformers")
-    wanted = targets if targets == "all-linear" else targets.split(",")
+def test_adapter_written_by_peft_is_read(base, tmp_path, peers, targets, rslora):
+    theirs, (torch, transformers) = pytest.importorskip("peft"), peers
     settings = theirs.LoraConfig(
         r=3,
         lora_alpha=5,
-        target_modules=wanted,
+        target_modules=targets if targets == "all-linear" else targets.split(","),
         fan_in_fan_out=True,
         use_rslora=rslora,
         init_lora_weights=False,
@@ -79,18 +82,17 @@ def test_we_read_what_peft_wrote(base, tmp_path, targets, rslora):
     model = transformers.GPT2LMHeadModel.from_pretrained(base)
     model = theirs.get_peft_model(model, settings).eval()
     model.save_pretrained(tmp_path / "theirs")
-    with torch.no_grad():
-        expected = model(torch.from_numpy(TOKENS)).logits.numpy()
-        merged = model.merge_and_unload()(torch.from_numpy(TOKENS)).logits.numpy()
+    expected = logits_by_torch(torch, model)
+    merged = logits_by_torch(torch, model.merge_and_unload())
     ours = gpt2.load(tmp_path / "theirs")
     assert ours.description.lora is not None and ours.flat_params.size < ours.num_parameters / 2
-    np.testing.assert_allclose(ours.forward(TOKENS), expected, rtol=1e-4, atol=1e-5)
+    assert_close(ours.forward(TOKENS), expected)
     paths = convert.convert(str(tmp_path / "theirs"), tmp_path / "whole", merge=True)
     assert {path.name for path in paths} >= {"config.json", "model.safetensors"}
-    np.testing.assert_allclose(gpt2.load(tmp_path / "whole").forward(TOKENS), merged, rtol=1e-4, atol=1e-5)
+    assert_close(gpt2.load(tmp_path / "whole").forward(TOKENS), merged)
 
 
-def test_adapters_go_out_and_come_back_to_the_bit(base, tmp_path):
+def test_adapter_round_trip_is_exact(base, tmp_path):
     model = adapted(base, "all-linear")
     for where in ("adapter", "again"):
         peft.write(tmp_path / where, model, str(base))
@@ -98,43 +100,39 @@ def test_adapters_go_out_and_come_back_to_the_bit(base, tmp_path):
     first, again = (gpt2.load(tmp_path / name) for name in ("adapter", "again"))
     assert np.array_equal(first.flat_params, again.flat_params)
     assert first.description.lora == again.description.lora
-    # the file has matrices as (in, out), for which BLAS adds up in another order
-    expected = adapted(base, "all-linear").forward(TOKENS)
-    np.testing.assert_allclose(first.forward(TOKENS), expected, rtol=1e-4, atol=1e-5)
+    # close only: in the file matrices are (in, out), for which BLAS sums in another order
+    assert_close(first.forward(TOKENS), adapted(base, "all-linear").forward(TOKENS))
 
 
-def test_frozen_weights_are_not_copied(base, tmp_path):
-    """They are views of the file; what is trained is not."""
-    peft.write(tmp_path / "adapter", adapted(base), str(base))
-    model = gpt2.load(tmp_path / "adapter")
+def test_frozen_weights_are_views_of_the_file(base, adapter, tmp_path):
+    model = gpt2.load(adapter)
     for name in ("wte", "qkvw", "fcw", "lnfb"):
         tensor = model.params[name]
         parts = [tensor] if isinstance(tensor, np.ndarray) else tensor.slices
         assert not any(part.flags.owndata or part.flags.writeable for part in parts)
     assert model.params["qkv_lora_a"].flags.writeable
-    for name in ("mine.bin", "mine.safetensors"):  # the formats that are read in the same way
+    for name in ("mine.bin", "mine.safetensors"):
         gpt2.save(gpt2.load(base), tmp_path / name)
-        found = gpt2.weights.pretrained.find(str(tmp_path / name))
         tuned = GPT2(CONFIG, seed=None, train=Tuning("last:1"))
-        found.into(tuned)
+        gpt2.weights.pretrained.find(str(tmp_path / name)).into(tuned)
         assert not tuned.params["wte"].flags.writeable
         assert np.array_equal(tuned.forward(TOKENS), gpt2.load(base).forward(TOKENS))
-    # numbers of another type are copied
+    # another dtype needs a copy
     tuned = GPT2(GPT2Config(**{**vars(CONFIG), "dtype": "float64"}), seed=None, train=Tuning("biases"))
     gpt2.weights.pretrained.find(str(base), "float64").into(tuned)
     assert tuned.params["wte"].flags.owndata
 
 
-def test_merged_models_go_anywhere_and_adapters_do_not(base, tmp_path):
+def test_merged_model_is_saved_in_every_format_and_adapters_in_some(base, tmp_path):
     model = adapted(base)
     expected = model.forward(TOKENS)
     for name in ("m.bin", "m.safetensors", "m"):
         gpt2.save(gpt2.merged(model), tmp_path / name)
-        np.testing.assert_allclose(gpt2.load(tmp_path / name).forward(TOKENS), expected, rtol=1e-4, atol=1e-5)
+        assert_close(gpt2.load(tmp_path / name).forward(TOKENS), expected)
     with pytest.raises(UserError, match=r"x\.bin: llm\.c has no adapters; merge them with --merge"):
         gpt2.save(model, tmp_path / "x.bin")
     assert not (tmp_path / "x.bin").exists()
-    gpt2.save(model, tmp_path / "x.safetensors")  # whole, with its adapters beside
+    gpt2.save(model, tmp_path / "x.safetensors")  # base and adapters
     again = gpt2.load(tmp_path / "x.safetensors")
     assert again.description.lora == model.description.lora
     assert np.array_equal(again.forward(TOKENS), expected)
@@ -147,58 +145,53 @@ def test_merged_models_go_anywhere_and_adapters_do_not(base, tmp_path):
 
 
 REFUSED = {
-    "another kind": ({"peft_type": "IA3"}, "peft_type is 'IA3', only LORA can be read"),
-    "directions": (
-        {"use_dora": True},
-        "use_dora is True, which this program does not know; merge it with peft",
-    ),
-    "biases": ({"bias": "all"}, "bias is 'all', which this program does not know"),
-    "whole modules": ({"modules_to_save": ["lm_head"]}, r"modules_to_save is \['lm_head'\]"),
-    "other ranks": ({"rank_pattern": {"c_attn": 4}}, "rank_pattern is"),
-    "a base that was changed": ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which cannot"),
-    "no rank": ({"r": 0}, "r is 0 and lora_alpha 6, expected numbers above 0"),
-    "another rank": ({"r": 2}, "attn.c_attn has other shapes than r=2 makes"),
-    "nothing below": ({"base_model_name_or_path": None}, "base_model_name_or_path is empty; enter the base"),
-    "what comes later": ({"something_new": 3}, "something_new is 3, which this program does not know"),
+    "other kind of adapter": ({"peft_type": "IA3"}, "peft_type is 'IA3', only LORA can be read"),
+    "DoRA": ({"use_dora": True}, "use_dora is True, which this program does not know; merge it with peft"),
+    "trained biases": ({"bias": "all"}, "bias is 'all', which this program does not know"),
+    "trained modules": ({"modules_to_save": ["lm_head"]}, r"modules_to_save is \['lm_head'\]"),
+    "rank per module": ({"rank_pattern": {"c_attn": 4}}, "rank_pattern is"),
+    "changed base": ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which cannot"),
+    "rank 0": ({"r": 0}, "r is 0 and lora_alpha 6, expected numbers above 0"),
+    "wrong rank": ({"r": 2}, "attn.c_attn has other shapes than r=2 makes"),
+    "no base": ({"base_model_name_or_path": None}, "base_model_name_or_path is empty; enter the base"),
+    "unknown setting": ({"something_new": 3}, "something_new is 3, which this program does not know"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_an_adapter_that_would_be_computed_otherwise_is_one_line(base, tmp_path, case):
+def test_unsupported_adapter_is_one_error_line(adapter, case):
     change, message = REFUSED[case]
-    peft.write(tmp_path / "adapter", adapted(base), str(base))
-    path = tmp_path / "adapter" / peft.CONFIG
+    path = adapter / peft.CONFIG
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(UserError, match=message) as error:
-        gpt2.load(tmp_path / "adapter")
+        gpt2.load(adapter)
     assert "\n" not in str(error.value)
 
 
-def test_an_adapter_of_another_model_is_one_line(base, tmp_path):
-    for changes, found in (
+def test_adapter_of_another_model_is_refused(base, tmp_path):
+    for changes, message in (
         ({"n_embd": 16}, r"\(3, 3, 12\), expected \(3, 3, 16\)"),
         ({"n_layer": 2}, "expected"),
     ):
         gpt2.save(GPT2(GPT2Config(**{**vars(CONFIG), **changes})), tmp_path / "other")
         peft.write(tmp_path / "adapter", adapted(base), str(tmp_path / "other"))
-        with pytest.raises(UserError, match=f"an adapter of another model: qkv_lora_a is .*{found}"):
+        with pytest.raises(UserError, match=f"an adapter of another model: qkv_lora_a is .*{message}"):
             gpt2.load(tmp_path / "adapter")
         shutil.rmtree(tmp_path / "other")
     with pytest.raises(UserError, match=r"other: no such file or folder"):
         gpt2.load(tmp_path / "adapter")
 
 
-def test_tensors_that_are_missing_or_too_many(base, tmp_path):
-    peft.write(tmp_path / "adapter", adapted(base), str(base))
-    path = tmp_path / "adapter" / peft.WEIGHTS
+def test_missing_or_unknown_tensors_are_refused(adapter):
+    path = adapter / peft.WEIGHTS
     tensors = {name: np.array(x) for name, x in huggingface.read_file(path).items()}
     name = "base_model.model.transformer.h.1.attn.c_attn.lora_B.weight"
     save_file({k: x for k, x in tensors.items() if k != name}, path)
     with pytest.raises(UserError, match=r"lora_B of attn\.c_attn is missing in block 1"):
-        gpt2.load(tmp_path / "adapter")
+        gpt2.load(adapter)
     save_file({**tensors, "base_model.model.lm_head.lora_A.weight": tensors[name]}, path)
     with pytest.raises(UserError, match=r"lm_head\.lora_A\.weight is not an adapter"):
-        gpt2.load(tmp_path / "adapter")
+        gpt2.load(adapter)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match="no safetensors file, or damaged"):
-        gpt2.load(tmp_path / "adapter")
+        gpt2.load(adapter)

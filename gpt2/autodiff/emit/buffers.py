@@ -6,9 +6,10 @@ known from liveness.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ class BufferPlan:
     planes: set[Node]  # those that lie plane by plane (layout.py)
     partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
     arena_bytes: int
-    called: Mapping[Node, Routine]  # the function of each call of a stretch
+    called: Mapping[Node, Routine]  # the function of each outlined call
     work: dict[Node, Storage]  # its working memory
     unread: dict[tuple[Node, int], Storage]  # memory for each of its unread results
     overwrites: Overwrites  # (result, input): the result may be written over that input's memory
@@ -80,7 +81,7 @@ def assign(
 ) -> BufferPlan:
     """Decide where each value lives.
 
-    called    the function of each call of a stretch, which works in a part of the arena
+    called    the function of each outlined call, which works in a part of the arena
     lend      results lend their memory to other values until they are written
     """
     kind = _kinds(live)
@@ -278,7 +279,7 @@ def _borrow(s: Storage, lenders: dict[Node, Allocator]) -> None:
     """Put s into a result with room, the one written soonest after the life of s: others can lend longer."""
     best = None
     for o, taken in lenders.items():
-        at = taken.room(s)
+        at = next(taken.rooms(s))
         if at + s.nbytes <= o.nbytes:
             back = taken.next_use(s, at)
             if best is None or back < best[0]:
@@ -342,24 +343,24 @@ class Allocator:
     """Allocates spans of one memory, the arena or a result.
 
     A deep program has thousands, so they are the columns of a table with the rows lo, hi, start and end,
-    sorted by lo, which NumPy searches.
+    sorted by lo, which NumPy searches. Neighbours with the same life are one column.
     """
 
     def __init__(self, spans: Iterable[Span] = ()):
-        self.table = np.array(sorted(spans), np.int64).reshape(-1, 4).T.copy()
+        ends = Span(-1, 0, -1, NEVER), Span(NEVER, NEVER, -1, NEVER)  # the room is between these
+        self.table = np.array(sorted([*spans, *ends]), np.int64).T.copy()
         self.count = self.table.shape[1]  # the columns in use; the others are for more
 
-    def room(self, s: Storage) -> int:
-        """The lowest offset from which there is room for s during its whole life."""
+    def rooms(self, s: Storage) -> Iterator[int]:
+        """The lowest offset with room for s for its whole life, then those for more of its size and life."""
         lo, hi, start, end = self.table[:, : self.count]
         alive = ((start <= s.end) & (end >= s.start)).nonzero()[0]
-        lo = lo[alive]
-        if not lo.size or lo[0] >= s.nbytes:
-            return 0
-        until = np.maximum.accumulate(hi[alive])  # a gap begins after each span, and the last one is endless
-        fits = lo[1:] - until[:-1] >= s.nbytes
-        first = int(fits.argmax()) if fits.size else 0
-        return int(until[first if fits.size and fits[first] else -1])
+        begins, ends = np.maximum.accumulate(hi[alive])[:-1], lo[alive][1:]  # of the gaps
+        for gap in (ends - begins >= s.nbytes).nonzero()[0]:
+            at, end_of_gap = int(begins[gap]), int(ends[gap])
+            while end_of_gap - at >= s.nbytes:
+                yield at
+                at += s.nbytes and rounded(s.nbytes)
 
     def take(self, s: Storage) -> int:
         """Take the span of s at its offset; returns the first byte after it."""
@@ -368,6 +369,9 @@ class Allocator:
             self.table = np.concatenate([self.table, np.empty((4, n + 16), np.int64)], axis=1)
         span = Span(s.offset, s.offset + rounded(s.nbytes), s.start, s.end)
         k = self.table[0, :n].searchsorted(span.lo)
+        if self.table[1:, k - 1].tolist() == [span.lo, span.start, span.end]:
+            self.table[1, k - 1] = span.hi
+            return span.hi
         self.table[:, k + 1 : n + 1] = self.table[:, k:n]
         self.table[:, k] = span
         self.count = n + 1
@@ -385,7 +389,9 @@ def offsets(storages: Iterable[Storage]) -> int:
     total of bytes.
     """
     taken, total = Allocator(), 0
-    for s in sorted(storages, key=lambda s: (-s.nbytes, s.start)):
-        s.offset = taken.room(s)
-        total = max(total, taken.take(s))
+    ordered = sorted(storages, key=lambda s: (-s.nbytes, s.start))
+    for _, group in groupby(ordered, lambda s: (s.nbytes, s.start, s.end)):  # of results of one call, say
+        alike = list(group)
+        for s, s.offset in zip(alike, taken.rooms(alike[0])):
+            total = max(total, taken.take(s))
     return total

@@ -1,4 +1,4 @@
-"""Functions within a program: what a `stretch` node calls is written and compiled once for all its calls.
+"""Functions within a program: what an `outlined` node calls is written and compiled once for all its calls.
 
 Such a function is emitted like a program, and the program around it gives it all of its memory: its
 arguments, its results, and a part of the arena for intermediate values.
@@ -44,15 +44,15 @@ Routines = Callable[[Graph], Routine]  # the routine of a body
 
 
 def no_routines(body: Graph) -> Routine:
-    """The Routines of a program without stretches."""
-    raise AssertionError(f"{body.name}: a stretch where none is expected")
+    """The Routines of a program without outlined calls."""
+    raise AssertionError(f"{body.name}: an outlined call where none is expected")
 
 
 def results_of(graph: Graph) -> dict[Node, dict[int, list[Node]]]:
-    """For each call of a stretch the nodes that are its results, by their number: none where nothing reads
+    """For each outlined call the nodes that are its results, by their number: none where nothing reads
     it, and several where equal values were not merged.
     """
-    results: dict[Node, dict[int, list[Node]]] = {n: {} for n in graph.nodes if n.op == "stretch"}
+    results: dict[Node, dict[int, list[Node]]] = {n: {} for n in graph.nodes if n.op == "outlined"}
     for n in graph.nodes:
         if n.op == "item" and n.args[0] in results:
             results[n.args[0]].setdefault(n.attrs["i"], []).append(n)
@@ -79,7 +79,7 @@ class CallLines:
         self.functions: dict = {}  # routine -> its name
 
     def lines(self, n: Node) -> list[str]:
-        """The line that calls the function of a stretch, with memory for its results."""
+        """The line that makes an outlined call, with memory for its results."""
         e = self.emitter
         routine, results, body = e.plan.called[n], e.results[n], n.attrs["body"]
         name = self.functions.get(routine)

@@ -181,7 +181,7 @@ class _Lowering:
         if op.lowered is not None:
             begin = next_id()
             return _in_place_of(n, op.lowered(self.known, *args, **n.attrs), begin)
-        if n.op in ("item", "stretch"):
+        if n.op in ("item", "outlined"):
             return None
         if n.op == "stop_gradient":  # it shares its argument's memory, which the plan of memory cannot say
             return args[0]
@@ -270,8 +270,8 @@ def _copied(o: Node) -> Node:
 
 
 def is_result_of_call(n: Node) -> bool:
-    """Whether n is written by the call of a stretch (calls.py), into memory that the program gives it."""
-    return n.op == "item" and n.args[0].op == "stretch"
+    """Whether n is written by an outlined call (calls.py), into memory that the program gives it."""
+    return n.op == "item" and n.args[0].op == "outlined"
 
 
 def same_memory(a: Layout, b: Layout) -> bool:

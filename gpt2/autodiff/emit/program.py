@@ -201,7 +201,7 @@ def _settings(graph: Graph, options: Options | None, share_inputs: bool, lend: b
 
 
 def _routine(body: Graph, options: Options | None) -> Routine:
-    """The function for the body of a stretch, made once for all programs that call it."""
+    """The function for the body of outlined calls, made once for all programs that call it."""
     known = body.kept.setdefault("routines", {})
     if options not in known:
         emitted, function, needs = _loaded(body, options, body.name, results_early=True)

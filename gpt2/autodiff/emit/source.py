@@ -69,7 +69,7 @@ def planned(
 
     fusing     fusing(graph, regions) may give elementwise ops to another backend
     exact      ids of values that are summed in NumPy's own order
-    routines   routines(body) is the function that calls of a stretch call
+    routines   routines(body) is the function that outlined calls of it call
     results_early   as `schedule` takes it
     """
     graph = lower(graph, share_inputs, exact)
@@ -81,7 +81,7 @@ def planned(
     products = folded(live, windows)
     for r in regions:
         reach_rows(r, live.region, layouts)
-    called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "stretch"}
+    called = {n: routines(n.attrs["body"]) for n in graph.nodes if n.op == "outlined"}
     return assign(Liveness(graph, regions, windows, products), layouts, called, lend)
 
 
@@ -200,7 +200,7 @@ class Emitter(ArrayTexts):
         if n in self.folded or is_result_of_call(n):
             return
         kind = self.plan.kind[n]
-        if n.op == "stretch":
+        if n.op == "outlined":
             lines = self.calls.lines(n)
         elif kind is Kind.NUMBER:
             lines = [f"{self.names[n]} = {self.number(n)}"]

@@ -1,6 +1,6 @@
-"""Matches the calls of stretches that are alike with those that compute their gradients.
+"""Matches outlined calls with those that compute their gradients.
 
-Differentiating a `stretch` gives a second one, whose body is the derivative of the first one's and begins by
+Differentiating an outlined call gives another, whose body is the derivative of the first one's and begins by
 computing all of it again. Here the two bodies, which share their nodes, are taken as one program and cut in
 two as a whole program is (partition.py), once for each kind of pair: the first call then also returns what it
 keeps, and the second takes that.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from ..graph import Graph, Node, reachable, with_args
 from ..ops.subgraph import Cut as Part
-from ..ops.subgraph import cut_of, items, stretch
+from ..ops.subgraph import cut_of, items, outlined
 from ..passes.inline_calls import inline_calls
 
 Cut = Callable[[Graph, int, int], tuple[Graph, Graph, tuple[Node, ...]]]
@@ -23,7 +23,7 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
 
     cut(joint, n_inputs, n_outputs)   forward, backward, and what is handed over, as `partition` gives them
     """
-    if not any(n.op == "stretch" and n.attrs["of"] is not None for n in graph.nodes):
+    if not any(n.op == "outlined" and n.attrs["of"] is not None for n in graph.nodes):
         return graph
     partner = _partners(graph)
     halves: dict[tuple, _Halves] = {}
@@ -37,7 +37,7 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
             image[n].name, image[n].loc = n.name, n.loc
             continue
         if n not in partner:
-            if n.op == "stretch":
+            if n.op == "outlined":
                 image[n] = alone(n, args)
             else:
                 image[n] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)
@@ -49,11 +49,11 @@ def paired(graph: Graph, cut: Cut, simplified: Callable[[Graph], Graph]) -> Grap
             halves[key] = _Halves(of, back, cut, simplified)
         pair = halves[key]
         if n is first:
-            image[n] = stretch(pair.forward, args, n.attrs["cuts"])
+            image[n] = outlined(pair.forward, args, n.attrs["cuts"])
             kept[n] = items(image[n])
         else:
             saved, cuts = pair.saved(image[first], kept[first])
-            image[n] = stretch(pair.backward, [*saved, *args[len(of.inputs) :]], cuts)
+            image[n] = outlined(pair.backward, [*saved, *args[len(of.inputs) :]], cuts)
         image[n].loc = n.loc
     return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)
 
@@ -63,10 +63,10 @@ def _partners(graph: Graph) -> dict[Node, Node]:
     forward: dict[tuple, Node] = {}  # (body, ids of its arguments) -> the call
     partner: dict[Node, Node] = {}
     for n in graph.nodes:
-        if n.op == "stretch" and n.attrs["of"] is None:
+        if n.op == "outlined" and n.attrs["of"] is None:
             forward[_key(n.attrs["body"], n.args, n.attrs["cuts"])] = n
     for n in graph.nodes:
-        if n.op == "stretch" and (of := n.attrs["of"]) is not None:
+        if n.op == "outlined" and (of := n.attrs["of"]) is not None:
             count = len(of.inputs)
             call = forward.get(_key(of, n.args[:count], n.attrs["cuts"][:count]))
             if call is not None and call not in partner:
@@ -97,7 +97,7 @@ class _Alone:
             read = [k for k, i in enumerate(graph.inputs) if i in reached]
             self.known[id(body)] = Graph([graph.inputs[k] for k in read], graph.outputs, graph.name), read
         graph, read = self.known[id(body)]
-        alone = stretch(graph, [args[k] for k in read], [cut_of(call, k) for k in read])
+        alone = outlined(graph, [args[k] for k in read], [cut_of(call, k) for k in read])
         alone.loc = call.loc
         return alone
 

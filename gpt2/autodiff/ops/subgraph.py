@@ -63,13 +63,13 @@ def _item(node: Node, i: int) -> Node:
     return x
 
 
-# ---- calls of stretches ------------------------------------------------------------------------------------
+# ---- outlined calls ----------------------------------------------------------------------------------------
 
 
-def stretch(
+def outlined(
     body: Graph, args: Sequence[Node], cuts: Sequence[Cut | None] = (), of: Graph | None = None
 ) -> Node:
-    """A call of a stretch (derive/stretch.py). `cuts`: of each argument the part that is given, or None for
+    """An outlined call (derive/outlined.py). `cuts`: of each argument the part that is given, or None for
     all of it; the last of them may be left out.
     """
     shape, dtype = result_types(body)
@@ -78,13 +78,13 @@ def stretch(
         known = ()
     elif len(known) < len(args):
         known += (None,) * (len(args) - len(known))
-    made = Node("stretch", tuple(args), {"body": body, "of": of, "cuts": known}, shape, dtype)
+    made = Node("outlined", tuple(args), {"body": body, "of": of, "cuts": known}, shape, dtype)
     made._frozen = (("body", id(body)), ("cuts", known), ("of", None if of is None else id(of)))
     return made
 
 
 def collect(calls: Sequence[Node], items: Iterable[int], indices: Iterable[tuple], like: Node) -> Node:
-    """Zeros like an array, with a result of each call at its index (derive/stretch.py)."""
+    """Zeros like an array, with a result of each call at its index (derive/outlined.py)."""
     attrs = {
         "dtype": _text_of(like.dtype),
         "indices": tuple(indices),
@@ -137,13 +137,13 @@ def with_slices(graph: Graph) -> Graph:
     """The graph with a node for each part of an argument that a call is given, just before the call, and for
     each of its results.
     """
-    if not any(n.op == "collect" or n.op == "stretch" and n.attrs["cuts"] for n in graph.nodes):
+    if not any(n.op == "collect" or n.op == "outlined" and n.attrs["cuts"] for n in graph.nodes):
         return graph
     image: dict[Node, Node] = {}
     for n in graph.nodes:
         args = tuple([image[a] for a in n.args])
-        if n.op == "stretch":
-            image[n] = stretch(n.attrs["body"], given(args, n.attrs["cuts"]), of=n.attrs["of"])
+        if n.op == "outlined":
+            image[n] = outlined(n.attrs["body"], given(args, n.attrs["cuts"]), of=n.attrs["of"])
         elif n.op == "collect":
             image[n] = assembled(n, args)
         else:

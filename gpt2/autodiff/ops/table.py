@@ -28,8 +28,10 @@ Ops that hold a graph (call, scan, ...) say both directions themselves, and thes
 
 from __future__ import annotations
 
+import difflib
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +111,14 @@ class Op:
 EXACTLY, NEARLY = "exactly", "nearly"
 INTEGERS, REALS, EVERYWHERE = "biu", "biuf", "biufc"
 
-OPS: dict[str, Op] = {}
+
+class _Table(dict[str, Op]):
+    def __missing__(self, name: str):
+        near = difflib.get_close_matches(name, self)
+        raise ValueError(f"no op {name!r} in the table" + ("; near it: " + ", ".join(near) if near else ""))
+
+
+OPS: dict[str, Op] = _Table()
 VIEWS: set[str] = set()  # names of the ops whose rows say `view`
 
 
@@ -199,8 +208,29 @@ def apply(op: str, *args: Any, **attrs: Any) -> Node:
         if not isinstance(a, Node):
             args = _as_nodes(args)
             break
-    shape, dtype = OPS[op].infer(*args, **attrs)
+    try:
+        shape, dtype = OPS[op].infer(*args, **attrs)
+    except TypeError:
+        check_arguments(op, args, attrs)
+        raise
     return Node(op, args, attrs, shape, dtype)
+
+
+def check_arguments(op: str, args: Sequence, attrs: Mapping[str, Any]) -> None:
+    """Raise TypeError if the op takes another number of arguments, or other attributes."""
+    signature = _signature(OPS[op].infer, OPS[op].ufunc)
+    try:
+        signature.bind(*args, **attrs)
+    except TypeError as error:
+        raise TypeError(f"op {op}{signature}: {error}") from None
+
+
+@functools.cache
+def _signature(infer: Callable, ufunc: np.ufunc | None) -> inspect.Signature:
+    if ufunc is None:
+        return inspect.signature(infer)
+    names = ["x"] if ufunc.nin == 1 else [f"x{k + 1}" for k in range(ufunc.nin)]
+    return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
 
 
 def _as_nodes(args) -> tuple[Node, ...]:

@@ -1,9 +1,9 @@
-"""Finds repeated stretches of a program, such as the blocks of a deep model or the steps of a loop, and makes
-them `stretch` nodes: calls of one graph, one for each copy.
+"""Finds repeated parts of a program, such as the blocks of a deep model or the steps of a loop, and makes
+them `outlined` nodes: calls of one graph, one for each copy.
 
-    x = np.tanh(x @ w0 + b0)              x = stretch(x, w0, b0)
-    x = np.tanh(x @ w1 + b1)      ->      x = stretch(x, w1, b1)         stretch(x, w, b): np.tanh(x @ w + b)
-    ...                                   ...
+    x = np.tanh(x @ w0 + b0)            x = outlined(x, w0, b0)
+    x = np.tanh(x @ w1 + b1)     ->     x = outlined(x, w1, b1)         outlined(x, w, b): np.tanh(x @ w + b)
+    ...                                 ...
 
 Later passes (derivation, simplification, the choice of what is kept, memory, source) then handle the graph
 once, whatever the number of its calls.
@@ -28,25 +28,25 @@ import numpy as np
 from ..graph import Graph, Node, const_value, freeze, is_scalar_const, rewrite, with_args
 from ..ops import input_node
 from ..ops.build import assemble, item
-from ..ops.subgraph import Cut, given, items, splice, stretch
+from ..ops.subgraph import Cut, given, items, outlined, splice
 from ..ops.table import VIEWS, facts, root
 from .match import calls_back
 
 FEWEST = 3  # copies; fewer gain nothing
-LEAST = 240  # nodes in all the copies of a stretch: smaller programs compile at once as they are
-SHORT = 48  # nodes; shorter stretches are joined, so that there are fewer calls
+LEAST = 240  # nodes in all the copies of a part: smaller programs compile at once as they are
+SHORT = 48  # nodes; shorter parts are joined, so that there are fewer calls
 GRAM = 8  # nodes in a row by which repetitions are recognised
 CANDIDATES = 8  # distances between repetitions that are tried
 FACTORS = ("add", "subtract", "multiply", "divide")  # ops whose constant may become an argument
 
 
 def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
-    """The graph with repeated stretches as calls of one graph, which `simplified` has simplified.
+    """The graph with repeated parts as calls of one graph, which `simplified` has simplified.
 
     The graph itself if nothing repeats.
     """
     graph = _with_recorded_calls(graph, simplified)
-    if any(n.op == "stretch" for n in graph.nodes):
+    if any(n.op == "outlined" for n in graph.nodes):
         return _cut(graph)
     if len(graph.nodes) < LEAST:
         return graph
@@ -56,7 +56,7 @@ def outline(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
     held = {n.id for n in row if n.op in VIEWS} | _masked(graph)
     repeats: list[_Rolled] = []
     todo = [(0, len(row))]
-    numbers = _numbered(row)  # first with equal constants, which stay in the stretch
+    numbers = _numbered(row)  # first with equal constants, which stay in the part
     todo = _find_repeats(graph, row, index_of, last, held, numbers, todo, repeats)
     _find_repeats(graph, row, index_of, last, held, _with_any_factor(row, numbers), todo, repeats)
     return _cut(_with_calls(graph, repeats, last, simplified)) if repeats else graph
@@ -135,13 +135,13 @@ def _masked(graph: Graph) -> set[int]:
 
 
 def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
-    """The graph with all calls of stretches inlined, except for bodies in `keep`."""
+    """The graph with all outlined calls inlined, except for bodies in `keep`."""
     image: dict[Node, Any] = {}
     opened: dict[Node, list[Node]] = {}
-    if not any(n.op == "stretch" for n in graph.nodes):
+    if not any(n.op == "outlined" for n in graph.nodes):
         return graph
     for n in graph.nodes:
-        if n.op == "stretch" and n.attrs["body"] not in keep:
+        if n.op == "outlined" and n.attrs["body"] not in keep:
             args = given([image[a] for a in n.args], n.attrs["cuts"])
             opened[n] = splice(flat(n.attrs["body"]), args)
         elif n.op == "item" and n.args[0] in opened:
@@ -166,7 +166,7 @@ def _with_recorded_calls(graph: Graph, simplified: Callable[[Graph], Graph]) -> 
     """
     calls: dict[Graph, list[Node]] = {}
     for n in graph.nodes:
-        if n.op == "stretch":
+        if n.op == "outlined":
             calls.setdefault(n.attrs["body"], []).append(n)
     many = {b for b, c in calls.items() if len(c) >= FEWEST and len(c) * len(b.nodes) >= LEAST}
     if len(many) < len(calls):
@@ -176,7 +176,7 @@ def _with_recorded_calls(graph: Graph, simplified: Callable[[Graph], Graph]) -> 
     absorbing = {b: _AbsorbsViews(b, calls[b], simplified) for b in calls if b in many}
 
     def called(n: Node, args: tuple) -> Node | None:
-        return absorbing[n.attrs["body"]].call(n, args) if n.op == "stretch" else None
+        return absorbing[n.attrs["body"]].call(n, args) if n.op == "outlined" else None
 
     return rewrite(graph, called)
 
@@ -207,7 +207,7 @@ class _AbsorbsViews:
             for _ in range(depth):
                 a = a.args[0]
             operands.append(a)
-        call = stretch(self.body, operands)
+        call = outlined(self.body, operands)
         call.loc = n.loc
         return call
 
@@ -229,11 +229,11 @@ def _cut(graph: Graph) -> Graph:
     times.update([_part(o) for o in graph.outputs if o.op == "slice"])
 
     def cut(n: Node, args: tuple) -> Node | None:
-        if n.op != "stretch":
+        if n.op != "outlined":
             return None
         cuts = [_cut_of(a) if a.op == "slice" and times[_part(a)] == 1 else None for a in n.args]
         operands = [a if c is None else a.args[0] for a, c in zip(args, cuts)]
-        call = stretch(n.attrs["body"], operands, cuts, n.attrs["of"])
+        call = outlined(n.attrs["body"], operands, cuts, n.attrs["of"])
         call.loc = n.loc
         return call
 
@@ -375,7 +375,7 @@ def _narrowest(
 
 
 def _together(period: int, copies: int) -> int:
-    """How many short stretches to join: a program costs its stretch and its calls."""
+    """How many short parts to join: a program costs its part and its calls."""
     if period >= SHORT:
         return 1
     nodes = max(SHORT, 2 * round((period * copies) ** 0.5))
@@ -402,7 +402,7 @@ class _Rolled:
         self.end = begin + length * copies
         self.slots: dict[tuple, int] = {}  # the ids of an argument in all copies -> its number
         self.arguments: list[list[Node]] = []  # argument -> its node in each copy
-        self.reads: list[tuple] = []  # node of the stretch -> the sources of its arguments
+        self.reads: list[tuple] = []  # node of the part -> the sources of its arguments
 
     def fits(self) -> bool:
         """Whether every copy reads its own values at the same positions."""
@@ -441,7 +441,7 @@ class _Rolled:
         return "argument", slot
 
     def outputs(self, users: dict[int, int]) -> list[int]:
-        """The positions in a stretch whose values are read outside of their copy. `users`: id -> the index of
+        """The positions in a part whose values are read outside of their copy. `users`: id -> the index of
         the last node that reads it, beyond all of them for a result.
         """
         positions = []
@@ -484,7 +484,7 @@ class _Rolled:
                 ]
             )
             nodes.append(Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived))
-        return Graph(inputs, [nodes[j] for j in outputs], f"{self.graph.name}_stretch")
+        return Graph(inputs, [nodes[j] for j in outputs], f"{self.graph.name}_outlined")
 
 
 def _name_of(column: Sequence[Node]) -> str | None:
@@ -523,7 +523,7 @@ def _with_calls(
     for n in graph.nodes:
         if n.id in due:
             rolled, k, outputs, body = due[n.id]
-            call = stretch(body, [image[g[k].id] for g in rolled.arguments])
+            call = outlined(body, [image[g[k].id] for g in rolled.arguments])
             call.loc = n.loc
             first = rolled.begin + k * rolled.length
             for j, value in zip(outputs, items(call)):

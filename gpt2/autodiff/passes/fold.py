@@ -146,8 +146,7 @@ def _negates(n: Node, values: Mapping[str, Node]) -> bool:
 fold.table(
     # terms
     R("x + 0", "x", bits="biu"),
-    R("x + -0.0", "x", bits="biuf"),
-    R("x - 0", "x", bits="biu"),
+    R("x + -0.0", "x", bits="biuf", kinds="biuf"),
     R("x - 0.0", "x", bits="biuf"),
     R("0 - x", "-cast(x)", bits="biu", kinds="biu"),
     R("x + -y", "x - y", bits=ALL, when=_negates),
@@ -159,10 +158,11 @@ fold.table(
     R("x / 1", "x", bits="biuf"),
     R("x * -1", "-cast(x)", bits="biuf"),
     R("x / -1", "-cast(x)", bits="biuf"),
-    R("-x * -y", "x * y", bits="f"),
-    R("-x / -y", "x / y", bits="f"),
-    R("-x * C", "x * -C", bits="f", when=lambda n, values: values["C"].dtype.kind in "fc"),
-    # functions of one argument. -x of unsigned numbers is 256 - x
+    # -x of unsigned numbers is 256 - x
+    R("-x * -y", "x * y", bits="f", kinds="fc"),
+    R("-x / -y", "x / y", bits="f", kinds="fc"),
+    R("-x * C", "x * -C", bits="f", kinds="fc"),
+    # functions of one argument
     R("positive(x)", "x", bits=ALL),
     R("copy(x)", "x"),  # made where two arrays have to be two (engine.py)
     R("absolute(-x)", "absolute(x)", bits="ifc", kinds="ifc"),

@@ -9,8 +9,9 @@
 
 A pattern is a Python expression of operators, and of ops by their names. A name stands for any value, and for
 the same one wherever it occurs again; a capital one stands for a number that is known, also where that was
-broadcast. Numbers stand for themselves: 0 for any zero, 0.0 and -0.0 for the one with that sign, True and
-False for whatever is true or false. Where the outermost op commutes, its arguments may be exchanged.
+broadcast. Numbers stand for themselves: 0 for any zero, 0.0 and -0.0 for the one with that sign or a complex
+one, True and False for whatever is true or false. Where the outermost op commutes, its arguments may be
+exchanged.
 
 What takes its place is made in the same terms. An op that the pattern begins with has the settings that it
 had; `cast` converts to the dtype of the result; a value by itself is converted and broadcast to the type of
@@ -169,7 +170,7 @@ def _is(value: Any, literal: complex) -> bool:
     if value != literal:
         return False
     signed = isinstance(literal, float) and literal == 0
-    return not signed or math.copysign(1.0, value) == math.copysign(1.0, literal)
+    return not signed or type(value) is complex or math.copysign(1.0, value) == math.copysign(1.0, literal)
 
 
 def _maker(e: ast.expr) -> Maker:

@@ -4,7 +4,7 @@
     for weights in blocks:
         x = block(x, *weights)          recorded once, and one node of the graph each time
 
-The node is a `stretch` (derive/stretch.py), as passes/alike.py makes of equal parts of a graph. So
+The node is `outlined` (derive/outlined.py), as passes/alike.py makes of equal parts of a graph. So
 simplification, differentiation and the choice of what is kept are done once, whatever the number of calls.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.subgraph import items, stretch
+from ..ops.subgraph import items, outlined
 from ..record import recorder
 from ..record.record import Recording, record
 from ..record.recorder import Recorder
@@ -87,7 +87,7 @@ def _is_dense(result: np.ndarray) -> bool:
 
 def _call(rec: Recorder, known: Recording, leaves: Sequence[Recorded]) -> Any:
     """The results of a call, as stand-ins that are not computed."""
-    node = stretch(known.graph, [x.node for x in leaves])
+    node = outlined(known.graph, [x.node for x in leaves])
     node.loc = site().loc
     results = []
     for n, o, value in zip(items(node), known.graph.outputs, result_leaves(known)):

@@ -30,9 +30,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError, ConversionError, DtypeError, lost_in_scipy, no_attribute, not_accepted
-from ..graph import Graph, Node
+from ..graph import Graph, GraphError, Node, type_text
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph, last_uses
+from ..ops.table import check_arguments
 from ..tree import Tree, flatten, is_dynamic, unflatten
 from ..undo import undoing
 from . import interception, recorder, source_lines
@@ -339,6 +340,7 @@ def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ..
     """One op on recorded or plain operands: a recorded value, or several for a tuple node. Plain results if
     all operands are plain.
     """
+    check_arguments(op, args, attrs)
     recorded = [x for x in args if type(x) is Recorded]
     if not recorded:
         return evaluate(op, list(map(np.asarray, args)), attrs)
@@ -351,9 +353,12 @@ def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ..
     node = Node(op, nodes, attrs, shape, dtype)
     label(node, site())
     value = evaluate(op, [value_of(x) for x in args], attrs)
-    if not isinstance(dtype, tuple):
-        return _result(rec, node, value)
-    return tuple(_result(rec, build.item(node, i), v) for i, v in enumerate(value))
+    if isinstance(dtype, tuple):
+        return tuple(_result(rec, build.item(node, i), v) for i, v in enumerate(value))
+    computed = input_node(np.shape(value), np.asarray(value).dtype)
+    if (computed.shape, computed.dtype) != (shape, dtype):
+        raise GraphError(f"op {op}: infer says {type_text(node)}, evaluate gives {type_text(computed)}")
+    return _result(rec, node, value)
 
 
 def _result(rec: Recorder, node: Node, value) -> Recorded:

@@ -92,7 +92,7 @@ def course(plan: BufferPlan) -> list[float]:
 
 
 def _estimated(n: Node) -> float:
-    if n.op != "stretch":
+    if n.op != "outlined":
         return nanoseconds(n)
     body: Graph = n.attrs["body"]
     return sum(_estimated(m) for m in body.nodes if m.op not in ("input", "const", "item"))

@@ -1,7 +1,7 @@
 """Finds successive calls of a function that can be written as a loop.
 
     for k in range(12):
-        x, *kept[k] = stretch(w[k:k + 1], x)
+        x, *kept[k] = outlined(w[k:k + 1], x)
 
 An argument is the same in all calls (`Same`), a slice of an array that moves with the calls (`MovingSlice`),
 a result of the call before (`Carried`), or a different value for each call (`Each`). A result is carried to

@@ -229,7 +229,7 @@ class Writer:
                 hints = {k: body.outputs[of].name for of, k in loop.carried.items() if body.outputs[of].name}
         self.lines += ["", *Writer(body, name, outer=self, hints=hints).function(), ""]
 
-    def write_stretch(self, n: Node) -> bool:
+    def write_outlined(self, n: Node) -> bool:
         """The line of a call; unread results are called _."""
         results, body = self.calls[n], n.attrs["body"]
         names = []

@@ -2,7 +2,7 @@
 
     (
         dweight[k:k + 1], dbias[k:k + 1], dout,
-    ) = stretch_backward(
+    ) = outlined_backward(
         weight[k:k + 1], mean, rstd, dout,
     )
 

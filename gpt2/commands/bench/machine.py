@@ -126,6 +126,7 @@ def with_kernels(name: str, threads: int) -> float | None:
 def print_products(threads: int) -> None:
     """Print the name of the loaded kernels and their rate, as JSON."""
     ad.set_threads(threads)
+    ad.limit_blas_threads(1)
     print(json.dumps([ad.blas_kernels(), products()]))
 
 

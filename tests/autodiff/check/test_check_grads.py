@@ -1,4 +1,4 @@
-"""check_grads and check_backward: they pass correct backwards, and describe errors."""
+"""check_grads and check_backward accept correct derivatives, and describe what is wrong with others."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,8 @@ from gpt2.autodiff.check.check_grads import BackwardMismatch, check_backward, ch
 from gpt2.autodiff.check.numeric import GradientMismatch, check_graph
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import OPS, apply, input_node
+from gpt2.layers import LAYERS
+from tests.autodiff.check.test_forty_mistakes import edited
 
 RNG = np.random.default_rng(0)
 B, C = 3, 4
@@ -16,7 +18,7 @@ B, C = 3, 4
 # --- check_grads ----------------------------------------------------------------------------------------
 
 
-def test_a_function_of_nested_arguments():
+def test_nested_arguments():
     def f(params, x, scale):
         return {"y": [np.tanh(x @ params["w"]) * scale, params["b"][0] ** 2]}
 
@@ -24,7 +26,7 @@ def test_a_function_of_nested_arguments():
     check_grads(f, (params, RNG.standard_normal((B, C)).astype(np.float32), 2.0))
 
 
-def test_captured_arrays_and_arguments_written_to():
+def test_captured_arrays_and_writes_to_arguments():
     table = RNG.standard_normal((B, C))
 
     def f(out, x):
@@ -35,7 +37,7 @@ def test_captured_arrays_and_arguments_written_to():
     check_grads(f, (np.zeros((B, C)), RNG.standard_normal((B, C))))
 
 
-def test_either_mode_alone_and_other_orders():
+def test_single_modes_to_third_order():
     for modes in (("fwd",), ("rev",)):
         check_grads(lambda x: x**3 * np.exp(x), (np.array([0.5, -1.0]),), order=3, modes=modes)
 
@@ -49,7 +51,7 @@ def wrong_tanh(monkeypatch):
     monkeypatch.setattr(OPS["tanh"], "partials", lambda out, x: (1.0 + out * out,))
 
 
-def test_a_wrong_rule_is_found_in_both_modes(wrong_tanh):
+def test_wrong_rule_fails_in_both_modes(wrong_tanh):
     x = RNG.standard_normal(4)
     with pytest.raises(GradientMismatch, match="forward mode, tangent of output 0.* by central differences"):
         check_grads(np.tanh, (x,), modes=("fwd",))
@@ -57,17 +59,17 @@ def test_a_wrong_rule_is_found_in_both_modes(wrong_tanh):
         check_grads(lambda x, y: x * np.tanh(y), (x, x), modes=("rev",))
 
 
-def test_a_rule_that_is_right_only_forward_is_found(monkeypatch):
-    def twice(g, out, x, shape):
+def test_wrong_transpose_fails_in_reverse_mode(monkeypatch):
+    def doubled(g, out, x, shape):
         return (apply("reshape", g, shape=x.shape) * 2.0,)
 
-    monkeypatch.setattr(OPS["reshape"], "transpose", twice)
+    monkeypatch.setattr(OPS["reshape"], "transpose", doubled)
     with pytest.raises(GradientMismatch, match="reverse mode"):
         check_grads(lambda x: x.reshape(4) ** 2, (np.ones((2, 2)),))
 
 
-def test_a_wrong_second_derivative_is_found(monkeypatch):
-    """cos is right here as the derivative of sin, and its own derivative is wrong."""
+def test_wrong_second_derivative_fails(monkeypatch):
+    """cos is the right derivative of sin, but has a wrong derivative itself."""
     monkeypatch.setattr(OPS["cos"], "partials", lambda out, x: (out,))
     x = RNG.standard_normal(4)
     check_grads(np.sin, (x,), order=1)
@@ -88,11 +90,11 @@ def test_a_wrong_second_derivative_is_found(monkeypatch):
         (lambda x: np.linalg.norm(x / np.linalg.norm(x)), np.linspace(-1.3, 0.9, 7)),
     ],
 )
-def test_a_derivative_that_is_zero_may_be_compared_with_rounding(f, x, modes):
+def test_zero_derivatives_pass_despite_rounding(f, x, modes):
     check_grads(f, (x,), modes=modes)
 
 
-def test_rounding_excuses_neither_a_random_function_nor_a_small_mistake():
+def test_random_function_and_small_mistake_are_not_taken_for_rounding():
     rng = np.random.default_rng(0)
     with pytest.raises(GradientMismatch):
         check_grads(lambda x: np.sum(x - np.mean(x)) + 1e-6 * rng.random(), (np.ones(3),))
@@ -113,7 +115,7 @@ LARGE = np.linspace(1.0, 3.0, 7)
 @pytest.mark.parametrize(
     "value, slope, x, factor",
     [
-        (lambda x: 1e8 + np.sin(x), np.cos, POINT, 1.3),  # what is added hides some of the digits ...
+        (lambda x: 1e8 + np.sin(x), np.cos, POINT, 1.3),  # a large term hides digits ...
         (lambda x: 1e6 + x, np.ones_like, POINT, 1.01),
         (lambda x: 1e6 + np.abs(x), np.sign, np.array([1e-3, -1e-3, 1.0]), 1.01),
         (lambda x: 1.0 + 1e-7 * np.sin(x), lambda x: 1e-7 * np.cos(x), POINT, 0.0),
@@ -121,32 +123,37 @@ LARGE = np.linspace(1.0, 3.0, 7)
         (lambda x: x * x, lambda x: 2.0 * x, 1e6 * LARGE, 1.01),
         (lambda x: x * x, lambda x: 2.0 * x, 1e8 * LARGE, -1.0),
         (lambda x: np.log(x), lambda x: 1.0 / x, 1e6 * LARGE, 1.01),
-        (lambda x: 1e-200 * np.sin(x), lambda x: 1e-200 * np.cos(x), POINT, 1.0001),  # ... a scale does not
+        (
+            lambda x: 1e-200 * np.sin(x),
+            lambda x: 1e-200 * np.cos(x),
+            POINT,
+            1.0001,
+        ),  # ... a scale factor does not
         (lambda x: 1e200 * np.sin(x), lambda x: 1e200 * np.cos(x), POINT, 1.0001),
     ],
 )
 @pytest.mark.parametrize("modes", [("fwd", "rev"), ("fwd",), ("rev",)], ids="-".join)
-def test_what_rounding_leaves_to_be_seen_is_seen(value, slope, x, factor, modes):
-    """At all points, and where it is wrong at a single one."""
+def test_mistakes_larger_than_rounding_fail(value, slope, x, factor, modes):
+    """A derivative that is wrong at all points, and at a single one."""
 
-    def checked(factors):
+    def check_scaled(factors):
         g = ad.custom_vjp(value)
         g.defvjp(lambda dout, out, x: (factors * dout * slope(x),))
         check_grads(g, (x,), order=1, modes=modes)
 
-    checked(np.ones(x.shape))
+    check_scaled(np.ones(x.shape))
     for factors in (np.full(x.shape, factor), np.where(np.arange(x.size) == 1, -1.0, 1.0)):
         with pytest.raises(GradientMismatch):
-            checked(factors)
+            check_scaled(factors)
 
 
-def test_nan_is_a_mismatch():
+def test_nan_fails():
     x = input_node((1,), np.float64, "x")
     with np.errstate(all="ignore"), pytest.raises(GradientMismatch):
         check_graph(Graph([x], [apply("sqrt", x)]), [np.zeros(1)])
 
 
-def test_arguments_are_checked():
+def test_invalid_arguments_are_errors():
     with pytest.raises(TypeError, match=r"args must be a tuple of arguments, got ndarray: write \(x,\)"):
         check_grads(np.sin, np.ones(3))
     with pytest.raises(ValueError, match="modes must be"):
@@ -156,22 +163,11 @@ def test_arguments_are_checked():
 # --- check_backward -------------------------------------------------------------------------------------
 
 
-def layernorm_forward(inp, weight, bias):
-    mean = inp.mean(-1, keepdims=True)
-    rstd = 1.0 / np.sqrt(((inp - mean) ** 2).mean(-1, keepdims=True) + 1e-5)
-    return (inp - mean) * rstd * weight + bias, (inp, weight, mean, rstd)
-
-
-def layernorm_backward(dout, saved):
-    inp, weight, mean, rstd = saved
-    norm = (inp - mean) * rstd
-    dnorm = dout * weight
-    dinp = dnorm - dnorm.mean(-1, keepdims=True) - norm * (dnorm * norm).mean(-1, keepdims=True)
-    return dinp * rstd, (dout * norm).sum(0), dout.sum(0)
+LAYERNORM = LAYERS["layernorm"]
 
 
 def layernorm_case(dtype=np.float64):
-    return tuple(RNG.standard_normal(shape).astype(dtype) for shape in ((B, C), (C,), (C,)))
+    return tuple(RNG.standard_normal(shape).astype(dtype) for shape in ((2, B, C), (C,), (C,)))
 
 
 def report(forward, backward, *cases):
@@ -181,13 +177,11 @@ def report(forward, backward, *cases):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_right_backward_passes(dtype):
-    check_backward(layernorm_forward, layernorm_backward, [layernorm_case(dtype), layernorm_case(dtype)])
+def test_correct_backward_passes(dtype):
+    check_backward(LAYERNORM.forward, LAYERNORM.backward, [layernorm_case(dtype), layernorm_case(dtype)])
 
 
-def test_the_layers_of_the_engine_pass():
-    from gpt2.layers import LAYERS
-
+def test_manual_backwards_of_layers_pass():
     check_backward(LAYERS["gelu"].forward, LAYERS["gelu"].backward, [(RNG.standard_normal((2, 5)),)])
     qkv = RNG.standard_normal((2, 5, 36))
     attention = LAYERS["attention"]
@@ -195,42 +189,30 @@ def test_the_layers_of_the_engine_pass():
     check_backward(attention.forward, attention.backward, cases)
 
 
-def test_a_left_out_path_is_named_with_its_line():
-    def backward(dout, saved):
-        inp, weight, mean, rstd = saved
-        norm = (inp - mean) * rstd
-        dnorm = dout * weight
-        dinp = dnorm - dnorm.mean(-1, keepdims=True)
-        return dinp * rstd, (dout * norm).sum(0), dout.sum(0)
-
-    text = report(layernorm_forward, backward, layernorm_case())
-    assert "case 0, gradient 0 (inp): wrong at 12 of 12, most at [" in text
-    assert "the path through rstd (test_check_grads.py:" in text and "rstd = 1.0 / np.sqrt" in text
+def test_missing_path_is_reported_with_its_line():
+    text = report(LAYERNORM.forward, edited("layernorm", " - norm * scale", ""), layernorm_case())
+    assert "case 0, gradient 0 (inp): wrong at 24 of 24, most at [" in text
+    assert "the path through variance (layernorm.py:" in text and "variance = np.mean(" in text
     assert "gradient 1" not in text
 
 
-def test_wrong_sums_orders_and_types():
-    def unsummed(dout, saved):
-        return layernorm_backward(dout, saved)[0], (dout * saved[0]).sum(0), dout
-
-    text = report(layernorm_forward, unsummed, layernorm_case())
-    assert "gradient 2 (bias): it has shape (3, 4), expected (4,)" in text
-    assert "not summed over axes (0,)" in text
-
-    text = report(layernorm_forward, lambda d, s: layernorm_backward(d, s)[::-1], layernorm_case())
-    assert "shape" in text
-
+def test_wrong_shapes_dtypes_and_counts_are_reported():
     def widened(dout, saved):
-        return tuple(np.float64(1.0) * g for g in layernorm_backward(dout, saved))
+        return tuple(np.float64(1.0) * g for g in LAYERNORM.backward(dout, saved))
 
-    text = report(layernorm_forward, widened, layernorm_case(np.float32))
+    unsummed = edited("layernorm", "dbias = np.sum(dout, axis=(0, 1))", "dbias = dout")
+    text = report(LAYERNORM.forward, unsummed, layernorm_case())
+    assert "gradient 2 (bias): it has shape (2, 3, 4), expected (4,)" in text
+    assert "not summed over axes (0, 1)" in text
+    text = report(LAYERNORM.forward, lambda d, s: LAYERNORM.backward(d, s)[::-1], layernorm_case())
+    assert "shape" in text
+    text = report(LAYERNORM.forward, widened, layernorm_case(np.float32))
     assert "it has dtype float64, and its input float32" in text
-    assert "gradients returned: 2, inputs: 3" in report(
-        layernorm_forward, lambda d, s: layernorm_backward(d, s)[:2], layernorm_case()
-    )
+    text = report(LAYERNORM.forward, lambda d, s: LAYERNORM.backward(d, s)[:2], layernorm_case())
+    assert "gradients returned: 2, inputs: 3" in text
 
 
-def test_a_backward_without_saved_values():
+def test_backward_that_takes_the_inputs():
     def forward(x, y):
         return x * y
 
@@ -248,21 +230,7 @@ def test_writing_to_arguments_is_reported():
     assert "dout is written to" in report(lambda x: (x * x / 2, (x,)), backward, (np.arange(3.0),))
 
 
-def test_integer_inputs_have_no_gradient():
-    def forward(table, ids):
-        return table[ids], (table, ids)
-
-    def backward(dout, saved):
-        table, ids = saved
-        dtable = np.zeros_like(table)
-        dtable[ids] += dout
-        return dtable, None
-
-    ids = np.array([3, 1, 3, 0])
-    assert "np.add.at" in report(forward, backward, (RNG.standard_normal((5, 2)), ids))
-
-
-def test_a_kink_nearby_is_no_mismatch():
+def test_nearby_kink_passes_unless_within_the_difference_step():
     check_grads(np.abs, (np.array([1e-4, -2e-4, 1.0]),))
     with pytest.raises(GradientMismatch):
         check_grads(np.abs, (np.array([1e-6]),))

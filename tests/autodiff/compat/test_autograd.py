@@ -43,7 +43,7 @@ def f(x, a, scale=1.0):
     return np.sum(np.tanh(x) * a) * scale
 
 
-# Each is called with a package (autograd, or ours under its name) and its NumPy
+# name -> call of a package (autograd's or this one) and its NumPy
 CALLS = {
     "grad": lambda ag, np: ag.grad(f)(X, X**2),
     "second argument": lambda ag, np: ag.grad(f, 1)(X, X**2),
@@ -84,61 +84,51 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_it_gives_what_autograd_gives(name):
+def test_results_are_those_of_autograd(name, monkeypatch):
     theirs = pytest.importorskip("autograd")
     import autograd.numpy
 
-    global_np = globals()["np"]
-    try:
-        globals()["np"] = autograd.numpy  # f reads it
-        expected = CALLS[name](theirs, autograd.numpy)
-    finally:
-        globals()["np"] = global_np
-    found = CALLS[name](autograd_here, global_np)
-    same(found, expected)
+    actual = CALLS[name](autograd_here, np)
+    monkeypatch.setitem(globals(), "np", autograd.numpy)  # f reads it
+    assert_same(actual, CALLS[name](theirs, autograd.numpy))
 
 
 autograd_here = sys.modules["gpt2.autodiff.compat.autograd"]
 
 
-def same(found, expected):
+def assert_same(actual, expected):
+    """Also in containers and shapes."""
     if isinstance(expected, (tuple, list)):
-        assert type(found) is type(expected) and len(found) == len(expected)
-        for a, b in zip(found, expected):
-            same(a, b)
+        assert type(actual) is type(expected) and len(actual) == len(expected)
+        for a, b in zip(actual, expected):
+            assert_same(a, b)
     elif isinstance(expected, dict):
-        assert list(found) == list(expected)
+        assert list(actual) == list(expected)
         for k in expected:
-            same(found[k], expected[k])
+            assert_same(actual[k], expected[k])
     else:
-        assert numpy.shape(found) == numpy.shape(expected)
-        numpy.testing.assert_allclose(found, expected, rtol=1e-12)
-        assert numpy.iscomplexobj(found) == numpy.iscomplexobj(expected)
+        assert numpy.shape(actual) == numpy.shape(expected)
+        numpy.testing.assert_allclose(actual, expected, rtol=1e-12)
+        assert numpy.iscomplexobj(actual) == numpy.iscomplexobj(expected)
 
 
-# ---- Refusals --------------------------------------------------------------------------------------------
+# ---- Errors ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (
-            lambda: autograd.grad(lambda x: x)(X),
-            "one real number as their result, and this one gives an array",
-        ),
-        (lambda: autograd.grad(lambda x: x + 1j)(1.0), "this one gives a complex number"),
-        (lambda: autograd.grad(lambda x: [x])(1.0), "a list"),
-        (lambda: autograd.grad(np.sin)(3), "with respect to int 3: pass 3.0"),
-        (lambda: autograd.grad(lambda p: p["a"] * 1.0)({"a": "text"}), "str"),
-        (lambda: autograd.grad(np.sin, "x")(1.0), "argnum is 'x'"),
-        (lambda: autograd.elementwise_grad(lambda x: x + 1j)(X), "real results"),
-        (lambda: defvjp(np.add, lambda ans, x, y: lambda g: g), "add is not a primitive"),
-        (lambda: defvjp(np.sum, lambda ans, x: lambda g: g), "sum is not a primitive"),
-        (lambda: defvjp(np.sin, lambda ans, x: lambda g: g), "were taken with it already"),
-        (lambda: defvjp(primitive(abs), 3), "3 is no rule"),
-    ],
-)
-def test_what_autograd_refuses_is_a_type_error(call, words):
+@pytest.mark.parametrize("call, words", [
+    (lambda: autograd.grad(lambda x: x)(X), "one real number as their result, and this one gives an array"),
+    (lambda: autograd.grad(lambda x: x + 1j)(1.0), "this one gives a complex number"),
+    (lambda: autograd.grad(lambda x: [x])(1.0), "a list"),
+    (lambda: autograd.grad(np.sin)(3), "with respect to int 3: pass 3.0"),
+    (lambda: autograd.grad(lambda p: p["a"] * 1.0)({"a": "text"}), "str"),
+    (lambda: autograd.grad(np.sin, "x")(1.0), "argnum is 'x'"),
+    (lambda: autograd.elementwise_grad(lambda x: x + 1j)(X), "real results"),
+    (lambda: defvjp(np.add, lambda ans, x, y: lambda g: g), "add is not a primitive"),
+    (lambda: defvjp(np.sum, lambda ans, x: lambda g: g), "sum is not a primitive"),
+    (lambda: defvjp(np.sin, lambda ans, x: lambda g: g), "were taken with it already"),
+    (lambda: defvjp(primitive(abs), 3), "3 is no rule"),
+])  # fmt: skip
+def test_wrong_arguments_are_type_errors(call, words):
     with pytest.raises(TypeError, match=words):
         call()
 
@@ -155,18 +145,18 @@ def test_what_autograd_refuses_is_a_type_error(call, words):
         lambda: autograd.grad(primitive(lambda x: x))(1.0),
     ],
 )
-def test_what_has_no_meaning_here_says_so(call):
+def test_unsupported_names_of_autograd_raise(call):
     with pytest.raises(NotImplementedError, match=r"\w+ \w+"):
         call()
 
 
-def test_a_result_that_hangs_on_nothing_is_zero_with_a_warning():
+def test_gradient_of_a_constant_is_zero_with_a_warning():
     with pytest.warns(UserWarning, match="independent"):
         assert autograd.grad(lambda x: 3.0)(1.0) == 0.0
 
 
-def test_a_function_that_is_no_primitive_takes_no_rule():
-    """As in autograd, where such a rule is never called."""
+def test_rule_for_a_function_that_is_no_primitive_warns():
+    """Autograd never calls such a rule either."""
 
     def square(x):
         return x**2
@@ -177,31 +167,27 @@ def test_a_function_that_is_no_primitive_takes_no_rule():
     assert primitive_vjps == {}
 
 
-# ---- Other arguments, and calls one after another --------------------------------------------------------
+# ---- Arguments that are not differentiated, and repeated calls -------------------------------------------
 
 
 def test_other_arguments_may_change_from_call_to_call():
-    """Numbers and arrays among them are recorded once they have changed; the result is that of each call."""
+    """Numbers and arrays are static until they change, and inputs of the program from then on."""
     g = autograd.grad(lambda x, a, k, i: np.sum(x * a) * k + x[i])
+    hvp = autograd.hessian_vector_product(lambda x, k: np.sum(x**3) * k)
+    tjp = autograd.tensor_jacobian_product(lambda x, k: x**2 * k)
     for step in range(6):
         a, k, i = X + step, 1.0 + step, step % 3
         numpy.testing.assert_allclose(g(X, a, k, i), a * k + numpy.eye(3)[i])
-        product = autograd.hessian_vector_product(lambda x, k: np.sum(x**3) * k)
-        numpy.testing.assert_allclose(product(X, k, X), 6 * X * X * k)
-
-
-def test_one_product_with_other_arguments_that_change():
-    product = autograd.hessian_vector_product(lambda x, k: np.sum(x**3) * k)
-    left = autograd.tensor_jacobian_product(lambda x, k: x**2 * k)
-    for k in (1.0, 2.0, 3.0, 4.0):
-        numpy.testing.assert_allclose(product(X, k, X), 6 * X * X * k)
-        numpy.testing.assert_allclose(left(X, k, X), 2 * X * X * k)
-        vjp, ans = autograd.make_vjp(lambda x, k: x * k)(X, k)
+        numpy.testing.assert_allclose(hvp(X, k, X), 6 * X * X * k)
+        new_hvp = autograd.hessian_vector_product(lambda x, k: np.sum(x**3) * k)
+        numpy.testing.assert_allclose(new_hvp(X, k, X), 6 * X * X * k)
+        numpy.testing.assert_allclose(tjp(X, k, X), 2 * X * X * k)
+        vjp, _ = autograd.make_vjp(lambda x, k: x * k)(X, k)
         numpy.testing.assert_allclose(vjp(X), X * k)
 
 
-def test_other_arguments_are_plain_for_a_function_that_needs_them_so():
-    """math.exp of a recorded value would be refused: the function gets the number itself again."""
+def test_other_arguments_may_be_used_as_plain_numbers():
+    """math.exp refuses a recorded value, so the function gets the number itself."""
     kinds = []
 
     def scaled(x, scale, table):
@@ -215,7 +201,7 @@ def test_other_arguments_are_plain_for_a_function_that_needs_them_so():
     assert kinds[-1] is float
 
 
-def test_an_error_of_the_function_comes_through():
+def test_exception_of_the_function_is_passed_on():
     def f(x, k):
         if k > 2:
             raise KeyError("k")
@@ -259,7 +245,7 @@ def test_threads_may_share_a_derived_function():
 
 @primitive
 def doubled(x, k=2.0):
-    return numpy.multiply(numpy.asarray(x, float).copy(), k)  # no recorded value comes here
+    return numpy.multiply(numpy.asarray(x, float).copy(), k)  # x is never a recorded value
 
 
 defvjp(doubled, lambda ans, x, k=2.0: lambda g: g * k)
@@ -286,7 +272,7 @@ def test_primitives():
     check_grads(dotted, (0, 1), modes=["rev"], order=1)(X, X + 1, 2)
 
 
-def test_a_primitive_without_a_rule_for_an_argument_says_which():
+def test_missing_rule_of_an_argument_is_named():
     @primitive
     def product(x, y):
         return x * y
@@ -317,8 +303,8 @@ def test_forward_rules():
     assert autograd.make_jvp(lambda x: linear(x, 0.0))(1.0)(2.0)[1] == 6.0
 
 
-def test_a_primitive_with_rules_of_both_modes_uses_each_in_its_own():
-    """Neither can be transposed: they call functions that cannot be recorded."""
+def test_primitive_with_a_rule_for_each_mode():
+    """Neither can be transposed for the other mode: they call functions that cannot be recorded."""
     plain = numpy.vectorize(lambda v: 2.0 * float(v))
 
     @primitive
@@ -354,7 +340,7 @@ def test_unbroadcast():
     combo_check(plus, (0, 1), modes=["rev"], order=1)([X, 2.0], [X, X[:, None], 1.0])
 
 
-# ---- What is behind a value ------------------------------------------------------------------------------
+# ---- Boxes, vector spaces and traces ---------------------------------------------------------------------
 
 
 def test_boxes():
@@ -404,24 +390,24 @@ def test_trace_makes_a_node_for_each_op():
 # ---- Modules ---------------------------------------------------------------------------------------------
 
 
-def test_a_function_of_numpy_that_is_imported_by_itself():
+def test_function_imported_from_the_numpy_module():
     numpy.testing.assert_allclose(autograd.jacobian(lambda x: array([x[1], x[0]]))(X), [[0, 1, 0], [1, 0, 0]])
 
 
-def test_flatten_there_and_back():
+def test_flatten_and_unflatten():
     tree = {"b": [1.0, X], "a": (A, {"c": 2.0})}
-    vector, back = flatten(tree)
+    vector, unflatten = flatten(tree)
     assert vector.shape == (9,) and vector[:4].tolist() == A.ravel().tolist()
-    same(back(vector), tree)
-    assert list(back(vector)) == ["b", "a"]
-    numpy.testing.assert_allclose(autograd.grad(lambda v: np.sum(back(v)["b"][1] ** 2))(vector)[6:], 2 * X)
+    assert_same(unflatten(vector), tree)
+    slopes = autograd.grad(lambda v: np.sum(unflatten(v)["b"][1] ** 2))(vector)
+    numpy.testing.assert_allclose(slopes[6:], 2 * X)
     numpy.testing.assert_allclose(autograd.grad(lambda t: np.sum(flatten(t)[0] ** 2))(tree)["b"][1], 2 * X)
     with pytest.raises(ValueError, match="expected 9"):
-        back(X)
+        unflatten(X)
 
 
 @pytest.mark.parametrize("name", ["sgd", "rmsprop", "adam"])
-def test_optimizers_take_autograds_steps(name):
+def test_optimizers_agree_with_autograd(name):
     theirs = pytest.importorskip("autograd.misc.optimizers")
     calls = []
 
@@ -429,14 +415,13 @@ def test_optimizers_take_autograds_steps(name):
         return {"w": 2.0 * p["w"] + i * 0.01, "b": [p["b"][0] - 1.0]}
 
     start = {"w": X, "b": [0.5]}
-    found = getattr(optimizers, name)(
-        gradient, start, lambda *state: calls.append(state), num_iters=7, step_size=0.2
-    )
-    same(found, getattr(theirs, name)(gradient, start, num_iters=7, step_size=0.2))
+    options = {"num_iters": 7, "step_size": 0.2}
+    last = getattr(optimizers, name)(gradient, start, lambda *state: calls.append(state), **options)
+    assert_same(last, getattr(theirs, name)(gradient, start, **options))
     assert [i for _, i, _ in calls] == list(range(7)) and calls[0][2]["w"].shape == (3,)
 
 
-def test_a_gradient_through_an_optimizer():
+def test_gradient_through_an_optimizer():
     def trained(rate):
         return optimizers.sgd(lambda x, i: 2 * x, np.ones(1) * 1.0, num_iters=3, step_size=rate)[0]
 
@@ -469,24 +454,19 @@ def test_modules_of_scipy():
 
 
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
-def test_convolve_is_autograds(mode):
+def test_convolve_agrees_with_autograd(mode):
     theirs = pytest.importorskip("autograd.scipy.signal")
     from gpt2.autodiff.compat.autograd.scipy import signal
 
     rng = numpy.random.default_rng(0)
-    inputs, filters = rng.standard_normal((2, 3, 6, 5)), rng.standard_normal((3, 4, 2, 3))
-    options = {"axes": ([2, 3], [2, 3]), "dot_axes": ([1], [0]), "mode": mode}
-    numpy.testing.assert_allclose(
-        signal.convolve(inputs, filters, **options), theirs.convolve(inputs, filters, **options)
-    )
-    swapped = {"axes": ([2, 3], [2, 3]), "dot_axes": ([0], [1]), "mode": "valid"}
-    numpy.testing.assert_allclose(
-        signal.convolve(filters, inputs, **swapped), theirs.convolve(filters, inputs, **swapped)
-    )
+    a, b = rng.standard_normal((2, 3, 6, 5)), rng.standard_normal((3, 4, 2, 3))
+    for args, dot_axes, m in (((a, b), ([1], [0]), mode), ((b, a), ([0], [1]), "valid")):
+        options = {"axes": ([2, 3], [2, 3]), "dot_axes": dot_axes, "mode": m}
+        numpy.testing.assert_allclose(signal.convolve(*args, **options), theirs.convolve(*args, **options))
 
 
 def test_rules_for_functions_of_numpy_and_scipy():
-    """In a new process, where nothing was recorded before."""
+    """In a new process: rules are accepted before the first derivative."""
     pytest.importorskip("scipy")
     code = """
 import numpy
@@ -515,17 +495,17 @@ except TypeError as error:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# ---- Under autograd's name -------------------------------------------------------------------------------
+# ---- Programs that import autograd -----------------------------------------------------------------------
 
 
-def test_installed_and_put_back():
+def test_installed_as_autograd_and_removed():
     before = sys.modules.get("autograd")
     with autograd_here.installed():
-        import autograd as found
+        import autograd as imported
         import autograd.numpy.linalg
         from autograd.numpy.linalg import norm
 
-        assert found is autograd_here and autograd.grad is autograd_here.grad
+        assert imported is autograd_here and autograd.grad is autograd_here.grad
         assert autograd.numpy.linalg.norm is norm
         with pytest.raises(ModuleNotFoundError):
             import autograd.no_such_module  # noqa: F401
@@ -533,7 +513,7 @@ def test_installed_and_put_back():
     assert before is not None or not any(name.startswith("autograd.") for name in sys.modules)
 
 
-def test_a_program_runs_as_it_is(tmp_path):
+def test_program_runs_unchanged(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import sys\nimport autograd.numpy as np\nfrom autograd import grad\n"
@@ -541,16 +521,12 @@ def test_a_program_runs_as_it_is(tmp_path):
     )
     command = [sys.executable, "-m", "gpt2.autodiff.compat.autograd"]
     run = subprocess.run([*command, str(program), "0.0"], capture_output=True, text=True)
-    assert run.stdout.split() == [
-        "1.0",
-        "gpt2.autodiff.compat.autograd.differential_operators",
-        "__main__",
-    ], run.stderr
+    assert run.stdout == "1.0 gpt2.autodiff.compat.autograd.differential_operators __main__\n", run.stderr
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 2 and run.stdout.startswith("usage:")
 
 
-def test_an_error_names_the_users_line():
+def test_error_names_the_users_line():
     def f(x):
         y = numpy.zeros(2)
         y[0] = x
@@ -560,7 +536,7 @@ def test_an_error_names_the_users_line():
         autograd.grad(f)(1.0)
 
 
-def test_no_warning_for_an_ordinary_function():
+def test_ordinary_function_raises_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         autograd.grad(f)(X, X)

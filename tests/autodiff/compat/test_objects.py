@@ -1,4 +1,4 @@
-"""Objects of a program's own classes under autograd's names: Box.register and VSpace.register."""
+"""User classes with autograd's Box.register and VSpace.register."""
 
 import numpy
 import pytest
@@ -11,7 +11,7 @@ from gpt2.autodiff.compat.autograd.extend import Box, VSpace, defvjp, primitive
 
 
 class Polynomial:
-    """Coefficients by power; how many there are is no shape."""
+    """Coefficients by power; any number of them."""
 
     def __init__(self, terms):
         self.terms = terms
@@ -66,27 +66,26 @@ def loss(p, x, target):
     return np.sum((p.at(x) - target) ** 2) * p.at(3.0) + p.degree()
 
 
-def expected(p, x, target):
-    """By hand."""
-    value, three = p.at(x), p.at(3.0)
-    off = value - target
-    return {n: numpy.sum(2 * off * x**n) * three + numpy.sum(off**2) * 3.0**n for n in p.terms}
+def expected_slope(p, x, target):
+    """Derivative of the loss, by hand."""
+    error = p.at(x) - target
+    return {n: numpy.sum(2 * error * x**n) * p.at(3.0) + numpy.sum(error**2) * 3.0**n for n in p.terms}
 
 
 def test_gradients():
     for p in (P, Polynomial({1: 2.0}), P):
-        value, found = value_and_grad(loss)(p, X, 0.3)
+        value, slope = value_and_grad(loss)(p, X, 0.3)
         assert value == pytest.approx(loss(p, X, 0.3))
-        assert type(found) is Polynomial and found.terms == pytest.approx(expected(p, X, 0.3))
-        assert grad(loss)(p, X, 0.3).terms == found.terms
-    pull, values = make_vjp(lambda p: p.at(X) * 2.0)(P)
+        assert type(slope) is Polynomial and slope.terms == pytest.approx(expected_slope(p, X, 0.3))
+        assert grad(loss)(p, X, 0.3).terms == slope.terms
+    vjp, values = make_vjp(lambda p: p.at(X) * 2.0)(P)
     numpy.testing.assert_allclose(values, 2.0 * P.at(X))
-    assert pull(numpy.array([1.0, 0.0])).terms == {0: 2.0, 3: 2.0}
-    assert pull(numpy.array([0.0, 1.0])).terms == {0: 2.0, 3: 16.0}
-    assert grad(loss, 1)(P, X, 0.3).shape == (2,)  # by the others as ever
+    assert vjp(numpy.array([1.0, 0.0])).terms == {0: 2.0, 3: 2.0}
+    assert vjp(numpy.array([0.0, 1.0])).terms == {0: 2.0, 3: 16.0}
+    assert grad(loss, 1)(P, X, 0.3).shape == (2,)
 
 
-def test_what_is_seen_of_it():
+def test_box_is_an_instance_of_the_class():
     seen = []
 
     def f(p):
@@ -110,6 +109,6 @@ def test_what_is_seen_of_it():
     (lambda: grad(lambda p: grad(lambda q: q.at(1.0))(p).at(1.0))(P), "of first order"),
     (lambda: grad(lambda p, calls: p.at(float(calls.append(0) or len(calls))))(P, []), "other calls each"),
 ])  # fmt: skip
-def test_what_cannot_be_followed_is_refused(call, words):
+def test_unsupported_uses_are_refused(call, words):
     with pytest.raises(NotImplementedError, match=words):
         call()

@@ -1,4 +1,4 @@
-"""ad.callback: plain Python within a program, called when the program comes to it and not looked into."""
+"""ad.callback: plain Python within a program, called at each run and not recorded."""
 
 import numpy as np
 import pytest
@@ -7,42 +7,42 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.errors import UnsupportedError
 
 
-def test_it_is_called_each_time_with_what_the_program_has_come_to():
-    given = []
+def test_called_at_each_run_with_current_values():
+    calls = []
 
-    def keep(x, y):
-        given.append((x.copy(), y.copy()))
-        return {"sum": x + y, "count": np.array(len(given))}
+    def log(x, y):
+        calls.append((x.copy(), y.copy()))
+        return {"sum": x + y, "count": np.array(len(calls))}
 
-    like = {"sum": np.zeros(3), "count": np.array(0)}
+    example = {"sum": np.zeros(3), "count": np.array(0)}
 
     def f(x, y):
-        found = ad.callback(keep, like, 2.0 * x, y - 1.0)
-        return found["sum"] ** 2, found["count"] * 1.0
+        result = ad.callback(log, example, 2.0 * x, y - 1.0)
+        return result["sum"] ** 2, result["count"] * 1.0
 
     fixed = ad.Fixed(f)
     x, y = np.arange(3.0), np.ones(3)
     fixed(x, y)
-    given.clear()
+    calls.clear()
     for k in range(1, 4):
         squares, count = fixed(k * x, y)
         assert count == k
         np.testing.assert_array_equal(squares, (2.0 * k * x) ** 2)
-        np.testing.assert_array_equal(given[-1], (2.0 * k * x, np.zeros(3)))
-    assert len(given) == 3
+        np.testing.assert_array_equal(calls[-1], (2.0 * k * x, np.zeros(3)))
+    assert len(calls) == 3
 
 
-def test_two_calls_of_one_function_are_two_calls():
+def test_equal_calls_are_not_merged():
     count = iter(range(100))
-    fixed = ad.Fixed(lambda x: ad.callback(step, x, x) - ad.callback(step, x, x))
 
     def step(x):
         return np.full_like(x, next(count))
 
+    fixed = ad.Fixed(lambda x: ad.callback(step, x, x) - ad.callback(step, x, x))
     assert abs(fixed(np.ones(2))) == pytest.approx([1.0, 1.0])
 
 
-def test_without_a_recording_it_is_the_function():
+def test_outside_of_a_recording_the_function_is_called():
     assert ad.callback(lambda x: [x], None, 3) == [3]
 
 
@@ -55,12 +55,12 @@ def test_without_a_recording_it_is_the_function():
         (lambda x: 1.0, r"float \(\)"),
     ],
 )
-def test_what_is_unlike_the_example_is_refused(wrong, text):
+def test_result_unlike_the_example_is_refused(wrong, text):
     with pytest.raises(ad.AutodiffError, match=f"callback: <lambda> gives {text}, expected float64"):
         ad.Fixed(lambda x: ad.callback(wrong, x, x))(np.ones(2))
 
 
-def test_its_derivative_is_a_rule_or_an_error():
+def test_derivative_needs_a_custom_rule():
     with pytest.raises(UnsupportedError, match="sin runs as plain Python"):
         ad.grad(lambda x: np.sum(ad.callback(np.sin, x, x * x)))(np.ones(2))
 
@@ -73,14 +73,14 @@ def test_its_derivative_is_a_rule_or_an_error():
     np.testing.assert_allclose(ad.grad(lambda x: np.sum(sine(x)))(x), np.cos(x), rtol=1e-15)
 
 
-def test_many_examples_are_many_calls():
+def test_vmap_calls_once_for_each_example():
     doubled = ad.vmap(lambda x: ad.callback(lambda v: v * 2.0, x, x))(np.arange(6.0).reshape(3, 2))
     np.testing.assert_array_equal(doubled, 2.0 * np.arange(6.0).reshape(3, 2))
 
 
 @pytest.mark.parametrize("compiled", [ad.Fixed, lambda f: ad.compile(f, pure=True)])
 def test_arguments_are_read_only(compiled):
-    """The program has one array for x * 2 and x * 2."""
+    """Another value of the program may be in the same array: here x * 2, computed once."""
 
     def doubled_in_place(v):
         v *= 2.0

@@ -1,4 +1,4 @@
-"""Rules of the user's own, checkpoint and stop_gradient."""
+"""custom_vjp, custom_jvp, checkpoint and stop_gradient."""
 
 import math
 
@@ -14,33 +14,33 @@ def rng():
     return np.random.default_rng(5)
 
 
+def erf_slope(x):
+    return 2 / math.sqrt(math.pi) * np.exp(-x * x)
+
+
 @ad.custom_vjp
-def table(x):
-    """Nothing that can be recorded: plain NumPy through a C function of another kind."""
+def erf(x):
+    """It cannot be recorded: math.erf takes numbers."""
     return np.asarray([math.erf(v) for v in np.asarray(x, float)])
 
 
-@table.defvjp
-def table_vjp(dout, out, x):
-    return (dout * 2 / math.sqrt(math.pi) * np.exp(-x * x),)
+@erf.defvjp
+def erf_vjp(dout, out, x):
+    return (dout * erf_slope(x),)
 
 
-def test_a_function_that_cannot_be_recorded(rng):
+def test_function_that_cannot_be_recorded(rng):
     x, t = rng.normal(size=4), rng.normal(size=4)
-    slope = 2 / math.sqrt(math.pi) * np.exp(-x * x)
-    np.testing.assert_allclose(table(x), [math.erf(v) for v in x])
-    g = ad.grad(lambda x: np.sum(table(x) * x))
-    for _ in range(3):
-        np.testing.assert_allclose(g(x), slope * x + table(x), rtol=1e-13)
-    np.testing.assert_allclose(
-        g(2 * x), 2 / math.sqrt(math.pi) * np.exp(-4 * x * x) * 2 * x + table(2 * x), rtol=1e-13
-    )
-    np.testing.assert_allclose(ad.jvp(table, (x,), (t,))[1], slope * t, rtol=1e-13)
-    np.testing.assert_allclose(ad.hvp(lambda x: np.sum(table(x)), x, t), -2 * x * slope * t, rtol=1e-12)
-    np.testing.assert_allclose(ad.jacobian(table)(x), np.diag(slope), rtol=1e-13)
+    np.testing.assert_allclose(erf(x), [math.erf(v) for v in x])
+    g = ad.grad(lambda x: np.sum(erf(x) * x))
+    for v in (x, x, x, 2 * x):
+        np.testing.assert_allclose(g(v), erf_slope(v) * v + erf(v), rtol=1e-13)
+    np.testing.assert_allclose(ad.jvp(erf, (x,), (t,))[1], erf_slope(x) * t, rtol=1e-13)
+    np.testing.assert_allclose(ad.hvp(lambda x: np.sum(erf(x)), x, t), -2 * x * erf_slope(x) * t, rtol=1e-12)
+    np.testing.assert_allclose(ad.jacobian(erf)(x), np.diag(erf_slope(x)), rtol=1e-13)
 
 
-def test_a_rule_that_cannot_be_recorded_has_no_derivative():
+def test_rule_that_cannot_be_recorded_has_no_derivative():
     @ad.custom_vjp
     def f(x):
         return x * math.erf(float(x))
@@ -80,7 +80,7 @@ def test_forward_and_backward_with_residuals(rng):
     assert "forward" in runs and "backward" in runs
 
 
-def test_the_rule_is_used_and_not_the_function():
+def test_rule_replaces_the_derivative():
     @ad.custom_vjp
     def f(x):
         return x * x
@@ -105,36 +105,32 @@ def test_second_derivatives_through_rules():
     def g(x, y):
         return np.sin(x) * y
 
-    g.defjvp(
-        lambda primals, tangents: (
-            g(*primals),
-            np.cos(primals[0]) * primals[1] * tangents[0] + np.sin(primals[0]) * tangents[1],
-        )
-    )
+    @g.defjvp
+    def g_jvp(primals, tangents):
+        (x, y), (dx, dy) = primals, tangents
+        return g(x, y), np.cos(x) * y * dx + np.sin(x) * dy
+
+    s, c, d = math.sin(0.4), math.cos(0.4), ad.grad
     for h in (f, g):
-        d = ad.grad
-        assert d(h)(0.4, 2.0) == pytest.approx(2 * math.cos(0.4), rel=1e-14)
-        assert d(h, argnums=1)(0.4, 2.0) == pytest.approx(math.sin(0.4), rel=1e-14)
-        assert d(d(h))(0.4, 2.0) == pytest.approx(-2 * math.sin(0.4), rel=1e-14)
-        assert d(d(h), argnums=1)(0.4, 2.0) == pytest.approx(math.cos(0.4), rel=1e-14)
-        assert d(d(d(h)))(0.4, 2.0) == pytest.approx(-2 * math.cos(0.4), rel=1e-14)
-        assert ad.jvp(d(h), (0.4, 2.0), (1.0, 1.0))[1] == pytest.approx(
-            -2 * math.sin(0.4) + math.cos(0.4), rel=1e-14
-        )
+        for derivative, expected in (
+            (d(h), 2 * c),
+            (d(h, argnums=1), s),
+            (d(d(h)), -2 * s),
+            (d(d(h), argnums=1), c),
+            (d(d(d(h))), -2 * c),
+            (lambda x, y, h=h: ad.jvp(d(h), (x, y), (1.0, 1.0))[1], -2 * s + c),
+        ):
+            assert derivative(0.4, 2.0) == pytest.approx(expected, rel=1e-14)
 
 
-def test_a_solver_that_iterates_until_it_is_done():
-    """The square root by Newton's method, its derivative by the implicit function theorem. The loop looks at
-    values, yet what uses it is reused: the solver runs as one op.
-    """
-    steps = []
+def test_iterative_solver_runs_as_one_op():
+    """Newton's square root branches on values, yet programs that call it are reused."""
 
     @ad.custom_vjp
     def root(a):
         y = a
         while abs(y * y - a) > 1e-13 * a:
             y = 0.5 * (y + a / y)
-            steps.append(1)
         return y
 
     root.defvjp(lambda dout, y, a: (dout / (2 * y),))
@@ -148,7 +144,7 @@ def test_a_solver_that_iterates_until_it_is_done():
         np.testing.assert_allclose(h(x), np.sqrt(5) + 3 * x / np.sqrt(5), rtol=1e-12)
 
 
-def test_float32_and_broadcast_gradients_are_checked(rng):
+def test_dtype_and_shape_of_gradients_are_checked(rng):
     @ad.custom_vjp
     def f(x, y):
         return x * y
@@ -160,34 +156,38 @@ def test_float32_and_broadcast_gradients_are_checked(rng):
         ad.grad(lambda x: np.sum(f(x, np.ones((2, 3)))))(x.astype(float))
 
 
-def test_errors_of_rules():
-    @ad.custom_vjp
-    def f(x, y):
-        return x * y
+def product(x, y):
+    return x * y
 
-    with pytest.raises(ad.AutodiffError, match="f is a custom_vjp without a rule"):
-        ad.grad(f)(1.0, 2.0)
-    f.defvjp(lambda dout, out, x, y: (dout,))
-    with pytest.raises(ad.AutodiffError, match="1 gradients for 2 arguments"):
-        ad.grad(f)(1.0, 2.0)
-    f.defvjp(lambda dout, x, y: (dout, dout))
-    with pytest.raises(ad.AutodiffError, match=r"f: its rule takes \(dout, x, y\).*\(dout, out, \*args\)"):
-        ad.grad(f)(1.0, 2.0)
-    f.defvjp(lambda x, y: (x * y, ()), lambda dout: (dout, dout))
-    with pytest.raises(ad.AutodiffError, match=r"f: its rule takes \(dout\).*\(residuals, dout\)"):
-        ad.grad(f)(1.0, 2.0)
-    f.defvjp(lambda dout, out, x, y: (np.sin(1, 2, 3, 4), dout))
-    with pytest.raises(TypeError, match="sin"):  # a mistake within the rule stays what it is
+
+@pytest.mark.parametrize("rule, error, words", [
+    ((), ad.AutodiffError, "product is a custom_vjp without a rule"),
+    ((lambda dout, out, x, y: (dout,),), ad.AutodiffError, "1 gradients for 2 arguments"),
+    ((lambda dout, x, y: (dout, dout),), ad.AutodiffError, r"takes \(dout, x, y\).*\(dout, out, \*args\)"),
+    (
+        (lambda x, y: (x * y, ()), lambda dout: (dout, dout)),
+        ad.AutodiffError,
+        r"product: its rule takes \(dout\).*\(residuals, dout\)",
+    ),
+    # an error within the rule is passed on
+    ((lambda dout, out, x, y: (np.sin(1, 2, 3, 4), dout),), TypeError, "sin"),
+])  # fmt: skip
+def test_errors_of_vjp_rules(rule, error, words):
+    f = ad.custom_vjp(product)
+    if rule:
+        f.defvjp(*rule)
+    with pytest.raises(error, match=words):
         ad.grad(f)(1.0, 2.0)
 
-    @ad.custom_jvp
-    def g(x):
-        return x * x
 
-    g.defjvp(lambda tangents, out, x: 2.0 * x * tangents[0])
-    with pytest.raises(ad.AutodiffError, match=r"g: its rule takes .*\(primals, tangents\)"):
-        ad.grad(g)(1.0)
+def test_errors_of_jvp_rules():
+    f = ad.custom_jvp(product)
+    f.defjvp(lambda tangents, out, x, y: x * tangents[1])
+    with pytest.raises(ad.AutodiffError, match=r"product: its rule takes .*\(primals, tangents\)"):
+        ad.grad(f)(1.0, 2.0)
 
+
+def test_captured_value_that_depends_on_the_argument_is_an_error():
     def closes_over(z):
         h = ad.custom_vjp(lambda x: x * z)
         h.defvjp(lambda dout, out, x: (dout,))
@@ -226,24 +226,19 @@ def test_checkpoint_keeps_the_arguments_only(rng):
     def loss(f):
         return lambda x: np.sum(f(f(x)) ** 2)
 
-    x = rng.normal(size=(3, 4))
-    kept, plain = ad.grad(loss(ad.checkpoint(block))), ad.grad(loss(block))
+    x, v = rng.normal(size=(2, 3, 4))
+    checkpointed, plain = loss(ad.checkpoint(block)), loss(block)
+    gradient = ad.grad(checkpointed)
     for _ in range(2):
-        np.testing.assert_allclose(kept(x), plain(x), rtol=1e-12)
-    v = rng.normal(size=x.shape)
-    np.testing.assert_allclose(
-        ad.hvp(loss(ad.checkpoint(block)), x, v), ad.hvp(loss(block), x, v), rtol=1e-11
-    )
-    assert ad.jvp(loss(ad.checkpoint(block)), (x,), (v,))[1] == pytest.approx(
-        ad.jvp(loss(block), (x,), (v,))[1], rel=1e-12
-    )
+        np.testing.assert_allclose(gradient(x), ad.grad(plain)(x), rtol=1e-12)
+    np.testing.assert_allclose(ad.hvp(checkpointed, x, v), ad.hvp(plain, x, v), rtol=1e-11)
+    np.testing.assert_allclose(*(ad.jvp(f, (x,), (v,))[1] for f in (checkpointed, plain)), rtol=1e-12)
     _, pullback = ad.vjp(ad.checkpoint(block), x)
-    shapes = [a.shape for a in pullback._saved]
-    assert shapes == [(3, 4), (4, 4)], "x and w, none of the five values between"
+    assert [a.shape for a in pullback._saved] == [x.shape, w.shape], "not the five values between"
     assert ad.checkpoint(block).__name__ == "block"
 
 
-def test_checkpoint_reads_and_writes_what_is_around_it(rng):
+def test_checkpoint_reads_and_writes_arrays_of_the_outer_function(rng):
     x = rng.normal(size=3)
 
     def f(x):
@@ -281,15 +276,14 @@ def test_stop_gradient(rng):
     assert [n.op for n in graph.nodes] == ["input", "stop_gradient", "const", "multiply"]
 
 
-# --- keyword-only arguments
-# -----------------------------------------------------------------------------------------
+# ---- Keyword-only arguments ------------------------------------------------------------------------------
 
 
 def scaled(x, *, scale=1.0, power=1):
     return np.sum(x**power) * scale
 
 
-def scaled_whole():
+def with_backward():
     f = ad.custom_vjp(scaled)
 
     @f.defvjp
@@ -299,7 +293,7 @@ def scaled_whole():
     return f
 
 
-def scaled_in_two():
+def with_forward_and_backward():
     f = ad.custom_vjp(scaled)
 
     def forward(x, **settings):
@@ -314,7 +308,7 @@ def scaled_in_two():
     return f
 
 
-def scaled_forward_mode():
+def with_jvp():
     f = ad.custom_jvp(scaled)
 
     @f.defjvp
@@ -325,7 +319,7 @@ def scaled_forward_mode():
     return f
 
 
-@pytest.mark.parametrize("make", [scaled_whole, scaled_in_two, scaled_forward_mode])
+@pytest.mark.parametrize("make", [with_backward, with_forward_and_backward, with_jvp])
 def test_keyword_only_arguments_reach_the_rule(make, rng):
     f, x, dx = make(), rng.uniform(0.5, 2.0, 3), rng.normal(size=3)
     np.testing.assert_allclose(ad.grad(f)(x), np.ones(3), rtol=1e-14)
@@ -335,7 +329,7 @@ def test_keyword_only_arguments_reach_the_rule(make, rng):
     np.testing.assert_allclose(dout, 3.0 * np.sum(x**2 * dx), rtol=1e-13)
 
 
-def test_a_keyword_that_a_rule_does_not_take_is_an_error(rng):
+def test_keyword_that_the_rule_does_not_take_is_an_error(rng):
     f, x = ad.custom_vjp(scaled), rng.normal(size=3)
     f.defvjp(lambda dout, out, x: (dout * np.ones_like(x),))
     np.testing.assert_allclose(ad.grad(f)(x), np.ones(3))
@@ -345,26 +339,17 @@ def test_a_keyword_that_a_rule_does_not_take_is_an_error(rng):
         ad.grad(lambda x: f(x, scale=x[0]))(x)
 
 
-def test_a_condition_as_an_argument():
-    """x < 1.0 of a Python number is one of Python's bools, and an argument that is no setting."""
+def test_bool_argument_is_not_static():
+    """x < 1.0 of a Python number is a Python bool, and depends on an argument."""
 
-    @ad.custom_vjp
-    def back(condition, x):
+    def either(condition, x):
         return np.where(condition, x, 2 * x)
 
-    @back.defvjp
-    def back_vjp(dout, out, condition, x):
-        return None, np.where(condition, dout, 2 * dout)
-
-    @ad.custom_jvp
-    def along(condition, x):
-        return np.where(condition, x, 2 * x)
-
-    @along.defjvp
-    def along_jvp(primals, tangents):
-        return along(*primals), np.where(primals[0], tangents[1], 2 * tangents[1])
-
-    for f in (lambda x: back(x < 1.0, x), lambda x: along(x < 1.0, x)):
+    reverse, forward = ad.custom_vjp(either), ad.custom_jvp(either)
+    reverse.defvjp(lambda dout, out, condition, x: (None, either(condition, dout)))
+    forward.defjvp(lambda primals, tangents: (either(*primals), either(primals[0], tangents[1])))
+    for rule in (reverse, forward):
+        f = lambda x, rule=rule: rule(x < 1.0, x)  # noqa: E731
         g = ad.grad(f)
         assert [g(0.5), g(2.0), g(0.5)] == [1.0, 2.0, 1.0]
         assert ad.jvp(f, (2.0,), (1.0,)) == (4.0, 2.0)

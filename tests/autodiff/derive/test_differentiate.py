@@ -1,6 +1,7 @@
-"""The chain rule (chain_rule.py, differentiate.py, shifts.py), and special points of the rules."""
+"""The chain rule (chain_rule.py, differentiate.py, shifts.py), and rules at special points."""
 
 import warnings
+from contextlib import contextmanager
 from functools import reduce
 from operator import add
 
@@ -14,11 +15,11 @@ from gpt2.autodiff.graph import Graph, Node
 from gpt2.autodiff.ops import OPS, apply, const, input_node, row
 from gpt2.autodiff.ops.build import broadcast, exp, item, log, reshape, slice_, sqrt, sum_, tanh, where
 from gpt2.autodiff.ops.interpret import check, evaluate_graph
-from tests.support.random_graphs import random_arrays, random_graph
+from tests.support.random.graphs import random_arrays, random_graph
 
 
 def derive(f, *values):
-    """f on nodes: its graph, and the gradients of the sum of its result weighted at random."""
+    """The vjp graph of f, a function of nodes; a random cotangent; the gradients for that cotangent."""
     inputs = [input_node(np.shape(v), np.asarray(v).dtype, name) for v, name in zip(values, "xyz")]
     out = f(*inputs)
     graph = Graph(inputs, [out])
@@ -42,14 +43,14 @@ RNG = np.random.default_rng(0)
 # --- sums of gradients ----------------------------------------------------------------------------------
 
 
-def test_a_value_used_twice():
+def test_gradient_of_a_value_used_twice():
     x = RNG.standard_normal(5)
     _, w, (dx,) = derive(lambda x: x * x + x, x)
     np.testing.assert_allclose(dx, w * (2 * x + 1), rtol=1e-15)
 
 
-def test_a_diamond_is_pulled_through_once():
-    """The gradient of a shared value is complete before it is passed on: exp appears once, its rule once."""
+def test_gradient_of_a_shared_value_is_passed_on_once():
+    """It is complete before it is passed on, so the rule of exp is applied once."""
 
     def f(x):
         y = exp(x)
@@ -60,7 +61,7 @@ def test_a_diamond_is_pulled_through_once():
     check_graph(Graph(graph.inputs[:1], graph.outputs[:1]), [RNG.standard_normal(4)])
 
 
-def test_the_order_of_sums_is_always_the_same():
+def test_order_of_gradient_sums_is_deterministic():
     def f(x):
         return x * 3.0 + tanh(x) + exp(x) + x * x
 
@@ -82,9 +83,8 @@ def test_gradients_of_several_slices_become_one_assemble():
     np.testing.assert_allclose(dx, expected, rtol=1e-15)
 
 
-def test_scattered_rows_are_added_onto_the_rest():
-    """The gradient of a tied embedding: rows are added onto the product, not onto zeros and then to the
-    product."""
+def test_scatter_adds_to_the_other_gradient():
+    """As for a tied embedding: rows are added to the gradient of the product, without an array of zeros."""
     tokens = np.array([1, 0, 1])
 
     def f(x):
@@ -99,7 +99,7 @@ def test_scattered_rows_are_added_onto_the_rest():
     np.testing.assert_allclose(dx, expected, rtol=1e-14)
 
 
-def test_scattered_rows_behind_a_mask_are_added_too():
+def test_scatter_of_a_masked_gather():
     def f(x):
         rows = apply("gather", where(x > 0.0, x, 0.0), const(np.array([1, 0, 1])), spec=(("array", 0),))
         return rows * slice_(x, ((0, 3, 1),))
@@ -112,8 +112,8 @@ def test_scattered_rows_behind_a_mask_are_added_too():
 # --- types ----------------------------------------------------------------------------------------------
 
 
-def test_factors_as_small_as_the_argument_leave_the_sum():
-    """The gradient of the divisor of a softmax: rows are summed first, and divided once each."""
+def test_factors_of_the_arguments_shape_are_applied_after_the_sum():
+    """As for the divisor of a softmax: rows are summed, and each sum is divided once."""
     x, y = RNG.uniform(1, 2, (3, 4)), RNG.uniform(1, 2, (3, 1))
     graph, w, (dx, dy) = derive(lambda x, y: x / y, x, y)
     np.testing.assert_allclose(dy, -(w * x / y**2).sum(1, keepdims=True), rtol=1e-14)
@@ -130,7 +130,7 @@ def test_factors_as_small_as_the_argument_leave_the_sum():
     lambda x: apply("prod", x, axes=(1,), keepdims=False),
     lambda x: apply("cholesky", x @ reshape(x, (4, 3)) + const(np.eye(3, dtype=np.float32) * 9)),
 ])  # fmt: skip
-def test_float32_stays_float32_to_the_last_temporary(f):
+def test_float32_derivatives_have_no_float64_temporary(f):
     graph, _, _ = derive(f, RNG.standard_normal((3, 4)).astype(np.float32))
     wide = [n for n in graph.nodes if n.dtype in (np.float64, np.complex128) and n.op != "const"]
     assert not wide
@@ -148,7 +148,7 @@ def test_tangents_have_the_types_of_the_outputs():
     assert [(t.shape, t.dtype) for t in forward.outputs[2:]] == [((3, 4), np.float64), ((3, 1), np.float32)]
 
 
-def test_integers_between_have_no_derivative():
+def test_no_gradient_passes_through_a_cast_to_integers():
     def f(x):
         return x * apply("cast", apply("cast", x, dtype="int64"), dtype="float64")
 
@@ -166,14 +166,14 @@ def test_masked_gradients_have_the_types_of_the_inputs():
     np.testing.assert_array_equal(dy, [1.5 * w[0], 0.0])
 
 
-def test_tangents_smaller_than_the_result():
-    """The tangent of what is broadcast stays small until a larger factor stretches it."""
+def test_tangent_of_a_broadcast_value():
+    """It has the smaller shape until it is multiplied by a larger factor."""
     x, y = input_node((1,), np.float64, "x"), input_node((3, 4), np.float64, "y")
     values = [RNG.standard_normal(n.shape) for n in (x, y)]
     check_graph(Graph([x, y], [broadcast(x, (3, 1)) * y * 2.0]), values)
 
 
-def test_the_real_part_is_taken_before_a_cast_would_drop_the_rest():
+def test_complex_gradient_of_a_real_input_without_complex_warning():
     x, y = RNG.standard_normal(3), RNG.standard_normal(3)
     with warnings.catch_warnings():
         warnings.simplefilter("error", np.exceptions.ComplexWarning)
@@ -190,7 +190,7 @@ def test_complex_gradients_are_du_dx_minus_i_du_dy():
     np.testing.assert_allclose(dz, 2 * z.conj(), rtol=1e-15)
 
 
-# --- what is not computed -------------------------------------------------------------------------------
+# --- work that is left out ------------------------------------------------------------------------------
 
 
 def test_gradients_that_are_not_needed_are_not_computed():
@@ -198,10 +198,10 @@ def test_gradients_that_are_not_needed_are_not_computed():
     graph = Graph([x, y], [exp(x) @ tanh(y), exp(y)])
     reverse = vjp_graph(graph, [0], [0])
     assert ops_of(reverse).count("tanh") == 1 and ops_of(reverse).count("matmul") == 2
-    assert str(reverse).count("dx") == 2  # made once, returned once
+    assert str(reverse).count("dx") == 2  # computed once, returned once
 
 
-def test_zeros_where_nothing_leads():
+def test_derivatives_of_unconnected_outputs_are_zero():
     x = input_node((2,), np.float32, "x")
     y = input_node((3,), np.float64, "y")
     graph = Graph([x, y], [exp(y), const(np.arange(2))])
@@ -212,12 +212,12 @@ def test_zeros_where_nothing_leads():
     assert t.shape == (3,) and not t.any() and ti.dtype == np.int64
 
 
-def test_one_is_not_multiplied_by():
+def test_factors_of_one_are_left_out():
     graph, _, _ = derive(lambda x, y: x + y - x, np.ones(2), np.ones(2))
     assert "multiply" not in ops_of(graph)
 
 
-def test_the_seed_1_is_not_multiplied_by():
+def test_seed_of_one_is_left_out():
     x = np.array(0.7)
     graph = gradient_graph(Graph([inp := input_node((), x.dtype, "x")], [exp(inp)]), [0])
     assert "multiply" not in ops_of(graph)
@@ -225,11 +225,11 @@ def test_the_seed_1_is_not_multiplied_by():
     graph = gradient_graph(Graph([inp], [inp * const(np.float64(-2.5)) * tanh(inp)]), [0])
     expected = -2.5 * (np.tanh(x) + x / np.cosh(x) ** 2)
     np.testing.assert_allclose(evaluate_graph(graph, [x])[1], expected, rtol=1e-14)
-    graph = gradient_graph(Graph([inp], [inp**3.0]), [0])  # whose first factor is a number, no node
+    graph = gradient_graph(Graph([inp], [inp**3.0]), [0])  # the first factor is a number, not a node
     np.testing.assert_allclose(evaluate_graph(graph, [x])[1], 3.0 * x**2, rtol=1e-14)
 
 
-def test_names_and_lines():
+def test_gradients_are_named_and_located_after_values():
     x = input_node((3,), np.float64, "x")
     u = tanh(x)
     u.name, u.loc = "u", ("f.py", 3, "f")
@@ -248,14 +248,14 @@ NAN_TRAPS = {
     "sqrt": lambda x: where(x > 0.0, sqrt(x), 0.0),
     "log of a product": lambda x: where(x > 0.0, log(x * x * x), x),
     "quotient": lambda x: where(apply("equal", x, 0.0), 1.0, tanh(x) / x),
-    "the mask the other way": lambda x: where(x <= 0.0, 0.0, log(x) * sqrt(x)),
+    "inverted mask": lambda x: where(x <= 0.0, 0.0, log(x) * sqrt(x)),
     "overflow": lambda x: where(x < 3.0, exp(x * 1000.0), x),
     "inside a sum": lambda x: sum_(where(x > 0.0, log(x), 0.0), 0),
 }
 
 
 @pytest.mark.parametrize("name", list(NAN_TRAPS))
-def test_the_branch_not_taken_leaves_no_nan(name):
+def test_untaken_branch_of_where_leaves_no_nan(name):
     x = np.array([-1.0, 0.0, 2.0, 5.0]) if name != "overflow" else np.array([4.0, 5.0, -0.1])
     inp = input_node(x.shape, x.dtype, "x")
     graph = Graph([inp], [NAN_TRAPS[name](inp)])
@@ -270,13 +270,13 @@ def test_the_branch_not_taken_leaves_no_nan(name):
     np.testing.assert_allclose(dx.sum(), tangent.sum(), rtol=1e-14)
 
 
-def test_both_branches_become_one_where():
+def test_gradients_of_both_branches_become_one_where():
     graph, w, (dx,) = derive(lambda x: where(x > 0.0, x * 2.0, x * 3.0), np.array([1.0, -1.0]))
     assert ops_of(graph).count("where") == 2  # the function's and the gradient's
     np.testing.assert_array_equal(dx, w * [2.0, 3.0])
 
 
-def test_masked_and_other_gradients_add_up():
+def test_masked_and_unmasked_gradients_add_up():
     x = np.array([1.0, -2.0])
     for sides in ((2.0, 0.0), (0.0, 3.0), (2.0, 3.0)):
 
@@ -291,7 +291,7 @@ def test_masked_and_other_gradients_add_up():
 # --- special points -------------------------------------------------------------------------------------
 
 
-def test_ties_are_shared():
+def test_gradient_of_extremes_is_shared_among_ties():
     x, y = np.array([1.0, 2.0, 3.0]), np.array([1.0, 5.0, 0.0])
     shares = {"maximum": [0.5, 0, 1], "fmax": [0.5, 0, 1], "minimum": [0.5, 1, 0], "fmin": [0.5, 1, 0]}
     for name, share in shares.items():
@@ -304,7 +304,7 @@ def test_ties_are_shared():
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2])
-def test_products_with_zeros(zeros):
+def test_gradient_of_products_with_zeros(zeros):
     x = np.array([[2.0, 3.0, 5.0, 7.0, 0.5]])
     x[0, :zeros] = 0.0
     others = np.array([np.prod(np.delete(x[0], i)) for i in range(5)])
@@ -314,7 +314,7 @@ def test_products_with_zeros(zeros):
     check_graph(graph, [x])
 
 
-def test_powers_of_zero():
+def test_gradient_of_powers_of_zero():
     with np.errstate(all="raise"):
         for n, slope in ((0, 0.0), (1, 1.0), (2, 0.0), (3, 0.0), (1.5, 0.0)):
             _, w, (dx,) = derive(lambda x, n=n: x**n, np.array([0.0]))
@@ -324,14 +324,14 @@ def test_powers_of_zero():
     np.testing.assert_array_equal(dy, np.zeros(3))
 
 
-def test_logaddexp_of_nothing():
-    """-inf stands for probability 0, and two of them have a sum of 0 and no slope, not nan."""
+def test_gradient_of_logaddexp_at_minus_infinity():
+    """-inf is the log of probability 0. Two of them have a zero gradient, not nan."""
     x, y = np.array([-np.inf, -np.inf]), np.array([-np.inf, 0.0])
     dx, dy = gradient(lambda x, y: apply("logaddexp", x, y), x, y)
     assert np.isfinite(dx).all() and np.isfinite(dy).all() and dy[1] != 0
 
 
-def test_repeated_writes_only_the_last_counts():
+def test_gradient_of_repeated_writes_goes_to_the_last():
     index = np.array([2, 0, 2])
 
     def f(x, y):
@@ -342,7 +342,7 @@ def test_repeated_writes_only_the_last_counts():
     np.testing.assert_array_equal(dx, [0.0, w[1], 0.0, w[3]])
 
 
-def test_absolute_and_sinc_at_zero():
+def test_gradient_of_absolute_and_sinc_at_zero():
     for dtype in (np.float64, np.complex128):
         (dx,) = gradient(lambda x: apply("absolute", x), np.zeros(1, dtype))
         assert dx == 0
@@ -368,7 +368,7 @@ def logsumexp(x):
 
 
 def late_division(x):
-    """As in an attention that divides after the second product."""
+    """Like attention that divides after the second product."""
     e = exp(where(x > -9.0, x, -np.inf) * 0.5 - largest(x) * 0.5)
     values = const(RNG.standard_normal((x.shape[-1], 3)))
     return (e @ values) / sum_(e, -1, keepdims=True)
@@ -391,7 +391,7 @@ DEPENDENT = {
 
 
 @pytest.mark.parametrize("name", list(INVARIANT))
-def test_softmax_derives_nothing_through_its_maximum(name):
+def test_softmax_has_no_gradient_through_its_maximum(name):
     x = RNG.standard_normal((2, 4, 5))
     graph, _, _ = derive(INVARIANT[name], x)
     assert "share_among" not in ops_of(graph)
@@ -399,7 +399,7 @@ def test_softmax_derives_nothing_through_its_maximum(name):
 
 
 @pytest.mark.parametrize("name", list(DEPENDENT))
-def test_other_maxima_are_derived_through(name):
+def test_other_maxima_have_a_gradient(name):
     x = RNG.standard_normal((2, 4, 5))
     graph, _, _ = derive(DEPENDENT[name], x)
     assert "share_among" in ops_of(graph)
@@ -409,7 +409,7 @@ def test_other_maxima_are_derived_through(name):
 # --- errors and structural ops --------------------------------------------------------------------------
 
 
-def test_no_rule_is_an_error_not_a_zero():
+def test_missing_rule_is_an_error():
     z = input_node((3,), np.complex128, "z")
     out = apply("sign", z)
     out.loc = ("f.py", 14, "f")
@@ -422,51 +422,58 @@ def test_no_rule_is_an_error_not_a_zero():
             derived()
 
 
-def test_a_gradient_needs_a_number():
+def test_gradient_of_an_array_is_an_error():
     x = input_node((3,), np.float64, "x")
     with pytest.raises(ValueError, match="one floating-point number"):
         gradient_graph(Graph([x], [exp(x)]), [0])
 
 
-def test_structural_ops_bring_their_own_rules():
-    row("swap_test", "structural",
-        infer=lambda x, y: ((y.shape, x.shape), (y.dtype, x.dtype)),
-        evaluate=lambda x, y: (y, x),
-        vjp_rule=lambda g, out, x, y, wanted: (g[1] if wanted[0] else None, g[0]),
-        jvp_rule=lambda t, out, x, y: (t[1], t[0]))  # fmt: skip
+@contextmanager
+def temporary_op(name, evaluate, infer=lambda x, *_: (x.shape, x.dtype), kind="structural", **rules):
+    row(name, kind, infer=infer, evaluate=evaluate, **rules)
     try:
+        yield
+    finally:
+        del OPS[name]
+
+
+def swap_op(**rules):
+    """An op "swap_test" with two results, its arguments exchanged."""
+    types = lambda x, y: ((y.shape, x.shape), (y.dtype, x.dtype))  # noqa: E731
+    return temporary_op("swap_test", lambda x, y: (y, x), types, **rules)
+
+
+def test_structural_op_with_own_rules():
+    with swap_op(
+        vjp_rule=lambda g, out, x, y, wanted: (g[1] if wanted[0] else None, g[0]),
+        jvp_rule=lambda t, out, x, y: (t[1], t[0]),
+    ):
         x, y = input_node((2,), np.float64, "x"), input_node((2,), np.float64, "y")
         pair = apply("swap_test", exp(x), y)
         graph = Graph([x, y], [item(pair, 0) * item(pair, 1)])
         check_graph(graph, [RNG.standard_normal(2), RNG.standard_normal(2)])
-    finally:
-        del OPS["swap_test"]
 
 
-def test_rules_of_structural_ops_get_the_result():
-    row("root_test", "structural", infer=lambda x: (x.shape, x.dtype), evaluate=np.sqrt,
+def test_structural_rules_receive_the_result():
+    with temporary_op(
+        "root_test",
+        np.sqrt,
         vjp_rule=lambda g, out, x, wanted: (g * 0.5 / out,),
-        jvp_rule=lambda t, out, x: t[0] * 0.5 / out)  # fmt: skip
-    try:
+        jvp_rule=lambda t, out, x: t[0] * 0.5 / out,
+    ):
         x = input_node((3,), np.float64, "x")
         check_graph(Graph([x], [apply("root_test", x)]), [np.arange(1.0, 4.0)])
-    finally:
-        del OPS["root_test"]
 
 
-def test_a_mask_reaches_rules_of_structural_ops_applied():
-    """They get nodes, never a gradient with a mask beside it."""
+def test_structural_rules_receive_masked_gradients_as_nodes():
+    """The mask is applied first."""
     seen = []
 
     def vjp(g, out, x, y, wanted):
         seen.extend(g)
         return g[1], g[0]
 
-    row("swap_test", "structural",
-        infer=lambda x, y: ((y.shape, x.shape), (y.dtype, x.dtype)),
-        evaluate=lambda x, y: (y, x),
-        vjp_rule=vjp)  # fmt: skip
-    try:
+    with swap_op(vjp_rule=vjp):
         x, y = input_node((2,), np.float64, "x"), input_node((2,), np.float64, "y")
         pair = apply("swap_test", x, y)
         graph = Graph([x, y], [where(x > 0.0, item(pair, 0), 0.0)])
@@ -474,38 +481,28 @@ def test_a_mask_reaches_rules_of_structural_ops_applied():
         _, dx, dy = evaluate_graph(vjp_graph(graph, [0, 1], [0]), values)
         np.testing.assert_array_equal(dy, [1.0, 0.0])
         assert not dx.any() and [type(g) for g in seen] == [Node, type(None)]
-    finally:
-        del OPS["swap_test"]
 
 
-def test_a_mask_reaches_a_single_rule_applied():
-    row("same_test", "structural", infer=lambda x: (x.shape, x.dtype), evaluate=lambda x: x,
-        vjp_rule=lambda g, out, x, wanted: (g * 2.0,))  # fmt: skip
-    try:
+def test_structural_rule_of_one_argument_receives_masked_gradient():
+    with temporary_op("same_test", lambda x: x, vjp_rule=lambda g, out, x, wanted: (g * 2.0,)):
         _, w, (dx,) = derive(lambda x: where(x > 0.0, apply("same_test", x), 0.0), np.array([1.0, -1.0]))
         np.testing.assert_array_equal(dx, [2.0 * w[0], 0.0])
-    finally:
-        del OPS["same_test"]
 
 
-def test_a_rule_written_forward_serves_one_argument_alone():
-    """It is transposed for what is asked: no gradient of another argument stands in its place."""
+def test_forward_rule_is_transposed_for_each_argument():
+    """The gradient of one argument must not stand in for that of another."""
 
     def jvp(tangents, out, x, y):
         return reduce(add, [t * f for t, f in zip(tangents, (y * y, 2.0 * x * y)) if t is not None])
 
-    row("blend_test", "nonlinear", infer=lambda x, y: (x.shape, x.dtype), evaluate=lambda x, y: x * y**2,
-        jvp=jvp)  # fmt: skip
-    try:
+    with temporary_op("blend_test", lambda x, y: x * y**2, kind="nonlinear", jvp=jvp):
         x, y = input_node((2,), np.float64, "x"), input_node((2,), np.float64, "y")
         graph = Graph([x, y], [where(x > 0.0, apply("blend_test", x, y), y)])
         for wrt in ([0], [1], [0, 1]):
             check_graph(graph, [np.array([1.5, -0.5]), np.array([0.7, 2.0])], wrt=wrt)
-    finally:
-        del OPS["blend_test"]
 
 
-def test_a_mask_reaches_parts_of_a_tuple():
+def test_masked_gradients_of_tuple_items():
     x = RNG.standard_normal((3, 3)) + 4 * np.eye(3)
     inp = input_node((3, 3), np.float64, "x")
     q, r = (item(apply("qr", inp), i) for i in range(2))
@@ -518,13 +515,13 @@ def test_a_mask_reaches_parts_of_a_tuple():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_both_modes_agree_on_random_programs(seed):
-    """<cotangent, tangent> = <gradient, direction>, of the program and of both of its derivative programs."""
+    """<cotangent, tangent> = <gradient, direction>, for each program and both of its derivatives."""
     rng = np.random.default_rng(seed)
     graph = random_graph(rng, 25)
-    modes_agree(graph, random_arrays(rng, graph), rng, order=2)
+    check_modes_agree(graph, random_arrays(rng, graph), rng, order=2)
 
 
-def modes_agree(graph, values, rng, order):
+def check_modes_agree(graph, values, rng, order):
     direction = [rng.standard_normal(x.shape) for x in graph.inputs]
     outs = [i for i, o in enumerate(graph.outputs) if o.dtype.kind == "f"]
     cotangent = [rng.standard_normal(graph.outputs[i].shape) for i in outs]
@@ -540,4 +537,4 @@ def modes_agree(graph, values, rng, order):
     if order > 1:
         for program, more in ((forward, direction), (reverse, cotangent)):
             program = Graph(program.inputs, program.outputs[n:])
-            modes_agree(program, [*values, *more], rng, order - 1)
+            check_modes_agree(program, [*values, *more], rng, order - 1)

@@ -1,5 +1,4 @@
-"""Every rule of ops/shifts.py against numbers: a maximum is moved, and each value must change as its effect
-says."""
+"""The rules of ops/shifts.py: when m in x - m moves by d, each value changes by its effect."""
 
 import numpy as np
 import pytest
@@ -17,12 +16,12 @@ INDEX = const(RNG.integers(0, 5, (2, 4, 3)))
 RIGHT, LEFT = const(RNG.random((5, 3))), const(RNG.random((3, 5)))
 
 
-def taken(x):
+def take(x):
     return apply("take_along", x, INDEX, axis=2)
 
 
-# s = x - m falls with m, e = exp(s) shrinks; y (2, 4, 5) and z (2, 4, 1) do not change
-UNDERSTOOD = {
+# s = x - m and e = exp(s) depend on m; y (2, 4, 5) and z (2, 4, 1) do not
+WITH_EFFECT = {
     "add": lambda s, e, y, z: (s + y, y + s, s + s, e + e, z + reshape(log(sum_(e, -1)), (2, 4, 1))),
     "subtract": lambda s, e, y, z: (s - z, z - s, s - s, e - e, s - (s * 2.0)),
     "multiply": lambda s, e, y, z: (e * y, y * e, e * e, s * 3.0, s * -1.0),
@@ -46,26 +45,26 @@ UNDERSTOOD = {
     "transpose": lambda s, e, y, z: (transpose(s, (2, 0, 1)), transpose(e, (1, 2, 0))),
     "broadcast": lambda s, e, y, z: (apply("broadcast", s, shape=(3, 2, 4, 5)),),
     "slice": lambda s, e, y, z: (take_slice(s, 2, 1, 5, 2), take_slice(e, 2, 3, None, -1)),
-    "take_along": lambda s, e, y, z: (taken(s), taken(e)),
+    "take_along": lambda s, e, y, z: (take(s), take(e)),
     "matmul": lambda s, e, y, z: (e @ RIGHT, LEFT @ transpose(e, (0, 2, 1)),
                                   apply("broadcast", e, shape=(3, 2, 4, 5)) @ RIGHT),
     "einsum": lambda s, e, y, z: (apply("einsum", e, RIGHT, subscripts="bte,ec->tcb"),),
-    # piecewise constant: no derivative leads through these
+    # piecewise constant, so no gradient passes
     "equal": lambda s, e, y, z: (where(apply("equal", s, 0.0), y, z),),
 }  # fmt: skip
 
-NOT_UNDERSTOOD = {
-    "a sum of unlike effects": lambda s, e, y, z: s + e,
+WITHOUT_EFFECT = {
+    "a sum of different effects": lambda s, e, y, z: s + e,
     "a power": lambda s, e, y, z: e**2.5,
-    "an offset": lambda s, e, y, z: e + 1e-3,
+    "an added constant": lambda s, e, y, z: e + 1e-3,
     "unequal growth": lambda s, e, y, z: e + e * e,
     "a product of sums": lambda s, e, y, z: s * s,
     "a factor that is an array": lambda s, e, y, z: s * y,
     "one over a sum": lambda s, e, y, z: 1.0 / s,
     "tanh": lambda s, e, y, z: apply("tanh", s),
-    "a masked one": lambda s, e, y, z: where(MASK, s, 0.0),
-    "a masked other": lambda s, e, y, z: where(MASK, e, 1.0),
-    "where unlike": lambda s, e, y, z: where(MASK, e, e * e),
+    "a masked difference": lambda s, e, y, z: where(MASK, s, 0.0),
+    "a masked exponential": lambda s, e, y, z: where(MASK, e, 1.0),
+    "where of different effects": lambda s, e, y, z: where(MASK, e, e * e),
     "a sum over rows": lambda s, e, y, z: sum_(e, 1),
     "a cumsum over rows": lambda s, e, y, z: apply("cumsum", e, axis=1, reverse=False),
     "a cumsum of a sum": lambda s, e, y, z: apply("cumsum", s, axis=2, reverse=False),
@@ -79,13 +78,13 @@ NOT_UNDERSTOOD = {
 }
 
 
-def setting(build, shape=(2, 4, 5)):
+def build_graph(build, shape=(2, 4, 5)):
     rows = (*shape[:2], 1)
     x, m = input_node(shape, np.float64, "x"), input_node(rows, np.float64, "m")
     y, z = input_node(shape, np.float64, "y"), input_node(rows, np.float64, "z")
     s = x - m
-    made = build(s, exp(s), y, z)
-    graph = Graph([x, m, y, z], made if isinstance(made, tuple) else [made])
+    outputs = build(s, exp(s), y, z)
+    graph = Graph([x, m, y, z], outputs if isinstance(outputs, tuple) else [outputs])
     readers = {}
     for n in graph.nodes:
         for a in set(n.args):
@@ -93,13 +92,13 @@ def setting(build, shape=(2, 4, 5)):
     return graph, m, readers
 
 
-@pytest.mark.parametrize("op", list(UNDERSTOOD))
-def test_values_change_as_their_effects_say(op):
-    graph, m, readers = setting(UNDERSTOOD[op])
+@pytest.mark.parametrize("op", list(WITH_EFFECT))
+def test_values_change_by_their_effect(op):
+    graph, m, readers = build_graph(WITH_EFFECT[op])
     effects = effects_of(m, readers)
     every = Graph(graph.inputs, graph.nodes)
     x, y, z, d = (RNG.uniform(0.5, 1.5, shape) for shape in ((2, 4, 5), (2, 4, 5), (2, 4, 1), (2, 4, 1)))
-    top = x.max(2, keepdims=True) + 0.3  # no entry of s is zero, moved or not
+    top = x.max(2, keepdims=True) + 0.3  # so that no entry of s is zero before or after
     before, after = (evaluate_graph(every, [x, m, y, z]) for m in (top, top + d))
     for node, old, new in zip(every.outputs, before, after):
         effect = effects.get(node)
@@ -113,28 +112,28 @@ def test_values_change_as_their_effects_say(op):
 
 
 def along(d, axes):
-    """d (2, 4, 1) laid along the axes of a value."""
-    there = [a for a in axes if a is not None]
-    assert sorted(there) == [0, 1]  # rows never meet
-    d = d[:, :, 0].transpose(there)
+    """d (2, 4, 1) broadcast along the axes of a value."""
+    row_axes = [a for a in axes if a is not None]
+    assert sorted(row_axes) == [0, 1]  # rows are independent
+    d = d[:, :, 0].transpose(row_axes)
     lengths = iter(d.shape)
     return d.reshape([1 if a is None else next(lengths) for a in axes])
 
 
-@pytest.mark.parametrize("name", list(NOT_UNDERSTOOD))
-def test_what_is_not_understood_counts_as_changed(name):
-    graph, m, readers = setting(NOT_UNDERSTOOD[name])
+@pytest.mark.parametrize("name", list(WITHOUT_EFFECT))
+def test_other_ops_raise_not_understood(name):
+    graph, m, readers = build_graph(WITHOUT_EFFECT[name])
     with pytest.raises(NotUnderstood):
         effects_of(m, readers)
 
 
-def test_rows_of_other_rows():
-    """Each row of the one meets another row of the other: as many rows, but not the same."""
-    graph, m, readers = setting(lambda s, e, y, z: e / transpose(e, (1, 0, 2)), shape=(4, 4, 5))
+def test_pairing_different_rows_raises_not_understood():
+    """As many rows, but in another order."""
+    graph, m, readers = build_graph(lambda s, e, y, z: e / transpose(e, (1, 0, 2)), shape=(4, 4, 5))
     with pytest.raises(NotUnderstood):
         effects_of(m, readers)
 
 
-def test_every_rule_is_tested():
+def test_every_shift_rule_is_tested():
     ruled = {name for name, op in OPS.items() if op.shift is not None}
-    assert ruled - {"sum_as_numpy"} <= set(UNDERSTOOD)
+    assert ruled - {"sum_as_numpy"} <= set(WITH_EFFECT)

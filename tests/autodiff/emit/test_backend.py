@@ -20,7 +20,7 @@ from gpt2.autodiff.ops import OPS, apply, build, input_node, leads, row
 from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.ops.table import VIEWS
 from gpt2.autodiff.run import kernels, recycled, threads
-from tests.support.random_graphs import BLOCKS, SINGLE, random_graph
+from tests.support.random.graphs import BLOCKS, SINGLE, random_graph
 from tests.support.slow import rest_slow
 
 pytestmark = pytest.mark.numeric

@@ -1,12 +1,14 @@
-"""Loops: scan against the Python loop it stands for, in both modes and to second order; and parallel_map."""
+"""ad.scan and ad.parallel_map against Python loops, in both modes and to second order."""
 
 import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.loops import numbers
 from gpt2.autodiff.loops import scan_op as scan
 from gpt2.autodiff.ops.interpret import check
 from gpt2.autodiff.record.record import record
+from tests.support.trees import assert_close
 
 rng = np.random.default_rng(11)
 W, V = 0.5 * rng.normal(size=(3, 3)), rng.normal(size=(2, 3))
@@ -17,9 +19,9 @@ def body(h, x):
     return h, {"norm": np.sum(h * h), "h": h * 2.0}
 
 
-def loop(body, init, xs):
-    """Reference for scan: a Python loop."""
-    carry, ys = init, []
+def loop(body, carry, xs):
+    """Reference for scan."""
+    ys = []
     for x in xs:
         carry, y = body(carry, x)
         ys.append(y)
@@ -40,19 +42,17 @@ def loss_of(run, **settings):
 
 @pytest.mark.parametrize("n", [1, 2, 7, 12])
 @pytest.mark.parametrize("every", [None, 1, 3, 100])
-def test_values_and_gradients_are_those_of_the_loop(n, every):
-    init, xs = rng.normal(size=3), rng.normal(size=(n, 2))
-    found = ad.value_and_grad(loss_of(ad.scan, every=every), argnums=(0, 1, 2))(init, xs, W)
-    expected = ad.value_and_grad(loss_of(loop), argnums=(0, 1, 2))(init, xs, W)
-    assert found[0] == pytest.approx(expected[0], rel=1e-13)
-    for a, b in zip(found[1], expected[1]):
-        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
+def test_values_and_gradients(n, every):
+    args = rng.normal(size=3), rng.normal(size=(n, 2)), W
+    actual = ad.value_and_grad(loss_of(ad.scan, every=every), argnums=(0, 1, 2))(*args)
+    expected = ad.value_and_grad(loss_of(loop), argnums=(0, 1, 2))(*args)
+    assert_close(actual, expected, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("room", [0, 60, 10**6])
-def test_sums_over_all_steps_are_taken_behind_the_loop_where_there_is_room(room, monkeypatch):
-    """Gradients of what the steps share: with room for none, some and all of what the steps leave of them."""
-    monkeypatch.setattr(scan, "KEEP_ALL_BYTES", room)
+@pytest.mark.parametrize("limit", [0, 60, 10**6])
+def test_gradients_of_captured_arrays(limit, monkeypatch):
+    """Sums over the steps, taken after the loop for the terms within the limit: none, some, all."""
+    monkeypatch.setattr(scan, "KEEP_ALL_BYTES", limit)
     init, xs, scale = rng.normal(size=(2, 3)), rng.normal(size=(4, 2)), rng.normal(size=3)
 
     def loss_with(run):
@@ -66,16 +66,14 @@ def test_sums_over_all_steps_are_taken_behind_the_loop_where_there_is_room(room,
 
         return loss
 
-    args = init, xs, W, scale
-    kept = loss_with(lambda *given: ad.scan(*given, every=1))
-    looped = loss_with(loop)
-    for a, b in zip(ad.grad(kept, (0, 1, 2, 3))(*args), ad.grad(looped, (0, 1, 2, 3))(*args)):
-        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
-    ad.check_grads(lambda w: kept(init, xs, w, scale), (W,), order=2)
+    scanned = loss_with(lambda *args: ad.scan(*args, every=1))
+    actual, expected = (ad.grad(f, (0, 1, 2, 3))(init, xs, W, scale) for f in (scanned, loss_with(loop)))
+    assert_close(actual, expected, rtol=1e-11, atol=1e-13)
+    ad.check_grads(lambda w: scanned(init, xs, w, scale), (W,), order=2)
 
 
-def test_the_backward_reads_what_a_step_gave():
-    """Of h = tanh(...) it is the next carry: the tangent hyperbolic is computed once a step."""
+def test_backward_reuses_results_of_the_forward():
+    """The carry of the next step is the tanh that the backward needs: it is computed once a step."""
 
     def f(w, init):
         return np.sum(ad.scan(lambda h, _: (np.tanh(h @ w), None), init, length=6)[0])
@@ -85,42 +83,29 @@ def test_the_backward_reads_what_a_step_gave():
     graphs = [n.attrs["body"] for n in g.__derived__.last[1].graph.nodes if n.op == "scan"]
     ops = [[n.op for n in graph.nodes] for graph in graphs]
     assert sorted(names.count("tanh") for names in ops) == [0, 1]
-    assert (
-        sum(names.count("matmul") for names in ops) == 2
-    )  # that of the weight's gradient is behind the loop
+    # the product for the weight's gradient comes after the loop
+    assert sum(names.count("matmul") for names in ops) == 2
 
 
 def test_outside_of_any_recording():
     init, xs = rng.normal(size=3), rng.normal(size=(5, 2))
     for _ in range(3):
-        final, ys = ad.scan(body, init, xs)
-        expected, expected_ys = loop(body, init, xs)
-        np.testing.assert_allclose(final, expected, rtol=1e-13)
-        np.testing.assert_allclose(ys["norm"], expected_ys["norm"], rtol=1e-13)
-        np.testing.assert_allclose(ys["h"], expected_ys["h"], rtol=1e-13)
+        assert_close(ad.scan(body, init, xs), loop(body, init, xs), rtol=1e-13)
 
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_forward_mode_and_second_order(every):
     init, xs = rng.normal(size=3), rng.normal(size=(5, 2))
     t = rng.normal(size=3), rng.normal(size=(5, 2)), rng.normal(size=(3, 3))
-    scanned, looped = loss_of(ad.scan, every=every), loss_of(loop)
-    assert ad.jvp(scanned, (init, xs, W), t)[1] == pytest.approx(
-        ad.jvp(looped, (init, xs, W), t)[1], rel=1e-12
-    )
 
-    def second(f):
-        return ad.jvp(lambda *a: ad.grad(f, argnums=(0, 1, 2))(*a), (init, xs, W), t)[1]
+    def derivatives(f):
+        """Forward; forward over reverse; reverse over reverse."""
+        yield ad.jvp(f, (init, xs, W), t)[1]
+        yield ad.jvp(lambda *a: ad.grad(f, argnums=(0, 1, 2))(*a), (init, xs, W), t)[1]
+        yield ad.grad(lambda w: np.sum(ad.grad(f, argnums=2)(init, xs, w) * t[2]))(W)
 
-    for a, b in zip(second(scanned), second(looped)):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-
-    def reverse_over_reverse(f):
-        return ad.grad(lambda w: np.sum(ad.grad(f, argnums=2)(init, xs, w) * t[2]))(W)
-
-    np.testing.assert_allclose(
-        reverse_over_reverse(scanned), reverse_over_reverse(looped), rtol=1e-10, atol=1e-12
-    )
+    actual, expected = derivatives(loss_of(ad.scan, every=every)), derivatives(loss_of(loop))
+    assert_close(list(actual), list(expected), rtol=1e-10, atol=1e-12)
 
 
 def test_only_some_tangents():
@@ -130,9 +115,8 @@ def test_only_some_tangents():
         assert ad.jvp(f, (init, xs, W), t)[1] == pytest.approx(ad.jvp(g, (init, xs, W), t)[1], rel=1e-12)
 
 
-def test_the_program_does_not_grow_and_the_backward_keeps_few_carries(monkeypatch):
-    """100 steps give the graph that 10 give; of 100 carries 10 are kept, and 10 more while a segment runs.
-    All are kept where they are small."""
+def test_graph_does_not_grow_with_the_steps_and_few_carries_are_kept(monkeypatch):
+    """Of 100 carries 10, and 10 more while a segment runs; all of them if they are small."""
 
     def graph(n):
         return record(lambda h, xs: np.sum(ad.scan(body, h, xs)[0]), (np.zeros(3), np.zeros((n, 2)))).graph
@@ -147,7 +131,7 @@ def test_the_program_does_not_grow_and_the_backward_keeps_few_carries(monkeypatc
     assert node.shape[-1] == (10, 3)
 
 
-def test_integers_numbers_and_nested_carries():
+def test_nested_carry_of_integers_and_numbers():
     xs = rng.normal(size=6)
 
     def step(carry, x):
@@ -168,31 +152,30 @@ def test_integers_numbers_and_nested_carries():
             i += 1
         return total * big + ys, i
 
-    (value, count), grads = ad.value_and_grad(f, argnums=(0, 1), has_aux=True)(xs, 0.5)
-    (expected, _), expected_grads = ad.value_and_grad(g, argnums=(0, 1), has_aux=True)(xs, 0.5)
-    assert (value, count) == (pytest.approx(expected, rel=1e-13), 6)
-    np.testing.assert_allclose(grads[0], expected_grads[0], rtol=1e-12)
-    assert grads[1] == pytest.approx(expected_grads[1], rel=1e-12)
+    actual, expected = (ad.value_and_grad(f, argnums=(0, 1), has_aux=True)(xs, 0.5) for f in (f, g))
+    assert actual[0][1] == expected[0][1] == 6
+    assert_close(actual, expected)
 
 
-def test_no_xs_no_ys_and_reverse():
+def test_without_xs_and_ys():
     final, ys = ad.scan(lambda c, _: (c * 1.5, None), 2.0, length=4)
     assert final == pytest.approx(2 * 1.5**4) and ys is None
-    assert ad.grad(lambda c: ad.scan(lambda c, _: (np.sin(c), None), c, length=3)[0])(0.3) == pytest.approx(
-        np.cos(np.sin(np.sin(0.3))) * np.cos(np.sin(0.3)) * np.cos(0.3), rel=1e-13
-    )
-    xs = np.array([1.0, 2.0, 3.0])
+    slope = ad.grad(lambda c: ad.scan(lambda c, _: (np.sin(c), None), c, length=3)[0])(0.3)
+    assert slope == pytest.approx(np.cos(np.sin(np.sin(0.3))) * np.cos(np.sin(0.3)) * np.cos(0.3), rel=1e-13)
 
-    def from_behind(xs):
+
+def test_reverse():
+    def f(xs):
         return ad.scan(lambda c, x: (c * x + 1.0, c), 0.0, xs, reverse=True)
 
-    final, ys = from_behind(xs)
+    xs = np.array([1.0, 2.0, 3.0])
+    final, ys = f(xs)
     assert final == ((0.0 * 3 + 1) * 2 + 1) * 1 + 1
     np.testing.assert_array_equal(ys, [3.0, 1.0, 0.0])
-    np.testing.assert_allclose(ad.grad(lambda xs: from_behind(xs)[0])(xs), [3.0, 1.0, 0.0])
+    np.testing.assert_allclose(ad.grad(lambda xs: f(xs)[0])(xs), [3.0, 1.0, 0.0])
 
 
-def test_float32_stays_and_the_carry_widens_to_what_the_step_gives():
+def test_float32_stays_and_the_carry_widens_to_the_dtype_of_the_step():
     xs = rng.normal(size=(4, 3)).astype(np.float32)
     final, ys = ad.scan(lambda c, x: (c + np.sum(x), c * 2.0), np.float32(0), xs)
     assert (final.dtype, ys.dtype) == (np.float32, np.float32)
@@ -200,7 +183,7 @@ def test_float32_stays_and_the_carry_widens_to_what_the_step_gives():
     assert final.dtype == np.float64
 
 
-def test_bodies_that_cannot_stand_for_all_steps_are_run_step_by_step():
+def test_body_with_branches_or_draws_runs_in_python():
     xs = np.array([1.0, -2.0, 3.0])
 
     def branches(c, x):
@@ -213,7 +196,7 @@ def test_bodies_that_cannot_stand_for_all_steps_are_run_step_by_step():
     np.testing.assert_allclose(ys, np.random.default_rng(0).normal(size=5))
 
 
-def test_inside_of_each_other():
+def test_nested_scans():
     xs = rng.normal(size=(4, 3))
 
     def f(c, run):
@@ -229,72 +212,65 @@ def test_inside_of_each_other():
     assert ad.grad(ad.grad(scanned))(0.7) == pytest.approx(ad.grad(ad.grad(looped))(0.7), rel=1e-11)
 
 
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (lambda: ad.scan(lambda c, x: (c, x), 0.0), "needs length"),
-        (lambda: ad.scan(lambda c, x: (c, x), 0.0, (np.zeros(2), np.zeros(3))), r"the same, got \[2, 3\]"),
-        (lambda: ad.scan(lambda c, x: c, 0.0, np.zeros(3)), r"should return \(carry, y\)"),
-        (lambda: ad.scan(lambda c, x: ((c, c), x), 0.0, np.zeros(3)), "structure"),
-        (
-            lambda: ad.scan(lambda c, x: (np.stack([c, c]), x), 0.0, np.zeros(3)),
-            r"shape \(\) into one of shape \(2,\)",
-        ),
-        (lambda: ad.scan(lambda c, x: (c, x), 0.0, np.zeros(3), every=0), "every is 0"),
-    ],
-)
-def test_errors(call, words):
+@pytest.mark.parametrize("body, xs, options, words", [
+    (lambda c, x: (c, x), None, {}, "needs length"),
+    (lambda c, x: (c, x), (np.zeros(2), np.zeros(3)), {}, r"the same, got \[2, 3\]"),
+    (lambda c, x: c, np.zeros(3), {}, r"should return \(carry, y\)"),
+    (lambda c, x: ((c, c), x), np.zeros(3), {}, "structure"),
+    (lambda c, x: (np.stack([c, c]), x), np.zeros(3), {}, r"shape \(\) into one of shape \(2,\)"),
+    (lambda c, x: (c, x), np.zeros(3), {"every": 0}, "every is 0"),
+])  # fmt: skip
+def test_errors(body, xs, options, words):
     with pytest.raises(ad.AutodiffError, match=words):
-        call()
+        ad.scan(body, 0.0, xs, **options)
 
 
-# --- parallel_map
-# -------------------------------------------------------------------------------------------------
+# ---- parallel_map ----------------------------------------------------------------------------------------
 
 
-def mapped(body, *arrays):
+def map_loop(body, *arrays):
+    """Reference for parallel_map."""
     return np.stack([body(*slices) for slices in zip(*arrays)])
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request):
+@pytest.fixture
+def restored_threads():
     before = ad.get_threads()
-    ad.set_threads(request.param)
-    yield request.param
+    yield
     ad.set_threads(before)
 
 
+@pytest.fixture(params=[1, 2])
+def threads(request, restored_threads):
+    ad.set_threads(request.param)
+
+
 @pytest.mark.parametrize("n", [1, 3, 18])  # 18: more slices than chunks
-def test_map_is_a_loop_and_so_is_its_derivative(threads, n):
-    a, b, w = rng.normal(size=(n, 4)), rng.normal(size=n), rng.normal(size=(4, 3))
+def test_map_and_its_derivatives(threads, n):
+    args = rng.normal(size=(n, 4)), rng.normal(size=n), rng.normal(size=(4, 3))
+    t = tuple(rng.normal(size=a.shape) for a in args)
 
-    def loss(run):
-        return lambda a, b, w: np.sum(np.sin(run(lambda x, k: np.tanh(x @ w) * k, a, b)) ** 2)
+    def derivatives(run):
+        """Reverse; forward; reverse over reverse for each argument."""
 
-    fast, slow = loss(ad.parallel_map), loss(mapped)
-    found, expected = ad.grad(fast, argnums=(0, 1, 2))(a, b, w), ad.grad(slow, argnums=(0, 1, 2))(a, b, w)
-    for x, y in zip(found, expected):
-        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
-    t = rng.normal(size=a.shape), rng.normal(size=n), rng.normal(size=w.shape)
-    assert ad.jvp(fast, (a, b, w), t)[1] == pytest.approx(ad.jvp(slow, (a, b, w), t)[1], rel=1e-12)
-    for k in range(3):
+        def f(a, b, w):
+            return np.sum(np.sin(run(lambda x, k: np.tanh(x @ w) * k, a, b)) ** 2)
 
-        def second(f, k=k):
-            return ad.grad(lambda *args: np.sum(ad.grad(f, argnums=k)(*args) * t[k]), argnums=(0, 1, 2))(
-                a, b, w
-            )
+        yield ad.grad(f, argnums=(0, 1, 2))(*args)
+        yield ad.jvp(f, args, t)[1]
+        for k in range(3):
+            g = lambda *args, k=k: np.sum(ad.grad(f, argnums=k)(*args) * t[k])  # noqa: E731
+            yield ad.grad(g, argnums=(0, 1, 2))(*args)
 
-        for x, y in zip(second(fast), second(slow)):
-            np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-12)
+    actual, expected = list(derivatives(ad.parallel_map)), list(derivatives(map_loop))
+    assert_close(actual, expected, rtol=1e-11, atol=1e-13)
 
 
 def test_map_outside_of_recordings_and_its_errors(threads):
     a = rng.normal(size=(5, 3))
     for _ in range(2):
-        found = ad.parallel_map(lambda x: {"s": np.sum(x), "x": x * 2, "n": 3}, a)
-        np.testing.assert_allclose(found["s"], a.sum(axis=1))
-        np.testing.assert_allclose(found["x"], 2 * a)
-        np.testing.assert_array_equal(found["n"], np.full(5, 3))
+        result = ad.parallel_map(lambda x: {"s": np.sum(x), "x": x * 2, "n": 3}, a)
+        assert_close(result, {"s": a.sum(axis=1), "x": 2 * a, "n": np.full(5, 3)})
     np.testing.assert_allclose(
         ad.parallel_map(lambda x: x if x > 0 else -x, np.array([1.0, -2.0])), [1.0, 2.0]
     )
@@ -302,36 +278,35 @@ def test_map_outside_of_recordings_and_its_errors(threads):
         ad.parallel_map(lambda x, y: x, np.zeros(2), np.zeros(3))
 
 
-def test_sums_do_not_depend_on_the_number_of_threads():
+def test_sums_do_not_depend_on_the_number_of_threads(restored_threads):
     a, w = rng.normal(size=(50, 4)), rng.normal(size=4)
     g = ad.grad(lambda w: np.sum(ad.parallel_map(lambda x: np.exp(np.sum(x * w)), a)))
     results = []
-    before = ad.get_threads()
-    try:
-        for n in (1, 2, 3):
-            ad.set_threads(n)
-            results.append(g(w))
-    finally:
-        ad.set_threads(before)
+    for n in (1, 2, 3):
+        ad.set_threads(n)
+        results.append(g(w))
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
 
 
+# ---- Functions that write to their arguments -------------------------------------------------------------
+
+
 def writing_step(carry, x):
-    """Writes to both of its arguments, and keeps what it wrote to."""
+    """Writes to its arguments, and returns them."""
     x *= 2.0
     carry += x * x
     return carry, x
 
 
 def writing_step_with_a_branch(carry, x):
-    if np.sum(x * x) < 1e9:  # looked at: it cannot stand for all steps
+    if np.sum(x * x) < 1e9:  # it cannot be recorded once for all steps
         return writing_step(carry, x)
     return carry, x
 
 
 @pytest.mark.parametrize("body", [writing_step, writing_step_with_a_branch])
-def test_a_body_may_write_to_its_arguments(body):
+def test_body_may_write_to_its_arguments(body):
     rng = np.random.default_rng(3)
     init, xs, w = rng.normal(size=2), rng.normal(size=(4, 2)), rng.normal(size=(4, 2))
     before = init.copy(), xs.copy()
@@ -352,8 +327,7 @@ def test_a_body_may_write_to_its_arguments(body):
 
 
 @pytest.mark.parametrize("body", [writing_step, writing_step_with_a_branch])
-def test_a_carry_that_is_written_to_and_kept(body):
-    """Each y is the carry of its step."""
+def test_carry_that_is_written_to_may_be_returned_as_y(body):
 
     def step(carry, x):
         carry, _ = body(carry, x)
@@ -365,7 +339,7 @@ def test_a_carry_that_is_written_to_and_kept(body):
 
 
 @pytest.mark.parametrize("branch", [False, True])
-def test_the_body_of_a_map_may_write_to_its_slices(branch):
+def test_body_of_a_map_may_write_to_its_slices(branch):
     def body(x, y):
         x *= y
         y[0] = 0.0 if not branch or np.sum(x * x) < 1e9 else 1.0
@@ -382,15 +356,18 @@ def test_the_body_of_a_map_may_write_to_its_slices(branch):
     np.testing.assert_array_equal(y, before[1])
 
 
-def test_a_scan_keeps_no_dead_values():
+def test_recorded_body_returns_carry_and_y_alone():
+    """Not the arrays that it wrote to."""
     rec = record(lambda c, xs: ad.scan(writing_step, c, xs), (np.zeros(2), np.ones((9, 2))))
     (loop,) = (n for n in rec.graph.nodes if n.op == "scan")
-    assert len(loop.attrs["body"].outputs) == 2, "the carry and y, and not what was written to"
+    assert len(loop.attrs["body"].outputs) == 2
 
 
-def test_loops_of_numbers_are_plain_python(monkeypatch):
-    """The same values and derivatives as of arrays with one element, and what NumPy gives for 1.0 / 0.0."""
-    from gpt2.autodiff.loops import numbers
+# ---- Numbers as carry ------------------------------------------------------------------------------------
+
+
+def test_scan_of_numbers_agrees_with_scan_of_arrays(monkeypatch):
+    """A body of numbers becomes plain Python; 1.0 / 0.0 is inf, as in NumPy."""
 
     def f(scale, xs):
         def step(carry, x):
@@ -401,34 +378,14 @@ def test_loops_of_numbers_are_plain_python(monkeypatch):
         return a + b * b + np.sum(ys**2)
 
     xs = rng.normal(size=11)
-    found = ad.value_and_grad(f, argnums=(0, 1))(0.7, xs)
-    taken = []
+    actual = ad.value_and_grad(f, argnums=(0, 1))(0.7, xs)
+    programs = []
     of_numbers = numbers.of_numbers
-    monkeypatch.setattr(numbers, "of_numbers", lambda body: taken.append(of_numbers(body)) and None)
+    monkeypatch.setattr(numbers, "of_numbers", lambda body: programs.append(of_numbers(body)) and None)
     expected = ad.value_and_grad(lambda *a: f(*a), argnums=(0, 1))(0.7, xs)
-    assert any(program is not None for program in taken)
-    assert found[0] == pytest.approx(expected[0], rel=1e-15)
-    for a, b in zip(found[1], expected[1]):
-        np.testing.assert_allclose(a, b, rtol=1e-14)
+    assert any(program is not None for program in programs)
+    assert_close(actual, expected, rtol=1e-14)
     monkeypatch.undo()
     with np.errstate(divide="ignore"):
         final, _ = ad.scan(lambda c, x: (c + 1.0 / x, None), 1.0, np.array([1.0, 0.0, 2.0]))
     assert final == np.inf
-
-
-def test_a_loop_of_numbers_that_ends_by_itself():
-    def f(x):
-        return ad.while_loop(
-            lambda c: c[0] < 100.0, lambda c: (c[0] * x + 1.0, c[1] + np.sin(c[0])), (1.0, x)
-        )[1]
-
-    def loop(x):
-        a, b = 1.0, x
-        while a < 100.0:
-            a, b = a * x + 1.0, b + np.sin(a)
-        return b
-
-    assert ad.compile(f)(1.7) == loop(1.7)
-    slope = (loop(1.7 + 1e-7) - loop(1.7 - 1e-7)) / 2e-7
-    assert ad.jvp(f, (1.7,), (1.0,))[1] == pytest.approx(slope, rel=1e-5)
-    assert ad.grad(f)(1.7) == pytest.approx(slope, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Every row of the op table on its samples (tests/support/op_samples.py), in both modes, to second order."""
+"""Every op of the table on its samples (tests/support/calls/op_samples.py): both modes, second order."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import OPS, apply, const, input_node
 from gpt2.autodiff.ops.build import item
 from gpt2.autodiff.ops.interpret import check, evaluate_graph
-from gpt2.autodiff.ops.table import NEARLY
-from tests.support.op_samples import samples_of
+from gpt2.autodiff.ops.table import EXACTLY, NEARLY
+from tests.support.calls.op_samples import samples_of
 
 pytestmark = pytest.mark.numeric
 
@@ -18,15 +18,17 @@ SINGLE = {"float64": "float32", "complex128": "complex64"}
 
 
 def draw(sample, shape, dtype, rng):
-    def magnitudes():
+    """Random values from the domain of the sample."""
+
+    def real():
         x = rng.uniform(*sample.domain, size=shape)
         return x * rng.choice([-1.0, 1.0], size=shape) if sample.signed else x
 
-    return magnitudes() + 1j * magnitudes() if dtype == "complex128" else magnitudes()
+    return real() + 1j * real() if dtype == "complex128" else real()
 
 
 def instance(name, sample, dtype, single=False):
-    """The op on its sample: a graph of one op, and the values of its inputs."""
+    """A graph of one op, applied to its sample, and the values of its inputs."""
     rng = np.random.default_rng(0)
     args, inputs, values = [], [], []
     for arg in sample.args:
@@ -53,9 +55,9 @@ ROWS = {name: op for name, op in list(OPS.items()) if samples_of(name) and op.ne
 
 
 def cases(which=lambda name, op: True, of=True):
-    """Each sample of each row that `which` picks, in each of the sample's dtypes.
+    """Parametrizes a test over the samples of the ops that `which` selects, in all dtypes of the sample.
 
-    of   False: without samples of which only a function of the results is settled (vectors up to a phase)
+    of   False: leaves out samples that test a function of the result (vectors are unique only up to a phase)
     """
     return pytest.mark.parametrize("name, sample, dtype", [
         pytest.param(name, sample, dtype, id=f"{name}-{i}-{dtype}")
@@ -66,9 +68,9 @@ def cases(which=lambda name, op: True, of=True):
     ])  # fmt: skip
 
 
-def test_every_row_has_samples():
-    """Except structural ones, which hold graphs or take tuples apart, and are tested where they are made; and
-    random samples, whose derivatives are at fixed chance: tests/autodiff/random/test_draws.py.
+def test_every_op_has_samples():
+    """Except structural ops (subgraphs, items of tuples), tested where they are made, and random draws, whose
+    derivatives hold the quantile fixed: tests/autodiff/random/test_draws.py.
     """
     without = {name for name, op in list(OPS.items()) if not samples_of(name) and op.kind != "structural"}
     assert without <= {"stop_gradient", "gamma_sample", "gamma_slope", "t_sample", "t_slope"}
@@ -76,14 +78,14 @@ def test_every_row_has_samples():
 
 @cases()
 def test_derivatives(name, sample, dtype):
-    """Forward against differences, reverse against forward, and both of those of the derivative programs."""
+    """Forward mode against differences, reverse against forward mode, and the same for their derivatives."""
     graph, values = instance(name, sample, dtype)
     check_graph(graph, values, order=2)
 
 
 @cases()
 def test_types(name, sample, dtype):
-    """What NumPy gives has the inferred shape and dtype, in double and in single precision."""
+    """NumPy's result has the inferred shape and dtype, in double and in single precision."""
     for single in (False, True):
         graph, values = instance(name, sample, dtype, single)
         check(graph)
@@ -91,9 +93,9 @@ def test_types(name, sample, dtype):
             assert (np.shape(value), np.asarray(value).dtype) == (node.shape, node.dtype)
 
 
-@cases(lambda name, op: name != "float_power")  # whose result is in double precision always
+@cases(lambda name, op: name != "float_power")  # its result is always double precision
 def test_single_precision_stays(name, sample, dtype):
-    """No value of a derivative of single-precision arguments is in double precision."""
+    """Derivatives at single-precision arguments compute nothing in double precision."""
     graph, values = instance(name, sample, dtype, single=True)
     wide = (np.dtype(np.float64), np.dtype(np.complex128))
     outs = [i for i, n in enumerate(graph.outputs) if n.dtype.kind in "fc"]
@@ -102,33 +104,30 @@ def test_single_precision_stays(name, sample, dtype):
         assert not [n for n in derived.nodes if n.dtype in wide and n.op != "const"]
 
 
-@cases(lambda name, op: op.code is not None)  # the others are emitted as a call of evaluate
+@cases(lambda name, op: op.code is not None)  # other ops are emitted as a call of evaluate
 def test_source(name, sample, dtype):
-    """The row's source text computes what the row evaluates."""
+    """The op's source text computes the same as its evaluate."""
     op = OPS[name]
     graph, values = instance(name, sample, dtype)
     node = next(n for n in graph.nodes if n.op == name)
     inputs = iter(values)
     names = {f"x{i}": next(inputs) if a.op == "input" else a.value for i, a in enumerate(node.args)}
-    got = eval(op.code(*names, **node.attrs), {"np": np, **names})
+    actual = eval(op.code(*names, **node.attrs), {"np": np, **names})
     expected = op.evaluate(*names.values(), **node.attrs)
-    results = zip(got, expected) if isinstance(node.dtype, tuple) else [(got, expected)]
-    for a, b in results:
+    for a, b in zip(actual, expected) if isinstance(node.dtype, tuple) else [(actual, expected)]:
         np.testing.assert_array_equal(a, b)
 
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -2.5, 1e-300, 3.7, np.inf, -np.inf, np.nan])
 
 
-def special(op):
-    """Every pair of special values, in the first type of the op's samples that it takes."""
+def special_pairs(op):
+    """All pairs of special values, or integers for an op that takes no floats."""
     a, b = (x.ravel() for x in np.meshgrid(SPECIAL, SPECIAL))
     return (a, b) if "dd->" in "".join(op.ufunc.types) else (np.array([6, 4, -9, 1]), np.array([2, 3, 5, 5]))
 
 
-def same_bits(a, b, but_for_the_last=False):
-    if but_for_the_last:
-        return np.allclose(a, b, rtol=1e-15, atol=0.0, equal_nan=True)
+def same_bits(a, b):
     return (
         a.dtype == b.dtype
         and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
@@ -136,24 +135,22 @@ def same_bits(a, b, but_for_the_last=False):
     )
 
 
-@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.commutes])
-def test_ops_that_commute(name):
+@pytest.mark.parametrize(
+    "name", [n for n, op in OPS.items() if op.ufunc and op.ufunc.nin == 2 and n != "ldexp"]
+)
+def test_commutative_ops_are_declared(name):
     op = OPS[name]
-    a, b = special(op)
+    a, b = special_pairs(op)
     with np.errstate(all="ignore"):
-        assert same_bits(op.evaluate(a, b), op.evaluate(b, a), op.commutes == NEARLY)
+        ab, ba = op.evaluate(a, b), op.evaluate(b, a)
+    if op.commutes == NEARLY:
+        np.testing.assert_allclose(ab, ba, rtol=1e-15)
+    else:
+        assert same_bits(ab, ba) == (op.commutes == EXACTLY)
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.idempotent])
-def test_ops_that_are_idempotent(name):
+def test_idempotent_ops(name):
     op = OPS[name]
-    a = special(op)[0] if not name.startswith("logical") else np.array([True, False])
+    a = np.array([True, False]) if name.startswith("logical") else special_pairs(op)[0]
     assert same_bits(op.evaluate(a, a), a)
-
-
-def test_every_op_that_commutes_is_declared():
-    with np.errstate(all="ignore"):
-        for name, op in OPS.items():
-            if op.ufunc is not None and op.ufunc.nin == 2 and name != "ldexp" and not op.commutes:
-                a, b = special(op)
-                assert not same_bits(op.evaluate(a, b), op.evaluate(b, a)), name

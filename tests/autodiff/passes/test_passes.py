@@ -20,8 +20,8 @@ from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.passes import FAMILIES, PASSES, engine, simplify
 from gpt2.autodiff.passes.engine import READS, Family, Sweep, sweep_to_end
 from gpt2.autodiff.switches import MATH, Options
-from tests.support.random_graphs import RING, random_arrays, random_graph
-from tests.support.random_graphs import SHAPES as SIZES
+from tests.support.random.graphs import RING, random_arrays, random_graph
+from tests.support.random.graphs import SHAPES as SIZES
 
 SHAPES = {
     **{"x": (2, 3, 4), "y": (2, 3, 4), "r": (2, 3, 1), "s": (2, 3, 1), "c": (4,)},

@@ -1,10 +1,10 @@
-"""Recordings that differ in nothing but numbers and arrays share a program, which gives what compiling each
-of them gives, to the last bit.
+"""Recordings that differ only in constants share a program. Its results equal those of separately compiled
+programs, to the last bit.
 """
 
 import functools
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,32 +14,35 @@ from gpt2.autodiff import hidden, tree
 from gpt2.autodiff.emit import program, scalar
 from gpt2.autodiff.programs import derived, families
 from gpt2.autodiff.reuse import same_code
-from tests.support import exchanged_numbers
+from tests.support.calls import exchanged_numbers
 
 X = np.random.default_rng(0).normal(size=(20, 4))
 W = np.linspace(-1.0, 1.5, 4)
-GRID = [float(v) for v in np.linspace(0.0131, 0.971, 12)]  # not 0.1: 10 times that is a constant
+GRID = np.linspace(0.0131, 0.971, 12).tolist()  # without 0.1, as 10 * 0.1 is equal to a constant of loss
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch):
-    """No program is known."""
+def clear_caches(monkeypatch):
     monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())
     monkeypatch.setattr(derived, "shared_recordings", same_code.SharedRecordings())
 
 
+@pytest.fixture(autouse=True)
+def cleared(monkeypatch):
+    clear_caches(monkeypatch)
+
+
 @pytest.fixture
 def sources(monkeypatch):
-    """How many programs are compiled."""
-    load, found = program.load_source, []
+    """A list that grows with each compiled program."""
+    load, loaded = program.load_source, []
 
-    def noted(*args):
-        found.append(args)
+    def load_source(*args):
+        loaded.append(args)
         return load(*args)
 
     for module in (program, scalar):
-        monkeypatch.setattr(module, "load_source", noted)
-    return found
+        monkeypatch.setattr(module, "load_source", load_source)
+    return loaded
 
 
 def loss(w, lam):
@@ -69,8 +72,8 @@ SWEEPS = {
     "a constant result": lambda c: ad.value_and_grad(lambda w: np.sum(w * c))(W),
 }
 TWO_PROGRAMS = ("vjp",)
-# The body of a loop is compiled by itself, and a rule of the user's is another one each time
-WITH_CONSTANTS = {
+# Compiled with each constant: the body of a loop is a program of its own, and each custom rule is a new one
+NOT_SHARED = {
     "scan": lambda c: ad.grad(
         lambda w: np.sum(ad.scan(lambda y, x: (y + c * np.tanh(y) * x, y), w, np.ones(3))[0])
     )(W),
@@ -86,11 +89,9 @@ def with_rule(c):
     return square
 
 
-def compiled_alone(run, c, monkeypatch):
-    """What a process gives that never saw another number."""
+def compiled_separately(run, c, monkeypatch):
     with monkeypatch.context() as m:
-        m.setattr(derived, "shared_programs", families.SharedPrograms())
-        m.setattr(derived, "shared_recordings", same_code.SharedRecordings())
+        clear_caches(m)
         return run(c)
 
 
@@ -106,16 +107,16 @@ def test_a_sweep_compiles_twice(name, sources):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [*SWEEPS, *WITH_CONSTANTS])
-def test_results_keep_their_bits(name, monkeypatch):
-    """Also where the number is one by which programs differ, or equal to a constant of the function's."""
-    run = {**SWEEPS, **WITH_CONSTANTS}[name]
+@pytest.mark.parametrize("name", [*SWEEPS, *NOT_SHARED])
+def test_shared_program_has_the_bits_of_a_separate_one(name, monkeypatch):
+    """Also for numbers that need another program, and for those equal to a constant of the function."""
+    run = {**SWEEPS, **NOT_SHARED}[name]
     special = [0.5, 1.0, 2.0, 3.0, 4.0, 0.25, -1.5, 0.1, 1e300, 1e-320, -0.0, 0.0, np.inf, np.nan]
     for c in [0.3, 0.7, 0.77, *special[: 6 if name.startswith("a matrix") else None], 0.71]:
-        assert bits(run(c)) == bits(compiled_alone(run, c, monkeypatch)), c
+        assert bits(run(c)) == bits(compiled_separately(run, c, monkeypatch)), c
 
 
-def test_a_function_whose_world_changes(sources):
+def test_a_changing_closed_over_number_compiles_twice(sources):
     rate = 0.1
     g = ad.grad(lambda w: np.sum(w * w) * rate)
     for k in range(30):
@@ -125,7 +126,7 @@ def test_a_function_whose_world_changes(sources):
     assert f"{2.0 * rate!r}" in ad.source(g)
 
 
-def test_what_never_changes_stays_a_constant():
+def test_a_number_that_never_changes_stays_a_constant():
     scale = 0.37
     for _ in range(3):
         g = ad.grad(lambda w: np.sum(w * w) * scale)
@@ -133,7 +134,7 @@ def test_what_never_changes_stays_a_constant():
     assert "0.74" in ad.source(g, emitted=True) and "hidden" not in ad.source(g, emitted=True)
 
 
-def test_a_variable_that_is_called_like_a_hidden_number():
+def test_user_variable_named_like_a_hidden_constant():
     def f(w, c):
         hidden_0 = w * c
         return np.sum(np.tanh(hidden_0) * hidden_0)
@@ -144,69 +145,53 @@ def test_a_variable_that_is_called_like_a_hidden_number():
 
 
 def test_objects_in_results_are_new_at_each_call():
-    found = [ad.compile(lambda w, c=c: (w * c, {1}))(W) for c in GRID]
-    assert len({id(objects) for _, objects in found}) == len(GRID)
-    assert all((x == W * c).all() for c, (x, _) in zip(GRID, found))
+    results = [ad.compile(lambda w, c=c: (w * c, {1}))(W) for c in GRID]
+    assert len({id(objects) for _, objects in results}) == len(GRID)
+    assert all((x == W * c).all() for c, (x, _) in zip(GRID, results))
 
 
-def test_threads_that_sweep_at_once():
-    run, wrong = SWEEPS["grad"], []
+def test_concurrent_sweeps():
+    run = SWEEPS["grad"]
     expected = {c: run(c).tobytes() for c in GRID}
 
-    def sweep(grid):
-        wrong.extend(c for c in grid * 5 if run(c).tobytes() != expected[c])
+    def wrong(k):
+        return [c for c in (GRID[k:] + GRID[:k]) * 5 if run(c).tobytes() != expected[c]]
 
-    workers = [threading.Thread(target=sweep, args=(GRID[k:] + GRID[:k],)) for k in (0, 4, 8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(wrong, (0, 4, 8))) == [[], [], []]
 
 
-def test_random_graphs():
+@pytest.mark.parametrize(
+    ("seeds", "fewest_shared"), [(range(25), 60), pytest.param(range(25, 400), 900, marks=pytest.mark.slow)]
+)
+def test_random_graphs_with_exchanged_constants(seeds, fewest_shared):
     counts = Counter()
-    for seed in range(25):
+    for seed in seeds:
         exchanged_numbers.check(seed, counts)
-    assert counts["same"] > 60 and counts["refused"] < 5
+    assert counts["same"] > fewest_shared and counts["refused"] < len(seeds) / 5
 
 
-@pytest.mark.slow
-def test_more_random_graphs():
-    counts = Counter()
-    for seed in range(25, 400):
-        exchanged_numbers.check(seed, counts)
-    assert counts["same"] > 900
-
-
-def values_without(asked):
-    """Tape.values, which forgets to ask for something."""
-
-    def values(tape, given):
-        steps, first = tape.steps, tape._first
-        if asked == "decisions":
-            tape.steps = [s for s in steps if s[2] is None]
-        else:
-            tape._first = {}
-            tape._keyed = {}
-        found = original(tape, given)
-        tape.steps, tape._first = steps, first
-        return found
-
+@pytest.mark.parametrize("skipped", ["decisions", "equal constants"])
+def test_random_graphs_detect_a_missing_comparison(skipped, monkeypatch):
     original = hidden.Tape.values
-    return values
 
+    def values(tape, inputs):
+        with monkeypatch.context() as m:
+            if skipped == "decisions":
+                m.setattr(tape, "steps", [s for s in tape.steps if s[2] is None])
+            else:
+                m.setattr(tape, "_first", {})
+                m.setattr(tape, "_keyed", {})
+            return original(tape, inputs)
 
-@pytest.mark.parametrize("asked", ["decisions", "equal constants"])
-def test_a_missing_question_is_noticed(asked, monkeypatch):
-    monkeypatch.setattr(hidden.Tape, "values", values_without(asked))
+    monkeypatch.setattr(hidden.Tape, "values", values)
     with pytest.raises(exchanged_numbers.Difference):
         for seed in range(300):
             exchanged_numbers.check(seed, Counter())
 
 
-def test_what_is_not_noted_is_an_error():
-    """A Hidden number is no float: a rule that is not written for it ends the attempt to compile with it."""
+def test_operations_without_a_hidden_form_raise_type_error():
+    """A Hidden is not a float. The compiler then compiles with the constants."""
     x = hidden.Tape([0.3, 0.7]).inputs[0]
     for use in (float, int, hash, str, np.asarray, np.isfinite, lambda x: f"{x}", lambda x: np.ones(2) * x):
         with pytest.raises(TypeError):

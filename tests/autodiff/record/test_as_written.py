@@ -13,7 +13,7 @@ from gpt2.autodiff.record.functions.as_written import cloned, stand_in
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.record.recorder import Recorder
 from tests.autodiff.record.test_functions import arguments, need
-from tests.support.numpy_calls import CALLS
+from tests.support.calls.numpy_calls import CALLS
 
 X = np.arange(1.0, 13.0).reshape(3, 4)
 

@@ -10,7 +10,7 @@ from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.record import dispatch
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.tree import flatten
-from tests.support.numpy_calls import CALLS
+from tests.support.calls.numpy_calls import CALLS
 
 F, G, V, W, N = (3, 4), (4, 5), (4,), (3,), ()  # shapes; N: a NumPy scalar
 I = np.array([[3, 1, 0, 2], [1, 1, 2, 0], [5, 4, 3, 3]])  # noqa: E741

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gpt2.autodiff.record import plain_numbers, recorder
-from tests.support.random_escapes import check, write
+from tests.support.random.escapes import check, write
 
 Flow = plain_numbers._Flow
 

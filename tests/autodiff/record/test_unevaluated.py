@@ -11,7 +11,7 @@ from gpt2.autodiff.record import unevaluated
 from gpt2.autodiff.record.record import record, record_pure
 from gpt2.layers import LAYERS
 from tests.support.cases import CASES
-from tests.support.random_programs import write
+from tests.support.random.programs import write
 
 LARGE = 2 * unevaluated.LARGE
 

@@ -1,4 +1,4 @@
-"""Which BLAS NumPy has, and its threads."""
+"""Detection of NumPy's BLAS, and its number of threads."""
 
 import subprocess
 import sys
@@ -12,14 +12,14 @@ from gpt2.autodiff.run import axpby, blas
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """loaded(*libraries): only these are in this process, as threadpoolctl tells it."""
+    """loaded(*libraries) makes threadpoolctl report exactly these libraries."""
 
-    def stand_in(*libraries):
+    def load(*libraries):
         blas.numpys_blas.cache_clear()
-        found = SimpleNamespace(select=lambda user_api: SimpleNamespace(lib_controllers=list(libraries)))
-        monkeypatch.setattr(threadpoolctl, "ThreadpoolController", lambda: found)
+        controller = SimpleNamespace(select=lambda user_api: SimpleNamespace(lib_controllers=list(libraries)))
+        monkeypatch.setattr(threadpoolctl, "ThreadpoolController", lambda: controller)
 
-    yield stand_in
+    yield load
     blas.numpys_blas.cache_clear()
 
 
@@ -34,35 +34,35 @@ def library(path, api="openblas"):
     )
 
 
-def test_a_numpy_function_is_distinguished_from_scipys(loaded):
+def test_numpys_blas_is_told_apart_from_scipys(loaded):
     scipys, numpys = (library(f"/lib/{name}.libs/libscipy_openblas64_.so") for name in ("scipy", "numpy"))
     loaded(scipys, numpys)
     assert blas.limit_blas_threads(3) and (numpys.threads, scipys.threads) == ([3], [])
 
 
-def test_mkl_has_its_threads_set_and_no_kernels_to_name(loaded):
+def test_mkl_threads_can_be_set_but_its_kernels_have_no_name(loaded):
     mkl = library("/opt/lib/libmkl_rt.so.2", "mkl")
     loaded(mkl)
     assert blas.limit_blas_threads(1) and mkl.threads == [1] and blas.blas_kernels.__wrapped__() == ""
     assert axpby._blas.__wrapped__("f") is None
 
 
-def test_a_blas_that_is_not_known_is_left_alone(loaded):
+def test_unknown_blas_is_left_alone(loaded):
     loaded()
     assert not blas.limit_blas_threads(1) and blas.blas_kernels.__wrapped__() == ""
 
 
-def test_the_threads_of_this_blas_are_set():
+def test_limit_blas_threads_sets_the_threads_of_this_blas():
     if blas.numpys_blas() is None:
-        pytest.skip("threadpoolctl does not know the BLAS that NumPy has here")
+        pytest.skip("threadpoolctl does not know the BLAS of this NumPy")
     before = blas.numpys_blas().num_threads
     for n in (2, 1):
         assert blas.limit_blas_threads(n) and blas.numpys_blas().num_threads == n
     blas.limit_blas_threads(before)
 
 
-def test_the_engine_runs_without_threadpoolctl():
-    """On NumPy alone: BLAS then keeps the threads that it has."""
+def test_compiler_runs_without_threadpoolctl():
+    """BLAS then keeps its number of threads."""
     program = (
         "import sys; sys.modules['threadpoolctl'] = None\n"
         "import numpy as np\nfrom gpt2 import autodiff as ad\n"

@@ -1,4 +1,4 @@
-"""Sizes of blocks come from the caches of the machine."""
+"""Block sizes follow from the cache sizes of the machine."""
 
 import os
 import subprocess
@@ -19,25 +19,22 @@ def fresh_sizes(monkeypatch):
     caches.cache_bytes.cache_clear()
 
 
-def core(root, name, *found):
-    """A core with caches: (type, size, cores that share it)."""
-    (root / name / "cache").mkdir(parents=True)
-    for k, (kind, size, cores) in enumerate(found):
+def add_core(root, name, *core_caches):
+    """Adds a core to a fake /sys/devices/system/cpu; each cache is (type, size, cores that share it)."""
+    for k, (kind, size, cores) in enumerate(core_caches):
         folder = root / name / "cache" / f"index{k}"
-        folder.mkdir()
+        folder.mkdir(parents=True)
         for file, text in (("type", kind), ("size", size), ("shared_cpu_list", cores)):
             (folder / file).write_text(f"{text}\n")
 
 
-def test_a_core_has_its_part_of_a_shared_cache(tmp_path):
+def test_shared_cache_is_divided_among_its_cores(tmp_path):
     own = ("Data", "32K", "0"), ("Instruction", "64M", "0"), ("Unified", "1024K", "0")
-    core(tmp_path, "cpu0", *own, ("Unified", "32M", "0-3,8-11"))
+    add_core(tmp_path, "cpu0", *own, ("Unified", "32M", "0-3,8-11"))
     assert caches.read_from_system(tmp_path) == 4 << 20
-    core(tmp_path, "cpu1", *own, ("Unified", "1408K", "0-1"))  # its own second one is larger than its part
+    add_core(tmp_path, "cpu1", *own, ("Unified", "1408K", "0-1"))  # its L2 is larger than its share of L3
     assert caches.read_from_system(tmp_path) == 1 << 20
-    core(
-        tmp_path, "cpu12", ("Data", "32K", "12"), ("Unified", "2048K", "12-15")
-    )  # a small core beside large ones
+    add_core(tmp_path, "cpu12", ("Data", "32K", "12"), ("Unified", "2048K", "12-15"))  # an efficiency core
     assert caches.read_from_system(tmp_path) == 512 << 10
     (tmp_path / "cpufreq").mkdir()
     (tmp_path / "cpu13").mkdir()  # switched off
@@ -45,24 +42,24 @@ def test_a_core_has_its_part_of_a_shared_cache(tmp_path):
 
 
 @pytest.mark.parametrize("size, cores", [("", "0"), ("large", "0"), ("32M", ""), ("32M", "all"), ("0K", "0")])
-def test_what_is_not_understood_is_not_taken(tmp_path, size, cores):
-    core(tmp_path, "cpu0", ("Unified", size, cores))
+def test_malformed_cache_entries_are_ignored(tmp_path, size, cores):
+    add_core(tmp_path, "cpu0", ("Unified", size, cores))
     assert caches.read_from_system(tmp_path) is None
 
 
-def test_the_default_size_of_a_cache(tmp_path, monkeypatch, fresh_sizes):
+def test_cache_bytes_come_from_the_system_or_a_default(tmp_path, monkeypatch, fresh_sizes):
     monkeypatch.setattr(caches, "SYSTEM", tmp_path / "nowhere")
     assert caches.cache_bytes() == caches.UNKNOWN
-    core(tmp_path, "cpu0", ("Unified", "8M", "0"))
+    add_core(tmp_path, "cpu0", ("Unified", "8M", "0"))
     caches.cache_bytes.cache_clear()
     monkeypatch.setattr(caches, "SYSTEM", tmp_path)
     assert caches.cache_bytes() == 8 << 20
 
 
-@pytest.mark.parametrize("said", ["much", "-1", "0", "1.5"])
-def test_a_number_of_bytes_is_asked_for(monkeypatch, fresh_sizes, said):
-    monkeypatch.setenv(caches.NAME, said)
-    with pytest.raises(ValueError, match=f"GPT2_AD_CACHE is '{said}', expected a number of bytes"):
+@pytest.mark.parametrize("value", ["much", "-1", "0", "1.5"])
+def test_invalid_cache_variable_is_an_error(monkeypatch, fresh_sizes, value):
+    monkeypatch.setenv(caches.NAME, value)
+    with pytest.raises(ValueError, match=f"GPT2_AD_CACHE is '{value}', expected a number of bytes"):
         caches.cache_bytes()
 
 
@@ -70,7 +67,7 @@ def test_a_number_of_bytes_is_asked_for(monkeypatch, fresh_sizes, said):
     "cache, width, size",
     [(16 << 20, 4, 1 << 20), (4 << 20, 4, 1 << 19), (1408 << 10, 4, 1 << 17), (1 << 10, 4, 1 << 16)],
 )
-def test_elements_fill_half_of_a_cache(monkeypatch, fresh_sizes, cache, width, size):
+def test_block_fills_half_the_cache_within_limits(monkeypatch, fresh_sizes, cache, width, size):
     monkeypatch.setenv(caches.NAME, str(cache))
     assert caches.in_cache(width, 1 << 16, 1 << 20) == size
     if 1 << 16 < size < 1 << 20:
@@ -91,8 +88,8 @@ print(regions.BLOCK_BYTES, split_matmul.MOST_TURNED, optimizer.BLOCK, blocks)
 
 
 @pytest.mark.parametrize("cache", [1 << 20, 16 << 20])
-def test_programs_are_cut_to_the_cache(cache):
-    """Blocks of regions, of AdamW and of turned products; a region of 4 MiB has as many as it takes."""
+def test_block_sizes_follow_the_cache(cache):
+    """Of regions, AdamW and turned products. A region of 4 MiB has as many blocks as it needs."""
     env = {**os.environ, caches.NAME: str(cache)}
     run = subprocess.run([sys.executable, "-c", SIZES], env=env, capture_output=True, text=True)
     assert not run.returncode, run.stderr

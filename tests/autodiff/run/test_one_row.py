@@ -1,4 +1,4 @@
-"""The product of one row with a matrix that is a transpose: dot products, shared out over threads."""
+"""One row times a transposed matrix: dot products, divided among threads."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def two_threads():
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-13)])
 @pytest.mark.parametrize("N", [1, 700, 2 * one_row.SHARE_FROM // (4 * 300) + 7])
-def test_it_is_the_product_and_threads_change_no_bit(dtype, tolerance, N, two_threads):
+def test_product_is_accurate_and_threads_change_no_bit(dtype, tolerance, N, two_threads):
     rng = np.random.default_rng(0)
     a, w = rng.standard_normal((1, 300)).astype(dtype), rng.standard_normal((N, 300)).astype(dtype)
     out, alone = np.empty((1, N), dtype), np.empty((1, N), dtype)
@@ -29,21 +29,21 @@ def test_it_is_the_product_and_threads_change_no_bit(dtype, tolerance, N, two_th
     ad.set_threads(1)
     np.testing.assert_array_equal(kernels.matmul_in_any_order(a, w.T, alone), out)
     ad.set_threads(2)
-    for _ in range(2 * by_time.SAMPLES + 1):  # every way, and the one that is chosen
+    for _ in range(2 * by_time.SAMPLES + 1):  # both ways, then the chosen one
         out[...] = np.nan
         np.testing.assert_array_equal(kernels.matmul_in_any_order(a, w.T, out), alone)
     assert len(one_row.trials.chosen.by_key) == (w.nbytes >= one_row.SHARE_FROM)
 
 
 @pytest.mark.parametrize("best", ["alone", "shared"])
-def test_the_faster_way_is_chosen_by_its_shortest_time(best, two_threads, monkeypatch):
-    """Of samples in turn; the first of the better one was disturbed."""
+def test_way_with_the_shortest_sample_is_chosen(best, two_threads, monkeypatch):
+    """Both ways are timed in turn. The first sample of the better one is slow."""
     ways, now, run = [], [0.0], one_row._run
 
-    def timed(way, *given):
+    def timed(way, *args):
         ways.append(way)
         now[0] += 1.0 if way == best and len(ways) > 2 else 2.0 if way != best else 9.0
-        return run(way, *given)
+        return run(way, *args)
 
     monkeypatch.setattr(one_row, "_run", timed)
     monkeypatch.setattr(by_time.time, "perf_counter", lambda: now[0])
@@ -57,12 +57,12 @@ def test_the_faster_way_is_chosen_by_its_shortest_time(best, two_threads, monkey
     assert ways[-1] == "alone" and len(one_row.trials.chosen.by_key) == 1
 
 
-def test_what_does_not_suit_goes_to_blas(monkeypatch):
+def test_other_operands_go_to_blas(monkeypatch):
     rng = np.random.default_rng(0)
     monkeypatch.setattr(one_row, "product", None)
     for a, b in (
         (rng.standard_normal((2, 5)), rng.standard_normal((4, 5)).T),  # two rows
-        (rng.standard_normal((1, 5)), rng.standard_normal((5, 4))),  # its columns lie apart
+        (rng.standard_normal((1, 5)), rng.standard_normal((5, 4))),  # columns are not contiguous
         (rng.standard_normal((1, 5)).astype("f4"), rng.standard_normal((4, 5)).T),  # two dtypes
         (rng.standard_normal((1, 5)) + 1j, rng.standard_normal((4, 5)).T + 1j),
     ):
@@ -70,10 +70,11 @@ def test_what_does_not_suit_goes_to_blas(monkeypatch):
         np.testing.assert_array_equal(kernels.matmul_in_any_order(a, b, out), a @ b)
 
 
-def test_only_where_another_order_of_summing_is_allowed(monkeypatch):
+def test_dot_products_are_used_with_fast_math_only(monkeypatch):
+    """They add in another order than NumPy."""
     called = []
     product = one_row.product
-    monkeypatch.setattr(one_row, "product", lambda *given: called.append(1) or product(*given))
+    monkeypatch.setattr(one_row, "product", lambda *args: called.append(1) or product(*args))
     x, w = np.ones((1, 8)), np.ones((3, 8))
     for math, times in (("strict", 0), ("fast", 1)):
         ad.Fixed(lambda x, w: x @ w.T, ad.Options(math=math))(x, w)

@@ -1,4 +1,4 @@
-"""Products shared out over threads: the same bits whichever way, the choice measured once and remembered."""
+"""Matrix products split among threads: bits do not change; the fastest way is measured and remembered."""
 
 import itertools
 import json
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.numeric
 
 
 @pytest.fixture(autouse=True)
-def afresh():
+def three_threads():
+    """Without earlier choices."""
     remembered.forget()
     split_matmul.trials.forget()
     threads.set_threads(3)
@@ -39,10 +41,8 @@ def operands(M, K, N, dtype, transposed=""):
     "shape", [(256, 130, 700), (67, 300, 1001), (1500, 64, 90), (768, 128, 65), (33, 400, 900)]
 )
 @pytest.mark.parametrize("large", [split_matmul.LARGE, 1 << 12])
-def test_every_way_that_is_taken_gives_the_bits_of_the_plain_product(
-    monkeypatch, shape, transposed, dtype, large
-):
-    monkeypatch.setattr(split_matmul, "LARGE", large)  # as for products of which only a part is checked
+def test_ways_that_pass_the_bit_check_have_the_bits_of_matmul(monkeypatch, shape, transposed, dtype, large):
+    monkeypatch.setattr(split_matmul, "LARGE", large)  # of larger products only a part is checked
     a, b = operands(*shape, dtype, transposed)
     want = a @ b
     for way in split_matmul.WAYS:
@@ -52,16 +52,16 @@ def test_every_way_that_is_taken_gives_the_bits_of_the_plain_product(
             np.testing.assert_array_equal(out, want, err_msg=way)
 
 
-def test_some_way_is_taken():
-    """Else the test above would have nothing to compare, and two threads would be as fast as one."""
+def test_some_split_passes_the_bit_check():
+    """Else the test above compares nothing, and threads gain nothing."""
     a, b = operands(256, 768, 768, np.float32)
-    taken = [w for w in ("rows", "columns") if split_matmul.keeps_bits(w, a, b, np.empty((256, 768), "f"), 2)]
-    assert taken
+    out = np.empty((256, 768), np.float32)
+    assert any(split_matmul.keeps_bits(way, a, b, out, 2) for way in ("rows", "columns"))
 
 
-def test_what_is_turned_is_a_transpose_and_small(monkeypatch):
-    monkeypatch.setattr(split_matmul, "keeps_bits", lambda *_: True)  # which depends on the processor
-    monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 20)  # which depends on its cache
+def test_only_small_transposes_are_turned(monkeypatch):
+    monkeypatch.setattr(split_matmul, "keeps_bits", lambda *_: True)  # on any processor
+    monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 20)  # with any cache
     a, b = operands(256, 768, 768, np.float32, "b")
     out = np.empty((256, 768), np.float32)
     assert "turned" in split_matmul._Trial(a, b, out, 2).unchecked
@@ -70,21 +70,21 @@ def test_what_is_turned_is_a_transpose_and_small(monkeypatch):
     assert not split_matmul._Trial(a, b, out, 2).unchecked
 
 
-def test_a_turned_product_is_checked_when_there_is_time_and_tried_only_then(monkeypatch):
-    """Until then the choice is open, however often the others were tried."""
+def test_turned_product_is_tried_once_the_budget_allows_its_check(monkeypatch):
+    """Until then no choice is made, however many samples the other ways have."""
     now, checked, used = [0.0], [], []
     monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 20)
     monkeypatch.setattr(split_matmul.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(split_matmul, "_check_budget", split_matmul._CheckBudget())
 
-    def check(way, *given):
+    def check(way, *args):
         checked.append(way)
         now[0] += 1.0
         return True
 
-    def timed(way, *given):
+    def timed(way, *args):
         used.append(way)
-        return {"turned": 1.0}.get(way, 2.0), False
+        return 1.0 if way == "turned" else 2.0, False
 
     monkeypatch.setattr(split_matmul, "keeps_bits", check)
     monkeypatch.setattr(split_matmul, "_timed", timed)
@@ -93,7 +93,7 @@ def test_a_turned_product_is_checked_when_there_is_time_and_tried_only_then(monk
         a, b = operands(256, 768 + 48 * seed, 768, np.float32, "b")
         for _ in range(4 * by_time.SAMPLES):
             kernels.matmul(a, b, out)
-        assert ("turned" in used) == (k == 0)  # the first was checked at once; then no time was left
+        assert ("turned" in used) == (k == 0)  # the first check used up the budget
         assert len(split_matmul.chosen.by_key) == 1
         used.clear()
     assert checked == ["columns", "rows", "turned", "columns", "rows"]
@@ -103,8 +103,8 @@ def test_a_turned_product_is_checked_when_there_is_time_and_tried_only_then(monk
     assert checked[-1] == "turned" and list(split_matmul.chosen.by_key.values()) == ["turned"] * 2
 
 
-def test_zeros_prove_nothing(monkeypatch):
-    """Any order gives the same sum of zeros: a way is judged by numbers that show a difference."""
+def test_bit_check_does_not_rely_on_the_operands(monkeypatch):
+    """Zeros have the same sum in any order."""
     monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece))
     zeros = np.zeros((256, 768), np.float32)
     for way in ("rows", "columns"):
@@ -112,18 +112,20 @@ def test_zeros_prove_nothing(monkeypatch):
 
 
 def off_in_the_last_bit(piece, only=("rows", "even rows", "columns")):
-    def off(way, s, a, b, out):
+    """A split_matmul._piece whose results are wrong in the last bit, for these ways."""
+
+    def wrong_piece(way, s, a, b, out):
         piece(way, s, a, b, out)
         part = out[s] if way in split_matmul.BY_ROWS else out[:, s]
         if way in only:
             part[...] = np.nextafter(part, np.inf, where=part != 0, out=part.copy())
 
-    return off
+    return wrong_piece
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sizes_that_no_tile_divides_keep_their_bits(dtype):
-    """Some sizes are no multiples of BLAS's tiles, and cut products then add up in another order."""
+def test_sizes_that_are_not_multiples_of_tiles_keep_their_bits(dtype):
+    """There BLAS may sum the parts of a product in another order than the whole."""
     for M, K, N in ((1192, 28, 275), (71, 222, 293), (25, 1165, 342), (17, 1292, 311)):
         for transposed in ("", "a", "b"):
             a, b = operands(M, K, N, dtype, transposed)
@@ -132,8 +134,8 @@ def test_sizes_that_no_tile_divides_keep_their_bits(dtype):
                 np.testing.assert_array_equal(kernels.matmul(a, b, out), want)
 
 
-def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
-    monkeypatch.setattr(split_matmul, "AWAY_S", 1e9)  # other programs may be at work beside the tests
+def test_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(split_matmul, "AWAY_S", 1e9)  # the machine may be busy
     monkeypatch.setattr(split_matmul.chosen, "sure", 1)
     remembered.remember(tmp_path / "folder")
     a, b = operands(200, 300, 400, np.float32)
@@ -153,9 +155,10 @@ def test_the_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
     assert split_matmul.chosen.by_key == {key: way}
 
 
-def clock(monkeypatch, times):
-    """Samples of so many (milliseconds, disturbed), by way, over and over. Returns what takes one."""
-    monkeypatch.setattr(split_matmul, "keeps_bits", lambda *how: True)  # whatever kernel runs here
+def fake_timer(monkeypatch, times):
+    """Times each way by cycling through its samples, (milliseconds, disturbed). Returns a function that
+    takes one sample."""
+    monkeypatch.setattr(split_matmul, "keeps_bits", lambda *_: True)  # whatever kernel runs here
     samples = {way: itertools.cycle(values) for way, values in times.items()}
 
     def timed(way, a, b, out, threads, share):
@@ -170,26 +173,26 @@ def clock(monkeypatch, times):
 QUIET = {"rows": [(4, False), (2, False)], "columns": [(3, False)]}
 
 
-def test_what_counts_is_the_shortest_time(monkeypatch):
-    product = clock(monkeypatch, QUIET)
+def test_way_with_the_shortest_time_is_chosen(monkeypatch):
+    product = fake_timer(monkeypatch, QUIET)
     for _ in range(2 * by_time.SAMPLES):
         assert not split_matmul.chosen.by_key
         product()
     assert list(split_matmul.chosen.by_key.values()) == ["rows"]
 
 
-def test_a_sample_of_a_disturbed_moment_does_not_count(monkeypatch, tmp_path):
+def test_disturbed_samples_do_not_count(monkeypatch, tmp_path):
     remembered.remember(tmp_path)
-    product = clock(monkeypatch, {**QUIET, "columns": [(1, True), (3, False)]})
+    product = fake_timer(monkeypatch, {**QUIET, "columns": [(1, True), (3, False)]})
     while not split_matmul.chosen.by_key:
         product()
     assert list(split_matmul.chosen.by_key.values()) == ["rows"]
     assert '"rows"' in (tmp_path / "products.json").read_text()
 
 
-def test_where_the_machine_is_busy_all_the_time_nothing_is_written_down(monkeypatch, tmp_path):
+def test_choice_on_a_busy_machine_is_not_written_to_a_file(monkeypatch, tmp_path):
     remembered.remember(tmp_path)
-    product = clock(monkeypatch, {**QUIET, "columns": [(1, True)]})
+    product = fake_timer(monkeypatch, {**QUIET, "columns": [(1, True)]})
     for _ in range(2 * by_time.ATTEMPTS):
         assert not split_matmul.chosen.by_key
         product()
@@ -197,16 +200,16 @@ def test_where_the_machine_is_busy_all_the_time_nothing_is_written_down(monkeypa
 
 
 @pytest.mark.parametrize("way", split_matmul.WAYS)
-def test_a_thread_that_waits_is_noticed(monkeypatch, way):
-    """As one whose core another program has."""
+def test_waiting_thread_marks_a_sample_as_disturbed(monkeypatch, way):
+    """It waits when another program has its core."""
     a, b = operands(600, 700, 800, np.float32)
     out = np.empty((600, 800), np.float32)
 
     def timed():
         return split_matmul._timed(way, a, b, out, 2, threads.run_on_threads)
 
-    with monkeypatch.context() as alone:  # a thread that always runs
-        alone.setattr(split_matmul.time, "thread_time", time.perf_counter)
+    with monkeypatch.context() as m:  # a thread that always runs
+        m.setattr(split_matmul.time, "thread_time", time.perf_counter)
         assert not timed()[1]
     piece, matmul = split_matmul._piece, np.matmul
     monkeypatch.setattr(split_matmul, "_piece", lambda *args: (time.sleep(0.02), piece(*args)))
@@ -215,16 +218,15 @@ def test_a_thread_that_waits_is_noticed(monkeypatch, way):
     assert timed()[1]
 
 
-def test_small_products_and_one_thread_take_the_plain_call():
-    a, b = operands(100, 100, 100, np.float32)
-    kernels.matmul(a, b, np.empty((100, 100), np.float32))
-    threads.set_threads(1)
-    a, b = operands(200, 300, 400, np.float32)
-    kernels.matmul(a, b, np.empty((200, 400), np.float32))
+@pytest.mark.parametrize(("n_threads", "sizes"), [(3, (100, 100, 100)), (1, (200, 300, 400))])
+def test_small_products_and_one_thread_are_not_split(n_threads, sizes):
+    threads.set_threads(n_threads)
+    a, b = operands(*sizes, np.float32)
+    kernels.matmul(a, b, np.empty((a.shape[0], b.shape[1]), np.float32))
     assert not split_matmul.chosen.by_key and not split_matmul.trials.open
 
 
-def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
+def test_way_that_changes_a_bit_is_not_chosen(monkeypatch):
     by_rows = off_in_the_last_bit(split_matmul._piece, only=split_matmul.BY_ROWS)
     monkeypatch.setattr(split_matmul, "_piece", by_rows)
     a, b = operands(200, 300, 400, np.float32)
@@ -235,24 +237,24 @@ def test_a_way_that_changes_a_bit_is_not_taken(monkeypatch):
     assert not set(split_matmul.chosen.by_key.values()) & set(split_matmul.BY_ROWS)
 
 
-@pytest.mark.parametrize("keeps, rows", [(True, "even rows"), (False, "rows")])
-def test_few_rows_are_cut_evenly_where_that_keeps_the_bits(monkeypatch, keeps, rows):
-    monkeypatch.setattr(split_matmul, "keeps_bits", lambda way, *given: keeps or way != "even rows")
-    for M, found in ((256, rows), (384, "rows"), (1000, "rows")):
+@pytest.mark.parametrize("even_keeps_bits, expected", [(True, "even rows"), (False, "rows")])
+def test_few_rows_are_split_evenly_if_that_keeps_the_bits(monkeypatch, even_keeps_bits, expected):
+    monkeypatch.setattr(split_matmul, "keeps_bits", lambda way, *_: even_keeps_bits or way != "even rows")
+    for M, way in ((256, expected), (384, "rows"), (1000, "rows")):
         a, b = operands(M, 300, 400, np.float32)
         tried = split_matmul._Trial(a, b, np.empty((M, 400), np.float32), 2).times
-        assert set(tried) - {"whole"} == {found, "columns"}, M
+        assert set(tried) - {"whole"} == {way, "columns"}, M
     assert [s.stop - s.start for s in split_matmul._pieces_of("even rows", 256, 400, 2)] == [132, 124]
 
 
-def test_where_every_cut_changes_a_bit_the_product_stays_whole(monkeypatch):
+def test_product_stays_whole_if_every_split_changes_a_bit(monkeypatch):
     monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece))
     a, b = operands(800, 300, 400, np.float32)
     np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
     assert list(split_matmul.chosen.by_key.values()) == ["whole"]
 
 
-def test_what_is_large_is_checked_and_not_timed(monkeypatch):
+def test_large_products_are_checked_but_not_timed(monkeypatch):
     monkeypatch.setattr(split_matmul, "LARGE", 1 << 12)
     a, b = operands(800, 300, 400, np.float32)
     np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
@@ -260,18 +262,28 @@ def test_what_is_large_is_checked_and_not_timed(monkeypatch):
     assert way == "rows" or not split_matmul.keeps_bits("rows", a, b, np.empty((800, 400), "f"), 3)
 
 
-def test_choices_are_kept_apart_by_the_kernels_of_blas():
-    """Two machines may call their processors the same; and OPENBLAS_CORETYPE names other kernels."""
+def test_choices_depend_on_the_blas_kernels():
+    """They may differ between machines with the same processor name, and by OPENBLAS_CORETYPE."""
     assert blas.blas_kernels() and blas.blas_kernels() in split_matmul.chosen.machine()
 
 
-PROGRAM = """
+# NumPy's own products of these sizes, and then every split of them
+PLAIN = """
 import numpy as np
+
+SIZES = (256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 1025), (1000, 64, 8400)
+for M, K, N in SIZES:
+    for dtype in (np.float32, np.float64):
+        np.ones((M, K), dtype) @ np.ones((K, N), dtype)
+"""
+SPLIT = (
+    PLAIN
+    + """
 from gpt2.autodiff.run import blas, kernels, threads
 
 blas.limit_blas_threads(1)
 rng = np.random.default_rng(0)
-for M, K, N in ((256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 1025), (1000, 64, 8400)):
+for M, K, N in SIZES:
     for dtype in (np.float32, np.float64):
         a, b = rng.standard_normal((M, K)).astype(dtype), rng.standard_normal((K, N)).astype(dtype)
         for n in (1, 2, 3):
@@ -286,35 +298,19 @@ for M, K, N in ((256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 
             assert np.array_equal(out, want), (M, K, N, dtype, "turned")
 print(blas.blas_kernels())
 """
-
-
-# The same products by NumPy alone
-PLAIN = """
-import numpy as np
-
-for M, K, N in ((256, 768, 2304), (252, 768, 3072), (768, 256, 770), (301, 512, 1025), (1000, 64, 8400)):
-    for dtype in (np.float32, np.float64):
-        np.ones((M, K), dtype) @ np.ones((K, N), dtype)
-"""
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["Haswell", "Sandybridge", "SkylakeX"])
-def test_the_same_bits_with_the_kernels_of_other_processors(kernel):
-    if kernel == "SkylakeX" and "avx512f" not in processor_features():
+def test_bits_with_the_kernels_of_other_processors(kernel):
+    if kernel == "SkylakeX" and "avx512f" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         pytest.skip("needs AVX-512")
     env = {**os.environ, "OPENBLAS_CORETYPE": kernel}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=300
-    )
-    if done.returncode < 0 and subprocess.run([sys.executable, "-c", PLAIN], env=env).returncode < 0:
+    run = subprocess.run([sys.executable, "-c", SPLIT], env=env, capture_output=True, text=True, timeout=300)
+    if run.returncode < 0 and subprocess.run([sys.executable, "-c", PLAIN], env=env).returncode < 0:
         pytest.skip(
-            f"NumPy {np.__version__} alone crashes with these kernels: OpenBLAS 0.3.34 does, in float64"
+            f"NumPy {np.__version__} itself crashes with these kernels, as OpenBLAS 0.3.34 in float64"
         )
-    assert done.returncode == 0, done.stderr
-    assert kernel.lower() in done.stdout.lower()
-
-
-def processor_features():
-    with open("/proc/cpuinfo", encoding="utf-8") as info:
-        return info.read().split()
+    assert run.returncode == 0, run.stderr
+    assert kernel.lower() in run.stdout.lower()

@@ -1,4 +1,6 @@
-"""Distributions at their edges: a part of tests/long/scipy_distributions.py, and cases by name."""
+"""Distributions at edges of their support and in their tails: a part of tests/long/scipy_distributions.py,
+and single cases.
+"""
 
 import dataclasses
 
@@ -22,33 +24,33 @@ ALL = [(name, method) for name in (*long.LAWS, *long.COUNTS) for method in long.
 QUICK = [("norm", "logsf"), ("gamma", "pdf"), ("pareto", "logcdf"), ("uniform", "cdf"), ("binom", "pmf")]
 
 
-def compared(name, method, n, seed=0):
+def compare(name, method, n, seed=0):
     with long.mp.workdps(long.DIGITS):
         return long.compare(name, method, long.cases(name, n, np.random.default_rng(seed)))
 
 
 @pytest.mark.parametrize("name, method", QUICK)
-def test_edges_and_tails(name, method):
-    wrong, tried, lines = compared(name, method, 40)
+def test_edges_and_tails_of_some_distributions(name, method):
+    wrong, tried, lines = compare(name, method, 40)
     assert tried > 150 and not wrong, "\n".join(lines)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name, method", ALL)
-def test_all_laws(name, method):
-    wrong, tried, lines = compared(name, method, 60, seed=1)
+def test_edges_and_tails_of_all_distributions(name, method):
+    wrong, tried, lines = compare(name, method, 60, seed=1)
     assert tried > 150 and not wrong, "\n".join(lines)
 
 
-def test_a_wrong_rule_is_found(monkeypatch):
+def test_comparison_detects_a_relative_error_of_1e_9(monkeypatch):
     law = distributions.LAWS["gumbel_r"]
     worse = dataclasses.replace(law, by_scale=lambda z, plain=law.by_scale: plain(z) * (1.0 + 1e-9))
     monkeypatch.setitem(distributions.LAWS, "gumbel_r", worse)
-    wrong, _, lines = compared("gumbel_r", "logpdf", 20)
+    wrong, _, lines = compare("gumbel_r", "logpdf", 20)
     assert wrong and all(line.startswith("d/dscale") for line in lines)
 
 
-def test_far_tails():
+def test_log_survival_function_in_far_tails():
     for name, method, x, value in (
         ("rayleigh", "logsf", 15.0, -112.5),
         ("norm", "logsf", 40.0, -804.6084420137538),
@@ -70,13 +72,13 @@ def test_far_tails():
         (lambda v: stats.gamma.logpdf(1.0, v - 2.0), np.nan, np.nan),
     ],
 )
-def test_values_at_0(call, value, slope):
+def test_value_and_derivative_at_boundaries(call, value, slope):
     np.testing.assert_array_equal(ad.compile(call)(0.0), value)
     np.testing.assert_array_equal(ad.grad(call)(0.0), slope)
     np.testing.assert_array_equal(ad.jvp(call, (0.0,), (1.0,))[1], slope)
 
 
-def test_second_derivatives_and_batches():
+def test_second_derivatives_and_vmap():
     x = np.array([-3.0, 0.2, 6.0])
     for name, shapes in (("norm", ()), ("t", (3.4,)), ("gamma", (2.3,)), ("lognorm", (0.7,))):
         d, points = getattr(stats, name), x if not shapes or name == "t" else np.abs(x)
@@ -87,7 +89,7 @@ def test_second_derivatives_and_batches():
             np.testing.assert_allclose(both[1], f(2 * points, 0.8), rtol=1e-12)
 
 
-def test_arguments_as_scipy_takes_them():
+def test_arguments_follow_scipys_signature():
     f = ad.compile(lambda x: stats.norm.logpdf(scale=2.0, x=x, loc=[0.0, 1.0]))
     np.testing.assert_allclose(f(0.5), scipy.stats.norm.logpdf([0.5, 0.5], [0.0, 1.0], 2.0))
     assert type(ad.compile(stats.norm.pdf)(0.5)) is type(scipy.stats.norm.pdf(0.5))
@@ -101,7 +103,7 @@ def test_arguments_as_scipy_takes_them():
             ad.compile(call)(0.5)
 
 
-def test_what_dirichlet_refuses_is_nan():
+def test_dirichlet_of_invalid_arguments_is_nan():
     x, alpha = np.array([0.2, 0.3, 0.5]), np.array([1.5, 2.0, 0.7])
     f = ad.compile(stats.dirichlet.logpdf)
     np.testing.assert_allclose(f(x, alpha), scipy.stats.dirichlet.logpdf(x, alpha), rtol=1e-12)

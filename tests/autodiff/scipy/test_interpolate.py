@@ -1,4 +1,6 @@
-"""gpt2.autodiff.scipy.interpolate: SciPy's values, derivatives by points and values against differences."""
+"""gpt2.autodiff.scipy.interpolate: values against SciPy's; derivatives by points and by values against
+finite differences.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.numeric
 RNG = np.random.default_rng(3)
 X = np.array([0.1, 0.7, 1.2, 2.4, 3.1, 3.9, 4.6])
 Y, ROWS = RNG.normal(size=7), RNG.normal(size=(2, 7, 3))
-INSIDE, BEYOND = np.array([[0.3, 1.9], [4.4, 2.6]]), np.array([-0.2, 0.9, 3.3, 4.9])
+INSIDE, OUTSIDE = np.array([[0.3, 1.9], [4.4, 2.6]]), np.array([-0.2, 0.9, 3.3, 4.9])
 T = np.array([0, 0, 0, 1, 2, 3, 3, 3.0])
 ENDS = ((1, 0.3), (2, -0.2))
 GRID, HEIGHTS = (X[:3], X[:4]), RNG.normal(size=(3, 4, 2))
@@ -24,41 +26,41 @@ OPEN = {"bounds_error": False, "fill_value": None}
 
 # name -> (function of a module and of arguments, the arguments)
 CALLS = {
-    "cubic": (lambda m, q, y: m.CubicSpline(X, y)(q), (BEYOND, Y)),
-    "cubic, natural": (lambda m, q, y: m.CubicSpline(X, y, bc_type="natural")(q), (BEYOND, Y)),
-    "cubic, ends": (lambda m, q, y: m.CubicSpline(X, y, bc_type=ENDS)(q), (BEYOND, Y)),
-    "cubic, end moved": (lambda m, a: m.CubicSpline(X, Y, bc_type=((1, a), "clamped"))(INSIDE), (0.3,)),
-    "cubic, slope": (lambda m, q, y: m.CubicSpline(X, y)(q, 1), (BEYOND, Y)),
+    "cubic": (lambda m, q, y: m.CubicSpline(X, y)(q), (OUTSIDE, Y)),
+    "cubic, natural": (lambda m, q, y: m.CubicSpline(X, y, bc_type="natural")(q), (OUTSIDE, Y)),
+    "cubic, ends": (lambda m, q, y: m.CubicSpline(X, y, bc_type=ENDS)(q), (OUTSIDE, Y)),
+    "cubic, slope at end": (lambda m, a: m.CubicSpline(X, Y, bc_type=((1, a), "clamped"))(INSIDE), (0.3,)),
+    "cubic, derivative": (lambda m, q, y: m.CubicSpline(X, y)(q, 1), (OUTSIDE, Y)),
     "cubic, integral": (lambda m, q, y: m.CubicSpline(X, y).integrate(q[0], q[1]), (INSIDE[0], Y)),
-    "cubic, primitive": (lambda m, q, y: m.CubicSpline(X, y).antiderivative()(q), (INSIDE, Y)),
+    "cubic, antiderivative": (lambda m, q, y: m.CubicSpline(X, y).antiderivative()(q), (INSIDE, Y)),
     "cubic, inner axis": (lambda m, q, y: m.CubicSpline(X, y, axis=1)(q), (INSIDE, ROWS)),
-    "cubic, nan beyond": (lambda m, q, y: m.CubicSpline(X, y, extrapolate=False)(q), (INSIDE, Y)),
-    "cubic, again beyond": (lambda m, q, y: m.CubicSpline(X, y, extrapolate="periodic")(q), (BEYOND, Y)),
-    "plain cubic": (lambda m, q: m.CubicSpline(X, Y).derivative()(q), (BEYOND,)),
-    "monotone": (lambda m, q, y: m.PchipInterpolator(X, y)(q), (BEYOND, Y)),
-    "monotone, rising": (lambda m, q, y: m.PchipInterpolator(X, y)(q), (BEYOND, np.cumsum(np.abs(Y)))),
-    "monotone, inner axis": (lambda m, q, y: m.PchipInterpolator(X, y, axis=1)(q), (BEYOND, ROWS)),
-    "monotone, two": (lambda m, q, y: m.PchipInterpolator(X[:2], y)(q), (BEYOND, Y[:2])),
-    "hermite": (lambda m, q, y, d: m.CubicHermiteSpline(X, y, d)(q), (BEYOND, Y, np.sin(Y))),
+    "cubic, nan outside": (lambda m, q, y: m.CubicSpline(X, y, extrapolate=False)(q), (INSIDE, Y)),
+    "cubic, periodic": (lambda m, q, y: m.CubicSpline(X, y, extrapolate="periodic")(q), (OUTSIDE, Y)),
+    "plain cubic": (lambda m, q: m.CubicSpline(X, Y).derivative()(q), (OUTSIDE,)),
+    "monotone": (lambda m, q, y: m.PchipInterpolator(X, y)(q), (OUTSIDE, Y)),
+    "monotone, rising": (lambda m, q, y: m.PchipInterpolator(X, y)(q), (OUTSIDE, np.cumsum(np.abs(Y)))),
+    "monotone, inner axis": (lambda m, q, y: m.PchipInterpolator(X, y, axis=1)(q), (OUTSIDE, ROWS)),
+    "monotone, two points": (lambda m, q, y: m.PchipInterpolator(X[:2], y)(q), (OUTSIDE, Y[:2])),
+    "hermite": (lambda m, q, y, d: m.CubicHermiteSpline(X, y, d)(q), (OUTSIDE, Y, np.sin(Y))),
     "akima": (lambda m, q: m.Akima1DInterpolator(X, Y)(q), (INSIDE,)),
-    "polynomials": (lambda m, q, c: m.PPoly(c, X)(q), (BEYOND, RNG.normal(size=(3, 6)))),
+    "polynomials": (lambda m, q, c: m.PPoly(c, X)(q), (OUTSIDE, RNG.normal(size=(3, 6)))),
     "B-splines": (lambda m, q, c: m.BSpline(T, c, 2)(q), (INSIDE / 2, Y[:5])),
-    "B-splines, nan beyond": (lambda m, q, c: m.BSpline(T, c, 2, False)(q, 1), (INSIDE / 2, Y[:5])),
+    "B-splines, nan outside": (lambda m, q, c: m.BSpline(T, c, 2, False)(q, 1), (INSIDE / 2, Y[:5])),
     "splev": (lambda m, q, c: m.splev(q, (T, c, 2), 1), (INSIDE / 2, Y[:5])),
-    "splev, 0 beyond": (lambda m, q: m.splev(q, (T, Y[:5], 2), ext=1), (BEYOND,)),
-    "splev, held beyond": (lambda m, q: m.splev(q, (T, Y[:5], 2), ext=3), (BEYOND,)),
-    "spline, natural": (lambda m, q, y: m.make_interp_spline(X, y, bc_type="natural")(q), (BEYOND, Y)),
-    "spline, bend": (lambda m, q, y: m.make_interp_spline(X, y)(q, 2), (BEYOND, Y)),
+    "splev, 0 outside": (lambda m, q: m.splev(q, (T, Y[:5], 2), ext=1), (OUTSIDE,)),
+    "splev, constant outside": (lambda m, q: m.splev(q, (T, Y[:5], 2), ext=3), (OUTSIDE,)),
+    "spline, natural": (lambda m, q, y: m.make_interp_spline(X, y, bc_type="natural")(q), (OUTSIDE, Y)),
+    "spline, second derivative": (lambda m, q, y: m.make_interp_spline(X, y)(q, 2), (OUTSIDE, Y)),
     "spline, inner axis": (lambda m, q, y: m.make_interp_spline(X, y, axis=1)(q), (INSIDE, ROWS)),
-    "interp1d, on": (lambda m, q, y: m.interp1d(X, y, fill_value="extrapolate")(q), (BEYOND, Y)),
+    "interp1d, beyond": (lambda m, q, y: m.interp1d(X, y, fill_value="extrapolate")(q), (OUTSIDE, Y)),
     "interp1d, inner axis": (lambda m, q, y: m.interp1d(X, y, axis=1)(q), (INSIDE, ROWS)),
     "interp1d, unsorted": (lambda m, q, y: m.interp1d(X[::-1], y)(q), (INSIDE, Y)),
     "grid": (lambda m, q, v: m.RegularGridInterpolator(GRID, v)(q), (SPOTS, HEIGHTS)),
-    "grid, on": (lambda m, q, v: m.RegularGridInterpolator(GRID, v, **OPEN)(q - 1.3), (SPOTS, HEIGHTS)),
-    "grid, 2 beyond": (
+    "grid, beyond": (lambda m, q, v: m.RegularGridInterpolator(GRID, v, **OPEN)(q - 1.3), (SPOTS, HEIGHTS)),
+    "grid, 2 outside": (
         lambda m, q, v: m.RegularGridInterpolator(GRID, v, "linear", False, 2.0)(q + 0.47), (SPOTS, HEIGHTS)
     ),
-    "grid, falling": (lambda m, q, v: m.RegularGridInterpolator((-X,), v)(-q[..., None]), (INSIDE, Y)),
+    "grid, descending": (lambda m, q, v: m.RegularGridInterpolator((-X,), v)(-q[..., None]), (INSIDE, Y)),
     "grid, nearest": (
         lambda m, q, v: m.RegularGridInterpolator(GRID, v, "nearest")(q + 0.03), (SPOTS, HEIGHTS)
     ),
@@ -67,15 +69,15 @@ CALLS = {
     "plain interp1d": (lambda m, q: m.interp1d(X, Y, "cubic")(q), (INSIDE,)),
 }  # fmt: skip
 for _k in (1, 2, 3, 5):
-    CALLS[f"spline of degree {_k}"] = (lambda m, q, y, k=_k: m.make_interp_spline(X, y, k)(q), (BEYOND, Y))
+    CALLS[f"spline of degree {_k}"] = (lambda m, q, y, k=_k: m.make_interp_spline(X, y, k)(q), (OUTSIDE, Y))
 for _kind in ("linear", "zero", "quadratic", "cubic", "nearest", "nearest-up", "previous", "next"):
     CALLS[f"interp1d, {_kind}"] = (
         lambda m, q, y, kind=_kind: m.interp1d(X, y, kind, bounds_error=False, fill_value=(1.0, 2.0))(q),
-        (BEYOND, Y),
+        (OUTSIDE, Y),
     )
 
 
-TWICE = ("cubic", "monotone", "spline of degree 3", "grid")
+SECOND_ORDER = ("cubic", "monotone", "spline of degree 3", "grid")
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -83,10 +85,10 @@ def test_values_and_derivatives(name):
     call, args = CALLS[name]
     f = lambda *a: call(ours, *a)  # noqa: E731
     np.testing.assert_allclose(ad.compile(f)(*args), call(theirs, *args), rtol=1e-9, atol=1e-11)
-    ad.check_grads(f, args, order=2 if name in TWICE else 1)
+    ad.check_grads(f, args, order=2 if name in SECOND_ORDER else 1)
 
 
-def test_curves_that_are_there():
+def test_interpolators_of_plain_arrays():
     curves = [
         ours.CubicSpline(X, Y),
         ours.make_interp_spline(X, Y),
@@ -102,7 +104,7 @@ def test_curves_that_are_there():
     curve = curves[0]
     g = ad.grad(lambda q: np.sum(curve(q)))
     before = g(INSIDE)
-    curve.c *= 2.0  # what it goes through has changed
+    curve.c *= 2.0  # modified in place
     np.testing.assert_allclose(g(INSIDE), 2.0 * before)
 
 
@@ -123,12 +125,12 @@ def test_curves_that_are_there():
     (lambda q: theirs.CubicSpline(X, Y)(q), r"test_interpolate.py:\d+: .*CubicSpline turns .*plain"),
     (lambda q: theirs.CubicSpline(X, q)(1.0), r"test_interpolate.py:\d+: .*CubicSpline turns .*plain"),
 ])  # fmt: skip
-def test_what_has_no_rule_is_named(call, message):
+def test_unsupported_calls_are_errors(call, message):
     with pytest.raises(Exception, match=message):
         ad.grad(lambda q: np.sum(call(q)))(Y)
 
 
-def test_an_interp1d_that_was_changed_is_refused():
+def test_changed_interp1d_is_an_error():
     curve = ours.interp1d(X, Y)
     g = ad.grad(lambda q: curve(q))
     assert g(0.5) == g(0.5)
@@ -137,15 +139,15 @@ def test_an_interp1d_that_was_changed_is_refused():
         g(0.5)
 
 
-READ = [name for name, (_, args) in CALLS.items() if np.ndim(args[0]) and "integral" not in name]
+EVALUATED = [name for name, (_, args) in CALLS.items() if np.ndim(args[0]) and "integral" not in name]
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", EVALUATED)
 @pytest.mark.parametrize("point", [np.nan, np.inf, -np.inf])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_points_that_are_no_numbers(name, point):
-    """SciPy's value, or its error; the limit where SciPy's polynomials are nan, and nan from B-splines where
-    its are infinite. The derivative is nan where the value is.
+def test_nan_and_infinite_points(name, point):
+    """SciPy's value or error, except at infinity: there polynomials have their limit, where SciPy's are nan,
+    and B-splines are nan, where SciPy's are infinite. The derivative is nan where the value is.
     """
     f, (x, *rest) = CALLS[name]
     x = np.array(x, float)
@@ -156,18 +158,18 @@ def test_points_that_are_no_numbers(name, point):
         with pytest.raises(ValueError, match="beyond|out of bounds"):
             ad.compile(lambda x: f(ours, x, *rest))(x)
         return
-    found = ad.compile(lambda x: f(ours, x, *rest))(x)
-    both = np.isfinite(found) | np.isfinite(expected) | np.isnan(point)
-    np.testing.assert_allclose(found[both], np.asarray(expected)[both], rtol=1e-9, atol=1e-12)
-    if np.isinf(found).any():
+    result = ad.compile(lambda x: f(ours, x, *rest))(x)
+    compared = np.isfinite(result) | np.isfinite(expected) | np.isnan(point)
+    np.testing.assert_allclose(result[compared], np.asarray(expected)[compared], rtol=1e-9, atol=1e-12)
+    if np.isinf(result).any():
         return
     slope = ad.grad(lambda x: np.sum(f(ours, x, *rest)))(x)
     tangent = ad.jvp(lambda x: np.sum(f(ours, x, *rest)), (x,), (np.ones_like(x),))[1]
-    assert np.isnan(slope.flat[x.size // 2]) == np.isnan(found).any() == np.isnan(tangent)
+    assert np.isnan(slope.flat[x.size // 2]) == np.isnan(result).any() == np.isnan(tangent)
 
 
-def test_a_value_that_is_nan_is_not_cured():
+def test_nan_among_the_values_reaches_the_result():
     y = Y.copy()
     y[3] = np.nan
-    found = ad.compile(lambda y: ours.PchipInterpolator(X, y)(np.array([0.3, 1.0, 4.3])))(y)
-    np.testing.assert_array_equal(np.isnan(found), [False, True, False])
+    result = ad.compile(lambda y: ours.PchipInterpolator(X, y)(np.array([0.3, 1.0, 4.3])))(y)
+    np.testing.assert_array_equal(np.isnan(result), [False, True, False])

@@ -1,4 +1,6 @@
-"""gpt2.autodiff.scipy.ndimage: SciPy's values for every boundary mode, derivatives against differences."""
+"""gpt2.autodiff.scipy.ndimage: values against SciPy's in all boundary modes, derivatives against finite
+differences.
+"""
 
 import numpy as np
 import pytest
@@ -9,45 +11,45 @@ pytest.importorskip("scipy")
 import scipy.ndimage as scipy_ndimage
 
 from gpt2.autodiff.scipy import ndimage
-from tests.autodiff.scipy.test_modules import agrees
+from tests.autodiff.scipy.test_modules import check_value_and_grads
 
 pytestmark = pytest.mark.numeric
 
 RNG = np.random.default_rng(7)
 IMAGE = RNG.normal(size=(4, 5))
 MODES = ("reflect", "grid-mirror", "constant", "grid-constant", "nearest", "mirror", "grid-wrap", "wrap")
-# Beyond every edge, by more than one image, and at whole numbers
+# Up to several image sizes outside of each edge, and at integers
 POINTS = np.concatenate(
     [RNG.uniform(-11.0, 14.0, (2, 60)), [[0, 3, -4, 8, 3.5], [4, 5, -8, 0, -0.5]]], axis=1
 )
 
 
-def like_scipy(f, *args):
-    """f(module) with our module, compiled, against SciPy's."""
+def check_against_scipy(f, *args):
+    """f(module, ...) with ndimage, compiled, equals f with scipy.ndimage."""
     np.testing.assert_allclose(
         ad.compile(lambda *a: f(ndimage, *a))(*args), f(scipy_ndimage, *args), rtol=1e-10, atol=1e-12
     )
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_filters(mode):
-    wide = RNG.normal(size=13)  # more taps than there are pixels
+def test_filters_in_all_modes(mode):
+    wide = RNG.normal(size=13)  # more taps than pixels
     for weights, axis, origin in ((wide[:3], 0, 1), (wide[:4], 1, -1), (wide, 1, 0)):
-        like_scipy(lambda m, x: m.correlate1d(x, weights, axis, None, mode, 0.3, origin), IMAGE)  # noqa: B023
-        like_scipy(lambda m, x: m.convolve1d(x, weights, axis, None, mode, 0.3, origin), IMAGE)  # noqa: B023
-    like_scipy(lambda m, x: m.gaussian_filter(x, (1.1, 0.7), (0, 2), mode=mode, cval=0.2), IMAGE)
-    like_scipy(lambda m, x: m.uniform_filter(x, (4, 3), mode=mode, cval=0.2), IMAGE)
+        check_against_scipy(lambda m, x: m.correlate1d(x, weights, axis, None, mode, 0.3, origin), IMAGE)  # noqa: B023
+        check_against_scipy(lambda m, x: m.convolve1d(x, weights, axis, None, mode, 0.3, origin), IMAGE)  # noqa: B023
+    check_against_scipy(lambda m, x: m.gaussian_filter(x, (1.1, 0.7), (0, 2), mode=mode, cval=0.2), IMAGE)
+    check_against_scipy(lambda m, x: m.uniform_filter(x, (4, 3), mode=mode, cval=0.2), IMAGE)
     f = lambda x: ndimage.gaussian_filter(x, 0.6, mode=mode, cval=0.2, truncate=3.0)  # noqa: E731
     ad.check_grads(f, (IMAGE,), order=1)
 
 
-def test_what_a_filter_depends_on():
-    agrees(lambda x, w: ndimage.convolve1d(x, w, 0), (IMAGE, RNG.normal(size=3)), order=2)
-    agrees(lambda s: ndimage.gaussian_filter(IMAGE, s, order=1), (0.8,), order=2)
-    like_scipy(lambda m, x: m.gaussian_filter(x, [1.2, 0.0], 3), IMAGE)
-    like_scipy(lambda m, x: m.gaussian_filter(x, 1.3, axes=(1,), radius=2), IMAGE)
-    like_scipy(lambda m, x: m.gaussian_filter1d(x, 0.9, 0, mode="mirror"), IMAGE)
-    like_scipy(lambda m, x: m.uniform_filter1d(x, 4, 0, origin=1), IMAGE)
+def test_filter_options_and_derivatives_by_weights():
+    check_value_and_grads(lambda x, w: ndimage.convolve1d(x, w, 0), (IMAGE, RNG.normal(size=3)), order=2)
+    check_value_and_grads(lambda s: ndimage.gaussian_filter(IMAGE, s, order=1), (0.8,), order=2)
+    check_against_scipy(lambda m, x: m.gaussian_filter(x, [1.2, 0.0], 3), IMAGE)
+    check_against_scipy(lambda m, x: m.gaussian_filter(x, 1.3, axes=(1,), radius=2), IMAGE)
+    check_against_scipy(lambda m, x: m.gaussian_filter1d(x, 0.9, 0, mode="mirror"), IMAGE)
+    check_against_scipy(lambda m, x: m.uniform_filter1d(x, 4, 0, origin=1), IMAGE)
     many = np.stack([IMAGE, IMAGE[::-1]])
     one = lambda x: ndimage.gaussian_filter(x, 1.0)  # noqa: E731
     np.testing.assert_allclose(ad.vmap(one)(many), [one(x) for x in many], rtol=1e-12)
@@ -57,16 +59,16 @@ def test_what_a_filter_depends_on():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_between_the_pixels(mode):
-    like_scipy(lambda m, x, c: m.map_coordinates(x, c, order=1, mode=mode, cval=0.4), IMAGE, POINTS)
+def test_map_coordinates_in_all_modes(mode):
+    check_against_scipy(lambda m, x, c: m.map_coordinates(x, c, order=1, mode=mode, cval=0.4), IMAGE, POINTS)
     f = lambda x, c: ndimage.map_coordinates(x, c, order=1, mode=mode, cval=0.4) ** 2  # noqa: E731
     ad.check_grads(f, (IMAGE, POINTS[:, :6] % 5.0 - 0.7), order=1)
 
 
-def test_three_axes_and_many_points():
+def test_map_coordinates_of_three_axes_and_batches():
     block = RNG.normal(size=(3, 2, 4))
     points = RNG.uniform(0.05, 0.95, size=(3, 2, 2)) * np.array([2, 1, 3])[:, None, None]
-    agrees(lambda x, c: ndimage.map_coordinates(x, c, order=1), (block, points), order=2)
+    check_value_and_grads(lambda x, c: ndimage.map_coordinates(x, c, order=1), (block, points), order=2)
     one = lambda c: ndimage.map_coordinates(block, c, order=1)  # noqa: E731
     np.testing.assert_allclose(ad.vmap(one, in_axes=1)(points), one(points), rtol=1e-12)
 
@@ -82,19 +84,16 @@ def test_three_axes_and_many_points():
     (lambda x: ndimage.sobel(x), "scipy.ndimage.sobel has no derivative rule"),
     (lambda x: scipy_ndimage.gaussian_filter(x, 1.0), r"test_ndimage.py:\d+: .*gaussian_filter.*plain"),
 ])  # fmt: skip
-def test_what_has_no_rule_is_named(call, message):
+def test_unsupported_calls_are_errors(call, message):
     with pytest.raises(Exception, match=message):
         ad.grad(lambda x: np.sum(call(x)))(IMAGE)
-
-
-MODES = ("reflect", "grid-mirror", "constant", "grid-constant", "nearest", "mirror", "grid-wrap", "wrap")
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("point", [np.nan, np.inf, -np.inf, -1e-17, 3.0, 13.3, -0.5])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_coordinates_that_are_no_numbers(mode, point):
-    """SciPy's value, and a derivative that is nan where the value is."""
+def test_map_coordinates_at_nan_infinity_and_edges(mode, point):
+    """SciPy's values; the derivative is nan where the value is."""
     image = np.random.default_rng(0).normal(size=(4, 5))
     f = lambda c: ndimage.map_coordinates(image, c, order=1, mode=mode, cval=7.0)  # noqa: E731
     for axis in (0, 1):

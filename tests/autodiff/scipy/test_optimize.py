@@ -1,4 +1,4 @@
-"""scipy.optimize: roots of recorded values, minima as roots of gradients, and minimize of trees."""
+"""gpt2.autodiff.scipy.optimize: roots and their derivatives, and minimize with trees."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def cubic(x, a, b):
     return a @ x + x**3 - b
 
 
-def test_roots():
+def test_root_and_its_derivatives():
     def f(a, b):
         return np.sum(optimize.root(cubic, np.zeros(2), args=(a, b), tol=1e-13).x ** 2)
 
@@ -29,19 +29,19 @@ def test_roots():
     assert optimize.brentq is not None and optimize.minimize(lambda x: x @ x, np.ones(2)).success
 
 
-def test_minima_are_roots_of_gradients():
+def test_minimum_as_root_of_the_gradient():
     def energy(x, b):
         return np.sum(np.cosh(A @ x)) - b @ x
 
-    def best(b):
+    def minimum(b):
         return energy(ad.root(ad.grad(energy), np.zeros(2), b), b)
 
     x = scipy.optimize.minimize(energy, np.zeros(2), args=(B,), tol=1e-12).x
-    np.testing.assert_allclose(ad.grad(best)(B), -x, atol=1e-6)  # the envelope theorem
-    ad.check_grads(best, (B,), order=2)
+    np.testing.assert_allclose(ad.grad(minimum)(B), -x, atol=1e-6)  # the envelope theorem
+    ad.check_grads(minimum, (B,), order=2)
 
 
-def test_errors():
+def test_unsupported_calls_and_missing_roots_are_errors():
     with pytest.raises(
         ad.ConvergenceError, match=r"test_optimize.py:\d+: scipy.optimize.root: .* \|f\(x\)\| is"
     ):
@@ -56,7 +56,7 @@ def banana(p, k):
     return (p["x"] - 1.0) ** 2 + k * np.sum((p["y"][0] - p["x"] ** 2) ** 2)
 
 
-def test_minimize_takes_trees():
+def test_minimize_accepts_trees():
     result = optimize.minimize(banana, {"x": 0.0, "y": [np.zeros(2)]}, (100.0,), tol=1e-10)
     assert result.success and result.x["x"] == pytest.approx(1.0) and result.jac.keys() == result.x.keys()
     np.testing.assert_allclose(result.x["y"][0], 1.0, rtol=1e-6)
@@ -66,7 +66,7 @@ def test_minimize_takes_trees():
     )
 
 
-def test_what_it_does_not_take():
+def test_minimize_rejects_jac_and_plain_functions_pass_through():
     with pytest.raises(TypeError, match="derived here"):
         optimize.minimize(banana, {"x": 0.0}, jac=True)
     assert optimize.brentq(lambda x: x - 1, 0, 3) == pytest.approx(1.0)

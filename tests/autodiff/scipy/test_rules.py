@@ -1,6 +1,9 @@
-"""The rows that SciPy's functions have in the table of ops: derivatives in both modes to second order,
-against differences, from the rows' own samples; and for many examples at once.
+"""The ops of SciPy's functions: derivatives against finite differences on the samples of each op, values
+against mpmath, and batches.
 """
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -18,32 +21,32 @@ from gpt2.autodiff.scipy.rules import distributions, matrix_functions, special
 from tests.autodiff.ops.test_rules import instance
 from tests.autodiff.transforms import test_batch
 from tests.long import scipy_values
-from tests.support.op_samples import samples_of
+from tests.support.calls.op_samples import samples_of
 
 pytestmark = pytest.mark.numeric
 
 INF = np.inf
 ROWS = [*dict.fromkeys(special.OP_OF.values()), "matrix_function", "frechet", "distribution"]
 CASES = [pytest.param(n, s, id=f"{n}-{i}") for n in ROWS for i, s in enumerate(samples_of(n))]
-assert matrix_functions and distributions
+assert matrix_functions and distributions  # their imports add ops to the table
 
 
 @pytest.mark.parametrize("name, sample", CASES)
-def test_derivatives(name, sample):
+def test_derivatives_of_ops(name, sample):
     graph, values = instance(name, sample, "float64")
     check_graph(graph, values, order=2 if "hyp" not in name else 1)
 
 
 @pytest.mark.parametrize("name, sample", CASES)
-def test_single_precision_stays(name, sample):
+def test_float32_is_kept(name, sample):
     graph, values = instance(name, sample, "float64", single=True)
-    if len(values) == len(sample.args):  # no constant beside them
+    if len(values) == len(sample.args):  # all arguments are inputs
         assert graph.outputs[0].dtype == np.float32
         assert OPS[name].evaluate(*values, **sample.attrs).dtype == np.float32
 
 
 @pytest.mark.parametrize("name, sample", [c for c in CASES if c.id.endswith("-0")])
-def test_many_examples(name, sample):
+def test_batched_ops(name, sample):
     rng = np.random.default_rng(1)
     graph, values = test_batch.instance(name, sample, "float64", rng)
     for flags in filter(any, test_batch.flags_of(len(values))):
@@ -51,28 +54,28 @@ def test_many_examples(name, sample):
 
 
 HARD = ["erfcx", "dawsn", "log_ndtr", "rgamma", "betaln", "expit", "i1e", "kve", "ellipk", "spence", "exprel"]
-EVERY = [
+FUNCTIONS = [
     name if name in HARD else pytest.param(name, marks=pytest.mark.slow) for name in scipy_values.FUNCTIONS
 ]
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_values_and_slopes_are_the_true_ones(name):
-    """In tails, at edges, infinity and nan, against mpmath. tests/long/scipy_values.py tries more."""
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_derivatives_against_mpmath(name):
+    """In tails, at edges, infinity and nan. tests/long/scipy_values.py tests more points."""
     function, rng = scipy_values.FUNCTIONS[name], np.random.default_rng(2)
     with np.errstate(all="ignore"), mp.workdps(70):
         wrong, tried, out, lines = scipy_values.compare(name, scipy_values.cases(function, 25, rng))
     assert not wrong and tried > 2 * out, lines
 
 
-def test_sums_of_exponentials_are_scipys():
+def test_logsumexp_at_infinity_and_with_weights():
     rows = np.array(
         [[0.0, -50.0, -INF], [-INF, -INF, -INF], [3.0, 3.0, 3.0], [INF, 1.0, 0.0], [np.nan, 1.0, 0.0]]
     )
     with np.errstate(all="ignore"):
         for name in ("logsumexp", "log_softmax"):
-            found = ad.compile(getattr(special_of, name))(rows, axis=1)
-            np.testing.assert_allclose(found, getattr(sp, name)(rows, axis=1), rtol=1e-14)
+            result = ad.compile(getattr(special_of, name))(rows, axis=1)
+            np.testing.assert_allclose(result, getattr(sp, name)(rows, axis=1), rtol=1e-14)
         slope = ad.grad(lambda x: np.sum(special_of.logsumexp(x[::2], axis=1)))(rows[:4])
         np.testing.assert_allclose(slope[::2], [[1.0, np.exp(-50.0), 0.0], [1 / 3] * 3], rtol=1e-14)
         total = lambda a, b: special_of.logsumexp(a, b=b)  # noqa: E731
@@ -85,7 +88,7 @@ def test_sums_of_exponentials_are_scipys():
         )
 
 
-def test_users_code_needs_no_other_import():
+def test_scipy_special_is_recorded_without_our_module():
     x = np.array([0.3, 0.7])
     f = lambda x: np.sum(sp.erf(x) * sp.gammaln(x) + sp.jv(0, x) + sp.digamma(x) + sp.xlogy(2, x))  # noqa: E731
     g = ad.grad(f)
@@ -98,8 +101,7 @@ def test_users_code_needs_no_other_import():
     assert ad.compile(lambda x: sp.expit(x, out=np.zeros_like(x)))(x).shape == out.shape
 
 
-def test_edges():
-    """At the ends of what a function is defined on, and far away."""
+def test_derivatives_at_edges_and_far_away():
     big = np.array([-40.0, 40.0])
     np.testing.assert_allclose(ad.grad(lambda x: np.sum(sp.log_ndtr(x)))(big), [40.0249688, 0.0], rtol=1e-6)
     np.testing.assert_allclose(ad.grad(lambda x: np.sum(sp.expit(x)))(big * 20), [0.0, 0.0])
@@ -110,7 +112,7 @@ def test_edges():
     assert ad.grad(ad.grad(sp.gammaln))(1.0) == pytest.approx(np.pi**2 / 6)
 
 
-def test_no_formula():
+def test_functions_without_a_formula_are_errors():
     with pytest.raises(ad.AutodiffError, match=r"test_rules.py:\d+: scipy.special.jv .* argument 0"):
         ad.grad(lambda v: sp.jv(v, 2.0))(1.0)
     assert ad.grad(lambda v, x: sp.jv(v, x), argnums=1)(1.0, 2.0) == pytest.approx(sp.jvp(1.0, 2.0))
@@ -127,10 +129,7 @@ def test_no_formula():
             ad.grad(f)(np.ones(1))
 
 
-def test_scipy_is_not_imported_without_need():
-    import subprocess
-    import sys
-
+def test_scipy_is_imported_only_when_used():
     code = "import sys, numpy as np; from gpt2 import autodiff as ad; ad.grad(np.exp)(1.0)"
     code += "; assert not [m for m in sys.modules if m.startswith('scipy')]"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""gpt2.autodiff.scipy.sparse: constants in products and systems, against the same with a dense matrix."""
+"""gpt2.autodiff.scipy.sparse: products and linear systems with constant matrices, against dense ones."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from gpt2.autodiff.scipy.rules import sparse_matrices
 from gpt2.autodiff.scipy.sparse.linalg import factorized, splu, spsolve
 from tests.autodiff.ops.test_rules import instance
 from tests.autodiff.transforms import test_batch
-from tests.support.op_samples import samples_of
+from tests.support.calls.op_samples import samples_of
 
 pytestmark = pytest.mark.numeric
 
@@ -27,11 +27,11 @@ CASES = [
     for i, s in enumerate(samples_of(name))
     for dtype in s.dtypes
 ]
-assert sparse_matrices
+assert sparse_matrices  # the import adds these ops to the table
 
 
 @pytest.mark.parametrize("name, sample, dtype", CASES)
-def test_rows(name, sample, dtype):
+def test_ops_and_their_batched_forms(name, sample, dtype):
     graph, values = instance(name, sample, dtype)
     check_graph(graph, values, order=2)
     rng = np.random.default_rng(1)
@@ -39,7 +39,7 @@ def test_rows(name, sample, dtype):
     test_batch.compared(graph, values, [True])
 
 
-def test_products():
+def test_products_equal_dense_products():
     f = lambda x, b: np.sum(np.sin(A @ x) * (x @ A)) + np.sum((A.T @ b) ** 2) + np.sum(A.dot(x))  # noqa: E731
 
     def dense(x, b):
@@ -57,7 +57,7 @@ def test_products():
 
 
 @pytest.mark.parametrize("name", [f"{f}_{kind}" for f in sparse.FORMATS for kind in ("array", "matrix")])
-def test_formats(name):
+def test_every_format(name):
     theirs = getattr(scipy.sparse, name)
     matrix = getattr(sparse, name)(DENSE)
     assert isinstance(matrix, theirs) and isinstance(matrix.T, type(sparse.ours(matrix.T)))
@@ -67,7 +67,7 @@ def test_formats(name):
         np.testing.assert_allclose(ad.grad(lambda x: np.sum(matrix * x))(X), DENSE.sum(0))
 
 
-def test_systems():
+def test_linear_systems_equal_dense_ones():
     f = lambda b: np.sum(np.sin(spsolve(A, b)) + factorized(A)(b) ** 2)  # noqa: E731
     dense = lambda b: np.sum(np.sin(np.linalg.solve(DENSE, b)) + np.linalg.solve(DENSE, b) ** 2)  # noqa: E731
     g = ad.grad(f)
@@ -88,7 +88,7 @@ def test_systems():
         assert np.isnan(ad.compile(lambda b: spsolve(sparse.csr_array((4, 4)), b))(X)).all()
 
 
-def test_a_matrix_that_changes():
+def test_matrix_modified_in_place_is_read_again():
     matrix = sparse.csr_array(DENSE)
     g = ad.grad(lambda x: np.sum(matrix @ x) + np.sum(spsolve(matrix, x)))
     g(X), g(X)
@@ -99,7 +99,7 @@ def test_a_matrix_that_changes():
     np.testing.assert_allclose(g(X), DENSE.sum(0) + np.linalg.solve(DENSE.T, np.ones(4)), rtol=1e-12)
 
 
-def test_functions_that_make_matrices():
+def test_constructors_return_differentiable_matrices():
     matrix = sparse.diags_array([np.ones(4), np.ones(3)], offsets=[0, 1])
     assert sparse.issparse(matrix) and isinstance(sparse.eye_array(3), scipy.sparse.sparray)
     np.testing.assert_allclose(ad.grad(lambda x: np.sum(matrix @ x))(X), [1.0, 2.0, 2.0, 2.0])
@@ -116,6 +116,6 @@ def test_functions_that_make_matrices():
     (lambda x: sparse.linalg.cg(A, x)[0], "scipy.sparse.linalg.cg has no derivative rule"),
     (lambda x: spsolve(np.outer(x, x), x), "of a matrix that is a recorded value"),
 ])  # fmt: skip
-def test_what_has_no_rule_is_named(call, message):
+def test_unsupported_calls_are_errors(call, message):
     with pytest.raises(Exception, match=message):
         ad.grad(lambda x: np.sum(call(x)))(X)

@@ -1,4 +1,4 @@
-"""The picture of a program's memory: it says what the plan says, and nothing lies on what is still needed."""
+"""The drawing of a program's memory: it shows the buffer plan, in which live values never overlap."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -18,46 +18,46 @@ def loss(w, x):
     return np.sum(x * x)
 
 
-@pytest.fixture(scope="module", params=["alone", "lent"])
+@pytest.fixture(scope="module", params=["gradient", "joint"])
 def program(request):
-    """A gradient; and a loss with its gradient in one, whose results lend their memory."""
+    """A gradient; and a joint program of loss and gradient, which uses the memory of its results."""
     w, x = np.ones((200, 200), np.float32), np.ones((300, 200), np.float32)
-    if request.param == "alone":
-        slope = ad.grad(loss)
-        slope(w, x)
-        return show._state(slope, "drawing").last[1]
+    if request.param == "gradient":
+        gradient = ad.grad(loss)
+        gradient(w, x)
+        return show._state(gradient, "drawing").last[1]
     return ad.FixedPair(loss).entry((w, x), {})[0].joint.program
 
 
-def of(program):
+def lanes_of(program):
     return lanes(planned(program.graph, *_settings(program.graph, *program._made_with)))
 
 
-def test_what_is_held_at_one_time_lies_apart(program):
-    found = of(program)
-    assert found[0].nbytes == program.arena_bytes and len(found[0].holdings) >= 3
-    for lane in found:
+def test_live_values_do_not_overlap(program):
+    all_lanes = lanes_of(program)
+    assert all_lanes[0].nbytes == program.arena_bytes and len(all_lanes[0].holdings) >= 3
+    for lane in all_lanes:
         values = [h for h in lane.holdings if h.kind != RESULT]
         for k, a in enumerate(lane.holdings):
             assert 0 <= a.low < a.high <= lane.nbytes and a.start <= a.end
             for b in values[:k] if a.kind != RESULT else values:
-                together = a is not b and a.start <= b.end and b.start <= a.end
-                assert not (together and a.low < b.high and b.low < a.high), (a, b)
+                both_live = a is not b and a.start <= b.end and b.start <= a.end
+                assert not (both_live and a.low < b.high and b.low < a.high), (a, b)
 
 
-def test_a_result_is_held_from_when_it_is_written(program):
-    for lane in of(program)[1:]:
+def test_results_are_live_from_their_first_write_to_the_end(program):
+    for lane in lanes_of(program)[1:]:
         written = [h for h in lane.holdings if h.kind == RESULT]
         assert max(h.high for h in written) == lane.nbytes and len({h.end for h in written}) == 1
 
 
-def test_what_is_held_twice_counts_once():
+def test_overlapping_holdings_count_once():
     lane = Lane("x", 100, [Holding("value", "", 0, 60, 0, 1), Holding("result", "", 40, 100, 1, 2)])
     assert held([lane]) == 100
     assert held([Lane("x", 100, lane.holdings[:1]), Lane("y", 50, [Holding("value", "", 0, 50, 2, 2)])]) == 60
 
 
-def test_the_picture():
+def test_memory_drawing():
     w, x = np.ones((200, 200)), np.ones((300, 200))
     text = ad.drawing(ad.grad(loss), w, x, memory=True)
     tree = ElementTree.fromstring(text)
@@ -74,25 +74,25 @@ def log_sum_exp(x):
     return largest + np.log(np.sum(np.exp(x - largest)))
 
 
-def test_a_large_value_begins_in_the_result_that_is_written_over_it():
-    """One array instead of two; and a caller's buffer may still be the argument itself."""
+def test_large_value_shares_the_memory_of_the_result_that_replaces_it():
+    """One array instead of two. The caller's out= may still be the argument itself."""
     x = np.random.default_rng(0).normal(size=40_000)
     expected = np.exp(x - x.max()) / np.sum(np.exp(x - x.max()))
     g = ad.grad(log_sum_exp)
     np.testing.assert_allclose(g(x), expected, rtol=1e-12)
     program = g.__derived__.last[1]
     assert program.arena_bytes < x.nbytes
-    for given in (x.copy(), np.append(x, 0.0)[:-1]):
-        (found,) = program(given, out=(given,))
-        assert found is given
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for buffer in (x.copy(), np.append(x, 0.0)[:-1]):
+        (result,) = program(buffer, out=(buffer,))
+        assert result is buffer
+        np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
-def test_what_is_read_again_later_keeps_its_own_memory():
+def test_value_that_is_read_again_has_its_own_memory():
     def f(x):
         y = np.exp(x)
         return y * 2.0, np.sum(np.sin(y) * np.arange(40_000.0))
 
     x = np.random.default_rng(0).normal(size=40_000)
-    for found, expected in zip(ad.compile(f)(x), f(x)):
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for result, expected in zip(ad.compile(f)(x), f(x)):
+        np.testing.assert_allclose(result, expected, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""ad.Origins: which lines of a forward the lines of its backwards come from, and what each stage changed."""
+"""ad.Origins: which lines of a forward each line of its backwards comes from, and what each stage changed."""
 
 import inspect
 import sys
@@ -21,24 +21,24 @@ def origins_of(name):
 
 
 def text_of(function):
-    """Line number -> what stands there, without its comment."""
+    """Line number -> text of the line, without its comment."""
     lines, first = inspect.getsourcelines(function)
     return {k: line.partition("#")[0].strip() for k, line in enumerate(lines, first)}
 
 
 def by_hand(name):
-    """Each line of the layer's backward by hand that comes from some of the forward, which begin with ..."""
+    """First word of each line of the manual backward -> first words of the forward's lines it comes from."""
     forward, backward = text_of(LAYERS[name].forward), text_of(LAYERS[name].backward)
-    found = origins_of(name).by_hand(LAYERS[name].backward)
+    origins = origins_of(name).by_hand(LAYERS[name].backward)
     return {
         backward[k].partition(" ")[0]: [forward[line].partition(" ")[0] for line in sorted(lines)]
-        for k, lines in sorted(found.items())
+        for k, lines in sorted(origins.items())
         if lines
     }
 
 
-def test_by_hand():
-    """Written out for a layer in which a line by hand stands for several of the chain rule."""
+def test_origins_of_manual_backwards():
+    """In layernorm's, one line can stand for several of the chain rule."""
     assert by_hand("layernorm") == {
         "norm": ["centred", "out"],
         "dnorm": ["out"],
@@ -55,20 +55,20 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_line_with_a_gradient_leads_to_both_backwards(name):
-    """All lines that compute do, but for the largest of a row: it cancels, its gradient is zero."""
+def test_every_forward_line_is_an_origin_in_both_backwards(name):
+    """Except for the largest element of a row: it cancels, so its gradient is zero."""
     origins, forward = origins_of(name), text_of(LAYERS[name].forward)
     computing = {line for n in origins.recorded.graph.nodes if n.args for line in origins.of(n)}
     assert computing
-    wanted = {line for line in computing if not forward[line].startswith(("largest", "logsumexp"))}
+    expected = {line for line in computing if not forward[line].startswith(("largest", "logsumexp"))}
     hand = frozenset().union(*origins.by_hand(LAYERS[name].backward).values())
     derived = frozenset().union(*(lines for _, lines in origins.derived(name)[1].lines))
-    assert wanted <= hand and wanted <= derived
+    assert expected <= hand and expected <= derived
     assert hand | derived <= computing
 
 
 @pytest.mark.parametrize("name", ["attention", "crossentropy"])
-def test_a_line_whose_gradient_is_zero_leads_nowhere(name):
+def test_line_with_zero_gradient_is_no_origin_in_the_backward(name):
     origins, forward = origins_of(name), text_of(LAYERS[name].forward)
     (largest,) = [k for k, text in forward.items() if text.startswith("largest =")]
     halves = origins.derived(name)
@@ -77,7 +77,7 @@ def test_a_line_whose_gradient_is_zero_leads_nowhere(name):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_derived_text_is_the_readable_source_and_runs(name):
+def test_derived_text_is_the_readable_source_and_runs(name):
     origins = origins_of(name)
     names = {}
     for half in origins.derived(name):
@@ -87,12 +87,12 @@ def test_the_derived_text_is_the_readable_source_and_runs(name):
     assert ad.readable_source(origins.stages["backward"], f"{name}_backward") == text
     out, *kept = names[f"{name}_forward"](*origins.arrays)
     grads = names[f"{name}_backward"](*kept, origins.cotangents[0])
-    wanted = LAYERS[name].backward(origins.cotangents[0], origins.saved, **origins.static)
-    for g, w in zip(grads, [w for w in wanted if w is not None], strict=True):
+    expected = LAYERS[name].backward(origins.cotangents[0], origins.saved, **origins.static)
+    for g, w in zip(grads, [w for w in expected if w is not None], strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-9, atol=1e-12)
 
 
-def test_a_function_that_the_forward_calls_counts_where_it_is_called():
+def test_origin_of_a_called_function_is_the_line_of_the_call():
     def inner(x):
         return np.tanh(x)
 
@@ -103,12 +103,12 @@ def test_a_function_that_the_forward_calls_counts_where_it_is_called():
 
     first = forward.__code__.co_firstlineno
     _, backward = ad.Origins(forward, (np.ones(3),), {}).derived("f")
-    found = {lines for _, lines in backward.lines}
-    assert {frozenset((first + 1,)), frozenset((first + 2,))} <= found  # each call by itself
-    assert frozenset().union(*found) == {first + 1, first + 2, first + 3}
+    origins = {lines for _, lines in backward.lines}
+    assert {frozenset((first + 1,)), frozenset((first + 2,))} <= origins  # the two calls are told apart
+    assert frozenset().union(*origins) == {first + 1, first + 2, first + 3}
 
 
-def test_likeness():
+def test_comparisons_of_samples():
     rng = np.random.default_rng(0)
     a, b, f = rng.standard_normal((3, 4, 5))
     assert same((a, b), (a.T, b.reshape(2, 10))) and not same((a, b), (b, a))
@@ -121,8 +121,8 @@ def test_likeness():
     assert not same((masked, masked), (masked + (masked > -1.0), masked))
 
 
-def test_changes():
-    """What is gone and what is new is what differs between two stages, whatever their values are called."""
+def test_changes_between_stages():
+    """Lines marked gone or new are those that differ other than in the numbers of values."""
     stages = {stage.title: stage.lines for stage in origins_of("gelu").changes()}
     assert [*stages] == [*BEFORE]
     texts = {title: str(graph) for title, graph in origins_of("gelu").stages.items() if title in BEFORE}
@@ -134,12 +134,12 @@ def test_changes():
     again = stages["simplified again"]
     assert any(line.mark == NEW and "square(" in line.text for line in again)
     kept = [line.text for line in again if line.mark == KEPT]
-    assert any("subtract(1.0" in text for text in kept)  # renumbered, and otherwise the same
+    assert any("subtract(1.0" in text for text in kept)  # only renumbered
     assert not any(line.mark == GONE for title in ("forward", "backward") for line in stages[title])
 
 
-def test_tracing_is_put_back():
-    """Tracing of the caller's own, as of a debugger, is as it was."""
+def test_trace_function_is_restored():
+    """Such as that of a debugger."""
     before = sys.gettrace()
     origins_of("residual").by_hand(LAYERS["residual"].backward)
     assert sys.gettrace() is before

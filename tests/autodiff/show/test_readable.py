@@ -1,4 +1,4 @@
-"""The readable source computes the graph, and is readable."""
+"""The readable source computes what the graph does, and how it reads."""
 
 import ast
 import functools
@@ -21,19 +21,18 @@ from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.subject import SIZES
 from tests.autodiff.ops import test_rules
-from tests.support.op_samples import samples_of
-from tests.support.random_graphs import random_arrays, random_graph
+from tests.support.calls.op_samples import samples_of
+from tests.support.random.graphs import random_arrays, random_graph
 
 F8 = np.dtype(np.float64)
 
 
 def simplify(graph):
-    """As the engine asks for it."""
     return passes.simplify(graph, Options(math="fast"))
 
 
-def agrees(graph, arrays, rtol):
-    """Run the source. Arguments stay as they are, results have their dtype and shape."""
+def check_source(graph, arrays, rtol):
+    """Its results have the graph's values, dtypes and shapes; its arguments are unchanged."""
     env = constants(graph)
     exec(readable_source(graph, "f"), env)
     before = [np.array(a) for a in arrays]
@@ -48,7 +47,7 @@ def agrees(graph, arrays, rtol):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_sources_of_layers_run(name, rng):
-    """In float32: products in another order differ by some units in the last place, 6e-8 each."""
+    """In float32, where another order of products changes some units in the last place, 6e-8 each."""
     pair = sources.pair_of(name, SIZES)
     for graph in pair.graphs:
         arrays = [
@@ -56,7 +55,7 @@ def test_sources_of_layers_run(name, rng):
             for i in graph.inputs
         ]
         arrays = [a.astype(i.dtype) for a, i in zip(arrays, graph.inputs)]
-        agrees(graph, arrays, rtol=1e-5)
+        check_source(graph, arrays, rtol=1e-5)
 
 
 @pytest.fixture
@@ -69,15 +68,15 @@ def test_sources_of_random_graphs_run(seed):
     rng = np.random.default_rng(seed)
     graph = random_graph(rng, size=25)
     arrays = random_arrays(rng, graph)
-    agrees(graph, arrays, rtol=1e-9)
-    agrees(simplify(graph), arrays, rtol=1e-9)
+    check_source(graph, arrays, rtol=1e-9)
+    check_source(simplify(graph), arrays, rtol=1e-9)
 
 
 def text_of(f, *arrays):
     return readable_source(simplify(record(f, arrays).graph)).split(":\n", 1)[1]
 
 
-def test_how_it_reads():
+def test_source_reads_like_numpy():
     x, y = np.ones((4, 768)), np.ones((4, 768))
     assert text_of(lambda x: np.mean(x, axis=1), x) == ("    out = np.mean(x, axis=1)\n    return (out,)\n")
     assert "out = y - x**3 / 768" in text_of(lambda x, y: -(x * x * x) / 768 + y, x, y)
@@ -85,18 +84,18 @@ def test_how_it_reads():
     assert "out = x.T @ y" in text_of(lambda x, y: x.T @ y, x, y)
 
 
-def test_a_view_is_copied_before_it_is_written_to(rng):
+def test_view_is_copied_before_it_is_written(rng):
     x, v = input_node((2, 6), F8, "x"), input_node((3,), F8, "v")
     turned = apply("reshape", x, shape=(4, 3))
     written = apply("update", turned, v, index=((1, 2, 1), (0, 3, 1)))
-    agrees(Graph((x, v), (written,)), [rng.standard_normal((2, 6)), rng.standard_normal(3)], rtol=1e-12)
+    check_source(Graph((x, v), (written,)), [rng.standard_normal((2, 6)), rng.standard_normal(3)], rtol=1e-12)
 
 
 # ---- Loops -------------------------------------------------------------------------------------------------
 
 
-def many(body, steps, *arrays):
-    """A program of so many steps, differentiated: the text of forward and backward, and what they give."""
+def check_steps(body, steps, *arrays):
+    """The source of a FixedPair of `steps` calls of body. Running it gives the pair's results."""
     pair = FixedPair(
         lambda *args: functools.reduce(lambda x, k: body(x, k, *args[1:]), range(steps), args[0])
     )
@@ -118,7 +117,7 @@ def many(body, steps, *arrays):
 
 
 def layered(x, k, w, b):
-    """Separate weights for each step, and enough steps to become a call."""
+    """Own weights for each step, and enough ops for a call."""
     for _ in range(4):
         x = np.tanh(x @ w[k] + b[k]) * x + np.sin(x) * np.exp(-x * x)
     return x
@@ -132,32 +131,32 @@ def shared(x, k, w):
 
 
 def backwards(x, k, w):
-    """Weights taken from the last to the first."""
+    """Takes the last weights first."""
     return layered(x, 9 - k, w, w[:, 0])
 
 
 @pytest.mark.parametrize(
-    "body, sizes, up",
+    "body, sizes, ascending",
     [(layered, [(10, 3, 3), (10, 3)], True), (shared, [(3, 3)], True), (backwards, [(10, 3, 3)], False)],
 )
-def test_alike_steps_are_a_loop(body, sizes, up, rng):
+def test_equal_steps_become_a_loop(body, sizes, ascending, rng):
     arrays = [0.3 * rng.standard_normal(size) for size in [(5, 3), *sizes]]
-    text = many(body, 10, *arrays)
-    assert text.count("f_stretch(") == text.count("f_stretch_backward(") == 2  # defined, and called
+    text = check_steps(body, 10, *arrays)
+    assert text.count("f_outlined(") == text.count("f_outlined_backward(") == 2  # defined, and called
     forward, backward = text.split("def f_backward(")
-    assert ("for k in range(" in forward) == ("for k in reversed(range(" in backward) == up
-    assert ("for k in reversed(range(" in forward) == ("for k in range(" in backward) != up
-    assert "each_" not in text  # what a call is given is in a place that moves, or in a row that is kept
+    assert ("for k in range(" in forward) == ("for k in reversed(range(" in backward) == ascending
+    assert ("for k in reversed(range(" in forward) == ("for k in range(" in backward) != ascending
+    assert "each_" not in text  # calls read arrays by index, not from lists made for the loop
 
 
-def test_the_whole_model_is_two_loops(monkeypatch):
-    """Runs by copy and paste, and gives the model's gradients."""
+def test_whole_model_becomes_two_loops(monkeypatch):
+    """The text runs as it is, and gives the model's gradients."""
     config = GPT2Config(vocab_size=17, block_size=5, n_layer=4, n_head=3, n_embd=12, dtype="float64")
     monkeypatch.setattr(sources, "WHOLE", config)
     monkeypatch.setattr(sources, "SHOWN", SIZES)
     text = sources.whole_source()[2]
     assert "for k in range(4):" in text and "for k in reversed(range(4)):" in text
-    assert text.count("loss_stretch(") == text.count("loss_stretch_backward(") == 2  # defined, and called
+    assert text.count("loss_outlined(") == text.count("loss_outlined_backward(") == 2  # defined, and called
     env = {}
     exec(text, env)
     model = GPT2(config, "manual", seed=1)
@@ -169,7 +168,7 @@ def test_the_whole_model_is_two_loops(monkeypatch):
         np.testing.assert_allclose(g, model.grads[name], rtol=1e-9, atol=1e-13, err_msg=name)
 
 
-def test_masks_are_written_out():
+def test_masks_are_written_as_expressions():
     for k in (-1, 0, 1):
         for part in (np.triu, np.tril):
             mask = part(np.full((20, 30), -1e30, np.float32), k)
@@ -197,17 +196,16 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("name, sample", SAMPLES)
-def test_parts_of_an_expression_stay_together(name, sample):
-    """Each op with expressions for arguments, and as a part of one: the text computes what the graph does."""
+def test_operands_are_parenthesized_for_every_op(name, sample):
+    """Each op with expressions as arguments, and as an operand of others."""
     graph, values = test_rules.instance(name, sample, "float64")
     args = [x - x * 0.0 if x.dtype.kind == "f" else x for x in graph.inputs]
     results = splice(graph, args)
     further = [part for o in results if o.dtype.kind == "f" for part in (2.0 - o, 3.0 * o)]
-    agrees(Graph(graph.inputs, [*results, *further], "f"), values, rtol=1e-12)
+    check_source(Graph(graph.inputs, [*results, *further], "f"), values, rtol=1e-12)
 
 
-def test_rows_of_compound_text(monkeypatch):
-    """Rows whose `code` is an operator and not a call."""
+def test_ops_written_as_operators_are_parenthesized(monkeypatch):
 
     def elementwise(name, evaluate, code):
         columns = {"infer": lambda x: (x.shape, x.dtype), "evaluate": evaluate, "code": code}
@@ -218,4 +216,4 @@ def test_rows_of_compound_text(monkeypatch):
     x, y = input_node((3,), F8, "x"), input_node((3,), F8, "y")
     first = apply("next_one", x) / apply("inverse", x * y + 2.0)
     graph = Graph((x, y), [first - apply("inverse", apply("next_one", y))], "f")
-    agrees(graph, [np.array([0.5, 2.0, -3.0]), np.array([3.0, 1.0, 0.25])], rtol=0)
+    check_source(graph, [np.array([0.5, 2.0, -3.0]), np.array([3.0, 1.0, 0.25])], rtol=0)

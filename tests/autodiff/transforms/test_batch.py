@@ -1,6 +1,4 @@
-"""Every row of the op table for many examples at once, against a loop over the examples: made from the rows'
-own samples, for the op and for its derivatives in both modes.
-"""
+"""Batching of every op of the table, and of its derivatives in both modes, against a loop over examples."""
 
 import itertools
 
@@ -15,7 +13,7 @@ from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.ops.table import Leads
 from gpt2.autodiff.transforms.batch import batched
 from tests.autodiff.ops.test_rules import cases, draw
-from tests.support.op_samples import samples_of
+from tests.support.calls.op_samples import samples_of
 
 pytestmark = pytest.mark.numeric
 
@@ -23,7 +21,7 @@ N = 3
 
 
 def instance(name, sample, dtype, rng):
-    """The op on its sample: a graph whose inputs are all arguments, and the values of N examples."""
+    """A graph of one op, all its arguments inputs, and the values of N examples of its sample."""
     inputs, values = [], []
     for arg in sample.args:
         if isinstance(arg, np.ndarray):
@@ -40,7 +38,7 @@ def instance(name, sample, dtype, rng):
 
 
 def shuffled(name, arg, rng):
-    """Other indices, or another mask; what is sorted stays so, and of each row something is chosen."""
+    """Other indices or another mask: sorted arrays stay sorted, and each row of a mask keeps a True."""
     if name == "searchsorted":
         return arg + rng.uniform(0.0, 0.5)
     if name == "share_among":
@@ -49,27 +47,26 @@ def shuffled(name, arg, rng):
 
 
 def compared(graph, values, flags, rtol=1e-11):
-    """The batched graph against the loop. Values without a flag are those of the first example in all."""
-    many, has = batched(graph, flags, N)
-    given = [np.stack(v) if flag else v[0] for v, flag in zip(values, flags)]
-    found = evaluate_graph(many, given)
+    """Compares the batched graph with a loop. Arguments without a flag are the same for all examples."""
+    many, batched_outputs = batched(graph, flags, N)
+    results = evaluate_graph(many, [np.stack(v) if flag else v[0] for v, flag in zip(values, flags)])
     for k in range(N):
         expected = evaluate_graph(graph, [v[k] if flag else v[0] for v, flag in zip(values, flags)])
-        for f, e, differs in zip(found, expected, has, strict=True):
-            got = np.asarray(f)[k] if differs else f
-            assert np.shape(got) == np.shape(e)
+        for result, e, is_batched in zip(results, expected, batched_outputs, strict=True):
+            actual = np.asarray(result)[k] if is_batched else result
+            assert np.shape(actual) == np.shape(e)
             size = np.max(np.abs(e), initial=0.0)
-            assert np.isfinite(size)  # beside nan everything would do
-            np.testing.assert_allclose(got, e, rtol=rtol, atol=rtol * (1 + size))
+            assert np.isfinite(size)  # a tolerance of nan would accept anything
+            np.testing.assert_allclose(actual, e, rtol=rtol, atol=rtol * (1 + size))
 
 
 def flags_of(n):
-    """All arguments differ; each alone; all but each."""
-    found = [(True,) * n, *(tuple(i == k for i in range(n)) for k in range(n))]
-    return list(dict.fromkeys([*found, *(tuple(i != k for i in range(n)) for k in range(n) if n > 2)]))
+    """All arguments batched; each alone; all but one."""
+    each = [(True,) * n, *(tuple(i == k for i in range(n)) for k in range(n))]
+    return list(dict.fromkeys([*each, *(tuple(i != k for i in range(n)) for k in range(n) if n > 2)]))
 
 
-@cases(lambda name, op: True)
+@cases()
 def test_values(name, sample, dtype):
     rng = np.random.default_rng(1)
     graph, values = instance(name, sample, dtype, rng)
@@ -79,7 +76,7 @@ def test_values(name, sample, dtype):
 
 @cases(lambda name, op: op.kind != "nondiff", of=False)
 def test_derivatives(name, sample, dtype):
-    """Both modes of differentiation give graphs of other ops, which have to be batched too."""
+    """In both modes: their graphs have other ops, which have to be batched too."""
     rng = np.random.default_rng(2)
     graph, values = instance(name, sample, dtype, rng)
     wrt = [i for i, x in enumerate(graph.inputs) if x.dtype.kind in "fc"]
@@ -87,47 +84,41 @@ def test_derivatives(name, sample, dtype):
     if not wrt or not outs:
         return
     for derived in (vjp_graph(graph, wrt, outs), jvp_graph(graph, wrt)):
-        given = derived.inputs[len(graph.inputs) :]
-        seeds = [[draw(sample, x.shape, str(x.dtype), rng) for _ in range(N)] for x in given]
-        flags = (True,) * len(derived.inputs)
-        compared(derived, [*values, *seeds], flags, rtol=1e-9)
+        seeds = [
+            [draw(sample, x.shape, str(x.dtype), rng) for _ in range(N)]
+            for x in derived.inputs[len(graph.inputs) :]
+        ]
+        compared(derived, [*values, *seeds], (True,) * len(derived.inputs), rtol=1e-9)
 
 
-def test_a_row_without_a_rule(monkeypatch):
-    """It is done by a loop."""
-    rng = np.random.default_rng(3)
-    monkeypatch.setattr(OPS["cumsum"], "leads", Leads())
-    monkeypatch.setattr(OPS["eigh"], "leads", Leads())
-    for name in ("cumsum", "eigh"):
-        graph, values = instance(name, samples_of(name)[0], "float64", rng)
-        many, _ = batched(graph, (True,), N)
-        assert "map" in {n.op for n in many.nodes}
-        compared(graph, values, (True,))
+@pytest.mark.parametrize("name", ["cumsum", "eigh"])
+def test_op_without_a_batch_rule_is_a_loop(name, monkeypatch):
+    monkeypatch.setattr(OPS[name], "leads", Leads())
+    graph, values = instance(name, samples_of(name)[0], "float64", np.random.default_rng(3))
+    assert "map" in {n.op for n in batched(graph, (True,), N)[0].nodes}
+    compared(graph, values, (True,))
 
 
-def test_a_wrong_rule_is_found(monkeypatch):
-    def wrong(b, x, axis, reverse):
-        return apply("sum", x, axes=(0,), keepdims=False)
-
-    monkeypatch.setattr(OPS["cumsum"], "leads", Leads(wrong))
+def test_wrong_batch_rule_is_detected(monkeypatch):
+    wrong = Leads(lambda b, x, axis, reverse: apply("sum", x, axes=(0,), keepdims=False))
+    monkeypatch.setattr(OPS["cumsum"], "leads", wrong)
     graph, _ = instance("cumsum", samples_of("cumsum")[0], "float64", np.random.default_rng(4))
     with pytest.raises(AssertionError, match="batch rule of cumsum"):
         batched(graph, (True,), N)
 
 
-def test_indices_that_differ_in_everything():
-    """gather and scatter with every pattern of what differs, arrays apart, a new axis between."""
+@pytest.mark.parametrize("name", ["gather", "scatter", "scatter_add"])
+def test_indexing_with_any_of_its_arguments_batched(name):
     rng = np.random.default_rng(5)
-    for name in ("gather", "scatter", "scatter_add"):
-        for sample in samples_of(name):
-            graph, values = instance(name, sample, "float64", rng)
-            for flags in itertools.product((False, True), repeat=len(values)):
-                if any(flags):
-                    compared(graph, values, flags)
+    for sample in samples_of(name):
+        graph, values = instance(name, sample, "float64", rng)
+        for flags in itertools.product((False, True), repeat=len(values)):
+            if any(flags):
+                compared(graph, values, flags)
 
 
-def test_an_axis_from_the_end_is_refused():
-    """axis + 1 of it would be another axis."""
+def test_negative_axis_in_a_graph_is_refused():
+    """Batch rules add 1 to an axis, which is another axis if it counts from the end."""
     x = input_node((3, 4), np.float64, "x")
     with pytest.raises(GraphError, match="axis -1 in a graph") as error:
         batched(Graph([x], [apply("cumsum", x, axis=-1, reverse=False)], "f"), [True], 5)

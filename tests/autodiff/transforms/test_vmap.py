@@ -1,9 +1,10 @@
-"""ad.vmap against a loop: nested with everything, alone and in functions that are differentiated."""
+"""ad.vmap against a loop: its axes, derivatives of it and in it, loops and custom rules under it."""
 
 import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from tests.support.trees import assert_close
 
 
 @pytest.fixture
@@ -23,28 +24,28 @@ def problem(rng):
     return params, rng.normal(size=(5, 4)), rng.integers(0, 3, size=5)
 
 
-def close(a, b, rtol=1e-10):
-    a, b = (np.asarray(x) if isinstance(x, list) else x for x in (a, b))
-    for x, y in zip(ad.tree.leaves(a), ad.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=1e-12)
+def close(a, b):
+    assert_close(a, np.asarray(b) if isinstance(b, list) else b, rtol=1e-10, atol=1e-12)
 
 
 def stacked(results):
     return ad.tree.map(lambda *parts: np.stack(parts), *results)
 
 
-def test_values_and_gradients_of_every_example(problem):
+@pytest.mark.parametrize("transform", [
+    lambda f: f, ad.grad, ad.value_and_grad, lambda f: ad.grad(f, argnums=(0, 1)), ad.jacobian
+])  # fmt: skip
+def test_values_and_derivatives_of_every_example(problem, transform):
     params, xs, ys = problem
-    for f in (loss, ad.grad(loss), ad.value_and_grad(loss), ad.grad(loss, argnums=(0, 1)), ad.jacobian(loss)):
-        v = ad.vmap(f, in_axes=(None, 0, 0))
-        expected = stacked([f(params, x, y) for x, y in zip(xs, ys)])
-        close(v(params, xs, ys), expected)
-        close(v(params, xs, ys), expected)  # the program is there
-        assert ad.why_recorded(v) is None
+    f = transform(loss)
+    mapped = ad.vmap(f, in_axes=(None, 0, 0))
+    expected = stacked([f(params, x, y) for x, y in zip(xs, ys)])
+    for _ in range(2):
+        close(mapped(params, xs, ys), expected)
+        assert ad.why_recorded(mapped) is None
 
 
-def test_derivatives_through_it(problem):
-    """All transforms of a function that maps, against those of a loop."""
+def test_derivatives_of_a_mapped_function(problem):
     params, xs, ys = problem
     mapped = ad.vmap(loss, in_axes=(None, 0, 0))
 
@@ -61,7 +62,7 @@ def test_derivatives_through_it(problem):
     ad.check_grads(with_vmap, (params,))
 
 
-def test_of_itself(rng):
+def test_vmap_of_vmap(rng):
     a, b = rng.normal(size=(3, 4)), rng.normal(size=(2, 4))
     pairs = ad.vmap(ad.vmap(np.dot, in_axes=(None, 0)), in_axes=(0, None))
     close(pairs(a, b), a @ b.T)
@@ -71,20 +72,19 @@ def test_of_itself(rng):
 def test_axes(rng):
     a, b = rng.normal(size=(4, 3, 2)), rng.normal(size=(2, 5))
     f = lambda x, y: {"p": x @ y, "q": (x, 1.0)}  # noqa: E731
-    v = ad.vmap(f, in_axes=(1, None), out_axes={"p": -1, "q": (1, None)})
-    found = v(a, b)
+    result = ad.vmap(f, in_axes=(1, None), out_axes={"p": -1, "q": (1, None)})(a, b)
     expected = [f(a[:, k], b) for k in range(3)]
-    close(found["p"], np.stack([e["p"] for e in expected], -1))
-    close(found["q"][0], np.stack([e["q"][0] for e in expected], 1))
-    assert float(found["q"][1]) == 1.0
+    close(result["p"], np.stack([e["p"] for e in expected], -1))
+    close(result["q"][0], np.stack([e["q"][0] for e in expected], 1))
+    assert float(result["q"][1]) == 1.0
     params = {"w": a, "n": 2, "s": 3.0}
     v = ad.vmap(lambda p: np.sum(p["w"]) * p["s"] * p["n"], in_axes=({"w": 2, "s": None, "n": None},))
     close(v(params), 6.0 * a.sum((0, 1)))
     close(ad.vmap(lambda x, *, k: x * k)(a, k=a), a * a)
 
 
-def test_loops_and_rules(rng):
-    """scan, parallel_map, checkpoint, and rules of the user's own, of which each is one node."""
+def test_loops_and_custom_rules(rng):
+    """scan, parallel_map, checkpoint and custom derivatives: ops with a function in them."""
     xs, w = rng.normal(size=(4, 3)), rng.normal(size=3)
 
     @ad.custom_vjp
@@ -104,11 +104,11 @@ def test_loops_and_rules(rng):
         return 2.0 * primals[0], 7.0 * tangents[0]
 
     @ad.custom_vjp
-    def outside(x):
-        return np.array([float(v) ** 2 for v in x])  # as SciPy or C would compute it
+    def opaque(x):
+        return np.array([float(v) ** 2 for v in x])  # cannot be recorded
 
-    @outside.defvjp
-    def outside_vjp(dout, out, x):
+    @opaque.defvjp
+    def opaque_vjp(dout, out, x):
         return (dout * 2.0 * x,)
 
     functions = [
@@ -120,21 +120,19 @@ def test_loops_and_rules(rng):
         lambda x, w: ad.checkpoint(lambda x: np.sin(x) * w)(x),
         lambda x, w: cube(x, 2.0) * cube(w, x[0]),
         lambda x, w: double(x) * double(w),
-        lambda x, w: outside(x) * outside(w),
+        lambda x, w: opaque(x) * opaque(w),
     ]
     for number, f in enumerate(functions):
         total = lambda x, w: sum(np.sum(np.cos(y)) for y in ad.tree.leaves(f(x, w)))  # noqa: E731, B023
         for g in (f, ad.grad(total, argnums=(0, 1))):
-            found = ad.vmap(g, in_axes=(0, None))(xs, w)
-            expected = stacked([g(x, w) for x in xs])
-            close(found, expected)
+            close(ad.vmap(g, in_axes=(0, None))(xs, w), stacked([g(x, w) for x in xs]))
         sums = lambda w: np.sum(ad.vmap(total, in_axes=(0, None))(xs, w))  # noqa: E731, B023
-        close(ad.grad(sums)(w), sum(ad.grad(total, 1)(x, w) for x in xs)), number
+        close(ad.grad(sums)(w), sum(ad.grad(total, 1)(x, w) for x in xs))
         if number < 5:
             close(ad.jvp(sums, (w,), (w,))[1], np.dot(ad.grad(sums)(w), w))
 
 
-def test_what_cannot_stand_for_all_runs_for_each(rng):
+def test_functions_with_branches_or_side_effects_run_once_for_each_example(rng):
     xs = rng.normal(size=6)
     f = lambda x: x**2 if x > 0 else -3.0 * x  # noqa: E731
     close(ad.vmap(f)(xs), [f(x) for x in xs])
@@ -152,8 +150,8 @@ def test_no_examples():
     assert a.shape == (0,) and b.shape == (0, 3)
 
 
-def test_arguments_stay_as_they_are(rng):
-    """A function may write to its example, which is its own."""
+def test_function_may_write_to_its_example(rng):
+    """The caller's array does not change."""
     xs = rng.normal(size=(3, 4))
     before = xs.copy()
 
@@ -185,37 +183,17 @@ def test_single_precision_stays(rng):
     (lambda x: ad.vmap(lambda p: p, in_axes=("a",)), "in_axes has 'a'"),
     (lambda x: ad.vmap(lambda p: p, in_axes=((0, 0),))({"a": x}), "is not nested as the value"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_named(call, message, rng):
+def test_errors_name_the_argument(call, message, rng):
     with pytest.raises(ad.AutodiffError, match=message):
         call(rng.normal(size=(5, 3)))
 
 
-def test_against_jax(problem):
-    jax = pytest.importorskip("jax")
-    jax.config.update("jax_enable_x64", True)
-    jnp = jax.numpy
-    params, xs, ys = problem
-
-    def theirs(params, x, y):
-        hidden = jnp.tanh(x @ params["w"] + params["b"])
-        e = jnp.exp(hidden - jnp.max(hidden))
-        return -jnp.log(e / jnp.sum(e))[y] + 0.1 * jnp.sum(jnp.sort(x) * jnp.cumsum(x))
-
-    found = ad.vmap(ad.value_and_grad(loss), in_axes=(None, 0, 0))(params, xs, ys)
-    expected = jax.vmap(jax.value_and_grad(theirs), in_axes=(None, 0, 0))(params, xs, ys)
-    close(found[0], np.asarray(expected[0]))
-    for name, g in found[1].items():
-        close(g, np.asarray(expected[1][name]))
-
-
-def test_per_example_gradients_of_gpt2():
-    """One call, for every tensor of the model."""
+def test_per_example_gradients_of_gpt2(rng):
     from gpt2.layers import LAYERS
     from gpt2.model import GPT2, GPT2Config, loss_fn
 
     config = GPT2Config(vocab_size=11, block_size=5, n_layer=2, n_head=2, n_embd=8, dtype="float64")
     model = GPT2(config, seed=1)
-    rng = np.random.default_rng(2)
     tokens, targets = rng.integers(0, 11, size=(2, 3, 5))
 
     def loss(params, tokens, targets):
@@ -228,10 +206,10 @@ def test_per_example_gradients_of_gpt2():
             np.testing.assert_allclose(per_example[name][k], g, rtol=1e-9, atol=1e-12)
 
 
-# ---- Derivatives as arrays, which run as one batched program ---------------------------------------------
+# ---- Jacobians and Hessians, which run as one batched program --------------------------------------------
 
 
-def test_jacobians_by_rows_and_columns(rng):
+def test_jacfwd_and_jacrev_of_trees(rng):
     w, x = rng.normal(size=(3, 4)), rng.normal(size=4)
     f = lambda x: {"a": np.tanh(w @ x), "b": x[::-1] * np.sum(x)}  # noqa: E731
     expected = ad.jacobian(f)(x)
@@ -244,7 +222,7 @@ def test_jacobians_by_rows_and_columns(rng):
         ad.jacrev(lambda x: x * 1j)(x)
 
 
-def test_a_jacobian_too_large_for_one_program(rng, monkeypatch):
+def test_hessian_too_large_for_one_program(rng, monkeypatch):
     from gpt2.autodiff.transforms import jacobian
 
     x = rng.normal(size=6)
@@ -254,7 +232,7 @@ def test_a_jacobian_too_large_for_one_program(rng, monkeypatch):
     close(g(x), expected)
 
 
-def test_elementwise_and_gauss_newton(rng):
+def test_elementwise_grad_and_gauss_newton_product(rng):
     x, v = rng.normal(size=5), rng.normal(size=5)
     close(ad.elementwise_grad(ad.elementwise_grad(np.sin))(x), -np.sin(x))
     w = rng.normal(size=(3, 5))
@@ -264,9 +242,7 @@ def test_elementwise_and_gauss_newton(rng):
 
 
 @pytest.mark.parametrize("width", [4, 4000])
-def test_parts_that_are_the_same_for_all_examples(width):
-    """Of what is put together from parts, one that does not differ is as large as its slice all the same."""
-    rng = np.random.default_rng(0)
+def test_concatenation_with_a_part_that_is_not_batched(rng, width):
     xs, w = rng.normal(size=(3, 3, width)), rng.normal(size=(3, width))
 
     def together(x, w):
@@ -276,9 +252,7 @@ def test_parts_that_are_the_same_for_all_examples(width):
     def of_all(xs, w):
         return ad.vmap(together, in_axes=(0, None))(xs, w)
 
-    for got, want in zip(of_all(xs, w), zip(*(together(x, w) for x in xs)), strict=True):
-        np.testing.assert_array_equal(got, np.stack(want))
-    got = ad.grad(lambda xs, w: sum(np.sum(r**2) for r in of_all(xs, w)), argnums=(0, 1))(xs, w)
-    want = ad.grad(lambda xs, w: sum(np.sum(r**2) for x in xs for r in together(x, w)), argnums=(0, 1))(xs, w)
-    for g, e in zip(got, want, strict=True):
-        np.testing.assert_allclose(g, e, rtol=1e-12, atol=1e-12)
+    assert_close(of_all(xs, w), stacked([together(x, w) for x in xs]), rtol=0.0)
+    slopes = ad.grad(lambda xs, w: sum(np.sum(r**2) for r in of_all(xs, w)), argnums=(0, 1))
+    looped = ad.grad(lambda xs, w: sum(np.sum(r**2) for x in xs for r in together(x, w)), argnums=(0, 1))
+    close(slopes(xs, w), looped(xs, w))

@@ -1,4 +1,4 @@
-"""Parameters as people keep them: classes as trees, in every transform, and never a stale program."""
+"""Data classes, named tuples and registered classes as trees, in every transform; programs are not stale."""
 
 import collections
 import copy
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from tests.support.trees import assert_close
 
 
 @pytest.fixture
@@ -49,17 +50,17 @@ class Bag:
 class Point:
     def __init__(self, x, y, label):
         if not isinstance(x, np.ndarray):
-            raise TypeError("only arrays")  # __init__ is not run where it is put together again
+            raise TypeError("only arrays")  # __init__ does not run in unflatten
         self._x, self._y, self.label = x, y, label
 
 
-ad.tree.register(Point, lambda p: ((p._x, p._y), p.label), lambda label, xy: _point(label, *xy))
-
-
-def _point(label, x, y):
+def unflatten_point(label, xy):
     new = Point.__new__(Point)
-    new._x, new._y, new.label = x, y, label
+    (new._x, new._y), new.label = xy, label
     return new
+
+
+ad.tree.register(Point, lambda p: ((p._x, p._y), p.label), unflatten_point)
 
 
 def parameters(rng):
@@ -70,8 +71,8 @@ def parameters(rng):
         "named tuple": Pair(rng.normal(size=3), {"b": 2.0}),
         "ordered dict": collections.OrderedDict(z=rng.normal(size=3), a=1.5),
         "namespace": types.SimpleNamespace(w=rng.normal(size=3), n=3),
-        "all attributes of a class": Bag(w=rng.normal(size=3), inner=Bag(v=2.0)),
-        "functions of its own": Point(rng.normal(size=2), rng.normal(size=2), "p"),
+        "registered class": Bag(w=rng.normal(size=3), inner=Bag(v=2.0)),
+        "registered flatten": Point(rng.normal(size=2), rng.normal(size=2), "p"),
     }
 
 
@@ -83,37 +84,32 @@ def slope(p):
     return [(k + 1) * (np.cos(x) * x + np.sin(x)) for k, x in enumerate(ad.tree.leaves(p))]
 
 
-@pytest.mark.parametrize("kind", parameters(np.random.default_rng(0)))
-def test_gradients_come_back_in_the_same_class(kind, rng):
-    p = parameters(rng)[kind]
+@pytest.fixture(params=parameters(np.random.default_rng(0)))
+def tree(request, rng):
+    return parameters(rng)[request.param]
+
+
+def test_gradients_have_the_class_of_the_argument(tree):
     g = ad.grad(loss)
-    for found in (g(p), g(p), ad.value_and_grad(loss)(p)[1], ad.vjp(loss, p)[1](1.0)[0]):
-        assert type(found) is type(p)
-        for a, b in zip(ad.tree.leaves(found), slope(p), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-12)
-    along = ad.jvp(loss, (p,), (p,))[1]
-    np.testing.assert_allclose(along, sum(np.sum(a * b) for a, b in zip(slope(p), ad.tree.leaves(p))))
-    ad.check_grads(loss, (p,))
+    for grads in (g(tree), g(tree), ad.value_and_grad(loss)(tree)[1], ad.vjp(loss, tree)[1](1.0)[0]):
+        assert type(grads) is type(tree)
+        assert_close(grads, slope(tree))
+    tangent = ad.jvp(loss, (tree,), (tree,))[1]
+    np.testing.assert_allclose(tangent, sum(np.sum(a * b) for a, b in zip(slope(tree), ad.tree.leaves(tree))))
+    ad.check_grads(loss, (tree,))
 
 
-@pytest.mark.parametrize("kind", parameters(np.random.default_rng(0)))
-def test_results_and_cotangents(kind, rng):
-    """A function that returns such an object, the cotangent given as one, and a buffer too."""
-    p = parameters(rng)[kind]
-
+def test_results_and_cotangents_of_a_class(tree):
     def doubled(p):
         return ad.tree.map(lambda x: 2.0 * x, p)
 
-    out, back = ad.vjp(doubled, p)
-    assert type(out) is type(p)
-    (grads,) = back(p)
-    for g, x in zip(ad.tree.leaves(grads), ad.tree.leaves(p)):
-        np.testing.assert_allclose(g, 2.0 * x)
-    assert type(ad.compile(doubled)(p)) is type(p)
+    out, pullback = ad.vjp(doubled, tree)
+    (grads,) = pullback(tree)
+    assert type(out) is type(grads) is type(ad.compile(doubled)(tree)) is type(tree)
+    assert_close(grads, [2.0 * x for x in ad.tree.leaves(tree)])
 
 
-def test_all_that_an_instance_holds_is_there(rng):
-    """Methods, settings, and fields that __post_init__ makes."""
+def test_methods_settings_and_computed_fields(rng):
 
     @dataclass
     class Model:
@@ -129,14 +125,14 @@ def test_all_that_an_instance_holds_is_there(rng):
             return np.sum(np.abs(self.w) ** self.power)
 
     p = Model(rng.normal(size=3))
-    assert p.norm > 0  # cached in the instance, and computed again in the recording
+    assert p.norm > 0  # caches it in the instance; the recording computes it again
     g = ad.grad(lambda p: p.norm + np.sum(p.half) * p.power)(p)
     np.testing.assert_allclose(g.w, 2 * p.w)
     np.testing.assert_allclose(g.half, 2.0)
     assert g.power is None
 
 
-def test_buffers_in_the_same_class(rng):
+def test_buffers_in_a_data_class(rng):
     p = Linear(rng.normal(size=(3, 2)), rng.normal(size=2))
     out = Linear(np.empty((3, 2)), None, None)
     g = ad.grad(loss)(p, out=out)
@@ -146,8 +142,8 @@ def test_buffers_in_the_same_class(rng):
         ad.grad(loss)(p, out=Frozen(1.0, ()))
 
 
-def test_a_class_of_settings_is_static():
-    """Without a leaf in it the object itself is what the function is given."""
+def test_class_without_leaves_is_static():
+    """The function gets the object itself."""
 
     @dataclass(frozen=True)
     class Settings:
@@ -160,20 +156,19 @@ def test_a_class_of_settings_is_static():
     assert ad.grad(lambda x, s: x**s.n)(2.0, Settings(n=2)) == 4.0
 
 
-def test_settings_by_declaration(rng):
+def test_fields_declared_static():
     @dataclass
     class Scaled:
         w: np.ndarray
         eps: float = field(default=0.5, metadata={"static": True})
 
     g = ad.grad(lambda p: np.sum(p.w) * (p.eps if p.eps > 0.1 else 3.0))
-    assert g(Scaled(np.ones(2))).w.tolist() == [0.5, 0.5]
-    assert g(Scaled(np.ones(2), 0.25)).w.tolist() == [0.25, 0.25]
-    assert g(Scaled(np.ones(2), 0.05)).w.tolist() == [3.0, 3.0]
+    for eps, slope in ((0.5, 0.5), (0.25, 0.25), (0.05, 3.0)):
+        assert g(Scaled(np.ones(2), eps)).w.tolist() == [slope, slope]
     assert g(Scaled(np.ones(2))).eps is None
 
 
-def test_a_class_taken_as_it_is():
+def test_class_declared_static():
     @ad.tree.static
     @dataclass
     class Whole:
@@ -186,11 +181,11 @@ def test_a_class_taken_as_it_is():
         ad.grad(lambda p: p.w)(whole)
 
 
-# ---- What must be refused --------------------------------------------------------------------------------
+# ---- Errors ----------------------------------------------------------------------------------------------
 
 
-def test_an_attribute_that_may_depend_on_the_fields():
-    """A derivative would treat it as an independent number."""
+def test_attribute_that_is_no_field_is_refused():
+    """It may depend on the fields, and a derivative would treat it as constant."""
 
     @dataclass
     class Model:
@@ -203,15 +198,15 @@ def test_an_attribute_that_may_depend_on_the_fields():
         ad.grad(lambda p: p.norm)(Model(np.ones(2)))
 
 
-def test_an_instance_that_refers_to_itself():
+def test_reference_cycle_is_refused():
     p = types.SimpleNamespace(w=1.0)
     p.me = p
     with pytest.raises(ad.AutodiffError, match="refers to itself"):
         ad.grad(lambda p: p.w)(p)
 
 
-def test_changing_an_argument(rng):
-    """The recording has a copy, and the caller would not see it."""
+def test_assigning_to_a_field_of_an_argument_is_refused(rng):
+    """The recording has a copy of the object."""
 
     def change(p):
         p.weight = p.weight * 2.0
@@ -221,7 +216,7 @@ def test_changing_an_argument(rng):
         ad.grad(change)(Linear(rng.normal(size=(3, 2)), rng.normal(size=2)))
 
 
-def test_writing_into_its_arrays(rng):
+def test_writing_into_arrays_of_an_argument():
     def step(p):
         p.weight *= 2.0
         p.bias[0] = 1.0
@@ -232,33 +227,33 @@ def test_writing_into_its_arrays(rng):
     assert p.weight.tolist() == [[2.0, 2.0]] * 3 and p.bias.tolist() == [1.0, 0.0]
 
 
-def test_a_cotangent_of_another_class(rng):
+def test_cotangent_or_tangent_of_another_class_is_refused(rng):
     p = Linear(rng.normal(size=(3, 2)), rng.normal(size=2))
-    _, back = ad.vjp(lambda p: p, p)
+    _, pullback = ad.vjp(lambda p: p, p)
     with pytest.raises(ad.AutodiffError, match="expected a Linear, like the result"):
-        back(Frozen(1.0, (2.0,)))
+        pullback(Frozen(1.0, (2.0,)))
     with pytest.raises(ad.AutodiffError, match="expected a Linear, as the argument"):
         ad.jvp(loss, (p,), (Frozen(1.0, ()),))
 
 
-def test_a_base_written_in_c():
-    """Its memory cannot be filled from outside: it stays what it is."""
+def test_subclass_of_a_type_in_c_is_static():
+    """It cannot be rebuilt from its fields."""
 
     @dataclass
-    class Odd(Exception):
+    class DataError(Exception):
         w: float
 
-    odd, seen = Odd(1.0), []
-    assert ad.grad(lambda x, e: seen.append(e) or x * 2.0)(1.0, odd) == 2.0 and seen[0] is odd
+    error, seen = DataError(1.0), []
+    assert ad.grad(lambda x, e: seen.append(e) or x * 2.0)(1.0, error) == 2.0 and seen[0] is error
     with pytest.raises(ad.AutodiffError, match="needs a flatten"):
         ad.tree.register(np.random.Generator)
 
 
-# ---- A program is used again only where nothing changed --------------------------------------------------
+# ---- Reuse of programs: not after a change ---------------------------------------------------------------
 
 
-def worlds():
-    """Functions of an object, and what is changed between two calls: name -> (f, make argument, change)."""
+def class_changes():
+    """name -> (f, a function that makes its argument, a change of the argument's class)."""
 
     @dataclass
     class D:
@@ -291,33 +286,33 @@ def worlds():
         def __init__(self, w):
             self.w = w
 
-    def change(c):
+    def set_rate(c):
         c.rate = 3.0
 
-    def method(c):
+    def set_value(c):
         c.value = lambda self: 3.0 * self.w
 
     return {
-        "class attribute": (lambda p: p.w * p.rate, lambda: D(1.0), lambda: change(D)),
-        "method": (lambda p: p.value(), lambda: D(1.0), lambda: method(D)),
-        "named tuple, attribute": (lambda p: p.w * p.rate, lambda: N(1.0), lambda: change(N)),
-        "named tuple, method": (lambda p: p.value(), lambda: N(1.0), lambda: method(N)),
-        "list": (lambda p: p[0] * p.rate, lambda: L([1.0]), lambda: change(L)),
-        "dict": (lambda p: p["w"] * p.rate, lambda: M(w=1.0), lambda: change(M)),
-        "registered": (lambda p: p.w * p.rate, lambda: R(1.0), lambda: change(R)),
+        "class attribute": (lambda p: p.w * p.rate, lambda: D(1.0), lambda: set_rate(D)),
+        "method": (lambda p: p.value(), lambda: D(1.0), lambda: set_value(D)),
+        "named tuple, attribute": (lambda p: p.w * p.rate, lambda: N(1.0), lambda: set_rate(N)),
+        "named tuple, method": (lambda p: p.value(), lambda: N(1.0), lambda: set_value(N)),
+        "list": (lambda p: p[0] * p.rate, lambda: L([1.0]), lambda: set_rate(L)),
+        "dict": (lambda p: p["w"] * p.rate, lambda: M(w=1.0), lambda: set_rate(M)),
+        "registered": (lambda p: p.w * p.rate, lambda: R(1.0), lambda: set_rate(R)),
     }
 
 
-@pytest.mark.parametrize("which", worlds())
-def test_a_class_that_changes(which):
-    f, make, change = worlds()[which]
+@pytest.mark.parametrize("kind", class_changes())
+def test_change_of_a_class_is_seen(kind):
+    f, make, change = class_changes()[kind]
     g = ad.grad(f)
     assert ad.tree.leaves(g(make())) == ad.tree.leaves(g(make())) == [2.0]
     change()
     assert ad.tree.leaves(g(make())) == [3.0]
 
 
-def test_settings_of_an_instance_that_change(rng):
+def test_change_of_an_instance_is_seen():
     g = ad.grad(lambda p: np.sum(p.weight) * len(p.name))
     p = Linear(np.ones((1, 2)), np.zeros(2))
     assert g(p).weight.tolist() == [[6.0, 6.0]]
@@ -331,12 +326,12 @@ def test_settings_of_an_instance_that_change(rng):
     assert h(p).weight.tolist() == [[1.0, 1.0]]
 
 
-def test_a_program_is_used_again(rng):
+def test_program_is_reused_for_another_instance(rng):
     g = ad.grad(lambda p, x: np.sum(p(x)))
     p, x = Linear(rng.normal(size=(3, 2)), rng.normal(size=2)), rng.normal(size=3)
     g(p, x), g(p, x)
     assert ad.why_recorded(g) is None
-    assert g.__derived__.entry != g.__derived__.slow  # the short way in
+    assert g.__derived__.entry != g.__derived__.slow  # but the fast entry
     other = Linear(p.weight * 2, p.bias)
     np.testing.assert_allclose(g(other, x).bias, 1 - np.tanh(x @ other.weight + p.bias) ** 2)
 
@@ -344,12 +339,12 @@ def test_a_program_is_used_again(rng):
 # ---- ad.tree ---------------------------------------------------------------------------------------------
 
 
-def test_an_optimizer_of_trees(rng):
+def test_map_updates_parameters(rng):
     p = Frozen(2.0, (Linear(rng.normal(size=(3, 2)), rng.normal(size=2)), 7))
     g = ad.grad(loss)(p)
     new = ad.tree.map(lambda p, g: p - 0.1 * g, p, g)
     assert type(new.layers[0]) is Linear and new.layers[0].name == "linear" and new.layers[1] == 7
-    for a, b, c in zip(*map(ad.tree.leaves, (new, p, g))):
+    for a, b, c in zip(*map(ad.tree.leaves, (new, p, g)), strict=True):
         np.testing.assert_array_equal(a, b - 0.1 * c)
 
 
@@ -364,16 +359,16 @@ def test_map_of_trees_that_differ():
 
 def test_ravel(rng):
     p = Frozen(2.0, (Linear(rng.normal(size=(3, 2)), rng.normal(size=2)), 7))
-    vector, back = ad.tree.ravel(p)
-    assert vector.shape == (9,) and type(back(vector)) is Frozen
-    along = ad.grad(lambda v: loss(back(v)))(vector)
-    np.testing.assert_allclose(along, ad.tree.ravel(ad.grad(loss)(p))[0])
+    vector, unravel = ad.tree.ravel(p)
+    assert vector.shape == (9,) and type(unravel(vector)) is Frozen
+    slopes = ad.grad(lambda v: loss(unravel(v)))(vector)
+    np.testing.assert_allclose(slopes, ad.tree.ravel(ad.grad(loss)(p))[0])
     np.testing.assert_allclose(ad.grad(lambda p: np.sum(ad.tree.ravel(p)[0] ** 2))(p).scale, 4.0)
     with pytest.raises(ad.AutodiffError, match=r"expected \(9,\)"):
-        back(np.zeros(3))
+        unravel(np.zeros(3))
 
 
-def test_attrs(rng):
+def test_classes_of_attrs(rng):
     attrs = pytest.importorskip("attrs")
 
     @attrs.frozen
@@ -384,39 +379,39 @@ def test_attrs(rng):
 
     g = ad.grad(lambda p: np.sum(p.w**p.n) * p.eps)
     p = Model(rng.normal(size=3))
-    for found in (g(p), g(p)):
-        assert type(found) is Model and found.n is None
-        np.testing.assert_allclose(found.w, p.w)
+    for slopes in (g(p), g(p)):
+        assert type(slopes) is Model and slopes.n is None
+        np.testing.assert_allclose(slopes.w, p.w)
 
 
-def test_a_subclass_of_ordered_dict_comes_back_whole():
+def test_gradient_in_a_subclass_of_ordered_dict():
     class Parts(collections.OrderedDict):
-        """Iterates over a separate list, which dict's methods would not fill."""
+        """Iterates over a separate list, which dict's methods do not fill."""
 
-    found = ad.grad(lambda p: sum(v**2 for v in p.values()))(Parts(b=3.0, a=1.0))
-    assert type(found) is Parts and list(found.items()) == [("b", 6.0), ("a", 2.0)]
+    slopes = ad.grad(lambda p: sum(v**2 for v in p.values()))(Parts(b=3.0, a=1.0))
+    assert type(slopes) is Parts and list(slopes.items()) == [("b", 6.0), ("a", 2.0)]
 
 
-def test_a_copy_with_other_items_leaves_the_argument_alone():
-    class Beside(dict):
-        """Its items are in a separate dict too, as those of scipy.sparse.dok_matrix are."""
+def test_gradient_in_a_dict_subclass_leaves_the_argument_unchanged():
+    class Mirrored(dict):
+        """Has its items in a second dict too, like scipy.sparse.dok_matrix."""
 
         def __init__(self, items):
             super().__init__(items)
-            self.beside = dict(items)
+            self.mirror = dict(items)
 
         def clear(self):
-            self.beside.clear()
+            self.mirror.clear()
             super().clear()
 
-    given = Beside({"a": 3.0})
-    assert ad.grad(lambda p: p["a"] ** 2)(given)["a"] == 6.0
-    assert given == {"a": 3.0} and given.beside == {"a": 3.0}
+    p = Mirrored({"a": 3.0})
+    assert ad.grad(lambda p: p["a"] ** 2)(p)["a"] == 6.0
+    assert p == p.mirror == {"a": 3.0}
 
 
-def test_a_structure_can_be_copied_and_pickled(rng):
-    given = {"w": rng.normal(size=2), "n": 3, "parts": [1.5, (None, 2.5)]}
-    leaves, structure = ad.tree.flatten(given)
+def test_structure_can_be_copied_and_pickled(rng):
+    tree = {"w": rng.normal(size=2), "n": 3, "parts": [1.5, (None, 2.5)]}
+    leaves, structure = ad.tree.flatten(tree)
     for other in (copy.deepcopy(structure), pickle.loads(pickle.dumps(structure))):
         assert other == structure and hash(other) == hash(structure) and repr(other) == repr(structure)
-        assert ad.tree.unflatten(other, leaves) == given
+        assert ad.tree.unflatten(other, leaves) == tree

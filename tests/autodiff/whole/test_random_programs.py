@@ -6,8 +6,8 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.run import kernels
-from tests.support import random_programs
-from tests.support.random_programs import Difference, Program, check, shrink, write
+from tests.support.random import programs as random_programs
+from tests.support.random.programs import Difference, Program, check, shrink, write
 from tests.support.slow import rest_slow
 from tests.support.small_sizes import SMALL_SIZES
 

@@ -15,7 +15,7 @@ from gpt2.autodiff.ops.table import OPS, Op
 from gpt2.autodiff.passes import FAMILIES, simplify
 from gpt2.autodiff.passes.engine import BITS, DIGITS
 from gpt2.autodiff.switches import Options
-from tests.support.random_values import Difference, Program, check, difference, shrink, write
+from tests.support.random.values import Difference, Program, check, difference, shrink, write
 from tests.support.slow import rest_slow
 from tests.support.small_sizes import SMALL_SIZES
 

@@ -96,7 +96,7 @@ def law(name: str, shapes: str, by_z: Callable | None, by_scale: Callable | None
 def evaluate(*args: Any, law: str, method: str) -> np.ndarray:
     """The method on arrays; nan where the parameters are not valid."""
     of = LAWS[law]
-    dtype = result_dtype([np.result_type(a) for a in args])
+    dtype = result_dtype(args)
     args = [np.asarray(a, np.float64) for a in args]
     with np.errstate(all="ignore"):
         if method in QUOTIENTS:
@@ -467,8 +467,8 @@ def is_number(p: Node, value: float) -> bool:
     return is_scalar_const(p) and p.value == value
 
 
-def result_dtype(dtypes: Sequence) -> np.dtype:
-    dtype = np.result_type(*dtypes)
+def result_dtype(args: Sequence) -> np.dtype:
+    dtype = np.result_type(*args)
     if dtype.kind == "c":
         raise TypeError("a distribution of complex numbers; SciPy's take real ones")
     return dtype if dtype.kind == "f" else np.dtype(np.float64)

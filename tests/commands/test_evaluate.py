@@ -1,0 +1,153 @@
+"""gpt2 evaluate: each token is predicted once, from the documented context; figures by their definitions."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from gpt2.commands import evaluate
+from gpt2.data import corpora, tinyshakespeare, tokenizer
+from gpt2.data.tokens import write_tokens
+from gpt2.model import GPT2, GPT2Config
+
+CONFIG = GPT2Config(vocab_size=256, block_size=8, n_layer=1, n_head=2, n_embd=12, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = GPT2(CONFIG, seed=1)
+    model.flat_params += 0.3 * np.random.default_rng(2).standard_normal(model.flat_params.shape)
+    return model
+
+
+def losses_by_definition(model, tokens, T, stride):
+    """One token at a time, each from the window that is documented for it."""
+    losses = []
+    for i in range(len(tokens) - 1):  # the loss of token i + 1
+        if i < T:
+            start = 0
+        else:
+            stop = min(len(tokens) - 1, T + stride * ((i - T) // stride + 1))
+            start = stop - T
+        logits = model.forward(tokens[None, start : i + 1])[0, -1]
+        losses.append(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[tokens[i + 1]])
+    return np.array(losses)
+
+
+@pytest.mark.parametrize("count", [2, 5, 8, 9, 10, 17, 30])
+@pytest.mark.parametrize("stride", [0, 1, 3, 8])
+def test_losses_of_tokens(model, count, stride):
+    tokens = np.random.default_rng(count).integers(0, 256, count)
+    expected = losses_by_definition(model, tokens, 8, stride or 8)
+    losses = evaluate.token_losses(model, tokens, stride)
+    assert losses.shape == (count - 1,)
+    assert np.allclose(losses, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "count, T, stride", [(1, 8, 8), (7, 8, 3), (8, 8, 1), (50, 8, 3), (50, 8, 8), (51, 7, 5)]
+)
+def test_windows_predict_each_token_once(count, T, stride):
+    counted = []
+    for start, stop, first in evaluate.windows(count, T, stride):
+        assert 0 <= start <= first < stop <= count and stop - start <= T
+        assert start == 0 or first - start >= T - stride  # context of the first prediction that counts
+        counted += range(first, stop)
+    assert counted == list(range(count))
+
+
+def test_smaller_batches_give_the_same_losses(model, monkeypatch):
+    tokens = np.random.default_rng(0).integers(0, 256, 100)
+    expected = evaluate.token_losses(model, tokens)
+    monkeypatch.setattr(evaluate, "LOGITS_AT_ONCE", 1)
+    assert np.allclose(evaluate.token_losses(model, tokens), expected, rtol=1e-12)
+
+
+def zeros(vocab_size=256):
+    """A model of zeros: its logits are equal."""
+    return GPT2(dataclasses.replace(CONFIG, vocab_size=vocab_size), seed=None)
+
+
+def test_figures_of_equal_logits():
+    """log V nats per token, perplexity V, and 8 bits per byte if a token is a byte."""
+    words = tokenizer.byte()
+    score = evaluate.evaluate(zeros(), words, words.encode("naïve and free"))
+    assert score.tokens == score.bytes == 14  # 15 bytes, the first of which is not predicted
+    assert math.isclose(score.nats_per_token, math.log(256))
+    assert math.isclose(score.perplexity, 256)
+    assert math.isclose(score.bits_per_byte, 8)
+
+
+def test_first_token_is_predicted_from_the_end_of_text():
+    """If the tokenizer has it: then all bytes count, and ends of text count as tokens of no bytes."""
+    ranks = tokenizer.byte().ranks
+    words = tokenizer.Tokenizer("bpe:256", tokenizer.GPT2_PIECES, ranks, {tokenizer.END_OF_TEXT: 256})
+    model = zeros(257)
+    score = evaluate.evaluate(model, words, np.array([65, 256, 66]))
+    assert (score.tokens, score.bytes) == (3, 2)
+    assert math.isclose(score.bits_per_byte, 3 * math.log2(257) / 2)
+    assert evaluate.evaluate(model, words, np.array([65])).tokens == 1
+
+
+def test_bits_per_byte_of_characters_of_several_bytes():
+    words = tokenizer.char("éa")
+    score = evaluate.evaluate(zeros(2), words, words.encode("aéé"))
+    assert (score.tokens, score.bytes) == (2, 4)
+    assert math.isclose(score.bits_per_byte, 2 * 1 / 4)
+
+
+# ---- The command -----------------------------------------------------------------------------------------
+
+
+def test_json_of_the_command(run, model, prose, capsys):
+    path, text = prose
+    assert evaluate.main(["--run", str(run), "--data", str(path), "--stride", "4", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    tokens = np.frombuffer(text.encode(), np.uint8)
+    mean = evaluate.token_losses(model, tokens, 4).mean()
+    assert figures["tokens"] == len(tokens) - 1 == figures["bytes"]
+    assert math.isclose(figures["nats_per_token"], mean, rel_tol=1e-12)
+    assert math.isclose(figures["perplexity"], math.exp(mean), rel_tol=1e-12)
+    assert math.isclose(figures["bits_per_byte"], mean / math.log(2), rel_tol=1e-12)
+
+
+def test_text_and_token_file_give_the_same_figures(run, prose, tmp_path, capsys):
+    path, text = prose
+    write_tokens(tmp_path / "x.bin", np.frombuffer(text.encode(), np.uint8))
+    for data in (path, tmp_path / "x.bin"):
+        assert evaluate.main(["--init", str(run), "--data", str(data)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:4] == lines[5:8] and lines[1].startswith("nats per token")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--data", "nowhere.txt"], "nowhere.txt: No such file"),
+        (["--data", "latin.txt"], "not UTF-8 text (byte 1 is 0xef)"),
+        (["--data", "empty.txt"], "the file is empty (0 bytes)"),
+        (["--data", "large.bin"], "holds token 300, the tokenizer byte has 0 to 255"),
+        (["--data", "fine.txt", "--stride", "9"], "error: --stride is 9, expected 1 to block_size, 8"),
+        (["--data", "fine.txt", "--stride", "-1"], "--stride is -1"),
+        (["--data", "fine.txt", "--run", "nowhere"], "nowhere: no run here"),
+        (["--data", "fine.txt", "--run", "run", "--init", "run"], "give one of them"),
+        (["--data", "fine.txt", "--init", "elsewhere"], "elsewhere: no such file or folder"),
+    ],
+)
+def test_invalid_arguments_are_one_line(run, monkeypatch, refusal, arguments, message):
+    monkeypatch.chdir(run.parent)
+    (run.parent / "latin.txt").write_bytes(b"n\xefve")
+    (run.parent / "empty.txt").write_bytes(b"")
+    (run.parent / "fine.txt").write_bytes(b"fine enough")
+    write_tokens(run.parent / "large.bin", [300, 1, 2])
+    arguments = arguments if {"--run", "--init"} & set(arguments) else ["--run", "run", *arguments]
+    assert message in refusal(evaluate.main, *arguments)
+
+
+def test_corpus_may_be_named(monkeypatch):
+    monkeypatch.setattr(tinyshakespeare, "read", lambda: "O Romeo")
+    words = tokenizer.byte()
+    assert words.decode(evaluate.read_data("tinyshakespeare", words)) == "O Romeo"
+    assert set(corpora.NAMED) == {"tinyshakespeare", "stdlib"}

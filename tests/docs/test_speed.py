@@ -1,0 +1,76 @@
+"""docs/speed.md: its tables and pictures show the stored measurements."""
+
+import json
+import re
+
+import pytest
+
+from docs import speed
+from tests.support.pictures import said, words
+
+STALE = "run: python -m docs.speed"
+
+
+def test_page_is_up_to_date():
+    assert speed.PAGE.read_text(encoding="utf-8") == speed.page(), STALE
+
+
+def test_every_measured_machine_is_on_the_page():
+    assert {one["machine"] for one in speed.kept()} == set(speed.machines())
+
+
+@pytest.fixture(params=speed.machines())
+def machine(request):
+    return request.param
+
+
+def test_picture_is_up_to_date(machine):
+    pytest.importorskip("matplotlib")
+    assert said(speed.place(machine).read_text(encoding="utf-8")) == said(speed.picture(machine)), STALE
+    assert f"pictures/{speed.place(machine).name}" in speed.PAGE.read_text(encoding="utf-8")
+
+
+def test_picture_has_a_bar_for_each_measured_contender(machine):
+    texts = said(speed.place(machine).read_text(encoding="utf-8"))
+    ratios = [text for text in texts if re.fullmatch(r"\d\.\d\d", text)]
+    rows = [one["rows"] for one in speed.figures(machine) if one["threads"] == 2]
+    measured = [each[name]["ratio"][0] for each in rows for name in speed.BARS if name in each]
+    assert ratios == [f"{ratio:.2f}" for ratio in measured] and measured
+
+
+def test_long_bars_are_cut(monkeypatch, machine):
+    """So that the others stay comparable where llm.c's plain loops take several times as long."""
+    pytest.importorskip("matplotlib")
+    figures = speed.figures(machine)
+    slow = {**figures[0]["rows"]["torch-tuned"], "title": "llm.c", "ratio": [9.0, 9.0, 9.0]}
+    changed = [{**one, "rows": {**one["rows"], "llmc": slow}} for one in figures]
+    monkeypatch.setattr(speed, "figures", lambda name: changed)
+    shown = words(speed.picture(machine))
+    assert sum(word == "//" for word, *_ in shown) == sum(one["threads"] == 2 for one in figures)
+    assert len({x for word, _, x in shown if word == "9.00"}) == 1  # all end at the same x
+
+
+def test_ratios_are_relative_to_the_fastest_pytorch():
+    for one in speed.kept():
+        peers = {name: row["ms"] for name, row in one["rows"].items() if name.startswith("torch")}
+        assert one["reference"] == min(peers, key=peers.get)
+        assert one["rows"][one["reference"]]["ratio"] == [1.0, 1.0, 1.0]
+
+
+def test_new_measurements_replace_those_of_their_machine_size_and_threads(monkeypatch, tmp_path):
+    monkeypatch.setattr(speed, "FIGURES", tmp_path / "speed.json")
+    old = [
+        {"machine": machine, "size": "default", "threads": threads, "rows": {}}
+        for machine in ("this", "that")
+        for threads in (1, 2)
+    ]
+    speed.FIGURES.write_text(json.dumps(old))
+    load = {"rounds_counted": 5, "others": 0.0}
+    row = {"title": "gpt2 whole", "ms": {"median": 3.0}, "peak_bytes": 0}
+    row["to_torch"] = {"median": 0.5, "q1": 0.4, "q3": 0.6}
+    result = {"size": "default", "threads": 2, "vocab_size": 9, "reference": "torch", "heats": [load]}
+    (tmp_path / "new.json").write_text(json.dumps({"results": [{**result, "rows": {"whole": row}}]}))
+    speed.keep([str(tmp_path / "new.json")], "that")
+    kept = {(one["machine"], one["threads"]): one["rows"] for one in speed.kept()}
+    assert len(kept) == 4 and [key for key, rows in kept.items() if rows] == [("that", 2)]
+    assert kept["that", 2]["whole"]["ratio"] == [0.5, 0.4, 0.6]

@@ -1,0 +1,128 @@
+"""docs/architecture.md and its picture: true, complete, and with every arrow pointing down."""
+
+import ast
+import re
+from collections import Counter
+
+import pytest
+
+from docs import architecture, house, picture
+from tests.support.pictures import said
+
+STALE = "run: python -m docs.architecture"
+TEXT = architecture.PAGE.read_text(encoding="utf-8")
+PARTS = {
+    "gpt2": [architecture.sections()["gpt2, in the order of a run"]],
+    "gpt2/autodiff": [
+        architecture.sections()["gpt2/autodiff, in the order of a call"],
+        architecture.sections()["Beside the core"],
+    ],
+}
+
+
+def rooms(folder):
+    """Names of the packages and modules directly in a folder."""
+    inside = (house.ROOT / folder).iterdir()
+    return {p.stem for p in inside if p.suffix == ".py" or (p / "__init__.py").exists()} - {"__init__"}
+
+
+def lines_of(names):
+    """How many lines these rooms of the compiler have."""
+    folder = house.ROOT / "gpt2" / "autodiff"
+    files = [f for name in names for f in ((folder / name).rglob("*.py"), [folder / f"{name}.py"])]
+    found = [path for some in files for path in some if path.is_file()]
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found)
+
+
+@pytest.mark.parametrize(
+    "names, where", [(architecture.STAGES, "are the core, some"), (architecture.EXTRAS, "Some")]
+)
+def test_the_sizes_on_the_page_are_right(names, where):
+    (said_lines,) = re.findall(rf"{where} ([\d,]+) lines(?: that|\. Read)", TEXT)
+    assert abs(int(said_lines.replace(",", "")) - lines_of(names)) <= 1000
+
+
+@pytest.mark.slow
+def test_picture_is_up_to_date():
+    pytest.importorskip("matplotlib")
+    assert said(architecture.PICTURE.read_text(encoding="utf-8")) == said(architecture.picture()), STALE
+
+
+@pytest.mark.parametrize("folder", architecture.ROOMS)
+def test_every_room_is_named(folder):
+    """Each on one line, and no room that is gone."""
+    listed = [name for name, _ in architecture.ROOM.findall("\n".join(PARTS[folder]))]
+    assert set(listed) == rooms(folder) == set(architecture.ROOMS[folder]) and len(listed) == len(set(listed))
+
+
+def classes():
+    """(file, class) of all classes of gpt2, except those named after other tools."""
+    for name, path in house.files().items():
+        if not name.startswith("gpt2.autodiff.compat."):
+            for x in house.parsed(path).body:
+                if isinstance(x, ast.ClassDef):
+                    yield path.relative_to(house.ROOT / "gpt2").as_posix(), x.name
+
+
+def test_a_word_names_one_class():
+    found = Counter(name for _, name in classes())
+    assert not [name for name, count in found.items() if count > 1], "a word with two meanings"
+    defined = re.findall(
+        r"^\| (\w+) \| .* \| `(.*)` \|$", architecture.sections()["Words with one meaning"], re.M
+    )
+    assert len(defined) > 10 and {(file, word) for word, file in defined} <= {*classes()}
+
+
+def test_what_stands_beside_gpt2_is_there():
+    beside = re.findall(r"^- `(.*?)`: ", architecture.sections()["Beside gpt2"], re.M)
+    assert len(beside) > 5 and all((house.ROOT / name).exists() for name in beside)
+
+
+def test_picture_shows_every_room_and_arrow():
+    words = said(architecture.PICTURE.read_text(encoding="utf-8"))
+    for panel in architecture.panels():
+        arrows = {f"{a} imports {b}" for a, below in picture.needed(panel.arrows).items() for b in below}
+        assert {*panel.words, *arrows} <= set(words) and len(arrows) > 15
+
+
+@pytest.mark.parametrize("panel", architecture.panels(), ids=lambda panel: panel.title)
+def test_arrows_point_down_and_boxes_do_not_touch(panel):
+    layout = picture.layout(panel)
+    for way in layout.ways:
+        heights = [y for _, y in layout.path(way)]
+        assert heights == sorted(heights)
+    edges = [(p, layout.x[p] - p.width / 2, layout.x[p] + p.width / 2) for p in layout.boxes()]
+    for p, left, right in edges:
+        assert 0 < left and right < layout.width
+        assert not any(p.floor == q.floor and left < begin < right + 10 for q, begin, _ in edges)
+
+
+def test_implied_arrows_are_left_out():
+    arrows = {"a": {"b", "c", "d"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
+    assert picture.needed(arrows) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
+
+
+def test_layout_removes_crossings():
+    arrows = {"a": {"y"}, "b": {"x"}, "c": {"x", "y"}, "x": set(), "y": set()}
+    rows, ways = picture.points_of(arrows, dict.fromkeys(arrows, ""))
+    above, below = picture.links_of(ways)
+    assert picture.crossings(rows, below) > 0
+    assert picture.crossings(picture.ordered(rows, above, below), below) == 0
+
+
+def test_the_first_six_files_are_few_lines():
+    first = re.findall(r"^- `(.*?)`: ", architecture.sections()["Read these six files first"], re.M)
+    counts = [len((house.ROOT / path).read_text(encoding="utf-8").splitlines()) for path in first]
+    assert len(counts) == 6 and max(counts) <= 200 and sum(counts) <= 900
+
+
+CALLS = re.findall(r"^- `(\S+\.py): (\w+)`: ", architecture.sections()["Two calls, followed"], re.M)
+
+
+def test_calls_are_followed():
+    assert len(CALLS) > 15
+
+
+@pytest.mark.parametrize("file, name", CALLS)
+def test_the_calls_that_are_followed_are_there(file, name):
+    assert re.search(rf"^ *def {name}\(", (house.ROOT / file).read_text(encoding="utf-8"), re.M), (file, name)

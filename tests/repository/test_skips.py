@@ -1,0 +1,90 @@
+"""GPT2_REQUIRE_PEERS=1 turns skips into failures (tests/conftest.py); optional packages may be missing."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from docs import house
+from tests import ROOT
+
+TESTS = ROOT / "tests"
+
+SKIPS = """
+import pytest
+
+def test_a_package_that_is_missing():
+    pytest.importorskip("no_such_package")
+
+@pytest.mark.skipif(True, reason="another reason")
+def test_marked():
+    pass
+
+def test_without_a_browser():
+    pytest.skip("NOT CHECKED IN A BROWSER: none is installed")
+
+def test_without_the_corpus():
+    pytest.skip("needs tinyshakespeare: no network")
+
+@pytest.mark.xfail
+def test_that_is_expected_to_fail():
+    assert False
+"""
+
+
+def outcome(folder, **environment):
+    """(counts, skips by reason): pytest's last two lines for SKIPS and a module that skips itself."""
+    (folder / "test_skips.py").write_text(SKIPS)
+    (folder / "test_module.py").write_text('import pytest\npytest.importorskip("no_such_package")\n')
+    unset = ("GPT2_REQUIRE_PEERS", "GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR")
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    environment = {**inherited, "PYTHONPATH": str(TESTS), **environment}
+    flags = "-m pytest -q -p conftest --continue-on-collection-errors --rootdir".split()
+    command = [sys.executable, *flags, str(folder), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+    *_, reasons, counts = done.stdout.splitlines()
+    return counts.split(" in ")[0], reasons
+
+
+@pytest.mark.slow
+def test_skip_is_a_failure_where_peers_are_required(tmp_path):
+    counts, reasons = outcome(tmp_path)
+    assert counts == "5 skipped, 1 xfailed"
+    assert reasons == (
+        "skipped: not installed: no_such_package (2); pip install -e '.[peers]' brings them; "
+        "another reason (1); NOT CHECKED IN A BROWSER (1); needs tinyshakespeare (1)"
+    )
+    assert outcome(tmp_path, GPT2_REQUIRE_PEERS="1")[0] == "1 failed, 2 skipped, 1 xfailed, 2 errors"
+    counts, _ = outcome(
+        tmp_path, GPT2_REQUIRE_PEERS="1", GPT2_DATA_DIR="/data"
+    )  # requires the corpus as well
+    assert counts == "2 failed, 1 skipped, 1 xfailed, 2 errors"
+
+
+# What every test may import: the packages of `pip install -e '.[test]'`, and this repository
+PROJECT = tomllib.loads((TESTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+INSTALLED = [
+    re.match(r"[\w-]+", requirement)[0].replace("-", "_")
+    for requirement in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
+] + ["attr", "regex"]  # of attrs and of tiktoken
+HERE = "gpt2 tests bench docs data train examples support".split()
+ALWAYS_IMPORTABLE = {*sys.stdlib_module_names, *INSTALLED, *HERE}
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
+def test_optional_packages_are_imported_after_importorskip(path):
+    """Otherwise pytest fails to collect, and runs no test, where PyTorch or JAX is missing."""
+    for statement in house.parsed(path).body:
+        if "importorskip" in (text := ast.unparse(statement)) or "allow_module_level" in text:
+            return
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            names = [statement.module]
+        else:
+            continue
+        assert {name.partition(".")[0] for name in names} <= ALWAYS_IMPORTABLE, text

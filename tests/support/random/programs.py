@@ -1,0 +1,629 @@
+"""Random programs in plain NumPy, as a person might write them, and a check of everything derived from one.
+
+    program = write(seed)       a Program: statements that were run while they were written, so they do run
+    print(program)              its source, which can be pasted anywhere
+    check(program)              raises Difference where two ways to compute the same thing disagree
+    shrink(program, error)      the smallest program found that still has the same kind of difference
+
+Statements are elementwise formulas, reductions, slices and other views, writes in place (also through views
+and into arguments), matrix products, branches and loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gpt2 import autodiff as ad
+from gpt2.autodiff import passes
+from gpt2.autodiff.check.numeric import central_difference, pairing
+from gpt2.autodiff.derive.differentiate import jvp_graph, vjp_graph
+from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.graph import Graph
+from gpt2.autodiff.keep.partition import partition
+from gpt2.autodiff.ops.interpret import evaluate_graph
+from gpt2.autodiff.record.record import record
+from tests.support.random.graphs import compatible
+
+SHAPES = [(), (4,), (3,), (3, 4), (4, 3), (2, 3), (3, 3), (2, 3, 4), (3, 1), (1, 4)]
+LARGEST = 30.0  # entries; larger ones make differences imprecise
+MOST = 72  # entries of an array
+
+
+@dataclass(frozen=True)
+class Program:
+    """f(*arguments): statements, then a tuple of results."""
+
+    HELPERS = ""  # functions that the statements call
+
+    arguments: dict
+    body: tuple
+    results: tuple
+    seed: int = 0
+
+    def __str__(self):
+        lines = [f"def f({', '.join(self.arguments)}):"]
+        lines += ["    " + line for statement in self.body for line in statement.split("\n")]
+        lines.append(f"    return {', '.join(self.results)},")
+        return "\n".join(lines)
+
+    def reproducer(self) -> str:
+        values = [f"{name} = np.array({x.tolist()!r})" for name, x in self.arguments.items()]
+        return "\n".join(["import numpy as np", "", *values, "", str(self), f"# seed {self.seed}"])
+
+    def function(self) -> Callable:
+        scope: dict = {"np": np}
+        exec(compile(self.HELPERS + str(self), f"<random program {self.seed}>", "exec"), scope)
+        return scope["f"]
+
+    def values(self) -> list:
+        return [x.copy() for x in self.arguments.values()]
+
+
+# ---- Writing ---------------------------------------------------------------------------------------------
+
+UNARY = [
+    "np.tanh({a})",
+    "np.sin({a})",
+    "np.cos({a}) * {a}",
+    "np.exp(-{a} ** 2)",
+    "np.log(1.5 + {a} ** 2)",
+    "-{a}",
+    "np.sqrt(0.5 + {a} * {a})",
+    "np.abs({a})",
+    "np.arctan({a})",
+    "{a} ** 3 * 0.1",
+    "1.0 / (1.0 + np.exp(-{a}))",
+    "np.maximum({a}, 0.0)",
+    "np.clip({a}, -0.8, 0.9)",
+    "np.square({a}) * 0.5",
+    "np.log1p(np.abs({a}))",
+    "np.where({a} > 0.2, {a} * 2.0, np.sin({a}))",
+    "2.0 ** np.tanh({a})",
+    "np.hypot({a}, 1.0)",
+    "{a} * {a}.dtype.type(0.5)",
+    "0.5 * {a} * (1.0 + np.tanh(0.8 * ({a} + 0.04 * {a} ** 3)))",
+    "(lambda u: u * u + 0.1)({a})",
+    "1.0 / ({a} * {a} + 1.0)",
+    "np.expm1(-np.abs({a}))",
+    "np.cosh(0.5 * np.tanh({a}))",
+    "np.sinc({a})",
+    "{a}.copy()",
+    "np.float64(0.7) * {a}",
+    "np.exp({a} - np.max({a}))",
+    "np.abs({a}) ** 1.5",
+    "(1.0 + {a} ** 2) ** -0.5",
+]
+BINARY = [
+    "{a} + {b}",
+    "{a} - {b}",
+    "{a} * {b} * 0.5",
+    "{a} / (1.5 + np.abs({b}))",
+    "np.maximum({a}, {b})",
+    "np.minimum({a}, 0.5 * {b})",
+    "np.where({a} < {b}, {a}, {b} * 0.5)",
+    "np.hypot({a}, 2.0 + {b} ** 2)",
+    "np.arctan2({a}, 2.0 + {b} * {b})",
+    "np.logaddexp({a}, {b})",
+    "(1.5 + np.tanh({a})) ** np.tanh({b})",
+    "np.multiply({a}, {b}) - {a}",
+    "{a} * 0.3 + {b} * 0.7",
+    "np.fmax({a}, {b} * {b})",
+    "np.copysign({a}, {b} + 0.1)",
+    "np.subtract({a}, {b}) ** 2 * 0.2",
+    "{a} * np.exp(-np.abs({b}))",
+    "np.add({a}, {b}, where=True)",
+]
+REDUCTIONS = [
+    "np.sum({a}, axis={k})",
+    "{a}.sum(axis={k}, keepdims=True) * 0.5",
+    "{a}.mean(axis={k})",
+    "np.max({a}, axis={k})",
+    "{a}.min(axis={k}, keepdims=True)",
+    "np.var({a}, axis={k})",
+    "np.prod(0.8 + 0.3 * np.tanh({a}), axis={k})",
+    "np.cumsum({a}, axis={i}) * 0.3",
+    "np.cumprod(0.9 + 0.2 * np.sin({a}), axis={i})",
+    "np.diff({a}, axis={i})",
+    "np.linalg.norm({a} + 3.0, axis={i})",
+    "np.sort({a}, axis={i})",
+    "np.median({a}, axis={i})",
+    "np.take_along_axis({a}, np.argsort({a}, axis={i}), axis={i})",
+    "np.average({a}, axis={i})",
+    "{a} - {a}.mean(axis={i}, keepdims=True)",
+    "np.log(np.sum(np.exp({a} * 0.3), axis={k}))",
+    "np.ptp({a}, axis={i})",
+    "np.std(np.stack([{a}, 0.9 * {a} - 4.0]), axis=0)",
+    "np.sqrt(0.1 + np.var({a}, axis={k}))",
+    "np.logaddexp.reduce({a}, axis={k})",
+    "np.hypot.reduce({a} + 2.0, axis={k}, keepdims=True)",
+    "np.fmax.accumulate({a}, axis={i})",
+]
+SHAPING = [
+    "{a}.T",
+    "np.swapaxes({a}, 0, -1)",
+    "{a}.reshape(-1)",
+    "{a}.reshape({a}.shape[::-1])",
+    "{a}[None]",
+    "{a}[..., None]",
+    "np.flip({a}, {i})",
+    "np.roll({a}, 1, axis={i})",
+    "np.concatenate([{a}, 0.5 * {a}], axis={i})",
+    "np.stack([{a}, np.sin({a})], axis={i})",
+    "np.tile({a}, 2)",
+    "np.repeat({a}, 2, axis={i})",
+    "np.pad({a}, 1)",
+    "np.broadcast_to({a}, (2, *{a}.shape)) * 0.5",
+    "np.squeeze({a})",
+    "np.moveaxis({a}, 0, -1)",
+    "np.atleast_2d({a})",
+    "np.ravel({a})",
+    "np.split({a}, [1], axis={i})[-1]",
+    "np.array_split({a}, 2, axis={i})[0]",
+    "{a}[::-1]",
+    "np.expand_dims({a}, {i})",
+    "{a}[1:]",
+    "{a}[..., :-1]",
+    "{a}[0]",
+    "{a}[-1:]",
+    "{a}[..., 0]",
+    "{a}[::2]",
+    "{a}[..., ::-2]",
+    "{a}[[0, -1, 0]]",
+    "{a}[..., [1, 0]]",
+    "{a}[np.arange({a}.shape[0]) != 1]",
+    "np.take({a}, [0, 0], axis={i})",
+    "np.append({a}, {a})",
+    "{a}.flatten()",
+    "{a}.ravel()[1::2]",
+    "{a}[[0, -1], ::-1]",
+    "{a}[[0, 1], 1:2]",
+    "{a}[0, [1, 0]]",
+    "{a}[[0, 1], [1, 0]]",
+    "{a}[:, [1, 1]]",
+    "{a}[np.array([[0, 1], [1, 0]])]",
+    "{a}[[1, 0], None]",
+    "{a}[None, [1, 0]]",
+    "{a}[[1], 1:]",
+    "{a}[np.argmin({a}.reshape({a}.shape[0], -1)[:, 0])]",
+]
+MATRIX = [  # a is 2-D
+    "{a} @ {a}.T * 0.3",
+    "{a}.T @ {a} * 0.3",
+    "np.einsum('ij,kj->ik', {a}, {a}) * 0.2",
+    "np.tril({a})",
+    "np.triu({a}, 1)",
+    "np.einsum('ij->j', {a})",
+    "np.einsum('ij,ij->i', {a}, np.cos({a}))",
+    "np.tensordot({a}, {a}, 2) * 0.1",
+    "np.dot({a}, {a}[0]) * 0.3",
+    "np.inner({a}, {a}) * 0.2",
+    "np.outer({a}[0], {a}[-1]) * 0.3",
+    "np.diagonal({a})",
+    "np.trace({a})",
+    "np.linalg.inv({a} @ {a}.T * 0.2 + 2.0 * np.eye({a}.shape[0]))",
+    "np.kron({a}[:1], {a}[:, :1])",
+    "np.linalg.solve({a} @ {a}.T * 0.2 + 2.0 * np.eye({a}.shape[0]), {a})",
+    "np.exp({a} - np.max({a}, axis=-1, keepdims=True))"
+    " / np.sum(np.exp({a} - np.max({a}, axis=-1, keepdims=True)), axis=-1, keepdims=True)",
+    "np.linalg.slogdet({a}.T @ {a} * 0.1 + np.eye({a}.shape[1]))[1]",
+]
+# Statements that write: c is written, v fits a place of it
+WRITES = [
+    "{c} += {b}",
+    "{c} -= 0.3 * {b}",
+    "{c} *= 0.7",
+    "{c} /= 1.5 + np.abs({b})",
+    "{c} *= np.tanh({b})",
+    "{c}[0] = np.sin({c}[-1])",
+    "{c}[1:] += {c}[:-1]",
+    "{c}[:-1] -= 0.5 * {c}[1:]",
+    "{c}[..., 0] = 0.5",
+    "{c}[...] = {b}",
+    "{c}[::2] *= 0.5",
+    "{c}[..., -1] += {c}[..., 0] ** 2 * 0.3",
+    "np.add({c}, {b}, out={c})",
+    "np.multiply({c}, 0.5, out={c})",
+    "np.tanh({c}, out={c})",
+    "np.maximum({c}, 0.1, out={c})",
+    "{c}[[0, -1]] += 0.2",
+    "{c}[{c} > 0.5] = 0.5",
+    "{c}[{c} < 0] *= 0.1",
+    "np.copyto({c}, {b})",
+    "{c}.sort()",
+    "{c}.T[0] = {c}.T[-1] * 0.5",
+    "{c}.fill(0.3)",
+    "np.add.at({c}, [0, 0], 0.5 * {c}[-1])",
+    "{c}[:] = {c}[::-1]",
+    "np.subtract({c}[1:], {c}[:-1], out={c}[1:])",
+    "for i in range(1, {c}.shape[0]):\n    {c}[i] = 0.5 * {c}[i - 1] + np.sin({c}[i])",
+    "for row in {c}:\n    row *= 0.8",
+    "{t} = {c}[1:]\n{t} *= 0.5",
+    "{t} = {c}.reshape(-1)\n{t}[::2] += 0.25 * {t}[0]",
+    "{t} = {c}.T\n{t}[-1] -= np.cos({t}[0])",
+    "np.exp({c}, out={c}, where={c} < 0.0)",
+    "np.putmask({c}, {c} > 0.7, 0.7)",
+    "{c}[[0, -1], 1:2] += 0.3 * {c}[:1, :1]",
+    "{c}[[0, 0]] = {c}[[1, -1]]",
+    "{c}[:, [0, 0]] *= 0.5",
+    "np.add.at({c}, ([0, 0], slice(1, 2)), {c}[0, 0])",
+    "{c}[1] += {c}[0]",
+    "{c}[..., [1, 0]] -= 0.1 * {c}[..., :1]",
+]
+CONTROL = [
+    "if np.sum({a}) > 0.3:\n    {t} = {a} * 2.0\nelse:\n    {t} = np.sin({a})",
+    "{t} = {a}\nwhile np.max(np.abs({t})) > 0.6:\n    {t} = {t} * 0.7",
+    "{t} = {a}\nfor i in range(3):\n    {t} = {t} * 0.5 + np.sin({t}) * (0.1 * i)",
+    "{t} = 0.0\nfor row in {a}:\n    {t} = {t} + np.sum(row * row) * 0.3",
+    "{t} = np.stack([np.sum(row) * 0.5 for row in {a}])",
+    "{t} = {a}.copy()\nfor i in range({a}.shape[0]):\n    if np.sum({t}[i]) > 0:\n        {t}[i] *= 0.5",
+    "{t} = np.zeros_like({a})\nfor i in range(len({a})):\n    {t}[i] = {a}[i] * (i + 1) * 0.3",
+    "{t} = {a}[np.argmax({a}.reshape({a}.shape[0], -1).sum(axis=1))]",
+    "{t} = [{a}, np.cos({a})]\n{t} = {t}[0] * {t}[1]",
+    "{t} = {a}[{a} > 0.0]",
+    "{t} = sum(np.tanh(row).sum() for row in {a})",
+    "{t} = {a} if {a}.flat[0] > 0 else {a} * {a}",
+    "{t} = np.piecewise({a}, [{a} > 0.2, {a} < -0.4], [lambda v: v - np.mean(v), np.sin, 0.3])",
+    "{t} = {a}.reshape(-1)[:3]\ntry:\n    {t} = np.linalg.cholesky(np.diag({t}) + 0.3)\n"
+    "except np.linalg.LinAlgError:\n    {t} = {t} * 0.5",
+]
+
+
+# Names that people may give to variables, and that emitted code has a use for itself
+ODD_NAMES = ["s{n}", "ones_{n}_float64", "blocks{n}", "scratch{n}", "t{n}_", "rows_{n}", "fused_{n}"]
+ODD_ARGUMENTS = "s1 s2 take_rows add_rows blocks1 scratch1 memory setup ones_4_float64".split()
+
+
+class Writer:
+    """Writes a program a statement at a time, running each as it is written."""
+
+    def __init__(self, seed: int):
+        self.rng = np.random.default_rng(seed)
+        self.naming = np.random.default_rng((seed, 1))  # a separate generator: each seed keeps its program
+        names = self.naming.permutation(ODD_ARGUMENTS).tolist() if self.naming.random() < 0.25 else "xyz"
+        count = int(self.rng.integers(1, 4))
+        self.arguments = {name: self.draw(SHAPES[self.rng.integers(len(SHAPES))]) for name in names[:count]}
+        self.body: list[str] = []
+        self.run()
+
+    def draw(self, shape):
+        return self.rng.uniform(-1.5, 1.5, shape)
+
+    def run(self) -> None:
+        """What the names stand for after the statements so far, with the sharing of memory as it is."""
+        self.names = {"np": np, **{k: v.copy() for k, v in self.arguments.items()}}
+        for statement in self.body:
+            exec(statement, self.names)
+
+    def arrays(self) -> dict:
+        return {k: v for k, v in self.names.items() if isinstance(v, (np.ndarray, np.floating))}
+
+    def pick(self, test=lambda x: True) -> str | None:
+        fitting = [k for k, v in self.arrays().items() if test(v)]
+        if not fitting:
+            return None
+        recent = fitting[-4:] if self.rng.random() < 0.7 else fitting
+        return recent[self.rng.integers(len(recent))]
+
+    def one_of(self, table) -> str:
+        return table[self.rng.integers(len(table))]
+
+    def fresh(self) -> str:
+        n = len(self.body)
+        odd = self.naming.choice(ODD_NAMES).format(n=n)
+        return f"t{n}" if self.naming.random() < 0.75 or odd in self.names else odd
+
+    def statement(self) -> str | None:
+        kind = self.rng.choice(
+            ["unary", "binary", "reduce", "shape", "matrix", "write", "control"],
+            p=[0.16, 0.18, 0.13, 0.17, 0.08, 0.18, 0.10],
+        )
+        return getattr(self, kind)()
+
+    def unary(self):
+        return f"{self.fresh()} = " + self.one_of(UNARY).format(a=self.pick())
+
+    def binary(self):
+        a = self.pick()
+        b = self.pick(lambda v: compatible(self.names[a], v))
+        return f"{self.fresh()} = " + self.one_of(BINARY).format(a=a, b=b)
+
+    def reduce(self):
+        a = self.pick(lambda v: v.ndim > 0)
+        if a is None:
+            return None
+        ndim = self.names[a].ndim
+        axes = [None, int(self.rng.integers(ndim)), -1]
+        if ndim > 1:
+            axes.append((0, ndim - 1))
+        return f"{self.fresh()} = " + self.one_of(REDUCTIONS).format(
+            a=a, k=axes[self.rng.integers(len(axes))], i=int(self.rng.integers(ndim))
+        )
+
+    def shape(self):
+        a = self.pick(lambda v: v.ndim > 0)
+        if a is None:
+            return None
+        axis = int(self.rng.integers(self.names[a].ndim))
+        return f"{self.fresh()} = " + self.one_of(SHAPING).format(a=a, i=axis)
+
+    def matrix(self):
+        a = self.pick(lambda v: v.ndim == 2)
+        if a is None:
+            return None
+        b = self.pick(lambda v: v.ndim in (1, 2) and v.shape[0] == self.names[a].shape[1])
+        if b is not None and self.rng.random() < 0.4:
+            return f"{self.fresh()} = {a} @ {b} * 0.5"
+        return f"{self.fresh()} = " + self.one_of(MATRIX).format(a=a)
+
+    def write(self):
+        c = self.pick(lambda v: isinstance(v, np.ndarray) and v.ndim > 0 and v.flags.writeable)
+        if c is None:
+            return None
+        shape = self.names[c].shape
+        b = self.pick(lambda v: compatible(v, self.names[c]) and np.broadcast_shapes(v.shape, shape) == shape)
+        return self.one_of(WRITES).format(c=c, b=b, t=self.fresh())
+
+    def control(self):
+        a = self.pick(lambda v: v.ndim > 0)
+        return a and self.one_of(CONTROL).format(a=a, t=self.fresh())
+
+    def grow(self) -> None:
+        """Add a statement, unless the one drawn does not run here or makes bad numbers."""
+        text = self.statement()
+        if text is None:
+            return
+        self.body.append(text)
+        try:
+            with np.errstate(all="raise", under="ignore"):
+                exec(text, self.names)
+            fine = all(map(_tame, self.arrays().values())) and len(self.arrays()) > 0
+        except (ValueError, IndexError, TypeError, ArithmeticError, AttributeError):
+            fine = False
+        if not fine:
+            self.body.pop()
+            self.run()
+
+    def program(self, seed) -> Program:
+        made = [k for k, v in self.arrays().items() if k not in self.arguments] or list(self.arguments)
+        chosen = {made[-1], made[self.rng.integers(len(made))]}
+        return Program(self.arguments, tuple(self.body), tuple(sorted(chosen)), seed)
+
+
+def _tame(x) -> bool:
+    return (
+        x.dtype == np.float64
+        and 0 < x.size <= MOST
+        and x.ndim <= 4
+        and bool(np.all(np.isfinite(x)) and np.max(np.abs(x)) <= LARGEST)
+    )
+
+
+def write(seed: int) -> Program:
+    writer = Writer(seed)
+    for _ in range(int(writer.rng.integers(4, 16))):
+        writer.grow()
+    return writer.program(seed)
+
+
+# ---- Checking --------------------------------------------------------------------------------------------
+
+
+class Difference(AssertionError):
+    """Two ways to compute one thing disagree. `kind` names them."""
+
+    def __init__(self, kind: str, detail: str):
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+
+
+@dataclass
+class Report:
+    """Counts of what a check could not decide: near a kink, differences say nothing."""
+
+    undecided: int = 0
+    stages: list = field(default_factory=list)
+
+
+def check(program: Program, api: bool = True) -> Report:
+    """Raise Difference unless all derived from a program agrees. `api`: ad.vjp and its reuse as well."""
+    f = program.function()
+    rng = np.random.default_rng(program.seed)
+    report = Report()
+    with np.errstate(all="ignore"):
+        graph, arrays = _recorded(program, f)
+        wrt = [i for i, x in enumerate(graph.inputs) if x.dtype.kind == "f"][: len(program.arguments)]
+        outs = [k for k, o in enumerate(graph.outputs) if o.dtype.kind == "f"]
+        direction = [rng.standard_normal(arrays[i].shape) for i in wrt]
+        cotangent = [rng.standard_normal(graph.outputs[k].shape) for k in outs]
+
+        forward = jvp_graph(graph, wrt)
+        tangent = evaluate_graph(forward, [*arrays, *direction])[len(graph.outputs) :]
+        tangent = [tangent[k] for k in outs]
+        _against_differences(program, f, tangent, direction, outs, len(graph.outputs), report)
+
+        joint = vjp_graph(graph, wrt, outs)
+        given = [*arrays, *cotangent]
+        plain = evaluate_graph(joint, given)
+        gradient = plain[len(graph.outputs) :]
+        (left, size), (right, more) = pairing(cotangent, tangent), pairing(gradient, direction)
+        if not abs(left - right) <= 1e-10 * (size + more) + 1e-13:
+            raise Difference("forward and reverse", f"{left:.15g} and {right:.15g}")
+
+        try:
+            simple = passes.simplify(joint)
+            _same("optimised and not", evaluate_graph(simple, given), plain)
+            _same("emitted and evaluated", compile_graph(simple)(*given), plain)
+            _same("in two halves and in one", _halves(simple, graph, given), plain)
+            if api:
+                _through_api(program, f, cotangent, outs, plain, gradient, graph)
+        except Difference:
+            if not _jumps(joint, given, plain, rng):
+                raise
+            report.undecided += 1
+    return report
+
+
+def _jumps(graph, given, plain, rng) -> bool:
+    """Whether a rounding more or less makes another result: an argmax of what would be equal, for one."""
+    for _ in range(5):
+        near = [
+            x * (1.0 + 1e-14 * rng.standard_normal(x.shape)) if x.dtype.kind == "f" else x
+            for x in map(np.asarray, given)
+        ]
+        if not _near(evaluate_graph(graph, near), plain, 1e-9):
+            return True
+    return False
+
+
+def _recorded(program, f) -> tuple[Graph, list]:
+    values = program.values()
+    plain = [*f(*values)]
+    try:
+        rec = record(f, program.values())
+    except Exception as error:
+        raise Difference("recorded", f"{type(error).__name__}: {error}") from error
+    arrays = [*program.values(), *(a for _, a in rec.captures)]
+    wanted = [*plain, *(values[i] for i in rec.written)]
+    _same("recorded and run", evaluate_graph(rec.graph, arrays), wanted)
+    for i, (x, was) in enumerate(zip(values, program.values())):
+        if i not in rec.written and not np.array_equal(x, was):
+            raise Difference("recorded", f"argument {i} is written to, which the recording does not know")
+    return rec.graph, arrays
+
+
+def _against_differences(program, f, tangent, direction, outs, count, report) -> None:
+    values = program.values()
+
+    # arguments that were written to are results as well
+    written = record(f, program.values()).written if count > len(program.results) else ()
+
+    def run(*xs):
+        xs = [np.array(x) for x in xs]
+        return [*f(*xs), *(xs[i] for i in written)]
+
+    wrt = range(len(values))
+    found = []
+    for step in (1e-3, 1e-4, 1e-5):
+        try:
+            difference = central_difference(run, values, wrt, direction, outs, step)
+        except (ValueError, IndexError):  # another branch, with other shapes
+            continue
+        if any(np.shape(d) != np.shape(t) for d, t in zip(difference, tangent)):
+            continue
+        if _near(tangent, difference, 1e-6):
+            return
+        found.append(difference)
+    for a in found:
+        for b in found:
+            if a is not b and _near(a, b, 1e-5):
+                raise Difference("forward mode and central differences", _most(tangent, a))
+    report.undecided += 1  # the differences disagree with each other: a kink or a jump is near
+
+
+def _near(a, b, rtol) -> bool:
+    size = max([1.0, *(np.max(np.abs(x), initial=0.0) for x in (*a, *b))])
+    return all(np.max(np.abs(np.subtract(x, y)), initial=0.0) <= rtol * size for x, y in zip(a, b))
+
+
+def _most(a, b) -> str:
+    k = int(np.argmax([np.max(np.abs(np.subtract(x, y)), initial=0.0) for x, y in zip(a, b)]))
+    return f"result {k}: {np.asarray(a[k]).tolist()} and {np.asarray(b[k]).tolist()}"
+
+
+def _same(kind, got, wanted) -> None:
+    if len(got) != len(wanted):
+        raise Difference(kind, f"{len(got)} and {len(wanted)} results")
+    for k, (a, b) in enumerate(zip(got, wanted)):
+        a, b = np.asarray(a), np.asarray(b)
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise Difference(kind, f"result {k}: {a.dtype} {a.shape} and {b.dtype} {b.shape}")
+    if not _near(got, wanted, 1e-10):
+        raise Difference(kind, _most(got, wanted))
+
+
+def _halves(joint, graph, given) -> list:
+    """The joint program cut into a forward and a backward by the partitioner."""
+    count, outputs = len(graph.inputs), len(graph.outputs)
+    first, second, _ = partition(joint, count, outputs)
+    results = compile_graph(passes.simplify(first))(*given[:count])
+    second = compile_graph(passes.simplify(second))
+    return [*results[:outputs], *second(*results[outputs:], *given[count:])]
+
+
+def _through_api(program, f, cotangent, outs, plain, gradient, graph) -> None:
+    """ad.vjp twice, at this point and at another one: reuse must not show."""
+    results = len(program.results)
+    if len(graph.outputs) > results:
+        return  # it writes to its arguments
+    wanted = {k: ct for k, ct in zip(outs, cotangent)}
+    cts = tuple(wanted.get(k, np.zeros(graph.outputs[k].shape)) for k in range(results))
+    try:
+        out, pull = ad.vjp(f, *program.values())
+        _same("ad.vjp and evaluated", [*out, *pull(cts)], [*plain[:results], *gradient])
+        moved = replace(program, arguments={k: v * -0.6 + 0.1 for k, v in program.arguments.items()})
+        again, pull = ad.vjp(f, *moved.values())
+    except Difference:
+        raise
+    except (ValueError, IndexError) as error:
+        if "moved" in locals():
+            return  # no program at the other point
+        raise Difference("ad.vjp", str(error)) from error
+    afresh = moved.function()(*moved.values())
+    if all(np.all(np.isfinite(x)) for x in afresh):
+        _same("ad.vjp at a second point", again, afresh)
+    if [np.shape(x) for x in again] != [np.shape(ct) for ct in cts]:
+        return
+    rec = record(f, moved.values())
+    if rec.written:
+        return  # another branch, which writes to its arguments
+    joint = vjp_graph(rec.graph, range(len(program.arguments)), range(results))
+    captured = [a for _, a in rec.captures]
+    want = evaluate_graph(joint, [*moved.values(), *captured, *cts])[results:]
+    if all(np.all(np.isfinite(x)) for x in want):
+        _same("ad.vjp's gradient at a second point", pull(cts), want)
+
+
+# ---- Shrinking -------------------------------------------------------------------------------------------
+
+
+def shrink(program: Program, error: Difference) -> Program:
+    """The smallest program found by leaving out, whose check fails in the same way."""
+    return reduced(program, _smaller, lambda p: _fails(p, error.kind))
+
+
+def reduced(program, smaller: Callable, fails: Callable):
+    """A program that still fails, though none of those that `smaller` makes of it does."""
+    while (failing := next(filter(fails, smaller(program)), None)) is not None:
+        program = failing
+    return program
+
+
+def _smaller(p: Program):
+    if len(p.results) > 1:
+        for r in p.results:
+            yield replace(p, results=(r,))
+    for i in range(len(p.body)):
+        yield replace(p, body=p.body[:i] + p.body[i + 1 :])
+    for i, statement in enumerate(p.body):  # a plain array instead of what was computed
+        name = statement.split(" = ")[0]
+        if name.isidentifier() and statement not in [f"{name} = {x}.copy()" for x in p.arguments]:
+            for x in p.arguments:
+                yield replace(p, body=(*p.body[:i], f"{name} = {x}.copy()", *p.body[i + 1 :]))
+    for name in p.arguments:
+        if len(p.arguments) > 1:
+            yield replace(p, arguments={k: v for k, v in p.arguments.items() if k != name})
+
+
+def _fails(p: Program, kind: str) -> bool:
+    try:
+        with np.errstate(all="ignore"):
+            p.function()(*p.values())
+        check(p)
+    except Difference as found:
+        return found.kind == kind
+    except Exception:
+        return False  # not a program
+    return False
