@@ -88,13 +88,13 @@ def layer_checks(layer):
         yield "test_encoder_repeated_tokens_add_up", test_layers.test_encoder_repeated_tokens_add_up
     if layer == "matmul":
         for bias in (True, False):
-            test = test_layers.test_matmul_naive_is_matmul
+            test = test_layers.test_naive_matmul_equals_matmul
             yield test.__name__, functools.partial(test, bias)
     if layer == "attention":
-        yield "test_attention_never_looks_ahead", test_layers.test_attention_never_looks_ahead
+        yield "test_attention_is_causal", test_layers.test_attention_is_causal
         yield (
-            "test_attention_in_blocks_is_attention",
-            _with_monkeypatch(test_layers.test_attention_in_blocks_is_attention),
+            "test_attention_in_blocks_equals_attention",
+            _with_monkeypatch(test_layers.test_attention_in_blocks_equals_attention),
         )
         test = test_layers.test_attention_survives_large_scores
         yield test.__name__, functools.partial(test, np.float32)
