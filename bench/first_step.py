@@ -4,8 +4,8 @@
     python -m bench.first_step --size 124M-B4T256 --backward manual --threads 1 --runs 3
 
 Each run is a new process, with Python's bytecode compiled before, as after an installation. Interpreter
-start, imports and the trials of how to split products count. Results of trials are kept in a temporary
-folder, and used once three runs agree. The last column is a later step: forward, backward and update.
+start, imports and the checks of how products may be split count. Results of checks are kept in a temporary
+folder. The last column is a later step: forward, backward and update.
 
 A process first writes to as much memory as it will need, which does not count: on a virtual machine the first
 use of a page costs up to two seconds a gigabyte, and freed pages may be taken away at once. --untouched

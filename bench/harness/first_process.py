@@ -15,7 +15,7 @@ PARTS = (
     "weights",
     "moments",
     "recording, compiling",
-    "trials",
+    "checks",
     "running",
     "update",
     "all",
@@ -45,7 +45,6 @@ def main(config, backward, threads, B, T, folder, nbytes, began):
     import numpy as np
 
     from gpt2 import autodiff as ad
-    from gpt2.autodiff.run import split_matmul
     from gpt2.model import GPT2, GPT2Config
     from gpt2.model.optimizer import AdamW
 
@@ -60,7 +59,6 @@ def main(config, backward, threads, B, T, folder, nbytes, began):
     marks.append(time.time())
     model.loss_and_grads(tokens, targets)
     marks.append(time.time())
-    checks = split_matmul._check_budget.spent
     optimizer.step()
     marks.append(time.time())
     later = []
@@ -70,33 +68,32 @@ def main(config, backward, threads, B, T, folder, nbytes, began):
         optimizer.step()
         later.append(time.time() - begin)
     imports, weights, moments, step, update = (b - a for a, b in zip(marks, marks[1:]))
-    inside.trials += checks
-    running = step - inside.compiling - inside.trials
-    times = imports, weights, moments, inside.compiling, inside.trials, running, update, marks[-1] - marks[0]
+    running = step - inside.compiling - inside.checks
+    times = imports, weights, moments, inside.compiling, inside.checks, running, update, marks[-1] - marks[0]
     print(json.dumps(dict(zip(PARTS, (*times, min(later))))))
 
 
 class Inside:
-    """Seconds that the first forward and backward spend compiling, and on trials of how to split products."""
+    """Seconds that the first forward and backward spend compiling, and on bit checks of split products."""
 
     def __init__(self):
         from gpt2.autodiff import pipeline
         from gpt2.autodiff.run import split_matmul
 
-        self.compiling = self.trials = 0.0
-        report, trial = pipeline.Pipeline._report, split_matmul._Trial
+        self.compiling = self.checks = 0.0
+        report, keeps_bits = pipeline.Pipeline._report, split_matmul.keeps_bits
 
         def reported(pipeline, title, result, seconds, remark=""):
             self.compiling += seconds
             return report(pipeline, title, result, seconds, remark)
 
-        def tried(*args):
+        def checked(*args):
             begin = time.time()
-            made = trial(*args)
-            self.trials += time.time() - begin
-            return made
+            kept = keeps_bits(*args)
+            self.checks += time.time() - begin
+            return kept
 
-        pipeline.Pipeline._report, split_matmul._Trial = reported, tried
+        pipeline.Pipeline._report, split_matmul.keeps_bits = reported, checked
 
 
 if __name__ == "__main__":

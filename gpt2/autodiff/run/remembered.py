@@ -1,17 +1,14 @@
 """Remembers choices made by measuring: for the process and, once a folder is named, on this machine.
 
-    ways = Choices("products.json", ("rows", "columns"))
+    ways = Choices("ways.json", ("threads", "processes"))
     ways.get(key)        what was chosen for this key, by this process or an earlier one; None: measure it
     ways.put(key, way)   the result of a measurement; keep=False: for this process alone
     remember(folder)     read the files in this folder, and write choices to them from now on
     forget()
 
-A file holds an object for each machine, {machine: {key: [value, votes, day]}}. Choices affect speed and not
-results, so a file that is unreadable or damaged counts as empty, and an unwritable one is ignored.
-
-A single measurement is not trusted: the machine may have been busy. A choice is used without measuring once
-`sure` processes have agreed on it independently; one that disagrees takes a vote away. After `days` days it
-is measured again.
+A file holds an object for each machine, {machine: {key: [value, day]}}. Choices affect speed and not results,
+so a file that is unreadable or damaged counts as empty, and an unwritable one is ignored. What was measured
+while the machine was busy should not be kept.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _all: list[Choices] = []
 
 
 def remember(folder: str | os.PathLike) -> None:
-    """Keep what the compiler chooses by measuring (how products are split) in files, from now on.
+    """Keep what the compiler measures once for a machine (how products may be split) in files, from now on.
 
     folder   a path; it is made when there is something to keep. A later process that calls remember(folder)
              on the same machine, with the same NumPy, need not measure again
@@ -62,7 +59,6 @@ class Choices:
     name      of the file
     values    texts that may be chosen, anything else in the file is ignored; None: any text
     software  () -> a text of what choices depend on, besides the key, the processor and NumPy
-    sure      votes from which on an earlier choice is used without measuring
     days      after which it is measured again; None: never
 
     A key is a tuple whose items, written as texts, tell it from all others, in any process.
@@ -77,14 +73,13 @@ class Choices:
         name: str,
         values: tuple[str, ...] | None,
         software: Callable[[], str] = str,
-        sure: int = 1,
         days: int | None = None,
     ):
         self.name, self.values, self.software = name, values, software
-        self.sure, self.days = sure, days
+        self.days = days
         self.by_key: dict[tuple, str] = {}
         self.unwritten: dict[str, str] = {}  # choices of this process that are not in the file yet
-        self.earlier: dict[str, str] = {}  # trusted choices of the file
+        self.earlier: dict[str, str] = {}  # choices of the file
         self.lock = threading.Lock()
         _all.append(self)
         self.read()
@@ -128,28 +123,14 @@ class Choices:
         if _folder is not None:
             stored = self._stored(_folder / self.name)
             known = stored.get(self.machine(), {}) if stored else {}
-            votes = {key: self._vote(entry) for key, entry in known.items()}
-            self.earlier = {key: vote[0] for key, vote in votes.items() if vote and self._trusted(*vote)}
+            self.earlier = {key: entry[0] for key, entry in known.items() if self._holds(entry)}
 
-    def _vote(self, entry) -> tuple[str, int, int] | None:
-        """(value, votes, day) of an entry in the file; None if it is malformed."""
+    def _holds(self, entry) -> bool:
+        """Whether an entry of the file is well formed, and not too old."""
         match entry:
-            case [str(value), int(votes), int(day)] if self.values is None or value in self.values:
-                return value, votes, day
-        return None
-
-    def _trusted(self, value: str, votes: int, day: int) -> bool:
-        return votes >= self.sure and (self.days is None or 0 <= today() - day < self.days)
-
-    def _counted(self, entry, value: str) -> list:
-        """An entry of the file once another process has come to `value`."""
-        before = self._vote(entry)
-        if before is None:
-            return [value, 1, today()]
-        stored, votes, _ = before
-        if stored == value:
-            return [value, min(votes + 1, self.sure), today()]
-        return [stored, votes - 1, today()] if votes > 1 else [value, 1, today()]
+            case [str(value), int(day)] if self.values is None or value in self.values:
+                return self.days is None or 0 <= today() - day < self.days
+        return False
 
     def _stored(self, path: Path) -> dict[str, dict]:
         try:
@@ -166,7 +147,7 @@ class Choices:
         stored = self._stored(path)  # with what other processes found meanwhile
         entries = stored.setdefault(self.machine(), {})
         for key, value in self.unwritten.items():
-            entries[key] = self._counted(entries.get(key), value)
+            entries[key] = [value, today()]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, json.dumps(stored, indent=1))

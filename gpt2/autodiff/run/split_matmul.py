@@ -8,34 +8,30 @@ A way is used only if it keeps every bit of the whole product, so that neither t
 threads changes results. Which cuts do depends on the kernels that BLAS picks for this
 processor: OpenBLAS's for AVX-512 keep the bits of float32 products cut at multiples of 48 rows or columns,
 its kernels for Haswell and Zen only of those cut by rows. So a way is tried on random numbers, once for each
-kind of product, before it is used.
-
-Of the ways that keep the bits, the fastest is chosen on real calls (by_time.py): each product of the first
-steps is one sample. A sample in which a thread lost its core, to another program say, is not counted. The
-choice is remembered (remembered.py) for this machine and this kernel, and trusted once SURE processes agree.
+kind of product, before it is used. Which ways keep the bits is remembered for this machine and these kernels
+(remembered.py); which of them is the fastest may depend on what else the machine does, so that each process
+times them on real calls (by_time.py).
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
 from .blas import blas_kernels
-from .by_time import Samples, Trials
+from .by_time import Trials
 from .caches import in_cache
+from .remembered import Choices
 
-# A thread that was off its core for a larger part of its time, and for more seconds, was disturbed.
-AWAY, AWAY_S = 0.1, 50e-6
 # Multiply-adds. Below, waking a thread costs more than it saves; up to four times as many, doing the product
 # whole is one of the ways.
 SPLIT_FROM = 4_000_000
 WAYS = ("columns", "rows", "even rows", "turned", "whole")
-BY_ROWS = ("rows", "even rows")
+BY_ROWS = ("even rows", "rows")
 # Pieces are multiples of this, and none is smaller: the kernels of OpenBLAS work in tiles of 8, 12, 16 and
 # 24, and add up in another order what is left over beside them. Of few rows that makes uneven pieces: 256 are
 # cut in 144 and 112, and one thread waits for the other. Those for Haswell keep the bits of rows that are cut
@@ -46,9 +42,6 @@ TILE, SMALL_TILE = 48, 12
 # step of a process, took 0.55 s where only those with more than 32 MiB were cut short, 0.3 s like this.
 LARGE = 1 << 25
 MUCH = 1 << 21
-# Part of a process's time that may go into checks of turned products: those of GPT-2 124M took 0.15 s of the
-# first step.
-CHECKS = 0.02
 # Rows up to which a product may be turned: with 1024 it took longer than cut by columns.
 FEW = 512
 # What is turned has memory of its own, for each thread, of so many bytes at most, a quarter of a core's
@@ -58,14 +51,14 @@ MOST_TURNED = in_cache(2, 1 << 18, 1 << 22)
 STRIP, APART = 64, 16
 
 
-def _chosen_among() -> str:
-    """What a choice depends on: the kernels, and the ways to choose from."""
+def _software() -> str:
+    """What the bits depend on besides the product: the kernels, and how the ways cut."""
     kernels = f"OpenBLAS kernels for {blas_kernels()}" if blas_kernels() else ""
     return f"{kernels}, {', '.join(WAYS)}"
 
 
-trials = Trials("products.json", WAYS, _chosen_among)
-chosen = trials.chosen
+trials = Trials()
+checked = Choices("products.json", None, _software)  # for each kind of product, the ways that keep the bits
 _own = threading.local()
 
 
@@ -82,19 +75,41 @@ def product(
     if threads == 1 or work < SPLIT_FROM:
         return np.matmul(a, b, out=out)
     key = (M, a.shape[1], N, _order(a), _order(b), out.dtype.char, threads)
-    way = chosen.get(key)
-    if way is None:
-        return _try(key, a, b, out, threads, share)
-    return _run(way, a, b, out, threads, share)
+    trials.run(key, lambda way: _run(way, a, b, out, threads, share), lambda: _ways(key, a, b, out, threads))
+    return out
 
 
 def _order(a) -> str:
     return "T" if a.strides[0] < a.strides[1] else "C"
 
 
-def _run(way: str, a, b, out, threads: int, share):
+def _ways(key: tuple, a, b, out, threads: int) -> list[str]:
+    """The ways to choose from; only one for a large product, which is not timed."""
+    known = [way for way in (checked.get(key) or "").split(",") if way in WAYS]
+    if known:
+        return known
+    M, N = out.shape
+    work = M * N * a.shape[1]
+    by_rows = BY_ROWS if _evens_out(M, _count(work, threads)) else ("rows",)
+    kinds = [by_rows, ("columns",)] if M > N else [("columns",), by_rows]
+    if _may_turn(b, out, threads):
+        kinds.append(("turned",))
+    large = out.nbytes >= LARGE
+    ways: list[str] = []
+    for kind in kinds:
+        if not (large and ways):
+            held = (way for way in kind if keeps_bits(way, a, b, out, threads))
+            ways += itertools.islice(held, 1)
+    if not ways or not large and work < 4 * SPLIT_FROM:
+        ways.append("whole")
+    checked.put(key, ",".join(ways))
+    return ways
+
+
+def _run(way: str, a, b, out, threads: int, share) -> None:
     if way == "whole":
-        return np.matmul(a, b, out=out)
+        np.matmul(a, b, out=out)
+        return
     M, N = out.shape
     todo = iter(_pieces_of(way, M, N, _count(M * N * a.shape[1], threads)))
 
@@ -103,7 +118,6 @@ def _run(way: str, a, b, out, threads: int, share):
             _piece(way, s, a, b, out)
 
     share(job)
-    return out
 
 
 def _count(work: int, threads: int) -> int:
@@ -206,88 +220,6 @@ def _pool(dtype: np.dtype) -> np.ndarray:
     """
     numbers = np.random.default_rng(0).standard_normal(100_003)
     return numbers.astype(dtype)
-
-
-class _CheckBudget:
-    """The budget for expensive bit checks, those of turned products: a small part of the run time."""
-
-    def __init__(self):
-        self.began, self.spent = time.perf_counter(), 0.0
-
-    def allows(self) -> bool:
-        return self.spent <= CHECKS * (time.perf_counter() - self.began)
-
-    def watch(self, check: Callable[..., bool], *args) -> bool:
-        begin = time.perf_counter()
-        passed = check(*args)
-        self.spent += time.perf_counter() - begin
-        return passed
-
-
-_check_budget = _CheckBudget()
-
-
-class _Trial(Samples):
-    """The times of each way that keeps the bits of one kind of product.
-
-    Cuts by rows and by columns are checked at once, turned products (`unchecked`) when the budget allows it.
-    """
-
-    def __init__(self, a, b, out, threads: int):
-        M, N = out.shape
-        by_rows = ("even rows", "rows") if _evens_out(M, _count(M * N * a.shape[1], threads)) else ("rows",)
-        large = out.nbytes >= LARGE  # not timed
-        ways: list[str] = []
-        for cuts in (by_rows, ("columns",)) if M > N else (("columns",), by_rows):
-            if not (large and ways):
-                held = (way for way in cuts if keeps_bits(way, a, b, out, threads))
-                ways += itertools.islice(held, 1)
-        self.unchecked = ["turned"] if _may_turn(b, out, threads) and not (large and ways) else []
-        if not large and M * N * a.shape[1] < 4 * SPLIT_FROM:
-            ways.append("whole")
-        super().__init__(ways or ["whole"])
-
-    def next(self, *args) -> str:
-        """The least tried way, of those that are checked by now."""
-        if self.unchecked and _check_budget.allows():
-            way = self.unchecked.pop()
-            if _check_budget.watch(keeps_bits, way, *args):
-                self.times[way], self.disturbed[way] = [], []
-        return super().next()
-
-    def best(self) -> tuple[str, bool] | None:
-        return None if self.unchecked else super().best()
-
-
-def _try(key: tuple, a, b, out, threads: int, share):
-    timed = lambda way, *args: _timed(way, a, b, out, threads, share)  # noqa: E731
-    trials.sample(key, _Trial, timed, a, b, out, threads)
-    return out
-
-
-def _timed(way: str, a, b, out, threads: int, share) -> tuple[float, bool]:
-    """Seconds of the product in this way, and whether one of the threads lost its core meanwhile."""
-    away: list[float] = []
-
-    def watched(job: Callable[[int], None]) -> None:
-        def timed(thread: int) -> None:
-            began, ran = time.perf_counter(), time.thread_time()
-            job(thread)
-            away.append(time.perf_counter() - began - (time.thread_time() - ran))
-
-        share(timed)
-
-    start = time.perf_counter()
-    if way == "whole":
-        ran = time.thread_time()
-        np.matmul(a, b, out=out)
-        ran = time.thread_time() - ran
-        took = time.perf_counter() - start
-        away.append(took - ran)
-    else:
-        _run(way, a, b, out, threads, watched)
-        took = time.perf_counter() - start
-    return took, max(away) > AWAY * took + AWAY_S
 
 
 def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:

@@ -1,11 +1,12 @@
-"""Matrix products split among threads: bits do not change; the fastest way is measured and remembered."""
+"""Matrix products split among threads: bits do not change; the fastest way is measured, and
+which ways keep the bits is remembered.
+"""
 
 import itertools
 import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -59,48 +60,20 @@ def test_some_split_passes_the_bit_check():
     assert any(split_matmul.keeps_bits(way, a, b, out, 2) for way in ("rows", "columns"))
 
 
+def ways_of(a, b, out):
+    remembered.forget()
+    return split_matmul._ways(("a product",), a, b, out, 2)
+
+
 def test_only_small_transposes_are_turned(monkeypatch):
     monkeypatch.setattr(split_matmul, "keeps_bits", lambda *_: True)  # on any processor
     monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 20)  # with any cache
     a, b = operands(256, 768, 768, np.float32, "b")
     out = np.empty((256, 768), np.float32)
-    assert "turned" in split_matmul._Trial(a, b, out, 2).unchecked
-    assert not split_matmul._Trial(a, np.ascontiguousarray(b), out, 2).unchecked
+    assert "turned" in ways_of(a, b, out)
+    assert "turned" not in ways_of(a, np.ascontiguousarray(b), out)
     monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 16)
-    assert not split_matmul._Trial(a, b, out, 2).unchecked
-
-
-def test_turned_product_is_tried_once_the_budget_allows_its_check(monkeypatch):
-    """Until then no choice is made, however many samples the other ways have."""
-    now, checked, used = [0.0], [], []
-    monkeypatch.setattr(split_matmul, "MOST_TURNED", 1 << 20)
-    monkeypatch.setattr(split_matmul.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(split_matmul, "_check_budget", split_matmul._CheckBudget())
-
-    def check(way, *args):
-        checked.append(way)
-        now[0] += 1.0
-        return True
-
-    def timed(way, *args):
-        used.append(way)
-        return 1.0 if way == "turned" else 2.0, False
-
-    monkeypatch.setattr(split_matmul, "keeps_bits", check)
-    monkeypatch.setattr(split_matmul, "_timed", timed)
-    out = np.empty((256, 768), np.float32)
-    for k, seed in enumerate((0, 1)):
-        a, b = operands(256, 768 + 48 * seed, 768, np.float32, "b")
-        for _ in range(4 * by_time.SAMPLES):
-            kernels.matmul(a, b, out)
-        assert ("turned" in used) == (k == 0)  # the first check used up the budget
-        assert len(split_matmul.chosen.by_key) == 1
-        used.clear()
-    assert checked == ["columns", "rows", "turned", "columns", "rows"]
-    now[0] += 1.0 / split_matmul.CHECKS
-    for _ in range(by_time.SAMPLES):
-        kernels.matmul(a, b, out)
-    assert checked[-1] == "turned" and list(split_matmul.chosen.by_key.values()) == ["turned"] * 2
+    assert "turned" not in ways_of(a, b, out)
 
 
 def test_bit_check_does_not_rely_on_the_operands(monkeypatch):
@@ -134,88 +107,49 @@ def test_sizes_that_are_not_multiples_of_tiles_keep_their_bits(dtype):
                 np.testing.assert_array_equal(kernels.matmul(a, b, out), want)
 
 
-def test_fastest_way_is_chosen_once_and_remembered(tmp_path, monkeypatch):
-    monkeypatch.setattr(split_matmul, "AWAY_S", 1e9)  # the machine may be busy
-    monkeypatch.setattr(split_matmul.chosen, "sure", 1)
+def test_checks_are_remembered(tmp_path, monkeypatch):
     remembered.remember(tmp_path / "folder")
     a, b = operands(200, 300, 400, np.float32)
     want, out = a @ b, np.empty((200, 400), np.float32)
-    for _ in range(3 * by_time.SAMPLES):
+    for _ in range(4 * by_time.SAMPLES):
         assert kernels.matmul(a, b, out) is out
         np.testing.assert_array_equal(out, want)
-    ((key, way),) = split_matmul.chosen.by_key.items()
+    ((key, ways),) = split_matmul.checked.by_key.items()
     assert key == (200, 300, 400, "C", "C", "f", 3)
+    assert split_matmul.trials.chosen[key] in ways.split(",")
     stored = json.loads((tmp_path / "folder" / "products.json").read_text())
-    assert stored == {split_matmul.chosen.machine(): {"200 300 400 C C f 3": [way, 1, remembered.today()]}}
+    assert stored == {split_matmul.checked.machine(): {"200 300 400 C C f 3": [ways, remembered.today()]}}
 
     remembered.forget()
+    split_matmul.trials.forget()
     remembered.remember(tmp_path / "folder")
-    monkeypatch.setattr(split_matmul, "_try", None)  # nothing is tried again
+    monkeypatch.setattr(split_matmul, "keeps_bits", None)  # nothing is checked again
     kernels.matmul(a, b, out)
-    assert split_matmul.chosen.by_key == {key: way}
+    assert split_matmul.checked.by_key == {key: ways}
 
 
-def fake_timer(monkeypatch, times):
-    """Times each way by cycling through its samples, (milliseconds, disturbed). Returns a function that
-    takes one sample."""
-    monkeypatch.setattr(split_matmul, "keeps_bits", lambda *_: True)  # whatever kernel runs here
-    samples = {way: itertools.cycle(values) for way, values in times.items()}
-
-    def timed(way, a, b, out, threads, share):
-        ms, disturbed = next(samples[way])
-        return 1e-3 * ms, disturbed
-
-    monkeypatch.setattr(split_matmul, "_timed", timed)
-    a, b = operands(288, 300, 400, np.float32)
-    return lambda: kernels.matmul(a, b, np.empty((288, 400), np.float32))
-
-
-QUIET = {"rows": [(4, False), (2, False)], "columns": [(3, False)]}
+def test_unknown_ways_in_the_file_are_ignored():
+    a, b = operands(200, 300, 400, np.float32)
+    out = np.empty((200, 400), np.float32)
+    split_matmul.checked.put(("a product",), "diagonals")
+    assert set(split_matmul._ways(("a product",), a, b, out, 2)) <= set(split_matmul.WAYS)
 
 
 def test_way_with_the_shortest_time_is_chosen(monkeypatch):
-    product = fake_timer(monkeypatch, QUIET)
+    monkeypatch.setattr(split_matmul, "keeps_bits", lambda way, *_: way != "turned")
+    now = [0.0]
+    samples = {"rows": itertools.cycle([4.0, 2.0]), "columns": itertools.repeat(3.0)}
+    monkeypatch.setattr(by_time.time, "perf_counter", lambda: now[0])
+
+    def run(way, *_):
+        now[0] += next(samples[way])
+
+    monkeypatch.setattr(split_matmul, "_run", run)
+    a, b = operands(288, 300, 400, np.float32)
     for _ in range(2 * by_time.SAMPLES):
-        assert not split_matmul.chosen.by_key
-        product()
-    assert list(split_matmul.chosen.by_key.values()) == ["rows"]
-
-
-def test_disturbed_samples_do_not_count(monkeypatch, tmp_path):
-    remembered.remember(tmp_path)
-    product = fake_timer(monkeypatch, {**QUIET, "columns": [(1, True), (3, False)]})
-    while not split_matmul.chosen.by_key:
-        product()
-    assert list(split_matmul.chosen.by_key.values()) == ["rows"]
-    assert '"rows"' in (tmp_path / "products.json").read_text()
-
-
-def test_choice_on_a_busy_machine_is_not_written_to_a_file(monkeypatch, tmp_path):
-    remembered.remember(tmp_path)
-    product = fake_timer(monkeypatch, {**QUIET, "columns": [(1, True)]})
-    for _ in range(2 * by_time.ATTEMPTS):
-        assert not split_matmul.chosen.by_key
-        product()
-    assert list(split_matmul.chosen.by_key.values()) == ["columns"] and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("way", split_matmul.WAYS)
-def test_waiting_thread_marks_a_sample_as_disturbed(monkeypatch, way):
-    """It waits when another program has its core."""
-    a, b = operands(600, 700, 800, np.float32)
-    out = np.empty((600, 800), np.float32)
-
-    def timed():
-        return split_matmul._timed(way, a, b, out, 2, threads.run_on_threads)
-
-    with monkeypatch.context() as m:  # a thread that always runs
-        m.setattr(split_matmul.time, "thread_time", time.perf_counter)
-        assert not timed()[1]
-    piece, matmul = split_matmul._piece, np.matmul
-    monkeypatch.setattr(split_matmul, "_piece", lambda *args: (time.sleep(0.02), piece(*args)))
-    if way == "whole":
-        monkeypatch.setattr(split_matmul.np, "matmul", lambda *a, **k: (time.sleep(0.02), matmul(*a, **k)))
-    assert timed()[1]
+        assert not split_matmul.trials.chosen
+        kernels.matmul(a, b, np.empty((288, 400), np.float32))
+    assert list(split_matmul.trials.chosen.values()) == ["rows"]
 
 
 @pytest.mark.parametrize(("n_threads", "sizes"), [(3, (100, 100, 100)), (1, (200, 300, 400))])
@@ -223,7 +157,7 @@ def test_small_products_and_one_thread_are_not_split(n_threads, sizes):
     threads.set_threads(n_threads)
     a, b = operands(*sizes, np.float32)
     kernels.matmul(a, b, np.empty((a.shape[0], b.shape[1]), np.float32))
-    assert not split_matmul.chosen.by_key and not split_matmul.trials.open
+    assert not split_matmul.trials.chosen and not split_matmul.trials.open
 
 
 def test_way_that_changes_a_bit_is_not_chosen(monkeypatch):
@@ -234,7 +168,7 @@ def test_way_that_changes_a_bit_is_not_chosen(monkeypatch):
     for _ in range(3 * by_time.SAMPLES):
         kernels.matmul(a, b, out)
         np.testing.assert_array_equal(out, want)
-    assert not set(split_matmul.chosen.by_key.values()) & set(split_matmul.BY_ROWS)
+    assert not set(split_matmul.trials.chosen.values()) & set(split_matmul.BY_ROWS)
 
 
 @pytest.mark.parametrize("even_keeps_bits, expected", [(True, "even rows"), (False, "rows")])
@@ -242,7 +176,7 @@ def test_few_rows_are_split_evenly_if_that_keeps_the_bits(monkeypatch, even_keep
     monkeypatch.setattr(split_matmul, "keeps_bits", lambda way, *_: even_keeps_bits or way != "even rows")
     for M, way in ((256, expected), (384, "rows"), (1000, "rows")):
         a, b = operands(M, 300, 400, np.float32)
-        tried = split_matmul._Trial(a, b, np.empty((M, 400), np.float32), 2).times
+        tried = ways_of(a, b, np.empty((M, 400), np.float32))
         assert set(tried) - {"whole"} == {way, "columns"}, M
     assert [s.stop - s.start for s in split_matmul._pieces_of("even rows", 256, 400, 2)] == [132, 124]
 
@@ -251,20 +185,20 @@ def test_product_stays_whole_if_every_split_changes_a_bit(monkeypatch):
     monkeypatch.setattr(split_matmul, "_piece", off_in_the_last_bit(split_matmul._piece))
     a, b = operands(800, 300, 400, np.float32)
     np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
-    assert list(split_matmul.chosen.by_key.values()) == ["whole"]
+    assert list(split_matmul.trials.chosen.values()) == ["whole"]
 
 
 def test_large_products_are_checked_but_not_timed(monkeypatch):
     monkeypatch.setattr(split_matmul, "LARGE", 1 << 12)
     a, b = operands(800, 300, 400, np.float32)
     np.testing.assert_array_equal(kernels.matmul(a, b, np.empty((800, 400), np.float32)), a @ b)
-    ((key, way),) = split_matmul.chosen.by_key.items()  # after one call
+    ((key, way),) = split_matmul.trials.chosen.items()  # after one call
     assert way == "rows" or not split_matmul.keeps_bits("rows", a, b, np.empty((800, 400), "f"), 3)
 
 
-def test_choices_depend_on_the_blas_kernels():
+def test_checks_depend_on_the_blas_kernels():
     """They may differ between machines with the same processor name, and by OPENBLAS_CORETYPE."""
-    assert blas.blas_kernels() and blas.blas_kernels() in split_matmul.chosen.machine()
+    assert blas.blas_kernels() and blas.blas_kernels() in split_matmul.checked.machine()
 
 
 # NumPy's own products of these sizes, and then every split of them
