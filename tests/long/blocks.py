@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import gpt2.autodiff as ad
-from gpt2.autodiff.emit import buffers, calls, layout, source
+from gpt2.autodiff.emit import buffers, layout, source
 from tests.long.seeds import hunt
 from tests.support.small_sizes import set_sizes
 
@@ -119,8 +119,7 @@ def differs(f, args, rng):
 def other_sizes(seed):
     """Sizes from which programs are written otherwise, small for some seeds and as they are for others."""
     rng = np.random.default_rng((seed, 1))
-    calls.MOST_SPELLED = int(rng.choice([0, 3, 100]))
-    source.MOST_SPELLED, source.MOST_VIEWS = int(rng.choice([0, 50])), int(rng.choice([0, 100]))
+    source.MOST_SPELLED = int(rng.choice([0, 50]))
     buffers.LEND_FROM = int(rng.choice([1, 1 << 16]))
     layout.LARGE = int(rng.choice([1, 1 << 18]))
     set_sizes(small=bool(rng.random() < 0.4))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,7 @@ import numpy as np
 from ..graph import Node, is_scalar_const, scalar_text, source_name, source_names
 from ..hidden import is_hidden
 from ..ops.rowwise import row_axes
-from ..ops.shape import index_slices, index_text
-from ..ops.subgraph import cut_slices
+from ..ops.shape import index_text
 from ..ops.table import OPS, VIEWS, root, views_of
 from .buffers import UNOWNED, BufferPlan, Kind
 from .layout import is_result_of_call
@@ -25,38 +25,23 @@ RESERVED = {
 
 
 class ArenaView(NamedTuple):
-    """A value's memory in the arena: its name in the source, and its offset."""
+    """An array that lies in the arena from this byte on."""
 
-    name: str
     offset: int
-    n: Node
+    dtype: np.dtype
+    shape: tuple[int, ...]
 
     def __str__(self) -> str:
-        at, n = self.offset, self.n
-        view = f"arena[{at}:{at + n.nbytes}].view(np.{_dtype_name(n.dtype)})"
-        return f"{self.name} = {view}.reshape({n.shape})"
-
-
-class CallView(NamedTuple):
-    """A view of an argument or a result of the program: its name, and the steps that lead to it.
-
-    A step is ("transpose", perm), ("reshape", shape) or ("slice", index, ...).
-    """
-
-    name: str
-    owner: str
-    steps: tuple
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.name} = {self.text}"
+        at, dtype, shape = self
+        end = at + math.prod(shape) * dtype.itemsize
+        return f"arena[{at}:{end}].view(np.{_dtype_name(dtype)}).reshape({shape})"
 
 
 class ArrayTexts:
     """The names of a program's arrays, and the lines that define them.
 
-    The lines of `setup` run once for each workspace, those of `prelude` at the start of each call. `env` has
-    the globals of the source.
+    The views in `setup` are made once for each workspace, those in `prelude` at the start of each call. `env`
+    has the globals of the source.
     """
 
     def __init__(self, plan: BufferPlan, name: str):
@@ -69,9 +54,8 @@ class ArrayTexts:
         self.tried: dict[str, int] = {}  # name -> the last number appended to it
         self.owned_names: dict[str, str] = {}
         self.env: dict = {"np": np}
-        self.setup: list[str | ArenaView] = []  # lines that make views of the arena, once
-        self.setup_names: list[str] = []  # that setup returns
-        self.prelude: list[str | CallView] = []  # views of this call's arguments and results
+        self.setup: dict[str, str | ArenaView] = {}  # name -> a view of the arena, which is made once
+        self.prelude: list[str] = []  # views of this call's arguments and results
         self.full: dict = {}  # node (or node and rows) -> text for the whole array
         computed = [o for o in graph.outputs if o.op != "input"]
         self.output_index = {o: k for k, o in enumerate(computed)}
@@ -129,26 +113,14 @@ class ArrayTexts:
             owner = self.whole(base)
         else:
             name, s = self.whole_name(n), self.plan.storage[n]
-            if s.lender is not None:
-                first = s.offset // n.dtype.itemsize
-                steps = ("reshape", (-1,)), ("slice", ((first, first + n.size, 1),)), ("reshape", n.shape)
-                return self.define(name, self.memory_text(n), n, self.whole(s.lender), steps)
-            if not n.nbytes:
-                return self.define(name, self.memory_text(n), n)
-            self.setup.append(ArenaView(name, s.offset, n))
-            self.setup_names.append(name)
-            return name
+            if s.lender is None:
+                return self.define_in_arena(name, s.offset, n.dtype, n.shape)
+            first = s.offset // n.dtype.itemsize
+            memory = f"{self.flat(s.lender)}[{first}:{first + n.size}]"
+            return self.define(name, f"{memory}.reshape({n.shape})", n)
         if window is None or not window.steps:
             return owner
-        return self.define(self.whole_name(n), owner + window.text(), n, owner, window.steps)
-
-    def memory_text(self, n: Node) -> str:
-        """Text for the memory of a value that lies in a lending result, or has no elements."""
-        s = self.plan.storage[n]
-        if s.lender is None:
-            return f"np.empty({n.shape}, np.{_dtype_name(n.dtype)})"
-        first = s.offset // n.dtype.itemsize
-        return f"{self.flat(s.lender)}[{first}:{first + n.size}].reshape({n.shape})"
+        return self.define(self.whole_name(n), owner + window.text(), n)
 
     def flat(self, o: Node) -> str:
         """The memory of a lending result, as a 1-d array."""
@@ -175,33 +147,27 @@ class ArrayTexts:
             text = view_text(text, v)
         if self.plan.kind.get(r) in UNOWNED:
             return text
-        steps = [step_of(v) for v in views_of(n)]
-        known = None if None in steps else steps
-        return self.define(self.unique(self.names[n]), text, r, self.whole(r), known)
+        return self.define(self.unique(self.names[n]), text, r)
 
     def part(self, x: Node, index: tuple, like: Node) -> str:
         """The part of a whole array at an index, named as `like` is."""
         key = x, index
         if key not in self.full:
-            of = self.whole(x)
-            text = f"{of}[{index_text(index, x.shape)}]"
-            name = self.unique(like.name or "part")
-            self.full[key] = self.define(name, text, root(x), of, (("slice", index),))
+            text = f"{self.whole(x)}[{index_text(index, x.shape)}]"
+            self.full[key] = self.define(self.unique(like.name or "part"), text, root(x))
         return self.full[key]
 
-    def define(
-        self, name: str, expression: str, owner: Node, of: str = "", steps: Sequence | None = None
-    ) -> str:
-        """Name a view of the owner's memory: for each workspace once, or at the start of each call.
-
-        of, steps   what the view is of, and the steps that lead to it (CallView), where they are known
-        """
-        line = f"{name} = {expression}"
+    def define(self, name: str, expression: str, owner: Node) -> str:
+        """Name a view of the owner's memory: for each workspace once, or at the start of each call."""
         if owner.op == "input" or self.plan.kind.get(owner) in (Kind.RESULT, Kind.LENT):
-            self.prelude.append(line if steps is None else CallView(name, of, tuple(steps), expression))
+            self.prelude.append(f"{name} = {expression}")
         else:
-            self.setup.append(line)
-            self.setup_names.append(name)
+            self.setup[name] = expression
+        return name
+
+    def define_in_arena(self, name: str, offset: int, dtype: np.dtype, shape: tuple) -> str:
+        """Name a part of the arena as an array."""
+        self.setup[name] = ArenaView(offset, dtype, shape)
         return name
 
     def whole_rows(self, n: Node, r: Region) -> str:
@@ -236,12 +202,8 @@ class ArrayTexts:
         key = ("partial", n)
         if key not in self.full:
             s = self.plan.partials[n]
-            blocks = s.nbytes // max(1, n.nbytes)
-            text = self.unique(f"{self.names[n]}_parts")
-            memory = f"arena[{s.offset}:{s.offset + s.nbytes}]"
-            self.setup.append(f"{text} = {memory}.view(np.{n.dtype}).reshape({(blocks, *n.shape)})")
-            self.setup_names.append(text)
-            self.full[key] = text
+            name, blocks = self.unique(f"{self.names[n]}_parts"), s.nbytes // max(1, n.nbytes)
+            self.full[key] = self.define_in_arena(name, s.offset, n.dtype, (blocks, *n.shape))
         return self.full[key]
 
     def invariant(self, a: Node, user: Node, r: Region) -> str:
@@ -271,24 +233,6 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 
 _names: dict[np.dtype, str] = {}  # str(dtype) takes 10 us
-
-
-def step_of(n: Node) -> tuple | None:
-    """A view as a step of a CallView; None for a broadcast."""
-    if n.op == "slice":
-        return "slice", n.attrs["index"]
-    if n.op == "reshape":
-        return "reshape", n.shape
-    return ("transpose", n.attrs["perm"]) if n.op == "transpose" else None
-
-
-def method_of(step: tuple) -> tuple:
-    """A step of a CallView as a method of arrays and its argument. ("cut", axis, start, stop) is one too."""
-    if step[0] == "cut":
-        return np.ndarray.__getitem__, cut_slices(step[1:])
-    if step[0] == "slice":
-        return np.ndarray.__getitem__, (*index_slices(step[1]), ...)
-    return (np.ndarray.reshape if step[0] == "reshape" else np.ndarray.transpose), step[1]
 
 
 def view_text(text: str, n: Node) -> str:

@@ -11,7 +11,6 @@ Memory is set up once for each workspace by `setup(arena)`, so a call allocates 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
@@ -19,9 +18,9 @@ from ..graph import Graph, Node, is_scalar_const, scalar_text
 from ..ops import OPS
 from ..ops.cost import nanoseconds
 from ..ops.table import facts, root
-from ..run.memory import Needs, arena_views, views_by_steps
+from ..run.memory import Needs, arena_views
 from . import numexpr
-from .array_names import ArenaView, ArrayTexts, CallView, method_of
+from .array_names import ArenaView, ArrayTexts
 from .buffers import BufferPlan, Kind, assign
 from .calls import CallLines, Routine, Routines, no_routines, results_of
 from .expressions import is_written, number_text, written
@@ -35,10 +34,9 @@ from .windows import find_windows
 # Mean nanoseconds of a statement on one block, by ops/cost.py, from which a region is spread over threads.
 # Shorter ones lose more by passing on the interpreter lock than another core gains.
 SHARE_FROM = 8_000.0
-# Views of the arena that have a line each in the source. Python takes 20 us to compile such a line, more than
-# for the statement that writes to it: beyond this number they come from a table.
+# Views of the arena that have a line each. Python takes 20 us to compile such a line, more than for the
+# statement that writes to the view: beyond this number they come from a table.
 MOST_SPELLED = 50
-MOST_VIEWS = 100  # the same for views of arguments and results: a deep model has some for each block
 
 
 @dataclass
@@ -124,29 +122,20 @@ class Emitter(ArrayTexts):
 
     def setup_source(self) -> str:
         """The function that makes views of the arena, for each workspace once."""
-        if not self.setup_names:
+        if not self.setup:
             return ""
-        own = [s for s in self.setup if isinstance(s, ArenaView)]
-        if len(own) > MOST_SPELLED:
-            lines = self.setup_from_table(own)
-        else:
-            lines = [*map(str, self.setup), f"return ({', '.join(self.setup_names)},)"]
+        in_arena = {name: view for name, view in self.setup.items() if isinstance(view, ArenaView)}
+        lines, spelled, returned = [], self.setup, [*self.setup]
+        if len(in_arena) > MOST_SPELLED:
+            spelled = {name: view for name, view in self.setup.items() if name not in in_arena}
+            self.setup = {**in_arena, **spelled}
+            table, views = self.own("layout"), self.own("views")
+            self.env[table] = list(in_arena.values())
+            lines.append(f"({', '.join(in_arena)},) = {views} = {self.helper(arena_views)}(arena, {table})")
+            returned = [f"*{views}", *spelled]
+        lines += [f"{name} = {view}" for name, view in spelled.items()]
+        lines.append(f"return ({', '.join(returned)},)")
         return "def setup(arena):\n" + "".join(f"    {line}\n" for line in lines) + "\n\n"
-
-    def setup_from_table(self, own: list[ArenaView]) -> list[str]:
-        """The lines of `setup` where the arena's own views come from a table: it returns those first."""
-        table, views = self.own("layout"), self.own("views")
-        self.env[table] = [(s.offset, s.n.dtype, s.n.shape) for s in own]
-        others = [s for s in self.setup if isinstance(s, str)]
-        names = {s.name for s in own}
-        self.setup_names = [*(s.name for s in own), *(name for name in self.setup_names if name not in names)]
-        read = set(re.findall(r"\w+", "\n".join(others)))
-        return [
-            f"{views} = {self.helper(arena_views)}(arena, {table})",
-            *(f"{s.name} = {views}[{k}]" for k, s in enumerate(own) if s.name in read),
-            *others,
-            f"return ({', '.join([f'*{views}', *self.setup_names[len(own) :]])},)",
-        ]
 
     def program_source(self) -> str:
         """The function that a call of the program runs."""
@@ -157,33 +146,15 @@ class Emitter(ArrayTexts):
             memory.append(f"({scratch},) = memory.scratch")
         if self.works:
             memory.append(f"({', '.join(self.works.values())},) = memory.calls")
-        if self.setup_names:
-            memory.append(f"({', '.join(self.setup_names)},) = memory.arrays")
+        if self.setup:
+            memory.append(f"({', '.join(self.setup)},) = memory.arrays")
         returned = "".join(
             f"{self.names[o] if o.op == 'input' else self.result_names[self.output_index[o]]}, "
             for o in self.graph.outputs
         )
-        lines = [*memory, *self.prelude_lines(), *self.body, f"return ({returned.strip()})"]
+        lines = [*memory, *self.prelude, *self.body, f"return ({returned.strip()})"]
         head = f"def {self.function}({', '.join([*inputs, *self.result_names, 'memory'])}):"
         return "\n".join([head, *(f"    {line}" if line else "" for line in lines)]) + "\n"
-
-    def prelude_lines(self) -> list[str]:
-        """The lines that make views of arguments and results: if there are many, from a table."""
-        rows = self.calls.prelude()
-        call_arrays = {*map(self.names.get, self.graph.inputs), *self.result_names}
-        from_table = [c for c in self.prelude if isinstance(c, CallView) and c.owner in call_arrays]
-        if len(from_table) <= MOST_VIEWS:
-            return [*map(str, self.prelude), *rows]
-        owners = list(dict.fromkeys(c.owner for c in from_table))
-        table = self.own("cut_steps")
-        self.env[table] = [(owners.index(c.owner), tuple(map(method_of, c.steps))) for c in from_table]
-        names = ", ".join(c.name for c in from_table)
-        others = [str(c) for c in self.prelude if not (isinstance(c, CallView) and c.owner in call_arrays)]
-        return [
-            f"({names},) = {self.helper(views_by_steps)}(({', '.join(owners)},), {table})",
-            *others,
-            *rows,
-        ]
 
     # ---- regions ----
 

@@ -18,30 +18,9 @@ def rounded(nbytes: int) -> int:
     return -(-max(nbytes, 1) // ALIGN) * ALIGN
 
 
-def arena_views(arena: np.ndarray, layout: list[tuple]) -> list[np.ndarray]:
+def arena_views(arena: np.ndarray, layout: Sequence[tuple]) -> list[np.ndarray]:
     """The arrays that lie in an arena: one for each (offset, dtype, shape)."""
     return [np.ndarray(shape, dtype, arena, offset) for offset, dtype, shape in layout]
-
-
-def views_by_steps(owners: Sequence[np.ndarray], layout: Sequence[tuple[int, tuple]]) -> list[np.ndarray]:
-    """Views of arrays: one for each (number of the array, steps that lead to the view).
-
-    A step is a method of arrays and its argument.
-    """
-    views = []
-    for k, steps in layout:
-        x = owners[k]
-        for method, argument in steps:
-            x = method(x, argument)
-        views.append(x)
-    return views
-
-
-def rows_of_views(
-    owners: Sequence[np.ndarray], layout: Sequence[Sequence[tuple[int, tuple]]]
-) -> list[list[np.ndarray]]:
-    """views_by_steps for each row of a layout."""
-    return [views_by_steps(owners, row) for row in layout]
 
 
 @dataclass(eq=False)
