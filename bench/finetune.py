@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.harness import contenders, program, ratios
+from bench.harness.contenders import KEEP_MEMORY, Contender
 from bench.harness.sizes import BETAS, CLIP, EPS, LR
 from bench.harness.turns import Contest
 from gpt2 import AdamW
@@ -86,8 +87,11 @@ class Peft:
         return loss.item()
 
 
-NAMES = ("full", "lora", "lora-manual", "peft", "peft-compile")
 PEERS = ("peft", "peft-compile")
+CONTENDERS = {
+    **{name: Contender(name, "bench.finetune", name) for name in ("full", "lora", "lora-manual")},
+    **{name: Contender(name, "bench.finetune", name, "peft", KEEP_MEMORY) for name in PEERS},
+}
 
 
 def steps(variant, threads, folder, targets):
@@ -125,16 +129,16 @@ def set_up(player, folder, targets):
 
 def measure(names, folder, threads, targets, rounds, steps):
     """One table as a dict: each contender's median step of each round, first loss and peak bytes."""
-    players = {f"finetune-{name}": name for name in names}
+    players = {name: CONTENDERS[name] for name in names}
     with Contest(players, threads, partial(set_up, folder=folder, targets=targets)) as contest:
         contest.play(rounds, math.inf, block=steps, long_s=math.inf)
         results = {
-            players[player]: {
+            name: {
                 "seconds": ratios.of_rounds(parts["step"]),
-                "loss": contest.facts[player]["loss"],
-                "bytes": contest.peak(player),
+                "loss": contest.facts[name]["loss"],
+                "bytes": contest.peak(name),
             }
-            for player, parts in contest.samples.items()
+            for name, parts in contest.samples.items()
         }
     check(results)
     order = [name for name in names if name in results]
@@ -185,7 +189,7 @@ def make_weights(model, folder):
 def main(argv):
     parser = program.parser("bench.finetune", "Time a step of adapters beside the full step and beside peft.")
     program.names(parser, "--models", "gpt2,gpt2-medium", f"of {', '.join(MODELS)}")
-    program.names(parser, "--contenders", ",".join(NAMES), "contenders")
+    program.names(parser, "--contenders", ",".join(CONTENDERS), "contenders")
     program.names(parser, "--targets", "c_attn", "matrices with an adapter")
     program.number(parser, "--rounds", 7, "rounds, in each of which every contender takes a turn")
     program.number(parser, "--steps", 2, "counted steps in a turn")
@@ -193,8 +197,8 @@ def main(argv):
         "--weights", metavar="FOLDER", default="", help="folder to keep the weights in (default: none)"
     )
     options = parser.parse_args(argv)
-    names = _some(options.contenders, NAMES, "--contenders")
-    models = _some(options.models, MODELS, "--models")
+    names = contenders.find(options.contenders, (), CONTENDERS)
+    models = contenders.find(options.models, (), MODELS, "--models")
     report = program.Report(options, "finetune")
     with tempfile.TemporaryDirectory() as temporary:
         for model in models:
@@ -205,15 +209,6 @@ def main(argv):
                 report.add(result, as_text(result))
     report.write()
     return 0
-
-
-def _some(text, among, flag):
-    """The names in a comma-separated list. Raises UserError for an unknown one."""
-    names = text.split(",")
-    for name in names:
-        if name not in among:
-            raise UserError(f"{flag}: unknown name {name!r}, expected some of {', '.join(among)}")
-    return names
 
 
 if __name__ == "__main__":

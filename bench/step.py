@@ -15,8 +15,8 @@ import time
 
 from bench.harness import contenders, program, ratios, sizes
 from bench.harness.contenders import PEAK
+from bench.harness.sizes import step_flops
 from bench.harness.turns import Contest
-from bench.harness.work import step_flops
 
 CHECKED_STEPS = 3  # whose losses are compared. A wrong gradient shows from the second step on
 TOLERANCE = 1e-4  # of losses, relative: float32 sums in different orders
@@ -69,8 +69,9 @@ def measure(size, threads, names, options):
     waiting = [name for name in names if name not in always]
     while True:
         program.note(f"{size.name}, {threads} threads: {', '.join([*always, *waiting])}")
+        players = {name: contenders.CONTENDERS[name] for name in (*always, *waiting)}
         setup = functools.partial(set_up, size=size, elementwise=options.elementwise)
-        with Contest([*always, *waiting], threads, setup, options.nice) as contest:
+        with Contest(players, threads, setup, options.nice) as contest:
             disagreeing = check_losses(contest)
             contest.play(options.rounds, options.seconds, TURN_S, BLOCK)
             agreeing = {name: times for name, times in contest.samples.items() if name not in disagreeing}

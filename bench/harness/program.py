@@ -69,9 +69,9 @@ def model_flags(p, size="124M-B4T64"):
     )
 
 
-def contest_flags(p, rounds, seconds, default, among=contenders.TRAINING):
-    """The flags of benchmarks with contenders. default, among: as in `contenders.find`."""
-    p.note = contenders.summary(default, among)
+def contest_flags(p, rounds, seconds, default):
+    """The flags of benchmarks of training steps. default: contenders, as in `contenders.find`."""
+    p.note = contenders.summary(default)
     p.add_argument(
         "--contenders",
         metavar="NAME,...",

@@ -14,6 +14,8 @@ compute in float64.
 descent instead of the whole search, `ba` for the values of the sparse Jacobian without their indices.
 """
 
+from bench.harness.contenders import KEEP_MEMORY, Contender
+
 NAMES = (
     "hello",
     "lse",
@@ -37,9 +39,11 @@ NAMES = (
 )
 
 CONTENDERS = {
-    "own": "programs-own",
-    "jax": "programs-jax",
-    "torch": "programs-torch",
-    "torch-compile": "programs-torch-compile",
-    "autograd": "programs-autograd",
+    "own": Contender("derived", "bench.programs.own", "", "numpy", KEEP_MEMORY),
+    "jax": Contender("JAX, jit", "bench.programs.xla", "", "jax", KEEP_MEMORY),
+    "torch": Contender("PyTorch, eager", "bench.programs.pytorch", "eager", "torch", KEEP_MEMORY),
+    "torch-compile": Contender(
+        "PyTorch, compiled", "bench.programs.pytorch", "compile", "torch", KEEP_MEMORY
+    ),
+    "autograd": Contender("HIPS autograd", "bench.programs.hips", "", "autograd", KEEP_MEMORY),
 }

@@ -342,9 +342,9 @@ def test_browser_renders_and_prints_the_page(quick, browser, tmp_path):
 
 @pytest.mark.slow
 def test_microbenchmarks_are_grouped_described_and_compared(tmp_path):
-    """pytest bench/ --benchmark-only: one group per layer, with facts of the run; then a comparison."""
+    """pytest bench/ --benchmark-only: a group for each part of a layer, with facts; then a comparison."""
     flags = (
-        "bench/ --benchmark-only -k gelu --bench-batch B1T8 --benchmark-max-time=0.01 "
+        "bench/ --benchmark-only -k gelu-manual --bench-batch B1T8 --benchmark-max-time=0.01 "
         f"--benchmark-min-rounds=2 --benchmark-storage=file://{tmp_path} -p no:cacheprovider"
     ).split()
     # without pytest-xdist's variables: in its workers pytest-benchmark measures nothing
@@ -357,11 +357,14 @@ def test_microbenchmarks_are_grouped_described_and_compared(tmp_path):
     assert saved.returncode == 0, saved.stdout
     (file,) = tmp_path.rglob("*_before.json")
     rows = json.loads(file.read_text())["benchmarks"]
-    assert {row["group"] for row in rows} == {"gelu B1T8, 1 thread"}
-    assert {row["name"].partition("[")[0] for row in rows} >= {"test_forward", "test_manual", "test_derived"}
+    assert {row["group"] for row in rows} == {
+        f"gelu {part}, B1T8, 1 thread" for part in ("forward", "backward", "both")
+    }
     for row in rows:
         info = row["extra_info"]
         assert (info["threads"], info["dtype"], info["shapes"]) == (1, "float32", [[1, 8, 3072]])
         assert info["numpy"] == np.__version__ and info["blas"] and info["cpu"]
     compared = bench("--benchmark-compare")
-    assert compared.returncode == 0 and "test_derived[gelu] (0001_before)" in compared.stdout, compared.stdout
+    assert compared.returncode == 0 and "test_layer[gelu-manual-both] (0001_before)" in compared.stdout, (
+        compared.stdout
+    )
