@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from bench.studies.measure import interleave, memory
-from bench.studies.study import SECONDS, Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 
 SIZES = (100, 1000)
@@ -97,18 +97,10 @@ class Into:
 def run(options):
     result = Result()
     sizes = SIZES[:1] if options.quick else SIZES
-    shown = {}
     for n in sizes:
         functions = contenders(result, n)
         times = interleave(functions, options.seconds / len(sizes) / 2)
-        for title, sample in times.items():
-            shown.setdefault(title, []).append(sample)
         report(result, n, functions, times)
-    bars = [
-        Series(f"{n} coordinates", range(len(shown)), [samples[k] for samples in shown.values()])
-        for k, n in enumerate(sizes)
-    ]
-    result.plot("Time of a call", "what", SECONDS, bars, log_y=True, ticks=list(shown))
     return result
 
 

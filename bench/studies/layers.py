@@ -9,9 +9,8 @@ from bench.harness.engine import LayerRun, check_results, output_gradient
 from bench.harness.ratios import geometric_mean, plural
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.measure import interleave, memory, peak_bytes, threads
-from bench.studies.study import Listing, Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import backward
-from gpt2.commands.explain.sources import derived_source
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import Case
 from gpt2.model import GPT2, GPT2Config
@@ -44,7 +43,6 @@ def run(options):
     memory_table(result, shown, options.quick)
     growth(result, {batch: times[batch, 1] for batch in sizes}, sizes)
     models(result, options, counts)
-    sources(result)
     layer_notes(result, times, shown, counts)
     return result
 
@@ -214,7 +212,6 @@ def growth(result, times, sizes):
         *(f"{n} rows [x]" for n in rows),
         "largest / smallest [x]",
     )
-    series = []
     for name in NAMES:
         samples = [
             times[batch][name]["derived", "both"].over(times[batch][name]["manual", "forward"])
@@ -222,15 +219,6 @@ def growth(result, times, sizes):
         ]
         medians = [sample.median for sample in samples]
         table.add(name, *samples, max(medians) / min(medians))
-        series.append(Series(name, rows, samples))
-    result.plot(
-        "Derived gradient / forward: flat would mean that the overhead does not grow with the size",
-        "rows (B x T)",
-        "time of forward and backward / time of forward",
-        series,
-        log_x=True,
-        log_y=True,
-    )
     spread = {row[0]: row[-1] for row in table.rows if row[0] != "encoder"}
     worst = max(spread, key=spread.get)
     result.note(
@@ -311,25 +299,10 @@ def memory_of_step(model, size):
     return peak_bytes(lambda: model.loss_and_grads(tokens, targets))
 
 
-# ---- Sources and notes -------------------------------------------------------------------------------------
-
-
-def sources(result):
-    for name, layer in LAYERS.items():
-        result.listings.append(
-            Listing(
-                f"{name}: forward, manual backward, derived",
-                [
-                    ("forward", inspect.getsource(layer.forward)),
-                    ("backward, manual", inspect.getsource(layer.backward)),
-                    ("derived by the compiler", derived_source(name)),
-                ],
-            )
-        )
+# ---- Notes -------------------------------------------------------------------------------------------------
 
 
 def layer_notes(result, times, shown, counts):
-    series = []
     for n in counts:
         ratios = {name: t["derived", "both"].over(t["manual", "both"]) for name, t in times[shown, n].items()}
         mean = geometric_mean([ratio.median for ratio in ratios.values()])
@@ -343,14 +316,6 @@ def layer_notes(result, times, shown, counts):
                 else "In no layer is the lower quartile above 1.02."
             )
         )
-        series.append(Series(f"{plural(n, 'thread')}", range(len(ratios)), list(ratios.values())))
-    result.plot(
-        "Forward and backward, derived / manual: left of 1 the derived code is faster",
-        "layer",
-        "ratio of times",
-        series,
-        ticks=list(NAMES),
-    )
 
 
 STUDY = Study(
@@ -362,7 +327,8 @@ STUDY = Study(
     "4C), and a naive matmul without BLAS (64 channels), in float32 on random inputs, with random output "
     "gradients. Gradients are compared with those of the layer as written before they are timed. All "
     "variants of a layer take turns in one process; a figure is the median over rounds, a ratio the "
-    "median of the ratios within a round. `python -m bench.layers` has PyTorch and JAX beside them.",
+    "median of the ratios within a round. `pytest bench/test_layers.py` has PyTorch and JAX beside them, "
+    "`gpt2 explain all` the sources.",
     run,
     seconds=150,
 )

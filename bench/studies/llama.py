@@ -1,13 +1,11 @@
 """Study: layers of examples/llama.py, with a manual backward, written here, and the derived one."""
 
-import inspect
-
 import numpy as np
 
 from bench.harness.ratios import geometric_mean, plural
 from bench.studies.layers import layer_times, time_table
 from bench.studies.measure import threads
-from bench.studies.study import Listing, Result, Study
+from bench.studies.study import Result, Study
 from examples import llama
 from gpt2.layers import Layer
 from gpt2.layers.cases import Case
@@ -98,10 +96,6 @@ def run(options):
             f"Forward and backward, derived / manual, {plural(n, 'thread')}: {parts}; geometric mean "
             f"{geometric_mean(list(ratios.values())):.2f}."
         )
-    for name, layer in LAYERS.items():
-        example = {"rotary": llama.rotated}.get(name) or getattr(llama, name)
-        texts = [("forward, of the example", example), ("backward, manual", layer.backward)]
-        result.listings.append(Listing(name, [(title, inspect.getsource(f)) for title, f in texts]))
     return result
 
 

@@ -16,7 +16,7 @@ from bench.harness.ratios import geometric_mean
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.layers import layer_players, model_players
 from bench.studies.measure import interleave, threads
-from bench.studies.study import Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2Config
@@ -319,14 +319,6 @@ def layers(result, sizes, seconds, split):
             values.append(ratio)
     if split.threads > 1:
         return
-    result.plot(
-        "Derived / by hand, forward and backward: 1 is a backward by hand",
-        "layer",
-        "ratio of times",
-        [Series(title, range(len(LAYERS)), values) for title, values in ratios.items()],
-        log_y=True,
-        ticks=list(LAYERS),
-    )
     means = {title: geometric_mean([r.median for r in values]) for title, values in ratios.items()}
     parts = ", ".join(f"{mean:.2f} ({title})" for title, mean in means.items())
     result.note(f"Geometric means over the layers: {parts}.")

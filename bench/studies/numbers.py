@@ -59,13 +59,6 @@ def number(x):
     return f"{x:.2e}"
 
 
-def axis_text(x, axis):
-    """A number at a plot's axis, with its unit if that is scaled, and the axis label."""
-    scale, unit = scale_of(x, axis if axis in _SCALES else COUNT)
-    text = f"{x / scale:,.4g}" if abs(x / scale) < 1e4 else number(x / scale)
-    return f"{text} {unit}".rstrip(), {SECONDS: "time", BYTES: "bytes"}.get(axis, axis)
-
-
 def counts_text(table):
     """How many samples the cells of a table are medians of; "" for a table without samples."""
     counts = sorted({cell.n for row in table.rows for cell in row if isinstance(cell, Sample)})

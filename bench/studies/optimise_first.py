@@ -8,7 +8,7 @@ from bench.harness.ratios import geometric_mean
 from bench.studies.layers import plain, study_cases
 from bench.studies.measure import interleave
 from bench.studies.programs import programs
-from bench.studies.study import Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2.autodiff import Options
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
@@ -133,15 +133,6 @@ def stage_table(result, times, sizes):
     means = {stage: geometric_mean([ratio.median for ratio in samples]) for stage, samples in ratios.items()}
     table.add("geometric mean", *[None] * len(STAGES), *means.values(), None, None, None)
     names = list(times)
-    series = [Series(f"{stage} / both", range(len(names)), samples) for stage, samples in ratios.items()]
-    result.plot(
-        "Time by when the program was simplified, as a ratio to simplifying before and after",
-        "program",
-        "ratio of times",
-        series,
-        log_y=True,
-        ticks=names,
-    )
     result.note(
         f"A gradient that is simplified only after differentiating takes {means['after']:.2f} times as "
         f"long as one simplified before and after (geometric mean over {len(names)} programs); one "
@@ -190,13 +181,6 @@ def pass_table(result, single):
     }
     table.add("geometric mean", *means.values())
     order = sorted(Options.PASSES, key=means.get, reverse=True)
-    result.plot(
-        "One pass switched off: geometric mean over all programs",
-        "pass",
-        "ratio of times",
-        [Series("without it / with all", range(len(order)), [means[p] for p in order])],
-        ticks=order,
-    )
     parts = ", ".join(f"{p} {means[p]:.2f}" for p in order if abs(means[p] - 1) > 0.02)
     result.note(
         f"Switching one pass off costs, as a geometric mean: {parts or 'nothing beyond 2 %'}. Passes "

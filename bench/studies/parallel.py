@@ -4,7 +4,7 @@ import numpy as np
 
 from bench.harness.ratios import plural
 from bench.studies.measure import interleave, threads
-from bench.studies.study import Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 
 SLICES = 64
@@ -127,20 +127,6 @@ def report(result, name, unit, times, counts):
                 overhead[size, n],
                 *(t[part, 1].over(t[part, n]) for part in ("primal", "gradient")),
             )
-    result.plot(
-        f"{name}: overhead of the gradient over work",
-        "elements" + " a slice" * (name[0] == "p"),
-        "time of gradient / time of primal",
-        [Series(f"{plural(n, 'thread')}", sizes, [overhead[size, n] for size in sizes]) for n in counts],
-        log_x=True,
-    )
-    if len(counts) > 2:
-        result.plot(
-            f"{name}: overhead of the gradient over threads",
-            "threads",
-            "time of gradient / time of primal",
-            [Series(f"{size} elements", counts, [overhead[size, n] for n in counts]) for size in sizes],
-        )
     result.note(conclusion(name, overhead, sizes, counts))
     if slower:
         result.note(

@@ -11,7 +11,7 @@ from bench.harness.turns import Contest
 from bench.programs import CONTENDERS, NAMES
 from bench.studies.measure import Sample
 from bench.studies.numbers import number
-from bench.studies.study import RATIO, Result, Series, Study
+from bench.studies.study import Result, Study
 
 TOLERANCE = 1e-8  # of derivatives, relative to the largest: sums in different orders, over hundreds of steps
 QUICK = ("hello", "gaussian-process", "rk4")
@@ -70,7 +70,7 @@ def check(name, folder, facts):
 
 
 def tell(result, first, later):
-    """Tables of ratios and of times, a plot, and notes."""
+    """Tables of ratios and of times, and notes."""
     against = {name: of_peers(times) for name, times in later.items()}
     shown = [p for p in PEERS if any(p in by_player for by_player in against.values())]
     columns = [f"{PEERS[p]} / derived [x]" for p in shown]
@@ -83,13 +83,6 @@ def tell(result, first, later):
         table = result.table(title, "program", *(f"{titles[key]} [s]" for key in keys))
         for name, by_player in cells.items():
             table.add(name, *(by_player.get(key) for key in keys))
-    series = [
-        Series(PEERS[p], range(len(against)), [by_player.get(p) for by_player in against.values()])
-        for p in shown
-    ]
-    result.plot(
-        "Time relative to the derived program", "program", RATIO, series, log_y=True, ticks=list(against)
-    )
     for p in shown:
         result.note(
             summary(

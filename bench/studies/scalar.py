@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.studies.measure import Sample, seconds_of
-from bench.studies.study import SECONDS, Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import gradient_graph
 from gpt2.autodiff.pipeline import Pipeline
@@ -64,13 +64,10 @@ def run(options):
     calls = 10 if options.quick else CALLS
     makers = contenders(result)
     first_calls(WARM, makers)
-    bars = []
     for name, case in CASES.items():
         first, functions = first_calls(case, makers)
         times, sizes = single_calls(functions, calls), allocated(functions, calls)
         tables(result, name, case, first, times, sizes)
-        bars.append(Series(f"{name}(x) = {case.text}", range(len(times)), list(times.values())))
-    result.plot("Time of a call", "derivative", SECONDS, bars, log_y=True, ticks=list(makers))
     stages_table(result, 3 if options.quick else 21)
     return result
 

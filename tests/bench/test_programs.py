@@ -85,4 +85,3 @@ def test_note_names_the_programs_where_the_peer_is_faster():
         "in 2; less in ode (0.0500)."
     ]
     assert [t.title for t in result.tables][0].startswith("Time of a later call")
-    assert result.plots[0].ticks == ["lse", "ode", "det"]
