@@ -56,14 +56,13 @@ KEEP_MEMORY = {
 HASWELL = {"OPENBLAS_CORETYPE": "Haswell"}
 
 
-CONTENDERS = {
-    "torch": Contender("PyTorch eager, defaults", "bench.peers.pytorch", "eager", "torch"),
-    "torch-fused": Contender("PyTorch eager, fused AdamW", "bench.peers.pytorch", "fused", "torch"),
-    "torch-tuned": Contender("PyTorch eager, tuned", "bench.peers.pytorch", "tuned", "torch", KEEP_MEMORY),
-    "torch-compile": Contender("torch.compile, defaults", "bench.peers.pytorch", "compile", "torch"),
-    "torch-compile-tuned": Contender(
-        "torch.compile, tuned", "bench.peers.pytorch", "compile-tuned", "torch", KEEP_MEMORY
-    ),
+TORCH = "bench.peers.pytorch"
+CONTENDERS = {  # in the order of tables
+    "torch-tuned": Contender("PyTorch eager, tuned", TORCH, "tuned", "torch", KEEP_MEMORY),
+    "torch-compile-tuned": Contender("torch.compile, tuned", TORCH, "compile-tuned", "torch", KEEP_MEMORY),
+    "torch": Contender("PyTorch eager, defaults", TORCH, "eager", "torch"),
+    "torch-fused": Contender("PyTorch eager, fused AdamW", TORCH, "fused", "torch"),
+    "torch-compile": Contender("torch.compile, defaults", TORCH, "compile", "torch"),
     "jax": Contender("JAX", "bench.peers.xla", "", "jax", KEEP_MEMORY),
     "llmc": Contender("llm.c", "bench.peers.llmc"),
     "autograd": Contender("HIPS autograd", "bench.peers.hips", "", "autograd"),
@@ -73,8 +72,8 @@ CONTENDERS = {
     "whole": Contender("gpt2 whole", ENGINE, "whole"),
     "shares": Contender("gpt2 whole, shares", ENGINE, "shares"),
     "processes": Contender("gpt2 whole, processes", ENGINE, "processes"),
-    "whole-haswell": Contender("gpt2 whole, Haswell kernels", ENGINE, "whole", environment=HASWELL),
-    "shares-haswell": Contender("gpt2 shares, Haswell kernels", ENGINE, "shares", environment=HASWELL),
+    "whole-haswell": Contender("gpt2 whole, Haswell kernels", ENGINE, "whole", "numpy", HASWELL),
+    "shares-haswell": Contender("gpt2 shares, Haswell kernels", ENGINE, "shares", "numpy", HASWELL),
     "processes-haswell": Contender(
         "gpt2 processes, Haswell kernels", ENGINE, "processes", environment=HASWELL
     ),
@@ -83,20 +82,8 @@ CONTENDERS = {
 
 REFERENCE = "torch-tuned"  # of ratios, until it is known which PyTorch is the fastest
 PEAK = "peak"  # trains nothing; its rate is the machine's peak
-STEP = (
-    "torch-tuned",
-    "torch-compile-tuned",
-    "torch",
-    "jax",
-    "llmc",
-    "written",
-    "manual",
-    "auto",
-    "whole",
-    "shares",
-    "processes",
-    "peak",
-)
+OPTIONAL = ("torch-fused", "torch-compile", "autograd", *(name for name in CONTENDERS if "haswell" in name))
+STEP = tuple(name for name in CONTENDERS if name not in OPTIONAL)
 LAYERS = ("torch", "jax", "autograd", "written", "manual", "auto")  # that have single layers
 
 

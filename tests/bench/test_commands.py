@@ -57,7 +57,7 @@ def test_documentation_lists_every_program(name):
 def test_contenders_of_other_benchmarks_are_refused():
     summary = contenders.summary(contenders.STEP)
     assert "torch" in summary and "copy" not in summary
-    with pytest.raises(UserError, match="unknown name 'copy', expected some of torch, "):
+    with pytest.raises(UserError, match="unknown name 'copy', expected some of torch-tuned, "):
         contenders.find("whole,copy", contenders.STEP)
 
 
