@@ -27,6 +27,8 @@ STUDIES = {
     "programs": "program_times",
     "parallel": "parallel",
     "memory": "memory",
+    "loops": "loops",
+    "jacobian": "jacobian",
     "enzyme": "llvm",
 }
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from bench.harness.sizes import Size, batches
 from bench.studies.measure import interleave, peak_bytes, threads
-from bench.studies.numbers import cell_text
-from bench.studies.study import BYTES, Result, Study
+from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import cost
@@ -151,15 +150,6 @@ def budget_table(result, size, planned):
     rows = [(round(part * most), *plans.cut(budget=round(part * most))) for part in BUDGETS]
     for budget, kept, again in rows:
         table.add(budget, kept, again, again * 1e9 / plans.once)
-        if kept > budget:
-            result.note(f"{size.name}: no choice meets a budget of {cell_text(budget, BYTES)}.")
-    for (budget, _, again), (tighter, _, less) in zip(rows, rows[1:]):
-        if again > 1.05 * less:
-            result.note(
-                f"{size.name}: the search for a budget of {cell_text(budget, BYTES)} finds a cut "
-                f"that recomputes more than the one for {cell_text(tighter, BYTES)}. It only considers "
-                "cuts with one price for all bytes, and some budgets lie between two of these."
-            )
 
 
 def measured_table(result, size, planned, measurements):

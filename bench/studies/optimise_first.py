@@ -147,10 +147,6 @@ def stage_table(result, times, sizes):
     gains = {name: ratio.median for name, ratio in zip(names, ratios["after"])}
     most = max(gains, key=gains.get)
     result.note(f"Simplifying before gains most in {most} ({gains[most]:.2f} times as long without it).")
-    if losers := [
-        f"{name} ({gains[name]:.2f})" for name, ratio in zip(names, ratios["after"]) if ratio.q3 < 0.98
-    ]:
-        result.note(f"It loses in {', '.join(losers)}.")
 
 
 # ---- Single passes -----------------------------------------------------------------------------------------

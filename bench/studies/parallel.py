@@ -34,10 +34,6 @@ def run(options):
             check(*calls)
             times[size] = interleave(on_threads(calls, counts), 0.8 * options.seconds / len(every))
         report(result, name, unit, times, counts)
-    if len(counts) < 3:
-        result.note(
-            f"With {options.threads} cores there are too few points to call the curves over threads flat."
-        )
     return result
 
 
@@ -112,11 +108,9 @@ def report(result, name, unit, times, counts):
         note="Overhead: the time of the gradient relative to the primal. Speed-up: how many times as fast as "
         "on one thread.",
     )
-    overhead, slower = {}, []
+    overhead = {}
     for size in sizes:
         t = times[size]
-        if t["gradient", 1].over(t["gradient", counts[-1]]).q3 < 0.98:
-            slower.append(f"{size:,}")
         for n in counts:
             overhead[size, n] = t["gradient", n].over(t["primal", n])
             table.add(
@@ -128,12 +122,6 @@ def report(result, name, unit, times, counts):
                 *(t[part, 1].over(t[part, n]) for part in ("primal", "gradient")),
             )
     result.note(conclusion(name, overhead, sizes, counts))
-    if slower:
-        result.note(
-            f"{name}: with {', '.join(slower)} elements the gradient takes longer on {counts[-1]} "
-            "threads than on one. Calls that short lose more to handing over the interpreter lock than "
-            "they gain from a second core."
-        )
 
 
 def conclusion(name, overhead, sizes, counts):
