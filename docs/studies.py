@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import drawing
+from bench.studies.numbers import cell_text
 from docs import house
 
 PAGE = house.ROOT / "docs" / "studies.md"
@@ -133,16 +134,9 @@ def rows_of(picture: Picture, section: str) -> dict[str, list]:
 def draw(picture: Picture, section: str) -> str:
     """The picture, which follows the browser's colour scheme, as text."""
     rows, names = rows_of(picture, section), [name for _, _, name in picture.series]
-    told = partial(_told, time=picture.times)
-    figure = drawing.dots(picture.title, rows, names, told, log=picture.log, one=not picture.times)
+    text = partial(cell_text, unit="s" if picture.times else "x")
+    figure = drawing.dots(picture.title, rows, names, text, log=picture.log, one=not picture.times)
     return drawing.adaptive(drawing.svg(figure))
-
-
-def _told(number: float, time: bool) -> str:
-    if time:
-        unit = max((s for s in SECONDS.values() if s <= number * 1.0001), default=1e-9)
-        return f"{number / unit:.3g} {next(name for name, s in SECONDS.items() if s == unit)}"
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 # ---- The files ---------------------------------------------------------------------------------------------

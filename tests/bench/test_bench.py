@@ -239,16 +239,14 @@ def test_peak_is_no_reference_and_has_no_losses():
 # ---- llm.c's own program -----------------------------------------------------------------------------------
 
 
-def test_llmc_batch_size_is_written_into_its_source(monkeypatch, tmp_path):
-    source = "// B = batch\nint B = 4; // batch size 4\nint T = 64; // length\nfor (int b = 0; b < B; b++);\n"
-    text = llmc.with_batch(source, 12, 128)
-    assert "int B = 12; // batch" in text and "int T = 128; // length" in text and "B = batch" in text
-    with pytest.raises(contenders.Missing, match="sets T at 2 places, expected one"):
-        llmc.with_batch(source + "int T = 64;", 1, 1)
+def test_llmc_takes_part_with_its_own_batch_alone(monkeypatch, tmp_path):
     monkeypatch.delenv("LLMC_DIR", raising=False)
     with pytest.raises(contenders.Missing, match="LLMC_DIR names no checkout"):
         llmc.checkout()
-    assert llmc.built(tmp_path, sizes.find("124M-B4T64"), tmp_path) == tmp_path / "train_gpt2"  # as it is
+    (tmp_path / "train_gpt2").touch(0o755)
+    monkeypatch.setenv("LLMC_DIR", str(tmp_path))
+    with pytest.raises(contenders.Missing, match="fixes the batch at 4 x 64"):
+        llmc.training(sizes.Size("tiny", TINY, 12, 64), "", 1)
 
 
 PRINTS_STEPS = """#!{python}
