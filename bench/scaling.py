@@ -11,7 +11,7 @@ the median over the rounds of the ratio within a round (bench/harness/turns.py).
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
@@ -156,13 +156,7 @@ def rows_of(setups, samples, T):
         steps = ratios.ratio(samples[first], samples[setup])  # speed-up in steps a second
         speedup = {key: value * setup.B / first.B for key, value in steps.items()}
         ms = ratios.times(samples[setup])
-        row = {
-            "label": setup.label,
-            "workers": setup.workers,
-            "threads": setup.threads,
-            "B": setup.B,
-            "ms": ms,
-        }
+        row = {"label": setup.label, **asdict(setup), "ms": ms}
         row["tokens_per_s"] = setup.B * T / ms["median"] * 1e3
         row["speedup"] = speedup
         row["efficiency"] = speedup["median"] / (setup.workers * setup.threads)

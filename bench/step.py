@@ -160,34 +160,17 @@ def as_text(result):
     rows = result["rows"]
     others = [reference, *[name for name in ("manual", "written") if name in rows and name != reference][:1]]
     shares = ["of sgemm peak"] if PEAK in rows else []
-    header = [
-        "contender",
-        "median ms",
-        "min",
-        *(f"to {name}" for name in others),
-        *shares,
-        "steps",
-        "peak MB",
-        "ready s",
-    ]
+    header = ["contender", "median ms", "min", *(f"to {name}" for name in others), *shares]
+    header += ["steps", "peak MB", "ready s"]
     lines = []
     for name in contenders.CONTENDERS:
         if name not in rows or "disagrees" in (row := rows[name]):
             continue
-        to = [ratios.shown(row[f"to_{name}"], 3) if f"to_{name}" in row else "-" for name in others]
-        share = [ratios.shown(row["of_peak"]) if "of_peak" in row else "-"] if shares else []
-        lines.append(
-            [
-                row["title"],
-                f"{row['ms']['median']:.1f}",
-                f"{row['ms']['min']:.1f}",
-                *to,
-                *share,
-                str(row["ms"]["n"]),
-                f"{row['peak_bytes'] / 2**20:.0f}",
-                f"{row['ready_s']:.1f}",
-            ]
-        )
+        cells = [row["title"], f"{row['ms']['median']:.1f}", f"{row['ms']['min']:.1f}"]
+        cells += [ratios.shown(row[f"to_{name}"], 3) if f"to_{name}" in row else "-" for name in others]
+        cells += [ratios.shown(row["of_peak"]) if "of_peak" in row else "-"] if shares else []
+        cells += [str(row["ms"]["n"]), f"{row['peak_bytes'] / 2**20:.0f}", f"{row['ready_s']:.1f}"]
+        lines.append(cells)
     text = [
         f"{result['size']}, {ratios.plural(result['threads'], 'thread')}, "
         f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}; "
