@@ -193,9 +193,7 @@ def main(argv):
     program.names(parser, "--targets", "c_attn", "matrices with an adapter")
     program.number(parser, "--rounds", 7, "rounds, in each of which every contender takes a turn")
     program.number(parser, "--steps", 2, "counted steps in a turn")
-    parser.add_argument(
-        "--weights", metavar="FOLDER", default="", help="folder to keep the weights in (default: none)"
-    )
+    program.text(parser, "--weights", "FOLDER", "", "folder to keep the weights in (default: none)")
     options = parser.parse_args(argv)
     names = contenders.find(options.contenders, (), CONTENDERS)
     models = contenders.find(options.models, (), MODELS, "--models")

@@ -56,17 +56,11 @@ def main(argv):
         "Strong and weak scaling: measured here, computed past it.",
         "threads of each process, e.g. 1,2",
     )
-    parser.add_argument(
-        "--size",
-        metavar="NAME",
-        default="124M-B8T64",
-        help=f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)",
-    )
+    size = f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)"
+    program.text(parser, "--size", "NAME", "124M-B8T64", size)
     every = "processes (default: 1 to the number of cores, where they divide the batch)"
-    parser.add_argument("--workers", metavar="N,...", default="", help=every)
-    parser.add_argument(
-        "--backward", metavar="WHICH", default="manual", help="manual, auto, whole, or a mix (default manual)"
-    )
+    program.text(parser, "--workers", "N,...", "", every)
+    program.text(parser, "--backward", "WHICH", "manual", "manual, auto, whole, or a mix (default manual)")
     parser.add_argument("--pin", action="store_true", help="keep each worker to cores of its own")
     program.number(parser, "--rounds", 12, "rounds at most")
     program.number(parser, "--seconds", 90.0, "time for all rounds; at least three are played", float)

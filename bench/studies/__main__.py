@@ -47,30 +47,16 @@ def main(argv):
 def parse(argv):
     p = program.plain_parser("bench.studies", "Run studies, and write their report as Markdown and JSON.")
     p.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STUDIES)} (default: all)")
-    p.add_argument(
-        "--out",
-        metavar="FOLDER",
-        type=Path,
-        default=ROOT / "bench" / "results",
-        help="where studies.md and studies.json are written (default bench/results)",
-    )
+    out = "where studies.md and studies.json are written (default bench/results)"
+    program.text(p, "--out", "FOLDER", ROOT / "bench" / "results", out, Path)
     p.add_argument("--quick", action="store_true", help="small sizes, seconds a study: a test, no result")
     program.number(p, "--threads", cores(), "the most threads that are used")
-    p.add_argument(
-        "--seconds",
-        metavar="S",
-        type=program.positive(float),
-        default=0.0,
-        help="about how long each study may take (default: what each asks for)",
+    seconds = "about how long each study may take (default: what each asks for)"
+    program.text(p, "--seconds", "S", 0.0, seconds, program.positive(float))
+    json_words = (
+        "also write everything measured to FILE; without a name, JSON takes the place of the Markdown"
     )
-    p.add_argument(
-        "--json",
-        metavar="FILE",
-        nargs="?",
-        const="-",
-        help="also write everything measured to "
-        "FILE; without a name, JSON takes the place of the Markdown on standard output",
-    )
+    p.add_argument("--json", metavar="FILE", nargs="?", const="-", help=json_words)
     options = p.parse_args(argv)
     program.thread_counts(str(options.threads))
     find(options.names)

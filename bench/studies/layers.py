@@ -129,12 +129,8 @@ def time_table(result, times, batch, n):
     for name, t in times.items():
         row = [name, t["manual", "forward"]]
         row += [t["written", "backward"]] if n == 1 else []
-        row += [
-            t["manual", "backward"],
-            t["derived", "backward"],
-            t["derived", "forward"],
-            t["derived", "both"].over(t["manual", "both"]),
-        ]
+        row += [t["manual", "backward"], t["derived", "backward"], t["derived", "forward"]]
+        row.append(t["derived", "both"].over(t["manual", "both"]))
         row += [t[variant, "both"].over(t["manual", "forward"]) for variant in ("manual", "derived")]
         table.add(*row)
 
@@ -253,17 +249,12 @@ def models(result, options, counts):
             with threads(n):
                 times = interleave(model_calls(players, size), seconds, turn_s=0.02)
             whole[size.name, n] = times["whole"].over(times["manual"])
-            table.add(
-                f"{size.name}, {n}",
-                times["forward"],
-                times["manual"],
-                times["auto"],
-                times["whole"],
+            ratios = (
                 times["auto"].over(times["manual"]),
                 whole[size.name, n],
                 times["whole"].over(times["forward"]),
-                *peaks,
             )
+            table.add(f"{size.name}, {n}", *times.values(), *ratios, *peaks)
     parts = ", ".join(
         f"{ratio.median:.2f} ({name}, {plural(n, 'thread')})" for (name, n), ratio in whole.items()
     )
