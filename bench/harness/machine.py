@@ -55,11 +55,10 @@ def _version(package):
 
 
 def _total_memory():
-    """Bytes of memory, from /proc/meminfo; 0 if there is none."""
+    """Bytes of memory; 0 if the system does not say."""
     try:
-        with open("/proc/meminfo") as info:
-            return next(int(line.split()[1]) * 1024 for line in info if line.startswith("MemTotal:"))
-    except OSError:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
         return 0
 
 

@@ -15,28 +15,9 @@ descent instead of the whole search, `ba` for the values of the sparse Jacobian 
 """
 
 from bench.harness.contenders import KEEP_MEMORY, Contender
+from bench.programs.formulas import GRADIENTS
 
-NAMES = (
-    "hello",
-    "lse",
-    "llsq",
-    "det",
-    "ode",
-    "kmeans",
-    "lstm",
-    "gmm",
-    "ba",
-    "ht",
-    "saddle",
-    "particle",
-    "eam",
-    "rk4",
-    "kalman",
-    "gaussian-process",
-    "hidden-markov",
-    "k-means",
-    "rnn",
-)
+NAMES = (*GRADIENTS, "kmeans", "ba", "ht")
 
 CONTENDERS = {
     "own": Contender("derived", "bench.programs.own", "", "numpy", KEEP_MEMORY),
