@@ -88,14 +88,8 @@ def canvas(width: float, height: float, heading: str) -> Any:
 
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     figure.set_label(heading)
-    title(figure, 0, heading)
+    figure.text(0, 1 - 20 / height, heading, fontsize=16, fontweight="bold")
     return figure
-
-
-def title(figure: Any, left: float, heading: str) -> None:
-    """A heading at the top of the figure, `left` pixels from its edge."""
-    across, down = 72 * figure.get_size_inches()
-    figure.text(left / across, 1 - 20 / down, heading, fontsize=16, fontweight="bold")
 
 
 def place(figure: Any, left: float, top: float, width: float, height: float) -> Any:

@@ -80,13 +80,7 @@ def run(name, options, report):
 
 
 def report_json(report):
-    return {
-        "benchmark": "studies",
-        "machine": report.machine,
-        "options": report.options,
-        "studies": {name: dataclasses.asdict(result) for name, result in report.results.items()},
-        "failed": report.failed,
-    }
+    return {"benchmark": "studies", **dataclasses.asdict(report)}
 
 
 def write(report, folder):

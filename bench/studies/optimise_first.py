@@ -122,14 +122,8 @@ def stage_table(result, times, sizes):
         for stage, ratio in over.items():
             ratios[stage].append(ratio)
         count = sizes[name]
-        table.add(
-            name,
-            *(t[stage] for stage in STAGES),
-            *over.values(),
-            count["neither"],
-            count["after"],
-            count["both"],
-        )
+        ops = (count[stage] for stage in ("neither", "after", "both"))
+        table.add(name, *(t[stage] for stage in STAGES), *over.values(), *ops)
     means = {stage: geometric_mean([ratio.median for ratio in samples]) for stage, samples in ratios.items()}
     table.add("geometric mean", *[None] * len(STAGES), *means.values(), None, None, None)
     names = list(times)

@@ -113,14 +113,8 @@ def report(result, name, unit, times, counts):
         t = times[size]
         for n in counts:
             overhead[size, n] = t["gradient", n].over(t["primal", n])
-            table.add(
-                size,
-                n,
-                t["primal", n],
-                t["gradient", n],
-                overhead[size, n],
-                *(t[part, 1].over(t[part, n]) for part in ("primal", "gradient")),
-            )
+            speed_ups = (t[part, 1].over(t[part, n]) for part in ("primal", "gradient"))
+            table.add(size, n, t["primal", n], t["gradient", n], overhead[size, n], *speed_ups)
     result.note(conclusion(name, overhead, sizes, counts))
 
 

@@ -162,8 +162,8 @@ def quick(tmp_path_factory):
 @pytest.mark.slow
 def test_quick_run_reports_every_study(quick):
     report = json.loads((quick / "studies.json").read_text())
-    assert list(report["studies"]) == list(STUDIES) and not report["failed"]
-    for name, result in report["studies"].items():
+    assert list(report["results"]) == list(STUDIES) and not report["failed"]
+    for name, result in report["results"].items():
         assert load(name).name == name
         # Peers that a study compares may not be installed; it then says what is missing
         assert (result["tables"] and result["notes"]) or result["missing"], name
