@@ -14,6 +14,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -134,19 +135,15 @@ def measure(names, folder, threads, targets, rounds, steps):
         contest.play(rounds, math.inf, block=steps, long_s=math.inf)
         results = {
             name: {
-                "seconds": ratios.of_rounds(parts["step"]),
+                "seconds": ratios.of_rounds(contest.samples[name]["step"]),
                 "loss": contest.facts[name]["loss"],
                 "bytes": contest.peak(name),
             }
-            for name, parts in contest.samples.items()
+            for name in names
+            if name in contest.samples
         }
     check(results)
-    order = [name for name in names if name in results]
-    return {
-        "contenders": {name: results[name] for name in order},
-        "absent": contest.absent,
-        "load": contest.load,
-    }
+    return {"contenders": results, "absent": contest.absent, "load": contest.load}
 
 
 def check(results):
@@ -155,10 +152,6 @@ def check(results):
     for name, facts in results.items():
         if not abs(facts["loss"] - first) <= TOLERANCE * abs(first):
             raise UserError(f"{name} begins with a loss of {facts['loss']}, others with {first}")
-
-
-def median(seconds):
-    return ratios.spread(seconds)["median"]
 
 
 def as_text(result):

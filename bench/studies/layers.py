@@ -90,10 +90,9 @@ def layer_times(case, layer, seconds, written):
     players = layer_players(case, layer)
     if not written:
         del players["written"]
-    return interleave(
-        {(name, part): call for name, player in players.items() for part, call in parts(player).items()},
-        seconds,
-    )
+    parts = ("both", "forward", "backward")
+    calls = {(name, part): getattr(run, part) for name, run in players.items() for part in parts}
+    return interleave(calls, seconds)
 
 
 def layer_players(case, layer):
@@ -103,10 +102,6 @@ def layer_players(case, layer):
         player.both()
         check_results(name, player.results(), players["written"].results())
     return players
-
-
-def parts(player):
-    return {"both": player.both, "forward": player.forward, "backward": player.backward}
 
 
 # ---- Tables of layers --------------------------------------------------------------------------------------

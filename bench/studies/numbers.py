@@ -21,18 +21,15 @@ def cell_text(cell, unit):
     if isinstance(cell, (str, bool)):
         return str(cell)
     scale, name = scale_of(cell, unit)
-    return _with_unit(number(cell if scale == 1.0 else cell / scale), name)
+    return f"{number(cell if scale == 1.0 else cell / scale)} {name}".rstrip()
 
 
 def sample_text(sample, unit):
     """12.3 ms [12.1 12.8]: all three in the unit of the median."""
     scale, name = scale_of(sample.median, unit)
     low, high = number(sample.q1 / scale), number(sample.q3 / scale)
-    return f"{_with_unit(number(sample.median / scale), name)} [{low} {high}]"
-
-
-def _with_unit(text, name):
-    return f"{text} {name}" if name else text
+    middle = f"{number(sample.median / scale)} {name}".rstrip()
+    return f"{middle} [{low} {high}]"
 
 
 def scale_of(value, unit):

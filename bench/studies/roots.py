@@ -11,6 +11,7 @@ Zhanlav           x - tau f / f', tau = 1 + L/2 + L^2/2 - M/6       Newton steps
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -236,7 +237,7 @@ def order_table(result, equation, d):
 
 def time_table(result, equation, sources, seconds):
     solvers = {
-        (name, source): _solver(method, d, equation.start)
+        (name, source): partial(solve, method, d, equation.start)
         for name, method in METHODS.items()
         for source, d in sources.items()
     }
@@ -261,10 +262,6 @@ def time_table(result, equation, sources, seconds):
         f"{equation.text} = 0: time of a root relative to derivatives by hand: {', '.join(spans)}. "
         f"With derived ones {fastest} is fastest."
     )
-
-
-def _solver(method, d, start):
-    return lambda: solve(method, d, start)
 
 
 STUDY = Study(

@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def contenders(result):
     """Title -> make(case), which returns a function without arguments: the derivative at 2."""
     makers = {"by hand": lambda case: lambda: case.by_hand(AT), "derived": derived}
     if (autograd := result.peer("autograd")) is not None:
-        makers["HIPS autograd"] = lambda case: _at(autograd.grad(case.formula(autograd.numpy)))
+        makers["HIPS autograd"] = lambda case: partial(autograd.grad(case.formula(autograd.numpy)), AT)
         import autograd.numpy  # noqa: F401
     if (jax := result.peer("jax")) is not None:
         jax.config.update("jax_enable_x64", True)
@@ -90,11 +91,7 @@ def contenders(result):
 
 
 def derived(case):
-    return _at(ad.grad(case.formula(np)))
-
-
-def _at(gradient):
-    return lambda: gradient(AT)
+    return partial(ad.grad(case.formula(np)), AT)
 
 
 def _ready(gradient):
