@@ -25,7 +25,7 @@ from bench.harness.turns import Contest
 from gpt2 import AdamW
 from gpt2.autodiff import set_threads
 from gpt2.commands.convert import write
-from gpt2.errors import UserError
+from gpt2.errors import UserError, counted
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.tuning import Tuning
 from gpt2.weights import pretrained
@@ -156,7 +156,7 @@ def check(results):
 
 def as_text(result):
     timed = result["contenders"]
-    threads = ratios.plural(result["threads"], "thread")
+    threads = counted(result["threads"], "thread")
     lines = [f"{result['model']}, B{B} T{T}, lora:{RANK} on {result['targets']}, {threads}"]
     peers = {name: median(timed[name]["seconds"]) for name in timed if name in PEERS}
     fastest = min(peers, key=peers.get, default=None)

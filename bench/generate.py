@@ -23,6 +23,7 @@ from bench.harness.contenders import Contender
 from bench.harness.turns import Contest
 from gpt2 import autodiff as ad
 from gpt2.data import tokenizer
+from gpt2.errors import counted
 from gpt2.model import GPT2Config
 
 PROMPT = 16  # tokens
@@ -116,7 +117,7 @@ def measure(folder, threads, rounds, count):
 
 def as_text(result):
     seconds = result["seconds"]
-    lines = [f"{ratios.plural(result['threads'], 'thread')}, milliseconds a token, medians"]
+    lines = [f"{counted(result['threads'], 'thread')}, milliseconds a token, medians"]
     for name, times in seconds.items():
         by = ratios.spread([a / b for a, b in zip(seconds["gpt2"], times)])["median"]
         ratio = f"   gpt2 takes {by:.2f} of it" if name != "gpt2" else ""

@@ -26,6 +26,7 @@ from bench.harness import machine, program, rates, ratios, sizes
 from bench.harness.sizes import CLIP
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import program as emitted
+from gpt2.errors import counted
 from gpt2.model import GPT2
 from gpt2.model.optimizer import AdamW
 
@@ -231,7 +232,7 @@ def rows(clock, samples, parts, parameters):
 
 
 def heading(result):
-    return f"{result['size']}, gpt2 {result['backward']}, {ratios.plural(result['threads'], 'thread')}"
+    return f"{result['size']}, gpt2 {result['backward']}, {counted(result['threads'], 'thread')}"
 
 
 def as_text(result):

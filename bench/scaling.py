@@ -20,7 +20,7 @@ from bench.harness import cluster, program, ratios
 from bench.harness.turns import play_rounds, settle
 from bench.harness.worker import set_priority
 from gpt2 import GPT2, AdamW
-from gpt2.errors import UserError
+from gpt2.errors import UserError, counted
 from gpt2.model import GPT2Config
 from gpt2.parallel.cores import cores
 from gpt2.parallel.processes import Processes
@@ -47,7 +47,7 @@ class Setup:
 
     @property
     def label(self):
-        return f"{self.workers} process{'es' * (self.workers > 1)} x {ratios.plural(self.threads, 'thread')}"
+        return f"{self.workers} process{'es' * (self.workers > 1)} x {counted(self.threads, 'thread')}"
 
 
 def main(argv):

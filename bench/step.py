@@ -17,6 +17,7 @@ from bench.harness import contenders, program, ratios, sizes
 from bench.harness.contenders import PEAK
 from bench.harness.sizes import step_flops
 from bench.harness.turns import Contest
+from gpt2.errors import counted
 
 CHECKED_STEPS = 3  # whose losses are compared. A wrong gradient shows from the second step on
 TOLERANCE = 1e-4  # of losses, relative: float32 sums in different orders
@@ -172,7 +173,7 @@ def as_text(result):
         cells += [str(row["ms"]["n"]), f"{row['peak_bytes'] / 2**20:.0f}", f"{row['ready_s']:.1f}"]
         lines.append(cells)
     text = [
-        f"{result['size']}, {ratios.plural(result['threads'], 'thread')}, "
+        f"{result['size']}, {counted(result['threads'], 'thread')}, "
         f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}; "
         "ratios: median [quartiles] over rounds",
         *([peak_line(result)] if shares else []),

@@ -11,7 +11,7 @@ import pytest
 from bench.harness import contenders
 from bench.harness.cases import cases, find_batch
 from bench.harness.engine import LayerRun, check_results
-from bench.harness.ratios import plural
+from gpt2.errors import counted
 from gpt2.layers import LAYERS
 
 
@@ -45,7 +45,7 @@ def run(request, case, written, threads, pytestconfig):
 def test_layer(benchmark, record, case, run, part, threads, pytestconfig):
     batch = pytestconfig.getoption("--bench-batch")
     shapes = [None if shape is None else list(getattr(shape, "shape", shape)) for shape in case.shapes]
-    record(f"{case.name} {part}, {batch}, {plural(threads, 'thread')}", shapes=shapes, batch=batch)
+    record(f"{case.name} {part}, {batch}, {counted(threads, 'thread')}", shapes=shapes, batch=batch)
     parts = {
         "forward": run.forward,
         "backward": run.backward,

@@ -19,6 +19,7 @@ from bench import drawing
 from bench.harness import ratios
 from bench.harness.contenders import CONTENDERS, ENGINE
 from docs import house
+from gpt2.errors import counted
 
 FIGURES = house.ROOT / "docs" / "speed.json"
 PAGE = house.ROOT / "docs" / "speed.md"
@@ -105,7 +106,7 @@ def table(machine: str) -> str:
     parts = []
     for one in figures(machine):
         head = (
-            f"    {one['size']}, {ratios.plural(one['threads'], 'thread')}, vocabulary {one['vocabulary']}; "
+            f"    {one['size']}, {counted(one['threads'], 'thread')}, vocabulary {one['vocabulary']}; "
             f"{one['rounds']} rounds, others {100 * one['others']:.0f} %"
         )
         rows = [one["rows"][name] for name in CONTENDERS if name in one["rows"]]

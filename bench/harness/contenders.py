@@ -128,14 +128,12 @@ def settings(name, elementwise):
     return {"elementwise": elementwise} if compiled else {}
 
 
-def absence(facts):
-    """Why a contender is absent, as text, from the facts of bench.harness.turns.Failed."""
-    return f"{'missing' if facts['missing'] else 'failed'}, {facts['reason']}"
-
-
 def absences(absent):
-    """A line for each absent contender."""
-    return [f"{facts['title']}: {absence(facts)}" for facts in absent.values()]
+    """A line for each absent contender: why, from the facts of bench.harness.turns.Failed."""
+    return [
+        f"{facts['title']}: {'missing' if facts['missing'] else 'failed'}, {facts['reason']}"
+        for facts in absent.values()
+    ]
 
 
 def reason_missing(contender):

@@ -241,26 +241,23 @@ class Contest:
         return max(block, 0 if shortest >= turn_s else min(1000, round(turn_s / max(shortest, 1e-7))))
 
     def _turn(self, name, more):
-        """Run one contender's turn and record its times."""
-        for part, times in self._ask(name, 1 + more)["times"].items():
-            self.samples.setdefault(name, {}).setdefault(part, []).append(times[1:] if more else times)
-
-    def _rest(self, name):
-        if name in self.players:
-            settle(*self.players[name].pids)
-
-    def _ask(self, name, steps):
-        """The times of a turn. A contender that fails is removed, together with its earlier times."""
-        empty = {"times": {}, "losses": []}
+        """Run one contender's turn and record its times. One that fails is removed with its earlier times."""
         if name not in self.players:
-            return empty
+            return
         try:
-            return self.players[name].ask(do="turn", steps=steps)
+            times = self.players[name].ask(do="turn", steps=1 + more)["times"]
         except Failed as error:
             self._leave_out(name, error)
             self.samples.pop(name, None)
             self.players.pop(name).close()
-            return empty
+            return
+        for part, seconds in times.items():
+            rounds = self.samples.setdefault(name, {}).setdefault(part, [])
+            rounds.append(seconds[1:] if more else seconds)
+
+    def _rest(self, name):
+        if name in self.players:
+            settle(*self.players[name].pids)
 
     def peak(self, name):
         """Peak memory of this contender's process, in bytes."""

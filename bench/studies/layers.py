@@ -1,16 +1,17 @@
 """Study: manual and derived backward of every layer and of the whole model."""
 
 import inspect
+from statistics import geometric_mean
 
 import numpy as np
 
 from bench.harness.cases import cases
 from bench.harness.engine import LayerRun, check_results, output_gradient
-from bench.harness.ratios import geometric_mean, plural
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.measure import interleave, memory, peak_bytes, threads
 from bench.studies.study import Result, Study
 from gpt2 import backward
+from gpt2.errors import counted
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import Case
 from gpt2.model import GPT2, GPT2Config
@@ -111,7 +112,7 @@ def time_table(result, times, batch, n):
     B, T = batch
     written = ["backward, as written [s]"] if n == 1 else []
     table = result.table(
-        f"Layers, B={B}, T={T}, {plural(n, 'thread')}",
+        f"Layers, B={B}, T={T}, {counted(n, 'thread')}",
         "layer | forward [s]",
         *written,
         "backward, manual [s] | backward, derived [s] | forward that goes with it [s]",
@@ -251,7 +252,7 @@ def models(result, options, counts):
             )
             table.add(f"{size.name}, {n}", *times.values(), *ratios, *peaks)
     parts = ", ".join(
-        f"{ratio.median:.2f} ({name}, {plural(n, 'thread')})" for (name, n), ratio in whole.items()
+        f"{ratio.median:.2f} ({name}, {counted(n, 'thread')})" for (name, n), ratio in whole.items()
     )
     result.note(
         f"The whole model differentiated as one program takes, as a part of the time of the "
@@ -293,7 +294,7 @@ def layer_notes(result, times, shown, counts):
         ratios = {name: t["derived", "both"].over(t["manual", "both"]) for name, t in times[shown, n].items()}
         mean = geometric_mean([ratio.median for ratio in ratios.values()])
         slower = [f"{name} ({ratio.median:.2f})" for name, ratio in ratios.items() if ratio.q1 > 1.02]
-        text = f"derived / manual, {plural(n, 'thread')}"
+        text = f"derived / manual, {counted(n, 'thread')}"
         result.note(
             f"Forward and backward, {text}: geometric mean {mean:.2f}. "
             + (

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 
 from bench.harness.engine import check_results
-from bench.harness.ratios import geometric_mean
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.layers import layer_players, model_players
 from bench.studies.measure import interleave, threads

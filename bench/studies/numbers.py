@@ -3,8 +3,8 @@
 import math
 
 from bench.harness.program import machine_line
-from bench.harness.ratios import plural
 from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Sample
+from gpt2.errors import counted
 
 _SCALES = {
     SECONDS: ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
@@ -78,7 +78,7 @@ def conditions(report):
     if "date" in report.options:
         lines.append(f"Measured on {report.options['date']}.")
     threads = report.options.get("threads")
-    lines.append(f"At most {plural(threads, 'thread')}.")
+    lines.append(f"At most {counted(threads, 'thread')}.")
     if report.options.get("quick"):
         lines.append("A quick run at small sizes, to check that everything works: its numbers mean nothing.")
     return lines

@@ -1,10 +1,11 @@
 """Study: what is gained by optimising a program before it is differentiated?"""
 
+from statistics import geometric_mean
+
 import numpy as np
 
 from bench.harness.cases import cases
 from bench.harness.engine import output_gradient
-from bench.harness.ratios import geometric_mean
 from bench.studies.layers import plain, study_cases
 from bench.studies.measure import interleave
 from bench.studies.programs import programs

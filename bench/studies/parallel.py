@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from bench.harness.ratios import plural
 from bench.studies.measure import interleave, threads
 from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
+from gpt2.errors import counted
 
 SLICES = 64
 MAP_SIZES = (256, 2048, 16384, 65536)  # elements a slice
@@ -124,7 +124,7 @@ def conclusion(name, overhead, sizes, counts):
     over_threads = [overhead[size, most].median / overhead[size, 1].median for size in sizes]
     over_work = [overhead[size, most].median for size in sizes]
     return (
-        f"{name}: the overhead on {plural(most, 'thread')} is {min(over_threads):.2f} to "
+        f"{name}: the overhead on {counted(most, 'thread')} is {min(over_threads):.2f} to "
         f"{max(over_threads):.2f} times that on one, and lies between {min(over_work):.2f} and "
         f"{max(over_work):.2f} over the work per thread."
     )
