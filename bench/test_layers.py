@@ -31,9 +31,9 @@ def written(case):
 @pytest.fixture(scope="module", params=contenders.LAYERS)
 def run(request, case, written, threads, pytestconfig):
     name = request.param
-    if reason := contenders.reason_missing(name):
-        pytest.skip(reason)
     contender = contenders.CONTENDERS[name]
+    if reason := contenders.reason_missing(contender):
+        pytest.skip(reason)
     settings = contenders.settings(name, pytestconfig.getoption("--bench-elementwise"))
     run = importlib.import_module(contender.module).layer(case, contender.variant, threads, **settings)
     run.backward()
