@@ -49,7 +49,7 @@ BENCH_IMPORTS = {
     "programs/own.py": {"scipy.linalg"},
     # put timers into compiled programs, and around what makes and calls them
     "harness/first_process.py": {"pipeline", "run.split_matmul"},
-    "statements.py": {"emit.program"},
+    "roofline.py": {"emit.program"},
     "timeline.py": {"run.kernels", "run.split_matmul", "run.threads"},
     # names the processor as remembered times do
     "harness/machine.py": {"run.remembered"},
