@@ -7,8 +7,8 @@ A rule object differentiates the call:
 
     Checkpoint   keeps the arguments only; the backward is another call, which runs the graph again
     CustomVJP    a graph for the forward (results and residuals) and one for the backward, both the user's
-    CustomJVP    a graph for the tangents, the user's
-    Implicit     from the equation that the results solve (implicit/rules.py)
+    CustomJVP    a graph for the tangents: the user's, or that of an equation which the results solve
+                 (implicit/rules.py)
 
 The user gives one mode, and the other follows, because a derivative is linear in the gradient or tangent: the
 tangent program of a CustomVJP is the transpose of its backward, found by differentiating that.
@@ -16,6 +16,7 @@ tangent program of a CustomVJP is the transpose of its backward, found by differ
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -28,7 +29,7 @@ from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node
 from ..ops import apply
 from ..ops.interpret import apart, evaluate_graph
-from ..ops.subgraph import inputs_like, is_float, items, result_types, splice, zeros_like
+from ..ops.subgraph import inputs_like, is_float, items, or_zeros, result_types, splice
 from ..ops.table import Leads, row
 from ..pipeline import program_of
 
@@ -109,7 +110,7 @@ class CustomVJP:
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
         residuals = splice(self.forward, args)[len(graph.outputs) :]
-        cts = [zeros_like(o) if c is None else c for o, c in zip(graph.outputs, cts) if is_float(o)]
+        cts = [or_zeros(c, o) for o, c in zip(graph.outputs, cts) if is_float(o)]
         grads = iter(splice(self.backward, [*residuals, *cts]))
         return [next(grads) if is_float(a) else None for a in args]
 
@@ -128,42 +129,43 @@ class CustomVJP:
 
 
 class CustomJVP:
-    """The rule of a custom_jvp, as a graph.
+    """A rule of forward mode, as graphs.
 
-    tangent: (*args, *tangents of the float arguments) -> (*results, *tangents of the float results).
+    make    make(active) -> the graph of (*results, *args, *tangents of the active args) -> tangents of the
+            float results, where `active` says which arguments have a tangent
+    key     what distinguishes it from other rules of its class (programs/keys.py); by default `make` itself
     """
 
     inlined = True
 
-    def __init__(self, make: Callable[[], tuple[Graph]]):
-        self._make = make
+    def __init__(self, make: Callable[[tuple[bool, ...]], Graph], *key: Any):
+        self.tangent = functools.cache(make)
+        self.key = key or (make,)
 
-    graphs = CustomVJP.graphs
+    def structure(self) -> tuple:
+        return self.key
 
     def batched(self, b: Any) -> CustomJVP:
-        return CustomJVP(lambda: tuple(all_batched(b, g) for g in self.graphs))
-
-    @property
-    def tangent(self) -> Graph:
-        return self.graphs[0]
+        return CustomJVP(lambda active: all_batched(b, self.tangent(active)), self, b.n)
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
-        dots = [zeros_like(a) if t is None else t for a, t in zip(args, tangents) if is_float(a)]
-        tangents_out = iter(splice(self.tangent, [*args, *dots])[len(graph.outputs) :])
+        dots = [t if is_float(a) else None for a, t in zip(args, tangents)]
+        operands = [*call(graph, self, args), *args, *(t for t in dots if t is not None)]
+        tangents_out = iter(splice(self.tangent(tuple([t is not None for t in dots])), operands))
         return [next(tangents_out) if is_float(o) else None for o in graph.outputs]
 
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
-        # Tangents, in which push is linear
-        marks = {i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])}
-        moved = self.push(graph, [marks.get(i) for i in range(len(args))], args)
+        """The transpose of push, which is linear in the tangents."""
+        marks = [m if w and is_float(m) else None for m, w in zip(inputs_like(args), wanted)]
+        moved = self.push(graph, marks, args)
         seeds = [(t, c) for t, c in zip(moved, cts) if t is not None and c is not None]
-        gradients_of = backprop(seeds, list(marks.values()))
-        what = f"reverse mode through {graph.name}: its jvp rule"
-        check_linear(gradients_of, marks.values(), what, "tangents")
-        grads_of_wrt = dict(zip(marks, gradients_of))
-        return [grads_of_wrt.get(i) for i in range(len(args))]
+        wrt = [m for m in marks if m is not None]
+        grads = backprop(seeds, wrt)
+        check_linear(grads, wrt, f"reverse mode through {graph.name}: its jvp rule", "tangents")
+        by_mark = dict(zip(wrt, grads))
+        return [None if m is None else by_mark[m] for m in marks]
 
 
 def check_linear(nodes: Iterable[Node | None], marks: Iterable[Node], rule: str, of: str) -> None:

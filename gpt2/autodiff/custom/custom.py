@@ -28,7 +28,7 @@ from ..errors import AutodiffError
 from ..graph import Graph, remade
 from ..ops import apply, const, input_node
 from ..ops.build import cast
-from ..ops.subgraph import items, zeros_like
+from ..ops.subgraph import inputs_like, is_float, items, zeros_like
 from ..programs.bodies import holds_for_all, operands_of_body
 from ..programs.wiring import result_leaves
 from ..record import recorder
@@ -126,11 +126,11 @@ class _Custom:
         concrete = [_as_leaf(value_of(x)) for x in leaves]
         with _separate_reads():
             primal = _traced(function, concrete, tree, self.name)
-        rule = self.rule(primal, concrete, tree, keywords)
+        rule, record_now = self.rule(primal, concrete, tree, keywords)
         if not self.recording_rule[0]:
             self.recording_rule[0] = True
             try:
-                rule.graphs  # noqa: B018  made now, while what it reads is there, and its errors name this line
+                record_now()  # while what it reads is there, and its errors name this line
             finally:
                 self.recording_rule[0] = False
         operands = operands_of_body(primal.graph, leaves)
@@ -145,8 +145,8 @@ class _Custom:
     def check_rule(self) -> None:
         raise NotImplementedError
 
-    def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
-        """The rule object of a call. Its graphs are made later."""
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
+        """(the rule object of a call, a function that records its graphs; else they are when first used)."""
         raise NotImplementedError
 
     def user_rule(self) -> Callable:
@@ -329,14 +329,14 @@ class custom_vjp(_Custom):
     def user_rule(self) -> Callable | None:
         return self.first
 
-    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomVJP:
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
         def make():
             with _separate_reads():
                 return self.graphs(primal, concrete, tree, keywords, rule)
 
-        forwards = None if self.forwards is None else self.forwards.rule(primal, concrete, tree, keywords)
+        forwards = None if self.forwards is None else self.forwards.rule(primal, concrete, tree, keywords)[0]
         rule = CustomVJP(make, forwards)
-        return rule
+        return rule, lambda: rule.graphs
 
     def graphs(
         self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict, rule: CustomVJP
@@ -479,14 +479,28 @@ class custom_jvp(_Custom):
     def user_rule(self) -> Callable:
         return self.tangent
 
-    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomJVP:
-        def make():
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
+        @functools.cache
+        def full() -> Graph:
             with _separate_reads():
-                return (self.graph(primal, concrete, tree, keywords),)
+                return self.graph(primal, concrete, tree, keywords)
 
-        return CustomJVP(make)
+        def tangent(active: tuple[bool, ...]) -> Graph:
+            """The user's rule with zeros for the arguments without a tangent."""
+            args, dots = full().inputs[: len(concrete)], iter(full().inputs[len(concrete) :])
+            given = {d: has for x, has in zip(args, active) if is_float(x) for d in [next(dots)]}
+            fixed = {d: d if has else zeros_like(d) for d, has in given.items()}
+            moving = [d for d, has in given.items() if has]
+            return Graph(
+                [*inputs_like(primal.graph.outputs), *args, *moving],
+                remade(full().outputs, fixed),
+                full().name,
+            )
+
+        return CustomJVP(tangent), full
 
     def graph(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> Graph:
+        """(*args, *tangents of the float ones) -> tangents of the float results."""
         n = len(concrete)
         moves = [np.asarray(x).dtype.kind in "fc" for x in concrete]
         tangents = [np.ones(np.shape(x), np.asarray(x).dtype)[()] for x, has in zip(concrete, moves) if has]
@@ -513,7 +527,7 @@ class custom_jvp(_Custom):
                     f"{o.shape}"
                 )
             moved.append(cast(d, o.dtype))
-        return Graph(traced.inputs, [*traced.outputs[:n_out], *moved], traced.name)
+        return Graph(traced.inputs, moved, traced.name)
 
     def flat(self, pair: Any) -> tuple[list, list]:
         """(the rule's results, the tangents of the floating-point ones), flat."""

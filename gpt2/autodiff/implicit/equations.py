@@ -24,7 +24,7 @@ from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, unflatten
 from . import solvers
-from .rules import Root, SolverCall, flat, split
+from .rules import OnVectors, Root, SolverCall
 
 
 def fixed_point(
@@ -109,7 +109,7 @@ def _fixed_point(f, x0, params, solver, linear_solve, tol: float | None, max_ste
     q = Equation("fixed_point", f, x0, params)
     x = q.f.inputs[: len(q.f.outputs)]
     residual = Graph(q.f.inputs, [a - b for a, b in zip(x, q.f.outputs)], q.f.name)
-    method = Iterated(_tolerance(tol, 2e-13, residual), max_steps, here())
+    method = OnVectors(solvers.iterate, (_tolerance(tol, 2e-13, residual), max_steps, here()))
     search = SolverCall(q.f.name, q.f, q.in_tree(solver) or method)
     return q.solution(search, Root(residual, q.in_tree(linear_solve)))
 
@@ -120,7 +120,7 @@ def _root(f, x0, params, solver, linear_solve, tol: float | None, max_steps: int
     rule = Root(q.f, q.in_tree(linear_solve))
     if solver is not None:
         return q.solution(SolverCall(q.f.name, q.f, q.in_tree(solver)), rule)
-    method = Newton(_tolerance(tol, 1e-10, q.f), max_steps, here())
+    method = OnVectors(solvers.newton, (_tolerance(tol, 1e-10, q.f), max_steps, here()))
     return q.solution(SolverCall(q.f.name, q.f, method, [rule.inverse]), rule)
 
 
@@ -211,36 +211,3 @@ class InTree:
             name = getattr(self.solver, "__name__", "solver")
             raise AutodiffError(f"{name}: expected values with the structure {self.tree}, got {tree}")
         return values
-
-
-@dataclass(frozen=True)
-class Iterated:
-    """The iteration x = f(x), as a solver of flat lists."""
-
-    tol: float
-    max_steps: int
-    loc: tuple | None
-
-    def __call__(self, f: Callable, first: list) -> list:
-        def of(x):
-            return flat(f(*split(x, first)))
-
-        return split(solvers.iterate(of, flat(first), self.tol, self.max_steps, self.loc), first)
-
-
-@dataclass(frozen=True)
-class Newton:
-    """Newton's method, as a solver of flat lists, given inverse(*b, *x) -> *J^-1 b."""
-
-    tol: float
-    max_steps: int
-    loc: tuple | None
-
-    def __call__(self, f: Callable, inverse: Callable, first: list) -> list:
-        def of(x):
-            return flat(f(*split(x, first)))
-
-        def step(x, r):
-            return flat(inverse(*split(-r, first), *split(x, first)))
-
-        return split(solvers.newton(of, step, flat(first), self.tol, self.max_steps, self.loc), first)

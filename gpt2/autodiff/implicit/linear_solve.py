@@ -10,7 +10,7 @@ import numpy as np
 from ..custom.call import evaluate_call
 from ..errors import AutodiffError
 from ..graph import Graph
-from ..ops.subgraph import inputs_like
+from ..ops.subgraph import on_all_inputs
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
 from ..programs.carries import leaves_of_carry
 from ..programs.operators import Operator
@@ -69,12 +69,23 @@ def _solved(
     product, outside = _product(matvec, leaves, tree)
     transposed = _transposed(product, leaves, outside)
     first, extra = _solver(solve, product, leaves, outside, tree, kinds)
-    back, other = None, []
+    graphs = [product, first]
     if transpose_solve is not None:
         back, other = _solver(transpose_solve, transposed, leaves, outside, tree, kinds)
-    graphs = _wide(len(leaves) + len(outside), product, first, back)
-    rule = LinearSolve(*graphs, symmetric)
-    operands = operands_of_body(graphs[1], [*leaves, *outside, *extra, *other])
+        graphs.append(back)
+        extra += other
+    graphs = on_all_inputs(len(leaves) + len(outside), *graphs)
+
+    def back_solver() -> Graph:
+        if transpose_solve is None:
+            raise AutodiffError(
+                f"{first.name}: its derivative in reverse mode solves with the transposed matrix. Give "
+                "custom_linear_solve a transpose_solve, or say symmetric=True"
+            )
+        return graphs[2]
+
+    rule = LinearSolve(graphs[0], graphs[1], back_solver, symmetric, graphs[2:])
+    operands = operands_of_body(graphs[1], [*leaves, *outside, *extra])
     results = applied("call", operands, evaluate_call, graph=graphs[1], rule=rule)
     return unflatten(tree, [as_kind(x, kind) for x, kind in zip(results, kinds)])
 
@@ -155,16 +166,3 @@ def _recorded(flat: Callable, example: list, solve: Callable) -> tuple[Recording
             return recorded_for_all(lambda: record(flat, example), solve)
     except Exception:  # it runs as plain Python; an error of its own is raised then
         return None, None
-
-
-def _wide(own: int, product: Graph, first: Graph, back: Graph | None) -> tuple[Graph, Graph, Graph | None]:
-    """All three with all inputs: v or b and what matvec reads (`own` inputs), what solve reads, what
-    transpose_solve reads.
-    """
-    more, others = first.inputs[own:], () if back is None else back.inputs[own:]
-    wide = Graph([*product.inputs, *inputs_like(more), *inputs_like(others)], product.outputs, product.name)
-    solver = Graph([*first.inputs, *inputs_like(others)], first.outputs, first.name)
-    if back is None:
-        return wide, solver, None
-    inputs = [*back.inputs[:own], *inputs_like(more), *others]
-    return wide, solver, Graph(inputs, back.outputs, back.name)

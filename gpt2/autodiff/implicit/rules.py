@@ -1,34 +1,30 @@
 """Rules for solutions of equations: derivatives from the equation, not from the solver's steps.
 
     LinearSolve   x with A x = b           dx = A^-1 (db - dA x)
-    Root          x with f(x, c) = 0       dx = -(df/dx)^-1 (df/dc) dc, as a step of Newton's method has it
+    Root          x with f(x, c) = 0       dx = -(df/dx)^-1 (df/dc) dc, a LinearSolve
 
-and backwards their transposes. Both are rules of a `call` (call.py) whose graph is the solver, most often as
-one `host` op. A rule is written as graphs for one example:
-
-    tangent(active)     (*x, *args, *tangents of the active args) -> *dx
-    cotangent(wanted)   (*x, *args, *gradients of x)              -> *gradients of the wanted args
-
-They call the solvers again, so that derivatives of any order come for free. Griewank and Walther 2008,
-Evaluating Derivatives, chapter 15; Blondel and others 2022, Efficient and modular implicit differentiation.
+and backwards their transposes. Both are rules of forward mode of a `call` (custom/call.py) whose graph is the
+solver, most often as one `host` op. Their graphs call the solvers again, so that derivatives of any order
+come for free. Griewank and Walther 2008, Evaluating Derivatives, chapter 15; Blondel and others 2022,
+Efficient and modular implicit differentiation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from ..custom.call import all_batched, call, check_linear
+from ..custom.call import CustomJVP, all_batched, call, check_linear
 from ..derive.differentiate import gradients, pushforward
-from ..errors import AutodiffError
-from ..graph import Graph, Node, remade
+from ..graph import Graph, Node
 from ..ops import apply
 from ..ops.build import cast, concatenate, reshape, take_slice
 from ..ops.linalg import solve
-from ..ops.subgraph import inputs_like, is_float, items, splice, zeros_like
+from ..ops.subgraph import inputs_like, is_float, items, or_zeros, splice, zeros_like
 from ..pipeline import program_of
 from ..transforms.jacobian import jacobian_blocks
 from .solvers import Vector, gmres
@@ -36,111 +32,63 @@ from .solvers import Vector, gmres
 DENSE = 256  # unknowns: up to so many the Jacobian is a matrix, else a function that multiplies
 
 
-class Implicit:
-    """A rule of a `call`; see the head of this file."""
-
-    inlined = True
-
-    def tangent(self, active: tuple[bool, ...]) -> Graph:
-        raise NotImplementedError
-
-    def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
-        raise NotImplementedError
-
-    def structure(self) -> tuple:
-        """The key that distinguishes it from other rules of its class (programs/keys.py)."""
-        raise NotImplementedError
-
-    def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
-        active = tuple(t is not None and is_float(a) for t, a in zip(tangents, args))
-        x = call(graph, self, args)
-        moving = [t for t, has in zip(tangents, active) if has]
-        return splice(self.tangent(active), [*x, *args, *moving])
-
-    def pull(
-        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
-    ) -> list:
-        wanted = tuple(w and is_float(a) for w, a in zip(wanted, args))
-        x = call(graph, self, args)
-        douts = [zeros_like(o) if c is None else c for o, c in zip(graph.outputs, cts)]
-        grads = iter(splice(self.cotangent(wanted), [*x, *args, *douts]))
-        return [next(grads) if w else None for w in wanted]
-
-    def batched(self, b: Any) -> Implicit:
-        return Batched(self, b)
-
-
-class Batched(Implicit):
-    """A rule for many examples at once."""
-
-    def __init__(self, one: Implicit, b: Any):
-        self.one, self.b = one, b
-
-    def tangent(self, active: tuple[bool, ...]) -> Graph:
-        return all_batched(self.b, self.one.tangent(active))
-
-    def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
-        return all_batched(self.b, self.one.cotangent(wanted))
-
-    def structure(self) -> tuple:
-        return self.one, self.b.n
-
-
-# --- linear systems -------------------------------------------------------------------------------------
-
-
-class LinearSolve(Implicit):
+class LinearSolve(CustomJVP):
     """The rule of a call that solves A x = b.
 
     product     the graph of (*v, *consts) -> *A v
     solver      the graph of (*b, *consts) -> *x, the call's own
-    backward    the graph of (*b, *consts) -> *x with A transposed; None if no solver for that was given
+    back        back() -> the same for A transposed
     symmetric   A is its own transpose
+    key         what identifies `back`
     """
 
-    def __init__(self, product: Graph, solver: Graph, backward: Graph | None, symmetric: bool = False):
-        self.product, self.solver, self.backward, self.symmetric = product, solver, backward, symmetric
+    def __init__(
+        self, product: Graph, solver: Graph, back: Callable[[], Graph], symmetric: bool = False, *key: Any
+    ):
+        super().__init__(self.along, product, solver, symmetric, *key)
+        self.product, self.solver, self.back, self.symmetric = product, solver, back, symmetric
         self.n = len(product.outputs)
-
-    def structure(self) -> tuple:
-        return self.product, self.solver, self.backward, self.symmetric
 
     @cached_property
     def transposed(self) -> LinearSolve:
         """The rule for A transposed."""
         if self.symmetric:
             return self
-        if self.backward is None:
-            raise AutodiffError(
-                f"{self.solver.name}: its derivative in reverse mode solves with the transposed matrix. Give "
-                "custom_linear_solve a transpose_solve, or say symmetric=True"
-            )
-        rule = LinearSolve(transpose_of(self.product, self.n), self.backward, self.solver)
-        rule.__dict__["transposed"] = self
+        rule = LinearSolve(transpose_of(self.product, self.n), self.back(), lambda: self.solver)
+        rule.transposed = self
         return rule
+
+    def batched(self, b: Any) -> LinearSolve:
+        all_of = partial(all_batched, b)
+        product, solver = all_of(self.product), all_of(self.solver)
+        return LinearSolve(product, solver, lambda: all_of(self.back()), self.symmetric, self, b.n)
 
     def solved(self, b: Sequence[Node], consts: Sequence[Node]) -> list[Node]:
         return call(self.solver, self, [*b, *consts])
 
-    def tangent(self, active: tuple[bool, ...]) -> Graph:
+    def along(self, active: tuple[bool, ...]) -> Graph:
+        """The graph of dx = A^-1 (db - dA x)."""
         n = self.n
         x, args = inputs_like(self.product.inputs[:n]), inputs_like(self.solver.inputs)
-        consts = args[n:]
         dots = {a: d for a, d, has in zip(args, inputs_like(args), active) if has}
-        moved = pushforward(splice(self.product, [*x, *consts]), {c: dots[c] for c in consts if c in dots})
+        moved = pushforward(
+            splice(self.product, [*x, *args[n:]]), {c: dots[c] for c in args[n:] if c in dots}
+        )
         rhs = [_less(dots.get(b), m, b) for b, m in zip(args[:n], moved)]
-        return Graph([*x, *args, *dots.values()], self.solved(rhs, consts), "linear_solve_jvp")
+        return Graph([*x, *args, *dots.values()], self.solved(rhs, args[n:]), "linear_solve_jvp")
 
-    def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
-        n = self.n
-        x, args = inputs_like(self.product.inputs[:n]), inputs_like(self.solver.inputs)
-        cts, consts = inputs_like(x), args[n:]
-        w = self.transposed.solved(cts, consts)
-        wrt = [c for c, has in zip(consts, wanted[n:]) if has]
-        seeds = [(o, -d) for o, d in zip(splice(self.product, [*x, *consts]), w)]
-        grads = dict(zip(wrt, gradients(seeds, wrt))) if wrt else {}
-        results = [d for d, has in zip(w, wanted) if has] + [grads[c] for c in wrt]
-        return Graph([*x, *args, *cts], results, "linear_solve_vjp")
+    def pull(
+        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
+    ) -> list:
+        """db = A^-T dx, and the gradients of the constants are those of -A x along it."""
+        n, consts = self.n, args[self.n :]
+        w = self.transposed.solved([or_zeros(c, o) for c, o in zip(cts, graph.outputs)], consts)
+        fresh, marks = inputs_like(self.product.inputs), inputs_like(w)
+        wrt = [c for c, has in zip(fresh[n:], wanted[n:]) if has and is_float(c)]
+        seeds = [(o, -d) for o, d in zip(splice(self.product, fresh), marks)]
+        back = Graph([*fresh, *marks], gradients(seeds, wrt), "linear_solve_vjp")
+        grads = dict(zip(wrt, splice(back, [*call(graph, self, args), *consts, *w])))
+        return [*w, *map(grads.get, fresh[n:])]
 
 
 def _less(b: Node | None, m: Node | None, like: Node) -> Node:
@@ -202,42 +150,29 @@ def _at(graph: Graph, consts: Sequence) -> Callable:
     return run
 
 
-class SolvedBy(LinearSolve):
-    """The rule of a call that solves A x = b by a solver for all matrices.
+def solved_by(product: Graph, solver: Callable) -> LinearSolve:
+    """The rule of a call that solves A x = b by a solver for all matrices: solver(product, b) -> x."""
 
-    by   by(product, b) -> x of flat lists, as of a SolverCall
-    """
+    def graph(product: Graph) -> Graph:
+        return SolverCall("linear_solve", product, solver).as_graph()
 
-    def __init__(self, product: Graph, by: Callable):
-        super().__init__(product, SolverCall("linear_solve", product, by).as_graph(), None)
-        self.by = by
-
-    @cached_property
-    def transposed(self) -> LinearSolve:
-        rule = SolvedBy(transpose_of(self.product, self.n), self.by)
-        rule.__dict__["transposed"] = self
-        return rule
+    n = len(product.outputs)
+    return LinearSolve(product, graph(product), lambda: graph(transpose_of(product, n)))
 
 
 # --- roots ----------------------------------------------------------------------------------------------
 
 
-class Root(Implicit):
+class Root(CustomJVP):
     """The rule of a call that finds the x of residual(x, consts) = 0, from an x0 that is its first argument.
-
-    At the solution a step of Newton's method returns x: x - J^-1 residual(x, consts). With x and J constant
-    this has the derivatives of x.
 
     residual       the graph of (*x, *consts) -> *r, like x
     linear_solve   linear_solve(product, b) -> x of flat lists, for systems with J; None: see `inverse`
     """
 
     def __init__(self, residual: Graph, linear_solve: Callable | None):
+        super().__init__(self.along, residual, linear_solve)
         self.residual, self.linear_solve = residual, linear_solve
-        self.n = len(residual.outputs)
-
-    def structure(self) -> tuple:
-        return self.residual, self.linear_solve
 
     @cached_property
     def inverse(self) -> Graph:
@@ -249,33 +184,18 @@ class Root(Implicit):
             solution = dense_solve(self.residual, b, point)
         else:
             product = jacobian_product(self.residual)
-            solution = SolvedBy(product, self.linear_solve or krylov).solved(b, point)
+            solution = solved_by(product, self.linear_solve or OnVectors(gmres)).solved(b, point)
         return Graph([*b, *point], solution, self.residual.name + "_step")
 
-    def tangent(self, active: tuple[bool, ...]) -> Graph:
-        x, args, consts, step = self._step()
+    def along(self, active: tuple[bool, ...]) -> Graph:
+        """The graph of dx = -J^-1 (dr/dconsts) dconsts."""
+        n = len(self.residual.outputs)
+        x, args = inputs_like(self.residual.outputs), inputs_like(self.residual.inputs)
         dots = {a: d for a, d, has in zip(args, inputs_like(args), active) if has}
-        same = dict(zip(consts, args[self.n :]))
-        moved = pushforward(step, {c: dots[a] for c, a in same.items() if a in dots})
-        results = [zeros_like(o) if m is None else m for o, m in zip(x, moved)]
-        return Graph([*x, *args, *dots.values()], remade(results, same), "root_jvp")
-
-    def cotangent(self, wanted: tuple[bool, ...]) -> Graph:
-        x, args, consts, step = self._step()
-        cts = inputs_like(x)
-        grads = gradients(list(zip(step, cts)), [c for c, has in zip(consts, wanted[self.n :]) if has])
-        starts = [zeros_like(a) for a, has in zip(args[: self.n], wanted) if has]  # x0
-        results = remade([*starts, *grads], dict(zip(consts, args[self.n :])))
-        return Graph([*x, *args, *cts], results, "root_vjp")
-
-    def _step(self) -> tuple[list[Node], list[Node], list[Node], list[Node]]:
-        """(x, args, consts, step): inputs, and a step of Newton's method from x, in which the residual reads
-        consts, and J the constants among args.
-        """
-        args = inputs_like(self.residual.inputs)
-        x, consts = inputs_like(args[: self.n]), inputs_like(args[self.n :])
-        r = splice(self.residual, [*x, *consts])
-        return x, args, consts, splice(self.inverse, [*(-o for o in r), *x, *args[self.n :]])
+        r = splice(self.residual, [*x, *args[n:]])
+        moved = pushforward(r, {c: dots[c] for c in args[n:] if c in dots})
+        b = [_less(None, m, o) for o, m in zip(r, moved)]
+        return Graph([*x, *args, *dots.values()], splice(self.inverse, [*b, *x, *args[n:]]), "root_jvp")
 
 
 def jacobian_product(residual: Graph) -> Graph:
@@ -284,9 +204,7 @@ def jacobian_product(residual: Graph) -> Graph:
     v, fresh = inputs_like(residual.outputs), inputs_like(residual.inputs)
     r = splice(residual, fresh)
     moved = pushforward(r, dict(zip(fresh[:n], v)))
-    return Graph(
-        [*v, *fresh], [zeros_like(o) if m is None else m for o, m in zip(r, moved)], residual.name + "_jvp"
-    )
+    return Graph([*v, *fresh], [or_zeros(m, o) for o, m in zip(r, moved)], residual.name + "_jvp")
 
 
 def dense_solve(residual: Graph, b: Sequence[Node], point: Sequence[Node]) -> list[Node]:
@@ -327,6 +245,17 @@ def split(x: Vector, like: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [part.reshape(p.shape).astype(p.dtype) for part, p in zip(np.split(x, ends), like)]
 
 
-def krylov(product: Callable, b: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The x of A x = b by GMRES, the default if a matrix would be too large."""
-    return split(gmres(lambda v: flat(product(*split(v, b))), flat(b)), b)
+@dataclass(frozen=True)
+class OnVectors:
+    """A solver of flat vectors, solver(*functions, first, *settings), as one of lists of arrays."""
+
+    solver: Callable
+    settings: tuple = ()
+
+    def __call__(self, *functions_and_first: Any) -> list[np.ndarray]:
+        *functions, first = functions_and_first
+
+        def on_vectors(f: Callable) -> Callable:
+            return lambda *vectors: flat(f(*(part for v in vectors for part in split(v, first))))
+
+        return split(self.solver(*map(on_vectors, functions), flat(first), *self.settings), first)

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops.build import cast
-from ..ops.subgraph import inputs_like
+from ..ops.subgraph import on_all_inputs
 from ..programs.bodies import applied, body_graph, changes, holds_for_all, operands_of_body, recorded_once
 from ..programs.carries import leaves_of_carry, recorded_step, writable
 from ..programs.operators import Operator
@@ -78,7 +78,9 @@ def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: i
     if rec is None or not holds_for_all(rec_test):
         final = _unrolled(test, step, carry, more, first, limit)
         return unflatten(tree, [as_kind(x, kind) for x, kind in zip(final, kinds)])
-    graph, test_graph = _on_same_inputs(body_graph(rec), body_graph(rec_test), len(carry))
+    truth = body_graph(rec_test)
+    truth = Graph(truth.inputs, [cast(truth.outputs[0], bool)], truth.name)
+    graph, test_graph = on_all_inputs(len(carry), body_graph(rec), truth)
     outside = [r.operands([None] * len(carry))[len(carry) :] for r in (rec, rec_test)]
     operands = operands_of_body(graph, [*carry, *outside[0], *outside[1]])
     keep = default_keep(sum(o.nbytes for o in graph.outputs)) if keep is None else keep
@@ -120,14 +122,6 @@ def _test(cond: Callable, tree: Tree) -> Callable:
 
     test.__name__ = getattr(cond, "__name__", "cond")
     return test
-
-
-def _on_same_inputs(body: Graph, test: Graph, n: int) -> tuple[Graph, Graph]:
-    """Both graphs with all inputs: the carry, what body reads from outside, what test reads from outside."""
-    extra, other = body.inputs[n:], test.inputs[n:]
-    wide = Graph([*body.inputs, *inputs_like(other)], body.outputs, body.name)
-    truth = [cast(test.outputs[0], bool)]
-    return wide, Graph([*test.inputs[:n], *inputs_like(extra), *other], truth, test.name)
 
 
 def _unrolled(test: Callable, step: Callable, carry: list, more: Any, first: list, limit: int | None) -> list:
