@@ -133,7 +133,7 @@ class CustomJVP:
 
     make    make(active) -> the graph of (*results, *args, *tangents of the active args) -> tangents of the
             float results, where `active` says which arguments have a tangent
-    key     what distinguishes it from other rules of its class (programs/keys.py); by default `make` itself
+    key     what distinguishes it from other rules of its class in keys of programs; by default `make` itself
     """
 
     inlined = True

@@ -30,7 +30,7 @@ from ..ops import apply, const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import inputs_like, is_float, items, zeros_like
 from ..programs.bodies import holds_for_all, operands_of_body
-from ..programs.wiring import result_leaves
+from ..programs.wiring import rebuilt, result_kind, result_leaves
 from ..record import recorder
 from ..record.draws import plain_draws
 from ..record.record import apply_op, record
@@ -74,22 +74,9 @@ def checkpoint(f: Callable) -> Callable:
         results = apply_op("call", *operands, graph=rec.graph, rule=CHECKPOINT)
         for leaf, new in zip(rec.written, results[rec.n_results :]):
             leaves[leaf][...] = new
-        return _rebuilt(rec.out_tree, results[: rec.n_results], result_leaves(rec))
+        return rebuilt(rec.out_tree, results[: rec.n_results], map(result_kind, result_leaves(rec)))
 
     return checkpointed
-
-
-def _rebuilt(tree: Tree, results, examples):
-    """The results in f's structure; a Python number stays one (NEP 50)."""
-    return unflatten(
-        tree,
-        [
-            Recorded(r._rec, r.node, np.asarray(r.value).item())
-            if isinstance(e, (float, complex, int)) and not isinstance(e, np.generic)
-            else r
-            for r, e in zip(results, examples)
-        ],
-    )
 
 
 # --- custom rules ---------------------------------------------------------------------------------------
@@ -134,9 +121,8 @@ class _Custom:
             finally:
                 self.recording_rule[0] = False
         operands = operands_of_body(primal.graph, leaves)
-        return _rebuilt(
-            primal.tree, apply_op("call", *operands, graph=primal.graph, rule=rule), primal.examples
-        )
+        results = apply_op("call", *operands, graph=primal.graph, rule=rule)
+        return rebuilt(primal.tree, results, map(result_kind, primal.examples))
 
     @property
     def name(self) -> str:

@@ -18,8 +18,8 @@ from ..errors import AutodiffError
 from ..graph import Graph
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
 from ..programs.carries import leaves_of_carry, recorded_step, writable
-from ..programs.operators import Operator
-from ..programs.wiring import as_kind, result_kind
+from ..programs.compile import Operator
+from ..programs.wiring import rebuilt, result_kind
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, unflatten
@@ -147,7 +147,7 @@ class Equation:
         graph = search.as_graph()
         operands = operands_of_body(graph, [*self.x0, *self.outside])
         results = applied("call", operands, evaluate_call, graph=graph, rule=rule)
-        return unflatten(self.tree, [as_kind(v, kind) for v, kind in zip(results, self.kinds)])
+        return rebuilt(self.tree, results, self.kinds)
 
 
 def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tuple[Graph, list]:
@@ -203,7 +203,7 @@ class InTree:
         ]
 
     def nested(self, leaves: Sequence) -> Any:
-        return unflatten(self.tree, [as_kind(np.asarray(v), k) for v, k in zip(leaves, self.kinds)])
+        return rebuilt(self.tree, list(map(np.asarray, leaves)), self.kinds)
 
     def leaves(self, x: Any) -> list:
         values, tree = flatten(x, changes)

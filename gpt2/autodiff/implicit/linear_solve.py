@@ -13,8 +13,8 @@ from ..graph import Graph
 from ..ops.subgraph import on_all_inputs
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
 from ..programs.carries import leaves_of_carry
-from ..programs.operators import Operator
-from ..programs.wiring import as_kind, result_kind
+from ..programs.compile import Operator
+from ..programs.wiring import rebuilt, result_kind
 from ..record import draws
 from ..record.record import Recording, evaluate_graph, inline, record
 from ..record.source_lines import here
@@ -87,7 +87,7 @@ def _solved(
     rule = LinearSolve(graphs[0], graphs[1], back_solver, symmetric, graphs[2:])
     operands = operands_of_body(graphs[1], [*leaves, *outside, *extra])
     results = applied("call", operands, evaluate_call, graph=graphs[1], rule=rule)
-    return unflatten(tree, [as_kind(x, kind) for x, kind in zip(results, kinds)])
+    return rebuilt(tree, results, kinds)
 
 
 def _product(matvec: Callable, leaves: list, tree: Tree) -> tuple[Graph, list]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..programs.bodies import applied, body_graph, on_leaves, operands_of_body, recorded_once
-from ..programs.operators import Operator
+from ..programs.compile import Operator
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of

@@ -10,8 +10,8 @@ import numpy as np
 from ..errors import AutodiffError
 from ..programs.bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
 from ..programs.carries import leaves_of_carry, recorded_step, writable
-from ..programs.operators import Operator
-from ..programs.wiring import as_kind, result_kind
+from ..programs.compile import Operator
+from ..programs.wiring import rebuilt, result_kind
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import value_of
@@ -80,8 +80,8 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     results = applied("scan", operands, evaluate_scan, body=graph, **sizes)
     ys = results[len(carry) : len(graph.outputs)]
     y_tree = rec.out_tree.children[1]
-    final = [as_kind(x, kind) for x, kind in zip(results, kinds)]
-    return unflatten(carry_tree, final), unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
+    final = rebuilt(carry_tree, results[: len(carry)], kinds)
+    return final, unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
 
 
 def _length(slices, length: int | None) -> int:

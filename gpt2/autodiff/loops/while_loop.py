@@ -13,8 +13,8 @@ from ..ops.build import cast
 from ..ops.subgraph import on_all_inputs
 from ..programs.bodies import applied, body_graph, changes, holds_for_all, operands_of_body, recorded_once
 from ..programs.carries import leaves_of_carry, recorded_step, writable
-from ..programs.operators import Operator
-from ..programs.wiring import as_kind, result_kind
+from ..programs.compile import Operator
+from ..programs.wiring import rebuilt, result_kind
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
@@ -77,7 +77,7 @@ def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: i
     rec_test = None if rec is None else record(test, (_plain(carry),))
     if rec is None or not holds_for_all(rec_test):
         final = _unrolled(test, step, carry, more, first, limit)
-        return unflatten(tree, [as_kind(x, kind) for x, kind in zip(final, kinds)])
+        return rebuilt(tree, final, kinds)
     truth = body_graph(rec_test)
     truth = Graph(truth.inputs, [cast(truth.outputs[0], bool)], truth.name)
     graph, test_graph = on_all_inputs(len(carry), body_graph(rec), truth)
@@ -86,7 +86,7 @@ def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: i
     keep = default_keep(sum(o.nbytes for o in graph.outputs)) if keep is None else keep
     sizes = dict(carries=len(carry), keep=keep, limit=limit)
     final = applied("while_loop", operands, evaluate_while, test=test_graph, body=graph, **sizes)
-    return unflatten(tree, [as_kind(x, kind) for x, kind in zip(final, kinds)])
+    return rebuilt(tree, final[: len(carry)], kinds)
 
 
 def _plain(carry: list) -> list:

@@ -47,9 +47,8 @@ from ..reuse.same_code import SameCode, same_code_of, shared_recordings
 from ..reuse.watch import watch
 from ..switches import overrides
 from ..tree import Tree, flatten
-from .families import SharedProgram, shared_programs
+from .families import Key, SharedProgram, memory_of, shared_programs, structure
 from .fast_path import make_entry
-from .keys import Key, memory_of, structure
 from .wiring import (
     Arguments,
     Transform,

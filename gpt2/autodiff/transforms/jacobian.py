@@ -13,7 +13,7 @@ from ..loops.map_op import map_node
 from ..ops import apply, const, input_node
 from ..ops.build import broadcast, cast, reshape, transpose
 from ..ops.subgraph import zeros_like
-from ..programs.arguments import Wrt, checked_argnums, differentiated
+from ..programs.arguments import checked_argnums, differentiated
 from ..programs.derived import derived_function
 from ..programs.wiring import (
     ARRAY,
@@ -27,10 +27,8 @@ from ..programs.wiring import (
     result_outs,
 )
 from ..record.record import Recording
-from ..tree import Tree
 from .batch import batched
-from .forward import gradient_of
-from .gradient import check_number
+from .gradient import gradient_of
 from .unit_vectors import times_unit_vectors
 
 MOST = 1 << 24  # elements of a value: larger ones are made slice by slice, in a loop
@@ -57,12 +55,7 @@ class Jacobian(Transform):
         wrt = differentiated(self, call, f)
         graph = Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
         outs = result_outs(rec)
-        return self.of_graph(graph, rec, call, wrt, rec.out_tree, outs)
-
-    def of_graph(
-        self, graph: Graph, rec: Recording, call: Arguments, wrt: Wrt, out_tree: Tree, outs: Sequence[Out]
-    ) -> Wiring:
-        for path, o in zip(out_tree.paths(), outs):
+        for path, o in zip(rec.out_tree.paths(), outs):
             if graph.outputs[o.index].dtype.kind not in "fc":
                 raise AutodiffError(
                     f"{self.name}: {rec.graph.name} returns {graph.outputs[o.index].dtype}"
@@ -77,7 +70,7 @@ class Jacobian(Transform):
             for o in outs
         ]
         flat = [Out(r * len(wrt.leaves) + c, k) for r, row in enumerate(kinds) for c, k in enumerate(row)]
-        tree = out_tree.mapped(lambda: wrt.tree, lambda static: static)
+        tree = rec.out_tree.mapped(lambda: wrt.tree, lambda static: static)
         joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
         return Wiring(joint, *operands_of(rec, call), tree, flat)
 
@@ -94,11 +87,7 @@ class Hessian(Jacobian):
     name, suffix = "hessian", "hessian"
 
     def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
-        wrt = differentiated(self, call, f)
-        check_number(self.name, rec, wrt.leaves)
-        gradient = gradient_of(rec.graph, wrt.leaves)
-        outs = [Out(i, k) for i, k in enumerate(wrt.kinds)]
-        return self.of_graph(gradient, rec, call, wrt, wrt.tree, outs)
+        return super().wiring(gradient_of(self.name, rec, call, differentiated(self, call, f)), call, f)
 
 
 def _block_kind(out, out_kind: str, x, x_kind: str) -> str:

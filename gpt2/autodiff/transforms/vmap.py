@@ -9,8 +9,9 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..programs.bodies import body_graph, on_leaves, operands_of_body, recorded_once
+from ..programs.compile import Compile
 from ..programs.derived import derived_function
-from ..programs.wiring import Compile, argument_text
+from ..programs.wiring import argument_text
 from ..record.record import Recording, inline, record
 from ..record.source_lines import here
 from ..record.value import Recorded
