@@ -234,6 +234,12 @@ row(
 # --- a function of the user's that cannot be recorded, called when the program runs ------------
 
 
+def host_graph(function: Callable, inputs: Sequence[Node], like: Sequence) -> Graph:
+    """A graph that calls this function, whose results have the shapes and dtypes of `like`."""
+    types = dict(shapes=tuple(x.shape for x in like), dtypes=tuple(str(x.dtype) for x in like))
+    return Graph(inputs, items(apply("host", *inputs, function=function, **types)), function.__name__)
+
+
 def _host(*values, function, shapes, dtypes):
     """Copies of the results: they may be arguments, or memory that the next call writes to."""
     return tuple([np.array(x) for x in function(*values)])

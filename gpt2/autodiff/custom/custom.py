@@ -19,16 +19,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..errors import AutodiffError
 from ..graph import Graph, remade
-from ..ops import apply, const, input_node
+from ..ops import const, input_node
 from ..ops.build import cast
-from ..ops.subgraph import inputs_like, is_float, items, zeros_like
+from ..ops.subgraph import inputs_like, is_float, zeros_like
 from ..programs.bodies import holds_for_all, operands_of_body
 from ..programs.wiring import rebuilt, result_kind, result_leaves
 from ..record import recorder
@@ -37,7 +39,7 @@ from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, is_container, tree_map, unflatten
-from .call import Checkpoint, CustomJVP, CustomVJP, call
+from .call import Checkpoint, CustomJVP, CustomVJP, call, host_graph
 
 CHECKPOINT = Checkpoint()
 
@@ -178,31 +180,30 @@ def _signature(f):
         return None
 
 
-class _separate_reads:
+@contextmanager
+def _separate_reads() -> Iterator[None]:
     """A context in which reads do not count as reads of the outer recording: a rule, or the function that has
     one, will run as one op.
     """
-
-    def __enter__(self):
-        self.outer = recorder.current()
-        if self.outer is not None:
-            self.lengths = len(self.outer.reads), len(self.outer.unstable)
-        self.draws = plain_draws()
-        self.draws.__enter__()
-
-    def __exit__(self, *error):
-        self.draws.__exit__(*error)
-        if self.outer is not None:
-            del self.outer.reads[self.lengths[0] :], self.outer.unstable[self.lengths[1] :]
+    outer = recorder.current()
+    with plain_draws():
+        if outer is None:
+            yield
+            return
+        lengths = len(outer.reads), len(outer.unstable)
+        try:
+            yield
+        finally:
+            del outer.reads[lengths[0] :], outer.unstable[lengths[1] :]
 
 
+@dataclass
 class _Traced:
     """A function as a graph of its flat arguments; `tree` and `examples` are its result's."""
 
-    def __init__(self, graph: Graph, tree: Tree, examples: list):
-        self.graph = graph
-        self.tree = tree
-        self.examples = examples
+    graph: Graph
+    tree: Tree
+    examples: list
 
 
 def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
@@ -240,14 +241,7 @@ def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
 
     function.__name__ = name
     inputs = [input_node(np.shape(x), np.asarray(x).dtype) for x in leaves]
-    node = apply(
-        "host",
-        *inputs,
-        function=function,
-        shapes=tuple(a.shape for a in arrays),
-        dtypes=tuple(str(a.dtype) for a in arrays),
-    )
-    return _Traced(Graph(inputs, items(node), name), out_tree, examples)
+    return _Traced(host_graph(function, inputs, arrays), out_tree, examples)
 
 
 def _called_with_numbers(f, values, kinds, tree: Tree):
@@ -474,14 +468,10 @@ class custom_jvp(_Custom):
         def tangent(active: tuple[bool, ...]) -> Graph:
             """The user's rule with zeros for the arguments without a tangent."""
             args, dots = full().inputs[: len(concrete)], iter(full().inputs[len(concrete) :])
-            given = {d: has for x, has in zip(args, active) if is_float(x) for d in [next(dots)]}
-            fixed = {d: d if has else zeros_like(d) for d, has in given.items()}
-            moving = [d for d, has in given.items() if has]
-            return Graph(
-                [*inputs_like(primal.graph.outputs), *args, *moving],
-                remade(full().outputs, fixed),
-                full().name,
-            )
+            pairs = [(next(dots), has) for x, has in zip(args, active) if is_float(x)]
+            zeros = {d: zeros_like(d) for d, has in pairs if not has}
+            inputs = [*inputs_like(primal.graph.outputs), *args, *(d for d, has in pairs if has)]
+            return Graph(inputs, remade(full().outputs, zeros), full().name)
 
         return CustomJVP(tangent), full
 

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError
-from ..programs.bodies import applied, body_graph, on_leaves, operands_of_body, recorded_once
+from ..programs.bodies import applied, body_graph, operands_of_body, recorded_for_slices
 from ..programs.compile import Operator
-from ..record.record import record
 from ..record.source_lines import here
-from ..record.value import Recorded, value_of
 from ..tree import flatten, unflatten
 from .map_op import evaluate_map
 
@@ -44,22 +42,12 @@ def _mapped(body: Callable, *arrays):
     leaves, tree = flatten((arrays, {}))
     n = _length(leaves)
 
-    one = on_leaves(body, tree)
-    if n == 0:
-        return _empty_results(one, leaves)
-
-    def at(i):
-        return flatten(one([x[i].copy() for x in leaves]))
-
-    slices = [x[0].value if type(x) is Recorded else x[0] for x in leaves]
-    first, rec = recorded_once(body, lambda: at(0), lambda: record(one, (slices,)))
-    if rec is None:
-        results = [first, *(at(i) for i in range(1, n))]
-        return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])
-    graph = body_graph(rec)
-    operands = operands_of_body(graph, leaves, rec)
-    stacked = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
-    return unflatten(rec.out_tree, stacked)
+    rec, out_tree, results = recorded_for_slices("parallel_map", body, leaves, tree, [True] * len(leaves), n)
+    if rec is not None:
+        graph = body_graph(rec)
+        operands = operands_of_body(graph, leaves, rec)
+        results = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
+    return unflatten(out_tree, results)
 
 
 def _length(leaves: Sequence) -> int:
@@ -73,11 +61,3 @@ def _length(leaves: Sequence) -> int:
         )
     ((n,),) = lengths
     return n
-
-
-def _empty_results(one: Callable, leaves):
-    """Results of length 0, with the shapes of those for a slice of zeros."""
-    plain = [np.asarray(value_of(x)) for x in leaves]
-    rec = record(one, ([np.zeros(x.shape[1:], x.dtype)[()] for x in plain],))
-    outputs = rec.graph.outputs[: rec.n_results]
-    return unflatten(rec.out_tree, [np.zeros((0, *o.shape), o.dtype) for o in outputs])

@@ -26,8 +26,7 @@ The derivative of a backward follows from its meaning: J'w, where J is the Jacob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -229,16 +228,11 @@ def evaluate_back(
     steps, spacing = int(arguments.steps), int(arguments.spacing)
     cts = [np.array(d, body.outputs[k].dtype) for d, k in zip(arguments.cts, floats)]
     sums = [np.zeros(o.shape, o.dtype) for o in step.outputs[len(floats) :]]
-    with _running_backward(body, step, arguments.consts, [*cts, *sums], max(2, keep)) as backward:
+    with program_of(body).borrowed() as forth, program_of(step).borrowed() as back:
+        backward = _Backward(body, forth, back, arguments.consts, [*cts, *sums], max(2, keep))
         for start in reversed(range(0, steps, spacing)):
             backward.back([a[start // spacing] for a in arguments.kept], min(spacing, steps - start))
     return tuple(backward.grads)
-
-
-@contextmanager
-def _running_backward(body: Graph, step: Graph, consts, grads, room: int) -> Iterator[_Backward]:
-    with program_of(body).borrowed() as forth, program_of(step).borrowed() as back:
-        yield _Backward(body, forth, back, consts, grads, room)
 
 
 class _Backward:

@@ -1,6 +1,7 @@
 """ad.compile: the optimised program of a function itself, without a derivative.
 
-Operators, such as ad.scan, take a function and run it at once: as such a program, or in the current recording.
+Operators, such as ad.scan, take a function and run it at once: as such a program, or inside the current
+recording.
 """
 
 from __future__ import annotations

@@ -160,13 +160,13 @@ class Derived:
             if isinstance(compiled, Wiring):
                 self.last = compiled, None
                 call.check_written(self.name, compiled)
-                buffers = self.buffers(compiled, out, call.leaves)
+                buffers = output_buffers(self.transform.name, compiled, out, call.leaves)
                 return self.transform.interpret(compiled, call.leaves, buffers)
         self.last = compiled.wiring, compiled.program
         call.check_written(self.name, compiled.wiring)
         outside = compiled.outside if outside is None else outside  # recorded just now, with its draws
         check_overlap(self.name, compiled.wiring.written, call.leaves, outside)
-        buffers = self.buffers(compiled.wiring, out, call.leaves)
+        buffers = output_buffers(self.transform.name, compiled.wiring, out, call.leaves)
         result = self.transform.execute(compiled.program, compiled.wiring, call.leaves, outside, buffers)
         if compiled.guard.trouble is None and not overrides() and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
@@ -307,57 +307,59 @@ class Derived:
 
     def watched(self, call: Arguments, key: tuple, args: tuple, kwargs: dict) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""
-        if self.pure:
-            rec = self.drawing(args, kwargs)
-            mutable = holds_mutable(rec.out_tree)
-            return rec, Guard(MUTABLE_RESULT, never) if mutable else trust()
-        if self.waits:
-            self.waits = False
-            return self.drawing(args, kwargs), Guard(FIRST, never)
-        if self.calls_before_next_watch:  # nothing has changed most likely, and recording is always right
-            self.calls_before_next_watch -= 1
-            return self.drawing(args, kwargs), Guard(self.why_unwatched, never)
+        guard = self.unwatched_guard()
+        if guard is not None:
+            rec, _ = self.drawing(args, kwargs, None)
+            mutable = self.pure and holds_mutable(rec.out_tree)
+            return rec, Guard(MUTABLE_RESULT, never) if mutable else guard
         held = [x for x in call.tree.objects() if type(x) is not np.random.Generator]
-        rec, guard = self.drawing(args, kwargs, held)
+        rec, world = self.drawing(args, kwargs, held)
+        if world.error is not None:
+            raise world.error
+        world.returns(rec.out_tree.objects())
+        guard = world.guard()
         self.tests_identity |= guard.tests_identity
         self.why_unwatched = guard.trouble or (CHANGES if self.n_recordings[key] > MOST else None)
         self.calls_before_next_watch = CALLS_BETWEEN_WATCHES if self.why_unwatched else 0
         return rec, guard
 
-    def drawing(self, args: tuple, kwargs: dict, roots: Sequence | None = None) -> Any:
-        """A recording in which random numbers are inputs, if possible; with `roots` it is watched, and
-        returned with its guard.
+    def unwatched_guard(self) -> Guard | None:
+        """The guard of the next recording if it is not watched."""
+        if self.pure:
+            return trust()
+        if self.waits:
+            self.waits = False
+            return Guard(FIRST, never)
+        if self.calls_before_next_watch:  # nothing has changed most likely, and recording is always right
+            self.calls_before_next_watch -= 1
+            return Guard(self.why_unwatched, never)
+        return None
+
+    def drawing(self, args: tuple, kwargs: dict, roots: Sequence | None) -> tuple[Recording, Any]:
+        """(a recording, its World if there are `roots` to watch). Random numbers are inputs of it, unless the
+        function does with one what cannot be recorded: then it is recorded again with plain numbers.
         """
         function = self.transform.function(self.f)
 
-        def recorded(draws: Draws | None) -> tuple:
-            if roots is None:
-                return record(function, args, kwargs, draws=draws), None
-            return watch(lambda: record(function, args, kwargs, draws=draws), self.f, *roots)
+        def recorded(draws: Draws | None) -> tuple[Recording, Any]:
+            def run() -> Recording:
+                return record(function, args, kwargs, draws=draws)
 
-        rec, world = recorded(None) if self.plain_draws else self.noting_draws(recorded)
-        if world is None:
-            return rec
-        if world.error is not None:
-            raise world.error
-        world.returns(rec.out_tree.objects())
-        return rec, world.guard()
+            return (run(), None) if roots is None else watch(run, self.f, *roots)
 
-    def noting_draws(self, recorded: Callable) -> Any:
-        """recorded(draws); or recorded(None) with generators restored if that fails: the function does what
-        cannot be recorded with a random number, or is wrong itself.
-        """
-        draws, error_with_draws = Draws(), None
+        if self.plain_draws:
+            return recorded(None)
+        draws = Draws()
         try:
             return with_drawings(self.f, draws, recorded)
         except Exception as error:
             if not draws.calls:
                 raise
             error_with_draws = error
-        draws.rewind()
+        draws.rewind()  # generators as they were
         try:
             result = recorded(None)
-        except AutodiffError:
+        except AutodiffError:  # the function is wrong itself
             raise error_with_draws from None
         self.plain_draws = True
         return result
@@ -383,10 +385,6 @@ class Derived:
             path,
             None if path else "it looks at results of arithmetic on recorded values, as `if x * x > 2` does",
         )
-
-    def buffers(self, wiring: Wiring, out: Any, leaves: Sequence) -> tuple | None:
-        """The caller's buffers in the order of the graph's outputs, or None."""
-        return None if out is None else output_buffers(self.transform.name, wiring, out, leaves)
 
 
 def code_tests_identity(f: Callable) -> bool:

@@ -27,7 +27,7 @@ from ..reuse.guard import GONE
 from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
-from ..tree import Kind, Tree, flatten, unflatten
+from ..tree import ContainerKind, Tree, flatten, unflatten
 from .wiring import SCALAR, Transform, check_apart, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _load(t: _Text, derived):
 def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
     """Check type and length of a tuple, list or dict, and its items."""
     kind, keys, children = tree.kind, tree.keys, tree.children
-    if isinstance(kind, Kind) and kind.attributes:
+    if isinstance(kind, ContainerKind) and kind.attributes:
         return _data_class(t, tree, name, leaves)
     if _is_special(t, kind, keys, name):
         raise _TooSpecial

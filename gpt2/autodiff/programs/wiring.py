@@ -285,8 +285,10 @@ def select(wiring: Wiring) -> Wiring:
 # --- output buffers
 
 
-def output_buffers(name: str, wiring: Wiring, out: Any, leaves: Sequence = ()) -> tuple:
+def output_buffers(name: str, wiring: Wiring, out: Any, leaves: Sequence = ()) -> tuple | None:
     """The arrays of `out`, which has the structure of the result, in the order of the graph's outputs."""
+    if out is None:
+        return None
     chosen: list = [None] * len(wiring.graph.outputs)
     for o, buffer, path in matched_buffers(name, wiring, out):
         node = wiring.graph.outputs[o.index]

@@ -12,7 +12,7 @@ ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): t
     {'w': array([0.7, 0.7]), 'b': -0.1}
 """
 
-from .classes import Kind, register, static
+from .classes import ContainerKind, register, static
 from .matching import Leaf, matched, numbered
 from .public import leaves, map, ravel
 from .structure import (
@@ -31,7 +31,7 @@ __all__ = [
     "LEAF",
     "NONE",
     "Leaf",
-    "Kind",
+    "ContainerKind",
     "Tree",
     "attributes_of",
     "flatten",

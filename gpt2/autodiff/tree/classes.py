@@ -22,7 +22,7 @@ from ..same import same, same_items
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 
 
-class Kind:
+class ContainerKind:
     """How containers are taken apart and rebuilt, if their type is not enough for that.
 
     Equal kinds build equal containers.
@@ -45,15 +45,19 @@ class Kind:
         return self.build(items)
 
     def __eq__(self, other):
-        return isinstance(other, Kind) and self.type is other.type and same_static(self.state, other.state)
+        return (
+            isinstance(other, ContainerKind)
+            and self.type is other.type
+            and same_static(self.state, other.state)
+        )
 
     def __hash__(self):
         return hash(self.type)
 
 
-def class_kind(t: type) -> Kind:
+def class_kind(t: type) -> ContainerKind:
     """The kind of instances that are determined by their attributes."""
-    return Kind(t, functools.partial(_instance, t), _attribute_values, (), (t,), attributes=True)
+    return ContainerKind(t, functools.partial(_instance, t), _attribute_values, (), (t,), attributes=True)
 
 
 def _instance(t: type, items: dict) -> Any:
@@ -69,10 +73,10 @@ def _attribute_values(x: Any, keys: Sequence[str]) -> list:
     return [object.__getattribute__(x, name) for name in keys]
 
 
-def _registered_kind(t: type, flatten: Callable, unflatten: Callable, aux: Any) -> Kind:
+def _registered_kind(t: type, flatten: Callable, unflatten: Callable, aux: Any) -> ContainerKind:
     """The kind of instances of a class registered with `flatten` and `unflatten`."""
     build = functools.partial(_unflattened, unflatten, aux)
-    return Kind(t, build, functools.partial(_children, flatten), (unflatten, aux), (t, aux))
+    return ContainerKind(t, build, functools.partial(_children, flatten), (unflatten, aux), (t, aux))
 
 
 def _unflattened(unflatten: Callable, aux: Any, children: Iterable) -> Any:
@@ -112,7 +116,7 @@ class Opened:
     attributes that are not fields.
     """
 
-    kind: Kind
+    kind: ContainerKind
     names: tuple
     values: tuple
     static: frozenset = frozenset()

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..same import same_items
-from .classes import Kind, Opened, is_data_class, opened, same_static
+from .classes import ContainerKind, Opened, is_data_class, opened, same_static
 
 
 def is_dynamic(x: Any) -> bool:
@@ -32,7 +32,7 @@ def is_dynamic(x: Any) -> bool:
 class Tree:
     """The structure of a value: a leaf, a container, or a static value.
 
-    kind       a type, such as tuple, list and dict, or a Kind
+    kind       a type, such as tuple, list and dict, or a ContainerKind
     keys       the keys of a dict, the names of attributes, or None
     children   the structures of its items
     value      the static value
@@ -62,7 +62,7 @@ class Tree:
     @property
     def type(self) -> type | None:
         """The type of a container."""
-        return self.kind.type if isinstance(self.kind, Kind) else self.kind
+        return self.kind.type if isinstance(self.kind, ContainerKind) else self.kind
 
     @property
     def is_leaf(self) -> bool:
@@ -114,7 +114,7 @@ class Tree:
 
     def items_of(self, x: Any) -> list:
         """The items of x, a container of this structure, in the order of the children."""
-        if isinstance(self.kind, Kind):
+        if isinstance(self.kind, ContainerKind):
             return self.kind.take(x, self.keys)
         return _items(x, self.keys)
 
@@ -132,7 +132,7 @@ class Tree:
         """The static values, and the classes and attributes that a function may read from the containers."""
         if self.kind is None:
             return self.statics()
-        roots = self.kind.roots if isinstance(self.kind, Kind) else ()
+        roots = self.kind.roots if isinstance(self.kind, ContainerKind) else ()
         if hasattr(self.kind, "_fields"):
             roots = (self.kind,)
         return [*roots, *(v for child in self.children for v in child.objects())]
@@ -157,7 +157,7 @@ NONE = Tree.static(None)
 LEAF_TEXT = "*"  # a leaf as it is printed
 
 
-def _subclass_kind(x: list | dict) -> Kind:
+def _subclass_kind(x: list | dict) -> ContainerKind:
     """The kind of x, an instance of a subclass of list or dict: copies of it with other items."""
     t = type(x)
     # Not x.clear() and x.update(): a class that stores its items elsewhere as well would clear those of x
@@ -173,7 +173,7 @@ def _subclass_kind(x: list | dict) -> Kind:
     attributes = _attributes(empty)
     # a class of the user's may have attributes and methods besides
     roots = (*attributes, *(() if t is defaultdict else (t,)))
-    return Kind(t, functools.partial(_refilled, empty, base), _items, attributes, roots)
+    return ContainerKind(t, functools.partial(_refilled, empty, base), _items, attributes, roots)
 
 
 def _refilled(empty: Any, base: Any, items: Iterable) -> Any:
@@ -190,7 +190,7 @@ _PLAIN = (tuple, list, dict, OrderedDict)
 
 
 def _kind(x):
-    """The type of a container, or a Kind if it has attributes besides its items."""
+    """The type of a container, or a ContainerKind if it has attributes besides its items."""
     t = type(x)
     if getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
         return t
