@@ -98,29 +98,23 @@ class CustomVJP:
         forwards = None if self.forwards is None else self.forwards.batched(b)
         return CustomVJP(lambda: tuple(all_batched(b, g) for g in self.graphs), forwards)
 
-    @property
-    def forward(self) -> Graph:
-        return self.graphs[0]
-
-    @property
-    def backward(self) -> Graph:
-        return self.graphs[1]
-
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
-        residuals = splice(self.forward, args)[len(graph.outputs) :]
+        forward, backward = self.graphs
+        residuals = splice(forward, args)[len(graph.outputs) :]
         cts = [or_zeros(c, o) for o, c in zip(graph.outputs, cts) if is_float(o)]
-        grads = iter(splice(self.backward, [*residuals, *cts]))
+        grads = iter(splice(backward, [*residuals, *cts]))
         return [next(grads) if is_float(a) else None for a in args]
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
         if self.forwards is not None:
             return self.forwards.push(graph, tangents, args)
-        residuals = splice(self.forward, args)[len(graph.outputs) :]
+        forward, backward = self.graphs
+        residuals = splice(forward, args)[len(graph.outputs) :]
         floats = [o for o in graph.outputs if is_float(o)]
         marks = inputs_like(floats)  # cotangents: the backward is linear in them
-        grads = splice(self.backward, [*residuals, *marks])
+        grads = splice(backward, [*residuals, *marks])
         dots = [t for a, t in zip(args, tangents) if is_float(a)]
         results = gradients([(g, t) for g, t in zip(grads, dots) if t is not None], marks)
         check_linear(results, marks, f"forward mode through {graph.name}: its vjp rule", "dout")

@@ -87,11 +87,10 @@ def checkpoint(f: Callable) -> Callable:
 class _Custom:
     """Base class: calls the function itself, and in a recording a `call` node with the rule."""
 
-    kind = ""
-
     def __init__(self, f: Callable):
         functools.update_wrapper(self, f)
         self.f = f
+        self.user_rule: Callable | None = None  # it takes the arguments of f, or is the forward of a pair
         self._signature = _signature(f)
         self.recording_rule = [False]  # shared by all objects for one function: a rule may call it
 
@@ -108,7 +107,10 @@ class _Custom:
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-        self.check_rule()
+        if self.user_rule is None:
+            kind = type(self).__name__
+            give = f"@{self.name}.def{kind.removeprefix('custom_')}"
+            raise AutodiffError(f"{self.name} is a {kind} without a rule. Give it one with {give}", here())
         keywords = self.keywords_for_rule(kwargs)
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
@@ -130,15 +132,8 @@ class _Custom:
     def name(self) -> str:
         return getattr(self.f, "__name__", "f")
 
-    def check_rule(self) -> None:
-        raise NotImplementedError
-
     def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
         """(the rule object of a call, a function that records its graphs; else they are when first used)."""
-        raise NotImplementedError
-
-    def user_rule(self) -> Callable:
-        """The user's function that takes the arguments of f."""
         raise NotImplementedError
 
     def keywords_for_rule(self, kwargs: dict) -> dict:
@@ -152,7 +147,7 @@ class _Custom:
                     "derivatives for positional arguments alone. Make it one",
                     here(),
                 )
-        signature = _signature(self.user_rule())
+        signature = _signature(self.user_rule)
         parameters = list(signature.parameters.values()) if signature is not None else None
         if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
             return kwargs
@@ -281,12 +276,11 @@ class custom_vjp(_Custom):
         super().__init__(f)
         self.forward: Callable | None = None
         self.backward: Callable | None = None
-        self.first: Callable | None = None  # the rule, or its forward
         self.forwards: custom_jvp | None = None
 
     def defvjp(self, first: Callable, second: Callable | None = None) -> Callable:
         """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
-        self.first = first
+        self.user_rule = first
         if second is None:
             self.forward = None
             self.backward = functools.partial(_from_all, self.name, first)
@@ -299,15 +293,6 @@ class custom_vjp(_Custom):
         """Set a rule of forward mode besides the backward."""
         self.forwards = custom_jvp(self.f)
         return self.forwards.defjvp(rule)
-
-    def check_rule(self) -> None:
-        if self.backward is None:
-            raise AutodiffError(
-                f"{self.name} is a custom_vjp without a rule. Give it one with @{self.name}.defvjp", here()
-            )
-
-    def user_rule(self) -> Callable | None:
-        return self.first
 
     def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
         def make():
@@ -442,22 +427,9 @@ class custom_jvp(_Custom):
         (9.0, 6.0)
     """
 
-    def __init__(self, f: Callable):
-        super().__init__(f)
-        self.tangent: Callable | None = None
-
     def defjvp(self, rule: Callable) -> Callable:
-        self.tangent = rule
+        self.user_rule = rule
         return rule
-
-    def check_rule(self) -> None:
-        if self.tangent is None:
-            raise AutodiffError(
-                f"{self.name} is a custom_jvp without a rule. Give it one with @{self.name}.defjvp", here()
-            )
-
-    def user_rule(self) -> Callable:
-        return self.tangent
 
     def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
         @functools.cache
@@ -485,7 +457,7 @@ class custom_jvp(_Custom):
             dots = iter(flat[n:])
             marks = [next(dots) if has else None for has in moves]
             both = unflatten(tree, flat[:n]), unflatten(tree, marks)
-            return self.flat(_as_rule(self.name, self.tangent, "primals, tangents", *both, **keywords))
+            return self.flat(_as_rule(self.name, self.user_rule, "primals, tangents", *both, **keywords))
 
         flat = [*concrete, *tangents]
         traced = _traced(tangent, flat, flatten(tuple(flat))[1], f"{self.name}_jvp").graph
