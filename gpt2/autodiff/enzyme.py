@@ -137,8 +137,7 @@ class Enzyme(Transform):
         joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
         written = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
         moved = [Update(shadows[i], output[i], added=i not in rec.written) for i in wrt if i in shadows]
-        outside = rec.operands(call.leaves[:n])[n:]
-        return select(Wiring(joint, feed, outside, tree, outs, written + moved))
+        return select(Wiring(joint, feed, rec.outside, tree, outs, written + moved))
 
     def roles(self, call: Arguments, f: Callable) -> tuple[list[int], dict[int, int]]:
         """The leaves that are active, and {leaf: its shadow's leaf}."""

@@ -180,7 +180,7 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
     kinds = {o.dtype.kind for o in rec.graph.outputs[: len(x)]}
     if kinds - {"f"}:
         raise AutodiffError(f"{name}: x0 has to be made of floats", here())
-    return body_graph(rec), rec.operands([None] * len(x))[len(x) :]
+    return body_graph(rec), rec.outside
 
 
 WORDS = ("f", "x")

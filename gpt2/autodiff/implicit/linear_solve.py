@@ -109,7 +109,7 @@ def _product(matvec: Callable, leaves: list, unknowns: Unknowns) -> tuple[Graph,
                 f"{o.shape} and dtype {o.dtype}; both have to be those of b, and floats",
                 here(),
             )
-    return unknowns.graph(body_graph(rec)), rec.operands([None] * len(leaves))[len(leaves) :]
+    return unknowns.graph(body_graph(rec)), rec.outside
 
 
 WORDS = ("matvec", "v")
@@ -135,7 +135,7 @@ def _solver(
     """(the graph of (b, *consts, *more) -> x, the values of `more`): of solve if it can be recorded, else one
     op that calls it.
     """
-    n, tree = len(leaves), unknowns.tree
+    tree = unknowns.tree
 
     def flat(b, consts):
         def times(v):
@@ -156,7 +156,7 @@ def _solver(
         )
     if rec is None or trouble:
         return SolverCall(flat.__name__, Nested(solve, unknowns), [product]).as_graph(), []
-    return unknowns.graph(body_graph(rec)), rec.operands([None] * (n + len(outside)))[n + len(outside) :]
+    return unknowns.graph(body_graph(rec)), rec.outside
 
 
 def _recorded(flat: Callable, example: list, solve: Callable) -> tuple[Recording | None, str | None]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ..errors import AutodiffError
-from ..programs.bodies import applied, body_graph, operands_of_body, recorded_for_slices
+from ..programs.bodies import applied, body_graph, common_length, operands_of_body, recorded_for_slices
 from ..programs.compile import Operator
-from ..record.source_lines import here
 from ..tree import flatten, unflatten
 from .map_op import evaluate_map
 
@@ -40,7 +36,7 @@ def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
 
 def _mapped(body: Callable, *arrays):
     leaves, tree = flatten((arrays, {}))
-    n = _length(leaves)
+    n = common_length("parallel_map", leaves)
 
     rec, out_tree, results = recorded_for_slices("parallel_map", body, leaves, tree, [True] * len(leaves), n)
     if rec is not None:
@@ -48,16 +44,3 @@ def _mapped(body: Callable, *arrays):
         operands = operands_of_body(graph, leaves, rec)
         results = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
     return unflatten(out_tree, results)
-
-
-def _length(leaves: Sequence) -> int:
-    """The common length of the leading axes."""
-    lengths = {np.shape(getattr(x, "value", x))[:1] for x in leaves}
-    if len(lengths) != 1 or () in lengths:
-        raise AutodiffError(
-            "parallel_map: the arrays should have leading axes of one length; got "
-            f"{sorted(n[0] if n else 'none' for n in lengths)}",
-            here(),
-        )
-    ((n,),) = lengths
-    return n

@@ -81,8 +81,7 @@ def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: i
     truth = body_graph(rec_test)
     truth = Graph(truth.inputs, [cast(truth.outputs[0], bool)], truth.name)
     graph, test_graph = on_all_inputs(len(carry), body_graph(rec), truth)
-    outside = [r.operands([None] * len(carry))[len(carry) :] for r in (rec, rec_test)]
-    operands = operands_of_body(graph, [*carry, *outside[0], *outside[1]])
+    operands = operands_of_body(graph, [*carry, *rec.outside, *rec_test.outside])
     keep = default_keep(sum(o.nbytes for o in graph.outputs)) if keep is None else keep
     sizes = dict(carries=len(carry), keep=keep, limit=limit)
     final = applied("while_loop", operands, evaluate_while, test=test_graph, body=graph, **sizes)

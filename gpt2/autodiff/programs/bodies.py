@@ -111,6 +111,18 @@ def _first_slice(x: Any) -> Any:
     return x[0] if len(x) else np.zeros(x.shape[1:], x.dtype)[()]
 
 
+def common_length(name: str, arrays: Sequence, *lengths: int) -> int:
+    """The length that the leading axes of the arrays have, and these lengths are."""
+    known = {np.shape(value_of(x))[:1] for x in arrays} | {(n,) for n in lengths}
+    if len(known) != 1 or () in known:
+        also = ", which is also that given as length" if lengths else ""
+        got = ", ".join(sorted(str(n[0]) if n else "none" for n in known))
+        raise AutodiffError(
+            f"{name}: the arrays should have leading axes of one length{also}; got {got}", here()
+        )
+    return known.pop()[0]
+
+
 def body_graph(rec: Recording) -> Graph:
     """The recorded body without the arguments that it wrote to, which were copies."""
     return Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
@@ -118,7 +130,7 @@ def body_graph(rec: Recording) -> Graph:
 
 def operands_of_body(graph: Graph, leaves: Sequence, rec: Recording | None = None) -> list:
     """The leaves, then what the body reads from outside; plain ones in the types of the graph's inputs."""
-    outside = [] if rec is None else rec.operands([None] * len(leaves))[len(leaves) :]
+    outside = [] if rec is None else rec.outside
     return [
         x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
         for x, i in zip([*leaves, *outside], graph.inputs, strict=True)

@@ -259,8 +259,7 @@ def result_kind(x: Any) -> str:
 
 def operands_of(rec: Recording, call: Arguments) -> tuple[list[int], list]:
     """(feed, outside) of a wiring for the recorded graph itself."""
-    n = len(call.leaves)
-    return list(range(n)), rec.operands(call.leaves)[n:]
+    return list(range(len(call.leaves))), rec.outside
 
 
 def result_outs(rec: Recording) -> list[Out]:

@@ -83,7 +83,7 @@ def with_tangents(rec: Recording, call: Arguments, tangents: dict, n: int) -> tu
         [*rec.graph.outputs, *tangents_out],
         rec.graph.name + "_jvp",
     )
-    return joint, [*range(n), *feed], rec.operands(call.leaves[:n])[n:]
+    return joint, [*range(n), *feed], rec.outside
 
 
 def tangents_for(name: str, call: Arguments) -> dict:
