@@ -52,16 +52,13 @@ class VjpWiring(Wiring):
         return pipeline.split(joint, n_inputs, len(joint.outputs) - len(self.back_outs), hand_on_inputs=False)
 
 
+@dataclass
 class Pair:
     """The two programs of ad.vjp, and where the backward's operands come from."""
 
-    def __init__(
-        self,
-        forward: Program | ScalarProgram,
-        backward: Program | ScalarProgram,
-        saved: list[tuple[str, int]],
-    ):
-        self.forward, self.backward, self.saved = forward, backward, saved
+    forward: Program | ScalarProgram
+    backward: Program | ScalarProgram
+    saved: list[tuple[str, int]]
 
     def exchanged(self, values: Sequence) -> Pair:
         """Both programs with these values in place of the hidden ones."""

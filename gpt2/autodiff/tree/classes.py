@@ -22,6 +22,7 @@ from ..same import same, same_items
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 
 
+@dataclasses.dataclass(eq=False)
 class ContainerKind:
     """How containers are taken apart and rebuilt, if their type is not enough for that.
 
@@ -35,11 +36,16 @@ class ContainerKind:
     attributes   the items are the attributes of an instance
     """
 
-    def __init__(
-        self, t: type, build: Callable, take: Callable, state: Any, roots: tuple, attributes: bool = False
-    ):
-        self.type, self.__name__ = t, t.__name__
-        self.build, self.take, self.state, self.roots, self.attributes = build, take, state, roots, attributes
+    type: Any
+    build: Callable
+    take: Callable
+    state: Any
+    roots: tuple
+    attributes: bool = False
+
+    @property
+    def __name__(self) -> str:
+        return self.type.__name__
 
     def __call__(self, items: Any) -> Any:
         return self.build(items)

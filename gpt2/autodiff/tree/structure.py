@@ -16,6 +16,7 @@ import functools
 import operator
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,26 +30,22 @@ def is_dynamic(x: Any) -> bool:
     return isinstance(x, (np.ndarray, float, complex, np.generic)) or "__autodiff_node__" in type(x).__dict__
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tree:
     """The structure of a value: a leaf, a container, or a static value.
 
     kind       a type, such as tuple, list and dict, or a ContainerKind
     keys       the keys of a dict, the names of attributes, or None
     children   the structures of its items
-    value      the static value
     size       the number of leaves
+    value      the static value
     """
 
-    __slots__ = ("kind", "keys", "children", "value", "size")
-
-    def __init__(
-        self, kind: Any, keys: tuple | None, children: tuple[Tree, ...], size: int, value: Any = None
-    ):
-        self.kind = kind
-        self.keys = keys
-        self.children = children
-        self.size = size
-        self.value = value
+    kind: Any
+    keys: tuple | None
+    children: tuple[Tree, ...]
+    size: int
+    value: Any = None
 
     @classmethod
     def of(cls, *children: Tree) -> Tree:

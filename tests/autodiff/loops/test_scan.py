@@ -214,7 +214,7 @@ def test_nested_scans():
 
 @pytest.mark.parametrize("body, xs, options, words", [
     (lambda c, x: (c, x), None, {}, "needs length"),
-    (lambda c, x: (c, x), (np.zeros(2), np.zeros(3)), {}, r"the same, got \[2, 3\]"),
+    (lambda c, x: (c, x), (np.zeros(2), np.zeros(3)), {}, "leading axes of one length; got 2, 3"),
     (lambda c, x: c, np.zeros(3), {}, r"should return \(carry, y\)"),
     (lambda c, x: ((c, c), x), np.zeros(3), {}, "structure"),
     (lambda c, x: (np.stack([c, c]), x), np.zeros(3), {}, r"shape \(\) into one of shape \(2,\)"),
