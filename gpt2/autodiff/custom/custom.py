@@ -310,10 +310,10 @@ class custom_vjp(_Custom):
         if self.forward is None:  # the result and the arguments are kept
             pull = functools.partial(pull, **keywords)
             inputs = primal.graph.inputs
-            if any(
-                n.op == "host" for n in primal.graph.nodes
-            ):  # the derivative of the rule needs this rule for it
-                outputs = call(primal.graph, rule, inputs)
+            if any(n.op == "host" for n in primal.graph.nodes):
+                outputs = call(
+                    primal.graph, rule, inputs
+                )  # the derivative of the rule needs this rule for it
             forward = Graph(inputs, [*outputs, *outputs, *inputs], f"{self.name}_forward")
             residuals = Tree.of(primal.tree, tree)
             residual_examples = [*primal.examples, *concrete]

@@ -17,12 +17,12 @@ from ..custom.call import evaluate_call
 from ..errors import AutodiffError
 from ..graph import Graph
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
-from ..programs.carries import leaves_of_carry, recorded_step, writable
+from ..programs.carries import recorded_step, step_on_leaves, writable
 from ..programs.compile import Operator
 from ..programs.wiring import result_kind
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
-from ..tree import Tree, flatten, unflatten
+from ..tree import Tree, flatten, tree_map
 from . import solvers
 from .rules import Root, SolverCall
 from .vectors import Nested, Unknowns
@@ -164,12 +164,11 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
             )
     x[:] = [float(v) if isinstance(value_of(v), int) and type(v) is not Recorded else v for v in x]
 
-    def step(leaves, _):
-        return leaves_of_carry(
-            name, f(unflatten(tree, list(map(writable, leaves))), *params), tree, WORDS
-        ), []
+    def residual(x):
+        return f(tree_map(writable, x, changes), *params)
 
-    step.__name__ = getattr(f, "__name__", "f")
+    residual.__name__ = getattr(f, "__name__", "f")
+    step = step_on_leaves(name, residual, tree, WORDS)
     rec, trouble = recorded_for_all(lambda: recorded_step(name, step, x, tree, [], WORDS), f)
     if trouble:
         raise AutodiffError(

@@ -12,7 +12,7 @@ from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops.subgraph import on_all_inputs
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
-from ..programs.carries import leaves_of_carry
+from ..programs.carries import leaves_of_carry, step_on_leaves
 from ..programs.compile import Operator
 from ..record import draws
 from ..record.record import Recording, evaluate_graph, inline, record
@@ -93,12 +93,9 @@ def _product(matvec: Callable, leaves: list, unknowns: Unknowns) -> tuple[Graph,
     """(the graph of matvec on vectors, the values that it reads besides v)."""
     name = "custom_linear_solve"
 
-    def flat(v):
-        return leaves_of_carry(name, matvec(unflatten(unknowns.tree, v)), unknowns.tree, WORDS)
-
-    flat.__name__ = getattr(matvec, "__name__", "matvec")
+    step = step_on_leaves(name, matvec, unknowns.tree, WORDS)
     given = [np.asarray(value_of(x))[()] for x in leaves]
-    rec, trouble = recorded_for_all(lambda: record(flat, (given,)), matvec)
+    rec, trouble = recorded_for_all(lambda: record(step, (given, [])), matvec)
     if trouble:
         raise AutodiffError(f"{name}: matvec has to be linear, and {trouble}", here())
     for x, o in zip(leaves, rec.graph.outputs):

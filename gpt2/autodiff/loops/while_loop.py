@@ -12,7 +12,7 @@ from ..graph import Graph
 from ..ops.build import cast
 from ..ops.subgraph import on_all_inputs
 from ..programs.bodies import applied, body_graph, changes, holds_for_all, operands_of_body, recorded_once
-from ..programs.carries import leaves_of_carry, recorded_step, writable
+from ..programs.carries import recorded_step, step_on_leaves, writable
 from ..programs.compile import Operator
 from ..programs.wiring import rebuilt, result_kind
 from ..record.record import record
@@ -65,7 +65,7 @@ def while_loop(
 
 def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: int | None) -> Any:
     carry, tree = flatten(init, changes)
-    step, test = _step(body, tree), _test(cond, tree)
+    step, test = step_on_leaves("while_loop", body, tree), _test(cond, tree)
     kinds = [result_kind(value_of(x)) for x in carry]
     carry = _with_numpy_ints(carry)
     (more, first), rec = recorded_once(
@@ -96,16 +96,6 @@ def _plain(carry: list) -> list:
 def _with_numpy_ints(carry: list) -> list:
     """Python ints and bools as NumPy's, which overflow as in a program."""
     return [np.asarray(x)[()] if type(x) in (int, bool) else x for x in carry]
-
-
-def _step(body: Callable, tree: Tree) -> Callable:
-    """body on flat values, as for a scan without slices: (carry leaves, []) -> (carry leaves, [])."""
-
-    def step(carry, _):
-        return leaves_of_carry("while_loop", body(unflatten(tree, carry)), tree), []
-
-    step.__name__ = getattr(body, "__name__", "body")
-    return step
 
 
 def _test(cond: Callable, tree: Tree) -> Callable:
