@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -36,8 +36,7 @@ from ..ops import apply, input_node
 from ..ops.build import concatenate, reshape, sum_, swap_last, take_slice
 from ..ops.subgraph import beside, inputs_like, is_float, items, or_zeros, zeros_like
 from ..ops.table import Leads, row
-from ..pipeline import program_of
-from . import numbers
+from ..pipeline import ScalarProgram, program_of
 from .map_op import swap_first
 
 
@@ -69,8 +68,8 @@ def evaluate_scan(
     *values: np.ndarray, body: Graph, n: int, carries: int, slices: int, every: int
 ) -> tuple[np.ndarray, ...]:
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
-    if (run := numbers.of_numbers(body)) is not None:
-        return numbers.scan(run, values, body, n, carries, slices, every)
+    if (run := of_numbers(body)) is not None:
+        return _scan_numbers(run, values, body, n, carries, slices, every)
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
@@ -111,6 +110,46 @@ def _rows(arrays: Sequence[np.ndarray], n: int) -> list[tuple]:
     if not arrays:
         return [()] * n
     return list(zip(*[list(a) if a.ndim > 1 else [a[t, ...] for t in range(n)] for a in arrays]))
+
+
+# --- a body on numbers only, as plain Python: 30 ns an operation instead of NumPy's 100, the same results -
+
+
+def of_numbers(body: Graph) -> ScalarProgram | None:
+    """The program of a body on Python floats, or None if it needs arrays."""
+    if any(x.shape or x.dtype != np.float64 for x in body.inputs):
+        return None
+    program = program_of(body, scalar=True)
+    return program if isinstance(program, ScalarProgram) else None
+
+
+def _scan_numbers(
+    run: ScalarProgram,
+    values: Sequence[np.ndarray],
+    body: Graph,
+    n: int,
+    carries: int,
+    slices: int,
+    every: int,
+) -> tuple[np.ndarray, ...]:
+    """evaluate_scan for a body of numbers."""
+    carry = [v.item() for v in values[:carries]]
+    xs = [v.tolist() for v in values[carries : carries + slices]]
+    consts = [v.item() for v in values[carries + slices :]]
+    carries_kept, rows = [], []
+    for t, x in enumerate(zip(*xs) if xs else repeat((), n)):
+        if t % every == 0:
+            carries_kept.append(carry)
+        results = run(*carry, *x, *consts)
+        carry = results[:carries]
+        rows.append(results[carries:])
+    like = body.outputs
+    ys = [np.array(y, o.dtype) for y, o in zip(zip(*rows), like[carries:])]
+    checkpoints = [np.array(c, o.dtype) for c, o in zip(zip(*carries_kept), like)]
+    return (*(np.array(c, o.dtype) for c, o in zip(carry, like)), *ys, *checkpoints)
+
+
+# --- the node -------------------------------------------------------------------------------------------
 
 
 def scan_node(

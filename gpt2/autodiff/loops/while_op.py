@@ -43,9 +43,8 @@ from ..ops.leads import NoRule
 from ..ops.subgraph import beside, inputs_like, items, or_zeros, splice, zeros_like
 from ..ops.table import Leads, row
 from ..pipeline import program_of
-from . import numbers
 from .map_op import swap_first
-from .scan_op import Backward, Tangents, batched_carries
+from .scan_op import Backward, Tangents, batched_carries, of_numbers
 
 MOST, FEWEST = 128, 8  # carries that are kept by default
 MOST_BYTES = 1 << 28  # of these carries, unless the fewest take more
@@ -101,11 +100,7 @@ def evaluate_while(
     carry, consts = values[:carries], values[carries:]
     kept = _Kept(body.outputs, keep, limit)
     (more,) = program_of(test)(*values)
-    go = (
-        _in_arrays
-        if (run := numbers.of_numbers(_with_test(body, test))) is None
-        else partial(_in_floats, run)
-    )
+    go = _in_arrays if (run := of_numbers(_with_test(body, test))) is None else partial(_in_floats, run)
     carry, steps = go(_with_test(body, test), carry, consts, more, kept)
     return (*apart(carry, values), np.array(steps), np.array(kept.spacing), *kept.arrays)
 
