@@ -181,8 +181,8 @@ def times_unit_vectors(results: Sequence[Node], unit: Node, n: int) -> dict[Node
     """Products of a matrix and a unit vector, scaled -> what they are for all n unit vectors, stacked.
 
     The batch of all unit vectors is the identity matrix, scaled where elementwise derivatives came before: a
-    product of it with a matrix is that matrix with its rows scaled. Of the n terms of each sum all but one would
-    be zero.
+    product of it with a matrix is that matrix with its rows scaled. Of the n terms of each sum all but one
+    would be zero.
 
     results  a graph's outputs, which depend on the unit vector, an input of n elements or computed from one
     """
