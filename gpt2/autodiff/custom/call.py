@@ -17,14 +17,14 @@ tangent program of a CustomVJP is the transpose of its backward, found by differ
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..derive.chain_rule import applied
-from ..derive.differentiate import backprop, gradients, pushforward
+from ..derive.differentiate import backprop, pushforward
 from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node
 from ..ops import apply
@@ -116,9 +116,8 @@ class CustomVJP:
         marks = inputs_like(floats)  # cotangents: the backward is linear in them
         grads = splice(backward, [*residuals, *marks])
         dots = [t for a, t in zip(args, tangents) if is_float(a)]
-        results = gradients([(g, t) for g, t in zip(grads, dots) if t is not None], marks)
-        check_linear(results, marks, f"forward mode through {graph.name}: its vjp rule", "dout")
-        tangents_out = iter(results)
+        trouble = f"forward mode through {graph.name}: its vjp rule is not linear in dout"
+        tangents_out = iter(transposed(grads, marks, dots, trouble))
         return [next(tangents_out) if is_float(o) else None for o in graph.outputs]
 
 
@@ -153,31 +152,36 @@ class CustomJVP:
     ) -> list:
         """The transpose of push, which is linear in the tangents."""
         marks = [m if w and is_float(m) else None for m, w in zip(inputs_like(args), wanted)]
-        moved = self.push(graph, marks, args)
-        seeds = [(t, c) for t, c in zip(moved, cts) if t is not None and c is not None]
         wrt = [m for m in marks if m is not None]
-        grads = backprop(seeds, wrt)
-        check_linear(grads, wrt, f"reverse mode through {graph.name}: its jvp rule", "tangents")
-        by_mark = dict(zip(wrt, grads))
-        return [None if m is None else by_mark[m] for m in marks]
+        trouble = f"reverse mode through {graph.name}: its jvp rule is not linear in tangents"
+        grads = iter(transposed(self.push(graph, marks, args), wrt, cts, trouble))
+        return [None if m is None else next(grads) for m in marks]
 
 
-def check_linear(nodes: Iterable[Node | None], marks: Iterable[Node], rule: str, of: str) -> None:
-    """Raise if a transposed rule still reads what it should be linear in, as that of np.clip(dout) would."""
+def transposed(
+    results: Sequence[Node | None], marks: Sequence[Node], cts: Sequence[Node | None], trouble: str
+) -> list[Node | None]:
+    """The gradients of the marks, in which the results should be linear.
+
+    Raises AutodiffError with this trouble if they still read a mark, as those of np.clip(dout) would.
+    """
+    seeds = [(r, c) for r, c in zip(results, cts) if r is not None and c is not None]
+    grads = backprop(seeds, marks)
     marked = {m.id for m in marks}
     oldest = min(marked, default=0)
     seen: set[int] = set()
-    stack = [n for n in nodes if n is not None]
+    stack = [n for n in grads if n is not None]
     while stack:
         n = stack.pop()
         if n.id in marked:
             raise AutodiffError(
-                f"{rule} is not linear in {of}, and cannot be transposed. Give the function a rule of "
-                "the other mode, or remove the nonlinear part (np.clip, abs, a norm)"
+                f"{trouble}, and cannot be transposed. Give the function a rule of the other mode, or remove "
+                "the nonlinear part (np.clip, abs, a norm)"
             )
         if n.id > oldest and n.id not in seen:
             seen.add(n.id)
             stack.extend(n.args)
+    return grads
 
 
 def _types(*args, graph: Graph, rule):

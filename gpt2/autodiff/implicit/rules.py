@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..custom.call import CustomJVP, all_batched, call, check_linear, host_graph
+from ..custom.call import CustomJVP, all_batched, call, host_graph, transposed
 from ..derive.differentiate import gradients, pushforward
 from ..graph import Graph, Node
 from ..ops.build import reshape
@@ -95,9 +95,9 @@ def transpose_of(product: Graph) -> Graph:
     """(v, *consts) -> A v, for A transposed. Raises AutodiffError where the product is not linear in v."""
     v, *consts = inputs_like(product.inputs)
     (w,) = inputs_like(product.outputs)
-    transposed = gradients([(splice(product, [v, *consts])[0], w)], [v])
-    check_linear(transposed, [v], f"{product.name}: the product with a matrix", "v")
-    return Graph([w, *consts], transposed, product.name + "_transposed")
+    trouble = f"{product.name}: the product with a matrix is not linear in v"
+    (back,) = transposed(splice(product, [v, *consts]), [v], [w], trouble)
+    return Graph([w, *consts], [or_zeros(back, v)], product.name + "_transposed")
 
 
 class SolverCall:
