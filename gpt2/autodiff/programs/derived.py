@@ -21,10 +21,8 @@ import html
 import inspect
 import operator
 import sys
-import threading
 import time
 import types
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,7 +37,7 @@ from ..record.bytecode import CATCHES, catches, reads
 from ..record.draws import Draws, redraw, with_drawings
 from ..record.record import Recording, record
 from ..record.recorder import layout_of
-from ..reuse.cache import Cache
+from ..reuse.cache import Cache, Store
 from ..reuse.conditions import MOST, Path, Preconditions, path_of, repeats_array, share_memory
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kinds import cannot_change
@@ -489,8 +487,7 @@ def derived_function(f: Callable, transform: Transform, pure: bool = False) -> D
 
 
 _STATES = "__autodiff_states__"
-_bound: OrderedDict = OrderedDict()  # the same for bound methods, which are new objects at every access
-_bound_lock = threading.Lock()
+_bound = Store(32, 1)  # the same for bound methods, which are new objects at every access
 
 
 def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived:
@@ -507,12 +504,9 @@ def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived
     except (AttributeError, KeyError):
         pass
     if type(f) is types.MethodType:
-        with _bound_lock:
-            state = _bound.pop((f, key), None) or Derived(f, transform, pure)
-            _bound[f, key] = state
-            if len(_bound) > 32:
-                _bound.popitem(last=False)
-            return state
+        state = _bound.find((f, key)) or Derived(f, transform, pure)
+        _bound.add((f, key), state)
+        return state
     try:
         states = f.__dict__.setdefault(_STATES, {})
     except AttributeError:  # a callable without attributes

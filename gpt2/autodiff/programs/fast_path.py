@@ -287,8 +287,7 @@ def _buffers(t: _Text, derived, wiring, out) -> str:
 def _call(t: _Text, derived, compiled, buffers: str) -> None:
     wiring, program = compiled.wiring, compiled.program
     operands = [t.leaves[i] for i in wiring.feed] + [t.value(a) for a in compiled.outside]
-    execute = type(derived.transform).execute
-    if execute is not _plain_execute():
+    if type(derived.transform).execute is not Transform.execute:
         run = t.value(derived.transform.execute)
         t.lines.append(
             f"    return {run}({t.value(program)}, {t.value(wiring)}, [{_joined(t.leaves)}], "
@@ -327,10 +326,6 @@ def _updates(t: _Text, wiring, text: str) -> None:
     for u in wiring.updates:
         x, value = t.leaves[u.leaf], text.format(u.index)
         t.lines.append(f"    add({x}, {value}, {x})" if u.added else f"    copyto({x}, {value})")
-
-
-def _plain_execute():
-    return Transform.execute
 
 
 def _result(t: _Text, wiring, text) -> str:
