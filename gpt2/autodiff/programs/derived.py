@@ -74,12 +74,12 @@ class Compiled:
     program: Any
     outside: list
     guard: Guard
-    path: Path | None = None
+    # condition(leaves, outside): whether it may be used for these arguments
+    conditions: list[Callable[[Sequence, Sequence], bool]] = field(default_factory=list)
     draws: list = field(default_factory=list)  # as in a Recording
-    graph: Graph | None = None  # the recorded graph, if there are draws
-    entries: dict = field(default_factory=dict)  # structure and types of `out` -> fast entry
+    inputs: Sequence[Node] = ()  # of the recorded graph
     identities: list | None = None  # the arguments besides arrays, if the function compares them by `is`
-    preconditions: Preconditions | None = None
+    entries: dict = field(default_factory=dict)  # structure and types of `out` -> fast entry
 
     def accepts(self, call: Arguments) -> bool:
         """Whether it may be used for a call with arguments of these types."""
@@ -87,9 +87,7 @@ class Compiled:
             objects = call.uncopied()
             if len(objects) != len(self.identities) or not all(map(operator.is_, objects, self.identities)):
                 return False
-        if self.preconditions is not None and not self.preconditions.hold(call.leaves, self.outside):
-            return False
-        return self.path is None or self.path.taken(call.leaves, self.outside)
+        return all(condition(call.leaves, self.outside) for condition in self.conditions)
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
         """The fast entry for calls like this one, written on first use."""
@@ -101,10 +99,10 @@ class Compiled:
 
     def drawn(self, leaves: list) -> list:
         """The operands from outside, with fresh random numbers."""
-        if not self.draws or self.graph is None:
+        if not self.draws:
             return self.outside
         operands = [*leaves, *self.outside]
-        redraw(self.draws, self.graph.inputs, operands)
+        redraw(self.draws, self.inputs, operands)
         return operands[len(leaves) :]
 
 
@@ -246,14 +244,15 @@ class Derived:
             if same_code is not None:
                 shared_recordings.add(*same_code, Guard(self.why, never), None)
             return Compiled(wiring, program, outside, Guard(self.why, never))
-        graph = rec.graph if rec.draws else None
-        compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
-        compiled.identities = call.uncopied() if guard.by_identity else None
+        conditions = [] if path is None else [path.taken]
         if rec.queries or guard.tests_identity:
             layout = layout_of(call.leaves) if "layout" in rec.queries else None
-            compiled.preconditions = Preconditions(
-                layout, "memory" in rec.queries, guard.tests_identity, guard.arrays_read
-            )
+            asked = layout, "memory" in rec.queries, guard.tests_identity, guard.arrays_read
+            conditions.insert(0, Preconditions(*asked).hold)
+        identities = call.uncopied() if guard.by_identity else None
+        compiled = Compiled(
+            wiring, program, outside, guard, conditions, rec.draws, rec.graph.inputs, identities
+        )
         self.cache.add(key, guard, compiled, nbytes)
         if same_code is not None and not rec.draws:
             shared_recordings.add(*same_code, guard, compiled, nbytes)

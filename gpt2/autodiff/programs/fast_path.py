@@ -90,12 +90,8 @@ def _entry_for(derived, compiled, call, out):
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, derived, compiled.wiring, out)
     _guard(t, compiled.guard)
-    if compiled.preconditions is not None:
-        hold = t.value(compiled.preconditions.hold)
-        t.unless(f"not {hold}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
-    if compiled.path is not None:
-        taken = t.value(compiled.path.taken)
-        t.unless(f"not {taken}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
+    for condition in compiled.conditions:
+        t.unless(f"not {t.value(condition)}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.wiring.written:
         leaves = _joined(t.leaves)
         t.lines.append(
