@@ -172,7 +172,8 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
     cuts = carries, carries + slices
     inputs, outputs = beside(body.inputs, t.marks, *cuts), beside(body.outputs, t.results, carries)
     jvp_body = Graph([*chain(*inputs)], [*chain(*outputs)], body.name + "_jvp")
-    results = scan_node(jvp_body, *beside(args, t.given, *cuts), n, every)
+    carry, xs, consts = beside(args, t.given, *cuts)
+    results = scan_node(jvp_body, carry, xs, consts, n, every)
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
     moving = [k for k in t.results if k < carries]
     dfinal, rest = results[carries : carries + len(moving)], results[len(outputs[0]) :]

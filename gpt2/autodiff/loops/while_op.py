@@ -175,7 +175,8 @@ def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int
     wide = Graph(inputs(body, t.marks), [*body.outputs, *t.results.values()], body.name + "_jvp")
     fresh = dict(zip(t.marks, inputs_like([*t.marks.values()])))
     wide_test = Graph(inputs(test, fresh), test.outputs, test.name)
-    results = while_node(wide_test, wide, *beside(args, t.given, carries), keep, limit)
+    carry, consts = beside(args, t.given, carries)
+    results = while_node(wide_test, wide, carry, consts, keep, limit)
     by_output = dict(zip(t.results, results[carries:]))
     return tuple(map(by_output.get, range(len(out.shape))))
 
