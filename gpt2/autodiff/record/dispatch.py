@@ -48,7 +48,6 @@ class Entry:
     raw: Callable | None = None  # a handler of the recorded values themselves
     refused: str | None = None  # why it must not even be tried
     rule: Callable | None = None  # the user's own, which may return NotImplemented
-    is_helper: bool = False  # a function of functions/, not of NumPy
     # On arrays and numbers neither it nor its handler runs code of the user's: its node is added unwatched
     quiet: bool = False
     moves: bool = False  # it only moves numbers, which cannot warn: it is computed unwatched, too
@@ -71,14 +70,14 @@ def recorded_functions() -> set[Callable]:
     return {
         function
         for function, entry in TABLE.items()
-        if (entry.nodes or entry.raw) and not entry.is_helper and not isinstance(function, np.ufunc)
+        if (entry.nodes or entry.raw) and not isinstance(function, np.ufunc)
     }
 
 
-def _entering(field: str, *functions: Callable, **more: bool) -> Callable[[Callable], Callable]:
+def _entering(field: str, *functions: Callable) -> Callable[[Callable], Callable]:
     def enter(handler):
         for function in functions:
-            TABLE[function] = Entry(**{field: handler}, **more)
+            TABLE[function] = Entry(**{field: handler})
         return handler
 
     return enter
@@ -97,13 +96,6 @@ def since(name: str) -> tuple[Callable, ...]:
 def raw(*functions: Callable) -> Callable[[Callable], Callable]:
     """Enter a handler that takes recorded values rather than nodes."""
     return _entering("raw", *functions)
-
-
-def helper(function: Callable) -> Callable[[Callable], Callable]:
-    """Enter a handler for a function of the compiler's, which computes with NumPy what the handler
-    records.
-    """
-    return _entering("nodes", function, is_helper=True)
 
 
 def refuse(because: str, *functions: Callable) -> None:
@@ -140,16 +132,22 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         return entry.raw(*args, **kwargs)
     if entry.refused is not None:
         raise unsupported(full_name(function), source_lines.here(), entry.refused)
+    return bind(function, args, kwargs, entry.nodes)
+
+
+def bind(function: Callable, args: Sequence, kwargs: dict, handler: Callable | None) -> Any:
+    """The recorded result of a function: it computes the value itself, and `handler` makes the nodes."""
+    entry = TABLE.get(function, NO_ENTRY)
     args, kwargs, out = _without_out(function, args, kwargs)
     recorded: list[Recorded] = []
     values, options, rec, site, known = _values_of_call(args, kwargs, out, recorded)
     known = known and entry.quiet
     unwatched_too = known and entry.moves and options.keys() <= _LAYOUT_OPTIONS
     value, guess = (_compute_unwatched if unwatched_too else _compute)(rec, function, values, options, site)
-    if entry.nodes is None:
+    if handler is None:
         return _without_handler(function, value, recorded, site)
     add = _add_node if known else _add_node_watched
-    result = add(rec, entry.nodes, args, kwargs, function, site, value, recorded)
+    result = add(rec, handler, args, kwargs, function, site, value, recorded)
     if guess:
         rec.guessed.add(result.node)
     if out is None:
