@@ -14,7 +14,7 @@ import numpy.polynomial
 from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, RecordedLike, bind, operand, raw
+from ..dispatch import Operand, RecordedLike, handled, operand, raw
 from ..source_lines import here
 from ..value import Recorded
 from .shape import concatenate
@@ -27,7 +27,7 @@ def bincount(
     x = _plain(x)
     if type(weights) is not Recorded:
         return np.bincount(x, weights, operator.index(minlength))
-    return bind(np.bincount, (x, weights, operator.index(minlength)), {}, bincount_nodes)
+    return handled(np.bincount, (x, weights, operator.index(minlength)), {}, bincount_nodes)
 
 
 def _plain(x) -> np.ndarray:
@@ -87,7 +87,7 @@ def histogram(
     edges = _edges(a, bins, range)
     arguments = _plain(a), _plain(bins) if np.ndim(bins) else bins, _limits(range)
     if type(weights) is Recorded:
-        counts = bind(_histogram, (*arguments, weights), {}, histogram_nodes)
+        counts = handled(_histogram, (*arguments, weights), {}, histogram_nodes)
     else:
         counts = np.histogram(*arguments, False, weights)[0]
     if density:
@@ -145,7 +145,7 @@ def histogramdd(
     bin_values = [_plain(b) if np.ndim(b) else b for b in bins]
     limits = [_limits(r) for r in ranges]
     if type(weights) is Recorded:
-        counts = bind(_histogramdd, (points, bin_values, limits, weights), {}, histogramdd_nodes)
+        counts = handled(_histogramdd, (points, bin_values, limits, weights), {}, histogramdd_nodes)
     else:
         counts = np.histogramdd(points, bin_values, limits, False, weights)[0]
     if density:

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from ...graph import Node
 from ...ops import apply, build
 from ...ops.subgraph import items
-from ..dispatch import Operand, RecordedLike, bind, handles, operand, raw
+from ..dispatch import Operand, RecordedLike, handled, handles, operand, raw
 from ..ufuncs import matmul
 from ..value import Recorded, value_of
 from .as_written import Written
@@ -66,7 +66,7 @@ def lstsq(a: RecordedLike, b: RecordedLike, rcond: RecordedLike | None = None) -
     """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
     plain = [value_of(x) for x in (a, b)]
     _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)  # type: ignore[call-overload]
-    x, residuals, values = bind(_lstsq, (a, b, rcond, residuals.shape), {}, lstsq_nodes)
+    x, residuals, values = handled(_lstsq, (a, b, rcond, residuals.shape), {}, lstsq_nodes)
     return x, residuals, rank, values
 
 
@@ -123,7 +123,7 @@ def eigh(a: Operand, UPLO: str = "L") -> Any:
 
 @raw(np.linalg.eig)
 def eig(a: Recorded) -> tuple:
-    values, vectors = bind(_eig, (a, str(np.linalg.eig(a.value)[0].dtype)), {}, eig_nodes)
+    values, vectors = handled(_eig, (a, str(np.linalg.eig(a.value)[0].dtype)), {}, eig_nodes)
     return _EigResult(values, vectors)
 
 
@@ -167,7 +167,7 @@ def norm(
     """Of all elements NumPy's own code computes it in the order in which they lie in memory."""
     usual = {1: (2, None), 2: ("f", "fro", None)}.get(np.ndim(x), (None,))
     if axis is None and ord in usual:
-        return bind(np.linalg.norm, (x, ord, axis, keepdims), {}, norm_of_all)
+        return handled(np.linalg.norm, (x, ord, axis, keepdims), {}, norm_of_all)
     return _other_norm(x, ord, axis, keepdims)
 
 

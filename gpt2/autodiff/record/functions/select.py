@@ -9,7 +9,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, RecordedLike, bind, handles, operand, raw, refuse
+from ..dispatch import Operand, RecordedLike, handled, handles, operand, raw, refuse
 from ..value import Recorded
 from .reduce import axes_of
 from .shape import axis_of
@@ -21,7 +21,7 @@ def where(
 ) -> Recorded | np.ndarray:
     if x is None and y is None:
         return nonzero(condition)
-    return bind(np.where, (condition, x, y), {}, where_node)
+    return handled(np.where, (condition, x, y), {}, where_node)
 
 
 def where_node(condition: Operand, x: Operand, y: Operand) -> Node:
@@ -104,7 +104,7 @@ def take(
         indices = _in_range(indices, np.shape(a)[axis], mode)
     key = (slice(None),) * axis + (indices,)
     if type(a) is not Recorded:  # a plain table, looked up at recorded positions
-        result = bind(np.take, (a, indices, axis), {}, look_up)
+        result = handled(np.take, (a, indices, axis), {}, look_up)
     else:
         result = a[key]
         if result._root is not None or not np.asarray(result.value).flags.c_contiguous:

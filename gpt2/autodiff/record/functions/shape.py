@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import build, table
-from ..dispatch import Operand, bind, handles, operand, quiet, raw
+from ..dispatch import Operand, handled, handles, operand, quiet, raw
 from ..recorder import innermost
 from ..value import Recorded, value_of
 
@@ -37,7 +37,7 @@ def reshape_recorded(a: Any, /, shape: Any = None, order: str = "C", *, copy: bo
     kw = {} if copy is None else {"copy": copy}
     if type(a) is not Recorded:  # only the shape is recorded
         return np.reshape(a, plain_shape(shape), order=order, **kw)  # type: ignore[call-overload]
-    return bind(np.reshape, (a, plain_shape(shape)), {"order": order, **kw}, reshape)
+    return handled(np.reshape, (a, plain_shape(shape)), {"order": order, **kw}, reshape)
 
 
 def plain_shape(shape: Any) -> int | tuple[int, ...]:
