@@ -160,7 +160,7 @@ class Run:
                 runs.clear(chosen, overwrite)
             return chosen
 
-        return self.team.from_root(on_root)
+        return self.team.group.from_root(on_root)
 
     def begin(self, folder: Path) -> None:
         """Write settings and tokenizer, and open the metrics."""
@@ -202,7 +202,7 @@ class Run:
         gathered = self.team.moments()
         if self.team.root:
             self._write(arrays, gathered)
-        self.team.wait_for_root()
+        self.team.group.wait_for_root()
 
     def _check_weights(self):
         """Raise UserError if the weights give a loss that is not finite, unless they were just validated."""
@@ -263,7 +263,7 @@ class Run:
         if self.team.root:
             arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
             self._save(runs.BEST, arrays, {"step": self.step, "val_loss": self.best})
-        self.team.wait_for_root()
+        self.team.group.wait_for_root()
 
     def load(self, folder: Path) -> None:
         """Restore last.safetensors, and truncate metrics.jsonl to the lines written before it."""

@@ -25,10 +25,8 @@ THIRD_PARTY["autodiff"] = {"numpy", "numexpr", "threadpoolctl"}
 IN_FUNCTIONS = {
     # NumPy reads the number of its threads when it is imported, and these choose that number first
     "train/program.py": {"gpt2.train.console"},
-    "parallel/__init__.py": {
-        f"gpt2.parallel.{name}" for name in ("one", "mpi", "team", "processes", "shares")
-    },
-    "parallel/worker.py": {"gpt2.parallel.memory", "gpt2.parallel.pipes"},
+    "parallel/__init__.py": {f"gpt2.parallel.{name}" for name in ("mpi", "team", "processes", "shares")},
+    "parallel/worker.py": {"gpt2.parallel.memory"},
     # takes milliseconds of the first use of gpt2.GPT2, and few programs need it
     "model/gpt2.py": {"html"},
     "model/own.py": {"gpt2.storage.download"},
