@@ -236,7 +236,6 @@ def shortened(command):
 
 def write_released(folder):
     """Writes a small model in place of the released one; returns the folder for GPT2_DATA_DIR."""
-    pytest.importorskip("safetensors")
     model = GPT2(GPT2Config(vocab_size=50257, block_size=128, n_layer=2, n_head=1, n_embd=4))
     huggingface.write(folder / "gpt2", model.params, model.config)
     return folder

@@ -33,7 +33,6 @@ IN_FUNCTIONS = {
     # optional packages, and modules of one operating system
     "parallel/mpi.py": {"mpi4py"},
     "commands/plot.py": {"matplotlib", "tensorboard"},
-    "weights/huggingface.py": {"safetensors"},
     "weights/pretrained.py": {"huggingface_hub"},
     "storage/lock.py": {"msvcrt", "fcntl"},
 }
