@@ -2,13 +2,8 @@
 
     gpt2 evaluate --run runs/mine --data my.txt
 
-The text is cut into windows of block_size tokens. Each token is predicted once, from what stands before it
-in its window. With --stride S a window begins S tokens after the one before it, and only its new tokens
-count: they are predicted from more than block_size - S others, which takes block_size / S times as long and
-gives a better figure.
-
-Nats per token compare models of one tokenizer; bits per byte compare any two. The end-of-text token precedes
-the first token; if the tokenizer has none, the first token is not predicted, and its bytes do not count.
+The end-of-text token precedes the first token; if the tokenizer has none, the first token is not predicted,
+and its bytes do not count.
 """
 
 import json

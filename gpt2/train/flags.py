@@ -125,26 +125,16 @@ def convert(cls: type, name: str, value: Any, where: str) -> Any:
     """`value`, a str from the command line or a TOML value, as the type of the field, its limits checked."""
     field = next(field for field in dataclasses.fields(cls) if field.name == name)
     kind = type(field.default)
+    number = isinstance(value, str | int | float) and not isinstance(value, bool)
+    fits = isinstance(value, kind) if kind in (bool, str) else number
     try:
-        if kind is bool:
-            if not isinstance(value, bool):
-                raise ValueError
-        elif kind is str:
-            if not isinstance(value, str):
-                raise ValueError
-            _check_text(where, value)
-        elif isinstance(value, bool) or not isinstance(value, str | int | float):
+        if not fits or (kind is int and isinstance(value, float) and value != int(value)):
             raise ValueError
-        elif kind is int:
-            if isinstance(value, float) and value != int(value):
-                raise ValueError
-            value = int(value)
-        else:
-            value = float(value)
-    except UserError:
-        raise
+        value = kind(value)
     except (ValueError, OverflowError):
         raise UserError(f"{where}: expected {EXPECTED[kind]}, got {value!r}") from None
+    if kind is str:
+        _check_text(where, value)
     _check_limits(field.metadata, value, where)
     return value
 

@@ -16,10 +16,10 @@ from gpt2.commands.explain import __main__ as explain
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS, Layer
+from gpt2.layers.layer import Parameter
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.decoder import Decoder, SlowGeneration
 from gpt2.model.description import Block, Description, described
-from gpt2.model.gpt2 import Parameter
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
 from gpt2.parallel.processes import Processes
