@@ -340,7 +340,7 @@ class GPT2:
             return
         self.environment = Environment(self.description)
         for name, layer in self._table.items():
-            dict.__setitem__(self._table, name, backwards.without_programs(layer))
+            dict.__setitem__(self._table, name, layer.without_programs())
         self.program = self._made_program()
         self.generation = Generation()
 
