@@ -4,7 +4,6 @@ Programs (train.py, python -m gpt2 sample, ...) print its text as a single line 
 Any other exception is a bug and keeps its traceback.
 """
 
-import difflib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -70,6 +69,8 @@ def suggestion(name: str, names: Iterable[str], aliases: Mapping[str, str] | Non
 
     aliases   other words that may be typed -> the name that each stands for
     """
+    import difflib  # needed after a typing error alone
+
     called = {_bare(n): n for n in names}
     meant = {**called, **{_bare(word): n for word, n in (aliases or {}).items()}}
     typed = _bare(name)

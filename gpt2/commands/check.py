@@ -12,7 +12,6 @@ and random output gradients. Central differences need no derivative rules at all
 
 import inspect
 import runpy
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -324,10 +323,5 @@ def _run(args):
     return 0 if all(results) else 1
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0 if all gradients agree, 1 if some do not, 2 for a wrong command line."""
-    return cli.run(parser(), _run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+# Exit status 0 if all gradients agree, 1 if some do not, 2 for a wrong command line.
+main = cli.command(parser, _run)

@@ -9,7 +9,7 @@ and its bytes do not count.
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -185,9 +185,4 @@ def _run(args):
     print(f"bits per byte   {score.bits_per_byte:.4f}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return cli.run(parser(), _run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.command(parser, _run)

@@ -7,22 +7,12 @@ be repeated bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
 
-
-class Reduction(Protocol):
-    """The sum of gradients over all workers, taken while they are computed.
-
-    model.backward calls it with (start, stop) when these entries are final in this worker.
-    """
-
-    def __call__(self, start: int, stop: int) -> None: ...
-
-    def wait(self) -> float:
-        """Finish. Returns the sum of squares of this worker's part of the gradients."""
+    from gpt2.parallel.mpi import MPIReduction
 
 
 class Group:
@@ -40,7 +30,7 @@ class Group:
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         """Fill a flat array with that of worker `root`."""
 
-    def reduction(self, grads: np.ndarray) -> Reduction | None:
+    def reduction(self, grads: np.ndarray) -> MPIReduction | None:
         """Sums the workers' gradients, grads (n,); None in a group of one."""
 
     def total(self, *values: float) -> list[float]:

@@ -152,9 +152,11 @@ class MPIGroup(Group):
 
 
 class MPIReduction:
-    """All-reduces ranges as they become final in the backward pass; wait() does the rest.
+    """The sum of gradients over all ranks, taken while they are computed.
 
-    Many MPIs make progress only inside calls, hence Testall.
+    model.backward calls it with (start, stop) when these entries are final in this rank, which begins their
+    sum. wait() does the rest, and returns the sum of squares of its part. Many MPIs make progress only inside
+    calls, hence Testall.
     """
 
     def __init__(self, group: MPIGroup, grads: np.ndarray):

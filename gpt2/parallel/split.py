@@ -6,14 +6,12 @@ bits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpt2.autodiff import run_on_threads
-from gpt2.model.optimizer import SUM_BLOCK
+from gpt2.model.optimizer import sum_of_squares
 
 if TYPE_CHECKING:
     from gpt2.model.gpt2 import GPT2
@@ -71,22 +69,7 @@ def loss_of(model: GPT2, share: Batch, count: int) -> float:
     return model.loss(inputs, targets) * (len(inputs) / count) if len(inputs) else 0.0
 
 
-def add_up(arrays: Sequence[np.ndarray], start: int, stop: int) -> float:
-    """Sum arrays[0], arrays[1], ... into arrays[0], entries start..stop. Returns the sum of the squares.
-
-    Block by block, so that sums are squared while they are in cache.
-    """
-    first, *others = arrays
-    starts = range(start, stop, SUM_BLOCK)
-    squares = [0.0] * len(starts)
-    todo = iter(enumerate(starts))
-
-    def job(thread):
-        for k, begin in todo:
-            block = slice(begin, min(begin + SUM_BLOCK, stop))
-            for other in others:
-                first[block] += other[block]
-            squares[k] = float(np.dot(first[block], first[block]))
-
-    run_on_threads(job)
-    return math.fsum(squares)
+def add_up(gradients: Sequence[np.ndarray], start: int, stop: int) -> float:
+    """Add the entries start..stop of all gradients to those of the first. Returns their sum of squares."""
+    first, *others = (gradient[start:stop] for gradient in gradients)
+    return sum_of_squares(first, others)

@@ -26,7 +26,7 @@ MOST_AXES = 32
 SIZES = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8, "I32": 4, "I64": 8, "U8": 1, "U16": 2}
 
 
-class Entry(NamedTuple):
+class StoredArray(NamedTuple):
     """An array of a file: its type, its shape, and the position of its bytes in the file."""
 
     dtype: str
@@ -35,16 +35,16 @@ class Entry(NamedTuple):
     end: int
 
 
-class Header(NamedTuple):
+class FileHeader(NamedTuple):
     """The first bytes of a file, its metadata, and its arrays by name, in the order of their bytes."""
 
     raw: bytes
     metadata: dict[str, Any]
-    entries: dict[str, Entry]
+    entries: dict[str, StoredArray]
 
 
-def read_header(file: BinaryIO) -> Header:
-    """The Header of a file open at its start. Raises ValueError if it does not fit the file."""
+def read_header(file: BinaryIO) -> FileHeader:
+    """The FileHeader of a file open at its start. Raises ValueError if it does not fit the file."""
     size = os.fstat(file.fileno()).st_size
     first = file.read(8)
     if len(first) < 8:
@@ -61,11 +61,11 @@ def read_header(file: BinaryIO) -> Header:
     metadata = table.pop(METADATA, {})
     if not isinstance(metadata, dict):
         raise ValueError("its metadata are not a table")
-    return Header(raw, metadata, _entries(table, len(raw), size))
+    return FileHeader(raw, metadata, _entries(table, len(raw), size))
 
 
 def _entries(table, start, size):
-    """Name -> Entry, after checking that the table describes exactly the bytes from start to size."""
+    """Name -> StoredArray, after checking that the table describes exactly the bytes from start to size."""
     damaged = ValueError(
         f"the table of arrays does not fit the file ({size - start} bytes of arrays): cut short, or damaged"
     )
@@ -81,7 +81,7 @@ def _entries(table, start, size):
             raise damaged
         if dtype in SIZES and end - begin != nbytes:
             raise damaged
-        entries[name] = Entry(dtype, tuple(shape), start + begin, start + end)
+        entries[name] = StoredArray(dtype, tuple(shape), start + begin, start + end)
     entries = dict(sorted(entries.items(), key=lambda item: item[1][2:]))
     at = start
     for entry in entries.values():
@@ -118,8 +118,8 @@ def parse(text: str | bytes, part: str) -> Any:
 FORMAT = "gpt2-numpy checkpoint 1"
 
 
-def checkpoint_header(path: Path, file: BinaryIO) -> tuple[Header, Any]:
-    """The Header and the state of a checkpoint. The checksum is not verified."""
+def checkpoint_header(path: Path, file: BinaryIO) -> tuple[FileHeader, Any]:
+    """The FileHeader and the state of a checkpoint. The checksum is not verified."""
     try:
         header = read_header(file)
         metadata = header.metadata

@@ -160,7 +160,13 @@ def start_team(
 
 def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
     """Start the team for --parallel processes, with fewer workers if memory is short; also returns notes."""
-    workers, notes = number_of_workers(s, model.config)
+    notes = []
+    if s.workers == "auto":
+        sizes, limits = (s.batch_size, s.block_size), {"threads": s.threads, "timeout": s.worker_timeout}
+        workers, times = auto.choose(model.config, *sizes, options=model_options(s), **limits)
+        notes.append(auto.as_text(times, workers, s.threads))
+    else:
+        workers = named_workers(s)
     while True:
         try:
             team = start_exactly(workers, s, model, optimizer, group)
@@ -186,21 +192,6 @@ def start_exactly(workers: int, s: Settings, model: GPT2, optimizer: AdamW, grou
         timeout=s.worker_timeout,
         options=model_options(s),
     )
-
-
-def number_of_workers(s: Settings, config: GPT2Config) -> tuple[int, list[str]]:
-    """--workers as a number, and notes; auto is the fastest number, by measuring."""
-    if s.workers == "auto":
-        best, times = auto.choose(
-            config,
-            s.batch_size,
-            s.block_size,
-            threads=s.threads,
-            timeout=s.worker_timeout,
-            options=model_options(s),
-        )
-        return best, [auto.as_text(times, best, s.threads)]
-    return named_workers(s), []
 
 
 def named_workers(s: Settings) -> int:

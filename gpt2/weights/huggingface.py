@@ -17,7 +17,7 @@ from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, reason
 from gpt2.model.config import GPT2Config, parameter_table
 from gpt2.storage.files import made_folder, write_together
-from gpt2.storage.safetensors import Entry, header_bytes, read_header
+from gpt2.storage.safetensors import StoredArray, header_bytes, read_header
 from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32
 
@@ -260,7 +260,7 @@ class Tensor:
 
     path: Path
     name: str
-    entry: Entry
+    entry: StoredArray
     content: np.ndarray
 
     def array(self) -> np.ndarray:

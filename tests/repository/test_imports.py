@@ -27,7 +27,8 @@ IN_FUNCTIONS = {
     "train/program.py": {"gpt2.train.console"},
     "parallel/__init__.py": {f"gpt2.parallel.{name}" for name in ("mpi", "team", "processes", "shares")},
     "parallel/worker.py": {"gpt2.parallel.memory"},
-    # takes milliseconds of the first use of gpt2.GPT2, and few programs need it
+    # take milliseconds, and few programs need them
+    "errors.py": {"difflib"},
     "model/gpt2.py": {"html"},
     "model/own.py": {"gpt2.storage.download"},
     # optional packages, and modules of one operating system
