@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True)
     class Settings:
-        steps: int = setting(500, "optimisation", "optimizer steps", minimum=1)
+        steps: int = setting("optimisation", 500, "optimizer steps", minimum=1)
 
 Each field has a default, a group, a line of help with its unit, and its limits. From these come the flags
 (--steps, grouped in --help), the names that a TOML file may use, and the checks. This module needs no NumPy,
@@ -24,8 +24,8 @@ EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str
 
 
 def setting(
-    default: Any,
     group: str,
+    default: Any,
     help: str,
     *,
     minimum: float | None = None,
@@ -35,8 +35,8 @@ def setting(
 ) -> Any:
     """A field of a settings class.
 
-    default         also gives the type: int, float, str or bool
     group, help     for --help; help names the unit
+    default         also gives the type: int, float, str or bool
     minimum, below  the range of a number: minimum <= x < below
     choices         the only values allowed
     fixed           a resumed run cannot change it
