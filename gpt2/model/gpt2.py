@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -659,6 +659,6 @@ def _checking(layers, places, found):
                 found.append(f"{place} ({layer.name})")
             return out, saved
 
-        return replace(layer, forward=forward, narrowed=None)
+        return Layer(layer.name, forward, None)
 
     return {name: checking(layer) for name, layer in layers.items()}

@@ -58,8 +58,8 @@ def gradient_of(
     for i, (inputs, targets) in enumerate(shares):
         if beat is not None:
             beat()
-        ready = on_ready if i == count - 1 else None
-        loss += weight * model.loss_and_grads(inputs, targets, weight / count, i > 0, ready) / count
+        ready = (on_ready,) if on_ready is not None and i == count - 1 else ()
+        loss += weight * model.loss_and_grads(inputs, targets, weight / count, i > 0, *ready) / count
     return loss
 
 

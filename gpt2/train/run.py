@@ -54,7 +54,7 @@ class Run:
         self.model, self.optimizer, self.team = resolved.model, resolved.optimizer, resolved.team
         self.origin = resolved.origin
         self.notes = resolved.notes
-        self._fingerprint = resolved.fingerprint
+        self.fingerprint = resolved.fingerprint  # of the encoded corpus, computed on the first call
         self.order = ORDERS[self.settings.order]
         s = self.settings
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
@@ -253,7 +253,7 @@ class Run:
                 "validated": self.validated,
                 "spikes": self.spikes.state(),
                 "metrics_bytes": self.metrics.tell(),
-                "corpus": self.fingerprint,
+                "corpus": self.fingerprint(),
                 "settings": dataclasses.asdict(self.settings),
             },
         )
@@ -300,11 +300,6 @@ class Run:
             except OSError as error:
                 raise cannot_write(metrics, error) from None
 
-    @property
-    def fingerprint(self) -> dict[str, int]:
-        """The fingerprint of the encoded corpus, computed once."""
-        return self._fingerprint()
-
     @cached_property
     def tokenizer_contents(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arrays and the state of the tokenizer in a checkpoint."""
@@ -316,7 +311,7 @@ class Run:
             saved, before = state["corpus"], state.get("settings", {}).get("data", self.settings.data)
         except (KeyError, TypeError, AttributeError):
             raise no_training_state(path) from None
-        if saved == self.fingerprint:
+        if saved == self.fingerprint():
             return
         data = self.settings.data
         if data != before:
