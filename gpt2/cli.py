@@ -148,7 +148,7 @@ def run(parser: argparse.ArgumentParser, work: Callable[..., int | None], argv: 
 
 def command(
     parser: Callable[[], argparse.ArgumentParser], work: Callable[..., int | None]
-) -> Callable[[Sequence[str] | None], int]:
+) -> Callable[..., int]:
     """main(argv) of a command, which calls `run` with the result of parser()."""
 
     def main(argv: Sequence[str] | None = None) -> int:

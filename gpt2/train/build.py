@@ -156,8 +156,14 @@ def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> t
     """Start the team for --parallel processes, with fewer workers if memory is short; also returns notes."""
     notes = []
     if s.workers == "auto":
-        sizes, limits = (s.batch_size, s.block_size), {"threads": s.threads, "timeout": s.worker_timeout}
-        workers, times = auto.choose(model.config, *sizes, options=model_options(s), **limits)
+        workers, times = auto.choose(
+            model.config,
+            s.batch_size,
+            s.block_size,
+            threads=s.threads,
+            timeout=s.worker_timeout,
+            options=model_options(s),
+        )
         notes.append(auto.as_text(times, workers, s.threads))
     else:
         workers = named_workers(s)

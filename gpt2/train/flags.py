@@ -124,7 +124,7 @@ def _flattened(path, table, depth=0):
 def convert(cls: type, name: str, value: Any, where: str) -> Any:
     """`value`, a str from the command line or a TOML value, as the type of the field, its limits checked."""
     field = next(field for field in dataclasses.fields(cls) if field.name == name)
-    kind = type(field.default)
+    kind: Any = type(field.default)
     number = isinstance(value, str | int | float) and not isinstance(value, bool)
     fits = isinstance(value, kind) if kind in (bool, str) else number
     try:
