@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from bench.harness import ratios
 from gpt2.model import GPT2Config
-from gpt2.model.gpt2 import parameter_ranges
+from gpt2.model.description import Description
 from gpt2.train.flops import forward_flops
 
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
