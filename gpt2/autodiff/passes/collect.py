@@ -84,13 +84,6 @@ class Term:
         i = self.factors.index(factor)
         return Term(self.coef, self.factors[:i] + self.factors[i + 1 :])
 
-    def split(self, test: Callable[[Node], bool]) -> tuple[Term, Term] | None:
-        """(the number and the factors that pass, the others); None if that takes nothing away."""
-        passed = tuple([f for f in self.factors if test(f[0])])
-        if not passed and self.coef == 1:
-            return None
-        return Term(self.coef, passed), Term(1.0, tuple([f for f in self.factors if f not in passed]))
-
 
 class Formula:
     """The sums and products that meet in the node `root`: taken apart into terms, and put together again.
