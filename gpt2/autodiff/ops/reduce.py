@@ -73,7 +73,6 @@ reduction_row(
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
     shift=shifts.reduction,
     adds_axes=rowwise.first_axes,
-    discontinuous=False,
     exact_on=INTEGERS,
 )
 
@@ -143,7 +142,6 @@ def _shares_of_examples(b: leads.Batch, *args: Node, axes: Sequence[int]) -> Nod
 row(
     "share_among",  # how max and min hand back a gradient: g and extreme have the axes, of length 1
     "linear",
-    linear_in=(0,),
     infer=lambda g, chosen, extreme, axes: (chosen.shape, g.dtype),
     evaluate=_share_among,
     code=_share_among_code,
@@ -161,7 +159,6 @@ row(
     work="moves",
     has_out=True,
     leads=Leads(_shares_of_examples, _shares_by_rows),
-    discontinuous=False,
 )
 
 
@@ -213,7 +210,7 @@ def _cumsum(x, axis, reverse):
 row(
     "cumsum",
     "linear",
-    linear_in=(0,),  # reverse: the sums of everything from here to the end
+    # reverse: the sums of everything from here to the end
     infer=lambda x, axis, reverse: (x.shape, sum_dtype(x.dtype)),
     evaluate=_cumsum,
     code=lambda x, axis, reverse: (
@@ -225,7 +222,6 @@ row(
     has_out=True,
     leads=leads.RUNNING,
     shift=shifts.running_sum,
-    discontinuous=False,
     exact_on=INTEGERS,
 )
 

@@ -95,7 +95,6 @@ class Op:
     product: Callable | None = None  # (*argument texts) -> texts of the two operands of np.matmul that it is
     # What passes may rely on
     commutes: str | None = None  # its arguments may be swapped: EXACTLY; NEARLY is but for the last bit
-    idempotent: bool = False  # op(x, x) is x
     shift: Callable | None = None  # one of the rules of ops/shifts.py
     # What becomes of a difference in the last bit (ops/exactness.py)
     discontinuous: bool = (
@@ -126,6 +125,8 @@ def row(name: str, kind: str, **columns: Any) -> Op:
     """Add a row to the table. A second row of the same name is an error, not an override."""
     if name in OPS:
         raise ValueError(f"op {name!r} stands in the table already")
+    if kind in ("linear", "multilinear"):
+        columns.setdefault("discontinuous", False)
     OPS[name] = op = Op(name, kind, **columns)
     if op.view:
         VIEWS.add(name)
