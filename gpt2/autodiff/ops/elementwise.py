@@ -273,19 +273,6 @@ def _sinc(out, x):
 
 
 row(
-    "sinc",
-    "elementwise",
-    # np.sinc puts a Python float into the array first, so that short integers become float64 as well
-    infer=lambda x: (x.shape, x.dtype if x.dtype.kind in "fc" else np.dtype(np.float64)),
-    evaluate=np.sinc,
-    code=lambda x: f"np.sinc({x})",
-    partials=_sinc,
-    cost=5.0,
-    discontinuous=False,
-)
-
-
-row(
     "stop_gradient",
     "nondiff",
     infer=lambda x: (x.shape, x.dtype),
@@ -315,40 +302,35 @@ def _angle(out, x):
     return ((1.0 / x, -1j) if x.dtype.kind == "c" else None,)
 
 
-def _part_row(name, partials):
-    # A view in NumPy, at times: of memory that is used for other values. So it is written out.
-    row(
-        name,
-        "elementwise",
-        infer=lambda x: (x.shape, _part_dtype(x.dtype)),
-        evaluate=getattr(np, name),
-        code=lambda x: f"np.{name}({x})",
-        partials=partials,
-        has_out=True,
-        cost=0.2,
-        discontinuous=False,
-        exact_on=EVERYWHERE,
-    )
-
-
-_part_row("real", lambda out, x: (1.0,))
-_part_row("imag", lambda out, x: (-1j if x.dtype.kind == "c" else None,))
-
-
 def _angle_dtype(dtype: np.dtype) -> np.dtype:
     part = np.dtype(int) if dtype.kind == "b" else _part_dtype(dtype)  # np.angle's 0 is one beside bools
     return ufunc_dtype(np.arctan2, (part, part))
 
 
-row(
-    "angle",
-    "elementwise",
-    infer=lambda x: (x.shape, _angle_dtype(x.dtype)),
-    evaluate=np.angle,
-    code=lambda x: f"np.angle({x})",
-    partials=_angle,
-    cost=15.0,
-)
+def _sinc_dtype(dtype: np.dtype) -> np.dtype:
+    """np.sinc puts a Python float into the array first, so that short integers become float64 as well."""
+    return dtype if dtype.kind in "fc" else np.dtype(np.float64)
+
+
+def _function_row(name: str, result: Callable[[np.dtype], np.dtype], partials: Callable, **columns: Any):
+    """A row for a NumPy function of one argument that is not a ufunc."""
+    row(
+        name,
+        "elementwise",
+        infer=lambda x: (x.shape, result(x.dtype)),
+        evaluate=getattr(np, name),
+        code=lambda x: f"np.{name}({x})",
+        partials=partials,
+        **columns,
+    )
+
+
+# Views in NumPy, at times: of memory that is used for other values. So they are written out
+_PART = dict(cost=0.2, has_out=True, discontinuous=False, exact_on=EVERYWHERE)
+_function_row("real", _part_dtype, lambda out, x: (1.0,), **_PART)
+_function_row("imag", _part_dtype, lambda out, x: (-1j if x.dtype.kind == "c" else None,), **_PART)
+_function_row("angle", _angle_dtype, _angle, cost=15.0)
+_function_row("sinc", _sinc_dtype, _sinc, cost=5.0, discontinuous=False)
 
 # selection and conversion. `where` is linear in its branches, not in its condition; its transpose stands in
 # chain_rule.py, because it keeps the condition beside the gradient

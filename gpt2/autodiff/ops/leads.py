@@ -117,33 +117,22 @@ def _behind(axis: int) -> int:
     return axis + 1
 
 
-def one_axis(b: Batch, x: Node, *, axis: int, **attrs: Any) -> Node:
-    return apply(b.out.op, x, axis=_behind(axis), **attrs)
+def along_axes(b: Batch, x: Node, **attrs: Any) -> Node:
+    """Ops along `axis`, or over `axes`."""
+    if "axis" in attrs:
+        return apply(b.out.op, x, **(attrs | {"axis": _behind(attrs["axis"])}))
+    return apply(b.out.op, x, **(attrs | {"axes": tuple(map(_behind, attrs["axes"]))}))
 
 
-def several_axes(b: Batch, x: Node, *, axes: Sequence[int], **attrs: Any) -> Node:
-    return apply(b.out.op, x, axes=tuple(map(_behind, axes)), **attrs)
-
-
-def rows_of_reduction(n: Node, N: int, p: int) -> Flags:
-    """The reduced axes lie within a row."""
-    (x,) = n.args
+def rows_of_axes(n: Node, N: int, p: int) -> Flags:
+    """The axes lie within a row, and every argument has the rows."""
     axes = n.attrs["axes"] if "axes" in n.attrs else (n.attrs["axis"],)
-    same = x.shape[:p] == n.shape[:p]
-    return (ROW,) if same and all(a >= p for a in axes) else None
+    within = all(axis >= p for axis in axes) and all(x.shape[:p] == n.shape[:p] for x in n.args)
+    return (ROW,) * len(n.args) if within else None
 
 
-def rows_of_along_axis(n: Node, N: int, p: int) -> Flags:
-    """The axis lies within a row, and every argument has the rows."""
-    if n.attrs["axis"] < p or any(a.shape[:p] != n.shape[:p] for a in n.args):
-        return None
-    return (ROW,) * len(n.args)
-
-
-AXIS = Leads(one_axis)
-REDUCED_AXIS = Leads(one_axis, rows_of_reduction)
-REDUCED_AXES = Leads(several_axes, rows_of_reduction)
-RUNNING = Leads(one_axis, rows_of_along_axis)
+AXIS = Leads(along_axes)
+AXIS_IN_ROWS = Leads(along_axes, rows_of_axes)
 
 
 # shapes
@@ -305,5 +294,5 @@ def batch_of_search(b: Batch, a: Node, v: Node, *, side: str) -> Node:
 
 GATHER = Leads(batch_of_gather, rows_of_gather)
 SCATTER = Leads(batch_of_scatter)
-TAKE_ALONG = Leads(batch_of_along, rows_of_along_axis)
+TAKE_ALONG = Leads(batch_of_along, rows_of_axes)
 SEARCH = Leads(batch_of_search)

@@ -56,7 +56,7 @@ def reduction_row(
         work="reduces",
         reducer=ufunc,
         has_out=True,
-        leads=leads.REDUCED_AXES,
+        leads=leads.AXIS_IN_ROWS,
         **columns,
     )
 
@@ -129,11 +129,6 @@ def _share_among_code(g, chosen, extreme, axes):
     return f"np.where({chosen}, ({g}) / np.where(np.isnan({extreme}), np.nan, {count}), 0.0)"
 
 
-def _shares_by_rows(n: Node, N: int, p: int) -> rowwise.Flags:
-    same = all(a.shape[:p] == n.shape[:p] for a in n.args)
-    return (rowwise.ROW,) * 3 if same and all(a >= p for a in n.attrs["axes"]) else None
-
-
 def _shares_of_examples(b: leads.Batch, *args: Node, axes: Sequence[int]) -> Node:
     whole = [b.front(x, has) for x, has in zip(args, b.flags)]
     return apply("share_among", *whole, axes=tuple(a + 1 for a in axes))
@@ -158,7 +153,7 @@ row(
     ),
     work="moves",
     has_out=True,
-    leads=Leads(_shares_of_examples, _shares_by_rows),
+    leads=Leads(_shares_of_examples, leads.rows_of_axes),
 )
 
 
@@ -195,7 +190,7 @@ def _arg_row(name):
         code=lambda x, axis: f"np.{name}({x}, axis={axis})",
         exact_on=EVERYWHERE,
         work="reduces",
-        leads=leads.REDUCED_AXIS,
+        leads=leads.AXIS_IN_ROWS,
     )
 
 
@@ -220,7 +215,7 @@ row(
     ),
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
     has_out=True,
-    leads=leads.RUNNING,
+    leads=leads.AXIS_IN_ROWS,
     shift=shifts.running_sum,
     exact_on=INTEGERS,
 )
