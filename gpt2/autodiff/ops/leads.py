@@ -53,7 +53,7 @@ class NoRule(Exception):
     """A rule that does not cover this call: it is done by a loop."""
 
 
-# arguments that broadcast: elementwise ops, and ops on stacks of matrices; or one argument
+# ops whose arguments broadcast (elementwise, stacks of matrices), or that have one argument
 def broadcasting(b: Batch, *args: Node, **attrs: Any) -> Node:
     """The leading axes of all arguments broadcast behind that of the examples."""
     m = max(x.ndim - has for x, has in zip(args, b.flags))

@@ -216,7 +216,6 @@ row(
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
     has_out=True,
     leads=leads.AXIS_IN_ROWS,
-    shift=shifts.running_sum,
     exact_on=INTEGERS,
 )
 

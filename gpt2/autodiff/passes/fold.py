@@ -38,7 +38,7 @@ fold = Family("fold")
 LARGEST = 1 << 16  # bytes: larger constants are folded only if they do not grow,
 FAR_TOO_LARGE = 1 << 24  # and not at all beyond this
 
-# A broadcast number would only be larger; where derivatives end, the graph goes on saying so
+# A broadcast number would only be larger; stop_gradient has to stay, as it ends derivatives
 _NEVER = ("broadcast", "stop_gradient")
 
 
@@ -93,7 +93,7 @@ def _evaluated(op: str, values: Sequence, attrs: dict) -> np.ndarray | None:
 
 @fold.rule("const", keeps=BITS)
 def plain_numbers(n: Node, sweep: Sweep) -> Node | None:
-    """A float constant holds a float, whatever it was written as: 2 and 2.0 are one value."""
+    """A float constant holds a float, also where it was written as an int: 2 and 2.0 are one value."""
     kind = {"f": float, "c": complex, "i": int, "u": int, "b": bool}.get(n.dtype.kind)
     if n.shape or kind is None or type(n.value) is kind or kind is float and type(n.value) is Hidden:
         return None
@@ -113,8 +113,8 @@ def leave_broadcasting_to_the_op(n: Node, sweep: Sweep) -> Node | None:
 
 
 def squares_by_its_exponent(n: Node) -> bool:
-    """Whether it is a power whose exponent is an array of one number: NumPy squares where 2 stands alone, and
-    not where an array is full of it.
+    """Whether it is a power whose exponent is an array of one number: NumPy squares for the number 2, and
+    not for an array full of it.
     """
     return n.op in ("power", "float_power") and n.args[1].op == "broadcast" and number(n.args[1]) is not None
 

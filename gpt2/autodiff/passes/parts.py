@@ -153,27 +153,20 @@ def _written_parts(n: Node, sweep) -> Node | None:
         return None
     before = [] if is_zeros(x) else parts_of(x)
     taken = np.zeros(x.shape, bool)
-    parts = []
-    for v, box in writes:
+    seen = []
+    for k, (v, box) in enumerate((*writes, *before[::-1])):
         there = taken[slices_of(box)]
         if not there.any():
-            parts.append((v, box))
-            there[...] = True
+            seen.append((v, box))
+            there[...] = k < len(writes)  # parts of an assemble may lie over one another: they are added
         elif not there.all():
             return None
-    kept = []
-    for p, box in before:
-        there = taken[slices_of(box)]
-        if not there.any():
-            kept.append((p, box))
-        elif not there.all():
-            return None
-    return assembled(kept + parts[::-1], n)
+    return assembled(seen[::-1], n)
 
 
 @assemble.rule("update", keeps=BITS, reads=("slice", "update"))
 def update_again(n: Node, sweep: Sweep) -> Node | None:
-    """Drops what is written over; writing back what stands there changes nothing."""
+    """Drops what is overwritten; writing back what was there changes nothing."""
     x, v = n.args
     box = ranges(n.attrs["index"], n.shape)
     if v.op == "slice" and v.args[0] is x and v.attrs["index"] == n.attrs["index"]:
