@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..graph import Graph, Node
-from .readable import Writer, pair_of_writers
+from .readable import Writer
 from .wrapping import wrapped
 
 PRINTED = 4  # numbers of a constant array that are written out
@@ -25,8 +25,16 @@ def runnable_source(graph: Graph, name: str) -> str | None:
 
 
 def runnable_pair(forward: Graph, backward: Graph, names: tuple[str, str]) -> str | None:
-    """The text of a function and its derivative, as FixedPair.graphs has them; None as above."""
-    first, second = map(_text, pair_of_writers(forward, backward, names))
+    """The text of a function and its derivative, as FixedPair.graphs has them; None as above.
+
+    What a loop keeps for the derivative is passed as a list with a row for each call. The backward's inputs
+    are the forward's results but the first, then the gradient of that.
+    """
+    writer = Writer(forward, names[0], returns_records=True)
+    first = _text(writer)
+    kept = zip(writer.graph.outputs[1:], backward.inputs)
+    places = {inp: place for o, inp in kept if (place := writer.place_returned(o)) is not None}
+    second = _text(Writer(backward, names[1], places=places))
     if not (_complete(first) and _complete(second)):
         return None
     return wrapped(first + "\n\n" + second.split("\n\n\n", 1)[1])
