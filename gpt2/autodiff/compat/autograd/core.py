@@ -18,34 +18,8 @@ from ...tree import flatten, unflatten
 from . import objects
 from .inputs import answer, floating, has_derivative, zeros_like
 from .rules import ruled
-from .tracer import Box, Node, Primitive, getval, isbox, primitive, trace
-from .util import func, subval, toposort
-
-__all__ = [
-    "Box",
-    "Node",
-    "SparseObject",
-    "VSpace",
-    "def_linear",
-    "defjvp",
-    "defjvp_argnum",
-    "defjvp_argnums",
-    "defvjp",
-    "defvjp_argnum",
-    "defvjp_argnums",
-    "func",
-    "getval",
-    "isbox",
-    "make_jvp",
-    "make_vjp",
-    "primitive",
-    "primitive_with_deprecation_warnings",
-    "subval",
-    "toposort",
-    "trace",
-    "primitive_vjps",
-    "vspace",
-]
+from .tracer import *  # noqa: F403  autograd.core and autograd.extend have its names
+from .tracer import Primitive, isbox, primitive, subval
 
 primitive_with_deprecation_warnings = primitive
 primitive_vjps: dict = {}  # empty: rules of NumPy's functions cannot be removed

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...same import same_items
-from .util import subvals
+from .tracer import subvals
 
 roots: list = []  # what every function here depends on besides: primitives that rules.py makes
 _open = threading.local()
