@@ -118,10 +118,6 @@ def _quotient(x, y):
     return where(zero, 0.0, x / where(zero, 1.0, y))
 
 
-def _logistic(x):
-    return expit(x), expit(-x)
-
-
 def _hankel_slope(v, x, sign_of_terms):
     """The derivative of Hankel's series for ive or kve, over its first term. DLMF 10.40.1, 10.40.2."""
     mu, term, slope = 4.0 * v * v, 1.0, -0.5
