@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 
 from ...record.value import Recorded
-from ...tree import flatten, unflatten
+from ...tree import flatten, tree_map, unflatten
 from . import objects
 
 
 def floating(x: Any) -> Any:
     """x with its arrays of integers as float64; TypeError for Python's integers, as from autograd."""
-    if class_of(x) is Recorded:
-        return x.astype(np.float64) if x.dtype.kind in "biu" else x
-    if isinstance(x, np.ndarray):
+    if class_of(x) is Recorded or isinstance(x, np.ndarray):
         return x.astype(np.float64) if x.dtype.kind in "biu" else x
     if isinstance(x, (bool, int, np.integer, np.bool_)):
         raise TypeError(
@@ -64,5 +62,4 @@ def _like(v: Any, x: Any) -> Any:
 
 def zeros_like(x: Any) -> Any:
     """Zeros in the structure of x."""
-    leaves, tree = flatten(x)
-    return unflatten(tree, [np.zeros(np.shape(leaf), getattr(leaf, "dtype", float)) for leaf in leaves])
+    return tree_map(lambda leaf: np.zeros(np.shape(leaf), getattr(leaf, "dtype", float)), x)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ...tree import public as tree
 from .builtins import type as type_of
 from .core import defvjp, make_vjp, vspace
 from .tracer import primitive
@@ -28,52 +29,18 @@ def flatten(value: Any) -> tuple[Any, Callable]:
     """(vector, unflatten): all entries in one array, those of a dict in the order of its sorted keys, and the
     function that converts such a vector back.
     """
-    leaves = [np.ravel(leaf) for leaf in _leaves(value)]
-    vector = np.concatenate(leaves) if leaves else np.array([])
-    shape, size = _shape(value), np.size(vector)
-
-    def unflatten(vector):
-        if np.shape(vector) != (size,):
-            raise ValueError(f"unflatten: an array of shape {np.shape(vector)}, expected {size} entries")
-        return _rebuilt(shape, vector, 0)[0]
-
-    return vector, unflatten
+    vector, unravel = tree.ravel(_ordered(value, value, sorted))
+    return vector, lambda vector: _ordered(unravel(vector), value, list)
 
 
-def _leaves(value: Any) -> Iterator:
-    t = type_of(value)
+def _ordered(x: Any, like: Any, keys: Callable) -> Any:
+    """x with dicts in the order keys(dict) of those of `like`, and with arrays for integers."""
+    t = type_of(like)
     if t in (list, tuple):
-        for part in value:
-            yield from _leaves(part)
-    elif t is dict:
-        for key in sorted(value):
-            yield from _leaves(value[key])
-    else:
-        yield value
-
-
-def _shape(value: Any) -> Any:
-    """The structure of a value: (its type, keys, parts) for a container, the shape of an array."""
-    t = type_of(value)
-    if t in (list, tuple):
-        return t, None, tuple(map(_shape, value))
+        return t(_ordered(a, b, keys) for a, b in zip(x, like))
     if t is dict:
-        return dict, tuple(value), tuple((k, _shape(value[k])) for k in sorted(value))
-    return "array", np.shape(value), None
-
-
-def _rebuilt(shape: Any, vector: Any, start: int) -> tuple[Any, int]:
-    """A value of this structure from the entries at `start`, and where the next begins."""
-    kind, keys, parts = shape
-    if kind == "array":
-        size = int(np.prod(keys))
-        return (np.reshape(vector[start : start + size], keys) if keys else vector[start]), start + size
-    rebuilt = {}
-    for key, part in parts if kind is dict else enumerate(parts):
-        rebuilt[key], start = _rebuilt(part, vector, start)
-    if kind is dict:
-        return {k: rebuilt[k] for k in keys}, start
-    return kind(rebuilt.values()), start
+        return {key: _ordered(x[key], like[key], keys) for key in keys(like)}
+    return np.asarray(x) if type_of(x) in (bool, int) else x
 
 
 def flatten_func(func: Callable, example: Any) -> tuple[Callable, Callable, Any]:
