@@ -72,14 +72,14 @@ class LoopLines:
             for k, result in enumerate(loop.results)
         ]
         for (record, position), names in self.unpacked.items():
-            self.first.append(f"{_tuple(names)} = {record}[{position}]")
+            self.first.append(f"{', '.join(_items(names))} = {record}[{position}]")
         numbers = f"range({len(loop.calls)})"
-        call = f"{_tuple(targets)} = {w.functions[loop.body]}({', '.join(args)})"
-        after = [f"{self.record.name}.append(({_tuple(self.row)}))"] if self.record else []
+        call = w.call_lines(targets, loop.body, args, depth=1)
+        after = w.listed(f"{self.record.name}.append((", _items(self.row), "))", 1) if self.record else []
         w.lines += [
             *self.before,
             f"for {self.variable} in {f'reversed({numbers})' if loop.down else numbers}:",
-            *(f"    {line}" for line in (*self.first, call, *after)),
+            *(f"    {line}" for line in (*self.first, *call, *after)),
         ]
 
     # ---- arguments
@@ -191,8 +191,9 @@ class LoopLines:
         return ", ".join(parts)
 
 
-def _tuple(names: Sequence[str]) -> str:
-    return f"{', '.join(names)}{',' * (len(names) == 1)}"
+def _items(names: Sequence[str]) -> list[str]:
+    """The items of a tuple, with a comma after a single one."""
+    return [f"{names[0]},"] if len(names) == 1 else list(names)
 
 
 def view_text(n: Node) -> str:

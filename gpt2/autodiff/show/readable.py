@@ -25,7 +25,7 @@ from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, sour
 from ..ops import OPS
 from ..ops.shape import index_text
 from ..ops.subgraph import with_slices
-from .loop_lines import LoopLines, KeptAt, transposed
+from .loop_lines import KeptAt, LoopLines, transposed
 from .loops import Filled, in_order, loops_of
 
 LONGEST, SHORT = 70, 30  # longer expressions get a line of their own; SHORT: those for parts of an array
@@ -82,6 +82,8 @@ class Writer:
         self.names = {n: text for n, text in all_names.items() if n.name is not None}
         self.taken = {*self.names.values(), *reserved}
         self.constants: dict[Node, str] = {}  # arrays, also of inner functions
+        self.further: list[str] = []  # parameters besides the inputs
+        self.depth: int = 1 if self.outer is None else self.outer.depth + 1
         self.functions: dict[Graph, str] = {}
         self.calls = results_of(self.graph)
         self.results = set(self.graph.outputs)
@@ -97,7 +99,7 @@ class Writer:
 
     def function(self) -> list[str]:
         """The lines of the function."""
-        head = self.head()
+        parameters = self.parameters()
         for n in self.graph.nodes:
             if n.op == "const" and n.shape:
                 self.begin_constant(n)
@@ -111,16 +113,28 @@ class Writer:
                 self.value(n)
             self.attribute(n)
         outputs = self.returned()
-        returned, single = ", ".join(outputs), len(outputs) == 1
-        self.lines.append(f"return ({returned},)" if single else f"return {returned or '()'}")
-        return [head, *(f"    {line}" if line else "" for line in self.lines)]
+        short = [f"return ({outputs[0]},)" if outputs else "return ()"]
+        self.lines += self.listed("return ", outputs) if len(outputs) > 1 else short
+        head = self.listed(f"def {source_name(self.name, RESERVED)}(", [*parameters, *self.further], "):", -1)
+        return [*head, *(f"    {line}" if line else "" for line in self.lines)]
+
+    def listed(self, before: str, items: Sequence[str], after: str = "", depth: int = 0) -> list[str]:
+        """The lines of a list of items between two texts. depth: of blocks within this function"""
+        return [f"{before}{', '.join(items)}{after}"]
+
+    def call_lines(
+        self, targets: Sequence[str], body: Graph, args: Sequence[str], depth: int = 0
+    ) -> list[str]:
+        """The lines of a call of an inner function."""
+        comma = "," * (len(targets) == 1)
+        return self.listed(f"{', '.join(targets)}{comma} = {self.functions[body]}(", args, ")", depth)
 
     def attribute(self, n: Node | None) -> None:
         """Note that the new lines were written for this value."""
         self.written_for += [n] * (len(self.lines) - len(self.written_for))
 
-    def head(self) -> str:
-        """The function's first line, with a name for each input."""
+    def parameters(self) -> list[str]:
+        """A name for each input, or for the record that it is in."""
         self.taken.update(place.record.name for place in self.places.values())
         parameters = []
         for k, n in enumerate(self.graph.inputs):
@@ -130,7 +144,7 @@ class Writer:
             else:
                 self.place(n, place)
                 parameters.append(place.record.name)
-        return f"def {source_name(self.name, RESERVED)}({', '.join(dict.fromkeys(parameters))}):"
+        return list(dict.fromkeys(parameters))
 
     def returned(self) -> list[str]:
         """The texts behind `return`, a record once."""
@@ -177,8 +191,11 @@ class Writer:
             self.defined.add(n)
         elif n not in self.constants:
             self.constants[n] = self.begin(n, "constant")
-            self.lines.append(f"# {self.constants[n]}: {n.dtype} {n.shape}, never changed")
+            self.lines.append(self.constant_line(n, self.constants[n]))
         return self.names[n]
+
+    def constant_line(self, n: Node, name: str) -> str:
+        return f"# {name}: {n.dtype} {n.shape}, never changed"
 
     def define_function(self, body: Graph) -> None:
         """Define the inner function for a body that is called."""
@@ -190,7 +207,7 @@ class Writer:
         for loop in self.loops.values():
             if loop.body is body:
                 hints = {k: body.outputs[of].name for of, k in loop.carried.items() if body.outputs[of].name}
-        self.lines += ["", *Writer(body, name, outer=self, hints=hints).function(), ""]
+        self.lines += ["", *type(self)(body, name, outer=self, hints=hints).function(), ""]
 
     def write_outlined(self, n: Node) -> bool:
         """The line of a call; unread results are called _."""
@@ -202,8 +219,7 @@ class Writer:
             for other in same[1:]:
                 self.names[other] = names[-1]
                 self.defined.add(other)
-        args = ", ".join(map(self.argument, n.args))
-        self.lines.append(f"{', '.join(names)}{',' * (len(names) == 1)} = {self.functions[body]}({args})")
+        self.lines += self.call_lines(names, body, list(map(self.argument, n.args)))
         return True
 
     def argument(self, a: Node) -> str:
