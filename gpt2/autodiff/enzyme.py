@@ -144,28 +144,25 @@ class Enzyme(Transform):
         """The leaves that are active, and {leaf: its shadow's leaf}."""
         active: list[int] = []
         shadows: dict[int, int] = {}
-        n, none = len(call.leaf_range(0)), Tree(dict, (), (), 0)
-        inner = Arguments(call.args[0], {}, call.leaves[:n], Tree.of(call.subtree(0), none))
-        shadow_call = Arguments(
-            call.args[1],
-            {},
-            call.leaves[n:],
-            Tree.of(call.subtree(1), none),
-        )
-        for k, kind in enumerate(self.kinds):
-            leaves, paths = inner.leaf_range(k), inner.subtree(k).paths()
+        leaf, shadow = 0, len(call.leaf_range(0))
+        trees = zip(self.kinds, call.subtree(0).children, call.subtree(1).children)
+        for k, (kind, own, theirs) in enumerate(trees):
             if kind is Active:
-                active.append(active_leaf(inner, k, f))
+                leaves = call.leaves[leaf : leaf + own.size]
+                check_active(call.args[0][k], leaves, argument_text(f, k))
+                active.append(leaf)
             elif kind is Duplicated:
-                own, theirs = paths, shadow_call.subtree(k).paths()
-                if own != theirs or not own:
+                paths = own.paths()
+                if paths != theirs.paths() or not paths:
                     raise AutodiffError(
                         f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
                         "an array for each array"
                     )
-                for leaf, shadow, path in zip(leaves, shadow_call.leaf_range(k), paths):
-                    check_shadow(inner.leaves[leaf], shadow_call.leaves[shadow], argument_text(f, k, path))
-                    shadows[leaf] = n + shadow
+                for i, path in enumerate(paths):
+                    x, dx = call.leaves[leaf + i], call.leaves[shadow + i]
+                    check_shadow(x, dx, argument_text(f, k, path))
+                    shadows[leaf + i] = shadow + i
+            leaf, shadow = leaf + own.size, shadow + theirs.size
         return active, shadows
 
     def result_seed(self, rec: Recording) -> list:
@@ -185,18 +182,14 @@ class Enzyme(Transform):
         return seeds
 
 
-def active_leaf(call: Arguments, k: int, f: Callable) -> int:
-    """The one leaf of an active argument."""
-    leaves = call.leaf_range(k)
-    x = call.leaves[leaves[0]] if len(leaves) == 1 else call.args[k]
-    value = value_of(x)
+def check_active(x: Any, leaves: list, text: str) -> None:
+    value = value_of(leaves[0] if len(leaves) == 1 else x)
     if len(leaves) != 1 or np.ndim(value) or np.asarray(value).dtype.kind not in "fc":
         got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
         raise AutodiffError(
-            f"autodiff: Active({argument_text(f, k)}) is {got}, expected a floating-point number. Arrays "
+            f"autodiff: Active({text}) is {got}, expected a floating-point number. Arrays "
             "are ad.Duplicated(x, dx): their gradient is added to dx"
         )
-    return leaves[0]
 
 
 def check_shadow(x: Any, dx: Any, text: str) -> None:

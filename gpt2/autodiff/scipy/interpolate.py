@@ -18,7 +18,7 @@ import scipy.interpolate as _scipy
 from ..errors import unsupported
 from ..record.source_lines import here
 from ..record.value import Recorded
-from .passing import is_recorded, scipy_value, unsupported_option
+from .passing import is_recorded, ours, scipy_value, unsupported_option
 
 
 def __getattr__(name: str) -> Any:
@@ -171,10 +171,9 @@ def _refusing(theirs: type) -> type:
     return refusing
 
 
+@ours(_scipy)
 def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
     """Differentiable by x, and by a vector of coefficients."""
-    if not is_recorded((x, tck)):
-        return _scipy.splev(x, tck, der, ext)
     if not isinstance(tck, (tuple, list)) or np.ndim(tck[1]) != 1:
         raise unsupported_option("scipy.interpolate.splev", "of anything but (t, c, k) with a vector c")
     t, c, k = _knots("splev", tck[0]), tck[1], tck[2]
@@ -581,6 +580,7 @@ def _coordinates(xi: Any, n: int) -> Any:
     return x
 
 
+@ours(_scipy)
 def interpn(
     points: Any,
     values: Any,
@@ -590,8 +590,6 @@ def interpn(
     fill_value: Any = np.nan,
 ) -> Any:
     """RegularGridInterpolator(points, values)(xi)."""
-    if not is_recorded((points, values, xi, fill_value)):
-        return _scipy.interpn(points, values, xi, method, bounds_error, fill_value)
     if method == "splinef2d":
         raise unsupported_option("scipy.interpolate.interpn", "with method='splinef2d'")
     return RegularGridInterpolator(points, values, method, bounds_error, fill_value)(xi)

@@ -22,13 +22,12 @@ import numpy as np
 import scipy.special as sp
 import scipy.stats
 
-from ...errors import UnsupportedError
 from ...graph import Node, is_scalar_const
 from ...ops import leads
 from ...ops.build import absolute, equal, floor, log, sign, square, tanh, where
 from ...ops.elementwise import broadcast_shape
 from ...ops.table import apply, row
-from .special import psi, psi_rise
+from .special import no_formula, psi, psi_rise
 
 INF, NAN = math.inf, math.nan
 LEAST = 5e-324  # in place of 0, where a quotient has to go to its limit
@@ -408,7 +407,7 @@ class Tail(Standardized):
     def by_shape(self, k: int) -> Node:
         of, z = self.of, self.z
         if not of.cdf_by_shape:
-            raise refusal(f"scipy.stats.{of.name}.{self.method}", of.shapes[k])
+            raise no_formula(f"scipy.stats.{of.name}.{self.method}", of.shapes[k], of.shapes[k])
         if of.discrete:
             d = self.density_at(z)
         elif of.low > 0.0:
@@ -427,21 +426,14 @@ def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -
 
     def by_shape(k: int):
         if not of.cdf_by_shape:
-            raise refusal(f"scipy.stats.{of.name}: its {method.replace('_', ' ')}", of.shapes[k])
+            what = f"scipy.stats.{of.name}: its {method.replace('_', ' ')}"
+            raise no_formula(what, of.shapes[k], of.shapes[k])
         rule = of.cdf_by_shape[k](z, *shapes)
         factor = rule if of.discrete else z * rule
         return times(out, of.by_shape[k](floor(z) if of.discrete else z, *shapes) + times(more, factor))
 
     by_z = (lambda: times(out, of.by_z(z, *shapes) + more)) if not of.discrete else (lambda: constant(0.0, z))
     return by_z, *[lambda k=k: by_shape(k) for k in range(len(shapes))]
-
-
-def refusal(what: str, shape: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{what} has no derivative with respect to {shape}: there is no closed formula. "
-        f"ad.stop_gradient({shape}) makes a constant of that argument; or give the function a rule of your "
-        "own with @ad.custom_vjp"
-    )
 
 
 def times(p: Node, q: Node) -> Node:
