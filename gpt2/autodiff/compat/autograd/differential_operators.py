@@ -22,7 +22,7 @@ from ...transforms import jacobian as jacobians
 from ...transforms.forward import jvp as forward
 from ...tree import flatten
 from . import core, objects
-from .inputs import answer, floating
+from .core import answer, floating
 from .wrap_util import Unary, get_name, unary_to_nary
 
 
