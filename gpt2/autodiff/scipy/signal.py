@@ -62,12 +62,12 @@ convolve, fftconvolve, oaconvolve, convolve2d = map(
 
 @ours(_scipy)
 def correlate(in1: Any, in2: Any, mode: Any = "full") -> Any:
-    turned = np.conj(in2)[(slice(None, None, -1),) * np.ndim(in2)]
+    flipped = np.conj(in2)[(slice(None, None, -1),) * np.ndim(in2)]
     if mode == "valid" and any(n < m for n, m in zip(np.shape(in1), np.shape(in2))):
         raise unsupported_option(
             "scipy.signal.correlate", "with mode='valid' and a second array that is larger"
         )
-    return _cut("correlate", _full(in1, turned), in1, turned, mode)
+    return _cut("correlate", _full(in1, flipped), in1, flipped, mode)
 
 
 @ours(_scipy)

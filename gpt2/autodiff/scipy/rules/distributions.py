@@ -173,7 +173,9 @@ def quotient(tail: str) -> Callable:
     def density_by_tail(of: Law, z, *shapes):
         density = standard(of, "log" + of.density, np.floor(z) if of.discrete else z, shapes)
         ratio = np.exp(density - standard(of, tail, z, shapes))
-        return np.where(density == -INF, 0.0, ratio)
+        ratio = np.where(density == -INF, 0.0, ratio)
+        end = of.high if tail == "logsf" else of.low
+        return np.where(z == end, INF, ratio) if np.isfinite(end) and not of.discrete else ratio
 
     return density_by_tail
 
@@ -371,7 +373,7 @@ class Tail(Standardized):
         super().__init__(of, z, shapes, scale)
         self.method, self.args, self.logarithm = method, args, method.startswith("log")
 
-    def turned(self, d: Node) -> Node:
+    def signed(self, d: Node) -> Node:
         return d if "cdf" in self.method else -d
 
     def density_at(self, z: Node) -> Node:
@@ -398,11 +400,11 @@ class Tail(Standardized):
 
     def by_x(self) -> Node:
         d = self.density_at(self.z)
-        return self.turned(self.per_scale(d) if self.logarithm else d)
+        return self.signed(self.per_scale(d) if self.logarithm else d)
 
     def by_scale(self) -> Node:
         d = self.z_times_density()
-        return -self.turned(self.checked(self.per_scale(d) if self.logarithm else d))
+        return -self.signed(self.checked(self.per_scale(d) if self.logarithm else d))
 
     def by_shape(self, k: int) -> Node:
         of, z = self.of, self.z
@@ -417,7 +419,7 @@ class Tail(Standardized):
             d = self.z_times_density()
         if not (self.logarithm or self.scale is None or is_number(self.scale, 1.0)):
             d = d * self.scale
-        return self.turned(self.checked(times(d, of.cdf_by_shape[k](z, *self.shapes))))
+        return self.signed(self.checked(times(d, of.cdf_by_shape[k](z, *self.shapes))))
 
 
 def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -> tuple:
@@ -756,11 +758,6 @@ def _beta_reversed(z, a, b, y):
     return np.where(z < 1e-290, a / z / y, hazard)
 
 
-def _beta_hazard(z, a, b):
-    hazard = SHARED["hazard"](LAWS["beta"], z, a, b)
-    return np.where(z == 1.0, INF, hazard)
-
-
 law(
     "beta a b",
     lambda z, a, b: (a - 1.0) / above(z) - (b - 1.0) / _below_1(z),
@@ -780,7 +777,6 @@ law(
         "far_cdf": lambda z, a, b: log_lower_beta(a, b, z, 1.0 - z),
         "far_sf": lambda z, a, b: log_lower_beta(b, a, 1.0 - z, z),
         "reversed_hazard": lambda z, a, b: _beta_reversed(z, a, b, 1.0 - z),
-        "hazard": _beta_hazard,
     },
 )
 
@@ -813,10 +809,6 @@ def _f_hazard(z, n, m):
     return np.where(np.isinf(z), 0.0, SHARED["hazard"](LAWS["f"], z, n, m))
 
 
-def _f_reversed(z, n, m):
-    return np.where(z == 0, INF, SHARED["reversed_hazard"](LAWS["f"], z, n, m))
-
-
 law(
     "f dfn dfd",
     lambda z, n, m: ((0.5 * n - 1.0) * m / above(z) - (0.5 * m + 1.0) * n) / (m + n * z),
@@ -834,7 +826,6 @@ law(
         "far_sf": _f_far_sf,
         "logpdf": _f_log,
         "hazard": _f_hazard,
-        "reversed_hazard": _f_reversed,
     },
 )
 law(
