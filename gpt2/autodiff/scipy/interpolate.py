@@ -518,7 +518,7 @@ class Grid:
         _scipy.RegularGridInterpolator(points, np.zeros(np.shape(values)))  # checks them
         falling = [axis for axis, p in enumerate(points) if p[0] > p[-1]]
         points = [p[::-1] if axis in falling else p for axis, p in enumerate(points)]
-        values = np.flip(values, falling) if falling else values
+        values = np.flip(values, tuple(falling)) if falling else values
         self.points, self.values = points, values
 
     def _reuse_roots(self) -> tuple:
