@@ -64,7 +64,7 @@ def step(config, n, hardware, B=B, T=T):
     block = (forward - head) / L  # forward of one block; backwards take twice as long as forwards
     # bytes of gradients that are complete only at the end: wte, and the tensors between the matrices
     late = 4 * (config.num_parameters - L * 12 * C * C)
-    start, stop = parameter_ranges(config)["wte"]
+    start, stop = Description(config).ranges["wte"]
     wte = 4 * (stop - start)
     clock = forward + 2 * head
     network = 0.0  # time at which the network is free again
