@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -116,29 +114,7 @@ def parts_apart(n: Node) -> bool:
 
 @functools.lru_cache(256)  # called for each assemble in every stage of emitting
 def _apart(indices: tuple, shape: tuple[int, ...]) -> bool:
-    spans = [[_span(s, m) for s, m in zip(i, shape)] for i in indices]
-    if any(_in_a_row(column) for column in zip(*spans)):
-        return True
-    if len(spans) > FEW_BOXES:  # by a map of the elements: comparing pairs is quadratic
-        return all(alone([[range(a, b) for a, b in s] for s in spans], shape))
-    return not any(
-        all(a0 < b1 and b0 < a1 for (a0, a1), (b0, b1) in zip(one, other))
-        for one, other in itertools.combinations(spans, 2)
-    )
-
-
-def _in_a_row(spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether spans of one axis follow one another without overlap, as those of stacked parts."""
-    ordered = sorted(spans)
-    return all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ordered))
-
-
-def _span(s, m) -> tuple[int, int]:
-    start, stop, step = s
-    if step == 1 and stop is not None and 0 <= start < stop <= m:
-        return start, stop
-    r = range(*slice(*s).indices(m))
-    return (min(r[0], r[-1]), max(r[0], r[-1]) + 1) if len(r) else (0, 0)
+    return all(alone([ranges(i, shape) for i in indices], shape))
 
 
 def find_windows(live: Liveness) -> tuple[dict[Node, Window], Layouts]:

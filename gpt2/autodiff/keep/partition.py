@@ -36,7 +36,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from ..graph import Graph, Node, with_args
+from ..graph import Graph, Node, reachable, with_args
 from ..ops import build, cost, input_node
 from ..ops.boxes import alone, ranges
 from ..ops.table import root
@@ -342,11 +342,4 @@ def _dependent(graph: Graph, sources) -> set[int]:
 
 
 def _ancestors(nodes) -> set[int]:
-    ancestors: set[int] = set()
-    stack = list(nodes)
-    while stack:
-        n = stack.pop()
-        if n.id not in ancestors:
-            ancestors.add(n.id)
-            stack.extend(n.args)
-    return ancestors
+    return {n.id for n in reachable(nodes)}
