@@ -1,9 +1,6 @@
 """Settings of the microbenchmarks, and the data recorded with each.
 
-pytest bench/ --benchmark-only
 pytest bench/ --benchmark-only --bench-threads 2 --bench-batch B4T256 -k "gelu or attention"
-pytest bench/ --benchmark-only --benchmark-save=before
-pytest bench/ --benchmark-only --benchmark-compare --benchmark-compare-fail=median:10%
 """
 
 import os
@@ -47,14 +44,11 @@ def threads(pytestconfig):
     return n
 
 
-@pytest.fixture(scope="session")
-def facts():
-    return machine.describe()
-
-
 @pytest.fixture
-def record(benchmark, threads, facts):
+def record(benchmark, threads):
     """record(group, **more): assign this benchmark to a group, and save the machine with it."""
+
+    facts = machine.describe()
 
     def record(group, **more):
         benchmark.group = group
