@@ -16,19 +16,11 @@ from gpt2.parallel.cores import cores
 
 def pytest_addoption(parser):
     group = parser.getgroup("bench", "layers and steps of this engine")
-    group.addoption(
-        "--bench-threads", type=int, default=1, metavar="N", help="threads of the engine (default 1)"
-    )
-    group.addoption(
-        "--bench-batch", default="B4T64", metavar="BxTy", help="batch of the layers (default B4T64)"
-    )
-    group.addoption(
-        "--bench-elementwise",
-        default="numpy",
-        type=program.elementwise,
-        metavar="|".join(Options.BACKENDS),
-        help="what computes compiled elementwise operations (default numpy)",
-    )
+    add, backends = group.addoption, "|".join(Options.BACKENDS)
+    add("--bench-threads", type=int, default=1, metavar="N", help="threads of the engine (default 1)")
+    add("--bench-batch", default="B4T64", metavar="BxTy", help="batch of the layers (default B4T64)")
+    words = "what computes compiled elementwise operations (default numpy)"
+    add("--bench-elementwise", default="numpy", type=program.elementwise, metavar=backends, help=words)
 
 
 @pytest.fixture(scope="session", autouse=True)

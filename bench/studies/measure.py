@@ -77,8 +77,8 @@ class Memory:
     """What one call allocates.
 
     peak_bytes    the most that Python and NumPy held beyond what they held before (tracemalloc)
-    arrays        NumPy's allocations of array elements on the calling thread, single numbers left out; None if
-                  they cannot be counted
+    arrays        NumPy's allocations of array elements on the calling thread, single numbers left out; None
+                  if they cannot be counted
     array_bytes   the sum of those allocations
     """
 
