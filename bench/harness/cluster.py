@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from bench.harness import ratios
 from gpt2.model import GPT2Config
-from gpt2.model.gpt2 import parameter_ranges
+from gpt2.model.description import Description
 from gpt2.train.flops import forward_flops
 
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -64,7 +64,7 @@ def step(config, n, hardware, B=B, T=T):
     block = (forward - head) / L  # forward of one block; backwards take twice as long as forwards
     # bytes of gradients that are complete only at the end: wte, and the tensors between the matrices
     late = 4 * (config.num_parameters - L * 12 * C * C)
-    start, stop = parameter_ranges(config)["wte"]
+    start, stop = Description(config).ranges["wte"]
     wte = 4 * (stop - start)
     clock = forward + 2 * head
     network = 0.0  # time at which the network is free again
