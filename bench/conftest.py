@@ -1,9 +1,6 @@
 """Settings of the microbenchmarks, and the data recorded with each.
 
-pytest bench/ --benchmark-only
 pytest bench/ --benchmark-only --bench-threads 2 --bench-batch B4T256 -k "gelu or attention"
-pytest bench/ --benchmark-only --benchmark-save=before
-pytest bench/ --benchmark-only --benchmark-compare --benchmark-compare-fail=median:10%
 """
 
 import os
@@ -19,19 +16,11 @@ from gpt2.parallel.cores import cores
 
 def pytest_addoption(parser):
     group = parser.getgroup("bench", "layers and steps of this engine")
-    group.addoption(
-        "--bench-threads", type=int, default=1, metavar="N", help="threads of the engine (default 1)"
-    )
-    group.addoption(
-        "--bench-batch", default="B4T64", metavar="BxTy", help="batch of the layers (default B4T64)"
-    )
-    group.addoption(
-        "--bench-elementwise",
-        default="numpy",
-        type=program.elementwise,
-        metavar="|".join(Options.BACKENDS),
-        help="what computes compiled elementwise operations (default numpy)",
-    )
+    add, backends = group.addoption, "|".join(Options.BACKENDS)
+    add("--bench-threads", type=int, default=1, metavar="N", help="threads of the engine (default 1)")
+    add("--bench-batch", default="B4T64", metavar="BxTy", help="batch of the layers (default B4T64)")
+    words = "what computes compiled elementwise operations (default numpy)"
+    add("--bench-elementwise", default="numpy", type=program.elementwise, metavar=backends, help=words)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -47,14 +36,11 @@ def threads(pytestconfig):
     return n
 
 
-@pytest.fixture(scope="session")
-def facts():
-    return machine.describe()
-
-
 @pytest.fixture
-def record(benchmark, threads, facts):
+def record(benchmark, threads):
     """record(group, **more): assign this benchmark to a group, and save the machine with it."""
+
+    facts = machine.describe()
 
     def record(group, **more):
         benchmark.group = group

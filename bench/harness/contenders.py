@@ -80,7 +80,6 @@ CONTENDERS = {  # in the order of tables
     "peak": Contender("its products at sgemm peak", "bench.harness.peak"),
 }
 
-REFERENCE = "torch-tuned"  # of ratios, until it is known which PyTorch is the fastest
 PEAK = "peak"  # trains nothing; its rate is the machine's peak
 OPTIONAL = ("torch-fused", "torch-compile", "autograd", *(name for name in CONTENDERS if "haswell" in name))
 STEP = tuple(name for name in CONTENDERS if name not in OPTIONAL)
@@ -108,7 +107,7 @@ def reference(names):
     """
     names = [name for name in names if name != PEAK] or names
     installed = [name for name in names if reason_missing(CONTENDERS[name]) is None] or names
-    return REFERENCE if REFERENCE in installed else installed[0]
+    return "torch-tuned" if "torch-tuned" in installed else installed[0]
 
 
 def fastest_peer(samples):

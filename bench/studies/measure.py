@@ -78,8 +78,7 @@ class Memory:
 
     peak_bytes    the most that Python and NumPy held beyond what they held before (tracemalloc)
     arrays        NumPy's allocations of array elements on the calling thread, single numbers left out; None
-    if
-                  they cannot be counted
+                  if they cannot be counted
     array_bytes   the sum of those allocations
     """
 
