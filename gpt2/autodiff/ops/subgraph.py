@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from ..graph import Graph, Node, remade, with_args
 from . import input_node
@@ -32,6 +33,15 @@ def inputs_like(nodes: Sequence[Node], prefix: str = "") -> list[Node]:
     return [input_node(n.shape, n.dtype, prefix + n.name if n.name else None) for n in nodes]
 
 
+def on_all_inputs(n: int, *graphs: Graph) -> list[Graph]:
+    """The graphs, all with the inputs of all: the n that they have in common, then what each has besides."""
+    wide = []
+    for g in graphs:
+        parts = [other.inputs[n:] if other is g else inputs_like(other.inputs[n:]) for other in graphs]
+        wide.append(Graph([*g.inputs[:n], *chain.from_iterable(parts)], g.outputs, g.name))
+    return wide
+
+
 def beside(values: Sequence[Node], tangents: Mapping[int, Node], *cuts: int) -> list[list[Node]]:
     """The values cut at some points, and after each part the tangents of what is in it, given by position."""
     ends = [*cuts, len(values)]
@@ -43,6 +53,11 @@ def beside(values: Sequence[Node], tangents: Mapping[int, Node], *cuts: int) -> 
 
 def zeros_like(node: Node) -> Node:
     return zeros(node.shape, node.dtype)
+
+
+def or_zeros(x: Node | None, like: Node) -> Node:
+    """A derivative, where None is zero."""
+    return zeros_like(like) if x is None else x
 
 
 def is_float(node: Node) -> bool:

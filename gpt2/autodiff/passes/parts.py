@@ -194,6 +194,22 @@ def update_again(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
+@assemble.rule("add", keeps=DIGITS, reads=("update", "assemble"))
+def add_where_cleared(n: Node, sweep: Sweep) -> Node | None:
+    """update(x, 0, i) + assemble(v at i) -> update(x, v, i): for x[i] += v the gradient of x is as it was."""
+    for u, part in (n.args, n.args[::-1]):
+        if (
+            u.op == "update"
+            and is_zeros(u.args[1])
+            and part.op == "assemble"
+            and part.attrs["indices"] == (u.attrs["index"],)
+            and u.shape == part.shape
+            and u.dtype == part.dtype
+        ):
+            return build.update(u.args[0], part.args[0], u.attrs["index"])
+    return None
+
+
 # additions at indices
 @assemble.rule("add", keeps=DIGITS, reads=("scatter_add", "scatter_along_add"))
 def add_scattered(n: Node, sweep: Sweep) -> Node | None:

@@ -340,6 +340,14 @@ CASES = {
         lambda v: v.p + part(put([(tanh(v.p), (0, 2))], (6, 4)), (4, 6), None),
         "return p",
     ),
+    "assemble: a part moved out and back": (
+        lambda v: written(v.flat, 0.0, 0, 2) + put([(part(v.flat, (0, 2), None), (0, 2))], (6, 4)),
+        "return flat",
+    ),
+    "assemble: a part added where zeros were written": (
+        lambda v: put([(v.p, (1, 3))], (6, 4)) + written(v.flat, 0.0, 1, 3),
+        "t1: f32[6,4] = update(flat, p, index=((1,3,1),(0,4,1)))\nreturn t1",
+    ),
     "rows: reshapes move to the product": (
         lambda v: tanh(reshape(tanh(v.flat @ v.v) + 1.0, (2, 3, 5))),
         """t1: f32[6,5] = matmul(flat, v)
