@@ -160,8 +160,8 @@ class Formula:
         return self._times(p.coef, self.make("divide", self._multiplied(over), below))
 
     def _multiplied(self, factors: Sequence[Node]) -> Node:
-        """The node for factors multiplied: first the pair with the smallest product, and of several such pairs
-        one whose product is computed anyway.
+        """The node for factors multiplied: first the pair with the smallest product, of several one
+        whose product is computed anyway.
         """
         factors = list(factors)
 
