@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph import Node, is_scalar_const
+from ..hidden import decided
 from ..ops import apply, build, const
 from .match import is_inexact, number
 
@@ -159,15 +160,19 @@ class Formula:
         return self._times(p.coef, self.make("divide", self._multiplied(over), below))
 
     def _multiplied(self, factors: Sequence[Node]) -> Node:
-        """The node for factors multiplied, the pair with the smallest result first."""
-
-        def size(pair: tuple[int, int]) -> int:
-            return math.prod(np.broadcast_shapes(*[factors[k].shape for k in pair]))
-
+        """The node for factors multiplied: first the pair with the smallest product, of several one
+        whose product is computed anyway.
+        """
         factors = list(factors)
+
+        def price(pair: tuple[int, int]) -> tuple[int, bool]:
+            product = self.make("multiply", *[factors[k] for k in pair])
+            return product.size, not self.sweep.is_settled(product)
+
         while len(factors) > 1:
             tried = min(len(factors), _MOST_FACTORS)
-            i, j = min([(i, j) for j in range(tried) for i in range(j)], key=size)
+            pairs = [(i, j) for j in range(tried) for i in range(j)]
+            i, j = pairs[0] if len(pairs) == 1 else min(pairs, key=price)
             factors[i] = self.make("multiply", factors[i], factors.pop(j))
         return factors[0]
 
@@ -243,13 +248,19 @@ class Formula:
     def _all_representable(self, terms: Sequence[Term]) -> bool:
         return all([representable(t.coef, self.dtype) for t in terms])
 
-    def _factored(self, terms: Sequence[Term], f: Factor) -> Node | None:
-        """The sum with the factor taken out of the terms that have it."""
-        group = [t for t in terms if f in t.factors]
-        inner = self.best_sum([t.without(f) for t in group])
+    def _factored(self, terms: Sequence[Term], f: Factor | float) -> Node | None:
+        """The sum with `f`, a factor or a coefficient, taken out of the terms that have it."""
+        if isinstance(f, tuple):
+            group = [t for t in terms if f in t.factors]
+            inside, outside = [t.without(f) for t in group], Term(1.0, (f,))
+        else:
+            group = [t for t in terms if abs(t.coef) == f]
+            signs = [-1.0 if decided(_has_minus, t.coef) else 1.0 for t in group]
+            inside, outside = [Term(s, t.factors) for s, t in zip(signs, group)], Term(f)
+        inner = self.best_sum(inside)
         if inner is None:
             return None
-        p = Term(1.0, (f,)) * Term.of(inner)
+        p = outside * Term.of(inner)
         if len(group) == len(terms):
             return self.best_product(p)
         rest = [t for t in terms if t not in group]
@@ -312,7 +323,13 @@ def _is_negative(c: complex) -> bool:
     return not isinstance(c, complex) and c < 0
 
 
-def _shared(terms: Sequence[Term]) -> list[Factor]:
-    """The factors that more than one term has, in order of appearance."""
+def _has_minus(c: float) -> bool:
+    return math.copysign(1.0, c) < 0
+
+
+def _shared(terms: Sequence[Term]) -> list[Factor | float]:
+    """The factors, then the coefficients, that more than one term has, in order of appearance."""
     counts = Counter(chain.from_iterable(dict.fromkeys(t.factors) for t in terms))
-    return [f for f, k in counts.items() if k > 1]
+    sizes = [abs(t.coef) for t in terms if t.factors and not isinstance(t.coef, complex) and abs(t.coef) != 1]
+    first = [c for i, c in enumerate(sizes) if c not in sizes[:i]]  # not by hash: numbers may be hidden
+    return [f for f, k in counts.items() if k > 1] + [c for c in first if sizes.count(c) > 1]

@@ -1,5 +1,6 @@
 """Puts slices, writes and additions into arrays of zeros together into one op each.
 
+assemble(a) + assemble(b)              -> assemble(a, b)
 x + scatter_add(zeros, v)              -> scatter_add(x, v)
 zeros; x[0] = a; x[1] = b              -> assemble(a, b)
 assemble(a, b)[where a lies]           -> a
@@ -54,9 +55,9 @@ def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@assemble.rule("assemble", keeps=DIGITS, reads=ZEROS)
+@assemble.rule("assemble", keeps=DIGITS, reads=(*ZEROS, "add"))
 def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
-    """Parts that are zeros go; parts that are assembled themselves are put in directly."""
+    """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are put in directly."""
     parts, inner, changed = parts_of(n), [], False
     for p, rs in parts:
         opened = _opened(p, rs, sweep)
@@ -69,14 +70,31 @@ def _opened(p: Node, rs, sweep) -> list | None:
     """The parts that a part is made of, with where they lie; None where it is to stay as it is."""
     if is_zeros(p):
         return []
-    if p.op != "assemble" or not sweep.single(p):
+    if p.op not in ("assemble", "add") or not sweep.single(p) or _goes_back(rs):
         return None
-    if any(len(r) and r.step < 0 for box in (rs, *(box for _, box in parts_of(p))) for r in box):
+    if p.op == "add":
+        for a, b in (p.args, p.args[::-1]):
+            if b.op == "assemble" and sweep.single(b) and a.shape == b.shape:
+                return [(a, rs), (b, rs)]
+        return None
+    if any(_goes_back(box) for _, box in parts_of(p)):
         return None
     return [
         (q, tuple(r[s.start : s.stop : s.step] if len(s) else range(0) for r, s in zip(rs, inner)))
         for q, inner in parts_of(p)
     ]
+
+
+def _goes_back(box: Sequence[range]) -> bool:
+    return any(len(r) and r.step < 0 for r in box)
+
+
+@assemble.rule("add", keeps=DIGITS, reads=("assemble",))
+def add_assembles(n: Node, sweep: Sweep) -> Node | None:
+    """assemble(a) + assemble(b) -> assemble(a, b), up to some number of parts."""
+    a, b = n.args
+    alike = a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b)
+    return assembled(parts_of(a) + parts_of(b), n) if alike and len(a.args + b.args) <= FEW_BOXES else None
 
 
 @assemble.rule("slice", keeps=BITS, reads=("assemble",))

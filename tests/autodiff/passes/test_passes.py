@@ -300,6 +300,13 @@ CASES = {
         t4: f32[4,4,2] = multiply(t2, t3)
         return t4""",
     ),
+    "assemble: parts in one array": (
+        lambda v: put([(tanh(v.p), (0, 2))], (6, 4)) + put([(v.p, (3, 5))], (6, 4)),
+        """t1: f32[2,4] = tanh(p)
+        t2: f32[6,4] = assemble(t1, p, shape=(6,4),
+            indices=(((0,2,1),(0,4,1)),((3,5,1),(0,4,1))), dtype='float32')
+        return t2""",
+    ),
     "assemble: rows are added onto what is there": (
         lambda v: tanh(v.flat) + rows_added(zeros((6, 4), v.p.dtype), part(v.flat, (0, 3), None)),
         """t1: i64[3] = const()
