@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 import html
 import inspect
-import operator
 import sys
 import threading
 import time
@@ -81,15 +80,10 @@ class Compiled:
     draws: list = field(default_factory=list)  # as in a Recording
     graph: Graph | None = None  # the recorded graph, if there are draws
     entries: dict = field(default_factory=dict)  # structure and types of `out` -> fast entry
-    identities: list | None = None  # the arguments besides arrays, if the function compares them by `is`
     preconditions: Preconditions | None = None
 
     def accepts(self, call: Arguments) -> bool:
         """Whether it may be used for a call with arguments of these types."""
-        if self.identities is not None:
-            objects = call.uncopied()
-            if len(objects) != len(self.identities) or not all(map(operator.is_, objects, self.identities)):
-                return False
         if self.preconditions is not None and not self.preconditions.hold(call.leaves, self.outside):
             return False
         return self.path is None or self.path.taken(call.leaves, self.outside)
@@ -251,12 +245,9 @@ class Derived:
             return Compiled(wiring, program, outside, Guard(self.why, never))
         graph = rec.graph if rec.draws else None
         compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
-        compiled.identities = call.uncopied() if guard.by_identity else None
-        if rec.queries or guard.tests_identity:
+        if rec.queries:
             layout = layout_of(call.leaves) if "layout" in rec.queries else None
-            compiled.preconditions = Preconditions(
-                layout, "memory" in rec.queries, guard.tests_identity, guard.arrays_read
-            )
+            compiled.preconditions = Preconditions(layout, "memory" in rec.queries)
         self.cache.add(key, guard, compiled, nbytes)
         if same_code is not None and not rec.draws:
             shared_recordings.add(*same_code, guard, compiled, nbytes)

@@ -75,7 +75,6 @@ _TYPE_GETTERS = {
 }
 _IDENTITY_FUNCTIONS = (id, operator.is_, operator.is_not)
 _RAISING = ("raise", "call", "print", "log")
-_ENUM_GETTER = enum.property.__get__.__code__  # reads .value and .name of a member of an enumeration
 
 
 def is_inside(code: types.CodeType) -> bool:
@@ -112,8 +111,7 @@ class World:
         self._enters = False
         self._tries = False  # does some code catch exceptions?
         self._outermost: types.FrameType | None = None  # where watching began
-        self._by_identity = False  # does some code compare by `is` what may have an equal?
-        self.tests_identity = False  # and what may be an argument?
+        self.tests_identity = False  # does some code compare by `is` what may be an argument?
         self._read: dict[int, object] = {}  # id of code -> code whose tests are noted
         self._users: set[int] = set()  # ids of those outside libraries
         self._nbytes = 0
@@ -125,7 +123,7 @@ class World:
         guard = Guard(self.trouble, never)
         if self.trouble is None:
             facts = [fact for fact in self.facts.values() if arrays or fact[0] != "array"]
-            guard = make_guard(facts, self._by_identity)
+            guard = make_guard(facts)
             if not guard.holds():
                 guard = Guard("running it changes what it reads", never)
         guard.tests_identity = self.tests_identity
@@ -165,9 +163,7 @@ class World:
             self._note_type_tests(frame)
         if self.trouble is not None:
             return
-        if code is _ENUM_GETTER and not _has_a_function(frame):
-            self.fail(reads(_ENUM_GETTER).trouble)
-        elif id(code) not in self._ran:
+        if id(code) not in self._ran:
             self._safely(self._runs, frame)
 
     def _note_tests(self, frame) -> None:
@@ -176,13 +172,8 @@ class World:
         """
         code = frame.f_code
         libraries = (source_lines.is_inside, source_lines.is_standard, source_lines.is_of_scipy)
-        # The __init__ of a data class tests by `is` for the default of a field that has a factory
-        of_a_data_class = any("HAS_DEFAULT_FACTORY" in n for n in (*code.co_freevars, *code.co_names))
-        if (
-            of_a_data_class
-            or any(is_in(code.co_filename) for is_in in libraries)
-            or self._serves_inside(frame)
-        ):
+        in_library = any(is_in(code.co_filename) for is_in in libraries)
+        if in_library or _is_of_a_data_class(code) or self._serves_inside(frame):
             return
         self._users.add(id(code))
         code_reads = reads(code)
@@ -220,7 +211,7 @@ class World:
         code_reads = self._code(code)
         for f in functions or ():
             self._free(f, code_reads)
-        self._globals(code_reads, frame.f_globals, frame.f_builtins)
+        self._globals(code, frame.f_globals, frame.f_builtins)
         return self.walk()
 
     def _serves_inside(self, frame) -> bool:
@@ -293,7 +284,7 @@ class World:
 
     def _code(self, code):
         code_reads = reads(code)
-        if code_reads.trouble and code is not _ENUM_GETTER:
+        if code_reads.trouble:
             self.fail(f"{code_reads.trouble} ({location_of(code)})")
         self._enters |= code_reads.withs > 0
         self._tries |= bool(code_reads.tries)
@@ -323,9 +314,11 @@ class World:
         """Note that a value is formatted."""
         self.fact("texts", TEXTS, settings_of_texts())
 
-    def _globals(self, code_reads, namespace: dict, builtin: dict) -> None:
-        standing = [_value_of_path(path, namespace, builtin) for path in code_reads.identity_tests]
-        self._by_identity |= not all(map(_compares_by_identity, standing))
+    def _globals(self, code, namespace: dict, builtin: dict) -> None:
+        code_reads = reads(code)
+        tested = [_value_of_path(path, namespace, builtin) for path in code_reads.identity_tests]
+        if not all(map(_compares_by_identity, tested)) and not _is_of_a_data_class(code):
+            self.fail(f"it compares by `is` what may have an equal ({location_of(code)})")
         for name, uses in code_reads.globals.items():
             value = namespace.get(name, MISSING)
             if value is not MISSING:
@@ -383,10 +376,8 @@ class World:
         call.
         """
         for v in objects:
-            if not cannot_change(v):
-                self._by_identity = True  # an argument or setting that is returned must be the same object
-                if not cannot_change(v, lambda part: id(part) in self._seen):
-                    self.fail(f"it returns a {name_of(type(v))} that it makes")
+            if not cannot_change(v):  # an argument or setting that is returned must be the same object
+                self.fail(f"it returns a {name_of(type(v))}")
 
     # what is there
 
@@ -471,7 +462,7 @@ class World:
         if id(code) in self._ran:
             code_reads = reads(code)
             self._free(f, code_reads)
-            self._globals(code_reads, f.__globals__, f.__builtins__)
+            self._globals(code, f.__globals__, f.__builtins__)
         return None
 
     def _module(self, m) -> None:
@@ -641,6 +632,11 @@ def _value_of_path(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any
     return value
 
 
+def _is_of_a_data_class(code: types.CodeType) -> bool:
+    """Whether it is the __init__ of a data class, which tests by `is` for a default that is made anew."""
+    return any("HAS_DEFAULT_FACTORY" in name for name in (*code.co_freevars, *code.co_names))
+
+
 def _compares_by_identity(v: Any) -> bool:
     """Whether the guard compares it by identity: a class, a function, a member of an enumeration."""
     return isinstance(v, (type, types.FunctionType, enum.Enum))
@@ -679,14 +675,6 @@ def _is_of_named_tuples(frame: types.FrameType) -> bool:
     """
     names = frame.f_globals
     return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
-
-
-def _has_a_function(frame: types.FrameType) -> bool:
-    """Whether an enumeration's property only calls a function. If not, it reads attributes by computed names
-    (from Python 3.12 on).
-    """
-    variables = frame.f_locals
-    return variables.get("instance") is not None and getattr(variables.get("self"), "fget", None) is not None
 
 
 def _has_defaults(frame: types.FrameType) -> bool:
