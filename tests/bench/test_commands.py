@@ -14,7 +14,7 @@ from bench.harness import contenders, sizes
 from gpt2.errors import UserError
 
 # Started by other benchmarks, with positional arguments
-INTERNAL = ("first_process", "one", "prelude", "worker")
+INTERNAL = ("first_process", "prelude", "worker")
 
 
 def commands():
@@ -56,13 +56,9 @@ def test_documentation_lists_every_program(name):
 
 def test_contenders_of_other_benchmarks_are_refused():
     summary = contenders.summary(contenders.STEP)
-    assert "torch" in summary
-    for other in ("programs-own", "generate-copy", "finetune-lora"):
-        assert other not in summary
-        with pytest.raises(UserError, match=f"no contender '{other}', expected some of torch, "):
-            contenders.find(f"whole,{other}", contenders.STEP)
-    with pytest.raises(UserError, match="no contender 'shares', expected some of torch, .*auto$"):
-        contenders.find("shares", contenders.LAYER, contenders.LAYERS)
+    assert "torch" in summary and "copy" not in summary
+    with pytest.raises(UserError, match="unknown name 'copy', expected some of torch-tuned, "):
+        contenders.find("whole,copy", contenders.STEP)
 
 
 def test_unknown_names_are_reported_with_their_flag():

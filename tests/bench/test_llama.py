@@ -7,7 +7,7 @@ import pytest
 
 from bench import step
 from bench.harness import contenders, engine, program, sizes
-from bench.harness.work import step_flops
+from bench.harness.sizes import step_flops
 from bench.harness.worker import Worker
 from bench.studies import llama as study
 from examples import llama
@@ -41,7 +41,7 @@ def test_contenders_train_the_same_model():
 def test_contender_without_llama_is_missing():
     with pytest.raises(contenders.Missing, match="one program"):
         engine.llama(SIZE, "manual", 1)
-    worker = Worker("llmc", 1)
+    worker = Worker("bench.peers.llmc", "", 1)
     with pytest.raises(contenders.Missing, match="no llama"):
         worker.do_training(SIZE.name)
 

@@ -80,7 +80,7 @@ def test_highlighting_changes_no_character(name):
 
 
 def test_highlighted_source_and_graph():
-    assert python("this is ( no < program") == "this is ( no &lt; program"
+    assert python("no < program (") == "no &lt; program ("
     assert python("def f(x):\n    return 1.5 * x  # why\n") == (
         '<span class="k">def</span> <span class="f">f</span>(x):\n    <span class="k">return</span> '
         '<span class="n">1.5</span> * x  <span class="c"># why</span>\n'

@@ -19,21 +19,21 @@ def test_page_is_up_to_date():
 @pytest.mark.parametrize("picture", studies.PICTURES, ids=lambda picture: picture.name)
 def test_pictures_are_up_to_date(picture):
     pytest.importorskip("matplotlib")
-    for path, text in studies.files(picture, studies.sections(REPORT)[picture.study]).items():
-        assert said(path.read_text(encoding="utf-8")) == said(text), STALE
+    drawn = studies.draw(picture, studies.sections(REPORT)[picture.study])
+    assert said(studies.place(picture).read_text(encoding="utf-8")) == said(drawn), STALE
 
 
 def test_studies_begin_with_pictures_and_have_tables_in_the_report():
     tables = studies.sections(REPORT)
     for name, part in studies.sections(TEXT).items():
-        assert part.index("<picture>") < part.index("**What came out.**"), name
+        assert part.index("![") < part.index("**What came out.**"), name
         assert "<details" in tables[name] and not re.search(r"^\|", part, re.M), name
 
 
 @pytest.mark.parametrize("picture", studies.PICTURES, ids=lambda picture: picture.name)
 def test_picture_has_a_dot_for_each_value(picture):
     rows = studies.rows_of(picture, studies.sections(REPORT)[picture.study])
-    text = (studies.FOLDER / f"study-{picture.name}-light.svg").read_text(encoding="utf-8")
+    text = studies.place(picture).read_text(encoding="utf-8")
     words = said(text)
     for label, values in rows.items():
         assert label in words

@@ -87,14 +87,14 @@ def test_picture_shows_every_room_and_arrow():
 
 @pytest.mark.parametrize("panel", architecture.panels(), ids=lambda panel: panel.title)
 def test_arrows_point_down_and_boxes_do_not_touch(panel):
-    layout = picture.layout(panel)
-    for way in layout.ways:
-        heights = [y for _, y in layout.path(way)]
-        assert heights == sorted(heights)
-    edges = [(p, layout.x[p] - p.width / 2, layout.x[p] + p.width / 2) for p in layout.boxes()]
-    for p, left, right in edges:
-        assert 0 < left and right < layout.width
-        assert not any(p.floor == q.floor and left < begin < right + 10 for q, begin, _ in edges)
+    rows, ways = picture.points_of(picture.needed(panel.arrows), panel.words)
+    x = picture.placed(rows, ways)
+    for way in ways:
+        assert [point.floor for point in way] == [*range(way[0].floor, way[-1].floor - 1, -1)]
+    for row in rows:
+        edges = sorted((x[p] - p.width / 2, x[p] + p.width / 2) for p in row)
+        assert edges[0][0] > 0
+        assert all(begin > end + 10 for (_, end), (begin, _) in zip(edges, edges[1:]))
 
 
 def test_implied_arrows_are_left_out():
@@ -105,9 +105,9 @@ def test_implied_arrows_are_left_out():
 def test_layout_removes_crossings():
     arrows = {"a": {"y"}, "b": {"x"}, "c": {"x", "y"}, "x": set(), "y": set()}
     rows, ways = picture.points_of(arrows, dict.fromkeys(arrows, ""))
-    above, below = picture.links_of(ways)
-    assert picture.crossings(rows, below) > 0
-    assert picture.crossings(picture.ordered(rows, above, below), below) == 0
+    x = picture.placed(rows, ways)
+    spans = [(x[upper], x[lower]) for upper, lower in ways]
+    assert all((a - c) * (b - d) >= 0 for a, b in spans for c, d in spans)
 
 
 def test_the_first_six_files_are_few_lines():

@@ -25,17 +25,15 @@ THIRD_PARTY["autodiff"] = {"numpy", "numexpr", "threadpoolctl"}
 IN_FUNCTIONS = {
     # NumPy reads the number of its threads when it is imported, and these choose that number first
     "train/program.py": {"gpt2.train.console"},
-    "parallel/__init__.py": {
-        f"gpt2.parallel.{name}" for name in ("one", "mpi", "team", "processes", "shares")
-    },
-    "parallel/worker.py": {"gpt2.parallel.memory", "gpt2.parallel.pipes"},
-    # takes milliseconds of the first use of gpt2.GPT2, and few programs need it
+    "parallel/__init__.py": {f"gpt2.parallel.{name}" for name in ("mpi", "team", "processes", "shares")},
+    "parallel/worker.py": {"gpt2.parallel.memory"},
+    # take milliseconds, and few programs need them
+    "errors.py": {"difflib"},
     "model/gpt2.py": {"html"},
     "model/own.py": {"gpt2.storage.download"},
     # optional packages, and modules of one operating system
     "parallel/mpi.py": {"mpi4py"},
     "commands/plot.py": {"matplotlib", "tensorboard"},
-    "weights/huggingface.py": {"safetensors"},
     "weights/pretrained.py": {"huggingface_hub"},
     "storage/lock.py": {"msvcrt", "fcntl"},
 }
@@ -49,7 +47,7 @@ BENCH_IMPORTS = {
     "programs/own.py": {"scipy.linalg"},
     # put timers into compiled programs, and around what makes and calls them
     "harness/first_process.py": {"pipeline", "run.split_matmul"},
-    "statements.py": {"emit.program"},
+    "roofline.py": {"emit.program"},
     "timeline.py": {"run.kernels", "run.split_matmul", "run.threads"},
     # names the processor as remembered times do
     "harness/machine.py": {"run.remembered"},

@@ -243,11 +243,3 @@ def test_run_stores_the_kernels_that_are_loaded(settings, monkeypatch):
             train(dataclasses.replace(settings, kernels=OWN), overwrite=True)
     monkeypatch.setenv(VARIABLE, "unknown")
     assert train(settings, overwrite=True).settings.kernels == OWN
-
-
-def test_run_without_stored_kernels_gets_openblas_s_choice(settings, tmp_path):
-    """As those of earlier versions do."""
-    train(settings)
-    file = tmp_path / "run" / "settings.toml"
-    file.write_text("".join(line for line in file.open() if "kernels" not in line))
-    assert resumed_settings(tmp_path / "run").kernels == OWN

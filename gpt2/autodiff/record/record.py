@@ -79,8 +79,13 @@ class Recording:
         return self.out_tree.size
 
     def operands(self, leaves: Sequence) -> list:
-        """Values for the graph's inputs: these flat arguments, the captured arrays, the lifted values."""
-        return [*leaves, *(array for _, array in self.captures), *(x for _, x in self.lifted)]
+        """Values for the graph's inputs: these flat arguments, then those from outside."""
+        return [*leaves, *self.outside]
+
+    @property
+    def outside(self) -> list:
+        """The captured arrays and the lifted values."""
+        return [array for _, array in self.captures] + [x for _, x in self.lifted]
 
 
 def record_pure(

@@ -187,7 +187,7 @@ def squares(x: Node) -> Node:
 @raw(np.linalg.cond)
 def cond(x: RecordedLike, p: Order = None) -> Recorded:
     if p in (None, 2, -2):
-        values = np.linalg.svd(x, compute_uv=False)
+        values = np.linalg.svd(x, compute_uv=False)  # type: ignore[call-overload]
         big, small = values[..., 0], values[..., -1]
         return small / big if p == -2 else big / small
     return np.linalg.norm(x, p, (-2, -1)) * np.linalg.norm(np.linalg.inv(x), p, (-2, -1))
