@@ -7,8 +7,7 @@
     reads(code).names     every attribute that it reads, sets or deletes, of any object
     reads(code).imports   modules that it imports
     reads(code).identity_tests   what it compares with by `is`, as a name and the attributes that follow it;
-                          () where that is not a name. Left out are None, True, False and x.__class__ (in the
-                          __eq__ of a data class): there is one of each
+                          () where that is not a name. None, True and False are left out: there is one of each
     reads(code).types     its tests `type(x) is float`: the name x, or None if that is not an argument; the
                           path as in identity_tests; and the line
     reads(code).formats   whether it formats a value, by `%` or in an f-string
@@ -154,8 +153,7 @@ def _read(result: Reads, code: CodeType, instructions, i: int) -> None:
     elif op == "WITH_EXCEPT_START":
         result.withs += 1
     elif op == "IS_OP" and not _is_constant(instructions[i - 1], (bool, type(None), type(...))):
-        if not (instructions[i - 1].opname in _ATTRIBUTE and instructions[i - 1].argval == "__class__"):
-            result.identity_tests.add(_path_to(instructions, i - 1))
+        result.identity_tests.add(_path_to(instructions, i - 1))
         _note_type_test(result, instructions, i)
 
 

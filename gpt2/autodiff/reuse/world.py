@@ -75,6 +75,7 @@ _TYPE_GETTERS = {
 }
 _IDENTITY_FUNCTIONS = (id, operator.is_, operator.is_not)
 _RAISING = ("raise", "call", "print", "log")
+_ENUM_GETTER = enum.property.__get__.__code__  # reads .value and .name of a member of an enumeration
 
 
 def is_inside(code: types.CodeType) -> bool:
@@ -163,7 +164,9 @@ class World:
             self._note_type_tests(frame)
         if self.trouble is not None:
             return
-        if id(code) not in self._ran:
+        if code is _ENUM_GETTER and not _has_a_function(frame):
+            self.fail(reads(_ENUM_GETTER).trouble)
+        elif id(code) not in self._ran:
             self._safely(self._runs, frame)
 
     def _note_tests(self, frame) -> None:
@@ -284,7 +287,7 @@ class World:
 
     def _code(self, code):
         code_reads = reads(code)
-        if code_reads.trouble:
+        if code_reads.trouble and code is not _ENUM_GETTER:
             self.fail(f"{code_reads.trouble} ({location_of(code)})")
         self._enters |= code_reads.withs > 0
         self._tries |= bool(code_reads.tries)
@@ -633,8 +636,8 @@ def _value_of_path(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any
 
 
 def _is_of_a_data_class(code: types.CodeType) -> bool:
-    """Whether it is the __init__ of a data class, which tests by `is` for a default that is made anew."""
-    return any("HAS_DEFAULT_FACTORY" in name for name in (*code.co_freevars, *code.co_names))
+    """Whether it is a method that `dataclass` wrote: it compares classes by `is`, or a default made anew."""
+    return code.co_qualname.startswith("__create_fn__.<locals>.")
 
 
 def _compares_by_identity(v: Any) -> bool:
@@ -675,6 +678,14 @@ def _is_of_named_tuples(frame: types.FrameType) -> bool:
     """
     names = frame.f_globals
     return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
+
+
+def _has_a_function(frame: types.FrameType) -> bool:
+    """Whether an enumeration's property only calls a function. If not, it reads attributes by computed names
+    (from Python 3.12 on).
+    """
+    variables = frame.f_locals
+    return variables.get("instance") is not None and getattr(variables.get("self"), "fget", None) is not None
 
 
 def _has_defaults(frame: types.FrameType) -> bool:
