@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 import html
 import inspect
-import operator
 import sys
 import time
 import types
@@ -78,15 +77,10 @@ class Compiled:
     conditions: list[Callable[[Sequence, Sequence], bool]] = field(default_factory=list)
     draws: list = field(default_factory=list)  # as in a Recording
     inputs: Sequence[Node] = ()  # of the recorded graph
-    identities: list | None = None  # the arguments besides arrays, if the function compares them by `is`
     entries: dict = field(default_factory=dict)  # structure and types of `out` -> fast entry
 
     def accepts(self, call: Arguments) -> bool:
         """Whether it may be used for a call with arguments of these types."""
-        if self.identities is not None:
-            objects = call.uncopied()
-            if len(objects) != len(self.identities) or not all(map(operator.is_, objects, self.identities)):
-                return False
         return all(condition(call.leaves, self.outside) for condition in self.conditions)
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
@@ -245,14 +239,10 @@ class Derived:
                 shared_recordings.add(*same_code, Guard(self.why, never), None)
             return Compiled(wiring, program, outside, Guard(self.why, never))
         conditions = [] if path is None else [path.taken]
-        if rec.queries or guard.tests_identity:
+        if rec.queries:
             layout = layout_of(call.leaves) if "layout" in rec.queries else None
-            asked = layout, "memory" in rec.queries, guard.tests_identity, guard.arrays_read
-            conditions.insert(0, Preconditions(*asked).hold)
-        identities = call.uncopied() if guard.by_identity else None
-        compiled = Compiled(
-            wiring, program, outside, guard, conditions, rec.draws, rec.graph.inputs, identities
-        )
+            conditions.insert(0, Preconditions(layout, "memory" in rec.queries).hold)
+        compiled = Compiled(wiring, program, outside, guard, conditions, rec.draws, rec.graph.inputs)
         self.cache.add(key, guard, compiled, nbytes)
         if same_code is not None and not rec.draws:
             shared_recordings.add(*same_code, guard, compiled, nbytes)

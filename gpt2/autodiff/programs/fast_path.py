@@ -43,8 +43,7 @@ DEEPEST = 64  # nested containers: Python's parser allows 200
 class _Text:
     """The source under construction."""
 
-    def __init__(self, by_identity: bool):
-        self.by_identity = by_identity  # does the function compare by `is` what may have an equal?
+    def __init__(self):
         self.lines: list[str] = []
         self.env: dict = {"ndarray": np.ndarray, "unset": _UNSET}
         self.leaves: list[str] = []
@@ -80,7 +79,7 @@ def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) 
 def _entry_for(derived, compiled, call, out):
     if max(call.tree.depth(), compiled.wiring.tree.depth()) > DEEPEST:
         raise _TooSpecial
-    t = _Text(compiled.identities is not None)
+    t = _Text()
     args_tree, kwargs_tree = call.tree.children
     leaves = iter(call.leaves)
     _container(t, args_tree, "args", leaves)
@@ -127,7 +126,7 @@ def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
     kind, keys, children = tree.kind, tree.keys, tree.children
     if isinstance(kind, ContainerKind) and kind.attributes:
         return _data_class(t, tree, name, leaves)
-    if _is_special(t, kind, keys, name):
+    if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:  # of a user's class
         raise _TooSpecial
     if name not in ("args", "kwargs"):
         t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
@@ -141,13 +140,6 @@ def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
             return _arrays(t, name if keys is None else f"{name}.values()", arrays)
         leaves = iter(arrays)
     return _one_by_one(t, name, keys, children, leaves)
-
-
-def _is_special(t: _Text, kind, keys, name: str) -> bool:
-    """Whether a container is of a user's class, or its identity may matter."""
-    if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:
-        return True
-    return t.by_identity and bool(keys or issubclass(kind, tuple) and name != "args")
 
 
 def _one_by_one(t: _Text, name: str, keys, children, leaves) -> None:
@@ -236,7 +228,7 @@ def _check(t: _Text, tree: Tree, name: str, leaves) -> None:
 
 
 def _static(t: _Text, name: str, value) -> None:
-    if type(value) in (int, str, bytes) and not t.by_identity:
+    if type(value) in (int, str, bytes):
         t.unless(f"type({name}) is not {type(value).__name__} or {name} != {t.value(value)}")
     else:
         t.unless(f"{name} is not {t.value(value)}")

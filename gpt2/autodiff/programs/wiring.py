@@ -116,24 +116,8 @@ class Arguments:
                     'x.astype(x.dtype.newbyteorder("="))'
                 )
 
-    def uncopied(self) -> list:
-        """The objects that the function gets themselves, not as copies or recorded values: settings, keys,
-        and tuples without arrays.
-        """
-        return _uncopied(self.tree, (self.args, self.kwargs))
-
     def recorded(self) -> bool:
         return recorder.current() is not None or any(type(x) is Recorded for x in self.leaves)
-
-
-def _uncopied(tree: Tree, x: Any) -> list:
-    if tree.is_leaf:
-        return []
-    if tree.is_static:
-        return [x]
-    parts = [y for part, child in zip(tree.items_of(x), tree.children) for y in _uncopied(child, part)]
-    whole = [x] if isinstance(x, tuple) and not tree.size else []
-    return [*(tree.keys or ()), *parts, *whole]
 
 
 def plain_array(x: Any) -> Any:

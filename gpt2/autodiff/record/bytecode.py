@@ -148,8 +148,8 @@ def _read(result: Reads, code: CodeType, instructions, i: int) -> None:
         result.imports.add(name)
         if instructions[i - 2].argval != 0:
             result.fail(f"it imports {name!r} relative to its package")
-    elif op == "MATCH_CLASS":
-        _matched(result, instructions, i)
+    elif op in _PATTERNS:  # which reads attributes and flags of a class
+        result.fail("it matches a class, sequence or mapping (`match`)")
     elif op == "WITH_EXCEPT_START":
         result.withs += 1
     elif op == "IS_OP" and not _is_constant(instructions[i - 1], (bool, type(None), type(...))):
@@ -157,6 +157,7 @@ def _read(result: Reads, code: CodeType, instructions, i: int) -> None:
         _note_type_test(result, instructions, i)
 
 
+_PATTERNS = {"MATCH_CLASS", "MATCH_SEQUENCE", "MATCH_MAPPING"}
 _FORMATTING = {"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"}
 
 
@@ -237,15 +238,6 @@ def is_call_of(call: dis.Instruction, callee: dis.Instruction) -> bool:
     if a is None or b is None or None in (a.lineno, a.col_offset, b.lineno, b.col_offset):
         return False
     return (a.lineno, a.col_offset) == (b.lineno, b.col_offset)
-
-
-def _matched(result: Reads, instructions, i: int) -> None:
-    """`case Point(x=0)` reads attributes; `case Point(0)` those that the class names."""
-    names = instructions[i - 1].argval
-    if instructions[i].arg or not isinstance(names, tuple):
-        return result.fail("it matches a class by position")
-    result.names.update(names)
-    return None
 
 
 def _caught_ranges(code: CodeType, instructions: list) -> list[tuple[int, int]]:

@@ -65,23 +65,17 @@ class Path:
 class Preconditions:
     """What a recording assumes of its arguments besides their types and values.
 
-    layout          their memory layout, if the function read strides or flags
-    apart           no argument shares memory with another or with `outside`: the function asked
-    tests_identity  no two arguments are one array, nor one of `arrays_read`: the function compares by `is`
+    layout   their memory layout, if the function read strides or flags
+    apart    no argument shares memory with another or with `outside`: the function asked
     """
 
     layout: list | None
     apart: bool
-    tests_identity: bool
-    arrays_read: frozenset[int]  # ids of arrays from outside
 
     def hold(self, leaves: Sequence, outside: Sequence) -> bool:
         """Whether they are true of these arguments."""
-        return (
-            (self.layout is None or layout_of(leaves) == self.layout)
-            and not (self.apart and share_memory(leaves, outside))
-            and not (self.tests_identity and repeats_array(leaves, self.arrays_read))
-        )
+        same_layout = self.layout is None or layout_of(leaves) == self.layout
+        return same_layout and not (self.apart and share_memory(leaves, outside))
 
 
 def share_memory(leaves: Sequence, outside: Sequence) -> bool:

@@ -31,7 +31,7 @@ class Guard:
 
     watched         the number of facts that `holds` tests
     text            the test of a short guard as an expression over `names`, to be inlined
-    facts           what is tested; by_identity: see make_guard
+    facts           what is tested
     tests_identity  the function compares by `is` what may be an argument; `arrays_read`: the arrays it reads
     """
 
@@ -42,7 +42,6 @@ class Guard:
         "text",
         "names",
         "facts",
-        "by_identity",
         "tests_identity",
         "arrays_read",
     )
@@ -55,7 +54,6 @@ class Guard:
         text: str | None = None,
         names: dict | None = None,
         facts: list | None = None,
-        by_identity: bool = False,
     ):
         self.trouble = trouble
         self.holds = holds
@@ -63,7 +61,6 @@ class Guard:
         self.text = text
         self.names = names
         self.facts = facts
-        self.by_identity = by_identity
         self.tests_identity = False
         self.arrays_read: frozenset[int] = frozenset()
 
@@ -93,7 +90,7 @@ _TEMPLATES = {
     "texts": "settings_of_texts() == {b}",
     "attributes": "same_attributes(same, {a}.__dict__, {b}, {c}, {d})",
     "namespace": "same_items({a}.__dict__.values(), {c}) and same_items({a}.__dict__, {b})",
-    "class": "same_class({a}, {b}, {c}, {d}, {e})",
+    "class": "same_class({a}, {b}, {c}, {d})",
     "dict": "same_items({a}.values(), {c}) and same_items({a}, {b})",
     "items": "same_items({a}, {b})",
     "roots": "same_items({a}._reuse_roots(), {b})",
@@ -107,15 +104,11 @@ SHORT = 16  # facts
 GONE = (KeyError, ValueError, AttributeError, RuntimeError)
 
 
-def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
-    """All facts as one function: by identity, then by equality of what cannot change (floats, names).
-
-    by_identity   only by identity: some code compares such values by `is`
-    """
-    same = operator.is_ if by_identity else interchangeable
+def make_guard(facts: Iterable[tuple]) -> Guard:
+    """All facts as one function: by identity, then by equality of what cannot change (floats, names)."""
     env = dict(
-        same=same,
-        same_items=functools.partial(same_items, same),
+        same=interchangeable,
+        same_items=functools.partial(same_items, interchangeable),
         settings_of_texts=settings_of_texts,
         same_array=same_array,
         same_class=same_class,
@@ -125,7 +118,7 @@ def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
         gone=GONE,
     )
     facts = sorted(facts, key=lambda fact: _ORDER[fact[0]])
-    tests = _tests(facts, by_identity, env)
+    tests = _tests(facts, env)
     source = "def holds():\n    try:\n"
     for i in range(0, len(tests), 100):
         source += f"        if not ({' and '.join(tests[i : i + 100])}):\n            return False\n"
@@ -133,10 +126,10 @@ def make_guard(facts: Iterable[tuple], by_identity: bool = False) -> Guard:
     exec(compiled(source, "<autodiff guard>"), env)
     holds = env.pop("holds")
     text = " and ".join(tests) or "True" if len(tests) <= SHORT else None
-    return Guard(None, holds, len(tests), text, env, facts, by_identity)
+    return Guard(None, holds, len(tests), text, env, facts)
 
 
-def _tests(facts: list[tuple], by_identity: bool, env: dict[str, Any]) -> list[str]:
+def _tests(facts: list[tuple], env: dict[str, Any]) -> list[str]:
     """A test of each fact, as text. Its names are put into `env`."""
     known: dict[int, str] = {}
 
@@ -151,7 +144,7 @@ def _tests(facts: list[tuple], by_identity: bool, env: dict[str, Any]) -> list[s
     def test(kind, *parts) -> str:
         texts = [_written(kind, p) if (kind, k) in _NAMES else ref(p) for k, p in enumerate(parts)]
         text = _TEMPLATES[kind].format(**dict(zip("abcde", texts)))
-        if kind in ("cell", "entry") and not by_identity and _may_be_equal(parts[-1]):
+        if kind in ("cell", "entry") and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
             return f"({text} or same({current}, {ref(parts[-1])}))"
         if kind == "entry" and id(parts[-1]) in INTERCEPTED:  # the test may run while something is recorded
@@ -187,21 +180,12 @@ def settings_of_texts() -> object:
     return np.get_printoptions().get("legacy")
 
 
-_PATTERNS = 1 << 5 | 1 << 6  # Py_TPFLAGS_SEQUENCE and _MAPPING, used by `match`
-
-
-def patterns_of(c: type) -> int:
-    """Whether `match` treats instances as sequences or mappings: registering a class changes that."""
-    return c.__flags__ & _PATTERNS
-
-
-def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...], patterns: int) -> bool:
+def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...]) -> bool:
     now: Mapping = c.__dict__
     if len(now) > len(names):  # added by pickle
         now = {name: value for name, value in now.items() if name != "__slotnames__"}
     return (
-        patterns_of(c) == patterns
-        and len(c.__mro__) == len(mro)
+        len(c.__mro__) == len(mro)
         and all(map(operator.is_, c.__mro__, mro))
         and len(now) == len(names)
         and all(map(operator.is_, now.values(), values))

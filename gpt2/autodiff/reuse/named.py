@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..record.interception import plain
-from .guard import patterns_of
 
 if TYPE_CHECKING:
     from .world import World
@@ -81,7 +80,7 @@ class ClassNames(Names):
 
     def note(self, world: World) -> None:
         c = self.holder
-        world.fact("class", c, tuple(self.initial), tuple(self.initial.values()), c.__mro__, patterns_of(c))
+        world.fact("class", c, tuple(self.initial), tuple(self.initial.values()), c.__mro__)
         for name in ("__name__", "__qualname__"):  # the text of an instance has them
             world.fact("attribute", c, name, getattr(c, name))
 

@@ -2,7 +2,7 @@
 in each iteration.
 
 Two such functions do the same if their code is the same object, if their globals, defaults and names are, and
-if each variable that they close over holds the same object, or, where no code asks by `is`, an equal one of a
+if each variable that they close over holds the same object, or an equal one of a
 kind that cannot change. Then the guard of the first recording guards the second as well. All other functions
 are recorded again.
 
@@ -12,7 +12,6 @@ texts, modules, functions, and arrays of at most a MiB; and few recordings are k
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Callable, Hashable
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -134,14 +133,14 @@ class SharedRecordings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._records = Store(SIZE, MOST_BYTES)  # key -> ((same, held, holds, record, bytes), ...)
+        self._records = Store(SIZE, MOST_BYTES)  # key -> ((held, holds, record, bytes), ...)
         self._attempts = Store(4 * SIZE, 1)  # key -> _Attempts
 
     def find(self, key: Hashable, same_code: SameCode, accept: Callable[[Any], bool]) -> Any:
-        for same, held, holds, record, _ in self._records.find(key, ()):
+        for held, holds, record, _ in self._records.find(key, ()):
             if (
                 len(held) == len(same_code.held)
-                and all(map(same, same_code.held, held))
+                and all(map(interchangeable, same_code.held, held))
                 and holds()
                 and accept(record)
             ):
@@ -165,10 +164,9 @@ class SharedRecordings:
                 attempts.wait = LONGEST
                 return
             own = [fact for fact in guard.facts if not any(fact[1] is w for w in same_code.wrappers)]
-            holds = guard.holds if len(own) == len(guard.facts) else make_guard(own, guard.by_identity).holds
-            same = operator.is_ if guard.by_identity else interchangeable
+            holds = guard.holds if len(own) == len(guard.facts) else make_guard(own).holds
             others = self._records.find(key, ())
-            entry = (same, same_code.held, holds, record, nbytes + _nbytes(guard.facts))
+            entry = (same_code.held, holds, record, nbytes + _nbytes(guard.facts))
             entries = (entry, *others)[:VARIANTS]
             self._records.add(key, entries, sum(e[-1] for e in entries))
 

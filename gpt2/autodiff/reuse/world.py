@@ -112,8 +112,7 @@ class World:
         self._enters = False
         self._tries = False  # does some code catch exceptions?
         self._outermost: types.FrameType | None = None  # where watching began
-        self._by_identity = False  # does some code compare by `is` what may have an equal?
-        self.tests_identity = False  # and what may be an argument?
+        self.tests_identity = False  # does some code compare by `is` what may be an argument?
         self._read: dict[int, object] = {}  # id of code -> code whose tests are noted
         self._users: set[int] = set()  # ids of those outside libraries
         self._nbytes = 0
@@ -125,7 +124,7 @@ class World:
         guard = Guard(self.trouble, never)
         if self.trouble is None:
             facts = [fact for fact in self.facts.values() if arrays or fact[0] != "array"]
-            guard = make_guard(facts, self._by_identity)
+            guard = make_guard(facts)
             if not guard.holds():
                 guard = Guard("running it changes what it reads", never)
         guard.tests_identity = self.tests_identity
@@ -176,13 +175,8 @@ class World:
         """
         code = frame.f_code
         libraries = (source_lines.is_inside, source_lines.is_standard, source_lines.is_of_scipy)
-        # The __init__ of a data class tests by `is` for the default of a field that has a factory
-        of_a_data_class = any("HAS_DEFAULT_FACTORY" in n for n in (*code.co_freevars, *code.co_names))
-        if (
-            of_a_data_class
-            or any(is_in(code.co_filename) for is_in in libraries)
-            or self._serves_inside(frame)
-        ):
+        in_library = any(is_in(code.co_filename) for is_in in libraries)
+        if in_library or _is_of_a_data_class(code) or self._serves_inside(frame):
             return
         self._users.add(id(code))
         code_reads = reads(code)
@@ -220,7 +214,7 @@ class World:
         code_reads = self._code(code)
         for f in functions or ():
             self._free(f, code_reads)
-        self._globals(code_reads, frame.f_globals, frame.f_builtins)
+        self._globals(code, frame.f_globals, frame.f_builtins)
         return self.walk()
 
     def _serves_inside(self, frame) -> bool:
@@ -323,9 +317,11 @@ class World:
         """Note that a value is formatted."""
         self.fact("texts", TEXTS, settings_of_texts())
 
-    def _globals(self, code_reads, namespace: dict, builtin: dict) -> None:
-        standing = [_value_of_path(path, namespace, builtin) for path in code_reads.identity_tests]
-        self._by_identity |= not all(map(_compares_by_identity, standing))
+    def _globals(self, code, namespace: dict, builtin: dict) -> None:
+        code_reads = reads(code)
+        tested = [_value_of_path(path, namespace, builtin) for path in code_reads.identity_tests]
+        if not all(map(_compares_by_identity, tested)) and not _is_of_a_data_class(code):
+            self.fail(f"it compares by `is` what may have an equal ({location_of(code)})")
         for name, uses in code_reads.globals.items():
             value = namespace.get(name, MISSING)
             if value is not MISSING:
@@ -383,10 +379,8 @@ class World:
         call.
         """
         for v in objects:
-            if not cannot_change(v):
-                self._by_identity = True  # an argument or setting that is returned must be the same object
-                if not cannot_change(v, lambda part: id(part) in self._seen):
-                    self.fail(f"it returns a {name_of(type(v))} that it makes")
+            if not cannot_change(v):  # an argument or setting that is returned must be the same object
+                self.fail(f"it returns a {name_of(type(v))}")
 
     # what is there
 
@@ -471,7 +465,7 @@ class World:
         if id(code) in self._ran:
             code_reads = reads(code)
             self._free(f, code_reads)
-            self._globals(code_reads, f.__globals__, f.__builtins__)
+            self._globals(code, f.__globals__, f.__builtins__)
         return None
 
     def _module(self, m) -> None:
@@ -639,6 +633,11 @@ def _value_of_path(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any
         else:
             return None
     return value
+
+
+def _is_of_a_data_class(code: types.CodeType) -> bool:
+    """Whether it is a method that `dataclass` wrote: it compares classes by `is`, or a default made anew."""
+    return code.co_qualname.startswith("__create_fn__.<locals>.")
 
 
 def _compares_by_identity(v: Any) -> bool:
