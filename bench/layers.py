@@ -1,8 +1,8 @@
 """Time each layer beside its peers: pytest-benchmark over test_layers.py, as a command like the others.
 
-    python -m bench.layers                                  all layers and contenders, one thread
-    python -m bench.layers -k "attention and both"          options are pytest's
-    python -m bench.layers --bench-threads 2 --bench-batch B4T256
+python -m bench.layers                                  all layers and contenders, one thread
+python -m bench.layers -k "attention and both"          options are pytest's
+python -m bench.layers --bench-threads 2 --bench-batch B4T256
 """
 
 import sys
