@@ -23,6 +23,7 @@ additions; the next sweep counts anew.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -48,7 +49,7 @@ ANY = "*"  # a rule for every op
 # Whether a rule can apply to a node whose arguments are these ops: in order, or if more than three the set
 READS: dict[Rule, Callable[[tuple[str, ...]], bool]] = {}
 _chosen: dict[tuple, dict] = {}  # families and settings -> kind of node -> the rules that are tried on such
-_DEEPEST = 200  # times that one value is rewritten in a sweep: more means that two rules undo each other
+_DEEPEST = 200  # times that one value is rewritten in a sweep, at most: no rule is tried after that
 _MOST = 20  # sweeps
 
 
@@ -266,6 +267,8 @@ class Sweep:
         """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""
         self.changed = True
         self.depth += 1
+        if self.depth == _DEEPEST:
+            warnings.warn(f"rules undo each other: {rule.__name__} on {n!r} = {n.op}", stacklevel=2)
         if (new.dtype, new.shape) != (n.dtype, n.shape):
             raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {new!r} = {new.op}")
         user, self.user = self.user, None

@@ -719,15 +719,16 @@ def test_powers_keep_their_slope_at_zero(power):
     np.testing.assert_array_equal(slope, np.zeros(3))
 
 
-def test_rules_that_undo_each_other_come_to_an_end():
+def test_rules_that_undo_each_other_are_named():
     family = Family("restless")
 
     @family.rule("tanh", "sin")
     def swap(n, sweep):
-        return apply({"tanh": "sin", "sin": "tanh"}[n.op], n.args[0])
+        return apply({"tanh": "sin", "sin": "tanh"}[n.op], apply("negative", n.args[0]))
 
     graph = graph_of(lambda v: tanh(v.x))
-    assert [n.op for n in sweep_to_end(graph, (family,), share=False, math="fast").nodes][1:] == ["tanh"]
+    with pytest.warns(UserWarning, match="undo each other: swap"):
+        sweep_to_end(graph, (family,), math="fast")
     assert sweep_to_end(graph, (family,)) is graph  # it does not say what it keeps: off in strict mode
 
 
