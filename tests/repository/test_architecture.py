@@ -78,13 +78,6 @@ def test_what_stands_beside_gpt2_is_there():
     assert len(beside) > 5 and all((house.ROOT / name).exists() for name in beside)
 
 
-def test_picture_shows_every_room_and_arrow():
-    words = said(architecture.PICTURE.read_text(encoding="utf-8"))
-    for panel in architecture.panels():
-        arrows = {f"{a} imports {b}" for a, below in picture.needed(panel.arrows).items() for b in below}
-        assert {*panel.words, *arrows} <= set(words) and len(arrows) > 15
-
-
 @pytest.mark.parametrize("panel", architecture.panels(), ids=lambda panel: panel.title)
 def test_arrows_point_down_and_boxes_do_not_touch(panel):
     layout = picture.layout(panel)
@@ -97,30 +90,7 @@ def test_arrows_point_down_and_boxes_do_not_touch(panel):
         assert not any(p.floor == q.floor and left < begin < right + 10 for q, begin, _ in edges)
 
 
-def test_implied_arrows_are_left_out():
-    arrows = {"a": {"b", "c", "d"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
-    assert picture.needed(arrows) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
-
-
-def test_layout_removes_crossings():
-    arrows = {"a": {"y"}, "b": {"x"}, "c": {"x", "y"}, "x": set(), "y": set()}
-    rows, ways = picture.points_of(arrows, dict.fromkeys(arrows, ""))
-    above, below = picture.links_of(ways)
-    assert picture.crossings(rows, below) > 0
-    assert picture.crossings(picture.ordered(rows, above, below), below) == 0
-
-
-def test_the_first_six_files_are_few_lines():
-    first = re.findall(r"^- `(.*?)`: ", architecture.sections()["Read these six files first"], re.M)
-    counts = [len((house.ROOT / path).read_text(encoding="utf-8").splitlines()) for path in first]
-    assert len(counts) == 6 and max(counts) <= 200 and sum(counts) <= 900
-
-
 CALLS = re.findall(r"^- `(\S+\.py): (\w+)`: ", architecture.sections()["Two calls, followed"], re.M)
-
-
-def test_calls_are_followed():
-    assert len(CALLS) > 15
 
 
 @pytest.mark.parametrize("file, name", CALLS)
