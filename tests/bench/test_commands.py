@@ -10,7 +10,7 @@ import pytest
 
 import bench
 from bench import finetune, timeline
-from bench.harness import contenders, sizes
+from bench.harness import sizes
 from gpt2.errors import UserError
 
 # Started by other benchmarks, with positional arguments
@@ -52,17 +52,6 @@ def test_help_names_the_program_and_explains_every_option(name, monkeypatch):
 def test_documentation_lists_every_program(name):
     page = Path(bench.__path__[0]).parent / "docs" / "benchmarks.md"
     assert f"python -m {name.removesuffix('.__main__')} " in page.read_text(encoding="utf-8")
-
-
-def test_contenders_of_other_benchmarks_are_refused():
-    summary = contenders.summary(contenders.STEP)
-    assert "torch" in summary
-    for other in ("programs-own", "generate-copy", "finetune-lora"):
-        assert other not in summary
-        with pytest.raises(UserError, match=f"no contender '{other}', expected some of torch, "):
-            contenders.find(f"whole,{other}", contenders.STEP)
-    with pytest.raises(UserError, match="no contender 'shares', expected some of torch, .*auto$"):
-        contenders.find("shares", contenders.LAYER, contenders.LAYERS)
 
 
 def test_unknown_names_are_reported_with_their_flag():

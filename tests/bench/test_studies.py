@@ -1,6 +1,5 @@
 """The studies: measuring, reports, and a quick run of all of them from end to end."""
 
-import base64
 import functools
 import json
 import os
@@ -11,14 +10,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from bench import drawing
-from bench.studies import STUDIES, allocations, load, measure, numbers, study
+from bench.studies import STUDIES, load, numbers, study
 from bench.studies.__main__ import read
 from bench.studies.markdown import markdown, table_text
 from bench.studies.measure import Sample, interleave, memory
 from bench.studies.page import figure, page
 from bench.studies.study import Column, Report, Result, Series, from_json, to_json
-from gpt2.errors import UserError
 from tests.support import small_run
 from tests.support.browser import Browser
 from tests.support.pictures import said
@@ -59,21 +56,6 @@ def test_memory_counts_arrays_and_bytes():
     out = np.empty_like(x)
     again = memory(lambda: np.sqrt(x, out=out))
     assert again.arrays == 0 and again.peak_bytes < 1000
-
-
-def test_counted_arrays_stay_valid_afterwards():
-    kept = []
-    assert allocations.counted(lambda: kept.append(np.arange(1000) + 1)) == (2, 16_000)
-    assert kept.pop().sum() == 500_500
-    assert allocations.counted(lambda: np.zeros(1000)[::2].copy()) == (2, 12_000)
-
-
-def test_measuring_with_threads_restores_them():
-    from gpt2.autodiff.run import threads
-
-    with measure.threads(2):
-        assert threads.get_threads() == 2
-    assert threads.get_threads() == 1
 
 
 # ---- Reporting ---------------------------------------------------------------------------------------------
@@ -155,18 +137,6 @@ def test_markdown_has_every_part_of_a_report():
     assert len({len(line) for line in lines}) == 1 and len(lines) == 4
 
 
-def test_row_with_too_few_cells_is_refused():
-    with pytest.raises(ValueError, match="2 cells for 3 columns"):
-        sample_result().tables[0].add(1, 2)
-
-
-def test_missing_peer_is_named():
-    result = Result()
-    assert result.peer("json") is json and not result.missing
-    assert result.peer("no_such_package") is None
-    assert "pip install no_such_package" in result.missing["no_such_package"]
-
-
 def test_figures_have_their_points_and_units():
     pytest.importorskip("matplotlib")
     lines, rows = (figure(plot) for plot in sample_result().plots)
@@ -174,20 +144,6 @@ def test_figures_have_their_points_and_units():
     assert {"a: 1.5 s at 1", "a: 3 s at 10", "b: 4 s at 10", "n", "time"} <= set(words)
     assert "<figcaption>Lines</figcaption>" in lines and "x: 0.5" in rows and "y: 2" in rows
     assert figure(study.Plot("none", "x", "y", [Series("a", [1], [None])])) == ""
-
-
-@pytest.mark.parametrize("ticks", [None, ["a", "b"]])
-def test_plot_of_ratios_has_a_line_at_one(ticks):
-    pytest.importorskip("matplotlib")
-
-    def drawn(y):
-        return figure(study.Plot("p", "x", y, [Series("a", [0, 1], [0.5, 2.0])], ticks=ticks))
-
-    dark_lines = [
-        drawn(y).count(f"stroke: {drawing.LIGHT['text']}")
-        for y in ("ratio of times", "time of a / time of b", study.SECONDS)
-    ]
-    assert dark_lines == [1, 1, 0]
 
 
 # ---- From end to end ---------------------------------------------------------------------------------------
@@ -220,10 +176,6 @@ def test_quick_run_reports_every_study(quick):
     assert all(f"\n## {name}\n" in text for name in STUDIES)
 
 
-def test_all_studies_together_are_declared_to_take_less_than_25_minutes():
-    assert sum(load(name).seconds for name in STUDIES) <= 1500
-
-
 @pytest.mark.slow
 def test_report_is_made_from_saved_results(quick, tmp_path):
     done = run("--from", quick / "studies.json", "--out", tmp_path, "parallel")
@@ -243,11 +195,6 @@ def test_report_is_made_from_saved_results(quick, tmp_path):
 )
 def test_invalid_argument_is_one_error_line(flags, message):
     small_run.assert_one_error_line(run(*flags), message)
-
-
-def test_unknown_study_is_refused_with_a_suggestion():
-    with pytest.raises(UserError, match="optimise-first"):
-        load("optimize-first")
 
 
 # ---- The page, in a browser --------------------------------------------------------------------------------
@@ -320,21 +267,6 @@ def test_browser_shows_every_table_plot_and_listing(quick, browser):
             assert cells == [numbers.cell_text(cell, c.unit) for cell, c in zip(row, table.columns)]
     assert shown.counts["figure"] == sum(len(result.plots) for result in results)
     assert shown.counts["pre"] == sum(len(x.texts) for result in results for x in result.listings) > 0
-
-
-@pytest.mark.slow
-def test_page_on_a_phone_does_not_scroll_sideways(quick, browser):
-    browser.open(quick / "studies.html", width=390, height=844)
-    assert browser.run("document.documentElement.scrollWidth") <= 390
-
-
-@pytest.mark.slow
-def test_browser_renders_and_prints_the_page(quick, browser, tmp_path):
-    browser.open(quick / "studies.html", width=1200, height=2400)
-    browser.picture(tmp_path / "page.png")
-    assert (tmp_path / "page.png").stat().st_size > 50_000  # a blank picture has some 15 kB
-    paper = base64.b64decode(browser.call("Page.printToPDF")["data"])
-    assert len(re.findall(rb"/Type\s*/Page\b", paper)) > 3
 
 
 # ---- pytest-benchmark --------------------------------------------------------------------------------------

@@ -186,12 +186,6 @@ def test_least_time_of_each_product_counts():
     assert timing.process.returncode is not None
 
 
-def test_unknown_kernels_have_no_time():
-    with Timing("Nobody's", TINY) as timing:
-        timing.round(None)
-        assert timing.seconds == 0.0
-
-
 def test_timed_products_have_the_flops_of_a_gradient(monkeypatch):
     """All but those of attention, however their sizes are limited."""
     s = Settings(n_layer=3, n_embd=32, tokenizer="bpe:500", batch_size=4, block_size=16)
@@ -243,11 +237,3 @@ def test_run_stores_the_kernels_that_are_loaded(settings, monkeypatch):
             train(dataclasses.replace(settings, kernels=OWN), overwrite=True)
     monkeypatch.setenv(VARIABLE, "unknown")
     assert train(settings, overwrite=True).settings.kernels == OWN
-
-
-def test_run_without_stored_kernels_gets_openblas_s_choice(settings, tmp_path):
-    """As those of earlier versions do."""
-    train(settings)
-    file = tmp_path / "run" / "settings.toml"
-    file.write_text("".join(line for line in file.open() if "kernels" not in line))
-    assert resumed_settings(tmp_path / "run").kernels == OWN
