@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from tests.support.worlds.asking import X, is_reused, outcome, stays_current
+from tests.support.reuse import X, is_reused, outcome, stays_current
 
 # --- containers
 
