@@ -11,6 +11,8 @@ from bench.gradbench import ba, descent, particle, protocol, saddle
 from tests import ROOT
 from tests.support import small_run
 
+pytestmark = pytest.mark.slow
+
 # ---- The objectives in plain Python ------------------------------------------------------------------------
 
 
@@ -291,7 +293,6 @@ def close(got, expected, rel=1e-7):
 # ---- Values and gradients ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "key, function, plain",
     [

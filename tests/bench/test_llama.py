@@ -20,6 +20,7 @@ def losses(trainer, count=3):
     return [trainer.step(*next(stream)) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_contenders_train_the_same_model():
     torch = pytest.importorskip("torch")
     from bench.peers import pytorch

@@ -73,6 +73,7 @@ def test_weights_in_several_bfloat16_files_are_read(tmp_path):
     assert all(relative_error(model.params[name], p) == 0.0 for name, p in peer.named_parameters())
 
 
+@pytest.mark.slow
 def test_generated_text_equals_transformers(tmp_path):
     peer, model = write_peer(tmp_path), load(tmp_path)
     import torch

@@ -78,9 +78,9 @@ def test_what_stands_beside_gpt2_is_there():
     assert len(beside) > 5 and all((house.ROOT / name).exists() for name in beside)
 
 
-@pytest.mark.parametrize("panel", architecture.panels(), ids=lambda panel: panel.title)
-def test_arrows_point_down_and_boxes_do_not_touch(panel):
-    layout = picture.layout(panel)
+@pytest.mark.parametrize("number", [0, 1])
+def test_arrows_point_down_and_boxes_do_not_touch(number):
+    layout = picture.layout(architecture.panels()[number])
     for way in layout.ways:
         heights = [y for _, y in layout.path(way)]
         assert heights == sorted(heights)

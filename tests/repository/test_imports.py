@@ -15,6 +15,7 @@ import pytest
 
 from docs import architecture, house
 from gpt2 import autodiff
+from tests.support.slow import rest_slow
 
 ROOT = house.ROOT
 FILES = house.files()
@@ -186,7 +187,7 @@ def unknown_attributes(path):
                 yield node.lineno, f"{node.value.id}.{node.attr}"
 
 
-@pytest.mark.parametrize("folder", OURS)
+@pytest.mark.parametrize("folder", rest_slow(OURS))
 def test_attributes_of_own_modules_exist(folder):
     """Also on lines that no test reaches; mypy does not see those of gpt2.autodiff."""
     unknown = []

@@ -48,7 +48,7 @@ def test_memory_estimate_leaves_out_logits_that_fit_the_gradient_buffer():
 
 
 def test_estimate_counts_parameters_and_flops():
-    estimated = cost.estimate(CONFIG, 2, 16, accumulate=3)
+    estimated = cost.estimate(CONFIG, 2, 16, accumulate=3, backward="manual", compile=False)
     stored = 4 * CONFIG.num_parameters
     assert estimated.parameters == CONFIG.num_parameters
     kinds = [estimated.bytes[kind] for kind in ("parameters", "gradients", "moments")]
