@@ -1,6 +1,5 @@
 """docs/architecture.md and its picture: true, complete, and with every arrow pointing down."""
 
-import ast
 import re
 from collections import Counter
 
@@ -59,9 +58,8 @@ def classes():
     """(file, class) of all classes of gpt2, except those named after other tools."""
     for name, path in house.files().items():
         if not name.startswith("gpt2.autodiff.compat."):
-            for x in house.parsed(path).body:
-                if isinstance(x, ast.ClassDef):
-                    yield path.relative_to(house.ROOT / "gpt2").as_posix(), x.name
+            for word in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M):
+                yield path.relative_to(house.ROOT / "gpt2").as_posix(), word
 
 
 def test_a_word_names_one_class():

@@ -13,6 +13,8 @@ SOURCES = [path for folder in FOLDERS for path in folder.rglob("*.py")]
 
 def cited_files(source):
     """Names of Python files in the comments and docstrings of a module."""
+    if not re.search(r"\w\.py\b", source):
+        return set()  # without reading its tokens
     texts = [
         token.string
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
