@@ -128,22 +128,12 @@ def compiling(f, args):
 def main(arguments):
     parser = program.plain_parser("bench.compile_time", __doc__.split("\n")[0])
     program.number(parser, "--repeat", 3, "compilations of each program, of which the fastest counts")
-    parser.add_argument("--real", action="store_true", help="models as wide as GPT-2 124M")
-    parser.add_argument(
-        "--blocks",
-        type=int,
-        nargs="+",
-        metavar="N",
-        default=BLOCKS,
-        help="blocks of the models (default 1 2 4 8 12)",
-    )
-    parser.add_argument(
-        "--growth",
-        type=int,
-        nargs="*",
-        metavar="N",
-        help="measure programs written out in so many operations instead (default 100 1000 10000)",
-    )
+    add = parser.add_argument
+    add("--real", action="store_true", help="models as wide as GPT-2 124M")
+    blocks = "blocks of the models (default 1 2 4 8 12)"
+    add("--blocks", type=int, nargs="+", metavar="N", default=BLOCKS, help=blocks)
+    growth = "measure programs written out in so many operations instead (default 100 1000 10000)"
+    add("--growth", type=int, nargs="*", metavar="N", help=growth)
     options = parser.parse_args(arguments)
     if options.growth is not None:
         return print_growth(options.growth or GROWTH)

@@ -6,10 +6,14 @@ pytest bench/ --benchmark-only --benchmark-save=before
 pytest bench/ --benchmark-only --benchmark-compare --benchmark-compare-fail=median:10%
 """
 
+import os
+
 import pytest
 
-from bench.harness import machine
+from bench.harness import machine, program
+from bench.harness.worker import pin
 from gpt2 import autodiff as ad
+from gpt2.autodiff import Options
 from gpt2.parallel.cores import cores
 
 
@@ -21,6 +25,13 @@ def pytest_addoption(parser):
     group.addoption(
         "--bench-batch", default="B4T64", metavar="BxTy", help="batch of the layers (default B4T64)"
     )
+    group.addoption(
+        "--bench-elementwise",
+        default="numpy",
+        type=program.elementwise,
+        metavar="|".join(Options.BACKENDS),
+        help="what computes compiled elementwise operations (default numpy)",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,6 +40,8 @@ def threads(pytestconfig):
     n = pytestconfig.getoption("--bench-threads")
     if not 1 <= n <= cores():
         raise pytest.UsageError(f"--bench-threads {n}: expected 1 to {cores()}")
+    pin(n)
+    os.environ["JAX_PLATFORMS"] = "cpu"
     ad.set_threads(n)
     ad.limit_blas_threads(n)  # for uncompiled layers; set_threads alone would keep BLAS on one thread
     return n

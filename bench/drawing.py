@@ -1,7 +1,6 @@
 """Plots of measurements with matplotlib, in one style for reports and for the pages of docs/.
 
     dots(...)    a row for each label, with a dot and quartiles for each series
-    lines(...)   curves over numbers, with quartiles
     bars(...)    groups of horizontal bars, each followed by its value
     lanes(...)   the work of each thread over time
 
@@ -89,14 +88,8 @@ def canvas(width: float, height: float, heading: str) -> Any:
 
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     figure.set_label(heading)
-    title(figure, 0, heading)
+    figure.text(0, 1 - 20 / height, heading, fontsize=16, fontweight="bold")
     return figure
-
-
-def title(figure: Any, left: float, heading: str) -> None:
-    """A heading at the top of the figure, `left` pixels from its edge."""
-    across, down = 72 * figure.get_size_inches()
-    figure.text(left / across, 1 - 20 / down, heading, fontsize=16, fontweight="bold")
 
 
 def place(figure: Any, left: float, top: float, width: float, height: float) -> Any:
@@ -114,7 +107,7 @@ def hint(artist: Any, words: str) -> None:
     artist.set_gid(f"hint:{words}")
 
 
-# ---- Dots and lines ----------------------------------------------------------------------------------------
+# ---- Dots --------------------------------------------------------------------------------------------------
 
 
 def dots(
@@ -134,7 +127,7 @@ def dots(
     keys = [name for name in names if name]
     left = min(WIDTH / 2, 20 + CHARACTER * max(map(len, rows)))
     row = max(ROW, 9 * len(names) + 3)
-    top, deep = _above(title, keys), row * len(rows) + 6
+    top, deep = (TITLE if title else 8) + KEY * len(keys), row * len(rows) + 6
     with look():
         figure = canvas(WIDTH, top + deep + BOTTOM + 20 * bool(unit), title)
         axes = place(figure, left, top, WIDTH - left - RIGHT, deep)
@@ -142,95 +135,53 @@ def dots(
             for k, spread in enumerate(values):
                 if spread:
                     y = i + (k + 1) / (len(names) + 1)
-                    hint(_dot(axes, k, y, spread, upright=False), f"{label}: {text(spread[0])}")
+                    hint(_dot(axes, k, y, spread), f"{label}: {text(spread[0])}")
         axes.set(ylim=(len(rows), 0), yticks=[i + 0.5 for i in range(len(rows))], xlabel=unit)
         axes.set_yticklabels(rows, color=LIGHT["text"])
         numbers = [n for values in rows.values() for spread in values if spread for n in spread]
-        _ruled(axes.xaxis, numbers, text, log, one)
-        _series(axes, keys)
+        _ruled(axes, numbers, text, log, one)
+        for k, name in enumerate(keys):
+            axes.plot([], [], MARKERS[k % 8], color=_colour(k), markersize=8, label=name)
+        if keys:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
     return figure
 
 
-def lines(
-    title: str,
-    series: Mapping[str, Sequence[tuple[float, Spread]]],
-    names: tuple[str, str],
-    text: tuple[Callable[[float], str], Callable[[float], str]],
-    log: tuple[bool, bool] = (False, False),
-    one: bool = False,
-) -> Any:
-    """Line plot: a curve for each series of (x, spread of y). names, text and log are pairs, for x and y."""
-    keys = list(series) if len(series) > 1 else []
-    top = _above(title, keys)
-    with look():
-        figure = canvas(WIDTH, top + 300 + 2 * BOTTOM, title)
-        axes = place(figure, 76, top, WIDTH - 76 - RIGHT, 300)
-        for k, (name, points) in enumerate(series.items()):
-            xs, ys = [x for x, _ in points], [y[0] for _, y in points]
-            axes.plot(xs, ys, color=_colour(k), linewidth=2)
-            for x, spread in points:
-                hint(
-                    _dot(axes, k, x, spread, upright=True),
-                    f"{name}: {text[1](spread[0])} at {text[0](x)}",
-                )
-        every = [point for points in series.values() for point in points]
-        _ruled(axes.xaxis, [x for x, _ in every], text[0], log[0], False)
-        _ruled(axes.yaxis, [n for _, spread in every for n in spread], text[1], log[1], one)
-        axes.set(xlabel=names[0], ylabel=names[1])
-        _series(axes, keys)
-    return figure
-
-
-def _above(title: str, keys: Sequence[str]) -> float:
-    """Pixels that the title and the legend take above the axes."""
-    return (TITLE if title else 8) + KEY * len(keys)
-
-
-def _dot(axes: Any, k: int, at: float, spread: Spread, upright: bool) -> Any:
-    """A dot of series k, with a vertical or horizontal line between its quartiles."""
+def _dot(axes: Any, k: int, y: float, spread: Spread) -> Any:
+    """A dot of series k, with a line between its quartiles."""
     middle, low, high = spread
-    x, y, error = (at, middle, "yerr") if upright else (middle, at, "xerr")
     style = {"fmt": MARKERS[k % 8], "color": _colour(k), "markersize": 8, "elinewidth": 2}
-    return axes.errorbar(x, y, **{error: [[middle - low], [high - middle]]}, **style)[0]
-
-
-def _series(axes: Any, names: Sequence[str]) -> None:
-    """The legend, above the axes."""
-    for k, name in enumerate(names):
-        axes.plot([], [], MARKERS[k % 8], color=_colour(k), markersize=8, label=name)
-    if names:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
+    return axes.errorbar(middle, y, xerr=[[middle - low], [high - middle]], **style)[0]
 
 
 def _colour(k: int) -> str:
     return LIGHT[SERIES[k % len(SERIES)]]
 
 
-def _ruled(axis: Any, numbers: Sequence[float], text: Callable, log: bool, one: bool) -> None:
-    """Set scale, ticks and grid of an axis to suit these numbers; with `one`, draw a thicker line at 1."""
+def _ruled(axes: Any, numbers: Sequence[float], text: Callable, log: bool, one: bool) -> None:
+    """Set scale, ticks and grid to suit these numbers; with `one`, draw a thicker line at 1."""
     from matplotlib import ticker
 
     low, high = (edge([*numbers, 1.0] if one else numbers) for edge in (min, max))
-    upright = axis.axis_name == "y"
     if log and low > 0:
-        (axis.axes.set_yscale if upright else axis.axes.set_xscale)("log")
+        axes.set_xscale("log")
         margin = (high / low) ** 0.06 if high > low else 1.2
         limits = low / margin, high * margin
         few = high / low < 30  # then decades alone would be too sparse
-        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few else (1,), numticks=8))
+        locator = ticker.LogLocator(subs=(1, 2, 5) if few else (1,), numticks=8)
         if high / low < 4:
-            axis.set_major_locator(ticker.MaxNLocator(5, steps=(1, 2, 5, 10)))
+            locator = ticker.MaxNLocator(5, steps=(1, 2, 5, 10))
     else:
         margin = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
         limits = low - margin, high + margin
-        axis.set_major_locator(ticker.MaxNLocator(6, steps=(1, 2, 5, 10)))
-    axis.set_minor_locator(ticker.NullLocator())
-    axis.set_major_formatter(lambda x, _: text(x))
-    (axis.axes.set_ylim if upright else axis.axes.set_xlim)(limits)
-    axis.grid(True)
+        locator = ticker.MaxNLocator(6, steps=(1, 2, 5, 10))
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
+    axes.xaxis.set_major_formatter(lambda x, _: text(x))
+    axes.set_xlim(limits)
+    axes.xaxis.grid(True)
     if one:
-        line = axis.axes.axhline if upright else axis.axes.axvline
-        line(1.0, color=LIGHT["text"], linewidth=1.5, zorder=1)
+        axes.axvline(1.0, color=LIGHT["text"], linewidth=1.5, zorder=1)
 
 
 # ---- Bars and lanes ----------------------------------------------------------------------------------------
@@ -358,16 +309,12 @@ def pair(folder: Path, name: str, text: str) -> dict[Path, str]:
     return {folder / f"{name}-light.svg": text, folder / f"{name}-dark.svg": dark(text)}
 
 
-def rules() -> str:
-    """CSS that turns light pictures dark in a browser's dark mode."""
-    inside = [
+def adaptive(text: str) -> str:
+    """An SVG in light colours that turns dark in a browser's dark mode."""
+    rules = [
         f'[style*="{how}: {light}"] {{ {how}: {dark} !important }}'
         for light, dark in PALETTE.values()
         for how in ("fill", "stroke")
     ]
-    return "@media (prefers-color-scheme: dark) { " + " ".join(inside) + " }"
-
-
-def adaptive(text: str) -> str:
-    """An SVG in light colours that turns dark in a browser's dark mode."""
-    return text.replace("<defs>", f"<style>{rules()}</style>\n <defs>", 1)
+    style = "@media (prefers-color-scheme: dark) { " + " ".join(rules) + " }"
+    return text.replace("<defs>", f"<style>{style}</style>\n <defs>", 1)

@@ -14,16 +14,18 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from bench.harness import contenders, program, ratios
+from bench.harness.contenders import KEEP_MEMORY, Contender
 from bench.harness.sizes import BETAS, CLIP, EPS, LR
 from bench.harness.turns import Contest
 from gpt2 import AdamW
 from gpt2.autodiff import set_threads
 from gpt2.commands.convert import write
-from gpt2.errors import UserError
+from gpt2.errors import UserError, counted
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.tuning import Tuning
 from gpt2.weights import pretrained
@@ -86,8 +88,11 @@ class Peft:
         return loss.item()
 
 
-NAMES = ("full", "lora", "lora-manual", "peft", "peft-compile")
 PEERS = ("peft", "peft-compile")
+CONTENDERS = {
+    **{name: Contender(name, "bench.finetune", name) for name in ("full", "lora", "lora-manual")},
+    **{name: Contender(name, "bench.finetune", name, "peft", KEEP_MEMORY) for name in PEERS},
+}
 
 
 def steps(variant, threads, folder, targets):
@@ -125,24 +130,20 @@ def set_up(player, folder, targets):
 
 def measure(names, folder, threads, targets, rounds, steps):
     """One table as a dict: each contender's median step of each round, first loss and peak bytes."""
-    players = {f"finetune-{name}": name for name in names}
+    players = {name: CONTENDERS[name] for name in names}
     with Contest(players, threads, partial(set_up, folder=folder, targets=targets)) as contest:
         contest.play(rounds, math.inf, block=steps, long_s=math.inf)
         results = {
-            players[player]: {
-                "seconds": ratios.of_rounds(parts["step"]),
-                "loss": contest.facts[player]["loss"],
-                "bytes": contest.peak(player),
+            name: {
+                "seconds": ratios.of_rounds(contest.samples[name]["step"]),
+                "loss": contest.facts[name]["loss"],
+                "bytes": contest.peak(name),
             }
-            for player, parts in contest.samples.items()
+            for name in names
+            if name in contest.samples
         }
     check(results)
-    order = [name for name in names if name in results]
-    return {
-        "contenders": {name: results[name] for name in order},
-        "absent": contest.absent,
-        "load": contest.load,
-    }
+    return {"contenders": results, "absent": contest.absent, "load": contest.load}
 
 
 def check(results):
@@ -153,13 +154,9 @@ def check(results):
             raise UserError(f"{name} begins with a loss of {facts['loss']}, others with {first}")
 
 
-def median(seconds):
-    return ratios.spread(seconds)["median"]
-
-
 def as_text(result):
     timed = result["contenders"]
-    threads = ratios.plural(result["threads"], "thread")
+    threads = counted(result["threads"], "thread")
     lines = [f"{result['model']}, B{B} T{T}, lora:{RANK} on {result['targets']}, {threads}"]
     peers = {name: median(timed[name]["seconds"]) for name in timed if name in PEERS}
     fastest = min(peers, key=peers.get, default=None)
@@ -185,16 +182,14 @@ def make_weights(model, folder):
 def main(argv):
     parser = program.parser("bench.finetune", "Time a step of adapters beside the full step and beside peft.")
     program.names(parser, "--models", "gpt2,gpt2-medium", f"of {', '.join(MODELS)}")
-    program.names(parser, "--contenders", ",".join(NAMES), "contenders")
+    program.names(parser, "--contenders", ",".join(CONTENDERS), "contenders")
     program.names(parser, "--targets", "c_attn", "matrices with an adapter")
     program.number(parser, "--rounds", 7, "rounds, in each of which every contender takes a turn")
     program.number(parser, "--steps", 2, "counted steps in a turn")
-    parser.add_argument(
-        "--weights", metavar="FOLDER", default="", help="folder to keep the weights in (default: none)"
-    )
+    program.text(parser, "--weights", "FOLDER", "", "folder to keep the weights in (default: none)")
     options = parser.parse_args(argv)
-    names = _some(options.contenders, NAMES, "--contenders")
-    models = _some(options.models, MODELS, "--models")
+    names = contenders.find(options.contenders, (), CONTENDERS)
+    models = contenders.find(options.models, (), MODELS, "--models")
     report = program.Report(options, "finetune")
     with tempfile.TemporaryDirectory() as temporary:
         for model in models:
@@ -205,15 +200,6 @@ def main(argv):
                 report.add(result, as_text(result))
     report.write()
     return 0
-
-
-def _some(text, among, flag):
-    """The names in a comma-separated list. Raises UserError for an unknown one."""
-    names = text.split(",")
-    for name in names:
-        if name not in among:
-            raise UserError(f"{flag}: unknown name {name!r}, expected some of {', '.join(among)}")
-    return names
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from bench.harness import machine, program, ratios, sizes
 from bench.harness.contenders import KEEP_MEMORY
 from bench.harness.first_process import PARTS
 from bench.harness.turns import ROOT, environment
+from gpt2.errors import counted
 from gpt2.model import GPT2Config
 
 BYTES = 20  # peak memory per parameter: parameter, gradient, two moments, temporaries
@@ -68,7 +69,7 @@ def measure(size, backward, threads, folder, touched=0):
 
 def as_text(result):
     rows = [[f"run {k}", *(f"{run[part]:.2f}" for part in PARTS)] for k, run in enumerate(result["runs"], 1)]
-    head = f"{result['size']}, gpt2 {result['backward']}, {ratios.plural(result['threads'], 'thread')}: "
+    head = f"{result['size']}, gpt2 {result['backward']}, {counted(result['threads'], 'thread')}: "
     head += "seconds from an empty process to the end of the first update"
     if result["touched"]:
         head += f", {result['touched'] / 2**30:.1f} GiB of memory touched before"

@@ -19,13 +19,19 @@ import numpy as np
 
 import gpt2
 from bench.harness import contenders, program, rates, ratios
+from bench.harness.contenders import Contender
 from bench.harness.turns import Contest
 from gpt2 import autodiff as ad
 from gpt2.data import tokenizer
+from gpt2.errors import counted
 from gpt2.model import GPT2Config
 
 PROMPT = 16  # tokens
-NAMES = ("gpt2", "transformers", "copy")
+CONTENDERS = {
+    "gpt2": Contender("gpt2", "bench.generate", "gpt2"),
+    "transformers": Contender("transformers", "bench.generate", "transformers", "transformers"),
+    "copy": Contender("as many bytes moved by a copy", "bench.generate", "copy"),
+}
 
 
 def ours(folder, threads):
@@ -97,14 +103,12 @@ def set_up(player, folder, count):
 
 def measure(folder, threads, rounds, count):
     """One table as a dict: each contender's seconds per token by round, and whether the tokens agree."""
-    players = {name: f"generate-{name}" for name in NAMES}
-    with Contest(players.values(), threads, partial(set_up, folder=folder, count=count)) as contest:
+    with Contest(CONTENDERS, threads, partial(set_up, folder=folder, count=count)) as contest:
         contest.play(rounds, math.inf)
-    samples = {name: contest.samples[p] for name, p in players.items() if p in contest.samples}
-    texts = [facts["tokens"] for name, facts in contest.facts.items() if name != players["copy"]]
+    texts = [facts["tokens"] for name, facts in contest.facts.items() if name != "copy"]
     return {
         "threads": threads,
-        "seconds": {name: ratios.of_rounds(parts["token"]) for name, parts in samples.items()},
+        "seconds": {name: ratios.of_rounds(parts["token"]) for name, parts in contest.samples.items()},
         "same_tokens": all(tokens == texts[0] for tokens in texts),
         "absent": contest.absent,
         "load": contest.load,
@@ -113,12 +117,11 @@ def measure(folder, threads, rounds, count):
 
 def as_text(result):
     seconds = result["seconds"]
-    lines = [f"{ratios.plural(result['threads'], 'thread')}, milliseconds a token, medians"]
+    lines = [f"{counted(result['threads'], 'thread')}, milliseconds a token, medians"]
     for name, times in seconds.items():
         by = ratios.spread([a / b for a, b in zip(seconds["gpt2"], times)])["median"]
         ratio = f"   gpt2 takes {by:.2f} of it" if name != "gpt2" else ""
-        label = contenders.CONTENDERS[f"generate-{name}"].title
-        lines.append(f"  {label:<42}{1e3 * ratios.spread(times)['median']:8.2f}{ratio}")
+        lines.append(f"  {CONTENDERS[name].title:<42}{1e3 * ratios.spread(times)['median']:8.2f}{ratio}")
     if "transformers" in seconds:
         lines.append(f"  the same tokens: {'yes' if result['same_tokens'] else 'NO'}")
     lines += contenders.absences(result["absent"])

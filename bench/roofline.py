@@ -1,25 +1,38 @@
-"""Roofline of the training step: each layer's time against the bound that this machine sets.
+"""Roofline of a training step: its products and its memory traffic beside the bounds that this machine sets.
 
     python -m bench.roofline
-    python -m bench.roofline --svg roofline.svg
-    python -m bench.roofline --sizes 124M-B4T256 --contenders manual,whole --lines 20
+    python -m bench.roofline --size 124M-B1T1024 --backward whole --threads 2 --svg roofline.svg
 
-A layer takes at least its FLOPs at the best rate of a float32 product, and at least its bytes at the
-bandwidth of a copy (harness/work.py). Time above the larger bound is what a faster engine could save. --lines
-samples which lines of source take the time, also in emitted programs.
+A clock is read after every statement of the emitted programs; figures are medians over the steps. Products of
+one shape make one row. Other statements, such as regions over blocks of rows, are grouped by the user's files
+that they come from; they move the bytes of all their arrays, each counted once. AdamW and the gradient's
+norm, which are not compiled programs, have a row each. The bound is a row's FLOPs at the best rate of a
+float32 product, or its bytes at the bandwidth of a copy. Reading the clock slows a step down a little, so
+both times are printed.
 """
 
-import itertools
+import ast
+import re
 import statistics
+import sys
+import time
+from collections import defaultdict
 from pathlib import Path
 
-from bench import drawing
-from bench.harness import contenders, machine, program, ratios, sizes
-from bench.harness.turns import DISTURBED, Failed, Player, settle
-from bench.harness.work import step_work
+import numpy as np
 
-ENGINE = ("written", "manual", "auto", "whole")
-COLOURS = {"products": "own", "memory": "green"}  # of the drawing
+from bench import drawing
+from bench.harness import machine, program, rates, ratios, sizes
+from bench.harness.sizes import CLIP
+from gpt2 import autodiff as ad
+from gpt2.autodiff.emit import program as emitted
+from gpt2.errors import counted
+from gpt2.model import GPT2
+from gpt2.model.optimizer import AdamW
+
+PRODUCTS = ("matmul", "np.matmul")
+ORIGIN = re.compile(r"# (\S+?)\.py:\d+")
+COLOURS = {"product": "own", "memory": "green"}  # of the drawing
 KEYS = {
     "own": "bound by products",
     "green": "bound by memory",
@@ -29,162 +42,239 @@ KEYS = {
 
 def main(argv):
     parser = program.parser(
-        "bench.roofline",
-        "Compare the training step with what this machine could do.",
-        "threads of a step, e.g. 1,2",
+        "bench.roofline", "Compare the training step with what this machine could do.", "threads of the step"
     )
-    program.names(parser, "--sizes", "124M-B4T64", f"of model and batch: {', '.join(sizes.SIZES)}, or all")
-    program.names(parser, "--contenders", "manual", f"whose steps: of {', '.join(ENGINE)}")
+    program.model_flags(parser)
     program.number(parser, "--steps", 5, "steps that are timed")
     parser.add_argument(
-        "--lines",
-        metavar="N",
-        type=int,
-        default=0,
-        help="also sample for five seconds, and show the N lines that take longest",
+        "--svg", metavar="FILE", help="also draw the rows: their times, and the bounds in them"
     )
-    parser.add_argument(
-        "--svg", metavar="FILE", help="also draw the last table: each layer's time, and the bound in it"
-    )
-    program.nice_flag(parser)
     options = parser.parse_args(argv)
-    chosen = [sizes.find(n) for n in (sizes.SIZES if options.sizes == "all" else options.sizes.split(","))]
-    variants = contenders.find(options.contenders, ENGINE, among=ENGINE)
+    size, threads = sizes.find(options.size, flag="--size"), program.thread_counts(options.threads)[-1]
     if options.svg:
         drawing.look()  # fails before measuring if matplotlib is missing
     report = program.Report(options, "roofline")
-    for which in itertools.product(chosen, variants, program.thread_counts(options.threads)):
-        result = measure(*which, options)
-        report.add(result, as_text(result))
-    drawn = [result for result in report.write() if "rows" in result]
-    if options.svg and drawn:
-        Path(options.svg).write_text(picture(drawn[-1]), encoding="utf-8")
-    return 0 if drawn else 1
+    load = machine.Load()
+    result = measure(size, options.backward, threads, options.steps)
+    result["load"] = load.report()
+    report.add(result, as_text(result))
+    report.write()
+    if options.svg:
+        Path(options.svg).write_text(picture(result), encoding="utf-8")
+    return 0
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
 
 
-def measure(size, variant, threads, options):
-    """One table as a dict: the machine's rates, and for each layer and part its time and its bound."""
-    result = {"size": size.name, "variant": variant, "threads": threads}
-    player = Player(variant, threads, options.nice)
+class Clock:
+    """Times the statements of emitted programs, to which it adds calls of `look`."""
+
+    def __init__(self):
+        self.statements = []
+        self.files = []  # the user's files that each comes from
+        self.seconds = []
+        self.work = defaultdict(list)  # index of a statement -> `work_of` each of its calls
+        self.noting = False  # whether to fill `work`
+        self.last = 0.0
+
+    def look(self, k):
+        """Add the time since the last look to statement k; -1 at the start of a program."""
+        now = time.perf_counter()
+        if k >= 0:
+            self.seconds[k] += now - self.last
+            if self.noting:
+                self.work[k].append(work_of(self.statements[k], sys._getframe(1)))
+                now = time.perf_counter()
+        self.last = now
+
+    def instrumented(self, source):
+        """The source with a call of `look` after each statement of its functions."""
+        tree, lines = ast.parse(source), source.split("\n")
+        for function in tree.body:
+            if isinstance(function, ast.FunctionDef) and function.name != "setup":
+                function.body = [_look(-1), *self._timed(function.body, lines)]
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+    def _timed(self, body, lines):
+        """The statements of a function; the body of a region counts at its call."""
+        texts = {}  # of regions, by name
+        for statement in body:
+            yield statement
+            text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
+            if isinstance(statement, ast.FunctionDef):
+                texts[statement.name] = text
+            elif not isinstance(statement, ast.Return):
+                yield _look(len(self.statements))
+                names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+                origins = ORIGIN.findall("\n".join([text, *(texts[name] for name in names & texts.keys())]))
+                self.statements.append(statement)
+                self.files.append(", ".join(sorted({*origins})))
+                self.seconds.append(0.0)
+
+
+def _look(k):
+    return ast.parse(f"_look({k})").body[0]
+
+
+def work_of(statement, frame):
+    """The work of a statement: (M, K, N, number of matrices) of a product, else the bytes of its arrays.
+
+    0 for views, and for calls of functions whose statements are timed themselves.
+    """
+    call, names = statement.value, frame.f_locals
+    function = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    if function in PRODUCTS:
+        a, b = (eval(compile(ast.Expression(x), "", "eval"), frame.f_globals, names) for x in call.args[:2])
+        if a.ndim > 1 and b.ndim > 1:  # a product with a vector of ones is a sum
+            return a.shape[-2], a.shape[-1], b.shape[-1], int(np.prod(a.shape[:-2]))
+    helper = getattr(frame.f_globals.get(function), "__code__", None)
+    if not function.startswith("np.") and (helper is None or helper.co_filename.startswith("<")):
+        return 0
+    values = [names[n.id] for n in ast.walk(call) if isinstance(n, ast.Name) and n.id in names]
+    for f in list(values):  # a region's arrays are in its closure
+        values += [cell.cell_contents for cell in getattr(f, "__closure__", None) or ()]
+    arrays = {}
+    for x in values:
+        if isinstance(x, np.ndarray):
+            arrays[x.__array_interface__["data"][0], x.nbytes] = x.nbytes
+    return sum(arrays.values())
+
+
+def measure(size, backward, threads, steps):
+    """The machine's rates, the time of a step with and without the clock, and `rows`, as a dict."""
+    clock, load = Clock(), emitted.load_source
+
+    def load_source(source, env, name):
+        env["_look"] = clock.look
+        return load(clock.instrumented(source), env, name)
+
+    ad.set_threads(threads)
+    tokens, targets = next(sizes.batches(size))
+    before = rates.sgemm_peak(threads), rates.copy_bandwidth(threads)
+    plain = Training(size, backward)
+    without = [plain.step(tokens, targets)["all"] for _ in range(steps + 2)][2:]
+    del plain
+    emitted.load_source = load_source
     try:
-        load = machine.Load(player.pids)
-        result["rates"] = player.ask(do="rates")
-        steps = player.ask(do="profile", size=size.name, steps=options.steps)["steps"]
-        rates = player.ask(do="rates")  # again, as the machine's speed varies
-        result["rates"] = {name: max(rate, result["rates"][name]) for name, rate in rates.items()}
-        if options.lines:
-            result["lines"] = player.ask(do="lines", size=size.name, seconds=5.0)["lines"][: options.lines]
-        result["load"] = load.report(player.pids)
-        result |= compare(size, steps, result["rates"])
-    except Failed as error:
-        result["absent"] = error.facts
+        training = Training(size, backward)
+        for clock.noting in (False, True, False):
+            training.step(tokens, targets)
+        samples, parts = [], []
+        for _ in range(steps):
+            clock.seconds[:] = [0.0] * len(clock.seconds)
+            parts.append(training.step(tokens, targets))
+            samples.append(list(clock.seconds))
     finally:
-        settle(*player.pids)
-        player.close()
+        emitted.load_source = load
+    after = rates.sgemm_peak(threads), rates.copy_bandwidth(threads)  # again, as the machine's speed varies
+    ad.set_threads(1)
+    result = {
+        "size": size.name,
+        "backward": backward,
+        "threads": threads,
+        "sgemm": max(before[0], after[0]),
+        "copy": max(before[1], after[1]),
+        "step_ms": 1e3 * statistics.median(without),
+        "clocked_ms": 1e3 * statistics.median(part["all"] for part in parts),
+        "rows": rows(clock, samples, parts, training.model.num_parameters),
+    }
+    for row in result["rows"]:
+        row["bound_ms"] = 1e3 * (row["flops"] / result["sgemm"] + row["bytes"] / result["copy"])
     return result
 
 
-def compare(size, steps, rates):
-    """Times and bounds in milliseconds, by "kind/part", from such a dict of seconds for each step."""
-    work = step_work(size)
-    median = {key: 1e3 * statistics.median(step[key] for step in steps) for key in steps[0]}
-    rows = {}
-    for (kind, part), w in work.items():
-        bound = 1e3 * w.seconds(rates["sgemm"], rates["copy"])
-        rows[f"{kind}/{part}"] = {
-            "ms": median.get(f"{kind}/{part}"),
-            "bound_ms": bound,
-            "flops": w.flops,
-            "bytes": w.bytes,
-            "by": "products" if w.flops / rates["sgemm"] > w.bytes / rates["copy"] else "memory",
-        }
-    flops = sum(w.flops for w in work.values())
-    total = median["step/"]
-    accounted = sum(row["ms"] for row in rows.values() if row["ms"] is not None)
-    return {
-        "rows": rows,
-        "step_ms": total,
-        "between_ms": total - accounted if accounted else None,  # code outside the timed layers
-        "products_ms": 1e3 * flops / rates["sgemm"],
-        "bound_ms": sum(row["bound_ms"] for row in rows.values()),
-        "gflops": flops / total / 1e6,
-    }
+class Training:
+    """A training step, timed in three parts."""
+
+    def __init__(self, size, backward):
+        self.model = GPT2(size.config, backward, seed=0)
+        self.optimizer = AdamW(self.model)
+
+    def step(self, tokens, targets):
+        """Seconds of the parts, and of all, as a dict."""
+        times = [time.perf_counter()]
+        self.model.loss_and_grads(tokens, targets)
+        times.append(time.perf_counter())
+        norm = self.optimizer.grad_norm()
+        times.append(time.perf_counter())
+        self.optimizer.update(norm, clip=CLIP)
+        times.append(time.perf_counter())
+        grads, norm, update = (b - a for a, b in zip(times, times[1:]))
+        return {"grads": grads, "norm": norm, "AdamW": update, "all": times[-1] - times[0]}
+
+
+def rows(clock, samples, parts, parameters):
+    """A dict for each group of statements: kind, name, calls, flops, bytes (one of the two is 0), ms."""
+    totals = defaultdict(lambda: {"calls": 0, "flops": 0, "bytes": 0, "each": [0.0] * len(samples)})
+    for k, calls in clock.work.items():
+        if isinstance(calls[0], tuple):
+            M, K, N, count = calls[0]
+            key = "product", f"{f'{count} of ' if count > 1 else ''}{M} x {K} x {N}"
+            totals[key]["flops"] += 2 * M * K * N * count * len(calls)
+        else:
+            key = "memory", clock.files[k] or "views and numbers"
+            totals[key]["bytes"] += sum(calls)
+        totals[key]["calls"] += len(calls)
+        for i, seconds in enumerate(samples):
+            totals[key]["each"][i] += seconds[k]
+    for name, width in (("norm", 4), ("AdamW", 28)):
+        each = [part[name] for part in parts]
+        totals["memory", name] = {"calls": 1, "flops": 0, "bytes": width * parameters, "each": each}
+    timed = []
+    for (kind, name), row in totals.items():
+        ms = 1e3 * statistics.median(row.pop("each"))
+        timed.append({"kind": kind, "name": name, **row, "ms": ms})
+    return sorted(timed, key=lambda row: (row["kind"] != "product", -row["ms"]))
 
 
 # ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def heading(result):
-    beside = ", measured beside other work" if disturbed(result) else ""
-    return (
-        f"{result['size']}, {contenders.CONTENDERS[result['variant']].title}, "
-        f"{ratios.plural(result['threads'], 'thread')}{beside}"
-    )
-
-
-def disturbed(result):
-    """Whether other programs ran: then the machine's measured rates are too low, and so are the bounds."""
-    return (result.get("load", {}).get("others") or 0.0) > DISTURBED
+    return f"{result['size']}, gpt2 {result['backward']}, {counted(result['threads'], 'thread')}"
 
 
 def as_text(result):
-    head = heading(result)
-    if "absent" in result:
-        return f"{head}: {contenders.absence(result['absent'])}"
-    step, rates = result["step_ms"], result["rates"]
-    products, bound = result["products_ms"], result["bound_ms"]
-    text = [
-        f"{head}: {step:.0f} ms a step, {result['gflops']:.0f} GFLOP/s",
-        f"the machine: {rates['sgemm'] / 1e9:.0f} GFLOP/s in products, "
-        f"{rates['copy'] / 1e9:.1f} GB/s in copies",
-        *(
-            ["other programs ran, so these rates are too low; measure again when they are done"]
-            if disturbed(result)
-            else [
-                f"products alone at that rate: {products:.0f} ms, {products / step:.0%} of the step; "
-                f"bounds of all layers: {bound:.0f} ms, {bound / step:.0%}"
-            ]
-        ),
-    ]
-    timed = {key: row for key, row in result["rows"].items() if row["ms"] is not None}
-    if timed:
-        lines = [line(key, row, step) for key, row in timed.items()]
-        lines.sort(key=lambda cells: -float(cells[-1]))
-        between = result["between_ms"]
-        lines.append(["between the layers", f"{between:.1f}", f"{between / step:.1%}", *[""] * 5])
-        header = ["layer", "ms", "of the step", "GFLOP/s", "GB/s", "bound ms", "by", "above it"]
-        text += ["", ratios.table(header, lines)]
-    text += [f"{share:6.1%}  {place}  {source[:80]}" for share, place, source in result.get("lines", ())]
-    return "\n".join([*text, program.load_line(result["load"])])
+    lines = [line(row) for row in result["rows"]]
+    sgemm, copy, clocked = result["sgemm"], result["copy"], result["clocked_ms"]
+    products = [row for row in result["rows"] if row["flops"]]
+    ms, bound = (sum(row[key] for row in products) for key in ("ms", "bound_ms"))
+    accounted = sum(row["ms"] for row in result["rows"])
+    flops = sum(row["flops"] for row in products)
+    header = ["statements", "calls", "GFLOP", "MiB", "GFLOP/s or GB/s", "of the best", "ms", "above it"]
+    return "\n".join(
+        [
+            f"{heading(result)}: {result['step_ms']:.0f} ms a step, {clocked:.0f} with a clock",
+            f"the machine: {sgemm / 1e9:.0f} GFLOP/s in products, {copy / 1e9:.1f} GB/s in copies",
+            f"products: {flops / 1e9:.0f} GFLOP, {ms:.0f} ms, at the best rate {bound:.0f}; "
+            f"all else {accounted - ms:.0f} ms; between statements {clocked - accounted:.0f}",
+            "",
+            ratios.table(header, lines),
+            program.load_line(result["load"]),
+        ]
+    )
+
+
+def line(row):
+    """A row's cells. Its rate relative to the machine's is its bound relative to its time."""
+    ms, bound = row["ms"], row["bound_ms"]
+    if row["flops"]:
+        figures = [f"{row['flops'] / 1e9:.2f}", "", f"{row['flops'] / ms / 1e6:.0f}"]
+    else:
+        figures = ["", f"{row['bytes'] / 2**20:.0f}", f"{row['bytes'] / ms / 1e6:.1f}"]
+    return [row["name"], str(row["calls"]), *figures, f"{bound / ms:.0%}", f"{ms:.1f}", f"{ms - bound:.1f}"]
 
 
 def picture(result):
-    """A bar for each layer, with its bound inside, slowest first."""
-    rows = {key: row for key, row in result["rows"].items() if row["ms"] is not None}
+    """A bar for each row, with its bound inside, slowest first."""
     group = []
-    for key, row in sorted(rows.items(), key=lambda item: -item[1]["ms"]):
-        parts = ("peer", row["ms"]), (COLOURS[row["by"]], min(row["bound_ms"], row["ms"]))
-        over = f", {row['ms'] / row['bound_ms']:.1f} x" if row["bound_ms"] else ""
-        group.append(drawing.Bar(key.replace("/", " "), parts, f"{row['ms']:.1f} ms{over}"))
-    return drawing.adaptive(drawing.svg(drawing.bars(heading(result), {"": group}, KEYS, 760, 190)))
-
-
-def line(key, row, step_ms):
-    kind, _, part = key.rpartition("/")
-    rate = f"{row['flops'] / row['ms'] / 1e6:.0f}" if row["flops"] else ""
-    return [
-        f"{kind} {part}",
-        f"{row['ms']:.1f}",
-        f"{row['ms'] / step_ms:.1%}",
-        rate,
-        f"{row['bytes'] / row['ms'] / 1e6:.1f}",
-        f"{row['bound_ms']:.1f}",
-        row["by"],
-        f"{row['ms'] - row['bound_ms']:.1f}",
-    ]
+    for row in sorted(result["rows"], key=lambda row: -row["ms"]):
+        ms, bound = row["ms"], row["bound_ms"]
+        parts = ("peer", ms), (COLOURS[row["kind"]], min(bound, ms))
+        over = f", {ms / bound:.1f} x" if bound else ""
+        group.append(drawing.Bar(row["name"], parts, f"{ms:.1f} ms{over}"))
+    return drawing.adaptive(drawing.svg(drawing.bars(heading(result), {"": group}, KEYS, 760, 250)))
 
 
 if __name__ == "__main__":

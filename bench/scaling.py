@@ -11,7 +11,7 @@ the median over the rounds of the ratio within a round (bench/harness/turns.py).
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
@@ -20,7 +20,7 @@ from bench.harness import cluster, program, ratios
 from bench.harness.turns import play_rounds, settle
 from bench.harness.worker import set_priority
 from gpt2 import GPT2, AdamW
-from gpt2.errors import UserError
+from gpt2.errors import UserError, counted
 from gpt2.model import GPT2Config
 from gpt2.parallel.cores import cores
 from gpt2.parallel.processes import Processes
@@ -42,8 +42,12 @@ class Setup:
     B: int
 
     @property
+    def team(self):
+        return self.workers, self.threads
+
+    @property
     def label(self):
-        return f"{self.workers} process{'es' * (self.workers > 1)} x {ratios.plural(self.threads, 'thread')}"
+        return f"{self.workers} process{'es' * (self.workers > 1)} x {counted(self.threads, 'thread')}"
 
 
 def main(argv):
@@ -52,17 +56,11 @@ def main(argv):
         "Strong and weak scaling: measured here, computed past it.",
         "threads of each process, e.g. 1,2",
     )
-    parser.add_argument(
-        "--size",
-        metavar="NAME",
-        default="124M-B8T64",
-        help=f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)",
-    )
+    size = f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)"
+    program.text(parser, "--size", "NAME", "124M-B8T64", size)
     every = "processes (default: 1 to the number of cores, where they divide the batch)"
-    parser.add_argument("--workers", metavar="N,...", default="", help=every)
-    parser.add_argument(
-        "--backward", metavar="WHICH", default="manual", help="manual, auto, whole, or a mix (default manual)"
-    )
+    program.text(parser, "--workers", "N,...", "", every)
+    program.text(parser, "--backward", "WHICH", "manual", "manual, auto, whole, or a mix (default manual)")
     parser.add_argument("--pin", action="store_true", help="keep each worker to cores of its own")
     program.number(parser, "--rounds", 12, "rounds at most")
     program.number(parser, "--seconds", 90.0, "time for all rounds; at least three are played", float)
@@ -115,53 +113,33 @@ def worker_counts(text, B):
 def measure(preset, changes, T, setups, options):
     """Setup -> list of rounds, each a list with the seconds of one step; and the load of other programs."""
     config = GPT2Config.preset(preset, **changes)
+    rng = np.random.default_rng(1)
+    batches = {s: tuple(rng.integers(0, config.vocab_size, (2, s.B, T), dtype=np.int32)) for s in setups}
+    samples = {setup: [] for setup in setups}
     with contextlib.ExitStack() as stack:
-        teams = {}
+        teams = {}  # setups with the same workers and threads share one
         for setup in setups:
-            key = setup.workers, setup.threads
-            if key not in teams:
+            if setup.team not in teams:
                 program.note(f"starting {setup.label}")
-                teams[key] = stack.enter_context(make_team(config, *key, options))
-        turns = {s: make_turn(teams[s.workers, s.threads], config, s.B, T) for s in setups}
+                teams[setup.team] = stack.enter_context(make_team(config, *setup.team, options))
+        pids = {key: [process.pid for process in team.workers.processes] for key, team in teams.items()}
+
+        def step(setup):
+            begin = time.perf_counter()
+            teams[setup.team].step([batches[setup]], 1e-4)
+            samples[setup].append([time.perf_counter() - begin])
+
+        turns = {setup: partial(step, setup) for setup in setups}
         for turn in turns.values():
             turn()  # first steps touch new memory
-        return play(turns, options)
+        rest, every = (lambda setup: settle(*pids[setup.team])), sum(pids.values(), [])
+        counted, load = play_rounds(turns, rest, every, options.rounds, options.seconds)
+    return {setup: [rounds[1 + i] for i in counted] for setup, rounds in samples.items()}, load
 
 
 def make_team(config, workers, threads, options):
     model = GPT2(config, backward=options.backward, seed=None)
     return Processes(model, AdamW(model), workers, threads=workers * threads, pin=options.pin)
-
-
-def make_turn(team, config, B, T):
-    """A function that takes one step and returns its seconds."""
-    rng = np.random.default_rng(1)
-    batch = tuple(rng.integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
-
-    def turn():
-        begin = time.perf_counter()
-        team.step([batch], 1e-4)
-        return time.perf_counter() - begin
-
-    turn.pids = [process.pid for process in team.workers.processes]
-    return turn
-
-
-def play(turns, options):
-    """Time a step of every setup in each round. Returns what `measure` does."""
-    samples = {setup: [] for setup in turns}
-
-    def step(setup):
-        samples[setup].append([turns[setup]()])
-
-    counted, load = play_rounds(
-        {setup: partial(step, setup) for setup in turns},
-        lambda setup: settle(*turns[setup].pids),
-        sorted({pid for turn in turns.values() for pid in turn.pids}),
-        options.rounds,
-        options.seconds,
-    )
-    return {setup: [rounds[i] for i in counted] for setup, rounds in samples.items()}, load
 
 
 def rows_of(setups, samples, T):
@@ -172,35 +150,21 @@ def rows_of(setups, samples, T):
         steps = ratios.ratio(samples[first], samples[setup])  # speed-up in steps a second
         speedup = {key: value * setup.B / first.B for key, value in steps.items()}
         ms = ratios.times(samples[setup])
-        rows.append(
-            {
-                "workers": setup.workers,
-                "threads": setup.threads,
-                "B": setup.B,
-                "label": setup.label,
-                "ms": ms,
-                "tokens_per_s": setup.B * T / ms["median"] * 1e3,
-                "speedup": speedup,
-                "efficiency": speedup["median"] / (setup.workers * setup.threads),
-            }
-        )
+        row = {"label": setup.label, **asdict(setup), "ms": ms}
+        row["tokens_per_s"] = setup.B * T / ms["median"] * 1e3
+        row["speedup"] = speedup
+        row["efficiency"] = speedup["median"] / (setup.workers * setup.threads)
+        rows.append(row)
     return rows
 
 
 def as_text(name, options, rows):
     header = [f"{name} scaling", "B", "median ms", "min", "tok/s", "speed-up", "efficiency"]
-    lines = [
-        [
-            row["label"],
-            str(row["B"]),
-            f"{row['ms']['median']:.0f}",
-            f"{row['ms']['min']:.0f}",
-            f"{row['tokens_per_s']:.0f}",
-            ratios.shown(row["speedup"]),
-            f"{row['efficiency']:.0%}",
-        ]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        ms = [f"{row['ms'][key]:.0f}" for key in ("median", "min")]
+        figures = [f"{row['tokens_per_s']:.0f}", ratios.shown(row["speedup"]), f"{row['efficiency']:.0%}"]
+        lines.append([row["label"], str(row["B"]), *ms, *figures])
     head = f"{options.size}, backward {options.backward}; speed-up in tokens a second, "
     return f"{head}median [quartiles] over rounds\n{ratios.table(header, lines)}"
 

@@ -15,8 +15,9 @@ import time
 
 from bench.harness import contenders, program, ratios, sizes
 from bench.harness.contenders import PEAK
+from bench.harness.sizes import step_flops
 from bench.harness.turns import Contest
-from bench.harness.work import step_flops
+from gpt2.errors import counted
 
 CHECKED_STEPS = 3  # whose losses are compared. A wrong gradient shows from the second step on
 TOLERANCE = 1e-4  # of losses, relative: float32 sums in different orders
@@ -69,8 +70,9 @@ def measure(size, threads, names, options):
     waiting = [name for name in names if name not in always]
     while True:
         program.note(f"{size.name}, {threads} threads: {', '.join([*always, *waiting])}")
+        players = {name: contenders.CONTENDERS[name] for name in (*always, *waiting)}
         setup = functools.partial(set_up, size=size, elementwise=options.elementwise)
-        with Contest([*always, *waiting], threads, setup, options.nice) as contest:
+        with Contest(players, threads, setup, options.nice) as contest:
             disagreeing = check_losses(contest)
             contest.play(options.rounds, options.seconds, TURN_S, BLOCK)
             agreeing = {name: times for name, times in contest.samples.items() if name not in disagreeing}
@@ -159,36 +161,19 @@ def as_text(result):
     rows = result["rows"]
     others = [reference, *[name for name in ("manual", "written") if name in rows and name != reference][:1]]
     shares = ["of sgemm peak"] if PEAK in rows else []
-    header = [
-        "contender",
-        "median ms",
-        "min",
-        *(f"to {name}" for name in others),
-        *shares,
-        "steps",
-        "peak MB",
-        "ready s",
-    ]
+    header = ["contender", "median ms", "min", *(f"to {name}" for name in others), *shares]
+    header += ["steps", "peak MB", "ready s"]
     lines = []
     for name in contenders.CONTENDERS:
         if name not in rows or "disagrees" in (row := rows[name]):
             continue
-        to = [ratios.shown(row[f"to_{name}"], 3) if f"to_{name}" in row else "-" for name in others]
-        share = [ratios.shown(row["of_peak"]) if "of_peak" in row else "-"] if shares else []
-        lines.append(
-            [
-                row["title"],
-                f"{row['ms']['median']:.1f}",
-                f"{row['ms']['min']:.1f}",
-                *to,
-                *share,
-                str(row["ms"]["n"]),
-                f"{row['peak_bytes'] / 2**20:.0f}",
-                f"{row['ready_s']:.1f}",
-            ]
-        )
+        cells = [row["title"], f"{row['ms']['median']:.1f}", f"{row['ms']['min']:.1f}"]
+        cells += [ratios.shown(row[f"to_{name}"], 3) if f"to_{name}" in row else "-" for name in others]
+        cells += [ratios.shown(row["of_peak"]) if "of_peak" in row else "-"] if shares else []
+        cells += [str(row["ms"]["n"]), f"{row['peak_bytes'] / 2**20:.0f}", f"{row['ready_s']:.1f}"]
+        lines.append(cells)
     text = [
-        f"{result['size']}, {ratios.plural(result['threads'], 'thread')}, "
+        f"{result['size']}, {counted(result['threads'], 'thread')}, "
         f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}; "
         "ratios: median [quartiles] over rounds",
         *([peak_line(result)] if shares else []),

@@ -3,15 +3,15 @@
 import pytest
 
 from bench.harness.engine import training
-from bench.harness.ratios import plural
 from bench.harness.sizes import SIZES, batches
+from gpt2.errors import counted
 
 SIZE = SIZES["4x128-B12T64"]
 
 
 @pytest.mark.parametrize("backward", ["written", "manual", "auto", "whole"])
 def test_step(benchmark, record, threads, backward):
-    record(f"step {SIZE.name}, {plural(threads, 'thread')}", batch=SIZE.name)
+    record(f"step {SIZE.name}, {counted(threads, 'thread')}", batch=SIZE.name)
     trainer = training(SIZE, backward, threads)
     stream = batches(SIZE)
     first = trainer.step(*next(stream))

@@ -20,11 +20,10 @@ import numpy as np
 
 from bench import drawing
 from bench.harness import program, sizes
-from bench.harness.ratios import plural
 from gpt2 import autodiff as ad
 from gpt2.autodiff.run import kernels, threads
 from gpt2.autodiff.run.split_matmul import product
-from gpt2.errors import UserError
+from gpt2.errors import UserError, counted
 from gpt2.model import GPT2
 from gpt2.model.optimizer import AdamW
 
@@ -50,7 +49,7 @@ def main(argv):
     drawing.look()  # fails before measuring if matplotlib is missing
     count = program.thread_counts(options.threads)[-1]
     spans, seconds = record(size, options.backward, count, options.steps)
-    subject = f"{size.name}, {options.backward}, {plural(count, 'thread')}"
+    subject = f"{size.name}, {options.backward}, {counted(count, 'thread')}"
     title = f"{subject}: {1e3 * seconds:.1f} ms a step"
     Path(options.out).write_text(picture(spans, seconds, title), encoding="utf-8")
     program.say(options, f"{title}\n" + "\n".join(summary(spans, seconds)) + f"\nwrote {options.out}")

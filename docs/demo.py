@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import html
 import importlib.util
-import io
 import re
 import tempfile
 import textwrap
-import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,12 +101,9 @@ def wrapped_code(source: str) -> list[str]:
             lines.append(line)
             continue
         name, _, value = line.partition(" = ")
-        depth, breaks = 0, []
-        for token in tokenize.generate_tokens(io.StringIO(value).readline):
-            depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(token.string, 0)
-            if depth == 0 and token.string in "+-" and token.start[1]:
-                breaks.append(token.start[1])
-        first = max(at for at in breaks if len(name) + 4 + at <= COLUMNS)
+        places = [place.end() - 1 for place in re.finditer(r" [+-](?= )", value)]
+        outside = [at for at in places if value[:at].count("(") == value[:at].count(")")]
+        first = max(at for at in outside if len(name) + 4 + at <= COLUMNS)
         indent = len(name) - len(name.lstrip())
         lines += [f"{name} = ({value[:first].rstrip()}", " " * (indent + 4) + value[first:] + ")"]
     return lines

@@ -42,24 +42,16 @@ def files(package: str = "gpt2") -> dict[str, Path]:
 
 
 @cache
-def _parsed(path: Path, _changed: int) -> ast.Module:
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a file, parsed once until the file changes."""
-    return _parsed(path, path.stat().st_mtime_ns)
-
-
 @cache
-def _imports(path: Path, package: tuple[str, ...], changed: int) -> tuple[Import, ...]:
-    tree = _parsed(path, changed)
-    return (*_within(tree, package, inside=False), *_on_demand(tree, ".".join(package)))
-
-
 def imports(path: Path) -> tuple[Import, ...]:
     """The imports of a file, relative ones made absolute; those for type checkers alone are left out."""
-    return _imports(path, path.relative_to(ROOT).parent.parts, path.stat().st_mtime_ns)
+    package, tree = path.relative_to(ROOT).parent.parts, parsed(path)
+    return (*_within(tree, package, inside=False), *_on_demand(tree, ".".join(package)))
 
 
 def _within(node: ast.AST, package: tuple[str, ...], inside: bool) -> Iterator[Import]:

@@ -18,7 +18,7 @@ from bench.drawing import LIGHT
 from docs.house import Arrows, floors
 
 CHARACTER, SMALL, HEIGHT, ROW, GAP, MARGIN, TITLE = 8.2, 6.4, 44, 84, 20, 28, 40  # pixels
-SWEEPS = 12
+SWEEPS = 48
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ def needed(arrows: Mapping[str, set[str]]) -> Arrows:
 
 # ---- Where things go ---------------------------------------------------------------------------------------
 
-Links = dict[Point, list[Point]]
+Way = tuple[Point, ...]  # an arrow as the points that it passes, downwards
 
 
-def points_of(arrows: Arrows, words: Mapping[str, str]) -> tuple[list[list[Point]], list[tuple[Point, ...]]]:
-    """The rows of points from the ground up, and each arrow as the points that it passes, downwards."""
+def points_of(arrows: Arrows, words: Mapping[str, str]) -> tuple[list[list[Point]], list[Way]]:
+    """The rows of points from the ground up, and the arrows."""
     rows = [[Point(i, name, words[name]) for name in sorted(row)] for i, row in enumerate(floors(arrows))]
     home = {point.name: point for row in rows for point in row}
     ways = []
@@ -73,53 +73,29 @@ def points_of(arrows: Arrows, words: Mapping[str, str]) -> tuple[list[list[Point
     return rows, ways
 
 
-def links_of(ways: list[tuple[Point, ...]]) -> tuple[Links, Links]:
-    """Point -> the points above that lead to it, and those below that it leads to."""
-    above: Links = {}
-    below: Links = {}
+def placed(rows: list[list[Point]], ways: list[Way]) -> dict[Point, float]:
+    """The middle of each point, in pixels from the left.
+
+    Sweeps down and up move the points of each row to the middle of those that they are linked to: in the
+    row before, by which the row is also ordered so that few arrows cross, and in later sweeps on both sides.
+    """
+    above: dict[Point, list[Point]] = {point: [] for row in rows for point in row}
+    below = {point: [] for point in above}
     for way in ways:
         for upper, lower in zip(way, way[1:]):
-            below.setdefault(upper, []).append(lower)
-            above.setdefault(lower, []).append(upper)
-    return above, below
-
-
-def crossings(rows: list[list[Point]], below: Links) -> int:
-    count = 0
-    for upper, lower in zip(rows[1:], rows):
-        at = {point: i for i, point in enumerate(lower)}
-        ends = [[at[other] for other in below.get(point, [])] for point in upper]
-        count += sum(
-            y < x for i, left in enumerate(ends) for right in ends[i + 1 :] for x in left for y in right
-        )
-    return count
-
-
-def ordered(rows: list[list[Point]], above: Links, below: Links) -> list[list[Point]]:
-    """The rows in the order with the fewest crossings among those that sweeps down and up come by."""
-    best = rows = [list(row) for row in rows]
-    for sweep in range(2 * SWEEPS):
-        links, order = (below, rows) if sweep % 2 else (above, rows[::-1])
-        at = {point: i / max(1, len(row) - 1) for row in rows for i, point in enumerate(row)}
-        for row in order:
-            middle = {p: sum(at[o] for o in links[p]) / len(links[p]) if links.get(p) else at[p] for p in row}
-            row.sort(key=middle.__getitem__)
-            at.update((point, i / max(1, len(row) - 1)) for i, point in enumerate(row))
-        if crossings(rows, below) < crossings(best, below):
-            best = [list(row) for row in rows]
-    return best
-
-
-def placed(rows: list[list[Point]], above: Links, below: Links) -> dict[Point, float]:
-    """The middle of each point, in pixels from the left: near those that it is linked to."""
-    x = {}
+            below[upper].append(lower)
+            above[lower].append(upper)
+    x: dict[Point, float] = {}
     for row in rows:
         x.update(zip(row, apart(row, [0.0] * len(row))))
-    for sweep in range(4 * SWEEPS):
+    for sweep in range(2 * SWEEPS):
         for row in rows if sweep % 2 else rows[::-1]:
-            links = [[*above.get(point, []), *below.get(point, [])] for point in row]
-            wanted = [sum(x[o] for o in near) / len(near) if near else x[p] for p, near in zip(row, links)]
-            x.update(zip(row, apart(row, wanted)))
+            before = below if sweep % 2 else above
+            near = {p: before[p] if sweep < SWEEPS else above[p] + below[p] for p in row}
+            middle = {p: sum(x[o] for o in near[p]) / len(near[p]) if near[p] else x[p] for p in row}
+            if sweep < SWEEPS:
+                row.sort(key=middle.__getitem__)
+            x.update(zip(row, apart(row, [middle[point] for point in row])))
     left = min(x[point] - point.width / 2 for point in x)
     return {point: round(at - left + MARGIN, 1) for point, at in x.items()}
 
@@ -143,77 +119,47 @@ def apart(row: list[Point], wanted: list[float]) -> list[float]:
 # ---- The picture -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where a panel's boxes and arrows are, in pixels from its upper left corner."""
-
-    x: dict[Point, float]  # the middle of a box
-    y: dict[Point, float]  # its upper edge
-    ways: list[tuple[Point, ...]]
-
-    @property
-    def width(self) -> float:
-        return max(x + point.width / 2 for point, x in self.x.items()) + MARGIN
-
-    @property
-    def height(self) -> float:
-        return max(self.y.values()) + ROW + MARGIN
-
-    def boxes(self) -> list[Point]:
-        return [point for point in self.x if not point.arrow]
-
-    def path(self, way: tuple[Point, ...]) -> list[tuple[float, float]]:
-        """Down from the lower edge of a box to the upper edge of another, by curves of four points each that
-        pass the floors between.
-        """
-        found = []
-        for upper, lower in zip(way, way[1:]):
-            start, end = self.y[upper] + HEIGHT, self.y[lower]
-            middle = (start + end) / 2
-            found += [(self.x[upper], start), (self.x[upper], middle)]
-            found += [(self.x[lower], middle), (self.x[lower], end)]
-        return found
-
-
-def layout(panel: Panel) -> Layout:
-    rows, ways = points_of(needed(panel.arrows), panel.words)
-    above, below = links_of(ways)
-    rows = ordered(rows, above, below)
-    x = placed(rows, above, below)
-    return Layout(x, {point: TITLE + ROW * (len(rows) - 1 - point.floor) for point in x}, ways)
-
-
 def draw(panels: list[Panel]) -> str:
     """The panels one above the other, for light and dark surroundings."""
-    layouts = [layout(panel) for panel in panels]
-    width = max(one.width for one in layouts)
-    height = MARGIN + sum(one.height for one in layouts)
+    layouts = []
+    for panel in panels:
+        rows, ways = points_of(needed(panel.arrows), panel.words)
+        layouts.append((panel, len(rows), placed(rows, ways), ways))
+    width = max(at + point.width / 2 for _, _, x, _ in layouts for point, at in x.items()) + MARGIN
+    height = MARGIN + sum(TITLE + ROW * count + MARGIN for _, count, _, _ in layouts)
     with drawing.look():
         figure = drawing.canvas(width, height, "")
         axes = drawing.place(figure, 0, 0, width, height)
         axes.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[])
         top = float(MARGIN)
-        for panel, one in zip(panels, layouts):
+        for panel, count, x, ways in layouts:
             axes.text(MARGIN, top + 6, panel.title, fontsize=16, fontweight="bold")
-            for way in one.ways:
-                _arrow(axes, way, [(x, y + top) for x, y in one.path(way)])
-            for point in one.boxes():
-                _box(axes, point, one.x[point], one.y[point] + top, point.name in panel.lit)
-            top += one.height
+            at = {point: (x[point], top + TITLE + ROW * (count - 1 - point.floor)) for point in x}
+            for way in ways:
+                _arrow(axes, way[0].name, way[-1].name, [at[point] for point in way])
+            for point in x:
+                if not point.arrow:
+                    _box(axes, point, *at[point], point.name in panel.lit)
+            top += TITLE + ROW * count + MARGIN
     figure.set_label(" and ".join(panel.title for panel in panels))
     return drawing.adaptive(drawing.svg(figure))
 
 
-def _arrow(axes: Any, way: tuple[Point, ...], points: list[tuple[float, float]]) -> None:
+def _arrow(axes: Any, start: str, end: str, points: list[tuple[float, float]]) -> None:
+    """From the lower edge of a box to the upper edge of another, past the floors between."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 
-    codes = [Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4] * (len(points) // 4)
+    curves = []
+    for (x0, y0), (x1, y1) in zip(points, points[1:]):
+        middle = (y0 + HEIGHT + y1) / 2
+        curves += [(x0, y0 + HEIGHT), (x0, middle), (x1, middle), (x1, y1)]
+    codes = [Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4] * (len(points) - 1)
     codes[0] = Path.MOVETO
-    arrow = FancyArrowPatch(path=Path(points, codes), arrowstyle="-|>", mutation_scale=9, linewidth=1.2)
+    arrow = FancyArrowPatch(path=Path(curves, codes), arrowstyle="-|>", mutation_scale=9, linewidth=1.2)
     arrow.set_color(LIGHT["grey"])
     axes.add_patch(arrow)
-    drawing.hint(arrow, f"{way[0].name} imports {way[-1].name}")
+    drawing.hint(arrow, f"{start} imports {end}")
 
 
 def _box(axes: Any, point: Point, x: float, y: float, lit: bool) -> None:

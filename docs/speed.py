@@ -16,7 +16,10 @@ import re
 from pathlib import Path
 
 from bench import drawing
+from bench.harness import ratios
+from bench.harness.contenders import CONTENDERS, ENGINE
 from docs import house
+from gpt2.errors import counted
 
 FIGURES = house.ROOT / "docs" / "speed.json"
 PAGE = house.ROOT / "docs" / "speed.md"
@@ -27,29 +30,8 @@ SUMMARY = "all machines"
 # What the picture shows, from top to bottom in each group; "peak" is the lower bound
 BARS = ("torch-tuned", "torch-compile-tuned", "jax", "llmc", "manual", "whole", "shares", "processes", "peak")
 TITLES = {"torch-tuned": "PyTorch, tuned", "peak": "products alone"}  # where a shorter one says enough
-HASWELL = ("whole-haswell", "shares-haswell", "processes-haswell")
-OWN = ("whole", "shares", "processes", "auto", "manual", "written", *HASWELL)
-PEERS = (
-    "torch-tuned",
-    "torch-compile-tuned",
-    "torch",
-    "torch-fused",
-    "torch-compile",
-    "jax",
-    "llmc",
-    "autograd",
-)
-ROWS = (*PEERS, "written", "manual", "auto", "whole", "shares", "processes", *HASWELL, "peak")
-ORDER = (
-    "4x128-B12T64",
-    "default",
-    "8x256-B8T128",
-    "6x384-B12T256",
-    "124M-B4T64",
-    "124M-B4T256",
-    "124M-B1T1024",
-)
-# Size -> what the picture calls it
+OWN = tuple(name for name, contender in CONTENDERS.items() if contender.module == ENGINE)
+# Size, in the order of the page -> what the picture calls it
 WORDS = {
     "4x128-B12T64": "4 layers, 128 wide; 12 x 64 letters",
     "default": "4 layers, 128 wide; 8 x 64 GPT-2 tokens",
@@ -92,7 +74,7 @@ def condensed(result: dict, machine: str) -> dict:
 
 def kept() -> list[dict]:
     """All figures: a dict for each machine, size and number of threads, in the order of the page."""
-    known = {name: i for i, name in enumerate(ORDER)}
+    known = {name: i for i, name in enumerate(WORDS)}
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     return sorted(figures, key=lambda one: (known.get(one["size"], len(known)), -one["threads"]))
 
@@ -121,36 +103,23 @@ def keep(paths: list[str], machine: str) -> None:
 
 def table(machine: str) -> str:
     """Every size with its contenders, as indented text of equal columns."""
-    lines = []
+    parts = []
     for one in figures(machine):
-        lines.append(
-            f"    {one['size']}, {one['threads']} thread{'s' * (one['threads'] > 1)}, "
-            f"vocabulary {one['vocabulary']}; {one['rounds']} rounds, others {100 * one['others']:.0f} %"
+        head = (
+            f"    {one['size']}, {counted(one['threads'], 'thread')}, vocabulary {one['vocabulary']}; "
+            f"{one['rounds']} rounds, others {100 * one['others']:.0f} %"
         )
-        cells = [HEADER]
-        for name in ROWS:
-            if (row := one["rows"].get(name)) is None:
-                continue
-            median, low, high = row["ratio"]
-            share = "" if row["of_peak"] is None else f"{row['of_peak']:.2f}"
-            cells.append(
-                (
-                    row["title"],
-                    f"{row['ms']:.1f}" if row["ms"] < 1000 else f"{row['ms']:.0f}",
-                    f"{median:.2f}",
-                    f"[{low:.2f} {high:.2f}]",
-                    share,
-                    str(row["mib"]),
-                )
-            )
-        widths = [max(len(line[i]) for line in cells) for i in range(len(HEADER))]
-        for line in cells:
-            first, *rest = (
-                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths))
-            )
-            lines.append("      " + "  ".join([first, *rest]).rstrip())
-        lines.append("")
-    return "\n".join(lines[:-1]) + "\n"
+        rows = [one["rows"][name] for name in CONTENDERS if name in one["rows"]]
+        lines = ratios.table(HEADER, [cells(row) for row in rows]).split("\n")
+        parts.append("\n".join([head, *(f"      {line.rstrip()}" for line in lines)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def cells(row: dict) -> list[str]:
+    median, low, high = row["ratio"]
+    share = "" if row["of_peak"] is None else f"{row['of_peak']:.2f}"
+    ms = f"{row['ms']:.1f}" if row["ms"] < 1000 else f"{row['ms']:.0f}"
+    return [row["title"], ms, f"{median:.2f}", f"[{low:.2f} {high:.2f}]", share, str(row["mib"])]
 
 
 def summary() -> str:

@@ -10,7 +10,6 @@ drawn. It is 560 wide, to be read on a phone as well. A test compares page and p
 
 from __future__ import annotations
 
-import html
 import re
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import drawing
+from bench.studies.numbers import cell_text
 from docs import house
 
 PAGE = house.ROOT / "docs" / "studies.md"
@@ -132,34 +132,18 @@ def rows_of(picture: Picture, section: str) -> dict[str, list]:
 
 
 def draw(picture: Picture, section: str) -> str:
-    """The picture in light colours, as text."""
+    """The picture, which follows the browser's colour scheme, as text."""
     rows, names = rows_of(picture, section), [name for _, _, name in picture.series]
-    told = partial(_told, time=picture.times)
-    return drawing.svg(drawing.dots(picture.title, rows, names, told, log=picture.log, one=not picture.times))
-
-
-def _told(number: float, time: bool) -> str:
-    if time:
-        unit = max((s for s in SECONDS.values() if s <= number * 1.0001), default=1e-9)
-        return f"{number / unit:.3g} {next(name for name, s in SECONDS.items() if s == unit)}"
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    text = partial(cell_text, unit="s" if picture.times else "x")
+    figure = drawing.dots(picture.title, rows, names, text, log=picture.log, one=not picture.times)
+    return drawing.adaptive(drawing.svg(figure))
 
 
 # ---- The files ---------------------------------------------------------------------------------------------
 
 
-def files(picture: Picture, section: str) -> dict[Path, str]:
-    """Path -> text of the files of a picture, for light and for dark surroundings."""
-    return drawing.pair(FOLDER, f"study-{picture.name}", draw(picture, section))
-
-
-def shown(picture: Picture) -> str:
-    """A picture as the page has it."""
-    base = f"pictures/study-{picture.name}"
-    return (
-        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{base}-dark.svg">\n'
-        f'  <img alt="{html.escape(picture.title)}" src="{base}-light.svg">\n</picture>\n\n'
-    )
+def place(picture: Picture) -> Path:
+    return FOLDER / f"study-{picture.name}.svg"
 
 
 def page() -> str:
@@ -167,7 +151,8 @@ def page() -> str:
     text = re.sub(r"<details.*?</details>\n\n?", "", REPORT.read_text(encoding="utf-8"), flags=re.S)
     text = text.replace("\n\n", f"\n\n{PURPOSE}\n\n", 1)
     for name in sections(text):
-        pictures = "".join(shown(picture) for picture in PICTURES if picture.study == name)
+        shown = [picture for picture in PICTURES if picture.study == name]
+        pictures = "".join(f"![{picture.title}](pictures/{place(picture).name})\n\n" for picture in shown)
         found = re.search(rf"^## {re.escape(name)}\n\n\*\*Question\.\*\* .*\n\n", text, re.M)
         text = text[: found.end()] + pictures + text[found.end() :]
     return text.rstrip() + "\n"
@@ -193,8 +178,7 @@ def main(reports: list[str]) -> None:
     PAGE.write_text(page(), encoding="utf-8")
     parts = sections(REPORT.read_text(encoding="utf-8"))
     for picture in PICTURES:
-        for path, text in files(picture, parts[picture.study]).items():
-            path.write_text(text, encoding="utf-8")
+        place(picture).write_text(draw(picture, parts[picture.study]), encoding="utf-8")
 
 
 if __name__ == "__main__":

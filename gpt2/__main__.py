@@ -9,9 +9,9 @@ docstring is its line in the list.
 """
 
 import ast
+import importlib
 import importlib.metadata
 import platform
-import runpy
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def commands() -> dict[str, str]:
 
 
 def module_of(name: str) -> str:
-    """The module of a command, which has a function `parser`."""
+    """The module of a command, which has the functions `parser` and `main`."""
     file = _files()[name].relative_to(Path(__file__).parent)
     return ".".join(["gpt2", *file.parent.parts, file.stem])
 
@@ -108,12 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         close = nearest(name, (*commands(), "--help", "--version"), ALIASES)
         print_error(f"{kind} {name!r}{close.replace('--help lists', typed('gpt2 --help') + ' lists')}")
         return 2
-    sys.argv = [f"gpt2.{name}", *argv[1:]]
     try:
-        runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
+        return importlib.import_module(module_of(name)).main(argv[1:])
     except KeyboardInterrupt:  # while the command's modules are loaded
         return 130
-    return 0  # a command ends by SystemExit, with its own status
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -93,28 +92,30 @@ class ModelLayer(Layer):
     """A layer as a model runs it. Its backward takes two more arguments: out, a buffer or None for each
     gradient, written instead of a new array; and add=True, to add the gradients to the buffers.
 
-    written   the layer that this is a compiled form of
-    narrowed  narrowed(wanted) -> the layer whose backward computes only the gradients of the inputs marked in
-              the tuple `wanted`, and returns None for the others
+    written   the layer that this is a form of
+    how       "auto", "compiled" or "written", with these options of the compiler
     into      into(buffer, *inputs, **static) -> (out, saved): the forward with `out` written to the buffer if
               possible, an array of its shape and dtype; None if the layer takes no such argument
-    rebuild   (function, arguments) that build this layer again when it is unpickled
+    narrowed  wanted -> the layer whose backward computes only the gradients that are wanted, once it is made
     """
 
     written: Layer | None = None
-    narrowed: Callable[[tuple[bool, ...]], Layer] | None = None
+    how: str = "written"
+    options: ad.Options | None = None
     into: Callable | None = None
-    rebuild: tuple[Callable, tuple] | None = None
+    narrowed: dict[tuple[bool, ...], Layer] = field(default_factory=dict, compare=False)
 
     def __reduce__(self):
-        if self.rebuild is None:
-            raise TypeError(
-                f"layer {self.name}: cannot be pickled; pickle the layer that it was compiled from"
-            )
-        return self.rebuild
+        return running, (self.written, self.how, self.options)
 
     def wanting(self, wanted: tuple[bool, ...]) -> Layer:
-        return self if self.narrowed is None else self.narrowed(wanted)
+        if wanted not in self.narrowed:
+            self.narrowed[wanted] = running(self.written, self.how, self.options, wanted, self.forward)
+        return self.narrowed[wanted]
+
+    def without_programs(self) -> ModelLayer:
+        """The same layer, whose programs are compiled anew."""
+        return running(self.written, self.how, self.options)
 
 
 def uncompiled(layer: Layer) -> Layer:
@@ -180,109 +181,100 @@ def options_for(elementwise: str = "numpy") -> ad.Options:
         raise OptionError(str(error), as_flag=f"--{error}") from None
 
 
-def replace_functions(
-    layer: Layer,
-    forward: Callable,
-    backward: Callable,
-    kind: str,
-    narrowed: Callable | None = None,
-    into: Callable | None = None,
-    rebuild: tuple | None = None,
-) -> ModelLayer:
-    """The layer with these functions to run; the others are fields of ModelLayer. Results of `narrowed` are
-    cached.
-    """
-    facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
-    facts |= {"forward": forward, "backward": backward, "kind": kind}
-    written, narrowed = uncompiled(layer), narrowed and cache(narrowed)
-    return ModelLayer(**facts, written=written, narrowed=narrowed, into=into, rebuild=rebuild)
-
-
-def without_programs(layer: ModelLayer) -> Layer:
-    """The layer without its compiled programs."""
-    make, args = layer.rebuild or (lambda: layer, ())
-    return make(*args)
-
-
-def forward_only(layer: Layer, forward: Callable) -> ModelLayer:
-    """The layer if no gradient is wanted: nothing is saved. forward(*inputs) -> out."""
-
-    def saving_nothing(*inputs, **static):
-        return forward(*inputs, **static), ()
-
-    def backward(dout, saved, out=None, add=False, **static):
-        raise RuntimeError(f"{layer.name}: backward called, but the layer was built without gradients")
-
-    return replace_functions(layer, saving_nothing, backward, layer.kind)
-
-
-def compiled_forward(layer: Layer, options: ad.Options | None) -> ad.Fixed:
-    """The layer's output alone, compiled."""
-
-    def output(*inputs, **static):
-        return layer.forward(*inputs, **static)[0]
-
-    return ad.Fixed(output, options, name=f"{layer.name}_output")
-
-
 def auto(layer: Layer, options: ad.Options | None = None) -> Layer:
     """The same layer with a backward that the compiler derives from layer.forward.
 
     What it saves between the two is its own choice.
     """
-    options = options or options_for()
-
-    def derived(wanted: tuple[bool, ...] | None) -> ModelLayer:
-        if wanted is not None and not any(wanted):
-            return forward_only(layer, compiled_forward(layer, options))
-        pair = ad.FixedPair(layer.forward, options, name=layer.name, wanted=wanted)
-
-        def backward(dout, saved, out=None, add=False, **static):
-            return pair.backward(dout, saved, out, add)
-
-        def into(buffer, *inputs, **static):
-            return pair.forward(*inputs, out=buffer, **static)
-
-        whole: dict[str, Any] = {} if wanted else {"narrowed": derived, "rebuild": (auto, (layer, options))}
-        return replace_functions(layer, pair.forward, backward, "auto", into=into, **whole)
-
-    return derived(None)
+    return running(layer, "auto", options or options_for())
 
 
 def compiled(layer: Layer, options: ad.Options | None = None) -> Layer:
     """The same layer with its two functions compiled as they are written."""
-
-    options = options or options_for()
-    forward = ad.Fixed(layer.forward, options, name=f"{layer.name}_forward")
-
-    def into(buffer, *inputs, **static):
-        return forward(*inputs, out=(buffer, None), **static)
-
-    def by_hand(wanted: tuple[bool, ...] | None) -> ModelLayer:
-        if wanted is not None and not any(wanted):
-            return forward_only(layer, compiled_forward(layer, options))
-
-        def separate(dout, *saved, **static):
-            gradients = layer.backward(dout, saved, **static)
-            # a gradient that is not returned is not computed
-            return gradients if wanted is None else tuple(g if w else None for g, w in zip(gradients, wanted))
-
-        gradients = ad.Fixed(separate, options, name=f"{layer.name}_backward")
-
-        def backward(dout, saved, out=None, add=False, **static):
-            return gradients(dout, *saved, out=out, add=add, **static)
-
-        whole: dict[str, Any] = (
-            {} if wanted else {"narrowed": by_hand, "rebuild": (compiled, (layer, options))}
-        )
-        return replace_functions(layer, forward, backward, layer.kind, into=into, **whole)
-
-    return by_hand(None)
+    return running(layer, "compiled", options or options_for())
 
 
 def as_written(layer: Layer) -> Layer:
     """The same layer, run by NumPy line by line. The backward computes all gradients or is not run."""
+    return running(layer, "written", None)
 
+
+def running(
+    layer: Layer,
+    how: str,
+    options: ad.Options | None,
+    wanted: tuple[bool, ...] | None = None,
+    forward: Callable | None = None,
+) -> ModelLayer:
+    """The ModelLayer of a layer.
+
+    how       "auto", "compiled" or "written"
+    wanted    whether the gradient of each input is wanted; None: all are
+    forward   of the same ModelLayer with all gradients, if there is one
+    """
+    layer = uncompiled(layer)
+    functions: dict[str, Any]
+    if wanted is not None and not any(wanted):
+        functions = _forward_only(layer, how, options)
+    elif how == "auto":
+        functions = {**_derived(layer, options, wanted), "kind": "auto"}
+    elif how == "compiled":
+        functions = _compiled(layer, options, wanted, forward)
+    else:
+        functions = _as_written(layer)
+    facts = {f.name: getattr(layer, f.name) for f in fields(Layer)}
+    return ModelLayer(**{**facts, **functions}, written=layer, how=how, options=options)
+
+
+def _forward_only(layer, how, options):
+    """The functions of a layer if no gradient is wanted: nothing is saved."""
+
+    def output(*inputs, **static):
+        return layer.forward(*inputs, **static)[0]
+
+    run = output if how == "written" else ad.Fixed(output, options, name=f"{layer.name}_output")
+
+    def forward(*inputs, **static):
+        return run(*inputs, **static), ()
+
+    def backward(dout, saved, out=None, add=False, **static):
+        raise RuntimeError(f"{layer.name}: backward called, but the layer was built without gradients")
+
+    return {"forward": forward, "backward": backward}
+
+
+def _derived(layer, options, wanted):
+    pair = ad.FixedPair(layer.forward, options, name=layer.name, wanted=wanted)
+
+    def backward(dout, saved, out=None, add=False, **static):
+        return pair.backward(dout, saved, out, add)
+
+    def into(buffer, *inputs, **static):
+        return pair.forward(*inputs, out=buffer, **static)
+
+    return {"forward": pair.forward, "backward": backward, "into": into}
+
+
+def _compiled(layer, options, wanted, forward):
+    forward = forward or ad.Fixed(layer.forward, options, name=f"{layer.name}_forward")
+
+    def into(buffer, *inputs, **static):
+        return forward(*inputs, out=(buffer, None), **static)
+
+    def separate(dout, *saved, **static):
+        gradients = layer.backward(dout, saved, **static)
+        # a gradient that is not returned is not computed
+        return gradients if wanted is None else tuple(g if w else None for g, w in zip(gradients, wanted))
+
+    gradients = ad.Fixed(separate, options, name=f"{layer.name}_backward")
+
+    def backward(dout, saved, out=None, add=False, **static):
+        return gradients(dout, *saved, out=out, add=add, **static)
+
+    return {"forward": forward, "backward": backward, "into": into}
+
+
+def _as_written(layer):
     def backward(dout, saved, out=None, add=False, **static):
         gradients = layer.backward(dout, saved, **static)
         if out is None:
@@ -292,13 +284,7 @@ def as_written(layer: Layer) -> Layer:
                 buffer[...] = buffer + gradient if add else gradient
         return tuple(g if b is None else b for b, g in zip(out, gradients))
 
-    def narrowed(wanted):
-        everything = as_written(layer)
-        return everything if any(wanted) else forward_only(layer, lambda *a, **k: layer.forward(*a, **k)[0])
-
-    return replace_functions(
-        layer, layer.forward, backward, layer.kind, narrowed, rebuild=(as_written, (layer,))
-    )
+    return {"forward": layer.forward, "backward": backward}
 
 
 def whole(

@@ -2,6 +2,7 @@
 
     parser = Parser("sample", "Text from a trained model.", [("gpt2 sample", "with the newest run")])
     run(parser, work, argv)      parse, call work(arguments), return the exit status; errors are one line
+    main = command(parser, work)       the function main(argv) that does so
     side_by_side(texts, width())       sources in columns if they fit, else one below the other
 
 Nothing here imports NumPy: the flags of a training run are read before NumPy starts its threads.
@@ -143,6 +144,17 @@ def run(parser: argparse.ArgumentParser, work: Callable[..., int | None], argv: 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # '?' where a console lacks the character
     return exit_status(lambda: work(parser.parse_args(argv)))
+
+
+def command(
+    parser: Callable[[], argparse.ArgumentParser], work: Callable[..., int | None]
+) -> Callable[..., int]:
+    """main(argv) of a command, which calls `run` with the result of parser()."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return run(parser(), work, argv)
+
+    return main
 
 
 # ---- Text ------------------------------------------------------------------------------------------------

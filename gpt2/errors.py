@@ -12,6 +12,7 @@ from typing import Any
 from gpt2.output import OutputLost, escaped, painted, replace_stdout
 
 MAX_LENGTH = 2000  # characters of a message
+CLOSE = 0.75  # the ratio of difflib from which on a word is taken for a typing error
 
 
 def printable(text: object) -> str:
@@ -64,20 +65,18 @@ def option_error(name: str, text: str) -> OptionError:
 
 
 def suggestion(name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
-    """ "; did you mean X?" if one of the names is close to `name`, else nothing.
-
-    Close means one edit (insert, delete, replace or swap a letter) per four letters, at least one; or being a
-    part of the name, as `batch` of `batch-size`. Ties go to a name with the same first letter.
+    """ "; did you mean X?" if one of the names is like `name` or contains it, else nothing.
 
     aliases   other words that may be typed -> the name that each stands for
     """
-    called = {**{n: n for n in names}, **(aliases or {})}
+    import difflib  # needed after a typing error alone
+
+    called = {_bare(n): n for n in names}
+    meant = {**called, **{_bare(word): n for word, n in (aliases or {}).items()}}
     typed = _bare(name)
-    near = {n: d for n in called if (d := _edits(typed, _bare(n), max(1, len(typed) // 4))) is not None}
-    parts = [n for n in called if n not in (aliases or {}) and _is_part(typed, _bare(n))]
-    best = min(near, key=lambda n: (near[n], typed[:1] != _bare(n)[:1]), default=None)
-    best = best or min(parts, key=len, default=None)
-    return f"; did you mean {called[best]}?" if best is not None else ""
+    close = difflib.get_close_matches(typed, meant, n=1, cutoff=CLOSE)
+    close = close or sorted((n for n in called if _is_part(typed, n)), key=len)
+    return f"; did you mean {meant[close[0]]}?" if close else ""
 
 
 def _bare(name: str) -> str:
@@ -87,21 +86,6 @@ def _bare(name: str) -> str:
 
 def _is_part(typed: str, name: str) -> bool:
     return f"-{typed}-" in f"-{name}-" if 3 <= len(typed) < 5 else len(typed) >= 5 and typed in name
-
-
-def _edits(a: str, b: str, most: int) -> int | None:
-    """The edit distance of a and b; None if it is more than `most`, or half of the word or more."""
-    if abs(len(a) - len(b)) > most:
-        return None
-    before: list[int] = []
-    row = [*range(len(b) + 1)]  # row[j]: edits from the letters of a so far to b[:j]
-    for i, letter in enumerate(a):
-        last, before, row = before, row, [i + 1]
-        for j, other in enumerate(b):
-            exchanged = i and j and letter == b[j - 1] and a[i - 1] == other
-            here = min(before[j] + (letter != other), before[j + 1] + 1, row[j] + 1)
-            row.append(min(here, last[j - 1] + 1) if exchanged else here)
-    return row[-1] if row[-1] <= most and 2 * row[-1] < max(len(a), len(b)) else None
 
 
 def nearest(name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:

@@ -17,7 +17,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-STARTED = sys.argv[0] if sys.argv else ""  # as it was typed; `gpt2 NAME` and runpy change it later
+STARTED = sys.argv[0] if sys.argv else ""  # as it was typed; runpy changes it later
 PACKAGE = Path(__file__).resolve().parent
 # At the beginning of a line, or after a back quote or a parenthesis
 COMMAND = re.compile(r"(?m)(^ *|[`(])(?:gpt2(?= -)|gpt2 (\w+)|python(?= ))")

@@ -40,6 +40,18 @@ def free_memory(swap: bool = False) -> int | None:
     return int(memory + (on_disk if swap else 0))
 
 
+def size(count: float) -> str:
+    """Bytes as text: 12 bytes, 1.5 MiB, 300 GiB."""
+    if count < 1024:
+        return f"{count:.0f} bytes"
+    units = ["KiB", "MiB", "GiB"]
+    count /= 1024
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.0f} {units[0]}" if count >= 100 else f"{count:.1f} {units[0]}"
+
+
 def _of_machine() -> Iterator[tuple[float, float]]:
     """(memory, swap) that are free; nothing if MemAvailable is missing, as in the first WSL."""
     try:

@@ -10,7 +10,6 @@ The programs are not part of this project: --fetch puts each into a folder of --
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -20,33 +19,31 @@ import tempfile
 import venv
 from pathlib import Path
 
-from gpt2.hints import typed
+from bench.harness import program
 
 from . import examples, suites
 from .programs import EXAMPLES, NOT_EXAMPLES, SUITES
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog=typed("python -m bench.dependents"), description=__doc__.split("\n")[0]
-    )
+def main(argv: list[str]) -> None:
+    parser = program.plain_parser("bench.dependents", __doc__.split("\n")[0])
     names = [suite.name for suite in SUITES]
     parser.add_argument("names", nargs="*", help=f"some of: examples, {', '.join(names)}")
-    add = parser.add_argument
     folder = "folder of the programs (default dependents)"
-    add("--checkouts", type=Path, metavar="FOLDER", default=Path("dependents"), help=folder)
+    program.text(parser, "--checkouts", "FOLDER", Path("dependents"), folder, Path)
     interpreter = "an interpreter with their requirements (default: that of --fetch, else this one)"
-    add("--python", metavar="FILE", help=interpreter)
-    add("--seconds", type=float, default=30, help="limit for each example (default 30)")
-    add("--each", type=float, default=30, help="limit in seconds for each test (default 30)")
-    add("--limit", type=float, default=600, help="limit in seconds for a suite of tests (default 600)")
-    add("--fetch", action="store_true", help="download them and install their requirements")
+    program.text(parser, "--python", "FILE", None, interpreter)
+    program.number(parser, "--seconds", 30.0, "limit for each example", float)
+    program.number(parser, "--each", 30.0, "limit in seconds for each test", float)
+    program.number(parser, "--limit", 600.0, "limit in seconds for a suite of tests", float)
+    parser.add_argument("--fetch", action="store_true", help="download them and install their requirements")
     args = parser.parse_args(argv)
     if unknown := set(args.names) - {*names, "examples"}:
         parser.error(f"{', '.join(sorted(unknown))}: expected some of examples, {', '.join(names)}")
     checkouts = args.checkouts.resolve()
     if args.fetch:
-        return fetch(checkouts)
+        fetch(checkouts)
+        return
     fetched = checkouts / "venv" / "bin" / "python"
     python = args.python or (str(fetched) if fetched.exists() else sys.executable)
     chosen = [s for s in SUITES if not args.names or s.name in args.names]
@@ -55,7 +52,6 @@ def main(argv: list[str] | None = None) -> None:
     suites.report(chosen, checkouts, python, suites.Limits(args.each, args.limit))
     if not args.names or "examples" in args.names:
         run_examples(checkouts, python, args.seconds)
-    return None
 
 
 def run_examples(checkouts: Path, python: str, seconds: float) -> None:
@@ -95,4 +91,4 @@ def fetch(checkouts: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

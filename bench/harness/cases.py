@@ -39,23 +39,9 @@ def cases(B, T, C=C, NH=NH, V=V):
     return {case.name: case for case in rows}
 
 
-def find_layers(text):
-    """Names of cases from a comma-separated list; "" is all of them, "matmul" its five shapes."""
-    every = list(cases(1, 1))
-    if not text:
-        return every
-    names_of_cases = []
-    for name in text.split(","):
-        matching = [case for case in every if case == name or case.startswith(f"{name}-")]
-        if not matching:
-            raise UserError(f"--layers: no layer {name!r}, expected some of {', '.join(every)}")
-        names_of_cases += matching
-    return names_of_cases
-
-
 def find_batch(name):
     """(B, T) of a name such as B4T64. Raises UserError for others."""
     B, t, T = name.removeprefix("B").partition("T")
     if not (name.startswith("B") and t and B.isdecimal() and T.isdecimal() and int(B) and int(T)):
-        raise UserError(f"--sizes: {name!r} is not a batch such as B4T64: 4 sequences of 64 tokens")
+        raise UserError(f"{name!r} is not a batch such as B4T64: 4 sequences of 64 tokens")
     return int(B), int(T)

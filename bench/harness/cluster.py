@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from bench.harness import ratios
 from gpt2.model import GPT2Config
-from gpt2.model.gpt2 import parameter_ranges
+from gpt2.model.description import Description
 from gpt2.train.flops import forward_flops
 
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -62,9 +62,10 @@ def step(config, n, hardware, B=B, T=T):
     L, C = config.n_layer, config.n_embd
     head = 2 * B * T * config.vocab_size * C / hardware.rate
     block = (forward - head) / L  # forward of one block; backwards take twice as long as forwards
-    late = 4 * (
-        config.num_parameters - L * 12 * C * C
-    )  # bytes of gradients that are complete only at the end
+    # bytes of gradients that are complete only at the end: wte, and the tensors between the matrices
+    late = 4 * (config.num_parameters - L * 12 * C * C)
+    start, stop = Description(config).ranges["wte"]
+    wte = 4 * (stop - start)
     clock = forward + 2 * head
     network = 0.0  # time at which the network is free again
     reduce = 0.0
@@ -74,7 +75,7 @@ def step(config, n, hardware, B=B, T=T):
             seconds = all_reduce(4 * matrix * C * C, n, hardware)
             network = max(network, clock) + seconds
             reduce += seconds
-    last = sum(all_reduce(nbytes, n, hardware) for nbytes in _late_pieces(config, late))
+    last = all_reduce(wte, n, hardware) + 6 * all_reduce((late - wte) / 6, n, hardware)
     compute = clock
     network = max(network, compute) + last
     update = 28 * config.num_parameters / hardware.memory
@@ -85,13 +86,6 @@ def step(config, n, hardware, B=B, T=T):
         "update": update,
         "step": network + update,
     }
-
-
-def _late_pieces(config, late):
-    """Bytes of the late gradients: wte, and the tensors between the matrices, in one piece each."""
-    start, stop = parameter_ranges(config)["wte"]
-    wte = 4 * (stop - start)
-    return [wte, *[(late - wte) / 6] * 6]
 
 
 def enough(config, n, hardware, target=0.9):

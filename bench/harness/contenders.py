@@ -1,11 +1,12 @@
 """The contenders: the variants of this engine, and the installed peers.
 
-A contender's module has one or both of
+A contender's module has some of
 
     training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float; peak.py does a
                                         share of a step, without a loss. For models other than GPT-2 the
                                         function has the name in bench.harness.sizes.Size.training
     layer(case, variant, threads)    -> object with forward(), backward(), results() -> list of arrays
+    program(name, variant, inputs)   -> function that returns derivatives, see bench/programs
 
 Those of this engine take further settings: see `settings`.
 
@@ -55,14 +56,13 @@ KEEP_MEMORY = {
 HASWELL = {"OPENBLAS_CORETYPE": "Haswell"}
 
 
-CONTENDERS = {
-    "torch": Contender("PyTorch eager, defaults", "bench.peers.pytorch", "eager", "torch"),
-    "torch-fused": Contender("PyTorch eager, fused AdamW", "bench.peers.pytorch", "fused", "torch"),
-    "torch-tuned": Contender("PyTorch eager, tuned", "bench.peers.pytorch", "tuned", "torch", KEEP_MEMORY),
-    "torch-compile": Contender("torch.compile, defaults", "bench.peers.pytorch", "compile", "torch"),
-    "torch-compile-tuned": Contender(
-        "torch.compile, tuned", "bench.peers.pytorch", "compile-tuned", "torch", KEEP_MEMORY
-    ),
+TORCH = "bench.peers.pytorch"
+CONTENDERS = {  # in the order of tables
+    "torch-tuned": Contender("PyTorch eager, tuned", TORCH, "tuned", "torch", KEEP_MEMORY),
+    "torch-compile-tuned": Contender("torch.compile, tuned", TORCH, "compile-tuned", "torch", KEEP_MEMORY),
+    "torch": Contender("PyTorch eager, defaults", TORCH, "eager", "torch"),
+    "torch-fused": Contender("PyTorch eager, fused AdamW", TORCH, "fused", "torch"),
+    "torch-compile": Contender("torch.compile, defaults", TORCH, "compile", "torch"),
     "jax": Contender("JAX", "bench.peers.xla", "", "jax", KEEP_MEMORY),
     "llmc": Contender("llm.c", "bench.peers.llmc"),
     "autograd": Contender("HIPS autograd", "bench.peers.hips", "", "autograd"),
@@ -72,67 +72,33 @@ CONTENDERS = {
     "whole": Contender("gpt2 whole", ENGINE, "whole"),
     "shares": Contender("gpt2 whole, shares", ENGINE, "shares"),
     "processes": Contender("gpt2 whole, processes", ENGINE, "processes"),
-    "whole-haswell": Contender("gpt2 whole, Haswell kernels", ENGINE, "whole", environment=HASWELL),
-    "shares-haswell": Contender("gpt2 shares, Haswell kernels", ENGINE, "shares", environment=HASWELL),
+    "whole-haswell": Contender("gpt2 whole, Haswell kernels", ENGINE, "whole", "numpy", HASWELL),
+    "shares-haswell": Contender("gpt2 shares, Haswell kernels", ENGINE, "shares", "numpy", HASWELL),
     "processes-haswell": Contender(
         "gpt2 processes, Haswell kernels", ENGINE, "processes", environment=HASWELL
     ),
     "peak": Contender("its products at sgemm peak", "bench.harness.peak"),
-    # For bench.programs: their modules have `program(name, variant, inputs)`
-    "programs-own": Contender("derived", "bench.programs.own", "", "numpy", KEEP_MEMORY),
-    "programs-jax": Contender("JAX, jit", "bench.programs.xla", "", "jax", KEEP_MEMORY),
-    "programs-torch": Contender("PyTorch, eager", "bench.programs.pytorch", "eager", "torch", KEEP_MEMORY),
-    "programs-torch-compile": Contender(
-        "PyTorch, compiled", "bench.programs.pytorch", "compile", "torch", KEEP_MEMORY
-    ),
-    "programs-autograd": Contender("HIPS autograd", "bench.programs.hips", "", "autograd", KEEP_MEMORY),
-    # For bench.generate and bench.finetune, see "work" in worker.py
-    "generate-gpt2": Contender("gpt2", "bench.generate", "gpt2"),
-    "generate-transformers": Contender("transformers", "bench.generate", "transformers", "transformers"),
-    "generate-copy": Contender("as many bytes moved by a copy", "bench.generate", "copy"),
-    "finetune-full": Contender("full", "bench.finetune", "full"),
-    "finetune-lora": Contender("lora", "bench.finetune", "lora"),
-    "finetune-lora-manual": Contender("lora-manual", "bench.finetune", "lora-manual"),
-    "finetune-peft": Contender("peft", "bench.finetune", "peft", "peft", KEEP_MEMORY),
-    "finetune-peft-compile": Contender("peft-compile", "bench.finetune", "peft-compile", "peft", KEEP_MEMORY),
 }
 
 REFERENCE = "torch-tuned"  # of ratios, until it is known which PyTorch is the fastest
 PEAK = "peak"  # trains nothing; its rate is the machine's peak
-STEP = (
-    "torch-tuned",
-    "torch-compile-tuned",
-    "torch",
-    "jax",
-    "llmc",
-    "written",
-    "manual",
-    "auto",
-    "whole",
-    "shares",
-    "processes",
-    "peak",
-)
-LAYER = ("torch-tuned", "jax", "written", "manual", "auto")
-# Contenders that can train, and those that have single layers
-ELSEWHERE = ("programs-", "generate-", "finetune-")  # prefixes of other benchmarks' contenders
-TRAINING = tuple(name for name in CONTENDERS if not name.startswith(ELSEWHERE))
-LAYERS = (*(name for name in TRAINING if CONTENDERS[name].module == "bench.peers.pytorch"), "jax", "autograd")
-LAYERS += ("written", "manual", "auto")
+OPTIONAL = ("torch-fused", "torch-compile", "autograd", *(name for name in CONTENDERS if "haswell" in name))
+STEP = tuple(name for name in CONTENDERS if name not in OPTIONAL)
+LAYERS = ("torch", "jax", "autograd", "written", "manual", "auto")  # that have single layers
 
 
-def find(names, default, among=TRAINING):
-    """The contenders in a comma-separated list; `default` for "". Raises UserError for one not in `among`."""
+def find(names, default, among=CONTENDERS, flag="--contenders"):
+    """The names in a comma-separated list; `default` for "". Raises UserError for one not in `among`."""
     names = [name.strip() for name in names.split(",")] if names else list(default)
     for name in names:
         if name not in among:
-            raise UserError(f"--contenders: no contender {name!r}, expected some of {', '.join(among)}")
+            raise UserError(f"{flag}: unknown name {name!r}, expected some of {', '.join(among)}")
     return names
 
 
-def summary(default, among=TRAINING):
+def summary(default):
     """The list for --help: a line for each contender, * marks the defaults."""
-    lines = [f"  {name:<20}{'*' * (name in default):<3}{CONTENDERS[name].title}" for name in among]
+    lines = [f"  {name:<20}{'*' * (name in default):<3}{one.title}" for name, one in CONTENDERS.items()]
     return "\n".join(["Contenders, and with * those that take part without --contenders:", "", *lines])
 
 
@@ -141,7 +107,7 @@ def reference(names):
     run, and the peak only if no contender trains.
     """
     names = [name for name in names if name != PEAK] or names
-    installed = [name for name in names if reason_missing(name) is None] or names
+    installed = [name for name in names if reason_missing(CONTENDERS[name]) is None] or names
     return REFERENCE if REFERENCE in installed else installed[0]
 
 
@@ -162,19 +128,17 @@ def settings(name, elementwise):
     return {"elementwise": elementwise} if compiled else {}
 
 
-def absence(facts):
-    """Why a contender is absent, as text, from the facts of bench.harness.turns.Failed."""
-    return f"{'missing' if facts['missing'] else 'failed'}, {facts['reason']}"
-
-
 def absences(absent):
-    """A line for each absent contender."""
-    return [f"{CONTENDERS[name].title}: {absence(facts)}" for name, facts in absent.items()]
+    """A line for each absent contender: why, from the facts of bench.harness.turns.Failed."""
+    return [
+        f"{facts['title']}: {'missing' if facts['missing'] else 'failed'}, {facts['reason']}"
+        for facts in absent.values()
+    ]
 
 
-def reason_missing(name):
+def reason_missing(contender):
     """Why this contender cannot run here (its package is not installed), or None."""
-    needs = CONTENDERS[name].needs
+    needs = contender.needs
     if importlib.util.find_spec(needs) is None:
         return f"{needs} is not installed ({install(needs)})"
     return None

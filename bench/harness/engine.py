@@ -9,7 +9,7 @@ from bench.harness.cases import TOLERANCE
 from bench.harness.contenders import Missing
 from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY
 from gpt2 import autodiff as ad
-from gpt2 import backward
+from gpt2 import backward, parallel
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2
 from gpt2.model.optimizer import AdamW
@@ -18,17 +18,22 @@ from gpt2.storage.download import cache_folder
 
 
 class Training:
-    """Forward, backward, clipping and AdamW, as train.py runs them."""
+    """Forward, backward, clipping and AdamW, as train.py runs them.
 
-    def __init__(self, size, variant, threads, elementwise="numpy"):
-        set_threads(variant, threads)
-        self.model = model(size.config, variant, elementwise)
-        self.optimizer = adamw(self.model)
+    team   of gpt2.parallel
+    """
+
+    def __init__(self, team):
+        self.team = team
+        workers = getattr(team, "workers", None)  # of processes
+        self.pids = [process.pid for process in workers.processes] if workers else []
+        self.shared_bytes = sum(array.nbytes for array in workers.arrays.values()) if workers else 0
 
     def step(self, tokens, targets):
-        loss = self.model.loss_and_grads(tokens, targets)
-        self.optimizer.step(clip=CLIP)
-        return loss
+        return self.team.step([(tokens, targets)], LR, CLIP)[0]
+
+    def close(self):
+        self.team.close()
 
 
 def adamw(model):
@@ -43,51 +48,20 @@ def check_shares(size, threads):
         raise Missing(f"{size.B} sequences cannot be split into {threads} equal shares")
 
 
-class SharesTraining:
-    """A step with the batch split over threads of this process: `--parallel shares`."""
-
-    def __init__(self, model, threads, shares):
-        set_threads("whole", threads)
-        self.team = Shares(model, adamw(model), shares)
-
-    def step(self, tokens, targets):
-        return self.team.step([(tokens, targets)], LR, CLIP)[0]
-
-
-class ProcessesTraining:
-    """A step with the batch split over one process a thread: `--parallel processes`."""
-
-    def __init__(self, size, threads, elementwise="numpy"):
-        from gpt2.parallel.processes import Processes
-
-        whole = model(size.config, "whole", elementwise)
-        options = {"backward": "whole", "elementwise": elementwise}
-        self.team = Processes(whole, adamw(whole), threads, threads=threads, options=options)
-
-    @property
-    def pids(self):
-        return [process.pid for process in self.team.workers.processes]
-
-    @property
-    def shared_bytes(self):
-        return sum(array.nbytes for array in self.team.workers.arrays.values())
-
-    def step(self, tokens, targets):
-        loss, _ = self.team.step([(tokens, targets)], LR, CLIP)
-        return loss
-
-    def close(self):
-        self.team.close()
-
-
 def training(size, variant, threads, elementwise="numpy"):
-    if variant in ("shares", "processes"):
+    kind = variant if variant in ("shares", "processes") else "none"
+    options = {"backward": "whole" if kind != "none" else variant, "elementwise": elementwise}
+    if kind != "none":
         check_shares(size, threads)
-    if variant == "shares":
-        return SharesTraining(model(size.config, "whole", elementwise), threads, threads)
-    if variant == "processes":
-        return ProcessesTraining(size, threads, elementwise)
-    return Training(size, variant, threads, elementwise)
+    set_threads(variant, threads if kind != "processes" else 1)
+    if variant == "written":
+        model = GPT2(size.config, backward="manual", compile=False)
+    else:
+        model = GPT2(size.config, **options)
+    team = parallel.start(
+        kind, model, adamw(model), parallel.join("none"), workers=threads, threads=threads, options=options
+    )
+    return Training(team)
 
 
 def llama(size, variant, threads, elementwise="numpy"):
@@ -98,14 +72,9 @@ def llama(size, variant, threads, elementwise="numpy"):
         raise Missing("examples/llama.py is one program, with elementwise numpy")
     if variant == "shares":
         check_shares(size, threads)
-    return SharesTraining(Llama(size.config, seed=0), threads, threads if variant == "shares" else 1)
-
-
-def model(config, variant, elementwise="numpy"):
-    """A GPT2 with this variant of the backward."""
-    if variant == "written":
-        return GPT2(config, backward="manual", compile=False)
-    return GPT2(config, backward=variant, elementwise=elementwise)
+    set_threads(variant, threads)
+    model = Llama(size.config, seed=0)
+    return Training(Shares(model, adamw(model), threads if variant == "shares" else 1))
 
 
 def set_threads(variant, threads):

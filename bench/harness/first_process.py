@@ -10,17 +10,8 @@ import json
 import sys
 import time
 
-PARTS = (
-    "imports",
-    "weights",
-    "moments",
-    "recording, compiling",
-    "trials",
-    "running",
-    "update",
-    "all",
-    "later",
-)
+TIMED = "imports", "weights", "moments", "recording, compiling", "trials", "running", "update"
+PARTS = (*TIMED, "all", "later")
 
 
 def touch(nbytes):
@@ -30,10 +21,8 @@ def touch(nbytes):
     begin = time.time()
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    libc.memset.argtypes, libc.free.argtypes = (
-        [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t],
-        [ctypes.c_void_p],
-    )
+    libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
     place = libc.malloc(nbytes)
     libc.memset(place, 1, nbytes)
     libc.free(place)

@@ -8,6 +8,7 @@ import time
 import numpy as np
 
 from gpt2.autodiff.run.remembered import processor
+from gpt2.machine import busy_seconds, own_seconds
 from gpt2.parallel.cores import cores
 
 PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
@@ -54,11 +55,10 @@ def _version(package):
 
 
 def _total_memory():
-    """Bytes of memory, from /proc/meminfo; 0 if there is none."""
+    """Bytes of memory; 0 if the system does not say."""
     try:
-        with open("/proc/meminfo") as info:
-            return next(int(line.split()[1]) * 1024 for line in info if line.startswith("MemTotal:"))
-    except OSError:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
         return 0
 
 
@@ -73,51 +73,33 @@ class Load:
 
     def __init__(self, pids=()):
         self.begin = time.perf_counter()
-        self.busy, self.total = _machine_ticks()
-        self.ours = _process_ticks(pids)
+        self.busy, self.ours = busy_seconds(), own_seconds() + _seconds_of(pids)
 
     def report(self, pids=()):
         """`others` and `idle` as shares (0 to 1) of all cores' time since the start, and the load averages.
 
         The shares are None on a system without /proc. Time stolen by the hypervisor counts as others'.
         """
-        busy, total = _machine_ticks()
+        busy, seconds = busy_seconds(), time.perf_counter() - self.begin
+        others = idle = None
+        if busy is not None and self.busy is not None:
+            used, span = busy - self.busy, seconds * (os.cpu_count() or 1)
+            others = round(max(0.0, used - (own_seconds() + _seconds_of(pids) - self.ours)) / span, 3)
+            idle = round(1.0 - used / span, 3)
         average = [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else None
-        seconds = time.perf_counter() - self.begin
-        if total <= self.total:
-            return {"others": None, "idle": None, "load_average": average, "seconds": round(seconds, 2)}
-        span, used = total - self.total, busy - self.busy
-        ours = _process_ticks(pids) - self.ours
-        return {
-            "others": round(max(0.0, used - ours) / span, 3),
-            "idle": round(1.0 - used / span, 3),
-            "load_average": average,
-            "seconds": round(seconds, 2),
-        }
+        return {"others": others, "idle": idle, "load_average": average, "seconds": round(seconds, 2)}
 
 
-def _machine_ticks():
-    """(busy, all) ticks of all cores since boot; zeros without /proc/stat."""
-    try:
-        with open("/proc/stat") as stat:
-            ticks = [int(x) for x in stat.readline().split()[1:9]]
-    except OSError:
-        return 0, 0
-    idle = ticks[3] + ticks[4]  # idle, and waiting for a disk
-    return sum(ticks) - idle, sum(ticks)
-
-
-def _process_ticks(pids):
-    """Ticks used by these processes and this one, their finished children included."""
-    total = 0
-    for pid in (*pids, os.getpid()):
+def _seconds_of(pids):
+    """CPU seconds of these processes, their finished children included."""
+    ticks = 0
+    for pid in pids:
         try:
             with open(f"/proc/{pid}/stat") as stat:
-                fields = stat.read().rpartition(")")[2].split()
+                ticks += sum(int(x) for x in stat.read().rpartition(")")[2].split()[11:15])
         except OSError:
             continue
-        total += sum(int(x) for x in fields[11:15])
-    return total
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
 
 def is_running(pid):

@@ -5,7 +5,7 @@ depend on how fast the machine was at another time.
 """
 
 from bench.harness.rates import fastest_product
-from bench.harness.work import step_flops
+from bench.harness.sizes import step_flops
 
 # Seconds of products, at most: for longer steps a share is computed, and its time is scaled up.
 LONGEST_S = 0.5

@@ -23,77 +23,44 @@ def plain_parser(module, description):
 def parser(module, description, threads="threads of each contender, e.g. 1,2"):
     """A parser with --threads and --json. threads: the help text of the former."""
     p = plain_parser(module, description)
-    p.add_argument(
-        "--threads",
-        metavar="N,...",
-        default="",
-        help=f"{threads} (default: as many as there are cores)",
-    )
-    p.add_argument(
-        "--json",
-        metavar="FILE",
-        nargs="?",
-        const="-",
-        help="also write everything measured to FILE; without a name, JSON takes the place of the tables",
-    )
+    text(p, "--threads", "N,...", "", f"{threads} (default: as many as there are cores)")
+    words = "also write everything measured to FILE; without a name, JSON takes the place of the tables"
+    p.add_argument("--json", metavar="FILE", nargs="?", const="-", help=words)
     return p
+
+
+def text(p, flag, metavar, default, words, kind=str):
+    """A flag with a value. kind: parses its text."""
+    p.add_argument(flag, metavar=metavar, default=default, type=kind, help=words)
 
 
 def number(p, flag, default, words, kind=int):
     """A flag that takes a positive number."""
-    p.add_argument(
-        flag,
-        metavar="N" if kind is int else "S",
-        type=positive(kind),
-        default=default,
-        help=f"{words} (default {default:g})",
-    )
+    text(p, flag, "N" if kind is int else "S", default, f"{words} (default {default:g})", positive(kind))
 
 
 def names(p, flag, default, words):
     """A flag that takes comma-separated names."""
-    shown = default if default else "all"
-    p.add_argument(flag, metavar="NAME,...", default=default, help=f"{words} (default {shown})")
+    text(p, flag, "NAME,...", default, f"{words} (default {default or 'all'})")
 
 
 def model_flags(p, size="124M-B4T64"):
     """--size and --backward, for programs that profile steps of one model."""
-    p.add_argument(
-        "--size",
-        metavar="NAME",
-        default=size,
-        help=f"of model and batch: {', '.join(sizes.SIZES)} (default {size})",
-    )
-    p.add_argument(
-        "--backward", metavar="WHICH", default="whole", help="manual, auto, whole, or a mix (default whole)"
-    )
+    text(p, "--size", "NAME", size, f"of model and batch: {', '.join(sizes.SIZES)} (default {size})")
+    text(p, "--backward", "WHICH", "whole", "manual, auto, whole, or a mix (default whole)")
 
 
-def contest_flags(p, rounds, seconds, default, among=contenders.TRAINING):
-    """The flags of benchmarks with contenders. default, among: as in `contenders.find`."""
-    p.note = contenders.summary(default, among)
-    p.add_argument(
-        "--contenders",
-        metavar="NAME,...",
-        default="",
-        help="names from the list below; docs/benchmarks.md describes them",
-    )
+def contest_flags(p, rounds, seconds, default):
+    """The flags of benchmarks of training steps. default: contenders, as in `contenders.find`."""
+    p.note = contenders.summary(default)
+    text(p, "--contenders", "NAME,...", "", "names from the list below; docs/benchmarks.md describes them")
     number(p, "--rounds", rounds, "rounds at most")
     number(p, "--seconds", seconds, "time for the rounds of one table; at least three are played", float)
-    p.add_argument(
-        "--elementwise",
-        metavar="|".join(Options.BACKENDS),
-        type=elementwise,
-        default="numpy",
-        help="what computes this engine's compiled elementwise operations (default numpy)",
-    )
-    p.add_argument(
-        "--processor",
-        metavar="|".join(processors.TITLES),
-        choices=tuple(processors.TITLES),
-        default="own",
-        help="avx2: all contenders leave AVX-512 alone, as on an older processor (default own)",
-    )
+    words = "what computes this engine's compiled elementwise operations (default numpy)"
+    text(p, "--elementwise", "|".join(Options.BACKENDS), "numpy", words, elementwise)
+    words = "avx2: all contenders leave AVX-512 alone, as on an older processor (default own)"
+    kinds = tuple(processors.TITLES)
+    p.add_argument("--processor", metavar="|".join(kinds), choices=kinds, default="own", help=words)
     nice_flag(p)
 
 
@@ -115,14 +82,8 @@ def elementwise(text):
 
 
 def nice_flag(p):
-    p.add_argument(
-        "--nice",
-        metavar="N",
-        type=niceness,
-        default=0,
-        help="priority of the processes that are timed, as of `nice`: -20 goes first, 19 last; "
-        "below 0 is for root alone (default 0)",
-    )
+    words = "priority of the processes that are timed, as of `nice`: -20 goes first, 19 last; "
+    text(p, "--nice", "N", 0, f"{words}below 0 is for root alone (default 0)", niceness)
 
 
 def niceness(text):

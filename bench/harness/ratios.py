@@ -29,10 +29,6 @@ def ratio(rounds, reference):
     return spread([a / b for a, b in zip(of_rounds(rounds), of_rounds(reference))])
 
 
-def geometric_mean(values):
-    return math.exp(statistics.fmean(math.log(x) for x in values))
-
-
 def shown(spread, digits=2):
     """A spread as text: 0.93 [0.91 0.95]."""
     return f"{spread['median']:.{digits}f} [{spread['q1']:.{digits}f} {spread['q3']:.{digits}f}]"
@@ -46,11 +42,6 @@ def table(header, rows):
         "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
         for row in rows
     )
-
-
-def plural(n, noun):
-    """2 threads, 1 thread."""
-    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def worst(errors):

@@ -1,5 +1,6 @@
 """What benchmarks train: models and batches by name, the optimizer's settings, the data."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,24 @@ def find(name, among=SIZES, flag="--sizes"):
         every = ", or all" if flag == "--sizes" else ""
         raise UserError(f"{flag}: no size {name!r}, expected {some} of {', '.join(among)}{every}")
     return among[name]
+
+
+def step_flops(size):
+    """FLOPs of all matrix products of a step.
+
+    A product of (n, k) and (k, m) takes 2nkm, and its two gradients as many each. Attention counts the lower
+    triangle alone.
+    """
+    c, N = size.config, size.B * size.T
+    if size.training == "llama":
+        shapes = llama.shapes(c).items()
+        weights = sum(math.prod(s) for name, s in shapes if len(s) == 2 and "embed" not in name)
+        weights += c.vocab_size * c.hidden_size if c.tie_word_embeddings else 0  # the head
+        width = c.num_attention_heads * c.head_dim * c.num_hidden_layers
+    else:
+        weights = 12 * c.n_embd**2 * c.n_layer + c.vocab_size * c.n_embd
+        width = c.n_embd * c.n_layer
+    return 6 * N * (weights + (size.T + 1) * width)
 
 
 def batches(size, seed=1):

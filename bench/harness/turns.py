@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.harness import machine
-from bench.harness.contenders import CONTENDERS, reason_missing
+from bench.harness.contenders import reason_missing
 from gpt2.machine import free_memory
 from gpt2.parallel.cores import thread_variables
 
@@ -41,19 +41,20 @@ class Failed(Exception):
 class Player:
     """The coordinator's handle of a contender's process."""
 
-    def __init__(self, name, threads, nice=0):
-        if reason := reason_missing(name):
+    def __init__(self, name, contender, threads, nice=0):
+        if reason := reason_missing(contender):
             raise Failed(reason, missing=True)
         self.name = name
         self.began = time.perf_counter()
         self.fastest = float("inf")  # seconds of the fastest step so far
         self.share = 1.0  # of a step that it does, where its times are scaled up to a whole one
         self.helpers = []  # pids of its worker processes
+        arguments = contender.module, contender.variant, str(threads), str(nice)
         debug = bool(os.environ.get("GPT2_BENCH_DEBUG"))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.harness.worker", name, str(threads), str(nice)],
+            [sys.executable, "-m", "bench.harness.worker", *arguments],
             cwd=ROOT,
-            env={**environment(threads), **CONTENDERS[name].environment},
+            env={**environment(threads), **contender.environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if debug else subprocess.DEVNULL,
@@ -151,10 +152,10 @@ def play_rounds(turns, rest, pids, rounds, seconds):
 class Contest:
     """Time contenders that do the same work, in interleaved rounds.
 
-        with Contest(names, threads, setup) as contest:
+        with Contest(contenders, threads, setup) as contest:
             contest.play(rounds=20, seconds=60)
 
-    names    contenders, the reference first if it takes part
+    contenders   name -> Contender, the reference first if it takes part
     threads  per contender
     setup    setup(player) -> dict, kept in facts[name]: builds the player's work and runs a step or two. Its
              "peak", in bytes, estimates the memory that another contender needs
@@ -164,12 +165,12 @@ class Contest:
     programs, and absent[name] says why a contender is missing or failed.
     """
 
-    def __init__(self, names, threads, setup, nice=0):
-        self.threads, self.nice = threads, nice
+    def __init__(self, contenders, threads, setup, nice=0):
+        self.contenders, self.threads, self.nice = contenders, threads, nice
         self.players, self.facts, self.absent = {}, {}, {}
         self.samples, self.load = {}, None
-        for name in names:
-            self._admit(name, setup)
+        for name, contender in contenders.items():
+            self._admit(name, contender, setup)
 
     def set_work(self, setup):
         """Set up new work for every contender. One that fails is skipped until the next set_work."""
@@ -180,21 +181,24 @@ class Contest:
             try:
                 self.facts[name] = setup(player)
             except Failed as error:
-                self.absent[name] = error.facts
+                self._leave_out(name, error)
             settle(*player.pids)
 
-    def _admit(self, name, setup):
+    def _admit(self, name, contender, setup):
         player = None
         try:
             self._require_memory()
-            player = Player(name, self.threads, self.nice)
+            player = Player(name, contender, self.threads, self.nice)
             self.facts[name] = setup(player)
             settle(*player.pids)
             self.players[name] = player
         except Failed as error:
-            self.absent[name] = error.facts
+            self._leave_out(name, error)
             if player:
                 player.close()
+
+    def _leave_out(self, name, error):
+        self.absent[name] = {**error.facts, "title": self.contenders[name].title}
 
     def _require_memory(self):
         """Check that a process as large as the largest so far fits: swapping would time the disk."""
@@ -237,26 +241,23 @@ class Contest:
         return max(block, 0 if shortest >= turn_s else min(1000, round(turn_s / max(shortest, 1e-7))))
 
     def _turn(self, name, more):
-        """Run one contender's turn and record its times."""
-        for part, times in self._ask(name, 1 + more)["times"].items():
-            self.samples.setdefault(name, {}).setdefault(part, []).append(times[1:] if more else times)
+        """Run one contender's turn and record its times. One that fails is removed with its earlier times."""
+        if name not in self.players:
+            return
+        try:
+            times = self.players[name].ask(do="turn", steps=1 + more)["times"]
+        except Failed as error:
+            self._leave_out(name, error)
+            self.samples.pop(name, None)
+            self.players.pop(name).close()
+            return
+        for part, seconds in times.items():
+            rounds = self.samples.setdefault(name, {}).setdefault(part, [])
+            rounds.append(seconds[1:] if more else seconds)
 
     def _rest(self, name):
         if name in self.players:
             settle(*self.players[name].pids)
-
-    def _ask(self, name, steps):
-        """The times of a turn. A contender that fails is removed, together with its earlier times."""
-        empty = {"times": {}, "losses": []}
-        if name not in self.players:
-            return empty
-        try:
-            return self.players[name].ask(do="turn", steps=steps)
-        except Failed as error:
-            self.absent[name] = error.facts
-            self.samples.pop(name, None)
-            self.players.pop(name).close()
-            return empty
 
     def peak(self, name):
         """Peak memory of this contender's process, in bytes."""

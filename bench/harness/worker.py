@@ -3,14 +3,10 @@
 Requests and answers are lines of JSON, one answer for each request, {"error": ...} if it failed.
 
     {"do": "training", "size": NAME, ...}             -> {"pids", "about", "own_data", "share", "times"}
-    {"do": "layer", "batch": NAME, "case": NAME, ...} -> {"digest"}            see `digest`
     {"do": "program", "name": NAME, "tiny": bool, "answer": FILE} -> {"first"}   see bench/programs
     {"do": "work", "make": FUNCTION, ...}             -> {}   FUNCTION of the module returns the turn
     {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
     {"do": "peak"}                                    -> {"bytes"}
-    {"do": "rates"}                                   -> {"sgemm", "copy"}     see bench/harness/rates.py
-    {"do": "profile", "size": NAME, "steps": n}       -> {"steps": [{"kind/part": s}]}
-    {"do": "lines", "size": NAME, "seconds": s}       -> {"lines": [[share, place, text]]}
 
     ...         contenders.settings
     pids        the contender's own worker processes
@@ -30,14 +26,11 @@ import time
 
 
 class Worker:
-    def __init__(self, name, threads):
+    def __init__(self, module, variant, threads):
         import importlib
 
-        from bench.harness.contenders import CONTENDERS
-
-        self.contender = CONTENDERS[name]
-        self.threads = threads
-        self.module = importlib.import_module(self.contender.module)
+        self.variant, self.threads = variant, threads
+        self.module = importlib.import_module(module)
         self.turn = self.trainer = None
 
     def answer(self, request):
@@ -51,7 +44,7 @@ class Worker:
         make = getattr(self.module, size.training, None)
         if make is None:
             raise Missing(f"it has no {size.training}")
-        self.trainer = trainer = make(size, self.contender.variant, self.threads, **settings)
+        self.trainer = trainer = make(size, self.variant, self.threads, **settings)
         stream = batches(size)
         share = getattr(trainer, "share", 1.0)
 
@@ -75,21 +68,6 @@ class Worker:
             "times": {"step": getattr(trainer, "times", [])},
         }
 
-    def do_layer(self, batch, case, **settings):
-        from bench.harness.cases import cases, find_batch
-
-        self.turn = None  # frees the last case's arrays before new ones are allocated
-        case = cases(*find_batch(batch))[case]
-        run = self.module.layer(case, self.contender.variant, self.threads, **settings)
-
-        def turn(steps):
-            times = [(seconds_of(run.forward), seconds_of(run.backward)) for _ in range(steps)]
-            return {"times": dict(zip(("forward", "backward"), map(list, zip(*times)))), "losses": []}
-
-        turn(1)
-        self.turn = turn
-        return {"digest": [digest(x) for x in run.results()]}
-
     def do_program(self, name, tiny, answer):
         """Build and call the program, and save its derivatives to the file. first: seconds of both."""
         import numpy as np
@@ -98,7 +76,7 @@ class Worker:
 
         program_inputs = inputs(name, tiny)
         begin = time.perf_counter()
-        run = self.module.program(name, self.contender.variant, program_inputs)
+        run = self.module.program(name, self.variant, program_inputs)
         result = run()
         first = time.perf_counter() - begin
         np.save(answer, flat(result))
@@ -111,27 +89,11 @@ class Worker:
 
     def do_work(self, make, **settings):
         """Other work: the module's make(variant, threads, **settings) returns the turn(steps)."""
-        self.turn = getattr(self.module, make)(self.contender.variant, self.threads, **settings)
+        self.turn = getattr(self.module, make)(self.variant, self.threads, **settings)
         return {}
 
     def do_turn(self, steps):
         return self.turn(steps)
-
-    def do_rates(self):
-        from bench.harness import rates
-
-        return {"sgemm": rates.sgemm_peak(self.threads), "copy": rates.copy_bandwidth(self.threads)}
-
-    def do_profile(self, size, steps):
-        from bench.harness import profiling, sizes
-
-        results = profiling.by_layer(sizes.find(size), self.contender.variant, self.threads, steps)
-        return {"steps": [{f"{kind}/{part}": t for (kind, part), t in step.items()} for step in results]}
-
-    def do_lines(self, size, seconds):
-        from bench.harness import profiling, sizes
-
-        return {"lines": profiling.by_line(sizes.find(size), self.contender.variant, self.threads, seconds)}
 
     def do_peak(self):
         from bench.harness.machine import peak_memory
@@ -151,20 +113,6 @@ def seconds_of(function):
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
-
-
-def digest(x):
-    """[shape, norm, projection on a random direction]: enough to tell two arrays apart."""
-    import numpy as np
-
-    direction = np.random.default_rng(3).standard_normal(x.size, dtype=np.float32)
-    flat = np.ascontiguousarray(x, dtype=np.float32).ravel()
-    chunks = [slice(i, i + (1 << 16)) for i in range(0, flat.size, 1 << 16)]
-
-    def dot(a, b):  # summed over chunks in float64, as np.dot adds up in float32
-        return sum(float(np.dot(a[chunk], b[chunk])) for chunk in chunks)
-
-    return list(x.shape), dot(flat, flat) ** 0.5, dot(flat, direction)
 
 
 def pin(threads):
@@ -199,7 +147,7 @@ def watch_coordinator():
 
 def main():
     watch_coordinator()
-    name, threads, nice = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    module, variant, threads, nice = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print to standard error instead of into the answers
     pin(threads)
@@ -207,7 +155,7 @@ def main():
     worker = None
     for line in sys.stdin:
         try:
-            worker = worker or Worker(name, threads)
+            worker = worker or Worker(module, variant, threads)
             answer = worker.answer(json.loads(line))
         except Exception as error:  # any error is reported to the coordinator
             if os.environ.get("GPT2_BENCH_DEBUG"):

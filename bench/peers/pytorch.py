@@ -87,31 +87,18 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-STACKED = {  # gpt2's names of a block's tensors -> names in GPT
-    "ln1w": "ln1.weight",
-    "ln1b": "ln1.bias",
-    "qkvw": "qkv.weight",
-    "qkvb": "qkv.bias",
-    "attprojw": "attproj.weight",
-    "attprojb": "attproj.bias",
-    "ln2w": "ln2.weight",
-    "ln2b": "ln2.bias",
-    "fcw": "fc.weight",
-    "fcb": "fc.bias",
-    "fcprojw": "fcproj.weight",
-    "fcprojb": "fcproj.bias",
-}
-SINGLE = {"wte": "wte.weight", "wpe": "wpe.weight", "lnfw": "lnf.weight", "lnfb": "lnf.bias"}
-
-
 def build(config):
     """GPT with every contender's initial weights; the meta device saves PyTorch's own initialisation."""
     with torch.device("meta"):
         gpt = GPT(config)
-    weights = initial_weights(config)
-    state = {theirs: weights[ours] for ours, theirs in SINGLE.items()}
-    for ours, theirs in STACKED.items():
-        state |= {f"blocks.{l}.{theirs}": tensor for l, tensor in enumerate(weights[ours])}
+    state = {}
+    for name, tensor in initial_weights(config).items():
+        theirs = name if name in ("wte", "wpe") else name[:-1]  # ln1w, ln1b: ln1.weight, ln1.bias
+        theirs += ".bias" if name.endswith("b") else ".weight"
+        if hasattr(gpt, theirs.split(".")[0]):
+            state[theirs] = tensor
+        else:
+            state |= {f"blocks.{l}.{theirs}": of_block for l, of_block in enumerate(tensor)}
     gpt.load_state_dict({k: torch.from_numpy(x).clone() for k, x in state.items()}, assign=True)
     return gpt.requires_grad_(True)
 
@@ -160,8 +147,6 @@ class LayerRun:
     def __init__(self, case, variant, threads):
         torch.set_num_threads(threads)
         self.function = LAYERS[case.layer]
-        if variant.startswith("compile"):
-            self.function = torch.compile(self.function)
         self.static = case.static
         self.inputs = [None if x is None else torch.from_numpy(x) for x in case.inputs("float32")]
         self.differentiable = [
@@ -176,7 +161,7 @@ class LayerRun:
 
     def backward(self):
         self.gradients = None
-        self.gradients = torch.autograd.grad(self.out, self.differentiable, self.dout)
+        self.gradients = torch.autograd.grad(self.out, self.differentiable, self.dout, retain_graph=True)
 
     def results(self):
         return [self.out.detach().numpy(), *(g.numpy() for g in self.gradients)]

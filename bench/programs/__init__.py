@@ -14,32 +14,17 @@ compute in float64.
 descent instead of the whole search, `ba` for the values of the sparse Jacobian without their indices.
 """
 
-NAMES = (
-    "hello",
-    "lse",
-    "llsq",
-    "det",
-    "ode",
-    "kmeans",
-    "lstm",
-    "gmm",
-    "ba",
-    "ht",
-    "saddle",
-    "particle",
-    "eam",
-    "rk4",
-    "kalman",
-    "gaussian-process",
-    "hidden-markov",
-    "k-means",
-    "rnn",
-)
+from bench.harness.contenders import KEEP_MEMORY, Contender
+from bench.programs.formulas import GRADIENTS
+
+NAMES = (*GRADIENTS, "kmeans", "ba", "ht")
 
 CONTENDERS = {
-    "own": "programs-own",
-    "jax": "programs-jax",
-    "torch": "programs-torch",
-    "torch-compile": "programs-torch-compile",
-    "autograd": "programs-autograd",
+    "own": Contender("derived", "bench.programs.own", "", "numpy", KEEP_MEMORY),
+    "jax": Contender("JAX, jit", "bench.programs.xla", "", "jax", KEEP_MEMORY),
+    "torch": Contender("PyTorch, eager", "bench.programs.pytorch", "eager", "torch", KEEP_MEMORY),
+    "torch-compile": Contender(
+        "PyTorch, compiled", "bench.programs.pytorch", "compile", "torch", KEEP_MEMORY
+    ),
+    "autograd": Contender("HIPS autograd", "bench.programs.hips", "", "autograd", KEEP_MEMORY),
 }

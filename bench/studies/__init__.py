@@ -4,10 +4,9 @@
     python -m bench.studies roots              one
     python -m bench.studies --quick            small sizes, in seconds: does everything still run?
 
-    study.py      Study, and its Result: tables, plots, notes
+    study.py      Study, and its Result: tables and notes
     measure.py    interleaved times, bytes, numbers of arrays
     markdown.py   the report as Markdown
-    page.py       the same as one HTML page, with plots
 
 A study is a module with a STUDY. Modules are imported on demand, so that one that cannot be imported does not
 affect the others.
@@ -28,6 +27,8 @@ STUDIES = {
     "programs": "program_times",
     "parallel": "parallel",
     "memory": "memory",
+    "loops": "loops",
+    "jacobian": "jacobian",
     "enzyme": "llvm",
 }
 

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from bench.studies.measure import interleave, memory
-from bench.studies.study import SECONDS, Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 
 SIZES = (100, 1000)
@@ -37,19 +37,17 @@ def manual(x):
     return -3.0 * embedding_slope(np.sum(e)) * e
 
 
-class Preallocated:
+def preallocated(n):
     """The manual gradient in preallocated storage."""
+    e = np.empty(n)
 
-    def __init__(self, n):
-        self.storage = np.empty(n)
-
-    def __call__(self, x):
-        e = self.storage
+    def gradient(x):
         np.add(x, 1.0, out=e)
-        e *= -3.0
+        np.multiply(e, -3.0, out=e)
         np.exp(e, out=e)
-        e *= -3.0 * embedding_slope(float(e.sum()))
-        return e
+        return np.multiply(e, -3.0 * embedding_slope(float(e.sum())), out=e)
+
+    return gradient
 
 
 @ad.custom_vjp
@@ -69,26 +67,16 @@ def energy_with_rule(x):
     return embedding(density_with_rule(x))
 
 
-class Shadow:
+def shadow(n):
     """The derived gradient in Enzyme's convention: added into a buffer that is zeroed before."""
+    dx = np.zeros(n)
 
-    def __init__(self, n):
-        self.dx = np.zeros(n)
+    def gradient(x):
+        dx[:] = 0.0
+        ad.autodiff(energy, ad.Duplicated(x, dx))
+        return dx
 
-    def __call__(self, x):
-        self.dx[:] = 0.0
-        ad.autodiff(energy, ad.Duplicated(x, self.dx))
-        return self.dx
-
-
-class Into:
-    """The derived gradient, written into a preallocated buffer."""
-
-    def __init__(self, n):
-        self.dx, self.gradient = np.zeros(n), ad.grad(energy)
-
-    def __call__(self, x):
-        return self.gradient(x, out=self.dx)
+    return gradient
 
 
 # ---- The study ---------------------------------------------------------------------------------------------
@@ -97,18 +85,10 @@ class Into:
 def run(options):
     result = Result()
     sizes = SIZES[:1] if options.quick else SIZES
-    shown = {}
     for n in sizes:
         functions = contenders(result, n)
         times = interleave(functions, options.seconds / len(sizes) / 2)
-        for title, sample in times.items():
-            shown.setdefault(title, []).append(sample)
         report(result, n, functions, times)
-    bars = [
-        Series(f"{n} coordinates", range(len(shown)), [samples[k] for samples in shown.values()])
-        for k, n in enumerate(sizes)
-    ]
-    result.plot("Time of a call", "what", SECONDS, bars, log_y=True, ticks=list(shown))
     return result
 
 
@@ -116,10 +96,10 @@ def gradients(n):
     """Title -> gradient(x), by hand and derived."""
     return {
         "gradient by hand": manual,
-        "by hand, preallocated": Preallocated(n),
+        "by hand, preallocated": preallocated(n),
         "derived": ad.grad(energy),
-        "derived, into a buffer": Into(n),
-        "derived, preallocated shadow": Shadow(n),
+        "derived, into a buffer": partial(ad.grad(energy), out=np.zeros(n)),
+        "derived, preallocated shadow": shadow(n),
         "derived, own rule for the sum": ad.grad(energy_with_rule),
     }
 
@@ -174,14 +154,8 @@ def report(result, n, functions, times):
     )
     for title, f in functions.items():
         used = memory(f)
-        table.add(
-            title,
-            times[title],
-            times[title].over(times["gradient by hand"]),
-            used.arrays,
-            used.array_bytes,
-            used.peak_bytes,
-        )
+        ratio = times[title].over(times["gradient by hand"])
+        table.add(title, times[title], ratio, used.arrays, used.array_bytes, used.peak_bytes)
     for one, other in (
         ("derived", "gradient by hand"),
         ("derived, into a buffer", "by hand, preallocated"),

@@ -1,17 +1,17 @@
 """Study: manual and derived backward of every layer and of the whole model."""
 
 import inspect
+from statistics import geometric_mean
 
 import numpy as np
 
 from bench.harness.cases import cases
 from bench.harness.engine import LayerRun, check_results, output_gradient
-from bench.harness.ratios import geometric_mean, plural
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.measure import interleave, memory, peak_bytes, threads
-from bench.studies.study import Listing, Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import backward
-from gpt2.commands.explain.sources import derived_source
+from gpt2.errors import counted
 from gpt2.layers import LAYERS, Layer
 from gpt2.layers.cases import Case
 from gpt2.model import GPT2, GPT2Config
@@ -44,7 +44,6 @@ def run(options):
     memory_table(result, shown, options.quick)
     growth(result, {batch: times[batch, 1] for batch in sizes}, sizes)
     models(result, options, counts)
-    sources(result)
     layer_notes(result, times, shown, counts)
     return result
 
@@ -92,10 +91,9 @@ def layer_times(case, layer, seconds, written):
     players = layer_players(case, layer)
     if not written:
         del players["written"]
-    return interleave(
-        {(name, part): call for name, player in players.items() for part, call in parts(player).items()},
-        seconds,
-    )
+    parts = ("both", "forward", "backward")
+    calls = {(name, part): getattr(run, part) for name, run in players.items() for part in parts}
+    return interleave(calls, seconds)
 
 
 def layer_players(case, layer):
@@ -107,10 +105,6 @@ def layer_players(case, layer):
     return players
 
 
-def parts(player):
-    return {"both": player.both, "forward": player.forward, "backward": player.backward}
-
-
 # ---- Tables of layers --------------------------------------------------------------------------------------
 
 
@@ -118,7 +112,7 @@ def time_table(result, times, batch, n):
     B, T = batch
     written = ["backward, as written [s]"] if n == 1 else []
     table = result.table(
-        f"Layers, B={B}, T={T}, {plural(n, 'thread')}",
+        f"Layers, B={B}, T={T}, {counted(n, 'thread')}",
         "layer | forward [s]",
         *written,
         "backward, manual [s] | backward, derived [s] | forward that goes with it [s]",
@@ -131,12 +125,8 @@ def time_table(result, times, batch, n):
     for name, t in times.items():
         row = [name, t["manual", "forward"]]
         row += [t["written", "backward"]] if n == 1 else []
-        row += [
-            t["manual", "backward"],
-            t["derived", "backward"],
-            t["derived", "forward"],
-            t["derived", "both"].over(t["manual", "both"]),
-        ]
+        row += [t["manual", "backward"], t["derived", "backward"], t["derived", "forward"]]
+        row.append(t["derived", "both"].over(t["manual", "both"]))
         row += [t[variant, "both"].over(t["manual", "forward"]) for variant in ("manual", "derived")]
         table.add(*row)
 
@@ -214,7 +204,6 @@ def growth(result, times, sizes):
         *(f"{n} rows [x]" for n in rows),
         "largest / smallest [x]",
     )
-    series = []
     for name in NAMES:
         samples = [
             times[batch][name]["derived", "both"].over(times[batch][name]["manual", "forward"])
@@ -222,15 +211,6 @@ def growth(result, times, sizes):
         ]
         medians = [sample.median for sample in samples]
         table.add(name, *samples, max(medians) / min(medians))
-        series.append(Series(name, rows, samples))
-    result.plot(
-        "Derived gradient / forward: flat would mean that the overhead does not grow with the size",
-        "rows (B x T)",
-        "time of forward and backward / time of forward",
-        series,
-        log_x=True,
-        log_y=True,
-    )
     spread = {row[0]: row[-1] for row in table.rows if row[0] != "encoder"}
     worst = max(spread, key=spread.get)
     result.note(
@@ -265,19 +245,14 @@ def models(result, options, counts):
             with threads(n):
                 times = interleave(model_calls(players, size), seconds, turn_s=0.02)
             whole[size.name, n] = times["whole"].over(times["manual"])
-            table.add(
-                f"{size.name}, {n}",
-                times["forward"],
-                times["manual"],
-                times["auto"],
-                times["whole"],
+            ratios = (
                 times["auto"].over(times["manual"]),
                 whole[size.name, n],
                 times["whole"].over(times["forward"]),
-                *peaks,
             )
+            table.add(f"{size.name}, {n}", *times.values(), *ratios, *peaks)
     parts = ", ".join(
-        f"{ratio.median:.2f} ({name}, {plural(n, 'thread')})" for (name, n), ratio in whole.items()
+        f"{ratio.median:.2f} ({name}, {counted(n, 'thread')})" for (name, n), ratio in whole.items()
     )
     result.note(
         f"The whole model differentiated as one program takes, as a part of the time of the "
@@ -311,30 +286,15 @@ def memory_of_step(model, size):
     return peak_bytes(lambda: model.loss_and_grads(tokens, targets))
 
 
-# ---- Sources and notes -------------------------------------------------------------------------------------
-
-
-def sources(result):
-    for name, layer in LAYERS.items():
-        result.listings.append(
-            Listing(
-                f"{name}: forward, manual backward, derived",
-                [
-                    ("forward", inspect.getsource(layer.forward)),
-                    ("backward, manual", inspect.getsource(layer.backward)),
-                    ("derived by the compiler", derived_source(name)),
-                ],
-            )
-        )
+# ---- Notes -------------------------------------------------------------------------------------------------
 
 
 def layer_notes(result, times, shown, counts):
-    series = []
     for n in counts:
         ratios = {name: t["derived", "both"].over(t["manual", "both"]) for name, t in times[shown, n].items()}
         mean = geometric_mean([ratio.median for ratio in ratios.values()])
         slower = [f"{name} ({ratio.median:.2f})" for name, ratio in ratios.items() if ratio.q1 > 1.02]
-        text = f"derived / manual, {plural(n, 'thread')}"
+        text = f"derived / manual, {counted(n, 'thread')}"
         result.note(
             f"Forward and backward, {text}: geometric mean {mean:.2f}. "
             + (
@@ -343,14 +303,6 @@ def layer_notes(result, times, shown, counts):
                 else "In no layer is the lower quartile above 1.02."
             )
         )
-        series.append(Series(f"{plural(n, 'thread')}", range(len(ratios)), list(ratios.values())))
-    result.plot(
-        "Forward and backward, derived / manual: left of 1 the derived code is faster",
-        "layer",
-        "ratio of times",
-        series,
-        ticks=list(NAMES),
-    )
 
 
 STUDY = Study(
@@ -362,7 +314,8 @@ STUDY = Study(
     "4C), and a naive matmul without BLAS (64 channels), in float32 on random inputs, with random output "
     "gradients. Gradients are compared with those of the layer as written before they are timed. All "
     "variants of a layer take turns in one process; a figure is the median over rounds, a ratio the "
-    "median of the ratios within a round. `python -m bench.layers` has PyTorch and JAX beside them.",
+    "median of the ratios within a round. `pytest bench/test_layers.py` has PyTorch and JAX beside them, "
+    "`gpt2 explain all` the sources.",
     run,
     seconds=150,
 )

@@ -1,14 +1,14 @@
 """Study: layers of examples/llama.py, with a manual backward, written here, and the derived one."""
 
-import inspect
+from statistics import geometric_mean
 
 import numpy as np
 
-from bench.harness.ratios import geometric_mean, plural
 from bench.studies.layers import layer_times, time_table
 from bench.studies.measure import threads
-from bench.studies.study import Listing, Result, Study
+from bench.studies.study import Result, Study
 from examples import llama
+from gpt2.errors import counted
 from gpt2.layers import Layer
 from gpt2.layers.cases import Case
 
@@ -95,13 +95,9 @@ def run(options):
         ratios = {name: t["derived", "both"].over(t["manual", "both"]).median for name, t in times.items()}
         parts = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
         result.note(
-            f"Forward and backward, derived / manual, {plural(n, 'thread')}: {parts}; geometric mean "
+            f"Forward and backward, derived / manual, {counted(n, 'thread')}: {parts}; geometric mean "
             f"{geometric_mean(list(ratios.values())):.2f}."
         )
-    for name, layer in LAYERS.items():
-        example = {"rotary": llama.rotated}.get(name) or getattr(llama, name)
-        texts = [("forward, of the example", example), ("backward, manual", layer.backward)]
-        result.listings.append(Listing(name, [(title, inspect.getsource(f)) for title, f in texts]))
     return result
 
 

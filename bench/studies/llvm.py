@@ -5,18 +5,18 @@ jitted JAX functions.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 
 from bench.harness.engine import check_results
-from bench.harness.ratios import geometric_mean
 from bench.harness.sizes import SIZES, Size, batches
 from bench.studies.layers import layer_players, model_players
 from bench.studies.measure import interleave, threads
-from bench.studies.study import Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2Config
@@ -64,84 +64,53 @@ def cpu_flags():
 
 @dataclass(frozen=True)
 class Kernel:
-    """One layer's calls into gpt2.cpp, as C++ source.
+    """One layer's functions in gpt2.cpp.
 
     inputs, saved, out   numbers of floats: of the arguments, of values kept for the manual backward, of the
     result
-    differentiable       the inputs that have gradients
-    forward, backward    function bodies; gradients are named d + input, the output's gradient dout
+    sizes                last arguments of both functions
+    reads                what the manual backward reads besides dout
     """
 
+    name: str
     inputs: dict
     out: int
-    forward: str
-    backward: str
-    differentiable: tuple
-    saved: dict
+    sizes: tuple
+    reads: str
+    saved: dict = field(default_factory=dict)
+
+    @property
+    def differentiable(self):
+        return [x for x in self.inputs if x not in ("tokens", "targets")]
+
+    @property
+    def forward(self):
+        return self._call("forward", "out", *self.saved, *self.inputs)
+
+    @property
+    def backward(self):
+        return self._call("backward", *(f"d{x}" for x in self.differentiable), "dout", *self.reads.split())
+
+    def _call(self, way, *arguments):
+        return f"{self.name}_{way}({', '.join([*arguments, *map(str, self.sizes)])});"
 
 
 def kernels(s):
     """Layer -> Kernel at these sizes."""
-    N = s.B * s.T
-    n, b, t, c, o, h, v = N, s.B, s.T, s.C, s.OC, s.NH, s.V
-    return {
-        "encoder": Kernel(
-            {"tokens": n, "wte": v * c, "wpe": t * c},
-            n * c,
-            f"encoder_forward(out, tokens, wte, wpe, {b}, {t}, {c});",
-            f"encoder_backward(dwte, dwpe, dout, tokens, {b}, {t}, {c});",
-            ("wte", "wpe"),
-            {},
+    n, b, t, c, o, h, v = s.B * s.T, s.B, s.T, s.C, s.OC, s.NH, s.V
+    linear, norm = {"inp": n * c, "weight": o * c, "bias": o}, {"inp": n * c, "weight": c, "bias": c}
+    rows = (
+        Kernel("encoder", {"tokens": n, "wte": v * c, "wpe": t * c}, n * c, (b, t, c), "tokens"),
+        Kernel("layernorm", norm, n * c, (n, c), "inp weight mean rstd", {"mean": n, "rstd": n}),
+        Kernel("matmul", linear, n * o, (n, c, o), "inp weight"),
+        Kernel("attention", {"qkv": 3 * n * c}, n * c, (b, t, c, h), "qkv att", {"att": n * h * t}),
+        Kernel("gelu", {"inp": n * o}, n * o, (n * o,), "inp"),
+        Kernel("residual", {"a": n * c, "b": n * c}, n * c, (n * c,), ""),
+        Kernel(
+            "crossentropy", {"logits": n * v, "targets": n}, n, (n, v), "logits logsum targets", {"logsum": n}
         ),
-        "layernorm": Kernel(
-            {"inp": n * c, "weight": c, "bias": c},
-            n * c,
-            f"layernorm_forward(out, mean, rstd, inp, weight, bias, {n}, {c});",
-            f"layernorm_backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd, {n}, {c});",
-            ("inp", "weight", "bias"),
-            {"mean": n, "rstd": n},
-        ),
-        "matmul": Kernel(
-            {"inp": n * c, "weight": o * c, "bias": o},
-            n * o,
-            f"matmul_forward(out, inp, weight, bias, {n}, {c}, {o});",
-            f"matmul_backward(dinp, dweight, dbias, dout, inp, weight, {n}, {c}, {o});",
-            ("inp", "weight", "bias"),
-            {},
-        ),
-        "attention": Kernel(
-            {"qkv": 3 * n * c},
-            n * c,
-            f"attention_forward(out, att, qkv, {b}, {t}, {c}, {h});",
-            f"attention_backward(dqkv, dout, qkv, att, {b}, {t}, {c}, {h});",
-            ("qkv",),
-            {"att": n * h * t},
-        ),
-        "gelu": Kernel(
-            {"inp": n * o},
-            n * o,
-            f"gelu_forward(out, inp, {n * o});",
-            f"gelu_backward(dinp, dout, inp, {n * o});",
-            ("inp",),
-            {},
-        ),
-        "residual": Kernel(
-            {"a": n * c, "b": n * c},
-            n * c,
-            f"residual_forward(out, a, b, {n * c});",
-            f"residual_backward(da, db, dout, {n * c});",
-            ("a", "b"),
-            {},
-        ),
-        "crossentropy": Kernel(
-            {"logits": n * v, "targets": n},
-            n,
-            f"crossentropy_forward(out, logsum, logits, targets, {n}, {v});",
-            f"crossentropy_backward(dlogits, dout, logits, logsum, targets, {n}, {v});",
-            ("logits",),
-            {"logsum": n},
-        ),
-    }
+    )
+    return {kernel.name: kernel for kernel in rows}
 
 
 def entry(name, outputs, inputs, body):
@@ -159,16 +128,12 @@ class Compiled:
     def __init__(self, restrict):
         self.flags = (*FLAGS, *cpu_flags(), f"-DRESTRICT={restrict}")
 
-    @cached_property
-    def text(self):
-        return SOURCE.read_text(encoding="utf-8")
-
     def function(self, name, outputs, inputs, body):
         """f(*arrays) -> list of arrays, for use inside jax.jit."""
         import jax
         from enzyme_ad.jax import cpp_call
 
-        source = self.text + entry(name, outputs, inputs, body)
+        source = SOURCE.read_text(encoding="utf-8") + entry(name, outputs, inputs, body)
         shapes = [jax.core.ShapedArray((size,), np.float32) for size in outputs.values()]
 
         def call(*arrays):
@@ -319,14 +284,6 @@ def layers(result, sizes, seconds, split):
             values.append(ratio)
     if split.threads > 1:
         return
-    result.plot(
-        "Derived / by hand, forward and backward: 1 is a backward by hand",
-        "layer",
-        "ratio of times",
-        [Series(title, range(len(LAYERS)), values) for title, values in ratios.items()],
-        log_y=True,
-        ticks=list(LAYERS),
-    )
     means = {title: geometric_mean([r.median for r in values]) for title, values in ratios.items()}
     parts = ", ".join(f"{mean:.2f} ({title})" for title, mean in means.items())
     result.note(f"Geometric means over the layers: {parts}.")

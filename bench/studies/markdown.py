@@ -9,34 +9,30 @@ from bench.studies import load
 from bench.studies.numbers import cell_text, conditions, counts_text, load_text
 
 
-def markdown(report, listings=True, drawn=lambda plot: ""):
-    """The text of the report. listings=False leaves out the sources; drawn(plot) gives a plot's HTML."""
+def markdown(report):
+    """The text of the report."""
     parts = [
         "# The studies",
         "`python -m bench.studies` makes this report. docs/benchmarks.md says how.",
         " ".join(conditions(report)),
     ]
     for name, result in report.results.items():
-        parts += study_text(name, result, listings, drawn)
+        parts += study_text(name, result)
     parts += [f"## {name}\n\nFailed: {why}" for name, why in report.failed.items()]
     return "\n\n".join(parts) + "\n"
 
 
-def study_text(name, result, listings, drawn):
+def study_text(name, result):
     study = load(name)
     method = f"**Method.** {study.method} {load_text(result)}"
     parts = [f"## {name}", f"**Question.** {study.question}"]
     if result.notes:
         parts.append("**What came out.**\n\n" + "\n".join(f"- {note}" for note in result.notes))
-    parts += [method, *filter(None, map(drawn, result.plots))]
+    parts.append(method)
     for table in result.tables:
         below = [text for text in (counts_text(table), table.note) if text]
         parts.append(folded(table.title, "\n\n".join([table_text(table), *below])))
     parts += [f"Rows are missing: {package} ({why})." for package, why in result.missing.items()]
-    if listings:
-        for listing in result.listings:
-            texts = [f"{heading}:\n\n```python\n{text.rstrip()}\n```" for heading, text in listing.texts]
-            parts.append(folded(listing.title, "\n\n".join(texts)))
     return parts
 
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from bench.harness.sizes import Size, batches
 from bench.studies.measure import interleave, peak_bytes, threads
-from bench.studies.numbers import cell_text
-from bench.studies.study import BYTES, SECONDS, Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import cost
@@ -138,11 +137,6 @@ def plan_table(result, size, planned):
     )
     for rate, (kept, again) in cuts.items():
         table.add(f"{rate:g}", kept, again, again * 1e9 / plans.once)
-    kept = [kept for kept, _ in cuts.values()]
-    shares = [again * 1e9 / plans.once for _, again in cuts.values()]
-    series = Series("minimum cut", kept, shares)
-    title = f"{size.name}: kept bytes against recomputed time"
-    result.plot(title, BYTES, "recomputed / step, estimated", [series])
 
 
 def budget_table(result, size, planned):
@@ -156,15 +150,6 @@ def budget_table(result, size, planned):
     rows = [(round(part * most), *plans.cut(budget=round(part * most))) for part in BUDGETS]
     for budget, kept, again in rows:
         table.add(budget, kept, again, again * 1e9 / plans.once)
-        if kept > budget:
-            result.note(f"{size.name}: no choice meets a budget of {cell_text(budget, BYTES)}.")
-    for (budget, _, again), (tighter, _, less) in zip(rows, rows[1:]):
-        if again > 1.05 * less:
-            result.note(
-                f"{size.name}: the search for a budget of {cell_text(budget, BYTES)} finds a cut "
-                f"that recomputes more than the one for {cell_text(tighter, BYTES)}. It only considers "
-                "cuts with one price for all bytes, and some budgets lie between two of these."
-            )
 
 
 def measured_table(result, size, planned, measurements):
@@ -183,11 +168,6 @@ def measured_table(result, size, planned, measurements):
     for rate, (times, peak) in measurements.items():
         kept, again = cuts[rate]
         table.add(f"{rate:g}", kept, times, times.over(usual), (plans.once + again * 1e9) / base, peak)
-    peaks = [peak for _, peak in measurements.values()]
-    samples = [times for times, _ in measurements.values()]
-    series = Series("prices from 0.18 to 100 ns a byte", peaks, samples)
-    title = f"{size.name}: peak memory against the time of a step, measured"
-    result.plot(title, BYTES, SECONDS, [series])
     rates = ((1.0, "at the rate of the engine, 1 ns a byte"), (MEASURED[-1], "keeping hardly anything"))
     for rate, description in rates:
         times, peak = measurements[rate]

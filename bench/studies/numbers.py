@@ -3,8 +3,8 @@
 import math
 
 from bench.harness.program import machine_line
-from bench.harness.ratios import plural
 from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Sample
+from gpt2.errors import counted
 
 _SCALES = {
     SECONDS: ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
@@ -21,18 +21,15 @@ def cell_text(cell, unit):
     if isinstance(cell, (str, bool)):
         return str(cell)
     scale, name = scale_of(cell, unit)
-    return _with_unit(number(cell if scale == 1.0 else cell / scale), name)
+    return f"{number(cell if scale == 1.0 else cell / scale)} {name}".rstrip()
 
 
 def sample_text(sample, unit):
     """12.3 ms [12.1 12.8]: all three in the unit of the median."""
     scale, name = scale_of(sample.median, unit)
     low, high = number(sample.q1 / scale), number(sample.q3 / scale)
-    return f"{_with_unit(number(sample.median / scale), name)} [{low} {high}]"
-
-
-def _with_unit(text, name):
-    return f"{text} {name}" if name else text
+    middle = f"{number(sample.median / scale)} {name}".rstrip()
+    return f"{middle} [{low} {high}]"
 
 
 def scale_of(value, unit):
@@ -59,13 +56,6 @@ def number(x):
     return f"{x:.2e}"
 
 
-def axis_text(x, axis):
-    """A number at a plot's axis, with its unit if that is scaled, and the axis label."""
-    scale, unit = scale_of(x, axis if axis in _SCALES else COUNT)
-    text = f"{x / scale:,.4g}" if abs(x / scale) < 1e4 else number(x / scale)
-    return f"{text} {unit}".rstrip(), {SECONDS: "time", BYTES: "bytes"}.get(axis, axis)
-
-
 def counts_text(table):
     """How many samples the cells of a table are medians of; "" for a table without samples."""
     counts = sorted({cell.n for row in table.rows for cell in row if isinstance(cell, Sample)})
@@ -88,7 +78,7 @@ def conditions(report):
     if "date" in report.options:
         lines.append(f"Measured on {report.options['date']}.")
     threads = report.options.get("threads")
-    lines.append(f"At most {plural(threads, 'thread')}.")
+    lines.append(f"At most {counted(threads, 'thread')}.")
     if report.options.get("quick"):
         lines.append("A quick run at small sizes, to check that everything works: its numbers mean nothing.")
     return lines

@@ -1,14 +1,15 @@
 """Study: what is gained by optimising a program before it is differentiated?"""
 
+from statistics import geometric_mean
+
 import numpy as np
 
 from bench.harness.cases import cases
 from bench.harness.engine import output_gradient
-from bench.harness.ratios import geometric_mean
 from bench.studies.layers import plain, study_cases
 from bench.studies.measure import interleave
 from bench.studies.programs import programs
-from bench.studies.study import Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2.autodiff import Options
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.graph import Graph
@@ -122,26 +123,11 @@ def stage_table(result, times, sizes):
         for stage, ratio in over.items():
             ratios[stage].append(ratio)
         count = sizes[name]
-        table.add(
-            name,
-            *(t[stage] for stage in STAGES),
-            *over.values(),
-            count["neither"],
-            count["after"],
-            count["both"],
-        )
+        ops = (count[stage] for stage in ("neither", "after", "both"))
+        table.add(name, *(t[stage] for stage in STAGES), *over.values(), *ops)
     means = {stage: geometric_mean([ratio.median for ratio in samples]) for stage, samples in ratios.items()}
     table.add("geometric mean", *[None] * len(STAGES), *means.values(), None, None, None)
     names = list(times)
-    series = [Series(f"{stage} / both", range(len(names)), samples) for stage, samples in ratios.items()]
-    result.plot(
-        "Time by when the program was simplified, as a ratio to simplifying before and after",
-        "program",
-        "ratio of times",
-        series,
-        log_y=True,
-        ticks=names,
-    )
     result.note(
         f"A gradient that is simplified only after differentiating takes {means['after']:.2f} times as "
         f"long as one simplified before and after (geometric mean over {len(names)} programs); one "
@@ -156,10 +142,6 @@ def stage_table(result, times, sizes):
     gains = {name: ratio.median for name, ratio in zip(names, ratios["after"])}
     most = max(gains, key=gains.get)
     result.note(f"Simplifying before gains most in {most} ({gains[most]:.2f} times as long without it).")
-    if losers := [
-        f"{name} ({gains[name]:.2f})" for name, ratio in zip(names, ratios["after"]) if ratio.q3 < 0.98
-    ]:
-        result.note(f"It loses in {', '.join(losers)}.")
 
 
 # ---- Single passes -----------------------------------------------------------------------------------------
@@ -190,13 +172,6 @@ def pass_table(result, single):
     }
     table.add("geometric mean", *means.values())
     order = sorted(Options.PASSES, key=means.get, reverse=True)
-    result.plot(
-        "One pass switched off: geometric mean over all programs",
-        "pass",
-        "ratio of times",
-        [Series("without it / with all", range(len(order)), [means[p] for p in order])],
-        ticks=order,
-    )
     parts = ", ".join(f"{p} {means[p]:.2f}" for p in order if abs(means[p] - 1) > 0.02)
     result.note(
         f"Switching one pass off costs, as a geometric mean: {parts or 'nothing beyond 2 %'}. Passes "

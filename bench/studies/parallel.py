@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from bench.harness.ratios import plural
 from bench.studies.measure import interleave, threads
-from bench.studies.study import Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
+from gpt2.errors import counted
 
 SLICES = 64
 MAP_SIZES = (256, 2048, 16384, 65536)  # elements a slice
@@ -34,10 +34,6 @@ def run(options):
             check(*calls)
             times[size] = interleave(on_threads(calls, counts), 0.8 * options.seconds / len(every))
         report(result, name, unit, times, counts)
-    if len(counts) < 3:
-        result.note(
-            f"With {options.threads} cores there are too few points to call the curves over threads flat."
-        )
     return result
 
 
@@ -112,42 +108,14 @@ def report(result, name, unit, times, counts):
         note="Overhead: the time of the gradient relative to the primal. Speed-up: how many times as fast as "
         "on one thread.",
     )
-    overhead, slower = {}, []
+    overhead = {}
     for size in sizes:
         t = times[size]
-        if t["gradient", 1].over(t["gradient", counts[-1]]).q3 < 0.98:
-            slower.append(f"{size:,}")
         for n in counts:
             overhead[size, n] = t["gradient", n].over(t["primal", n])
-            table.add(
-                size,
-                n,
-                t["primal", n],
-                t["gradient", n],
-                overhead[size, n],
-                *(t[part, 1].over(t[part, n]) for part in ("primal", "gradient")),
-            )
-    result.plot(
-        f"{name}: overhead of the gradient over work",
-        "elements" + " a slice" * (name[0] == "p"),
-        "time of gradient / time of primal",
-        [Series(f"{plural(n, 'thread')}", sizes, [overhead[size, n] for size in sizes]) for n in counts],
-        log_x=True,
-    )
-    if len(counts) > 2:
-        result.plot(
-            f"{name}: overhead of the gradient over threads",
-            "threads",
-            "time of gradient / time of primal",
-            [Series(f"{size} elements", counts, [overhead[size, n] for n in counts]) for size in sizes],
-        )
+            speed_ups = (t[part, 1].over(t[part, n]) for part in ("primal", "gradient"))
+            table.add(size, n, t["primal", n], t["gradient", n], overhead[size, n], *speed_ups)
     result.note(conclusion(name, overhead, sizes, counts))
-    if slower:
-        result.note(
-            f"{name}: with {', '.join(slower)} elements the gradient takes longer on {counts[-1]} "
-            "threads than on one. Calls that short lose more to handing over the interpreter lock than "
-            "they gain from a second core."
-        )
 
 
 def conclusion(name, overhead, sizes, counts):
@@ -156,7 +124,7 @@ def conclusion(name, overhead, sizes, counts):
     over_threads = [overhead[size, most].median / overhead[size, 1].median for size in sizes]
     over_work = [overhead[size, most].median for size in sizes]
     return (
-        f"{name}: the overhead on {plural(most, 'thread')} is {min(over_threads):.2f} to "
+        f"{name}: the overhead on {counted(most, 'thread')} is {min(over_threads):.2f} to "
         f"{max(over_threads):.2f} times that on one, and lies between {min(over_work):.2f} and "
         f"{max(over_work):.2f} over the work per thread."
     )

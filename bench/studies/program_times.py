@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bench import programs
 from bench.harness import ratios
-from bench.harness.contenders import CONTENDERS
 from bench.harness.turns import Contest
+from bench.programs import CONTENDERS, NAMES
 from bench.studies.measure import Sample
 from bench.studies.numbers import number
-from bench.studies.study import RATIO, Result, Series, Study
+from bench.studies.study import Result, Study
 
 TOLERANCE = 1e-8  # of derivatives, relative to the largest: sums in different orders, over hundreds of steps
 QUICK = ("hello", "gaussian-process", "rk4")
@@ -23,21 +22,24 @@ PEERS = {"autograd": "HIPS autograd", "jax": "JAX, jit", "torch": "PyTorch"}
 
 def run(options):
     result = Result()
-    names = QUICK if options.quick else programs.NAMES
-    took = [key for key in programs.CONTENDERS if not (options.quick and key == COMPILED)]
-    players = {key: programs.CONTENDERS[key] for key in took}
+    names = QUICK if options.quick else NAMES
+    players = {key: player for key, player in CONTENDERS.items() if not (options.quick and key == COMPILED)}
     first, later = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         begin = partial(setup, "hello", True, folder)  # initialises libraries before first calls count
-        with Contest(list(players.values()), 1, begin) as contest:
-            absent(result, contest)
+        with Contest(players, 1, begin) as contest:
+            result.missing |= {facts["title"]: facts["reason"] for facts in contest.absent.values()}
             for name in names:
                 contest.set_work(partial(setup, name, options.quick, folder))
                 check(name, folder, contest.facts)
                 contest.play(3 if options.quick else ROUNDS, options.seconds / len(names) / 2, TURN_S)
-                first[name] = {k: contest.facts[p]["first"] for k, p in players.items() if p in contest.facts}
-                later[name] = {k: sample(contest, p) for k, p in players.items() if p in contest.samples}
-                failed(result, name, contest)
+                first[name] = {key: facts["first"] for key, facts in contest.facts.items()}
+                later[name] = {
+                    key: Sample(ratios.of_rounds(parts["call"])) for key, parts in contest.samples.items()
+                }
+                for facts in contest.absent.values():
+                    if facts["title"] not in result.missing:
+                        result.note(f"{name}: {facts['title']} failed, {facts['reason']}.")
     tell(result, first, later)
     return result
 
@@ -56,7 +58,7 @@ def answer(folder, player):
 def check(name, folder, facts):
     """Raise AssertionError unless all have the same derivatives."""
     answers = {player: np.load(answer(folder, player)) for player in facts}
-    own = answers[programs.CONTENDERS[OWN]]
+    own = answers[OWN]
     assert np.all(np.isfinite(own)) and np.any(own != 0.0), f"{name}: derivatives are not finite, or zero"
     for player, values in answers.items():
         assert values.shape == own.shape, f"{name}, {player}: {values.shape} numbers, not {own.shape}"
@@ -64,45 +66,23 @@ def check(name, folder, facts):
         assert error < TOLERANCE, f"{name}, {player}: derivatives are off by {error:.1e}"
 
 
-def sample(contest, player):
-    return Sample(ratios.of_rounds(contest.samples[player]["call"]))
-
-
-def absent(result, contest):
-    for player, facts in contest.absent.items():
-        result.missing[CONTENDERS[player].title] = facts["reason"]
-
-
-def failed(result, name, contest):
-    for player, facts in contest.absent.items():
-        if CONTENDERS[player].title not in result.missing:
-            result.note(f"{name}: {CONTENDERS[player].title} failed, {facts['reason']}.")
-
-
 # ---- Reports -----------------------------------------------------------------------------------------------
 
 
 def tell(result, first, later):
-    """Tables of ratios and of times, a plot, and notes."""
+    """Tables of ratios and of times, and notes."""
     against = {name: of_peers(times) for name, times in later.items()}
     shown = [p for p in PEERS if any(p in by_player for by_player in against.values())]
     columns = [f"{PEERS[p]} / derived [x]" for p in shown]
     table = result.table("Time of a later call, relative to the derived program", "program", *columns)
     for name, by_player in against.items():
         table.add(name, *(by_player.get(p) for p in shown))
-    titles = {key: CONTENDERS[player].title for key, player in programs.CONTENDERS.items()}
+    titles = {key: contender.title for key, contender in CONTENDERS.items()}
     for title, cells in (("Time of a later call", later), ("Time of the first call", first)):
         keys = [key for key in titles if any(key in by_player for by_player in cells.values())]
         table = result.table(title, "program", *(f"{titles[key]} [s]" for key in keys))
         for name, by_player in cells.items():
             table.add(name, *(by_player.get(key) for key in keys))
-    series = [
-        Series(PEERS[p], range(len(against)), [by_player.get(p) for by_player in against.values()])
-        for p in shown
-    ]
-    result.plot(
-        "Time relative to the derived program", "program", RATIO, series, log_y=True, ticks=list(against)
-    )
     for p in shown:
         result.note(
             summary(

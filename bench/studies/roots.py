@@ -11,12 +11,13 @@ Zhanlav           x - tau f / f', tau = 1 + L/2 + L^2/2 - M/6       Newton steps
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from bench.studies.measure import interleave, memory
 from bench.studies.numbers import number
-from bench.studies.study import Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 
 CLOSE = 1e-14  # relative to x: a shorter step ends the iteration
@@ -152,18 +153,17 @@ def observed_order(method, d, root):
 
     An iteration of order 6 gets from 0.1 to rounding in two steps, too few to measure. So single steps are
     made from distances that halve, left and right of the root. The slope is that of the two smallest
-    distances for which the error is not yet rounding, as it is closest to the limit. Returns (median over
-    both sides, the distances and errors on the right).
+    distances for which the error is not yet rounding, as it is closest to the limit. Returns the median over
+    both sides.
     """
-    slopes, curve = [], []
+    slopes = []
     for side in (1.0, -1.0):
         distances = [0.4 * 0.5**k for k in range(18)]
         errors = [abs(method.step(d, root + side * e) - root) for e in distances]
         usable = [(e, after) for e, after in zip(distances, errors) if ROUNDING < after < e]
         (e1, a1), (e2, a2) = usable[-2:]
         slopes.append(math.log(a1 / a2) / math.log(e1 / e2))
-        curve = curve or usable
-    return float(np.median(slopes)), curve
+    return float(np.median(slopes))
 
 
 # ---- The study ---------------------------------------------------------------------------------------------
@@ -228,26 +228,16 @@ def order_table(result, equation, d):
         f"{equation.text} = 0: convergence",
         "method | derivatives | iterations | error | order, proved | order, measured",
     )
-    curves = []
     for name, method in METHODS.items():
         root, iterations = solve(method, d, equation.start)
-        order, curve = observed_order(method, d, equation.root)
+        order = observed_order(method, d, equation.root)
         error = f"{abs(root - equation.root):.1e}"
         table.add(name, method.derivatives, iterations, error, method.order, order)
-        curves.append(Series(name, [e for e, _ in curve], [after for _, after in curve]))
-    result.plot(
-        f"{equation.text} = 0: error after one step",
-        "error before",
-        "error after",
-        curves,
-        log_x=True,
-        log_y=True,
-    )
 
 
 def time_table(result, equation, sources, seconds):
     solvers = {
-        (name, source): _solver(method, d, equation.start)
+        (name, source): partial(solve, method, d, equation.start)
         for name, method in METHODS.items()
         for source, d in sources.items()
     }
@@ -272,10 +262,6 @@ def time_table(result, equation, sources, seconds):
         f"{equation.text} = 0: time of a root relative to derivatives by hand: {', '.join(spans)}. "
         f"With derived ones {fastest} is fastest."
     )
-
-
-def _solver(method, d, start):
-    return lambda: solve(method, d, start)
 
 
 STUDY = Study(

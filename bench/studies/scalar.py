@@ -6,11 +6,12 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from bench.studies.measure import Sample, seconds_of
-from bench.studies.study import SECONDS, Result, Series, Study
+from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import gradient_graph
 from gpt2.autodiff.pipeline import Pipeline
@@ -64,13 +65,10 @@ def run(options):
     calls = 10 if options.quick else CALLS
     makers = contenders(result)
     first_calls(WARM, makers)
-    bars = []
     for name, case in CASES.items():
         first, functions = first_calls(case, makers)
         times, sizes = single_calls(functions, calls), allocated(functions, calls)
         tables(result, name, case, first, times, sizes)
-        bars.append(Series(f"{name}(x) = {case.text}", range(len(times)), list(times.values())))
-    result.plot("Time of a call", "derivative", SECONDS, bars, log_y=True, ticks=list(makers))
     stages_table(result, 3 if options.quick else 21)
     return result
 
@@ -82,7 +80,7 @@ def contenders(result):
     """Title -> make(case), which returns a function without arguments: the derivative at 2."""
     makers = {"by hand": lambda case: lambda: case.by_hand(AT), "derived": derived}
     if (autograd := result.peer("autograd")) is not None:
-        makers["HIPS autograd"] = lambda case: _at(autograd.grad(case.formula(autograd.numpy)))
+        makers["HIPS autograd"] = lambda case: partial(autograd.grad(case.formula(autograd.numpy)), AT)
         import autograd.numpy  # noqa: F401
     if (jax := result.peer("jax")) is not None:
         jax.config.update("jax_enable_x64", True)
@@ -93,11 +91,7 @@ def contenders(result):
 
 
 def derived(case):
-    return _at(ad.grad(case.formula(np)))
-
-
-def _at(gradient):
-    return lambda: gradient(AT)
+    return partial(ad.grad(case.formula(np)), AT)
 
 
 def _ready(gradient):

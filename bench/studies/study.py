@@ -1,24 +1,28 @@
-"""Study and Result: a question with its method, and its tables, plots and notes.
+"""Study and Result: a question with its method, and its tables and notes.
 
     def run(options):                                   # options: Options
         result = Result()
         table = result.table("Time of f", "method | time [s] | bytes [B]")
         table.add("derived", sample, 1024)              # sample: measure.Sample
-        result.plot("Time", x="elements", y="s", series=[Series("derived", sizes, samples)])
         result.note("The derived gradient takes 1.1 times as long as the manual one.")
         if (jax := result.peer("jax")) is not None: ...  # else its rows are named as missing
         return result
 
     STUDY = Study("roots", "What does ... cost?", "Every method from x0 = ...", run, seconds=30)
 
-A Result can be saved as JSON and loaded, so that reports are rebuilt without measuring again.
+Tables, Samples and the rest are dataclasses, which become JSON by dataclasses.asdict.
 """
 
+import contextlib
 import dataclasses
 import importlib
-from collections.abc import Callable, Sequence
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bench import studies
+from bench.harness import machine
 from bench.studies.measure import Sample
 from gpt2.parallel.cores import cores
 
@@ -78,48 +82,12 @@ class Table:
 
 
 @dataclass
-class Series:
-    """One line of a plot. ys: numbers or Samples, whose quartiles are then drawn as well; None is a gap."""
-
-    name: str
-    xs: Sequence[float]
-    ys: Sequence
-
-    def __post_init__(self):
-        self.xs = [_plain(x) for x in self.xs]
-        self.ys = [_plain(y) for y in self.ys]
-
-
-@dataclass
-class Plot:
-    """A line plot; with `ticks`, which name the values 0, 1, ... of x, a dot plot with a row for each."""
-
-    title: str
-    x: str
-    y: str
-    series: list[Series]
-    log_x: bool = False
-    log_y: bool = False
-    ticks: list[str] | None = None
-
-
-@dataclass
-class Listing:
-    """Sources side by side: pairs of a heading and Python text."""
-
-    title: str
-    texts: list[tuple[str, str]]
-
-
-@dataclass
 class Result:
-    """The results of a study. one.py fills in machine, load, seconds and options."""
+    """The results of a study. `measured` fills in machine, load, seconds and options."""
 
     tables: list[Table] = field(default_factory=list)
-    plots: list[Plot] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
-    listings: list[Listing] = field(default_factory=list)
     machine: dict = field(default_factory=dict)
     load: dict = field(default_factory=dict)
     options: dict = field(default_factory=dict)
@@ -131,9 +99,6 @@ class Result:
         parts = [name.strip().removesuffix("]").partition(" [") for name in names]
         self.tables.append(Table(title, [Column(name, unit) for name, _, unit in parts], note=note))
         return self.tables[-1]
-
-    def plot(self, title, x, y, series, log_x=False, log_y=False, ticks=None):
-        self.plots.append(Plot(title, x, y, list(series), log_x, log_y, ticks))
 
     def note(self, text):
         """Add a sentence or two of results."""
@@ -163,34 +128,15 @@ def _plain(cell):
     return cell.item() if hasattr(cell, "item") and not isinstance(cell, Sample) else cell
 
 
-# ---- JSON --------------------------------------------------------------------------------------------------
-
-
-def to_json(result):
-    """A Result as dicts, lists, numbers and text."""
-    return dataclasses.asdict(result)
-
-
-def from_json(content):
-    """The inverse of to_json."""
-    tables = [
-        Table(
-            t["title"],
-            [Column(**c) for c in t["columns"]],
-            [[_read(cell) for cell in row] for row in t["rows"]],
-            t["note"],
-        )
-        for t in content["tables"]
-    ]
-    plots = [
-        Plot(
-            **{**p, "series": [Series(s["name"], s["xs"], [_read(y) for y in s["ys"]]) for s in p["series"]]}
-        )
-        for p in content["plots"]
-    ]
-    listings = [Listing(x["title"], [tuple(pair) for pair in x["texts"]]) for x in content["listings"]]
-    return Result(**{**content, "tables": tables, "plots": plots, "listings": listings})
-
-
-def _read(cell):
-    return Sample(cell["values"], cell["first"]) if isinstance(cell, dict) else cell
+def measured(name, options):
+    """The Result of a study, with machine, load, time and options filled in."""
+    study = studies.load(name)
+    options = dataclasses.replace(options, seconds=options.seconds or study.seconds)
+    others, begin = machine.Load(), time.perf_counter()
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the report
+        result = study.run(options)
+    result.seconds = time.perf_counter() - begin
+    result.load = others.report()
+    result.machine = machine.describe()
+    result.options = dataclasses.asdict(options)
+    return result

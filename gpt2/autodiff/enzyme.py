@@ -25,7 +25,7 @@ Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -137,35 +137,26 @@ class Enzyme(Transform):
         joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
         written = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
         moved = [Update(shadows[i], output[i], added=i not in rec.written) for i in wrt if i in shadows]
-        outside = rec.operands(call.leaves[:n])[n:]
-        return select(Wiring(joint, feed, outside, tree, outs, written + moved))
+        return select(Wiring(joint, feed, rec.outside, tree, outs, written + moved))
 
     def roles(self, call: Arguments, f: Callable) -> tuple[list[int], dict[int, int]]:
         """The leaves that are active, and {leaf: its shadow's leaf}."""
         active: list[int] = []
         shadows: dict[int, int] = {}
-        n, none = len(call.leaf_range(0)), Tree(dict, (), (), 0)
-        inner = Arguments(call.args[0], {}, call.leaves[:n], Tree.of(call.subtree(0), none))
-        shadow_call = Arguments(
-            call.args[1],
-            {},
-            call.leaves[n:],
-            Tree.of(call.subtree(1), none),
-        )
-        for k, kind in enumerate(self.kinds):
-            leaves, paths = inner.leaf_range(k), inner.subtree(k).paths()
+        rows = zip(self.kinds, call.args[0], _parts(call, 0), _parts(call, 1))
+        for k, (kind, x, (leaves, tree), (shadow_leaves, shadow_tree)) in enumerate(rows):
             if kind is Active:
-                active.append(active_leaf(inner, k, f))
+                active.append(active_leaf(call, leaves, x, argument_text(f, k)))
             elif kind is Duplicated:
-                own, theirs = paths, shadow_call.subtree(k).paths()
-                if own != theirs or not own:
+                paths = tree.paths()
+                if paths != shadow_tree.paths() or not paths:
                     raise AutodiffError(
                         f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
                         "an array for each array"
                     )
-                for leaf, shadow, path in zip(leaves, shadow_call.leaf_range(k), paths):
-                    check_shadow(inner.leaves[leaf], shadow_call.leaves[shadow], argument_text(f, k, path))
-                    shadows[leaf] = n + shadow
+                for leaf, shadow, path in zip(leaves, shadow_leaves, paths):
+                    check_shadow(call.leaves[leaf], call.leaves[shadow], argument_text(f, k, path))
+                    shadows[leaf] = shadow
         return active, shadows
 
     def result_seed(self, rec: Recording) -> list:
@@ -185,16 +176,22 @@ class Enzyme(Transform):
         return seeds
 
 
-def active_leaf(call: Arguments, k: int, f: Callable) -> int:
+def _parts(call: Arguments, k: int) -> Iterator[tuple[range, Tree]]:
+    """For each item of argument k its leaves and its structure."""
+    start = call.leaf_range(k).start
+    for tree in call.subtree(k).children:
+        yield range(start, start + tree.size), tree
+        start += tree.size
+
+
+def active_leaf(call: Arguments, leaves: range, x: Any, text: str) -> int:
     """The one leaf of an active argument."""
-    leaves = call.leaf_range(k)
-    x = call.leaves[leaves[0]] if len(leaves) == 1 else call.args[k]
-    value = value_of(x)
+    value = value_of(call.leaves[leaves[0]] if len(leaves) == 1 else x)
     if len(leaves) != 1 or np.ndim(value) or np.asarray(value).dtype.kind not in "fc":
         got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
         raise AutodiffError(
-            f"autodiff: Active({argument_text(f, k)}) is {got}, expected a floating-point number. Arrays "
-            "are ad.Duplicated(x, dx): their gradient is added to dx"
+            f"autodiff: Active({text}) is {got}, expected a floating-point number. Arrays are "
+            "ad.Duplicated(x, dx): their gradient is added to dx"
         )
     return leaves[0]
 

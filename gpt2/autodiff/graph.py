@@ -168,9 +168,7 @@ class Graph(Immutable):
         self.outputs = tuple(outputs)
         self.name = name
         self._nodes: tuple[Node, ...] | None = None
-        self.kept: dict[
-            str, Any
-        ] = {}  # a cache for what is derived from the graph: programs, a backward, ...
+        self.kept: dict[str, Any] = {}  # what was derived from the graph: programs, a backward, ...
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -191,14 +189,15 @@ class Graph(Immutable):
         return graph_text(self)
 
 
-def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = ()) -> list[Node]:
+def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = (), oldest: int = 0) -> list[Node]:
+    """The inputs, the outputs, and what those are computed from, as far back as the id `oldest`, in order."""
     seen = {n.id: n for n in inputs}
     stack = [n for n in outputs if n.id not in seen]
     while stack:
         n = stack.pop()
         if n.id not in seen:
             seen[n.id] = n
-            stack += [a for a in n.args if a.id not in seen]
+            stack += [a for a in n.args if a.id >= oldest and a.id not in seen]
     return [seen[i] for i in sorted(seen)]
 
 
@@ -268,24 +267,6 @@ def remade(
     return [new[o] for o in outputs]
 
 
-_SHORT = {
-    "float32": "f32",
-    "float64": "f64",
-    "float16": "f16",
-    "int64": "i64",
-    "int32": "i32",
-    "bool": "bool",
-    "complex64": "c64",
-    "complex128": "c128",
-    "uint8": "u8",
-    "uint16": "u16",
-    "int8": "i8",
-    "int16": "i16",
-    "uint32": "u32",
-    "uint64": "u64",
-}
-
-
 def type_text(n: Node) -> str:
     if isinstance(n.dtype, tuple):
         return "(" + ", ".join(_one_type(s, d) for s, d in zip(n.shape, n.dtype)) + ")"
@@ -293,7 +274,8 @@ def type_text(n: Node) -> str:
 
 
 def _one_type(shape, dtype) -> str:
-    return f"{_SHORT.get(str(dtype), str(dtype))}[{','.join(map(str, shape))}]"
+    name = f"{dtype.kind}{8 * dtype.itemsize}" if dtype.kind in "fiuc" else str(dtype)
+    return f"{name}[{','.join(map(str, shape))}]"
 
 
 def node_names(graph: Graph) -> dict[Node, str]:

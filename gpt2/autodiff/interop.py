@@ -38,21 +38,26 @@ def as_numpy(tree: Any) -> Any:
         >>> ad.as_numpy({"x": torch.ones(2), "y": (np.ones(2), 3)})
         {'x': array([1., 1.], dtype=float32), 'y': (array([1., 1.]), 3)}
     """
-    if isinstance(tree, (tuple, list, dict)):
-        parts = tree.values() if isinstance(tree, dict) else tree
-        arrays = [as_numpy(x) for x in parts]
-        return dict(zip(tree, arrays)) if isinstance(tree, dict) else type(tree)(arrays)
-    if isinstance(tree, (np.ndarray, np.generic, float, complex, int, str)) or tree is None:
-        return tree
-    if getattr(tree, "requires_grad", False):
+    return _mapped(_as_array, tree)
+
+
+def _as_array(x: Any) -> Any:
+    if isinstance(x, (np.ndarray, np.generic, float, complex, int, str)):
+        return x
+    if getattr(x, "requires_grad", False):
         raise AutodiffError(
             "as_numpy: a tensor that requires a gradient; pass x.detach(), or use ad.from_torch"
         )
-    if hasattr(tree, "__array__") or hasattr(tree, "__array_interface__"):
-        return np.asarray(tree)
-    if hasattr(tree, "__dlpack__"):
-        return np.from_dlpack(tree)
-    return tree
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__"):
+        return np.asarray(x)
+    return np.from_dlpack(x) if hasattr(x, "__dlpack__") else x
+
+
+def _mapped(f: Callable, tree: Any) -> Any:
+    """f of everything in nested tuples, lists and dicts."""
+    if isinstance(tree, dict):
+        return {key: _mapped(f, x) for key, x in tree.items()}
+    return type(tree)([_mapped(f, x) for x in tree]) if isinstance(tree, (tuple, list)) else f(tree)
 
 
 def _is_real(x: Any) -> bool:
@@ -108,28 +113,12 @@ def _from_torch(
             return _from_torch(torch, pulled, name, adapted.recording_rule)(dout, args)
         args = _plain(args)
         dout = tuple(dout) if isinstance(out, tuple) else dout
-        grads, tree = _tensors_of(torch, _torch_gradient(torch, f, _douts(torch, dout), tensors(args)))
+        dout = _mapped(lambda d: None if d is None else torch.from_numpy(np.array(d)), dout)
+        grads, tree = _tensors_of(torch, _torch_gradient(torch, f, dout, tensors(args)))
         return tree([x.detach().numpy() if x.is_floating_point() or x.is_complex() else None for x in grads])
 
-    run.__name__ = name
-    adapted = custom_vjp(run)
-    adapted.defvjp(rule)
-    adapted.recording_rule = [False] if recording_rule is None else recording_rule
+    adapted = _adapted(run, rule, name, recording_rule)
     return adapted
-
-
-def _spread(dout: Any) -> list:
-    """The leaves of nested containers, None for each result that has no derivative."""
-    if isinstance(dout, (tuple, list, dict)):
-        return [x for part in (dout.values() if isinstance(dout, dict) else dout) for x in _spread(part)]
-    return [dout]
-
-
-def _douts(torch: types.ModuleType, dout: Any) -> Any:
-    """Gradients with respect to the results as tensors; None for one that has no derivative."""
-    if isinstance(dout, tuple):
-        return tuple(_douts(torch, d) for d in dout)
-    return None if dout is None else torch.from_numpy(np.array(dout))
 
 
 def _torch_gradient(torch: types.ModuleType, f: Callable, dout: Any, args: tuple) -> tuple:
@@ -142,7 +131,9 @@ def _torch_gradient(torch: types.ModuleType, f: Callable, dout: Any, args: tuple
         ]
         results = f(*tree(inputs))
         outs, _ = _tensors_of(torch, results)
-        requested = zip(outs, _spread(dout), strict=True)
+        douts: list = []  # None for a result that has no derivative
+        _mapped(douts.append, dout)
+        requested = zip(outs, douts, strict=True)
         pairs = [(o, d.to(o.dtype)) for o, d in requested if d is not None and o.requires_grad]
         moving = [x for x, r in zip(inputs, real) if r]
         grads = [None] * len(moving)
@@ -151,6 +142,15 @@ def _torch_gradient(torch: types.ModuleType, f: Callable, dout: Any, args: tuple
             grads = torch.autograd.grad(outs, moving, douts, create_graph=True, allow_unused=True)
     whole = iter([torch.zeros_like(x) if g is None else g for x, g in zip(moving, grads)])
     return tree([next(whole) if r else x for x, r in zip(inputs, real)])
+
+
+def _adapted(run: Callable, rule: Callable, name: str, recording_rule: list | None) -> custom_vjp:
+    """A function that runs as it is, with a rule. Its derivatives share `recording_rule` with it."""
+    run.__name__ = name
+    adapted = custom_vjp(run)
+    adapted.defvjp(rule)
+    adapted.recording_rule = [False] if recording_rule is None else recording_rule
+    return adapted
 
 
 def _plain(args: Any) -> Any:
@@ -162,23 +162,13 @@ def _plain(args: Any) -> Any:
 def _tensors_of(torch: types.ModuleType, args: Any) -> tuple[list, Callable]:
     """The tensors in nested tuples, lists and dicts, and a function that puts other values in place."""
     leaves: list = []
+    _mapped(lambda x: leaves.append(x) if isinstance(x, torch.Tensor) else None, args)
 
-    def walk(x):
-        if isinstance(x, torch.Tensor):
-            leaves.append(x)
-        elif isinstance(x, (tuple, list, dict)):
-            for part in x.values() if isinstance(x, dict) else x:
-                walk(part)
+    def put(values):
+        rest = iter(values)
+        return _mapped(lambda x: next(rest) if isinstance(x, torch.Tensor) else x, args)
 
-    def put(x, values):
-        if isinstance(x, torch.Tensor):
-            return next(values)
-        if isinstance(x, dict):
-            return {k: put(v, values) for k, v in x.items()}
-        return type(x)([put(v, values) for v in x]) if isinstance(x, (tuple, list)) else x
-
-    walk(args)
-    return leaves, lambda values: put(args, iter(values))
+    return leaves, put
 
 
 def to_torch(f: Callable) -> Callable:
@@ -289,11 +279,7 @@ def _from_jax(f: Callable, recording_rule: list) -> custom_vjp:
     def _of_jax(out):
         return jax.tree.map(np.asarray, out)
 
-    run.__name__ = getattr(f, "__name__", "f")
-    adapted = custom_vjp(run)
-    adapted.defvjp(rule)
-    adapted.recording_rule = recording_rule
-    return adapted
+    return _adapted(run, rule, getattr(f, "__name__", "f"), recording_rule)
 
 
 def to_jax(f: Callable) -> Callable:

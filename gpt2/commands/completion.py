@@ -9,8 +9,7 @@ Completing does not start Python. Write the script again after an update.
 
 import argparse
 import importlib
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpt2 import cli
@@ -139,10 +138,4 @@ def _run(args):
     print({"bash": bash, "zsh": zsh, "fish": fish}[args.shell](everything()), end="")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the script of the shell that `argv` names. Returns the exit status."""
-    return cli.run(parser(), _run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.command(parser, _run)

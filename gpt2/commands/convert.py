@@ -3,8 +3,7 @@
 gpt2 convert runs/mine mine-hf
 """
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -205,9 +204,4 @@ def _run(args):
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return cli.run(parser(), _run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.command(parser, _run)

@@ -2,19 +2,14 @@
 
     gpt2 evaluate --run runs/mine --data my.txt
 
-The text is cut into windows of block_size tokens. Each token is predicted once, from what stands before it
-in its window. With --stride S a window begins S tokens after the one before it, and only its new tokens
-count: they are predicted from more than block_size - S others, which takes block_size / S times as long and
-gives a better figure.
-
-Nats per token compare models of one tokenizer; bits per byte compare any two. The end-of-text token precedes
-the first token; if the tokenizer has none, the first token is not predicted, and its bytes do not count.
+The end-of-text token precedes the first token; if the tokenizer has none, the first token is not predicted,
+and its bytes do not count.
 """
 
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -190,9 +185,4 @@ def _run(args):
     print(f"bits per byte   {score.bits_per_byte:.4f}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return cli.run(parser(), _run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.command(parser, _run)

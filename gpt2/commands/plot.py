@@ -288,9 +288,4 @@ def _run(args):
     return None
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return cli.run(parser(), _run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.command(parser, _run)

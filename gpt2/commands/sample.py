@@ -6,7 +6,6 @@ gpt2 sample --run runs/shakespeare-1 --prompt "ROMEO:"
 import json
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 from gpt2 import cli
@@ -154,10 +153,6 @@ def _as_json(tokenizer, prompt, samples):
     return json.dumps({"prompt": prompt, "samples": results})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return cli.run(parser(), _interruptible, argv)
-
-
 def _interruptible(args):
     before = get_threads()
     try:
@@ -169,5 +164,4 @@ def _interruptible(args):
         set_threads(before)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.command(parser, _interruptible)

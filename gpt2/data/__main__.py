@@ -1,7 +1,6 @@
 """Turn text into token files."""
 
 import sys
-from collections.abc import Sequence
 
 from gpt2 import cli
 from gpt2.data.corpora import prepare
@@ -25,11 +24,6 @@ def parser() -> cli.Parser:
     return command
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write a corpus' token files and print their paths. Returns the exit status."""
-    return cli.run(parser(), _run, argv)
-
-
 def _run(args):
     prepared = prepare(args.corpus, args.tokenizer, args.out)
     for note in prepared.notes:
@@ -39,6 +33,8 @@ def _run(args):
     for path in (prepared.train, prepared.val):
         print(f"{len(read_tokens(path)):>12,} tokens  {printable(path)}")
 
+
+main = cli.command(parser, _run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,35 +4,27 @@ Sample k is the B*T + 1 tokens from k*B*T on. Training takes them in an order sh
 with seed 42, anew in each epoch; validation takes the first ones, in order.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
-from gpt2.data.tokens import evenly, take
+from gpt2.data.tokens import Loader, evenly, take
 from gpt2.errors import UserError
 
 SHUFFLE_SEED = 42
 
 
-class LlmcLoader:
-    """Batches of B sequences of T tokens in llm.c's order; stands in for gpt2.data.tokens.Loader.
+class LlmcLoader(Loader):
+    """Batches of B sequences of T tokens in llm.c's order.
 
     tokens   (count,) integers; an epoch has (count - 1) // (B * T) batches
     seed     ignored: the order is always that of SHUFFLE_SEED, as in llm.c
     """
 
     def __init__(self, tokens: np.ndarray, B: int, T: int, seed: int = SHUFFLE_SEED) -> None:
-        self.tokens, self.B, self.T = tokens, B, T
         self.samples = _samples(tokens, B, T)
-        self.position = 0  # batches drawn so far
+        super().__init__(tokens, B, T, seed)
         self._orders = _Orders(self.samples)
-
-    def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
-        """The next batch: inputs (B, T) and targets (B, T), int32."""
-        batch = self.batch(self.position)
-        self.position += 1
-        return batch
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands."""
@@ -40,12 +32,7 @@ class LlmcLoader:
         return _sample(self.tokens, self.B, self.T, self._orders[epoch][index])
 
     def state(self) -> dict[str, int]:
-        """Where the loader stands, as plain numbers for a checkpoint."""
         return {"position": self.position}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state()` was taken."""
-        self.position = int(state["position"])
 
 
 class _Orders:

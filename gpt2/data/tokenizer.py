@@ -38,6 +38,17 @@ ANY_CHARACTER = r"(?s:.)"
 # U+001C to U+001F too.
 SAFE_CUT = re.compile(r"(?<=\S)(?=[\t-\r ])|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
 
+
+def _spelling():
+    """byte -> character, as GPT-2's files spell them, in the order of the first 256 ranks: printable ones as
+    themselves, then the others, and the blank, from U+0100 on."""
+    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
+    others = [b for b in range(256) if b not in printable]
+    return {**{b: chr(b) for b in printable}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+
+
+SPELLING = _spelling()
+BYTES = {character: byte for byte, character in SPELLING.items()}
 LARGEST_VOCABULARY = 1 << 16  # token files hold uint16
 FORMAT = "gpt2 tokenizer 1"
 
@@ -287,13 +298,9 @@ def gpt2() -> Tokenizer:
     and in the cache folder, in this order, and downloaded to the last if none has it.
     """
     path = _vocab_file()
-    # The first 256 ranks are the bytes, printable ones first; the file writes the others as U+0100 and up.
-    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
-    order = printable + [b for b in range(256) if b not in printable]
-    spelling = {chr(b) if b in printable else chr(256 + i - len(printable)): b for i, b in enumerate(order)}
-    ranks = [bytes([b]) for b in order]
+    ranks = [bytes([b]) for b in SPELLING]
     merges = path.read_text(encoding="utf-8").split("\n")[1:-1]  # a version line, and a final line break
-    ranks += [bytes(spelling[c] for c in merge.replace(" ", "")) for merge in merges]
+    ranks += [bytes(BYTES[c] for c in merge.replace(" ", "")) for merge in merges]
     return Tokenizer("gpt2", GPT2_PIECES, ranks, {END_OF_TEXT: len(ranks)})
 
 

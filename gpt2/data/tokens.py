@@ -124,7 +124,7 @@ class Loader:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue where `state()` was taken."""
-        self.seed = int(state["seed"])
+        self.seed = int(state.get("seed", self.seed))  # llm.c's order has none
         self.position = int(state["position"])
 
 

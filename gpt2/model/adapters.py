@@ -6,7 +6,7 @@ merged(tuned)                   a model without adapters, merged into its weight
 weight + alpha / rank * b @ a   replaces a matrix (OC, C); Hu et al. 2021
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -49,30 +49,32 @@ def retuned(model: GPT2, tuning: Tuning, seed: int = 0, backward: str | None = N
         )
     options = {**model.description.options, "train": tuning}
     new = GPT2(model.config, backward, seed=None, **options)
-    take(new, model.params)
+    take(new, model.params.items())
     names = {name for name in new.params if name not in model.params}
     initialise(new.params, new.description, seed, names)
     new.use_tokenizer_of(model)
     return new
 
 
-def take(model: GPT2, tensors: Mapping[str, Any]) -> None:
-    """Set tensors of a model: name -> array, or arrays of its blocks. The others stay unchanged.
+def take(model: GPT2, tensors: Iterable[tuple[str, Any]]) -> None:
+    """Set tensors of a model: (name, array), or (name, arrays of its blocks). The others stay unchanged.
 
-    Trained tensors are copied; frozen ones only if their dtype or memory layout does not fit.
+    Trained tensors are copied, one at a time; frozen ones only if their dtype or memory layout does not fit.
     """
     d = model.description
-    model.freeze(
-        {n: _as_wanted(tensors[n], s, d.config.dtype) for n, s in d.trained.frozen_shapes if n in tensors}
-    )
-    for name, first in d.trained.items():
-        if name not in tensors:
+    shapes = dict(d.trained.frozen_shapes)
+    frozen = {}
+    for name, tensor in tensors:
+        if name in shapes:
+            frozen[name] = _as_wanted(tensor, shapes[name], d.config.dtype)
+        if name not in d.trained:
             continue
         if name not in d.in_block:
-            model.params[name][...] = tensors[name]
+            model.params[name][...] = tensor
             continue
-        for l in range(first, d.config.n_layer):
-            model.params[name][l][...] = tensors[name][l]
+        for l in range(d.trained[name], d.config.n_layer):
+            model.params[name][l][...] = tensor[l]
+    model.freeze(frozen)
 
 
 def _as_wanted(tensor, shape, dtype):

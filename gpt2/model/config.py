@@ -107,7 +107,7 @@ class Place:
     """A place of a layer in the model.
 
     layer    of LAYERS
-    tensors  the layer's argument -> its tensor; None for none
+    tensors  the layer's argument -> its tensor, or None
     block    whether it is in each of the blocks
     """
 

@@ -1,12 +1,12 @@
 """What a model is: its layers and block, and its table of parameters.
 
-    Description             of a model: Description(config) is GPT-2's; with own layers or an own block it is
-                            another model's. Training, generation, files and counts all read it
-    Trained                 which of its tensors are trained, and which gradients that takes
-    Parameter, Block        what an own layer or block says of itself
+    Description         Description(config) is GPT-2; with own layers or an own block it is another model.
+                        Training, generation, files and counts all use it
+    Trained             which tensors are trained, and which gradients that needs
+    Parameter, Block    declarations of an own layer or block
 
-Sizes and GPT-2's places are in config.py, what an own layer has to keep to in fitting.py, how the user names
-what is trained in tuning.py, and the forward in forward.py.
+config.py has the sizes and GPT-2's places, fitting.py the checks of own layers, tuning.py the names of what
+is trained, and forward.py the forward.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Block:
 
 @dataclass(frozen=True)
 class LayerCall:
-    """A layer at its place: whose it is, the tensors that it is given, and its keyword arguments."""
+    """The call of a layer at its place: its name, its tensors, and its keyword arguments."""
 
     layer: str
     tensors: tuple[str | None, ...]
@@ -119,7 +119,7 @@ class Trained(dict[str, int]):
 
     @cached_property
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Name and shape of what is trained, in order: of the blocks, those that are."""
+        """Name and shape of what is trained, in order; in the blocks, only the trained blocks."""
         return tuple(
             (name, (shape[0] - self[name], *shape[1:]) if name in self.d.in_block else shape)
             for name, shape in self.d.shapes
@@ -128,14 +128,14 @@ class Trained(dict[str, int]):
 
     @cached_property
     def frozen_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The same of what is not trained: whole tensors, and those of the first blocks."""
+        """The same for what is not trained: whole tensors, and the first blocks of others."""
         kept = [(name, shape) for name, shape in self.d.shapes if name not in self]
         first = [(name, (self[name], *shape[1:])) for name, shape in self.d.shapes if self.get(name)]
         return (*kept, *first)
 
     @property
     def count(self) -> int:
-        """How many numbers are trained."""
+        """The number of trained parameters."""
         return sum(math.prod(shape) for _, shape in self.shapes)
 
     @property
@@ -148,20 +148,20 @@ class Trained(dict[str, int]):
         return name in self and (l is ... or l >= self[name])
 
     def wanted(self, place: str, l: Any) -> tuple[bool, ...] | None:
-        """For each input of the layer at a place whether its gradient is wanted; None: all are.
+        """Whether the gradient of each input of the layer at a place is needed; None: all are.
 
-        l, of its block, or ... ; place is "block" for a user's block.
+        l: the block, or ...; place is "block" for a user's block.
         """
         return None if self.everything else self._wanted[place, l]
 
     @cached_property
     def _wanted(self) -> dict[tuple[str, Any], tuple[bool, ...] | None]:
-        """(place, block) -> wanted. A layer's input is wanted where anything before it is trained."""
+        """(place, block) -> wanted. The gradient of an input is needed if anything before it is trained."""
         d = self.d
         found: dict[tuple[str, Any], tuple[bool, ...] | None] = {}
 
         def visit(place, names, l, *inputs):
-            """Whether the output depends on what is trained. An input is None where it is of integers."""
+            """Whether the output depends on what is trained. An input of integers is None."""
             wanted = (*inputs, *(None if name is None else self.at(name, l) for name in names))
             full = all(w is None or w for w in wanted)
             found[place, l] = None if full else tuple(map(bool, wanted))
@@ -189,18 +189,18 @@ class Description:
     """What a model is.
 
     config   GPT2Config
-    layers   own layers by the names of those that they replace: a Layer, or a forward function, which gives
-             its output, or its output and what it saved; or a file that has them
-    block    the user's Block, or a function as its forward
-    train    what is trained of it: a Tuning, or its words, such as "lora:8"; by default everything
+    layers   own layers by the name of the layer that each replaces: a Layer, or a forward function, which
+             returns its output, or its output and what it saved; or a file that has them
+    block    the user's Block, or its forward
+    train    what is trained: a Tuning, or its text, such as "lora:8"; by default everything
 
-    own      the own layers among `layers`, as they were given; block is the own one, or None
-    layers   all by name, forwards as they are written
+    own      the own layers among `layers`, as they were passed; block is the user's, or None
+    layers   all layers by name, uncompiled
     calls    place -> LayerCall
-    table    all tensors, Parameters in their order; shapes the same with an L in front of those of the blocks
-    trained  Trained: of the tensors those that are trained
+    table    all tensors, as Parameters in their order; shapes has an L in front of those of the blocks
+    trained  the Trained tensors
 
-    Raises UserError in one line, which names the layer, where something does not fit.
+    Raises UserError, which names the layer, if something does not fit.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class Description:
         self.trained = Trained(self)
 
     def _arrange(self, arguments):
-        """Calls and table, from what the layers and the block take."""
+        """Set calls and table from the arguments of the layers and the block."""
         config, standard = self.config, gpt2_tensors(self.config)
         self.calls: dict[str, LayerCall] = {}
         read: dict[str, Parameter] = {}  # outside of blocks, then in them
@@ -280,7 +280,7 @@ class Description:
         self.in_block = frozenset(in_block)
 
     def _adapt(self):
-        """The layer of the adapters among the layers, where there are some."""
+        """Add the layer of adapters to the layers if the model has adapters."""
         if self.lora is None:
             return
         who = "matmul" if "matmul" in self.own else "block" if self.block is not None else ""
@@ -303,7 +303,7 @@ class Description:
         return self.tuning.lora
 
     def _block_table(self, standard):
-        """What the own block reads: found by running it once."""
+        """The tensors that the own block reads, found by running it once."""
         block, config = self.block, self.config
         what = f"block {block.name}"
         declared = declared_by(what, block.parameters, config)
@@ -324,7 +324,7 @@ class Description:
         return {name: offered[name] for name in offered if name in arrays.asked}
 
     def _try(self, slot):
-        """Run an own layer once at each kind of place where it stands, and its backward where it has one."""
+        """Run an own layer, and its backward if it has one, once at each of its places."""
         config, what = self.config, called(slot, self.own[slot])
         rng = np.random.default_rng(0)
         for place in self.places_of(slot):
@@ -345,7 +345,7 @@ class Description:
         def tensors(names):
             return [None if name is None else weight(shapes[name]) for name in names]
 
-        def weight(shape):  # of a matrix as small as keeps what it is multiplied with at its size
+        def weight(shape):  # scaled so that a product with a matrix keeps the size of its input
             scale = 1 / math.sqrt(shape[-1]) if len(shape) > 1 else 1.0
             return drawn(rng, shape, config.dtype) * np.dtype(config.dtype).type(scale)
 
@@ -367,7 +367,7 @@ class Description:
 
     @property
     def gpt2(self) -> bool:
-        """Whether it is GPT-2 as it was released, but for adapters beside its matrices."""
+        """Whether this is GPT-2 as it was released, with or without adapters."""
         return not self.own and self.block is None
 
     @cached_property
@@ -378,7 +378,7 @@ class Description:
 
     @cached_property
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """Where each tensor stands in the flat buffer: name -> (start, stop), in order without gaps."""
+        """The range of each tensor in the flat buffer: name -> (start, stop), in order without gaps."""
         return ranges_of(self.shapes)
 
     @property
@@ -401,7 +401,7 @@ class Description:
         return found
 
     def deviation(self, name: str) -> float | None:
-        """Of the numbers that a tensor is drawn with; None where all its entries start as `constant` says."""
+        """The deviation of a tensor's initial entries; None if all of them start as `constant`."""
         starts = next(p.starts for p in self.table if p.name == name)
         if starts == "residual":
             return 0.02 / math.sqrt(2 * self.config.n_layer)
@@ -414,7 +414,7 @@ class Description:
 
     @cached_property
     def block_tensors(self) -> tuple[str, ...]:
-        """Those of a block, in order."""
+        """The tensors of a block, in order."""
         return tuple(p.name for p in self.table if p.name in self.in_block)
 
     def block_layer(self, layers: Layers) -> Layer:
@@ -436,7 +436,7 @@ class Description:
 
     @cached_property
     def written(self) -> dict[str, Layer]:
-        """All layers as they are written, with the own block among them."""
+        """All layers uncompiled, the own block included."""
         return (
             dict(self.layers)
             if self.block is None
@@ -444,12 +444,12 @@ class Description:
         )
 
     def with_layer(self, slot: str, layer: Layer) -> Description:
-        """The same with another layer at one place."""
+        """The same description with another layer in place of one."""
         given = {name: self.layers[name] for name in LAYERS if self.layers[name] is not LAYERS[name]}
         return Description(self.config, {**given, **self.own, slot: layer}, self.block, self.tuning)
 
     def tuned(self, train: Tuning | str | None) -> Description:
-        """The same model, of which something else is trained."""
+        """The same model with another Tuning."""
         return Description(self.config, **{**self.options, "train": tuning(train)})
 
     def resized(self, config: GPT2Config) -> Description:
@@ -470,7 +470,7 @@ class Description:
         }
 
     def state(self) -> dict[str, Any]:
-        """The part of it that a file keeps besides the sizes: {} for GPT-2, all of it trained."""
+        """What a file stores besides the sizes: {} for GPT-2, all of it trained."""
         tuned = {} if self.tuning == Tuning() else {"tuned": asdict(self.tuning)}
         if self.gpt2:
             return tuned
@@ -480,7 +480,7 @@ class Description:
         return {"own": own, **tuned}
 
     def summary(self) -> str:
-        """The own layers in words: "attention is rope, the block is swiglu_block"; adapters among them."""
+        """The own layers and adapters as text: "attention is rope, the block is swiglu_block"."""
         own = {slot: name_of(layer.forward) for slot, layer in self.own.items()}
         adapters = [] if self.lora is None else [f"adapters {self.tuning.summary()}"]
         return ", ".join([*filter(None, [_layer_names(own, self.block and self.block.name)]), *adapters])
@@ -494,14 +494,14 @@ def _layer_names(layers, block):
 def described(
     config: GPT2Config, state: Mapping[str, Any], where: Any, given: Mapping[str, Any] | None = None
 ) -> Description:
-    """The Description of a model in a file: of `config`, with the own layers that the file's state tells.
+    """The Description of a model in a file: of `config`, with the own layers that the file's state names.
 
     where    the file, for messages
-    given    keyword arguments of Description: layers, block. Needed where the layers lay in no file, and
-             where their code may not be run unnamed (model/own.py); train: what is trained is what the file
-             says, unless it says nothing; offered: an OwnFile that the user names, in case it is the file's
+    given    keyword arguments of Description. layers, block: needed if the layers were not in a file, or if
+             their code may only run when the user names it (model/own.py). train: used if the file does not
+             say what is trained. offered: an OwnFile that the user names, used if the model was made with it
 
-    Raises UserError where layers are needed and not given, given and not needed, or are others.
+    Raises UserError if layers are needed and not given, given and not needed, or not the same.
     """
     given = {name: value for name, value in (given or {}).items() if value is not None}
     offered = given.pop("offered", None)
@@ -517,11 +517,11 @@ def described(
         saved, file = _layer_names(own["layers"], own["block"]), own["file"]
         kept = None if file is None else OwnFile(str(file["path"]), str(file["sha256"]))
     except (KeyError, TypeError, AttributeError):
-        raise UserError(f"{where}: what it says of own layers cannot be read; the file is damaged") from None
+        raise UserError(f"{where}: its note about own layers cannot be read; the file is damaged") from None
     if not given:
         if kept is None:
             raise UserError(
-                f"{where}: a model with own layers ({saved}), which lie in no file that it knows; give them: "
+                f"{where}: a model with own layers ({saved}), which are not in a file; give them: "
                 "gpt2.load(..., layers=..., block=...), or --layers FILE.py"
             )
         same = offered is not None and offered.sha256 == kept.sha256
@@ -538,11 +538,13 @@ def described(
 
 
 def _kept_tuning(state, where, given):
-    """What the file says is trained of its model; `given` where it says nothing."""
+    """The Tuning that the file states, or `given` if it states none."""
     tuned = state.get("tuned")
     if tuned is None:
         return given
     try:
         return Tuning(**tuned)
     except (TypeError, UserError):
-        raise UserError(f"{where}: what it says is trained cannot be read; the file is damaged") from None
+        raise UserError(
+            f"{where}: its note about what is trained cannot be read; the file is damaged"
+        ) from None

@@ -1,13 +1,13 @@
-"""Whether an own layer or block fits into the model: what does not is refused in one line that names it.
+"""Checks that an own layer or block fits into the model. One that does not is a UserError of one line.
 
-An own layer stands at the place of one of GPT-2's. Its arguments are what that one is given, then tensors
-by name: those of the layer that it replaces, which it may leave out (a normalisation without `bias` makes a
-model without these biases), and those that it declares. It is read by its signature and run once on small
-inputs, before anything else is computed or written.
+An own layer replaces one of GPT-2's. It takes the same inputs, then tensors by name: those of the layer that
+it replaces, some of which it may leave out (a normalisation without `bias` makes a model without these
+biases), and those that it declares. Its signature is inspected, and it is run once on small inputs, before
+anything else is computed or written.
 
-    declared_by, arguments_of   what it says of itself, and takes
+    declared_by, arguments_of   the parameters that it declares, and the arguments that it takes
     check_pure, try_layer       a trial run, forward and backward
-    watched, BlockTensors       hold it to that whenever it runs
+    watched, BlockTensors       checks made at each run
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def required_function(what: str, given: Any) -> Callable:
 
 
 def layer_of(slot: str, given: Any) -> Layer:
-    """A Layer, of a compiled one that which was compiled; of a forward function one without a backward."""
+    """The Layer that a user gives, uncompiled; a forward function is a Layer without a backward."""
     if isinstance(given, Layer):
         return getattr(given, "written", None) or given
     return Layer(name_of(required_function(f"layers[{slot!r}]", given)), given, None)
 
 
 def declared_by(what: str, parameters: Callable | None, config: GPT2Config) -> dict[str, Parameter]:
-    """name -> Parameter of those that an own layer or block says it has."""
+    """name -> Parameter of those that an own layer or block declares."""
     if parameters is None:
         return {}
     try:
@@ -81,7 +81,7 @@ def declared_by(what: str, parameters: Callable | None, config: GPT2Config) -> d
 def arguments_of(
     slot: str, layer: Layer, declared: Mapping[str, Parameter]
 ) -> tuple[list[str], list[str], Mapping[str, Parameter]]:
-    """(tensors that it takes, keywords that it is given, declared) of a layer, by its signature."""
+    """(tensors that the layer takes, keywords that the model passes, declared), by its signature."""
     what, data = called(slot, layer), DATA[slot]
     place = next(place for place in PLACES.values() if place.layer == slot)
     positional, static = [], []
@@ -90,7 +90,7 @@ def arguments_of(
             raise UserError(f"{what}: takes {p}; a layer names each of its arguments")
         (static if p.kind == p.KEYWORD_ONLY else positional).append(p)
     if len(positional) < len(data):
-        raise UserError(f"{what}: takes {len(positional)} arguments, it is given {', '.join(data)}")
+        raise UserError(f"{what}: takes {len(positional)} arguments, the model passes {', '.join(data)}")
     tensors = _tensors_taken(what, positional[len(data) :], [*place.tensors, *declared])
     for name in declared:
         if name not in tensors:
@@ -114,12 +114,12 @@ def _tensors_taken(what: str, taken: Sequence[inspect.Parameter], known: Sequenc
         if p.name in known:
             if k != len(tensors):
                 raise UserError(
-                    f"{what}: its tensor {p.name!r} comes after an argument that is none; put it first"
+                    f"{what}: its tensor {p.name!r} comes after an argument that is no tensor; put it first"
                 )
             tensors.append(p.name)
         elif p.default is p.empty:
             raise UserError(
-                f"{what}: takes {p.name!r}, which is no parameter of this model"
+                f"{what}: takes {p.name!r}, which is not a parameter of this model"
                 + (f" (there are {', '.join(known)})" if known else "")
                 + "; declare it: Layer(..., parameters=lambda config: [Parameter(name, shape)])"
             )
@@ -127,7 +127,7 @@ def _tensors_taken(what: str, taken: Sequence[inspect.Parameter], known: Sequenc
 
 
 def expected_shape(slot: str, config: GPT2Config, inputs: Sequence) -> tuple[int, ...]:
-    """The shape that a layer's output has to have."""
+    """The shape that a layer's output must have."""
     if slot == "encoder":
         return (*inputs[0].shape, config.n_embd)
     if slot == "matmul":
@@ -138,7 +138,7 @@ def expected_shape(slot: str, config: GPT2Config, inputs: Sequence) -> tuple[int
 
 
 def fitting(what: str, out: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """`out`, if it is an array of this shape and dtype."""
+    """Return `out` if it is an array of this shape and dtype, else raise UserError."""
     found = getattr(out, "shape", None), getattr(out, "dtype", None)
     if found != (shape, dtype):
         got = type(out).__name__ if any(x is None for x in found) else f"{found[1]} {found[0]}"
@@ -150,7 +150,7 @@ def fitting(what: str, out: Any, shape: tuple[int, ...], dtype: DTypeLike) -> An
 
 
 def watched(slot: str, layer: Layer, config: GPT2Config) -> Callable:
-    """The own layer's forward, giving (out, saved), and refusing an output that does not fit."""
+    """The own layer's forward, which returns (out, saved) and raises UserError if the output does not fit."""
     what = called(slot, layer)
 
     def forward(*inputs, **static):
@@ -164,7 +164,7 @@ def watched(slot: str, layer: Layer, config: GPT2Config) -> Callable:
 
 
 class BlockTensors(dict):
-    """A block's tensors by name; notes which were asked for, and refuses others."""
+    """A block's tensors by name; records which are read. Raises UserError for an unknown name."""
 
     def __init__(self, what: str, tensors: Mapping[str, Any]):
         super().__init__(tensors)
@@ -173,7 +173,7 @@ class BlockTensors(dict):
     def __getitem__(self, name):
         if name not in self:
             raise UserError(
-                f"{self.what}: reads a parameter {name!r} that is not there; there are {', '.join(self)}. "
+                f"{self.what}: reads an unknown parameter {name!r}; there are {', '.join(self)}. "
                 "Own ones are declared: Block(..., parameters=lambda config: [Parameter(name, shape)])"
             )
         self.asked.add(name)
@@ -188,7 +188,7 @@ class _Functions(dict):
 
 
 def plain(layers: Layers) -> Mapping[str, Callable]:
-    """name -> a function that gives the layer's output alone."""
+    """name -> a function that returns the layer's output alone."""
 
     def function(layer):
         return lambda *inputs, **static: layer.forward(*inputs, **static)[0]
@@ -197,8 +197,8 @@ def plain(layers: Layers) -> Mapping[str, Callable]:
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """Numbers for a trial. Of large tensors few are drawn: a trial has to be quick. They are a prime
-    number, so that no two rows are the same.
+    """Random numbers for a trial. A large tensor repeats a few of them, as a trial must be quick; their count
+    is prime, so that no two rows are the same.
     """
     few = rng.standard_normal(min(math.prod(shape), 4093)).astype(dtype)
     return np.resize(few, shape)
@@ -207,7 +207,7 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DTypeLike) ->
 def check_pure(
     what: str, forward: Callable, inputs: Sequence, shape: tuple[int, ...], dtype: DTypeLike
 ) -> np.ndarray:
-    """The result of a forward, run twice: it has to fit, come out the same, and leave its inputs alone."""
+    """The result of a forward. It is run twice: results must fit and be equal, and inputs unchanged."""
     before = [np.array(a) for a in inputs]
     with np.errstate(all="ignore"):
         try:
@@ -229,7 +229,7 @@ def check_pure(
 def try_layer(
     what: str, layer: Layer, inputs: Sequence, shape: tuple[int, ...], dtype: DTypeLike, static: dict
 ) -> None:
-    """Run an own layer on these inputs (None: none is given), and its backward where it has one."""
+    """Run an own layer on these inputs (None: an argument is left out), and its backward if it has one."""
     present = [a for a in inputs if a is not None]
 
     def forward(*arrays):
@@ -242,7 +242,7 @@ def try_layer(
 
 
 def _try_backward(what, layer, inputs, out, static):
-    """Whether the backward by hand gives a gradient for each input."""
+    """Raise UserError unless the manual backward returns a gradient for each input."""
     _, saved = layer.forward(*inputs, **static)
     with np.errstate(all="ignore"):
         try:

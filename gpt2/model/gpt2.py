@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -22,47 +22,20 @@ import gpt2.backward as backwards
 from gpt2.autodiff import run_on_threads
 from gpt2.errors import UserError, counted
 from gpt2.layers import Layer
-from gpt2.layers.layer import Parameter
-from gpt2.model.backward import Gradients, backward_pass, block_backward
+from gpt2.model.backward import Gradients, backward_pass
 from gpt2.model.changes import Environment
-from gpt2.model.config import BLOCK_PLACES, PRESETS, GPT2Config, parameter_table
+from gpt2.model.config import BLOCK_PLACES, PRESETS, GPT2Config
 from gpt2.model.description import Block, Description
 from gpt2.model.fitting import Layers
-from gpt2.model.forward import block_forward, forward_pass, logits_fn, loss_fn
+from gpt2.model.forward import block_forward, forward_pass, loss_fn
 from gpt2.model.own import OwnFile
 from gpt2.model.tensors import Named, Stack, Tensors, joined, ranges_of, slices_of, views
 from gpt2.model.tuning import Tuning
-
-__all__ = [
-    "GPT2",
-    "MATRICES",
-    "PRESETS",
-    "Block",
-    "Description",
-    "GPT2Config",
-    "Layer",
-    "Parameter",
-    "backward_pass",
-    "block_backward",
-    "block_forward",
-    "forward_pass",
-    "initialise",
-    "logits_fn",
-    "loss_fn",
-    "parameter_ranges",
-    "parameter_table",
-    "unflatten",
-]
 
 # ---- Parameters ------------------------------------------------------------------------------------------
 
 # Matrices (embeddings included) get weight decay; gains and biases do not.
 MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
-
-
-def parameter_ranges(config: GPT2Config) -> dict[str, tuple[int, int]]:
-    """The ranges of GPT-2's tensors in the flat buffer: name -> (start, stop), without gaps."""
-    return Description(config).ranges
 
 
 def unflatten(flat: np.ndarray, of: GPT2Config | Description) -> Tensors:
@@ -183,6 +156,7 @@ class GPT2:
     description has the layers, tensors and shapes. model.layers[name] = layer replaces a layer everywhere.
     flat_params, flat_grads hold everything that is trained; params and grads are views of them by name.
     params has the frozen tensors as well; do not change them while an optimizer is at work.
+    frozen has those as they lie in memory: name -> array, or a list of arrays, one a block.
 
         >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=2, n_head=2, n_embd=8)
         >>> model = gpt2.GPT2(config, backward="whole", seed=0)
@@ -223,7 +197,7 @@ class GPT2:
         self.environment = Environment(d)  # in which its programs are made
         self.flat_params = np.zeros(d.trained.count, config.dtype)
         self.flat_grads = np.zeros(d.trained.count, config.dtype)
-        self._frozen: dict[str, Any] = {}
+        self.frozen: dict[str, Any] = {}
         self.params: Tensors = {}
         self.grads: Tensors = {}
         self.freeze(
@@ -266,11 +240,11 @@ class GPT2:
         settings = (self.compiled, anomaly, self._elementwise, self.description.options)
         named = [name for name in self.layers if name not in backwards.within_block(self.layers)]
         modes = {name: "auto" if self.layers[name].kind == "auto" else "manual" for name in named}
-        arrays = self.flat_params, self.flat_grads, self._frozen
+        arrays = self.flat_params, self.flat_grads, self.frozen
         return _rebuilt, (self.config, self.spec, modes, *settings), (*arrays, self._find_tokenizer)
 
     def __setstate__(self, state: tuple) -> None:
-        self.flat_params, self.flat_grads, self._frozen, self._find_tokenizer = state
+        self.flat_params, self.flat_grads, self.frozen, self._find_tokenizer = state
         self._see()
 
     def __repr__(self) -> str:
@@ -366,7 +340,7 @@ class GPT2:
             return
         self.environment = Environment(self.description)
         for name, layer in self._table.items():
-            dict.__setitem__(self._table, name, backwards.without_programs(layer))
+            dict.__setitem__(self._table, name, layer.without_programs())
         self.program = self._made_program()
         self.generation = Generation()
 
@@ -402,18 +376,13 @@ class GPT2:
                     f"GPT2.freeze: {name} is {first.dtype} {shape}, "
                     f"expected {self.config.dtype} {shapes.get(name, 'nothing: it is trained')}"
                 )
-            self._frozen[name] = tensor
+            self.frozen[name] = tensor
         self._see()
-
-    @property
-    def frozen(self) -> dict[str, Any]:
-        """The tensors that are not trained: name -> array, or a list of arrays, one a block."""
-        return self._frozen
 
     def frozen_copy(self, flat: np.ndarray) -> np.ndarray:
         """Copy the frozen tensors into a flat buffer, and return it."""
         for name, view in views(flat, self.description.trained.frozen_shapes).items():
-            tensor = self._frozen[name]
+            tensor = self.frozen[name]
             if isinstance(tensor, np.ndarray):
                 view[...] = tensor
             else:
@@ -424,7 +393,7 @@ class GPT2:
         """Make params and grads views of the current arrays."""
         d = self.description
         trained = views(self.flat_params, d.trained.shapes)
-        self.params = Named(joined(self._frozen, trained, d.shapes))
+        self.params = Named(joined(self.frozen, trained, d.shapes))
         self.grads = Named(views(self.flat_grads, d.trained.shapes))
         self.use_scratch(self.flat_grads[slice(*scratch_range(d))])
 
@@ -690,6 +659,6 @@ def _checking(layers, places, found):
                 found.append(f"{place} ({layer.name})")
             return out, saved
 
-        return replace(layer, forward=forward, narrowed=None)
+        return Layer(layer.name, forward, None)
 
     return {name: checking(layer) for name, layer in layers.items()}

@@ -8,7 +8,7 @@ Kingma and Ba 2015; decoupled decay from Loshchilov and Hutter 2019; defaults as
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -196,8 +196,11 @@ class AdamW:
         self.t = int(state["t"])
 
 
-def sum_of_squares(flat: np.ndarray) -> float:
-    """The sum of squares of a flat array (N,), in float64; the same for any number of threads."""
+def sum_of_squares(flat: np.ndarray, others: Sequence[np.ndarray] = ()) -> float:
+    """The sum of squares of a flat array (N,), in float64; the same for any number of threads.
+
+    others   arrays (N,) that are added to `flat` first, block by block: sums are squared while in cache
+    """
     starts = range(0, flat.size, SUM_BLOCK)
     sums = [0.0] * len(starts)
     todo = iter(enumerate(starts))
@@ -205,6 +208,8 @@ def sum_of_squares(flat: np.ndarray) -> float:
     def job(thread):
         for k, start in todo:
             block = flat[start : start + SUM_BLOCK]
+            for other in others:
+                block += other[start : start + SUM_BLOCK]
             sums[k] = float(np.dot(block, block))
 
     run_on_threads(job)

@@ -80,7 +80,7 @@ class Tuning:
         return kind, number if colon else None
 
     def wrong(self, text: str) -> OptionError:
-        """The error that says `text` of what `train` says."""
+        """The OptionError that says `text` of `train`."""
         return _option("train", self.train, text)
 
     @property
@@ -104,13 +104,13 @@ class Tuning:
 
     @property
     def lora(self) -> LoRA | None:
-        """The adapters, where there are some."""
+        """The adapters, or None."""
         if self.kind != "lora":
             return None
         return LoRA(self.number, float(self.lora_alpha), places_of(self.lora_targets))
 
     def summary(self) -> str:
-        """In words: "lora:8 (alpha 16) on attn.c_attn", "last:2, wte frozen"."""
+        """As text: "lora:8 (alpha 16) on attn.c_attn", "last:2, wte frozen"."""
         lora = self.lora
         parts = [self.train.strip()]
         if lora is not None:
@@ -118,7 +118,7 @@ class Tuning:
         return ", ".join([*parts, *(f"{name} frozen" for name in self.frozen)])
 
     def check_names(self, names: Collection[str]) -> None:
-        """Raise UserError where `freeze` names a tensor that is not among these."""
+        """Raise UserError if `freeze` names a tensor that is not among these."""
         for name in self.frozen:
             if name not in names:
                 near = suggestion(name, names) or f"; there are {', '.join(names)}"
@@ -126,12 +126,12 @@ class Tuning:
 
 
 def tuning(given: Tuning | str | None) -> Tuning:
-    """The Tuning that a caller gave, or gave in words."""
+    """A Tuning from what a caller passes: a Tuning, its text, or None for everything."""
     return given if isinstance(given, Tuning) else Tuning() if given is None else Tuning(given)
 
 
 def places_of(targets: str | Iterable[str]) -> tuple[str, ...]:
-    """The places that targets mean, in the order of the block. Raises UserError for a name that is none."""
+    """The places of these targets, in the order of the block. Raises UserError for an unknown name."""
     names = [t.strip() for t in (targets.split(",") if isinstance(targets, str) else targets)]
     found = set()
     for name in names:
@@ -140,10 +140,10 @@ def places_of(targets: str | Iterable[str]) -> tuple[str, ...]:
             known = sorted(
                 {*MODULES, *MODULES.values(), "c_attn", "c_proj", "c_fc", "attn", "mlp", ALL_LINEAR}
             )
-            problem = (
-                f"{name!r} is no matrix of a block; expected c_attn, c_proj, c_fc, attn.c_proj, mlp.c_proj, "
+            text = (
+                f"{name!r} is not a matrix of a block; expected c_attn, c_proj, c_fc, attn.c_proj, "
+                f"mlp.c_proj, attn, mlp or {ALL_LINEAR}{suggestion(name, known)}"
             )
-            text = problem + f"attn, mlp or {ALL_LINEAR}" + suggestion(name, known)
             raise _option("lora_targets", ",".join(names), text)
         found.update(meant)
     return tuple(place for place in MODULES if place in found)
@@ -155,5 +155,5 @@ def _means(name, place):
 
 
 def _option(name, value, text):
-    """The error about one of the settings, as a program and as a library says it."""
+    """The OptionError that says `text` of a setting."""
     return OptionError(f"{name} {value!r}: {text}", f"--{name.replace('_', '-')} {value}: {text}")

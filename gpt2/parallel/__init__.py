@@ -1,9 +1,8 @@
 """Data-parallel training: each worker computes its share of the batch, and all make one step together.
 
     cores.py       the number of cores, and of threads for each worker
-    group.py       communication of workers: rank, size, barrier, broadcast, all-reduce
-    one.py         a group of one: a run without workers
-    pipes.py       a group of processes on one machine: pipes for messages, shared memory for arrays
+    split.py       a worker's share of a batch and its part of the parameters
+    group.py       communication of workers: rank, size, barrier, broadcast, sums; of a process alone
     mpi.py         a group of MPI ranks, on one machine or many
     interrupts.py  Ctrl-C in a rank
     time_limit.py  a limit on how long a rank waits for the others
@@ -31,12 +30,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2.errors import UserError
 from gpt2.parallel.errors import WorkerError, check_batch
+from gpt2.parallel.group import Group
 
 if TYPE_CHECKING:
     from gpt2.model.gpt2 import GPT2
     from gpt2.model.optimizer import AdamW
-    from gpt2.parallel.group import Group
-    from gpt2.parallel.processes import Processes
     from gpt2.parallel.team import Team
 
 __all__ = ["KINDS", "WorkerError", "check_batch", "join", "start"]
@@ -57,9 +55,7 @@ def join(kind: str, timeout: float = 0.0) -> Group:
         from gpt2.parallel.mpi import MPIGroup
 
         return MPIGroup(timeout)
-    from gpt2.parallel.one import One
-
-    return One()
+    return Group()
 
 
 def start(
@@ -74,7 +70,7 @@ def start(
     shard: bool = False,
     timeout: float = 300.0,
     options: Mapping[str, Any] | None = None,
-) -> Team | Processes:
+) -> Team:
     """Start the team that trains `model`; its arrays move to memory that the workers share.
 
     kind        of KINDS; group is the result of join(kind)

@@ -32,12 +32,13 @@ def choose(
     T: int,
     *,
     threads: int = 0,
-    timeout: float = 300.0,
     options: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> tuple[int, dict[int, float]]:
     """The best number of workers for batches of B sequences of T tokens, and the seconds of a step by number.
 
     1 means one process with all threads. Numbers that cannot be started are left out.
+    threads, options and more are arguments of Processes.
     """
     counts = candidates(B, threads or cores())
     if counts == [1]:
@@ -45,24 +46,17 @@ def choose(
     times = {}
     for n in counts:
         with contextlib.suppress(UserError):  # too little memory, too few open files
-            times[n] = measure(config, n, B, T, threads=threads, timeout=timeout, options=options)
+            times[n] = measure(config, n, B, T, options or {}, threads=threads, **more)
     return min(times, key=times.get, default=1), times
 
 
 def measure(
-    config: GPT2Config,
-    workers: int,
-    B: int,
-    T: int,
-    *,
-    threads: int = 0,
-    timeout: float = 300.0,
-    options: Mapping[str, Any] | None = None,
+    config: GPT2Config, workers: int, B: int, T: int, options: Mapping[str, Any], **more: Any
 ) -> float:
     """Seconds of a step, the median of three after one to warm up."""
-    model = GPT2(config, seed=None, **(options or {}))
+    model = GPT2(config, seed=None, **options)
     batch = tuple(np.random.default_rng(0).integers(0, config.vocab_size, (2, B, T), dtype=np.int32))
-    with Processes(model, AdamW(model), workers, threads=threads, timeout=timeout, options=options) as team:
+    with Processes(model, AdamW(model), workers, options=options or None, **more) as team:
         team.step([batch])
         seconds = []
         for _ in range(3):

@@ -7,14 +7,16 @@ run may change over between any two steps, be killed there, and resume either wa
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from gpt2.errors import UserError
 from gpt2.parallel.errors import WorkerError
+from gpt2.parallel.group import Group
 from gpt2.parallel.processes import Processes
 from gpt2.parallel.shares import Shares
+from gpt2.parallel.split import Batch
+from gpt2.parallel.team import Team
 
 SKIPPED = 2  # steps after a switch, not counted: the first compiles and touches new memory
 COUNTED = 5  # steps whose median counts
@@ -22,8 +24,8 @@ KINDS = ("shares", "processes")
 MARGIN = 0.97  # processes must win by this much, as they use more memory
 
 
-class Handover:
-    """The methods of Team, run by `shares` and then, if they are faster, by as many processes.
+class Handover(Team):
+    """A team of `shares` that becomes one of as many processes if they are faster.
 
     taken     "shares" or "processes": whoever takes the next step
 
@@ -32,8 +34,6 @@ class Handover:
     decided   called once, with the choice, "shares" or "processes", and the seconds of a step of those tried
     """
 
-    root = True
-
     def __init__(
         self,
         shares: Shares,
@@ -41,8 +41,9 @@ class Handover:
         worth: Callable[[float], bool],
         decided: Callable[[str, Mapping[str, float]], None],
     ):
+        super().__init__(Group(), shares.model, shares.optimizer)
         self.team: Shares | Processes = shares
-        self.size, self.model, self.optimizer = shares.size, shares.model, shares.optimizer
+        self.size = shares.size
         self.start, self.worth, self.decided = start, worth, decided
         self.seconds: list[float] = []  # of the steps since the last switch
         self.times: dict[str, float] = {}  # "shares", "processes" -> seconds of a step
@@ -50,10 +51,7 @@ class Handover:
         self.is_reported = False
 
     def step(
-        self,
-        batches: Sequence[tuple[np.ndarray, np.ndarray]],
-        lr: float | None = None,
-        clip: float | None = 1.0,
+        self, batches: Sequence[Batch], lr: float | None = None, clip: float | None = 1.0
     ) -> tuple[float, float]:
         """Team.step; after some steps, may switch teams."""
         begin = time.perf_counter()
@@ -106,26 +104,8 @@ class Handover:
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         return self.team.loss(inputs, targets)
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.team.moments()
-
-    def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:
-        self.team.put_moments(m, v)
-
-    def from_root(self, function: Callable[[], Any]) -> Any:
-        return function()
-
-    def wait_for_root(self) -> None:
-        pass  # no other worker is running
-
-    def highest(self, number: float) -> float:
-        return number
-
     def close(self) -> None:
         self.team.close()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, kind, error, trace):
         self.team.__exit__(kind, error, trace)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.machine import free_memory
+from gpt2.machine import free_memory, size
 
 FOLDER = "/dev/shm"  # named shared memory on Linux, with limited space
 ALIGN = 4096  # bytes; arrays begin on a page of their own
@@ -150,20 +150,12 @@ def space() -> tuple[str, int | None]:
     return FOLDER, status.f_bavail * status.f_frsize
 
 
-def _check_space(size):
-    """Raise TooLittleMemory if less than `size` is free: writing would end in a signal."""
+def _check_space(needed):
+    """Raise TooLittleMemory if less than `needed` is free: writing would end in a signal."""
     where, free = space()
-    if free is not None and size > free:
+    if free is not None and needed > free:
         raise TooLittleMemory(
-            f"{in_bytes(size)} of shared memory are needed, {where} has {in_bytes(free)} free; "
+            f"{size(needed)} of shared memory are needed, {where} has {size(free)} free; "
             "take fewer --workers, or give the container more"
-            + (f" (docker run --shm-size={math.ceil(size / 1e9)}g)" if where == FOLDER else "")
+            + (f" (docker run --shm-size={math.ceil(needed / 1e9)}g)" if where == FOLDER else "")
         )
-
-
-def in_bytes(count: float) -> str:
-    """Bytes as text: 0.08 GB, 12 kB."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} bytes"

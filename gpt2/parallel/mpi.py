@@ -4,6 +4,8 @@ The sum of a gradient begins as soon as it is final (Iallreduce), so that commun
 backward of earlier blocks. Every rank runs the whole program; only rank 0 prints and writes files.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
@@ -20,8 +22,9 @@ from gpt2.errors import UserError, reason
 from gpt2.hints import install
 from gpt2.model.optimizer import sum_of_squares
 from gpt2.parallel.cores import launched_rank
-from gpt2.parallel.group import Group, Reduction
+from gpt2.parallel.group import Group
 from gpt2.parallel.interrupts import die_of_interrupt, ended_after
+from gpt2.parallel.split import part
 from gpt2.parallel.time_limit import TimeLimit
 
 LARGEST = 1 << 28  # entries in one message; older MPIs count bytes in 31 bits
@@ -53,10 +56,6 @@ class MPIGroup(Group):
 
     # -- the group's methods, in MPI's own
 
-    def exchange(self, payload: bytes) -> list[bytes]:
-        with self.watch:
-            return self.comm.allgather(payload)
-
     def barrier(self) -> None:
         with self.watch:
             self.comm.Barrier()
@@ -70,14 +69,21 @@ class MPIGroup(Group):
             for piece in _pieces(array):
                 self.comm.Bcast(piece, root)
 
-    def all_reduce(self, array: np.ndarray) -> None:
-        with self.watch:
-            for piece in _pieces(array):
-                self.comm.Allreduce(self.MPI.IN_PLACE, piece)
+    def reduction(self, grads: np.ndarray) -> MPIReduction:
+        return MPIReduction(self, grads)
 
-    def start_all_reduce(self, array: np.ndarray) -> Any:
-        requests = [self.comm.Iallreduce(self.MPI.IN_PLACE, piece) for piece in _pieces(array)]
-        return _Requests(self, requests)
+    def total(self, *values: float) -> list[float]:
+        with self.watch:
+            return [sum(column) for column in zip(*self.comm.allgather(values))]
+
+    def highest(self, value: float) -> float:
+        with self.watch:
+            return max(self.comm.allgather(value))
+
+    def all_gather(self, array: np.ndarray) -> None:
+        for rank in range(self.size):
+            start, stop = part(array.size, rank, self.size)
+            self.broadcast(array[start:stop], root=rank)
 
     def from_root(self, function: Callable[[], Any]) -> Any:
         result = error = None
@@ -91,9 +97,6 @@ class MPIGroup(Group):
         if error is not None:
             raise UserError(error)
         return result
-
-    def reduction(self, grads: np.ndarray) -> Reduction:
-        return MPIReduction(self, grads)
 
     # -- the beginning and the end
 
@@ -148,39 +151,36 @@ class MPIGroup(Group):
         return False
 
 
-class MPIReduction(Reduction):
-    """All-reduces ranges as they become final in the backward pass; wait() does the rest.
+class MPIReduction:
+    """The sum of gradients over all ranks, taken while they are computed.
 
-    Many MPIs make progress only inside calls, hence Testall.
+    model.backward calls it with (start, stop) when these entries are final in this rank, which begins their
+    sum. wait() does the rest, and returns the sum of squares of its part. Many MPIs make progress only inside
+    calls, hence Testall.
     """
 
-    group: MPIGroup
-
     def __init__(self, group: MPIGroup, grads: np.ndarray):
-        super().__init__(group, grads)
+        self.group, self.grads = group, grads
         self.begun = []  # (start, stop), in the order of the backward pass, the same on every rank
         self.requests = []
 
     def __call__(self, start: int, stop: int) -> None:
         self.begun.append((start, stop))
-        self.requests += self.group.start_all_reduce(self.grads[start:stop]).requests
+        self._start(start, stop)
         self.group.MPI.Request.Testall(self.requests)
 
     def wait(self) -> float:
         for start, stop in _gaps(self.begun, self.grads.size):
-            self.requests += self.group.start_all_reduce(self.grads[start:stop]).requests
-        _Requests(self.group, self.requests).wait()
-        start, stop = self.group.part(self.grads.size)
-        return sum_of_squares(self.grads[start:stop])
-
-
-class _Requests:
-    def __init__(self, group, requests):
-        self.group, self.requests = group, requests
-
-    def wait(self):
+            self._start(start, stop)
         with self.group.watch:
             self.group.MPI.Request.Waitall(self.requests)
+        start, stop = part(self.grads.size, self.group.rank, self.group.size)
+        return sum_of_squares(self.grads[start:stop])
+
+    def _start(self, start, stop):
+        group = self.group
+        for piece in _pieces(self.grads[start:stop]):
+            self.requests.append(group.comm.Iallreduce(group.MPI.IN_PLACE, piece))
 
 
 def _gaps(ranges, n):

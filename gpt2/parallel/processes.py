@@ -4,12 +4,13 @@ Parameters, moments and each worker's gradients are in shared memory, so that on
 are sent, and this process can save, validate and sample between any two steps. As in ZeRO's first stage
 (Rajbhandari et al. 2020) every worker reduces and updates its own part of the parameters.
 
-    a step     forward, backward | barrier | add up own part of all gradients | exchange loss and squares |
-               update own part | answer; the next step begins when all have answered
+A step is three calls of every worker: forward and backward; add up the own part of all gradients; update the
+own part. Each begins when all have answered the one before.
 """
 
+import math
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,14 @@ from gpt2.errors import UserError, no_overflow_warnings, reason
 from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
 from gpt2.parallel.cores import threads_each
-from gpt2.parallel.errors import check_batch
-from gpt2.parallel.group import share
+from gpt2.parallel.group import Group
+from gpt2.parallel.split import Batch, add_up, cut, gradient_of, loss_of, part
 from gpt2.parallel.team import Team
 from gpt2.parallel.workers import Workers
 
 
-class Processes:
-    """The interface of team.Team on `size` worker processes.
-
-    After a step model.grads holds the gradient of the whole batch.
-    """
-
-    root = True
+class Processes(Team):
+    """Team on `size` worker processes. After a step model.grads holds the gradient of the whole batch."""
 
     def __init__(
         self,
@@ -44,7 +40,8 @@ class Processes:
         pin: bool = False,
         options: Mapping[str, Any] | None = None,
     ):
-        self.model, self.optimizer, self.size = model, optimizer, size
+        super().__init__(Group(), model, optimizer)
+        self.size = size
         model.drop_stale_programs()
         self.environment = model.environment
         _check_sendable(options or model.description.options)
@@ -75,24 +72,21 @@ class Processes:
         model.freeze(model.frozen_copy(arrays["frozen"]))
         optimizer.use(model.flat_params, model.flat_grads, arrays["m"], arrays["v"])
 
-    def step(
-        self,
-        batches: Sequence[tuple[np.ndarray, np.ndarray]],
-        lr: float | None = None,
-        clip: float | None = 1.0,
-    ) -> tuple[float, float]:
-        check_batch(len(batches[0][0]), self.size)
+    def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
         self._check_environment()
+        each = [([cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
+        losses = self.workers.call(_gradient, each=each)
+        return sum(losses), math.sqrt(sum(self.workers.call(_add_up)))
+
+    def update(self, norm: float, lr: float | None, clip: float | None) -> None:
         lr = self.optimizer.lr if lr is None else lr
-        each = [([_cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
-        answers = self.workers.call(_step, lr, clip, self.optimizer.t, each=each)
-        loss, norm, self.optimizer.t = answers[0]
-        return loss, norm
+        self.workers.call(_update, norm, lr, clip, self.optimizer.t)
+        self.optimizer.t += 1
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         self._check_environment()
-        each = [_cut((inputs, targets), r, self.size) for r in range(self.size)]
-        return self.workers.call(_loss, len(inputs), each=each)[0]
+        each = [(cut((inputs, targets), r, self.size),) for r in range(self.size)]
+        return sum(self.workers.call(_loss, len(inputs), each=each))
 
     def _check_environment(self):
         """Raise UserError if globals that own layers read have changed since the workers started."""
@@ -101,26 +95,8 @@ class Processes:
                 f"a value that own layers read has changed since the worker processes began: {_MOVE}"
             )
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.optimizer.m, self.optimizer.v
-
-    def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:
-        pass  # they are in shared memory
-
-    def from_root(self, function: Callable[[], Any]) -> Any:
-        return function()
-
-    def wait_for_root(self) -> None:
-        pass  # no other worker is running
-
-    def highest(self, number: float) -> float:
-        return number
-
     def close(self) -> None:
         self.workers.close()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, kind, error, trace):
         self.workers.__exit__(kind, error, trace)
@@ -140,11 +116,6 @@ def _check_sendable(options):
         ) from None
 
 
-def _cut(batch, rank, size):
-    mine = share(len(batch[0]), rank, size)
-    return tuple(part[mine] for part in batch)
-
-
 # ---- In a worker -------------------------------------------------------------------------------------------
 
 
@@ -153,24 +124,32 @@ def _set_up(worker, config, options, adamw, threads):
     no_overflow_warnings()
     if options.get("compile", True):  # compiled programs use their own threads
         set_threads(threads)
-    arrays, group = worker.arrays, worker.group
+    arrays, kept = worker.arrays, worker.kept
     gradients = [arrays[f"grads {r}"] for r in range(worker.size)]
     model = GPT2(config, seed=None, **options)
     model.use(arrays["params"], gradients[worker.rank])
     model.freeze(arrays["frozen"])
     optimizer = AdamW(model, **adamw)
     optimizer.use(model.flat_params, gradients[0], arrays["m"], arrays["v"])  # sums go to the first one's
-    group.share_gradients(gradients)
-    worker.kept.team = Team(group, model, optimizer, part=group.part(model.flat_params.size))
+    kept.model, kept.optimizer, kept.gradients = model, optimizer, gradients
+    kept.part = part(model.flat_params.size, worker.rank, worker.size)
     return model.environment.results
 
 
-def _step(worker, lr, clip, t, shares):
-    team = worker.kept.team
-    team.optimizer.t = t
-    loss, norm = team.step_on(shares, 1.0 / worker.size, lr, clip)
-    return loss, norm, team.optimizer.t
+def _gradient(worker, shares):
+    return gradient_of(worker.kept.model, shares, 1.0 / worker.size, beat=lambda: worker.beat("computing"))
 
 
-def _loss(worker, count, inputs, targets):
-    return worker.kept.team.loss_on(inputs, targets, count)
+def _add_up(worker):
+    worker.beat("reducing")
+    return add_up(worker.kept.gradients, *worker.kept.part)
+
+
+def _update(worker, norm, lr, clip, t):
+    worker.beat("updating")
+    worker.kept.optimizer.t = t
+    worker.kept.optimizer.update(norm, lr, clip, *worker.kept.part)
+
+
+def _loss(worker, count, share):
+    return loss_of(worker.kept.model, share, count)

@@ -18,9 +18,8 @@ import numpy as np
 from gpt2.autodiff import run_apart
 from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
-from gpt2.parallel.errors import check_batch
-from gpt2.parallel.group import add_up, part, share
-from gpt2.parallel.one import One
+from gpt2.parallel.group import Group
+from gpt2.parallel.split import Batch, add_up, cut, gradient_of, loss_of, part
 from gpt2.parallel.team import Team
 
 
@@ -32,7 +31,7 @@ class BatchShares:
         self.models = [model, *(model.twin() for _ in range(size - 1))]
         self.compiled: set[tuple] = set()  # keys of jobs whose programs are compiled
 
-    def gradient(self, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+    def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
         """The mean loss over the batches and the norm of its gradient, which the first model's grads hold."""
         loss = self._losses(batches)
         grads = [model.flat_grads for model in self.models]
@@ -42,16 +41,10 @@ class BatchShares:
 
     def _losses(self, batches) -> float:
         """The mean loss over the batches; each model's grads hold the contribution of its share."""
-        weight = 1.0 / self.size
 
         def work(r: int) -> float:
-            loss = 0.0
-            for i, (inputs, targets) in enumerate(batches):
-                mine = share(len(inputs), r, self.size)
-                scale = weight / len(batches)
-                mean = self.models[r].loss_and_grads(inputs[mine], targets[mine], scale, i > 0)
-                loss += weight * mean / len(batches)
-            return loss
+            shares = [cut(batch, r, self.size) for batch in batches]
+            return gradient_of(self.models[r], shares, 1.0 / self.size)
 
         if self.size == 1:  # the threads work inside its products
             return work(0)
@@ -59,12 +52,9 @@ class BatchShares:
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         """The mean loss over a batch, whose shares need not be equal."""
-        count = len(inputs)
 
         def work(r: int) -> float:
-            mine = share(count, r, self.size)
-            few = inputs[mine]
-            return self.models[r].loss(few, targets[mine]) * (len(few) / count) if len(few) else 0.0
+            return loss_of(self.models[r], cut((inputs, targets), r, self.size), len(inputs))
 
         return sum(self._each(work, ("loss", *inputs.shape)))
 
@@ -90,21 +80,12 @@ class Shares(Team):
     """Team with `size` shares of each batch. After a step model.grads holds its gradient."""
 
     def __init__(self, model: GPT2, optimizer: AdamW, size: int):
-        super().__init__(One(), model, optimizer)
+        super().__init__(Group(), model, optimizer)
         self.size = size
         self.batch = BatchShares(model, size)
 
-    def step(
-        self,
-        batches: Sequence[tuple[np.ndarray, np.ndarray]],
-        lr: float | None = None,
-        clip: float | None = 1.0,
-    ) -> tuple[float, float]:
-        check_batch(len(batches[0][0]), self.size)
-        loss, norm = self.batch.gradient(batches)
-        if math.isfinite(loss) and math.isfinite(norm):
-            self.optimizer.update(norm, lr, clip)
-        return loss, norm
+    def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
+        return self.batch.gradient(batches)
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         return self.batch.loss(inputs, targets)

@@ -11,13 +11,15 @@ A step, in each worker:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpt2.model.optimizer import sum_of_squares
 from gpt2.parallel.errors import check_batch
-from gpt2.parallel.group import Group, share
+from gpt2.parallel.group import Group
+from gpt2.parallel.split import Batch, cut, gradient_of, loss_of, part
 
 if TYPE_CHECKING:
     from gpt2.model.gpt2 import GPT2
@@ -25,27 +27,18 @@ if TYPE_CHECKING:
 
 
 class Team:
-    """Trains with one process, several, or MPI, where every rank makes the same calls.
+    """Trains with one process, or with MPI, where every rank makes the same calls.
 
-    part   (start, stop) of the parameters that this worker updates; None for all of them
     shard  whether each worker keeps all parameters, but only the moments of its part
 
     root   whether this process prints and writes files
     size   workers
     """
 
-    def __init__(
-        self,
-        group: Group,
-        model: GPT2,
-        optimizer: AdamW,
-        part: tuple[int, int] | None = None,
-        shard: bool = False,
-    ):
+    def __init__(self, group: Group, model: GPT2, optimizer: AdamW, shard: bool = False):
         self.group, self.model, self.optimizer = group, model, optimizer
         self.size, self.root = group.size, group.rank == 0
         self.shard = shard
-        self.part = group.part(model.flat_params.size) if shard else part or (0, model.flat_params.size)
         if shard:
             self.put_moments(optimizer.m, optimizer.v)
 
@@ -58,10 +51,7 @@ class Team:
     # -- what a step computes
 
     def step(
-        self,
-        batches: Sequence[tuple[np.ndarray, np.ndarray]],
-        lr: float | None = None,
-        clip: float | None = 1.0,
+        self, batches: Sequence[Batch], lr: float | None = None, clip: float | None = 1.0
     ) -> tuple[float, float]:
         """One optimizer step. Returns the mean loss and the norm of its gradient.
 
@@ -72,81 +62,58 @@ class Team:
         If loss or norm is not finite, parameters and moments stay unchanged.
         """
         check_batch(len(batches[0][0]), self.size)
-        shares = [self._share(*batch) for batch in batches]
-        return self.step_on(shares, 1.0 / self.size, lr, clip)
-
-    def step_on(
-        self,
-        shares: Sequence[tuple[np.ndarray, np.ndarray]],
-        weight: float,
-        lr: float | None,
-        clip: float | None,
-    ) -> tuple[float, float]:
-        """step() in one worker, on its shares of the batches; weight is their part of the whole."""
-        group, model = self.group, self.model
-        reduction = group.reduction(model.flat_grads)
-        loss = 0.0
-        for i, (inputs, targets) in enumerate(shares):
-            group.note("computing")
-            on_ready = reduction if i == len(shares) - 1 and group.size > 1 else None
-            part = model.loss_and_grads(inputs, targets, weight / len(shares), i > 0, on_ready)
-            loss += weight * part / len(shares)
-        squares = reduction.wait()
-        loss, squares = group.total(loss, squares)
-        norm = math.sqrt(squares)
+        loss, norm = self.gradient(batches)
         if math.isfinite(loss) and math.isfinite(norm):
-            group.note("updating")
-            self.optimizer.update(norm, lr, clip, *self.part)
-            if self.shard:
-                group.all_gather(model.flat_params)
+            self.update(norm, lr, clip)
         return loss, norm
+
+    def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
+        """The mean loss over the batches, and the norm of its gradient."""
+        group, grads = self.group, self.model.flat_grads
+        shares = [cut(batch, group.rank, self.size) for batch in batches]
+        reduction = group.reduction(grads)
+        loss = gradient_of(self.model, shares, 1.0 / self.size, reduction)
+        squares = sum_of_squares(grads) if reduction is None else reduction.wait()
+        loss, squares = group.total(loss, squares)
+        return loss, math.sqrt(squares)
+
+    def update(self, norm: float, lr: float | None, clip: float | None) -> None:
+        """Update the parameters by a gradient of this norm."""
+        if not self.shard:
+            self.optimizer.update(norm, lr, clip)
+            return
+        self.optimizer.update(norm, lr, clip, *self._part())
+        self.group.all_gather(self.model.flat_params)
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         """The mean loss over a batch (B, T) in nats per token, whose shares need not be equal."""
-        mine = share(len(inputs), self.group.rank, self.size)
-        return self.loss_on(inputs[mine], targets[mine], len(inputs))
+        share = cut((inputs, targets), self.group.rank, self.size)
+        return self.group.total(loss_of(self.model, share, len(inputs)))[0]
 
-    def loss_on(self, inputs: np.ndarray, targets: np.ndarray, count: int) -> float:
-        """loss() in one worker, on its share of `count` sequences."""
-        self.group.note("computing")
-        weighted = self.model.loss(inputs, targets) * (len(inputs) / count) if len(inputs) else 0.0
-        return self.group.total(weighted)[0]
-
-    def _share(self, inputs, targets):
-        mine = share(len(inputs), self.group.rank, self.size)
-        return inputs[mine], targets[mine]
+    def _part(self):
+        return part(self.model.flat_params.size, self.group.rank, self.size)
 
     # -- moments
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """m and v of all trained parameters, (n,) each, on the root; undefined elsewhere."""
         m, v = self.optimizer.m, self.optimizer.v
-        n = self.model.flat_params.size
-        return (self.group.gather(m, n), self.group.gather(v, n)) if self.shard else (m, v)
+        return (self._gather(m), self._gather(v)) if self.shard else (m, v)
+
+    def _gather(self, mine):
+        whole = np.empty(self.model.flat_params.size, mine.dtype)
+        whole[slice(*self._part())] = mine
+        self.group.all_gather(whole)
+        return whole
 
     def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:
         """Set m and v of all trained parameters, as returned by moments()."""
         if self.shard:
-            start, stop = self.part
+            start, stop = self._part()
             model = self.model
             self.optimizer.use(
                 model.flat_params, model.flat_grads, m[start:stop].copy(), v[start:stop].copy(), first=start
             )
-
-    # -- agreement
-
-    def from_root(self, function: Callable[[], Any]) -> Any:
-        """Call function() on the root and return its result on all ranks. A UserError is raised on all."""
-        return self.group.from_root(function)
-
-    def wait_for_root(self) -> None:
-        """Wait until the root is done with work that it does alone."""
-        if self.size > 1:
-            self.group.wait_for_root()
-
-    def highest(self, number: float) -> float:
-        """The largest of all ranks' numbers."""
-        return self.group.highest(number)
 
     def close(self) -> None:
         """End the workers. The model stays as it is."""

@@ -11,22 +11,21 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 from gpt2.errors import UserError
 
-# What a worker is doing, for the message if it hangs. "waiting" means for other workers: not its fault.
-PHASES = ("starting", "idle", "working", "computing", "waiting", "reducing", "updating")
+# What a worker is doing, for the message if it hangs
+PHASES = ("starting", "idle", "working", "computing", "reducing", "updating")
 
 
 class Worker:
     """The first argument of functions that are called in a worker.
 
     rank, size  of this worker
-    group       pipes.Pipes
     arrays      the shared arrays, by name
     kept        a namespace for values from one call to the next
     """
@@ -35,18 +34,14 @@ class Worker:
         self,
         rank: int,
         size: int,
-        readers: Sequence[Connection | None],
-        writers: Sequence[Connection | None],
         shared: Any,
         layout: Mapping[str, tuple[tuple[int, ...], Any]],
     ):
         from gpt2.parallel.memory import SharedArrays
-        from gpt2.parallel.pipes import Pipes
 
         self.rank, self.size = rank, size
         self.arrays = SharedArrays(layout, shared).arrays
         self.beats = self.arrays["beats"][rank]  # (2,): number of heartbeats, and the phase
-        self.group = Pipes(rank, size, readers, writers, self.beat)
         self.kept = SimpleNamespace()
 
     def beat(self, phase: str) -> None:
@@ -59,8 +54,6 @@ def main(
     rank: int,
     size: int,
     commands: Connection,
-    readers: Sequence[Connection | None],
-    writers: Sequence[Connection | None],
     shared: Any,
     layout: Mapping[str, tuple[tuple[int, ...], Any]],
     cores: Collection[int] | None,
@@ -71,8 +64,8 @@ def main(
     if cores:
         os.sched_setaffinity(0, cores)
     try:
-        worker = Worker(rank, size, readers, writers, shared, layout)
-        commands.send(("ready", None))
+        worker = Worker(rank, size, shared, layout)
+        commands.send(("result", None))
     except Exception:
         commands.send(("error", traceback.format_exc()))
         return
@@ -90,13 +83,9 @@ def main(
 
 def _answer(worker, message):
     """(kind, content): the result of a command, or its error."""
-    from gpt2.parallel.pipes import PeerLost
-
     try:
         function, args = pickle.loads(message)
         return "result", function(worker, *args)
-    except PeerLost:
-        return "lost", None
     except UserError as error:
         return "user error", str(error)
     except Exception:

@@ -31,7 +31,7 @@ from gpt2.parallel.memory import SharedArrays
 
 START = 120.0  # seconds that a process may take to start and import NumPy
 LOOK = 0.5  # seconds between checks of heartbeats
-LOST = 3.0  # seconds to wait for the cause after a worker reports another one lost
+ENDING = 3.0  # seconds to wait for the exit status of a process that ends
 SMALL = 32 * 1024  # bytes that fit into a pipe's buffer
 
 
@@ -72,31 +72,17 @@ class Workers:
 
     def _start(self, threads, cores):
         context = multiprocessing.get_context("spawn")
-        ranks = range(self.size)
-        pipes = {(a, b): context.Pipe(duplex=False) for a in ranks for b in ranks if a != b}
         theirs = []
         with _signals_blocked(), _environment(thread_variables(threads)):
-            for r in ranks:
+            for r in range(self.size):
                 mine, commands = context.Pipe()
-                readers = [pipes[a, r][0] if a != r else None for a in ranks]
-                writers = [pipes[r, b][1] if b != r else None for b in ranks]
-                args = (
-                    r,
-                    self.size,
-                    commands,
-                    readers,
-                    writers,
-                    self.memory.share(),
-                    self.memory.layout,
-                    cores[r],
-                )
+                args = (r, self.size, commands, self.memory.share(), self.memory.layout, cores[r])
                 process = context.Process(target=worker.main, args=args, name=f"worker {r}", daemon=True)
                 process.start()
                 self.processes.append(process)
                 self.connections.append(mine)
                 theirs.append(commands)
-        # Copies of their ends in this process would hide from a worker that the other end is gone
-        for end in [*theirs, *(end for pipe in pipes.values() for end in pipe)]:
+        for end in theirs:  # copies in this process would hide that a worker's own end is gone
             end.close()
 
     def wait_until_ready(self) -> None:
@@ -132,7 +118,7 @@ class Workers:
 
     def _collect(self, limit):
         """One answer per worker, by rank. One that died, failed or hung for `limit` seconds ends all."""
-        answers, lost = {}, math.inf
+        answers = {}
         heartbeats = _Heartbeats(self.arrays["beats"])
         while len(answers) < self.size:
             waiting = [r for r in range(self.size) if r not in answers]
@@ -140,38 +126,33 @@ class Workers:
             sentinels = {self.processes[r].sentinel: r for r in range(self.size)}
             ready = connection.wait([*ends, *sentinels], timeout=min(LOOK, limit / 4))
             for r in sorted(ends[end] for end in ready if end in ends):
-                if self._take_answer(r, answers) == "lost":
-                    lost = min(lost, time.monotonic() + LOST)
+                self._take_answer(r, answers)
             for r in sorted(sentinels[s] for s in ready if s in sentinels):
                 self._end(f"{self._name(r)} {self._how_it_ended(r)}")
             if not ready:
                 self._check_silence(heartbeats, waiting, limit)
-            if time.monotonic() > lost or (lost < math.inf and len(answers) == self.size):
-                self._report_lost()
         return [answers[r] for r in range(self.size)]
 
     def _take_answer(self, r, answers):
-        """Receive an answer of worker r into `answers`; returns its kind."""
-        kind, content = self._receive(r)
-        if kind in ("ready", "result", "lost"):
-            answers[r] = None if kind == "lost" else content
-        elif kind is not None:
-            self._fail(r, kind, content)
-        return kind
-
-    def _receive(self, r):
+        """Receive an answer of worker r into `answers`."""
         try:
-            return self.connections[r].recv()
+            kind, content = self.connections[r].recv()
         except (EOFError, OSError):
-            return None, None  # it is ending; _how_it_ended reports how
+            return  # it is ending; _how_it_ended reports how
+        if kind == "result":
+            answers[r] = content
+            return
+        self.kill()
+        if kind == "user error":
+            raise UserError(content)
+        raise WorkerError(f"worker {r} of {self.size} failed:\n{content.rstrip()}")
 
     def _check_silence(self, heartbeats, waiting, limit):
         """Raise if a worker that has not answered has been silent for `limit` seconds."""
         silent = [r for r, seconds in enumerate(heartbeats.silence()) if seconds > limit and r in waiting]
-        at_fault = [r for r in silent if heartbeats.phase(r) != "waiting"]
-        if not at_fault and len(silent) < len(waiting):
-            return  # these wait for one that is still within the limit
-        r = (at_fault or silent)[0]
+        if not silent:
+            return
+        r = silent[0]
         if hasattr(signal, "SIGUSR1"):  # its traceback, on stderr
             with contextlib.suppress(OSError):
                 os.kill(self.processes[r].pid, signal.SIGUSR1)
@@ -181,26 +162,12 @@ class Workers:
             "--worker-timeout sets the limit"
         )
 
-    def _fail(self, r, kind, content):
-        self.kill()
-        if kind == "user error":
-            raise UserError(content)
-        raise WorkerError(f"worker {r} of {self.size} failed:\n{content.rstrip()}")
-
     def _name(self, r):
         return f"worker {r} of {self.size} (process {self.processes[r].pid})"
 
-    def _report_lost(self):
-        """Report the worker that others have lost: they noticed its death before this process did."""
-        connection.wait([process.sentinel for process in self.processes], timeout=LOST)
-        for r, process in enumerate(self.processes):
-            if process.exitcode is not None:
-                self._end(f"{self._name(r)} {self._how_it_ended(r)}")
-        self._end("a worker lost its connection to another one")
-
     def _how_it_ended(self, r):
         process = self.processes[r]
-        process.join(LOST)
+        process.join(ENDING)
         code = process.exitcode
         if code is None or code >= 0:
             return f"ended with exit status {code}"

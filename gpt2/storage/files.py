@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpt2.errors import UserError
-from gpt2.storage.lock import lock_file
+from gpt2.storage.lock import lock_file, locked
 
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 TEMPORARY = re.compile(r"\.gpt2-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")  # machine, and a random number
@@ -118,7 +118,7 @@ def _rename(staged, paths):
 
 def _rename_marked(staged, paths, mark):
     """Rename files, one process at a time. The marker stays if this fails between two of them."""
-    with _locked(mark) as file:
+    with locked(mark, _private) as file:
         renamed = os.fstat(file.fileno()).st_size  # not 0: left by a process that was killed
         try:
             file.write(b"unfinished")
@@ -133,17 +133,6 @@ def _rename_marked(staged, paths, mark):
         finally:
             if not renamed:
                 _remove(mark)
-
-
-def _locked(path):
-    """Open or create the file at `path`, and wait until this process has the lock."""
-    while True:
-        file = open(path, "ab", opener=_private)
-        with suppress(FileNotFoundError):
-            if lock_file(file) and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                return file
-        file.close()
-        time.sleep(0.01)
 
 
 def _mark(path):

@@ -13,8 +13,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -23,7 +23,7 @@ from gpt2.errors import UserError
 NAME = "lock"
 FAR = 1 << 30  # Windows locks bytes against reading: so lock a byte far behind the text
 LONGEST = 200  # bytes of text that are shown
-POLL = 0.1  # seconds between attempts to lock
+POLL = 0.02  # seconds between attempts to lock
 # Errors of file systems without locks, such as some network ones; locking is skipped there.
 WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
@@ -104,16 +104,28 @@ def turn(path: str | Path) -> Iterator[None]:
     if the file cannot be written.
     """
     try:
-        file = open(path, "ab")
+        file = locked(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
     with file:
-        while not lock_file(file):
-            time.sleep(POLL)
         try:
             yield
         finally:
-            _remove(Path(path))  # those that wait have it open; others create a new one
+            _remove(Path(path))
+
+
+def locked(path: str | Path, opener: Callable[[str, int], int] | None = None) -> IO:
+    """Open or create the file at `path`, and wait until this process has its lock.
+
+    Its holder may remove the file before releasing it; whoever has it open then tries again.
+    """
+    while True:
+        file = open(path, "ab", opener=opener)
+        with suppress(FileNotFoundError):
+            if lock_file(file) and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
+        file.close()
+        time.sleep(POLL)
 
 
 def lock_file(file: IO) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
 from gpt2.storage.files import sweep_below
-from gpt2.storage.header import load_state
+from gpt2.storage.safetensors import load_state
 
 SETTINGS = "settings.toml"  # the recipe; --config reads it
 TOKENIZER = "tokenizer.json"  # ranks included, so that sampling needs nothing else

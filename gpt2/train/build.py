@@ -1,6 +1,6 @@
 """Build the parts of a run from its settings: the model, the optimizer, and the team that trains it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,13 +125,10 @@ def make_optimizer(model: GPT2, s: Settings) -> AdamW:
     return AdamW(model, lr=s.lr, betas=(s.beta1, s.beta2), eps=s.eps, weight_decay=s.weight_decay)
 
 
-def start_team(
-    s: Settings, model: GPT2, optimizer: AdamW, group: Any, fingerprint: Callable[[], int]
-) -> tuple[Any, list[str]]:
+def start_team(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
     """Start the team for --parallel; returns it, and notes for the log.
 
-    group        result of gpt2.parallel.join
-    fingerprint  returns a checksum of the tokens, which must be the same on all ranks of an MPI job
+    group   result of gpt2.parallel.join
     """
     notes = []
     if s.parallel != "mpi" and launched_ranks() > 1:
@@ -144,9 +141,6 @@ def start_team(
         return team, notes + more
     if group.size > 1:
         notes.append(f"{group.size} MPI processes")
-        mine = fingerprint()
-        if group.highest(mine) != -group.highest(-mine):
-            raise UserError("--parallel mpi: the processes read different data; all need the same files")
     workers = 1
     if s.parallel == "shares":
         most = auto.candidates(s.batch_size, get_threads())[-1]
@@ -160,7 +154,19 @@ def start_team(
 
 def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
     """Start the team for --parallel processes, with fewer workers if memory is short; also returns notes."""
-    workers, notes = number_of_workers(s, model.config)
+    notes = []
+    if s.workers == "auto":
+        workers, times = auto.choose(
+            model.config,
+            s.batch_size,
+            s.block_size,
+            threads=s.threads,
+            timeout=s.worker_timeout,
+            options=model_options(s),
+        )
+        notes.append(auto.as_text(times, workers, s.threads))
+    else:
+        workers = named_workers(s)
     while True:
         try:
             team = start_exactly(workers, s, model, optimizer, group)
@@ -186,21 +192,6 @@ def start_exactly(workers: int, s: Settings, model: GPT2, optimizer: AdamW, grou
         timeout=s.worker_timeout,
         options=model_options(s),
     )
-
-
-def number_of_workers(s: Settings, config: GPT2Config) -> tuple[int, list[str]]:
-    """--workers as a number, and notes; auto is the fastest number, by measuring."""
-    if s.workers == "auto":
-        best, times = auto.choose(
-            config,
-            s.batch_size,
-            s.block_size,
-            threads=s.threads,
-            timeout=s.worker_timeout,
-            options=model_options(s),
-        )
-        return best, [auto.as_text(times, best, s.threads)]
-    return named_workers(s), []
 
 
 def named_workers(s: Settings) -> int:

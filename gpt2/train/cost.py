@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.machine import free_memory
+from gpt2.machine import free_memory, size
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.gpt2 import GPT2, scratch_range
@@ -156,18 +156,6 @@ def lines(cost: Cost, steps: int, available: int | None = None) -> list[str]:
         rows.append(("note", "this does not fit; smaller: --batch-size, --block-size, or a smaller model"))
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {text}" for name, text in rows]
-
-
-def size(count: float) -> str:
-    """Bytes as text."""
-    if count < 1024:
-        return f"{count:.0f} bytes"
-    units = ["KiB", "MiB", "GiB"]
-    count /= 1024
-    while count >= 1024 and len(units) > 1:
-        count /= 1024
-        del units[0]
-    return f"{count:.0f} {units[0]}" if count >= 100 else f"{count:.1f} {units[0]}"
 
 
 def duration(seconds: float) -> str:

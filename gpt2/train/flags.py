@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True)
     class Settings:
-        steps: int = setting(500, "optimisation", "optimizer steps", minimum=1)
+        steps: int = setting("optimisation", 500, "optimizer steps", minimum=1)
 
 Each field has a default, a group, a line of help with its unit, and its limits. From these come the flags
 (--steps, grouped in --help), the names that a TOML file may use, and the checks. This module needs no NumPy,
@@ -24,8 +24,8 @@ EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str
 
 
 def setting(
-    default: Any,
     group: str,
+    default: Any,
     help: str,
     *,
     minimum: float | None = None,
@@ -35,8 +35,8 @@ def setting(
 ) -> Any:
     """A field of a settings class.
 
-    default         also gives the type: int, float, str or bool
     group, help     for --help; help names the unit
+    default         also gives the type: int, float, str or bool
     minimum, below  the range of a number: minimum <= x < below
     choices         the only values allowed
     fixed           a resumed run cannot change it
@@ -124,27 +124,17 @@ def _flattened(path, table, depth=0):
 def convert(cls: type, name: str, value: Any, where: str) -> Any:
     """`value`, a str from the command line or a TOML value, as the type of the field, its limits checked."""
     field = next(field for field in dataclasses.fields(cls) if field.name == name)
-    kind = type(field.default)
+    kind: Any = type(field.default)
+    number = isinstance(value, str | int | float) and not isinstance(value, bool)
+    fits = isinstance(value, kind) if kind in (bool, str) else number
     try:
-        if kind is bool:
-            if not isinstance(value, bool):
-                raise ValueError
-        elif kind is str:
-            if not isinstance(value, str):
-                raise ValueError
-            _check_text(where, value)
-        elif isinstance(value, bool) or not isinstance(value, str | int | float):
+        if not fits or (kind is int and isinstance(value, float) and value != int(value)):
             raise ValueError
-        elif kind is int:
-            if isinstance(value, float) and value != int(value):
-                raise ValueError
-            value = int(value)
-        else:
-            value = float(value)
-    except UserError:
-        raise
+        value = kind(value)
     except (ValueError, OverflowError):
         raise UserError(f"{where}: expected {EXPECTED[kind]}, got {value!r}") from None
+    if kind is str:
+        _check_text(where, value)
     _check_limits(field.metadata, value, where)
     return value
 

@@ -25,14 +25,8 @@ def forward_flops(model: GPT2Config | Description, B: int, T: int) -> int:
     A token is multiplied with every weight once: 12 C^2 weights a block, V C in the head.
     Attention adds two products of (T, HS) and (HS, T) a head, counted in full although half is masked.
     """
-    if isinstance(model, Description) and not model.gpt2:
-        return _recorded_flops(model, B, T)
-    if isinstance(model, Description) and model.lora is not None:
-        return B * T * sum(work for work, _ in _by_place(model, T))
-    config = model.config if isinstance(model, Description) else model
-    L, C, V = config.n_layer, config.n_embd, config.vocab_size
-    per_token = 2 * (12 * C * C * L + V * C) + 4 * L * C * T
-    return B * T * per_token
+    d = model if isinstance(model, Description) else Description(model)
+    return B * T * sum(forward for forward, _ in _by_place(d, T)) if d.gpt2 else _recorded_flops(d, B, T)
 
 
 def _recorded_flops(d, B, T):
@@ -57,9 +51,10 @@ def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
 
     A model with own layers counts as if all of it were trained.
     """
-    if isinstance(model, GPT2Config) or model.trained.everything or not model.gpt2:
-        return 3 * forward_flops(model, B, T)
-    return B * T * sum(forward + backward for forward, backward in _by_place(model, T))
+    d = model if isinstance(model, Description) else Description(model)
+    if not d.gpt2:
+        return 3 * _recorded_flops(d, B, T)
+    return B * T * sum(forward + backward for forward, backward in _by_place(d, T))
 
 
 def _by_place(d, T):

@@ -59,7 +59,7 @@ def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> 
         if taken is not None:
             yield from _yield_step(run, taken)
         # if one rank is to stop, all stop
-        stop = run.team.highest(interrupts.received or 0.5 * run.stopping)  # signals have whole numbers
+        stop = run.team.group.highest(interrupts.received or 0.5 * run.stopping)  # signals have whole numbers
         if stop >= 1:
             interrupts.received = int(stop)
         if last and reporter.sample_at_end:
@@ -137,4 +137,4 @@ def show_sample(run: Run, reporter: Reporter, last: bool) -> None:
         text = reporter.sample(run)
         run.record(step=run.step, sample=text)
         reporter.sampled(run, text, last)
-    run.team.wait_for_root()
+    run.team.group.wait_for_root()

@@ -102,7 +102,11 @@ def resolve(
     optimizer = make_optimizer(model, s)
     group = group or parallel.join("none")
     cached_fingerprint = functools.cache(lambda: fingerprint(train, val, tokenizer))
-    team, team_notes = start_team(s, model, optimizer, group, lambda: as_number(cached_fingerprint()))
+    if group.size > 1:
+        mine = as_number(cached_fingerprint())
+        if group.highest(mine) != -group.highest(-mine):
+            raise UserError("--parallel mpi: the processes read different data; all need the same files")
+    team, team_notes = start_team(s, model, optimizer, group)
     if contender is not None:
         shares = team
         team = Handover(

@@ -54,7 +54,7 @@ class Run:
         self.model, self.optimizer, self.team = resolved.model, resolved.optimizer, resolved.team
         self.origin = resolved.origin
         self.notes = resolved.notes
-        self._fingerprint = resolved.fingerprint
+        self.fingerprint = resolved.fingerprint  # of the encoded corpus, computed on the first call
         self.order = ORDERS[self.settings.order]
         s = self.settings
         self.loader = self.order.loader(self.train, s.batch_size, s.block_size, s.seed)
@@ -160,7 +160,7 @@ class Run:
                 runs.clear(chosen, overwrite)
             return chosen
 
-        return self.team.from_root(on_root)
+        return self.team.group.from_root(on_root)
 
     def begin(self, folder: Path) -> None:
         """Write settings and tokenizer, and open the metrics."""
@@ -202,7 +202,7 @@ class Run:
         gathered = self.team.moments()
         if self.team.root:
             self._write(arrays, gathered)
-        self.team.wait_for_root()
+        self.team.group.wait_for_root()
 
     def _check_weights(self):
         """Raise UserError if the weights give a loss that is not finite, unless they were just validated."""
@@ -253,7 +253,7 @@ class Run:
                 "validated": self.validated,
                 "spikes": self.spikes.state(),
                 "metrics_bytes": self.metrics.tell(),
-                "corpus": self.fingerprint,
+                "corpus": self.fingerprint(),
                 "settings": dataclasses.asdict(self.settings),
             },
         )
@@ -263,7 +263,7 @@ class Run:
         if self.team.root:
             arrays = checkpoint.model_arrays(self.model, trained=self.origin is not None)
             self._save(runs.BEST, arrays, {"step": self.step, "val_loss": self.best})
-        self.team.wait_for_root()
+        self.team.group.wait_for_root()
 
     def load(self, folder: Path) -> None:
         """Restore last.safetensors, and truncate metrics.jsonl to the lines written before it."""
@@ -300,11 +300,6 @@ class Run:
             except OSError as error:
                 raise cannot_write(metrics, error) from None
 
-    @property
-    def fingerprint(self) -> dict[str, int]:
-        """The fingerprint of the encoded corpus, computed once."""
-        return self._fingerprint()
-
     @cached_property
     def tokenizer_contents(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arrays and the state of the tokenizer in a checkpoint."""
@@ -316,7 +311,7 @@ class Run:
             saved, before = state["corpus"], state.get("settings", {}).get("data", self.settings.data)
         except (KeyError, TypeError, AttributeError):
             raise no_training_state(path) from None
-        if saved == self.fingerprint:
+        if saved == self.fingerprint():
             return
         data = self.settings.data
         if data != before:

@@ -6,6 +6,7 @@ Nothing here imports NumPy: the number of its threads is one of the settings, an
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setti
 
 FASTEST = "fastest"  # of backward, parallel and kernels: chosen by timing
 OWN = "own"  # of kernels: OpenBLAS's own choice
+
+RUN, DATA, MODEL = (partial(setting, group) for group in ("run", "data", "model"))
+OPTIMISATION, ENGINE, REPORTS = (partial(setting, group) for group in ("optimisation", "engine", "reports"))
 
 
 @dataclass(frozen=True)
@@ -34,167 +38,129 @@ class Settings:
         (8, 100)
     """
 
-    preset: str = setting(
+    preset: str = RUN(
         "shakespeare",
-        "run",
         "named settings to start from: shakespeare, "
         "shakespeare-char-cpu, finetune, llm.c, gpt2, gpt2-medium, gpt2-large, gpt2-xl",
         fixed=True,
     )
-    out: str = setting("", "run", "folder of the run (default: runs/PRESET-N, N the first free number)")
-    seed: int = setting(1337, "run", "for initial weights, batches and samples", minimum=0, fixed=True)
+    out: str = RUN("", "folder of the run (default: runs/PRESET-N, N the first free number)")
+    seed: int = RUN(1337, "for initial weights, batches and samples", minimum=0, fixed=True)
 
-    data: str = setting(
-        "auto", "data", "auto, tinyshakespeare, stdlib, a text file, or llm.c's X_train.bin", fixed=True
+    data: str = DATA("auto", "auto, tinyshakespeare, stdlib, a text file, or llm.c's X_train.bin", fixed=True)
+    tokenizer: str = DATA(
+        "auto", "gpt2, byte, char, bpe:N, or auto: gpt2 if its vocabulary is available, else byte", fixed=True
     )
-    tokenizer: str = setting(
-        "auto",
-        "data",
-        "gpt2, byte, char, bpe:N, or auto: gpt2 if its vocabulary is available, else byte",
-        fixed=True,
-    )
-    batch_size: int = setting(8, "data", "sequences in a batch", minimum=1)
-    block_size: int = setting(64, "data", "tokens in a sequence, the longest context", minimum=1, fixed=True)
-    accumulate: int = setting(
-        1, "data", "batches whose gradients make one step; more costs time, not memory", minimum=1
-    )
-    order: str = setting(
+    batch_size: int = DATA(8, "sequences in a batch", minimum=1)
+    block_size: int = DATA(64, "tokens in a sequence, the longest context", minimum=1, fixed=True)
+    accumulate: int = DATA(1, "batches whose gradients make one step; more costs time, not memory", minimum=1)
+    order: str = DATA(
         "epochs",
-        "data",
         "order of batches: epochs: every token once per epoch; "
         "random: random positions, as in nanoGPT; llm.c: shuffled as in llm.c",
         choices=("epochs", "random", "llm.c"),
         fixed=True,
     )
 
-    init: str = setting(
+    init: str = MODEL(
         "",
-        "model",
         "weights to start from: gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
         "hf:OWNER/NAME, a run, a folder of transformers, a .bin of llm.c (default: random)",
         fixed=True,
     )
-    layers: str = setting(
-        "",
-        "model",
-        "a Python file with your layers or block (docs/adding-a-layer.md)",
-        fixed=True,
-    )
-    train: str = setting(
+    layers: str = MODEL("", "a Python file with your layers or block (docs/adding-a-layer.md)", fixed=True)
+    train: str = MODEL(
         "all",
-        "model",
         "what is trained: all; lora:RANK, adapters beside matrices; last:BLOCKS, the last blocks and the "
         "layernorm after them; biases (docs/fine-tuning.md)",
         fixed=True,
     )
-    freeze: str = setting("", "model", "names of tensors to freeze, separated by commas: wte,wpe", fixed=True)
-    lora_alpha: float = setting(
-        8.0, "model", "for lora: adapters are scaled by lora_alpha / RANK", minimum=1e-6, fixed=True
+    freeze: str = MODEL("", "names of tensors to freeze, separated by commas: wte,wpe", fixed=True)
+    lora_alpha: float = MODEL(
+        8.0, "for lora: adapters are scaled by lora_alpha / RANK", minimum=1e-6, fixed=True
     )
-    lora_targets: str = setting(
+    lora_targets: str = MODEL(
         "c_attn",
-        "model",
         "for lora: matrices with an adapter, separated by commas, as in peft: c_attn, attn.c_proj, c_fc, "
         "mlp.c_proj, c_proj; or attn, mlp, all-linear",
         fixed=True,
     )
-    n_layer: int = setting(4, "model", "blocks", minimum=1, fixed=True)
-    n_head: int = setting(
-        4, "model", "attention heads in a block, a divisor of n_embd", minimum=1, fixed=True
+    n_layer: int = MODEL(4, "blocks", minimum=1, fixed=True)
+    n_head: int = MODEL(4, "attention heads in a block, a divisor of n_embd", minimum=1, fixed=True)
+    n_embd: int = MODEL(128, "channels", minimum=1, fixed=True)
+    context: int = MODEL(
+        0, "longest context of the model; 0: block_size, or that of --init", minimum=0, fixed=True
     )
-    n_embd: int = setting(128, "model", "channels", minimum=1, fixed=True)
-    context: int = setting(
-        0, "model", "longest context of the model; 0: block_size, or that of --init", minimum=0, fixed=True
-    )
-    dtype: str = setting(
+    dtype: str = MODEL(
         "float32",
-        "model",
         "of all arrays; float64 is for checking gradients",
         choices=("float32", "float64"),
         fixed=True,
     )
 
-    steps: int = setting(400, "optimisation", "optimizer steps in all", minimum=1)
-    lr: float = setting(2e-3, "optimisation", "highest learning rate; small models tolerate more", minimum=0)
-    min_lr: float = setting(2e-4, "optimisation", "learning rate at the end; a tenth is customary", minimum=0)
-    warmup: int = setting(50, "optimisation", "steps in which the learning rate rises from 0", minimum=0)
-    beta1: float = setting(
-        0.9, "optimisation", "AdamW: decay of the gradient's running mean", minimum=0, below=1
+    steps: int = OPTIMISATION(400, "optimizer steps in all", minimum=1)
+    lr: float = OPTIMISATION(2e-3, "highest learning rate; small models tolerate more", minimum=0)
+    min_lr: float = OPTIMISATION(2e-4, "learning rate at the end; a tenth is customary", minimum=0)
+    warmup: int = OPTIMISATION(50, "steps in which the learning rate rises from 0", minimum=0)
+    beta1: float = OPTIMISATION(0.9, "AdamW: decay of the gradient's running mean", minimum=0, below=1)
+    beta2: float = OPTIMISATION(0.99, "AdamW: decay of its squares' running mean", minimum=0, below=1)
+    eps: float = OPTIMISATION(1e-8, "AdamW: avoids division by zero", minimum=1e-30)
+    weight_decay: float = OPTIMISATION(
+        0.1, "AdamW: weight decay of matrices, per step and unit of lr", minimum=0
     )
-    beta2: float = setting(
-        0.99, "optimisation", "AdamW: decay of its squares' running mean", minimum=0, below=1
-    )
-    eps: float = setting(1e-8, "optimisation", "AdamW: avoids division by zero", minimum=1e-30)
-    weight_decay: float = setting(
-        0.1, "optimisation", "AdamW: weight decay of matrices, per step and unit of lr", minimum=0
-    )
-    clip: float = setting(1.0, "optimisation", "largest gradient norm; 0: no clipping", minimum=0)
+    clip: float = OPTIMISATION(1.0, "largest gradient norm; 0: no clipping", minimum=0)
 
-    backward: str = setting(
-        FASTEST,
-        "engine",
-        "manual, auto, a mix such as manual,attention=auto, or whole; fastest: chosen by timing",
+    backward: str = ENGINE(
+        FASTEST, "manual, auto, a mix such as manual,attention=auto, or whole; fastest: chosen by timing"
     )
-    compile: str = setting(
-        "on", "engine", "off: run every layer line by line in NumPy, for debugging", choices=("on", "off")
+    compile: str = ENGINE(
+        "on", "off: run every layer line by line in NumPy, for debugging", choices=("on", "off")
     )
-    detect_anomaly: bool = setting(
+    detect_anomaly: bool = ENGINE(
         False,
-        "engine",
         "trace the first nan or infinity of a step to the op and "
         "line that made it; steps take several times as long",
     )
-    elementwise: str = setting(
+    elementwise: str = ENGINE(
         "numpy",
-        "engine",
         "library for compiled elementwise operations; tuned: chosen by timing",
         choices=("numpy", "numexpr", "tuned"),
     )
-    threads: int = setting(
+    threads: int = ENGINE(
         0,
-        "engine",
         "for matrix products, in all processes of this machine together; 0: NumPy's default",
         minimum=0,
         below=1025,
     )
-    kernels: str = setting(
+    kernels: str = ENGINE(
         FASTEST,
-        "engine",
         "OpenBLAS kernels for matrix products: own, its own choice; or a name that it knows, such as "
         "Haswell; fastest: chosen by timing",
     )
-    parallel: str = setting(
+    parallel: str = ENGINE(
         FASTEST,
-        "engine",
         "none: threads split each matrix product; shares: threads split the batch; processes: processes "
         "split the batch; mpi: under mpiexec; fastest: chosen by timing",
         choices=(FASTEST, *parallel.KINDS),
     )
-    workers: str = setting(
+    workers: str = ENGINE(
         "auto",
-        "engine",
         "number of workers for --parallel shares and processes; auto: for shares as many as threads, for "
         "processes chosen by timing, with threads if they are faster",
     )
-    worker_timeout: float = setting(
-        300.0,
-        "engine",
-        "seconds without a heartbeat from a worker before the run ends; 0: no limit",
-        minimum=0,
+    worker_timeout: float = ENGINE(
+        300.0, "seconds without a heartbeat from a worker before the run ends; 0: no limit", minimum=0
     )
-    shard: bool = setting(False, "engine", "mpi: each process keeps AdamW's moments only for its part")
+    shard: bool = ENGINE(False, "mpi: each process keeps AdamW's moments only for its part")
 
-    eval_every: int = setting(100, "reports", "steps between validations; 0: only at the end", minimum=0)
-    eval_batches: int = setting(20, "reports", "batches in a validation; 0: the whole split", minimum=0)
-    sample_every: int = setting(0, "reports", "steps between samples of text; 0: only at the end", minimum=0)
-    sample_tokens: int = setting(120, "reports", "tokens in a sample; 0: no samples", minimum=0)
-    save_every: int = setting(100, "reports", "steps between checkpoints; 0: only at the end", minimum=0)
-    log_every: int = setting(10, "reports", "steps between lines if the output is not a terminal", minimum=1)
-    lines: str = setting(
-        "own",
-        "reports",
-        "log format: own or llm.c's, with other output on standard error",
-        choices=("own", "llm.c"),
+    eval_every: int = REPORTS(100, "steps between validations; 0: only at the end", minimum=0)
+    eval_batches: int = REPORTS(20, "batches in a validation; 0: the whole split", minimum=0)
+    sample_every: int = REPORTS(0, "steps between samples of text; 0: only at the end", minimum=0)
+    sample_tokens: int = REPORTS(120, "tokens in a sample; 0: no samples", minimum=0)
+    save_every: int = REPORTS(100, "steps between checkpoints; 0: only at the end", minimum=0)
+    log_every: int = REPORTS(10, "steps between lines if the output is not a terminal", minimum=1)
+    lines: str = REPORTS(
+        "own", "log format: own or llm.c's, with other output on standard error", choices=("own", "llm.c")
     )
 
     def __post_init__(self) -> None:
@@ -387,9 +353,7 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
     5
     """
     folder, given = Path(folder), given or {}
-    stored = Settings(
-        **{"kernels": OWN, **read_toml(folder / runs.SETTINGS, Settings)}
-    )  # as before it was kept
+    stored = Settings(**read_toml(folder / runs.SETTINGS, Settings))
     for field in dataclasses.fields(Settings):
         if not field.metadata["fixed"] or field.name not in given:
             continue

@@ -1,5 +1,5 @@
 """Files of other programs, one module each: huggingface, huggingface_tokenizer, llmc.
 
-A model's format has three functions: read_config(path), read_into(path, params, config), which fills the
-sixteen tensors in place, and write(path, params, config).
+A model's format has three functions: read_config(path), read_views(path, config), which yields the sixteen
+tensors as views of the file, and write(path, params, config).
 """

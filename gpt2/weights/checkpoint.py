@@ -1,14 +1,8 @@
 """Checkpoints: arrays and JSON state in one file, written atomically.
 
-Layout (that of the safetensors format, so its tools can read the arrays):
-
-    8 bytes     length of the header, unsigned little-endian
-    header      JSON: {"__metadata__": {"format", "sha256", "state"},
-                       NAME: {"dtype", "shape", "data_offsets"}, ...}
-    arrays      one after the other, little-endian, row-major, nothing between them
-
-`state` is JSON in a string: step, settings, loader position and the like. `sha256` is that of the whole file
-with the 64 digits themselves replaced by zeros. Nothing is ever unpickled or executed.
+The format is safetensors (gpt2/storage/safetensors.py), so its tools can read the arrays. The metadata are
+`format`, `sha256` and `state`: JSON in a string, with step, settings, loader position and so on. `sha256` is
+that of the whole file with the 64 digits themselves replaced by zeros. Nothing is ever unpickled or executed.
 
 `save` and `load` know nothing of models; `model_arrays` and `model_state` give the contents for a GPT2.
 """
@@ -17,8 +11,6 @@ import errno
 import hashlib
 import json
 import math
-import os
-import struct
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -34,8 +26,8 @@ from gpt2.model.description import Description, described
 from gpt2.model.gpt2 import GPT2, unflatten
 from gpt2.model.tensors import slices_of
 from gpt2.storage.files import replacing
-from gpt2.storage.header import FORMAT, parse, read_header
-from gpt2.storage.header import load_state as load_state
+from gpt2.storage.safetensors import FORMAT, checkpoint_header, header_bytes
+from gpt2.storage.safetensors import load_state as load_state
 
 NO_DIGEST = "0" * 64
 DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U16": "<u2"}
@@ -77,32 +69,24 @@ def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray],
     path = Path(path)
     try:
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            raw, header = read_header(path, file, size)
-            entries = _entries(path, header, size - len(raw))
-            digest = hashlib.sha256(_without_digest(path, raw, header))
-            arrays = {}
-            content = np.memmap(path, np.uint8, "r").view(np.ndarray) if mapped else None
-            for name, (dtype, shape) in entries.items():
-                arrays[name] = (
-                    _read_array(file, dtype, shape)
-                    if content is None
-                    else _view(content, len(raw) + header[name]["data_offsets"][0], dtype, shape)
-                )
-                for chunk in _chunks(arrays[name]):
-                    digest.update(chunk)
+            header, state = checkpoint_header(path, file)
+        content = np.memmap(path, np.uint8, "r").view(np.ndarray)
     except FileNotFoundError:
         raise UserError(f"{path}: no such checkpoint") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, MemoryError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path}: damaged: an array of an impossible shape") from None
-    metadata = header["__metadata__"]
-    if digest.hexdigest() != metadata["sha256"]:
+    digest = hashlib.sha256(_without_digest(path, header))
+    arrays = {}
+    for name, entry in header.entries.items():
+        if entry.dtype not in DTYPES:
+            raise UserError(f"{path}: {name} is of type {entry.dtype}, expected {', '.join(DTYPES)}")
+        view = content[entry.begin : entry.end].view(DTYPES[entry.dtype]).reshape(entry.shape)
+        arrays[name] = view if mapped else view.copy()
+        for chunk in _chunks(arrays[name]):
+            digest.update(chunk)
+    if digest.hexdigest() != header.metadata["sha256"]:
         raise UserError(f"{path}: the checksum does not match, the file is damaged; use another checkpoint")
-    return arrays, parse(path, metadata["state"], "state")
+    return arrays, state
 
 
 TOKENIZER = "tokenizer"  # state: its name and SHA-256; arrays: its JSON
@@ -124,11 +108,9 @@ def load_tokenizer(path: str | Path, state: Mapping[str, Any]) -> Tokenizer | No
         return None
     try:
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            raw, header = read_header(path, file, size)
-            dtype, shape = _entries(path, header, size - len(raw))[TOKENIZER]
-            file.seek(len(raw) + header[TOKENIZER]["data_offsets"][0])
-            content = _read_array(file, dtype, shape).tobytes()
+            entry = checkpoint_header(path, file)[0].entries[TOKENIZER]
+            file.seek(entry.begin)
+            content = file.read(entry.end - entry.begin)
         if hashlib.sha256(content).hexdigest() != note["sha256"]:
             raise KeyError
     except OSError as error:
@@ -219,8 +201,7 @@ def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], pref
 def _header(arrays, state):
     """The first bytes of a file, with zeros for the checksum, and the position of the checksum."""
     metadata = {"format": FORMAT, "sha256": NO_DIGEST, "state": json.dumps(state, allow_nan=False)}
-    entries = {}
-    offset = 0
+    kinds = {}
     for name, array in arrays.items():
         code = CODES.get(array.dtype.newbyteorder("<"))
         if code is None:
@@ -228,69 +209,17 @@ def _header(arrays, state):
                 f"checkpoint.save: {name} has dtype {array.dtype}, "
                 f"expected one of {', '.join(map(str, CODES))}"
             )
-        entries[name] = {
-            "dtype": code,
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + array.nbytes],
-        }
-        offset += array.nbytes
-    text = json.dumps({"__metadata__": metadata, **entries}).encode()
-    text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
-    return struct.pack("<Q", len(text)) + text, 8 + text.index(NO_DIGEST.encode())
+        kinds[name] = code, array.shape
+    raw = header_bytes(metadata, kinds)
+    return raw, raw.index(NO_DIGEST.encode())
 
 
-def _entries(path, header, data_bytes):
-    """Name -> (dtype, shape) in file order, after checking that the table describes exactly these bytes."""
-    damaged = UserError(
-        f"{path}: the table of arrays does not fit the file ({data_bytes} bytes of arrays): "
-        "cut short, or damaged"
-    )
-    entries = {}
-    offset = 0
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            dtype, shape = np.dtype(DTYPES[entry["dtype"]]), entry["shape"]
-            begin, end = entry["data_offsets"]
-            if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-                raise damaged
-            nbytes = math.prod(shape) * dtype.itemsize
-        except (KeyError, TypeError, ValueError):
-            raise damaged from None
-        if begin != offset or end != begin + nbytes or end > data_bytes:
-            raise damaged
-        entries[name] = dtype, tuple(shape)
-        offset = end
-    if offset != data_bytes:
-        raise damaged
-    return entries
-
-
-def _without_digest(path, raw, header):
+def _without_digest(path, header):
     """The raw header with zeros for the checksum."""
-    digest = header["__metadata__"]["sha256"].encode()
+    raw, digest = header.raw, header.metadata["sha256"].encode()
     if len(digest) != 64 or raw.count(digest) != 1:
         raise UserError(f"{path}: the checksum in the header is malformed, the file is damaged")
     return raw.replace(digest, NO_DIGEST.encode())
-
-
-def _read_array(file, dtype, shape):
-    """The next array of the file."""
-    array = np.empty(shape, dtype)
-    view = memoryview(array.reshape(-1).view(np.uint8))
-    done = 0
-    while done < len(view):
-        count = file.readinto(view[done:])
-        if not count:
-            raise OSError(errno.EIO, "the file ended early")
-        done += count
-    return array
-
-
-def _view(content, start, dtype, shape):
-    """An array as a view of a file's bytes."""
-    return content[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 
 def _chunks(array):

@@ -3,22 +3,21 @@
 Tensors are named h.N.attn.c_attn.weight and so on, with or without the prefix `transformer.`. Their linear
 layers (Conv1D) store weights as (in, out), ours as (out, in). Attention masks in old files are skipped. The
 head is wte; a file may repeat it as lm_head.weight.
-
-Reading needs the safetensors package: pip install 'numpy-gpt2[hf]'.
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpt2.data.tokenizer import Tokenizer
-from gpt2.errors import UserError
-from gpt2.hints import install
+from gpt2.errors import UserError, reason
 from gpt2.model.config import GPT2Config, parameter_table
 from gpt2.storage.files import made_folder, write_together
+from gpt2.storage.safetensors import StoredArray, header_bytes, read_header
 from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32
 
@@ -89,75 +88,49 @@ def read_config(folder: str | Path, dtype: str = "float32") -> GPT2Config:
     return config
 
 
-def read_into(folder: str | Path, params: Mapping[str, np.ndarray], config: GPT2Config) -> None:
-    """Fill the sixteen tensors of `params` from the folder's weights, one tensor at a time.
+def read_views(folder: str | Path, config: GPT2Config) -> Iterator[tuple[str, Any]]:
+    """(name, array) of each of the sixteen tensors; of those in the blocks a list of arrays, one a block.
+
+    They are read-only memory maps of the files, in their stored type (bfloat16: float32 copies).
 
     Raises UserError for tensors that are missing, unknown, of another shape or kind, and for a head that is
     not tied to the embedding.
     """
-    for target, array in _read(Path(folder), _targets(params, config), config):
-        target[...] = array
-
-
-def read_views(folder: str | Path, config: GPT2Config) -> dict[str, Any]:
-    """The sixteen tensors without a copy: name -> array, or a list of arrays, one a block.
-
-    They are read-only memory maps of the files, in their stored type (bfloat16: float32 copies).
-    Raises the same errors as read_into.
-    """
-    wanted = {
-        name: [_Target(shape[1:]) for _ in range(shape[0])] if "{l}" in theirs else _Target(shape)
-        for (name, theirs, _), (_, shape) in zip(NAMES, parameter_table(config))
+    where, files = weight_files(Path(folder))
+    tensors = {
+        name.removeprefix(PREFIX): tensor
+        for file in files
+        for name, tensor in tensors_of(file).items()
+        if not name.endswith(BUFFERS)
     }
-    for target, array in _read(Path(folder), _targets(wanted, config), config):
-        target.array = array
-    return {name: [x.array for x in p] if isinstance(p, list) else p.array for name, p in wanted.items()}
+    wanted = {theirs.format(l=l) for _, theirs, _ in NAMES for l in range(config.n_layer)}
+    blocks = f"GPT-2 of {config.n_layer} blocks"
+    if missing := sorted(wanted - tensors.keys()):
+        raise UserError(
+            f"{where}: {len(missing)} tensors are missing, the first is {missing[0]}; expected a {blocks}"
+        )
+    if unknown := sorted(tensors.keys() - wanted - {HEAD}):
+        raise UserError(
+            f"{where}: {len(unknown)} tensors do not belong to a {blocks}, the first is {unknown[0]}"
+        )
 
+    def read(name, shape, transposed):
+        tensor = tensors[name]
+        expected = shape[::-1] if transposed else shape
+        if tensor.entry.shape != expected:
+            raise UserError(f"{where}: {tensor.name} has shape {tensor.entry.shape}, expected {expected}")
+        return tensor.array().T if transposed else tensor.array()
 
-class _Target:
-    """A tensor of this shape, which gets a view as its array."""
-
-    def __init__(self, shape):
-        self.shape, self.array = shape, None
-
-
-def _read(folder, targets, config):
-    """(target, array) of each target, after checking that the files hold exactly these tensors."""
-    with _Tensors(folder) as tensors:
-        stored = _without_buffers(tensors)
-        wanted = dict(targets)
-        missing = sorted(wanted.keys() - stored.keys())
-        if missing:
-            raise UserError(
-                f"{tensors.path}: {len(missing)} tensors are missing, the first is {missing[0]}; "
-                f"expected a GPT-2 of {config.n_layer} blocks"
-            )
-        unknown = sorted(stored.keys() - wanted.keys() - {HEAD})
-        if unknown:
-            raise UserError(
-                f"{tensors.path}: {len(unknown)} tensors do not belong to a GPT-2 of "
-                f"{config.n_layer} blocks, the first is {unknown[0]}"
-            )
-        for name, (target, transposed) in wanted.items():
-            array = tensors.read(stored[name])
-            expected = target.shape[::-1] if transposed else target.shape
-            if array.shape != expected:
-                raise UserError(
-                    f"{tensors.path}: {stored[name]} has shape {array.shape}, expected {expected}"
-                )
-            yield target, array.T if transposed else array
-        wte = "wte.weight"
-        if HEAD in stored and not _same(tensors.read(stored[HEAD]), tensors.read(stored[wte])):
-            raise UserError(
-                f"{tensors.path}: {HEAD} differs from {stored[wte]}; only a head tied "
-                "to the embedding can be read"
-            )
-
-
-def files_of(folder: str | Path) -> list[Path]:
-    """The files of the folder's tensors."""
-    with _Tensors(Path(folder)) as tensors:
-        return sorted(tensors.opened)
+    for (name, theirs, transposed), (_, shape) in zip(NAMES, parameter_table(config)):
+        if "{l}" in theirs:
+            yield name, [read(theirs.format(l=l), shape[1:], transposed) for l in range(config.n_layer)]
+        else:
+            yield name, read(theirs, shape, transposed)
+    wte = tensors["wte.weight"]
+    if HEAD in tensors and not _same(tensors[HEAD].array(), wte.array()):
+        raise UserError(
+            f"{where}: {HEAD} differs from {wte.name}; only a head tied to the embedding can be read"
+        )
 
 
 def write(
@@ -235,11 +208,6 @@ def _targets(params, config):
             yield theirs, (params[name], transposed)
 
 
-def _without_buffers(tensors):
-    """Name without prefix -> name in the file, except for masks."""
-    return {name.removeprefix(PREFIX): name for name in tensors.names() if not name.endswith(BUFFERS)}
-
-
 def _same(a, b):
     return a.shape == b.shape and np.array_equal(a.astype(b.dtype, copy=False), b)
 
@@ -259,128 +227,70 @@ def json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-# ---- The safetensors package -----------------------------------------------------------------------------
+# ---- Files of tensors ------------------------------------------------------------------------------------
 
 
-def _package():
+def weight_files(folder: Path) -> tuple[Path, list[Path]]:
+    """The file that says which tensors a folder has, and the files that hold them: itself, or several."""
+    path = folder / WEIGHTS
+    if path.exists() or not (folder / INDEX).exists():
+        return path, [path]
+    path = folder / INDEX
+    table = json_object(path).get("weight_map")
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise UserError(f"{path}: weight_map is missing, expected names of tensors and files")
+    names = sorted(set(table.values()))
+    for name in names:
+        if Path(name).name != name:  # only files beside the index
+            raise UserError(f"{path}: weight_map names {name!r}, expected a file in the same folder")
+    return path, [folder / name for name in names]
+
+
+def files_of(folder: str | Path) -> list[Path]:
+    """The files of the folder's tensors. Raises UserError unless each is a sound one."""
+    _, files = weight_files(Path(folder))
+    for file in files:
+        tensors_of(file)
+    return files
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in a file, whose bytes are mapped into memory."""
+
+    path: Path
+    name: str
+    entry: StoredArray
+    content: np.ndarray
+
+    def array(self) -> np.ndarray:
+        """A view of the file, of float16, float32 or float64 as stored; bfloat16 as float32."""
+        kind, shape, begin, end = self.entry
+        if kind not in TYPES:
+            raise UserError(f"{self.path}: {self.name} is of type {kind}, expected F32, F16, BF16 or F64")
+        stored = self.content[begin:end].view(TYPES[kind]).reshape(shape)
+        return to_float32(stored) if kind == "BF16" else stored
+
+
+def tensors_of(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file by name."""
     try:
-        import safetensors.numpy
-    except ImportError:
+        with open(path, "rb") as file:
+            header = read_header(file)
+        content = np.memmap(path, np.uint8, "r").view(np.ndarray)
+    except FileNotFoundError:
         raise UserError(
-            f"Hugging Face weights need the safetensors package: {install('safetensors')}"
+            f"{path}: no such file; expected {WEIGHTS} in a folder that transformers wrote "
+            "(pytorch_model.bin cannot be read safely)"
         ) from None
-    return safetensors
-
-
-class _Tensors:
-    """The tensors of a folder by name, from one file or several, read on demand."""
-
-    def __init__(self, folder):
-        self.path = folder / WEIGHTS
-        files = [self.path]
-        if not self.path.exists() and (folder / INDEX).exists():
-            self.path = folder / INDEX
-            files = self._files_of_index(folder)
-        self.package = _package()
-        self.opened = {}
-        self.mapped = {}  # file -> (table, bytes), once something was read
-        try:
-            for file in files:
-                # safe_open checks that the table of tensors fits the size of the file
-                self.opened[file] = self.package.safe_open(file, framework="numpy").__enter__()
-        except FileNotFoundError as error:
-            self.__exit__()
-            raise UserError(
-                f"{error.filename or file}: no such file; expected {WEIGHTS} in a folder that "
-                "transformers wrote (pytorch_model.bin cannot be read safely)"
-            ) from None
-        except (
-            OSError,
-            ValueError,
-            self.package.SafetensorError,
-        ) as error:  # ValueError: an impossible file name
-            self.__exit__()
-            raise UserError(f"{file}: no safetensors file, or damaged ({_first_line(error)})") from None
-
-    def _files_of_index(self, folder):
-        table = json_object(self.path).get("weight_map")
-        if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
-            raise UserError(f"{self.path}: weight_map is missing, expected names of tensors and files")
-        names = sorted(set(table.values()))
-        for name in names:
-            if Path(name).name != name:  # only files beside the index
-                raise UserError(f"{self.path}: weight_map names {name!r}, expected a file in the same folder")
-        return [folder / name for name in names]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        for handle in self.opened.values():
-            handle.__exit__(None, None, None)
-        self.opened = {}
-        self.mapped = {}
-
-    def names(self):
-        return [name for handle in self.opened.values() for name in handle.keys()]
-
-    def read(self, name):
-        """A tensor as an array: float16, float32 or float64 as stored, bfloat16 as float32.
-
-        Otherwise a view of the file, mapped into memory.
-        """
-        file = next(f for f, h in self.opened.items() if name in h.keys())
-        if file not in self.mapped:
-            self.mapped[file] = _map(file)
-        table, content = self.mapped[file]
-        return _array(self.path, name, table[name], content)
-
-
-def read_file(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of one file by name, as views of it, or as float32 for bfloat16."""
-    package = _package()
-    try:
-        with package.safe_open(path, framework="numpy"):
-            pass  # safe_open checks that the table of tensors fits the size of the file
-    except (OSError, ValueError, package.SafetensorError) as error:
-        raise UserError(f"{path}: no safetensors file, or damaged ({_first_line(error)})") from None
-    table, content = _map(path)
-    return {name: _array(path, name, e, content) for name, e in table.items() if name != "__metadata__"}
-
-
-def _array(path, name, entry, content):
-    """A tensor as a view of the file's bytes; bfloat16 as float32."""
-    kind, (begin, end) = entry["dtype"], entry["data_offsets"]
-    if kind not in TYPES:
-        raise UserError(f"{path}: {name} is of type {kind}, expected F32, F16, BF16 or F64")
-    stored = content[begin:end].view(TYPES[kind]).reshape(entry["shape"])
-    return to_float32(stored) if kind == "BF16" else stored
-
-
-def _map(file):
-    """(table of tensors, bytes after it) of a file that safe_open has checked.
-
-    Eight bytes give the length of the table, which has the offsets of the tensors after it.
-    """
-    content = np.memmap(file, np.uint8, "r").view(np.ndarray)
-    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
-    return json.loads(content[8:start].tobytes()), content[start:]
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name, too
+        raise UserError(f"{path}: no safetensors file, or damaged ({reason(error)})") from None
+    return {name: Tensor(path, name, entry, content) for name, entry in header.entries.items()}
 
 
 def tensor_parts(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     """The bytes of a safetensors file with these tensors as float32, one tensor at a time."""
     # transformers requires this entry: the framework whose conventions the arrays follow
-    table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, array in tensors.items():
-        begin, end = end, end + 4 * array.size
-        table[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [begin, end]}
-    text = json.dumps(table).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
+    yield header_bytes({"format": "pt"}, {name: ("F32", array.shape) for name, array in tensors.items()})
     for array in tensors.values():
         yield np.ascontiguousarray(array, "<f4").tobytes()
-
-
-def _first_line(error):
-    return (str(error).splitlines() or [type(error).__name__])[0]

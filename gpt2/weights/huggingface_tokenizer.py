@@ -1,16 +1,15 @@
 """Tokenizers of transformers: vocab.json and merges.txt, or both inside tokenizer.json.
 
-vocab.json maps tokens to ids. Bytes are spelt as characters: printable ones as themselves, the others, and
-the blank, from U+0100 on. merges.txt has the merged pairs in order. This project stores what tiktoken needs,
-the bytes of each token in the order of merging: pairs are reconstructed by merging the bytes of a token with
-the earlier tokens only, until two parts are left.
+vocab.json maps tokens to ids, with bytes spelt as characters (SPELLING). merges.txt has the merged pairs in
+order. This project stores what tiktoken needs, the bytes of each token in the order of merging: pairs are
+reconstructed by merging the bytes of a token with the earlier tokens only, until two parts are left.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpt2.data.tokenizer import ANY_CHARACTER, END_OF_TEXT, GPT2_PIECES, Tokenizer
+from gpt2.data.tokenizer import ANY_CHARACTER, BYTES, END_OF_TEXT, GPT2_PIECES, SPELLING, Tokenizer
 from gpt2.errors import UserError
 
 VOCAB = "vocab.json"
@@ -19,17 +18,6 @@ SETTINGS = "tokenizer_config.json"
 ALL_IN_ONE = "tokenizer.json"  # of version 5
 VOCABULARIES = (VOCAB, MERGES, ALL_IN_ONE, "added_tokens.json")  # files that define tokens
 GPT2_RANKS = 50256  # 256 bytes and 50000 merges
-
-
-def _spelling():
-    """byte -> character, as GPT-2's files spell them."""
-    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
-    others = [b for b in range(256) if b not in printable]
-    return {**{b: chr(b) for b in printable}, **{b: chr(256 + i) for i, b in enumerate(others)}}
-
-
-SPELLING = _spelling()
-BYTES = {character: byte for byte, character in SPELLING.items()}
 
 
 def spell(token: bytes) -> str:

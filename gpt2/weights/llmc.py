@@ -16,7 +16,7 @@ Files are not trusted: the header is compared with the size of the file before a
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,41 +86,21 @@ def read_config(path: str | Path, dtype: str = "float32") -> GPT2Config:
     return read_header(path, dtype).config
 
 
-def read_into(path: str | Path, params: Mapping[str, np.ndarray], config: GPT2Config) -> None:
-    """Fill the sixteen tensors of `params` from a checkpoint of this config."""
+def read_views(path: str | Path, config: GPT2Config) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, array) of each of the sixteen tensors: read-only views of the file, or copies of bfloat16."""
     path = Path(path)
     header = read_header(path, config.dtype)
     if header.config != config:
         raise UserError(f"{path}: holds {header.config}, expected {config}")
-    with _opened(path) as (file, _):
-        file.seek(HEADER_BYTES)
-        for name, _ in parameter_table(config):
-            _read_numbers(path, file, params[name], header.stored)
-            if name == "wte":
-                file.seek(
-                    (header.padded_vocab_size - config.vocab_size)
-                    * config.n_embd
-                    * (4 if header.stored == "float32" else 2),
-                    os.SEEK_CUR,
-                )
-
-
-def read_views(path: str | Path, config: GPT2Config) -> dict[str, np.ndarray]:
-    """The sixteen tensors as read-only views of the file; bfloat16 is copied."""
-    path = Path(path)
-    header = read_header(path, config.dtype)
-    if header.stored != "float32":
-        params = {name: np.empty(shape, np.float32) for name, shape in parameter_table(config)}
-        read_into(path, params, header.config)
-        return params
-    content = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    tensors, start = {}, HEADER_BYTES
+    content = np.memmap(path, np.uint8, "r", offset=HEADER_BYTES).view(np.ndarray)
+    numbers = content.view("<f4" if header.stored == "float32" else "<u2")
+    start = 0
     for name, shape in parameter_table(config):
-        stop = start + 4 * math.prod(shape)
-        tensors[name] = content[start:stop].view("<f4").reshape(shape)
+        stop = start + math.prod(shape)
+        tensor = numbers[start:stop].reshape(shape)
+        yield name, tensor if header.stored == "float32" else bfloat16.to_float32(tensor)
         padding = (header.padded_vocab_size - config.vocab_size) * config.n_embd if name == "wte" else 0
-        start = stop + 4 * padding
-    return tensors
+        start = stop + padding
 
 
 def write(
@@ -210,20 +190,26 @@ def read_state(path: str | Path, config: GPT2Config) -> State:
                 f"{path}: {size:,} bytes, a state of B={B}, T={T} for a model of V={V}, C={C}, "
                 f"L={config.n_layer} has {expected:,}; is it of this model?"
             )
-        inputs = _read_numbers(path, file, np.empty((B, T), np.int32), "int32")
-        targets = _read_numbers(path, file, np.empty((B, T), np.int32), "int32")
-        for name, ids in (("inputs", inputs), ("targets", targets)):
-            if ids.min() < 0 or ids.max() >= V:
-                raise UserError(
-                    f"{path}: {name} hold tokens from {ids.min()} to {ids.max()}, the model has 0 to {V - 1}"
-                )
-        logits = _read_numbers(path, file, np.empty((B, T, V), np.float32), "float32")
-        loss = float(_read_numbers(path, file, np.empty(1, np.float32), "float32")[0])
-        grads = {}
-        for name, shape in parameter_table(config):
-            grads[name] = _read_numbers(path, file, np.empty(shape, np.float32), "float32")
-            if name == "wte":
-                file.seek(4 * C * extra, os.SEEK_CUR)
+        content = file.read(size - HEADER_BYTES)
+    at = 0
+
+    def read(shape, dtype="<f4"):
+        nonlocal at
+        begin, at = at, at + 4 * math.prod(shape)
+        return np.frombuffer(content[begin:at], dtype).reshape(shape).copy()
+
+    inputs, targets = read((B, T), "<i4"), read((B, T), "<i4")
+    for name, ids in (("inputs", inputs), ("targets", targets)):
+        if ids.min() < 0 or ids.max() >= V:
+            raise UserError(
+                f"{path}: {name} hold tokens from {ids.min()} to {ids.max()}, the model has 0 to {V - 1}"
+            )
+    logits, loss = read((B, T, V)), float(read(()))
+    grads = {}
+    for name, shape in parameter_table(config):
+        grads[name] = read(shape)
+        if name == "wte":
+            at += 4 * C * extra
     return State(inputs, targets, logits, loss, grads)
 
 
@@ -317,21 +303,6 @@ def _parts(header, body):
     numbers[: len(header)] = header
     yield numbers.tobytes()
     yield from body
-
-
-def _read_numbers(path, file, target, stored):
-    """Fill `target`, contiguous, with the next numbers of the file, and return it."""
-    flat = target.reshape(-1)  # a view
-    kind = {"float32": "<f4", "bfloat16": "<u2", "int32": "<i4"}[stored]
-    for start in range(0, flat.size, CHUNK):
-        part = flat[start : start + CHUNK]
-        straight = part.dtype == np.dtype(kind)  # read without conversion
-        numbers = part if straight else np.empty(part.size, kind)
-        if file.readinto(memoryview(numbers.view(np.uint8))) != numbers.nbytes:
-            raise UserError(f"{path}: ends early; it was truncated while it was read")
-        if not straight:
-            part[...] = bfloat16.to_float32(numbers) if stored == "bfloat16" else numbers
-    return target
 
 
 def _number_parts(array, stored):

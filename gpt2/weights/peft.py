@@ -9,8 +9,6 @@ Each matrix with an adapter has two tensors, stored as here except for their nam
 
     write(folder, model, base)      base: for base_model_name_or_path
     read(folder)                    an Adapter: its base, its Tuning, its tensors
-
-Reading needs the safetensors package: pip install 'numpy-gpt2[hf]'.
 """
 
 import json
@@ -134,7 +132,8 @@ def _tensors(path):
     """(place, "a" or "b", block) -> array."""
     places = {module: place for place, module in MODULES.items()}
     arrays = {}
-    for name, array in huggingface.read_file(path).items():
+    for name, tensor in huggingface.tensors_of(path).items():
+        array = tensor.array()
         match = NAME.fullmatch(name)
         if match is None or match[2] not in places:
             raise UserError(f"{path}: {name} is not an adapter of a matrix of GPT-2")

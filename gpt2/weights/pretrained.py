@@ -16,14 +16,12 @@ model, tokenizer = load(run="runs/mine")    or load(init="gpt2")
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
-
-import numpy as np
 
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
@@ -103,45 +101,30 @@ class Pretrained:
                     digest.update(chunk)
         return digest.hexdigest()
 
-    def fill(self, params: Mapping[str, np.ndarray]) -> None:
-        """Copy the weights into `params`, the tensors of a model of this description."""
-        if self.kind == "huggingface":
-            huggingface.read_into(self.path, params, self.config)
-        elif self.kind == "llm.c":
-            llmc.read_into(self.path, params, self.config)
-        else:
-            arrays, state = checkpoint.load(self.path)
-            stored = self.description.resized(GPT2Config(**state["model"]))
-            checkpoint.check_shapes(self.path, arrays, stored, "params.")
-            checkpoint.fill(params, arrays, "params.")
-        checkpoint.check_finite(self.path, params)
-
-    def views(self) -> dict[str, Any]:
-        """The tensors as read-only views: name -> array, or a list of arrays, one a block."""
+    def views(self) -> Iterable[tuple[str, Any]]:
+        """(name, tensor) of each tensor, as read-only views: an array, or a list of arrays, one a block."""
         if self.kind == "huggingface":
             return huggingface.read_views(self.path, self.config)
         if self.kind == "llm.c":
             return llmc.read_views(self.path, self.config)
+        base = {} if self.base is None else dict(self.base.views())
         if self.kind == "adapter":
             adapter = peft.read(self.path.parent)
             adapter.check(self.description)
-            return {**(self.base.views() if self.base else {}), **adapter.tensors}
+            return {**base, **adapter.tensors}.items()
         arrays, state = checkpoint.load(self.path, mapped=True)
         stored = self.description.resized(GPT2Config(**state["model"]))
         checkpoint.check_shapes(self.path, arrays, stored, "params.", trained=self.base is not None)
         tensors = {
             name.removeprefix("params."): a for name, a in arrays.items() if name.startswith("params.")
         }
-        return tensors if self.base is None else _completed(stored, self.base.views(), tensors)
+        return (tensors if self.base is None else _completed(stored, base, tensors)).items()
 
     def into(self, model: GPT2) -> None:
         """Load these weights into a model of this description, or with adapters beside it.
 
         Frozen tensors are not copied if the file has the model's dtype: they are mapped from it.
         """
-        if model.description.trained.everything and self.base is None and self.kind != "adapter":
-            self.fill(model.params)
-            return
         take(model, self.views())
         checkpoint.check_finite(self.path, model.params)
 

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import finetune, layers, roofline, step, timeline
+from bench import finetune, roofline, step, timeline
 from bench.harness import contenders, engine, machine, peak, processors, program, rates, ratios, sizes, turns
-from bench.harness.cases import cases, find_batch, find_layers
-from bench.harness.work import step_flops, step_work
-from bench.harness.worker import Worker, digest
+from bench.harness.cases import cases, find_batch
+from bench.harness.sizes import step_flops
+from bench.harness.worker import Worker
 from bench.peers import llmc
 from gpt2.autodiff.emit import numexpr
 from gpt2.autodiff.run import blas, kernels, remembered, threads
@@ -51,27 +51,14 @@ def test_step_flops_agree_with_training_flops(name):
     assert math.isclose(counted, training_flops(config, size.B, T) - above, rel_tol=1e-6)
 
 
-@pytest.fixture
-def compared():
-    """The roofline of a step of 30 s whose parts take a second each."""
-    seconds = {f"{kind}/{part}": 1.0 for kind, part in step_work(SMALL)} | {"step/": 30.0}
-    return roofline.compare(SMALL, [seconds], {"sgemm": 1e9, "copy": 1e9})
-
-
-def test_bound_is_the_slower_of_products_and_memory(compared):
-    fc, gelu = compared["rows"]["fc/forward"], compared["rows"]["gelu/forward"]
-    assert fc["by"] == "products" and math.isclose(fc["bound_ms"], 1e3 * 4 * 2 * 768 * 128 * 512 / 1e9)
-    assert gelu["by"] == "memory" and math.isclose(gelu["bound_ms"], 1e3 * 4 * 4 * 2 * 768 * 512 / 1e9)
-    assert math.isclose(compared["between_ms"], 1e3 * (30 - len(compared["rows"])))
-
-
-def test_roofline_picture_has_its_bounds(compared):
+def test_roofline_picture_has_its_bounds():
     pytest.importorskip("matplotlib")
-    words = said(roofline.picture({**compared, "size": "a < b", "variant": "manual", "threads": 1}))
+    facts = {"size": "a < b", "backward": "manual", "threads": 1}
+    names = {"product": "256 x 32 x 96", "memory": "gelu"}
+    rows = [{"kind": kind, "name": name, "ms": 1000.0, "bound_ms": 400.0} for kind, name in names.items()]
+    words = said(roofline.picture({**facts, "rows": rows}))
     assert "a < b, gpt2 manual, 1 thread" in words and {*roofline.KEYS.values()} < set(words)
-    for key, row in compared["rows"].items():
-        assert key.replace("/", " ") in words
-        assert not row["bound_ms"] or f"1000.0 ms, {1000 / row['bound_ms']:.1f} x" in words
+    assert {*names.values(), "1000.0 ms, 2.5 x"} <= set(words)
 
 
 def test_timeline_picture_has_a_bar_for_each_span():
@@ -136,7 +123,7 @@ def test_peak_share_of_a_step_is_exact(quick_rates, monkeypatch, name):
 
 def test_time_of_a_partial_step_is_scaled_to_a_whole_one(monkeypatch):
     """The time of a contender that does a quarter of a step is multiplied by four."""
-    worker = Worker("peak", 1)
+    worker = Worker("bench.harness.peak", "", 1)
     clock = iter(range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     for share, seconds in (({"share": 0.25}, 4.0), ({}, 1.0)):
@@ -178,16 +165,14 @@ def test_contenders_with_other_losses_are_not_the_reference(monkeypatch):
 # ---- llm.c's own program -----------------------------------------------------------------------------------
 
 
-def test_llmc_batch_size_is_written_into_its_source(monkeypatch, tmp_path):
-    source = "// B = batch\nint B = 4; // batch size 4\nint T = 64; // length\nfor (int b = 0; b < B; b++);\n"
-    text = llmc.with_batch(source, 12, 128)
-    assert "int B = 12; // batch" in text and "int T = 128; // length" in text and "B = batch" in text
-    with pytest.raises(contenders.Missing, match="sets T at 2 places, expected one"):
-        llmc.with_batch(source + "int T = 64;", 1, 1)
+def test_llmc_takes_part_with_its_own_batch_alone(monkeypatch, tmp_path):
     monkeypatch.delenv("LLMC_DIR", raising=False)
     with pytest.raises(contenders.Missing, match="LLMC_DIR names no checkout"):
         llmc.checkout()
-    assert llmc.built(tmp_path, sizes.find("124M-B4T64"), tmp_path) == tmp_path / "train_gpt2"  # as it is
+    (tmp_path / "train_gpt2").touch(0o755)
+    monkeypatch.setenv("LLMC_DIR", str(tmp_path))
+    with pytest.raises(contenders.Missing, match="fixes the batch at 4 x 64"):
+        llmc.training(sizes.Size("tiny", TINY, 12, 64), "", 1)
 
 
 PRINTS_STEPS = """#!{python}
@@ -278,33 +263,21 @@ def test_check_losses_names_those_that_differ():
         assert set(step.check_losses(contest(torch=good, auto=losses))) == {"auto"}
 
 
-def test_disagreeing_names_gradients_that_differ():
+def test_results_that_differ_are_an_error():
     x = np.random.default_rng(0).standard_normal((70, 1000)).astype(np.float32)
-    swapped = x.copy()
-    swapped[0], swapped[1] = x[1], x[0]  # the same length, another direction
-    facts = {
-        "written": [x],
-        "same": [x * (1 + 1e-6)],
-        "swapped": [swapped],
-        "longer": [x * 1.001],
-        "nan": [x * np.float32(np.nan)],
-        "shape": [x.T],
-        "fewer": [],
-    }
-    facts = {name: {"digest": [digest(a) for a in arrays]} for name, arrays in facts.items()}
-    assert set(layers.disagreeing(facts)) == {"swapped", "longer", "nan", "shape", "fewer"}
-    shape, *numbers = facts["written"]["digest"][0]
-    facts["last nan"] = {"digest": [(shape, *numbers[:-1], math.nan)]}
-    assert "last nan" in layers.disagreeing(facts)
+    engine.check_results("same", [x * (1 + 1e-6)], [x])
+    for wrong in ([x[::-1]], [x * 1.001], [x * np.float32(np.nan)], [x, x], [x[:, :7]]):
+        with pytest.raises((AssertionError, ValueError)):
+            engine.check_results("wrong", wrong, [x])
 
 
 def test_missing_peer_is_reported(monkeypatch):
     ghost = contenders.Contender("Ghost", "bench.peers.pytorch", "", "no_such_package")
-    monkeypatch.setitem(contenders.CONTENDERS, "ghost", ghost)
-    with turns.Contest(["ghost"], 1, None) as contest:
+    with turns.Contest({"ghost": ghost}, 1, None) as contest:
         contest.play(rounds=3, seconds=1)
     assert not contest.samples
-    assert contenders.absence(contest.absent["ghost"]).startswith("missing, no_such_package is not installed")
+    (line,) = contenders.absences(contest.absent)
+    assert line.startswith("Ghost: missing, no_such_package is not installed")
 
 
 class Loads:
@@ -322,7 +295,7 @@ class Loads:
 
 def test_disturbed_rounds_are_left_out(monkeypatch):
     monkeypatch.setattr(machine, "Load", Loads)
-    contest = turns.Contest([], 1, None)
+    contest = turns.Contest({}, 1, None)
     contest.players = {"a": SimpleNamespace(pids=[], fastest=1.0)}
     contest.facts = {"a": {}}
     done = []
@@ -353,7 +326,6 @@ def test_rounds_end_at_the_time_limit_but_are_at_least_three(monkeypatch):
     [
         (find_batch, "B4", "B4T64"),
         (find_batch, "B0T4", "B4T64"),
-        (find_layers, "mathmul", "matmul-qkv"),
         (program.thread_counts, "1,x", "1,2"),
         (program.thread_counts, "0", "1 to"),
         (program.thread_counts, "9999", "cores"),
@@ -392,10 +364,8 @@ def test_contest_from_end_to_end():
     ("module", "flag", "value", "message"),
     [
         ("bench.step", "--sizes", "huge", "124M-B4T64"),
-        ("bench.layers", "--sizes", "huge", "B4T64"),
-        ("bench.roofline", "--sizes", "huge", "124M-B4T64"),
+        ("bench.roofline", "--size", "huge", "124M-B4T64"),
         ("bench.step", "--elementwise", "fast", "expected one of numpy, numexpr, tuned; got 'fast'"),
-        ("bench.layers", "--elementwise", "", "expected one of numpy, numexpr, tuned; got ''"),
         ("bench.step", "--contenders", "peek", "peak"),
         ("bench.step", "--processor", "sse", "own, avx2"),
     ],

@@ -14,7 +14,7 @@ from bench.harness import sizes
 from gpt2.errors import UserError
 
 # Started by other benchmarks, with positional arguments
-INTERNAL = ("first_process", "one", "prelude", "worker")
+INTERNAL = ("first_process", "prelude", "worker")
 
 
 def commands():

@@ -32,25 +32,6 @@ def test_dots_are_placed_by_their_values(log):
     assert abs(d - (a + b) / 2) < 1 if log else d < (a + b) / 2 - 10
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_lines_pass_through_their_values(log):
-    pytest.importorskip("matplotlib")
-    series = {"one": [(x, (y, y, y)) for x, y in ((1, 1.0), (10, 10.0), (100, 100.0))], "two": []}
-    figure = drawing.lines("t", series, ("x", "y"), (str, str), (log, log))
-    (x0, y0), (x1, y1), (x2, y2) = sorted(places(figure).values())
-    assert x0 < x1 < x2 and y0 > y1 > y2  # SVG's y points down
-    assert abs(x1 - (x0 + x2) / 2) < 1 if log else x1 < (x0 + x2) / 2 - 10
-
-
-@pytest.mark.parametrize("ys", [[1.0], [0.9, 1.1], [0.0, 0.0]])
-def test_lines_draw_a_single_point_and_narrow_ranges(ys):
-    pytest.importorskip("matplotlib")
-    points = [(x, (y, y, y)) for x, y in enumerate(ys, 1)]
-    for one in (False, True):
-        text = drawing.svg(drawing.lines("t", {"a": points}, ("x", "y"), (str, str), (True, True), one))
-        assert "nan" not in text and len(words(text)) >= 5
-
-
 def test_bar_lengths_are_proportional_and_cut_at_the_most():
     pytest.importorskip("matplotlib")
     group = [drawing.Bar("a", (("own", 1.0),), "1"), drawing.Bar("b", (("peer", 5.0), ("limit", 0.5)), "5")]

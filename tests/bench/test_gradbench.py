@@ -524,4 +524,4 @@ def test_invalid_input_is_reported_as_a_failure(inp, message):
 def test_invalid_message_ends_the_program_with_one_line(line):
     done = small_run.module("bench.gradbench", input=line)
     assert done.returncode != 0 and done.stdout == ""
-    assert done.stderr.startswith("bench.gradbench: line 1 of the input") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: line 1 of the input") and done.stderr.count("\n") == 1

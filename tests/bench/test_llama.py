@@ -7,7 +7,7 @@ import pytest
 
 from bench import step
 from bench.harness import engine, sizes
-from bench.harness.work import step_flops
+from bench.harness.sizes import step_flops
 from bench.studies import llama as study
 from examples import llama
 from gpt2 import autodiff as ad

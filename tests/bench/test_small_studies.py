@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.studies import eam, load, roots, scalar
-from bench.studies.study import Options, Result, from_json, to_json
+from bench.studies.study import Options, Result
 from gpt2 import autodiff as ad
 
 QUICK = Options(quick=True, threads=1, seconds=0.2)
@@ -32,10 +32,9 @@ def rows_of(result, text):
 def test_study_without_peers_runs_and_names_them(name, without_peers):
     result = load(name).run(QUICK)
     assert set(result.missing) == {"autograd", "jax", "torch"}
-    assert result.tables and result.plots and result.notes
+    assert result.tables and result.notes
     for t in result.tables:
         assert t.rows and all(len(row) == len(t.columns) for row in t.rows)
-    assert from_json(to_json(result)).tables == result.tables
 
 
 # ---- scalar ------------------------------------------------------------------------------------------------
@@ -86,7 +85,7 @@ def test_measured_order_of_convergence(name, equation):
     assert root == pytest.approx(equation.root, rel=1e-14)
     # From an error of about 0.5; each step multiplies the digits by the order, and a last one changes nothing
     assert iterations <= math.ceil(math.log(40, method.order)) + 3
-    order, _ = roots.observed_order(method, d, equation.root)
+    order = roots.observed_order(method, d, equation.root)
     # Errors before a step are at least 1e-11 ** (1 / order): terms of the next order still contribute
     assert order == pytest.approx(method.order, rel=0.1)
 

@@ -277,7 +277,7 @@ def test_interrupt_while_a_command_is_imported(monkeypatch):
     def interrupt(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("runpy.run_module", interrupt)
+    monkeypatch.setattr("importlib.import_module", interrupt)
     monkeypatch.setattr(sys, "argv", ["gpt2"])
     assert commands.main(["train"]) == 130
 

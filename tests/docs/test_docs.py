@@ -24,7 +24,7 @@ from gpt2 import layers
 from gpt2.__main__ import commands as gpt2_commands
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.train import flags
+from gpt2.train import flags, settings
 from gpt2.train.flops import training_flops
 from gpt2.weights import huggingface
 from tests.support import pages
@@ -187,7 +187,7 @@ def check_branch_not_taken(text):
 
 def check_setting(text):
     """A field of this kind is parsed from a flag, and its limits hold."""
-    names: dict = {"setting": flags.setting, "__name__": "settings"}
+    names: dict = {"OPTIMISATION": settings.OPTIMISATION, "__name__": "settings"}
     exec(f"import dataclasses\n@dataclasses.dataclass\nclass S:\n    {text.strip()}", names)
     assert flags.convert(names["S"], "ema", "0.5", "--ema") == 0.5 == names["S"](ema=0.5).ema
     with pytest.raises(UserError, match="--ema"):
@@ -212,7 +212,7 @@ def check_formula(text):
 SNIPPETS = {
     (
         "docs/adding-a-setting.md",
-        'ema: float = setting(0.0, "optimisation", "memory of averaged weights", minimum=0, below=1)',
+        'ema: float = OPTIMISATION(0.0, "memory of averaged weights", minimum=0, below=1)',
     ): check_setting,
     ("docs/derivatives.md", "np.where(x > 0, np.sqrt(x), 0.0)"): check_branch_not_taken,
     ("docs/derivatives.md", "safe = np.where(x > 0, x, 1.0)"): check_branch_not_taken,
@@ -236,7 +236,6 @@ def shortened(command):
 
 def write_released(folder):
     """Writes a small model in place of the released one; returns the folder for GPT2_DATA_DIR."""
-    pytest.importorskip("safetensors")
     model = GPT2(GPT2Config(vocab_size=50257, block_size=128, n_layer=2, n_head=1, n_embd=4))
     huggingface.write(folder / "gpt2", model.params, model.config)
     return folder

@@ -101,7 +101,7 @@ def test_colour_scheme_follows_the_system_until_chosen(site):
         for chosen in ("default", "slate"):
             browser.run("document.querySelector('.md-header__option label:not([hidden])').click()")
             assert browser.run(SCHEME) == chosen
-        browser.open(site / "studies.html")  # the choice holds on other pages, though the system is light
+        browser.open(site / "index.html")  # the choice holds on other pages, though the system is light
         assert browser.run(SCHEME) == "slate"
         shown = "[...document.querySelectorAll('picture')].filter((one) => one.offsetParent)"
         assert set(browser.run(f"{shown}.map((one) => one.className)")) == {"only-dark"}

@@ -17,8 +17,8 @@ def test_page_is_up_to_date():
 @pytest.mark.parametrize("picture", studies.PICTURES, ids=lambda picture: picture.name)
 def test_pictures_are_up_to_date(picture):
     pytest.importorskip("matplotlib")
-    for path, text in studies.files(picture, studies.sections(REPORT)[picture.study]).items():
-        assert said(path.read_text(encoding="utf-8")) == said(text), STALE
+    drawn = studies.draw(picture, studies.sections(REPORT)[picture.study])
+    assert said(studies.place(picture).read_text(encoding="utf-8")) == said(drawn), STALE
 
 
 def test_report_of_one_study_replaces_its_section():

@@ -14,8 +14,9 @@ from gpt2.backward import choose
 from gpt2.layers import LAYERS, Layer
 from gpt2.model import GPT2, GPT2Config, loss_fn
 from gpt2.model.config import parameter_table
+from gpt2.model.description import Description
 from gpt2.model.forward import logits_fn
-from gpt2.model.gpt2 import MATRICES, parameter_ranges
+from gpt2.model.gpt2 import MATRICES
 from tests.support.models import random_model, slope
 from tests.support.peaks import peak_of
 
@@ -59,7 +60,7 @@ def test_tensors_are_views_of_the_flat_buffers_in_order():
         flat[...] = np.arange(flat.size)
         assert np.array_equal(np.concatenate([x.ravel() for x in views.values()]), flat)
         assert all(np.shares_memory(x, flat) and x.flags.c_contiguous for x in views.values())
-    for name, (start, stop) in parameter_ranges(model.config).items():
+    for name, (start, stop) in Description(model.config).ranges.items():
         assert np.shares_memory(model.params[name], model.flat_params[start:stop])
 
 

@@ -16,10 +16,10 @@ from gpt2.commands.explain import __main__ as explain
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS, Layer
+from gpt2.layers.layer import Parameter
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.decoder import Decoder, SlowGeneration
 from gpt2.model.description import Block, Description, described
-from gpt2.model.gpt2 import Parameter
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
 from gpt2.parallel.processes import Processes
@@ -444,16 +444,16 @@ REFUSED = [
     (gelu(lambda inp: inp * np.random.random()), "gives another result each time"),
     (gelu(lambda inp: np.tanh(inp, out=inp)), "writes to its arguments"),
     (gelu(lambda inp: inp @ np.ones(3)), "fails for float64 .*ValueError"),
-    (gelu(lambda inp, slope: inp), "takes 'slope', which is no parameter of this model"),
+    (gelu(lambda inp, slope: inp), "takes 'slope', which is not a parameter of this model"),
     (gelu(lambda inp, *rest: inp), r"takes \*rest; a layer names each"),
     (gelu(lambda inp, *, tau: inp), "takes the keyword 'tau'"),
-    (dict(layers={"residual": lambda a: a}), "takes 1 arguments, it is given a, b"),
+    (dict(layers={"residual": lambda a: a}), "takes 1 arguments, the model passes a, b"),
     (gelu(Layer("f", lambda inp: inp, None, **EXTRA_PARAMETER)), "declares the parameter 'extra'"),
     (gelu_backward(lambda d, s: (d, d)), "2 gradients for 1 inputs"),
     (gelu_backward(lambda d, s: (d[0],)), "gradient 0 of its backward is float64"),
     (gelu_backward(lambda d, s: d), "its backward returns a ndarray, expected a tuple"),
     (block(lambda x: x[:1]), r"block .*returns float64 \(1, 3, 12\), expected"),
-    (block(lambda x, p, layers, config: x @ p["nope"]), "reads a parameter 'nope' that is not there"),
+    (block(lambda x, p, layers, config: x @ p["nope"]), "reads an unknown parameter 'nope'"),
     (block(lambda x, p, layers, config: layers["rope"](x)), "asks for the layer 'rope'; there are"),
     (dict(block=Block(lambda x, p, layers, config: x, **EXTRA_PARAMETER)), "'extra' and never reads it"),
     (dict(layers=dict(attention=lambda x: x[..., :12]), backward="manual"), "attention is <lambda>, which"),

@@ -7,7 +7,7 @@ import pytest
 
 from gpt2.autodiff import get_threads, run_apart, set_threads
 from gpt2.errors import UserError
-from gpt2.parallel.one import One
+from gpt2.parallel.group import Group
 from gpt2.parallel.shares import Shares
 from tests.support import parallel_jobs as jobs
 
@@ -22,7 +22,7 @@ def one_thread_afterwards():
 
 def trained(threads, size=2, dtype="float32", options=jobs.AS_WRITTEN):
     set_threads(threads)
-    return jobs.train("shares", One(), size, dtype, options=options)
+    return jobs.train("shares", Group(), size, dtype, options=options)
 
 
 def same(one, other):
@@ -44,13 +44,13 @@ def test_any_number_of_threads_gives_the_same_bits(size, options):
 @pytest.mark.parametrize("options", [jobs.AS_WRITTEN, WHOLE], ids=["as written", "whole"])
 def test_worker_processes_give_the_same_bits(options):
     """So a run may be resumed with the other kind."""
-    processes = jobs.train("processes", One(), 3, "float32", options=options)
+    processes = jobs.train("processes", Group(), 3, "float32", options=options)
     assert same(trained(2, 3, options=options), processes)
 
 
 @pytest.mark.numeric
 def test_shares_agree_with_one_process():
-    alone = jobs.train("none", One())
+    alone = jobs.train("none", Group())
     result = trained(2, 3, "float64")
     for name, array in alone[0].items():
         np.testing.assert_allclose(result[0][name], array, rtol=1e-6, atol=1e-12, err_msg=name)
@@ -105,7 +105,7 @@ def test_loss_that_is_not_finite_changes_nothing(kind):
     model, optimizer = jobs.model_and_optimizer("float64")
     model.params["lnfb"][0] = np.nan
     before = model.flat_params.copy()
-    with jobs.team_of(kind, model, optimizer, One(), 2) as team:
+    with jobs.team_of(kind, model, optimizer, Group(), 2) as team:
         loss, _ = team.step(jobs.batches(0, 1))
     assert np.isnan(loss) and optimizer.t == 0 and not optimizer.m.any()
     assert np.array_equal(model.flat_params, before, equal_nan=True)
@@ -115,8 +115,8 @@ def test_loss_that_is_not_finite_changes_nothing(kind):
 def test_batch_that_cannot_be_split_evenly_is_refused(kind):
     model, optimizer = jobs.model_and_optimizer("float64")
     with pytest.raises(UserError, match="--workers 7: a batch has only 6 sequences"):
-        jobs.team_of(kind, model, optimizer, One(), 7)
-    with jobs.team_of(kind, model, optimizer, One(), 2) as team:
+        jobs.team_of(kind, model, optimizer, Group(), 7)
+    with jobs.team_of(kind, model, optimizer, Group(), 2) as team:
         inputs, targets = jobs.batches(0, 1)[0]
         with pytest.raises(UserError, match="--workers 2: a batch of 5 sequences"):
             team.step([(inputs[:5], targets[:5])])

@@ -78,14 +78,15 @@ def test_what_stands_beside_gpt2_is_there():
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_arrows_point_down_and_boxes_do_not_touch(number):
-    layout = picture.layout(architecture.panels()[number])
-    for way in layout.ways:
-        heights = [y for _, y in layout.path(way)]
-        assert heights == sorted(heights)
-    edges = [(p, layout.x[p] - p.width / 2, layout.x[p] + p.width / 2) for p in layout.boxes()]
-    for p, left, right in edges:
-        assert 0 < left and right < layout.width
-        assert not any(p.floor == q.floor and left < begin < right + 10 for q, begin, _ in edges)
+    panel = architecture.panels()[number]
+    rows, ways = picture.points_of(picture.needed(panel.arrows), panel.words)
+    x = picture.placed(rows, ways)
+    for way in ways:
+        assert [point.floor for point in way] == [*range(way[0].floor, way[-1].floor - 1, -1)]
+    for row in rows:
+        edges = sorted((x[p] - p.width / 2, x[p] + p.width / 2) for p in row)
+        assert edges[0][0] > 0
+        assert all(begin > end + 10 for (_, end), (begin, _) in zip(edges, edges[1:]))
 
 
 CALLS = re.findall(r"^- `(\S+\.py): (\w+)`: ", architecture.sections()["Two calls, followed"], re.M)

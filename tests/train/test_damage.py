@@ -32,8 +32,6 @@ def each(subjects):
 
 @pytest.fixture
 def subject(request):
-    if request.param.make.__name__ in ("hub", "in_two_files", "all_in_one"):
-        pytest.importorskip("safetensors")
     return request.param
 
 
@@ -172,7 +170,6 @@ def test_config_of_a_larger_model_than_the_weights_is_refused(tmp_path):
     checkpoint.save(tmp_path / "c.safetensors", checkpoint.model_arrays(small), state)
     with pytest.raises(UserError, match="described is a model of .* but the weights have"):
         pretrained.find(str(tmp_path / "c.safetensors")).model()
-    pytest.importorskip("safetensors")
     huggingface.write(tmp_path / "hf", small.params, CONFIG)
     path = tmp_path / "hf" / huggingface.CONFIG
     path.write_text(path.read_text().replace('"n_embd": 4', '"n_embd": 4000000'))
@@ -185,7 +182,6 @@ OUTSIDE = ["../m.safetensors", "/etc/passwd", "..", "", "a\0b", "\ud800", "a/b",
 
 @pytest.mark.parametrize("name", OUTSIDE, ids=ascii)
 def test_index_may_only_name_files_in_its_folder(tmp_path, name):
-    pytest.importorskip("safetensors")
     huggingface.write(tmp_path / "hf", model().params, CONFIG)
     (tmp_path / "hf" / huggingface.WEIGHTS).rename(tmp_path / "m.safetensors")  # a sound file, elsewhere
     (tmp_path / "hf" / huggingface.INDEX).write_text(json.dumps({"weight_map": {"wte.weight": name}}))

@@ -13,11 +13,11 @@ from gpt2.train.flags import add_arguments, parse, read_toml, setting, table, to
 
 @dataclass(frozen=True)
 class Example:
-    batch_size: int = setting(4, "data", "sequences", minimum=1)
-    name: str = setting("", "data", "any text")
-    lr: float = setting(0.5, "rate", "learning rate", minimum=0, below=1)
-    mode: str = setting("a", "rate", "one of two", choices=("a", "b"))
-    loud: bool = setting(False, "rate", "whether to print it")
+    batch_size: int = setting("data", 4, "sequences", minimum=1)
+    name: str = setting("data", "", "any text")
+    lr: float = setting("rate", 0.5, "learning rate", minimum=0, below=1)
+    mode: str = setting("rate", "a", "one of two", choices=("a", "b"))
+    loud: bool = setting("rate", False, "whether to print it")
 
 
 def read(*argv):

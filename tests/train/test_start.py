@@ -14,7 +14,7 @@ from gpt2.train.flags import read_toml
 from gpt2.train.resolve import resolve
 from gpt2.train.run import Run
 from gpt2.train.settings import Settings, resumed_settings
-from gpt2.weights import checkpoint, llmc, pretrained
+from gpt2.weights import checkpoint, huggingface, llmc, pretrained
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 CONFIG = GPT2Config(vocab_size=256, block_size=32, n_layer=2, n_head=3, n_embd=24)
@@ -40,8 +40,6 @@ def write_as(kind, folder, model):
         llmc.write_tokenizer(folder / "m_tokenizer.bin", tokenizer.byte())
         return str(folder / "m.bin")
     if kind == "huggingface":
-        huggingface = pytest.importorskip("gpt2.weights.huggingface")
-        pytest.importorskip("safetensors")
         huggingface.write(folder, model.params, model.config, tokenizer.byte())
         return str(folder)
     arrays, state = checkpoint.model_arrays(model), checkpoint.model_state(model)

@@ -161,7 +161,7 @@ def test_failed_save_leaves_the_previous_checkpoint(saved, monkeypatch, function
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, function, full)
+    monkeypatch.setattr(os, function, full)
     with pytest.raises(UserError, match="No space left on device, free some space; the previous checkpoint"):
         checkpoint.save(saved, {"other": np.zeros(3)}, {})
     monkeypatch.undo()
@@ -172,8 +172,8 @@ def test_failed_save_leaves_the_previous_checkpoint(saved, monkeypatch, function
 def test_file_is_synced_before_it_is_renamed(saved, monkeypatch):
     calls = []
     fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(checkpoint.os, "fsync", lambda handle: (calls.append("fsync"), fsync(handle)))
-    monkeypatch.setattr(checkpoint.os, "replace", lambda a, b: (calls.append("replace"), replace(a, b)))
+    monkeypatch.setattr(os, "fsync", lambda handle: (calls.append("fsync"), fsync(handle)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("replace"), replace(a, b)))
     checkpoint.save(saved, arrays(), STATE)
     assert calls[:2] == ["fsync", "replace"]
 

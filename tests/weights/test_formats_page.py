@@ -31,7 +31,6 @@ def test_page_has_commands():
 
 @pytest.mark.slow
 def test_every_command_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quick_peak):
-    pytest.importorskip("safetensors")
     pytest.importorskip("matplotlib")
     config = GPT2Config(vocab_size=50257, block_size=1024, n_layer=1, n_head=1, n_embd=4)
     model = GPT2(config)

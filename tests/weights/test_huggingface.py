@@ -297,12 +297,8 @@ def test_released_model_is_found_in_the_data_folder_or_refused_offline(monkeypat
     assert np.array_equal(weights.model().flat_params, model.flat_params)
 
 
-def test_missing_packages_are_named(monkeypatch, tmp_path):
-    written(tmp_path)
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match="need the safetensors package: .* -m pip install safetensors"):
-        pretrained.find(str(tmp_path)).model()
     monkeypatch.delenv("GPT2_DATA_DIR", raising=False)
     with pytest.raises(UserError, match=r"needs the huggingface_hub package .* or that of llm\.c's \.bin"):
         pretrained.find("gpt2")
@@ -447,9 +443,9 @@ def test_weights_are_read_without_a_second_copy(kind, tmp_path):
         path = tmp_path / "m.bin"
         llmc.write(path, model.params, model.config)
     weights, read = pretrained.find(str(path)), GPT2(model.config, seed=None)
-    weights.fill(read.params)  # imports modules
+    weights.into(read)  # imports modules
     largest = max(x.nbytes for name, x in model.params.items() if name != "wte") // model.config.n_layer
-    assert peak_of(lambda: weights.fill(read.params)) < largest / 2
+    assert peak_of(lambda: weights.into(read)) < largest / 2
     assert np.array_equal(read.flat_params, model.flat_params)
 
 

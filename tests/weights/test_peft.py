@@ -184,7 +184,7 @@ def test_adapter_of_another_model_is_refused(base, tmp_path):
 
 def test_missing_or_unknown_tensors_are_refused(adapter):
     path = adapter / peft.WEIGHTS
-    tensors = {name: np.array(x) for name, x in huggingface.read_file(path).items()}
+    tensors = {name: np.array(x.array()) for name, x in huggingface.tensors_of(path).items()}
     name = "base_model.model.transformer.h.1.attn.c_attn.lora_B.weight"
     save_file({k: x for k, x in tensors.items() if k != name}, path)
     with pytest.raises(UserError, match=r"lora_B of attn\.c_attn is missing in block 1"):

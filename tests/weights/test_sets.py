@@ -113,7 +113,6 @@ def test_tokenizer_of_gpt2_bin_is_not_used_for_other_weights(tmp_path):
 @pytest.mark.parametrize("name", ["folder", "x.bin", "adapter"])
 def test_save_killed_at_any_point_leaves_one_model_or_is_refused(tmp_path, name):
     """Both models have the same sizes, so a mixture would load without an error."""
-    pytest.importorskip("safetensors")
     words = {number: bpe(letters) for number, letters in LETTERS.items()}
     models = {number: constant_model(number, words[number]) for number in words}
     for number, model in models.items():

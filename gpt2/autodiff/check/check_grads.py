@@ -182,17 +182,11 @@ def check_one(
     lines = [f"{argument} is written to" for argument in _written(dout, dout_before, leaves, inputs_before)]
     double = [in_double_precision(x) for x in inputs_before]
     rec = record(_output_of(forward, static), tuple(unflatten(tree, double)))
-    right = derived_gradients(rec, double, dout_before)
-    gradients = [_at(got, path) for path in paths]
-    complaints = [
-        wrong(rec, double, i, dout_before, g, right, x, rtol)
-        for i, (g, x) in enumerate(zip(gradients, inputs_before))
-    ]
+    case = Compared(rec, inputs_before, double, dout_before, [_at(got, path) for path in paths], rtol)
+    complaints = [case.wrong(i) for i in range(len(paths))]
     for i, texts in enumerate(complaints):
         lines += [f"gradient {_named(rec, i, paths[i])}: {text}" for text in texts]
-    return (
-        [*begins_at(rec, double, dout_before, gradients, right, rtol), *lines] if any(complaints) else lines
-    )
+    return [*case.begins_at(), *lines] if any(complaints) else lines
 
 
 def _saves(result) -> bool:
@@ -211,7 +205,10 @@ def _output_of(forward: Callable, static: Mapping[str, Any]) -> Callable:
 
 def _named(rec: Recording, i: int, path: tuple) -> str:
     """The name of an input's gradient in a report."""
-    return f"of {rec.graph.inputs[i].name}" if len(path) > 1 else f"{path[0]}{name_of(rec, i)}"
+    name = rec.graph.inputs[i].name
+    if len(path) > 1:
+        return f"of {name}"
+    return f"{path[0]} ({name})" if name else f"{path[0]}"
 
 
 def _at(got, path: tuple):
@@ -226,28 +223,6 @@ def _at(got, path: tuple):
     return got
 
 
-def begins_at(
-    rec: Recording,
-    values: Sequence,
-    dout: np.ndarray,
-    got: Sequence,
-    right: Sequence,
-    rtol: float | None,
-) -> list[str]:
-    """Lines on which step of a long function is wrong; none if it has few arguments."""
-    same = [
-        None if g is None or w is None or np.shape(g) != w.shape else np.asarray(g)
-        for g, w in zip(got, right)
-    ]
-    if sum(g is not None for g in same) < MANY:
-        return []
-    single = any(g is not None and g.dtype != np.float64 for g in same)
-    tolerance = rtol if rtol is not None else 2e-4 if single else 1e-9
-    everything = [*values, *(a for _, a in rec.captures)]
-    cotangent = np.asarray(dout, rec.graph.outputs[0].dtype)
-    return where_it_begins(rec.graph, everything, cotangent, same, right, tolerance)
-
-
 def _written(dout, dout_before, inputs, inputs_before):
     if not np.array_equal(dout, dout_before, equal_nan=True):
         yield "dout"
@@ -256,55 +231,70 @@ def _written(dout, dout_before, inputs, inputs_before):
             yield f"input {i}"
 
 
-def name_of(rec: Recording, i: int) -> str:
-    name = rec.graph.inputs[i].name
-    return f" ({name})" if name else ""
+class Compared:
+    """Gradients by hand and derived, of one function at one point.
 
+    inputs, values   the arrays that the backward was given, and the same in double precision
+    got, right       a gradient for each of them, by hand and derived: None where there is none
+    """
 
-def derived_gradients(rec: Recording, values: Sequence, dout: np.ndarray) -> list:
-    wrt = [i for i, x in enumerate(values) if np.asarray(x).dtype.kind in "fc"]
-    captured = [a for _, a in rec.captures]
-    outputs = evaluate_graph(vjp_graph(rec.graph, wrt, [0]), [*values, *captured, dout])
-    gradients = dict(zip(wrt, outputs[len(rec.graph.outputs) :]))
-    return [gradients.get(i) for i in range(len(values))]
+    def __init__(
+        self,
+        rec: Recording,
+        inputs: Sequence,
+        values: Sequence,
+        dout: np.ndarray,
+        got: list,
+        rtol: float | None,
+    ):
+        self.rec, self.inputs, self.dout, self.got, self.rtol = rec, inputs, dout, got, rtol
+        self.everything = [*values, *(a for _, a in rec.captures)]
+        wrt = [i for i, x in enumerate(values) if np.asarray(x).dtype.kind in "fc"]
+        outputs = evaluate_graph(vjp_graph(rec.graph, wrt, [0]), [*self.everything, dout])
+        gradients = dict(zip(wrt, outputs[len(rec.graph.outputs) :]))
+        self.right = [gradients.get(i) for i in range(len(values))]
 
+    def tolerance(self, single: bool) -> float:
+        return self.rtol if self.rtol is not None else 2e-4 if single else 1e-9
 
-def wrong(
-    rec: Recording,
-    values: Sequence,
-    i: int,
-    dout: np.ndarray,
-    g: np.ndarray | None,
-    right: Sequence[np.ndarray | None],
-    x: Any,
-    rtol: float,
-) -> list[str]:
-    """The errors of one gradient, as lines."""
-    want = right[i]
-    if want is None or g is None:
-        if (want is None) == (g is None):
+    def begins_at(self) -> list[str]:
+        """Lines on which step of a long function is wrong; none if it has few arguments."""
+        same = [
+            None if g is None or w is None or np.shape(g) != w.shape else np.asarray(g)
+            for g, w in zip(self.got, self.right)
+        ]
+        if sum(g is not None for g in same) < MANY:
             return []
-        return ["an integer input has no gradient: return None"] if want is None else ["None is returned"]
-    g = np.asarray(g)
-    lines = []
-    if g.dtype != x.dtype:
-        dtypes = f"it has dtype {g.dtype}, and its input {x.dtype}"
-        lines.append(f"{dtypes}: a constant or a sum is in another precision")
-    single = x.dtype in (np.float16, np.float32, np.complex64)
-    tolerance = rtol if rtol is not None else 2e-4 if single else 1e-9
-    scale = np.max(np.abs(want), initial=0.0)
-    if g.shape != want.shape:
-        text = f"it has shape {g.shape}, expected {want.shape}"
-    else:
-        apart = np.where(np.isfinite(g), np.abs(g - want), np.inf)
-        bad = apart > tolerance * scale
-        if not bad.any():
-            return lines
-        at = np.unravel_index(np.argmax(apart), apart.shape)
-        where = f", most at {list(map(int, at))}" if at else ""
-        text = f"wrong at {np.count_nonzero(bad)} of {bad.size}{where}: {g[at]:.6g}, should be {want[at]:.6g}"
-    captured = [a for _, a in rec.captures]
-    problem = Problem(rec.graph, [*values, *captured], i, dout.astype(want.dtype), right)
-    many = sum(w is not None for w in right) >= MANY
-    cause = None if many else likely_cause(problem, g, max(tolerance, 1e-9))
-    return [*lines, text + (f"\n      likely cause: {cause}" if cause else "")]
+        graph = self.rec.graph
+        cotangent = np.asarray(self.dout, graph.outputs[0].dtype)
+        tolerance = self.tolerance(any(g is not None and g.dtype != np.float64 for g in same))
+        return where_it_begins(graph, self.everything, cotangent, same, self.right, tolerance)
+
+    def wrong(self, i: int) -> list[str]:
+        """The errors of one gradient, as lines."""
+        x, g, want = self.inputs[i], self.got[i], self.right[i]
+        if want is None or g is None:
+            if (want is None) == (g is None):
+                return []
+            return ["an integer input has no gradient: return None"] if want is None else ["None is returned"]
+        g = np.asarray(g)
+        lines = []
+        if g.dtype != x.dtype:
+            dtypes = f"it has dtype {g.dtype}, and its input {x.dtype}"
+            lines.append(f"{dtypes}: a constant or a sum is in another precision")
+        tolerance = self.tolerance(x.dtype in (np.float16, np.float32, np.complex64))
+        if g.shape != want.shape:
+            text = f"it has shape {g.shape}, expected {want.shape}"
+        else:
+            apart = np.where(np.isfinite(g), np.abs(g - want), np.inf)
+            bad = apart > tolerance * np.max(np.abs(want), initial=0.0)
+            if not bad.any():
+                return lines
+            at = np.unravel_index(np.argmax(apart), apart.shape)
+            where = f", most at {list(map(int, at))}" if at else ""
+            count = f"wrong at {np.count_nonzero(bad)} of {bad.size}{where}"
+            text = f"{count}: {g[at]:.6g}, should be {want[at]:.6g}"
+        problem = Problem(self.rec.graph, self.everything, i, self.dout.astype(want.dtype), self.right)
+        many = sum(w is not None for w in self.right) >= MANY
+        cause = None if many else likely_cause(problem, g, max(tolerance, 1e-9))
+        return [*lines, text + (f"\n      likely cause: {cause}" if cause else "")]

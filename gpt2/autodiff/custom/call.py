@@ -7,8 +7,8 @@ A rule object differentiates the call:
 
     Checkpoint   keeps the arguments only; the backward is another call, which runs the graph again
     CustomVJP    a graph for the forward (results and residuals) and one for the backward, both the user's
-    CustomJVP    a graph for the tangents, the user's
-    Implicit     from the equation that the results solve (implicit/rules.py)
+    CustomJVP    a graph for the tangents: the user's, or that of an equation which the results solve
+                 (implicit/rules.py)
 
 The user gives one mode, and the other follows, because a derivative is linear in the gradient or tangent: the
 tangent program of a CustomVJP is the transpose of its backward, found by differentiating that.
@@ -16,19 +16,20 @@ tangent program of a CustomVJP is the transpose of its backward, found by differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..derive.chain_rule import applied
-from ..derive.differentiate import backprop, gradients, pushforward
+from ..derive.differentiate import backprop, pushforward
 from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node
 from ..ops import apply
 from ..ops.interpret import apart, evaluate_graph
-from ..ops.subgraph import inputs_like, is_float, items, result_types, splice, zeros_like
+from ..ops.subgraph import inputs_like, is_float, items, or_zeros, result_types, splice
 from ..ops.table import Leads, row
 from ..pipeline import program_of
 
@@ -97,91 +98,90 @@ class CustomVJP:
         forwards = None if self.forwards is None else self.forwards.batched(b)
         return CustomVJP(lambda: tuple(all_batched(b, g) for g in self.graphs), forwards)
 
-    @property
-    def forward(self) -> Graph:
-        return self.graphs[0]
-
-    @property
-    def backward(self) -> Graph:
-        return self.graphs[1]
-
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
-        residuals = splice(self.forward, args)[len(graph.outputs) :]
-        cts = [zeros_like(o) if c is None else c for o, c in zip(graph.outputs, cts) if is_float(o)]
-        grads = iter(splice(self.backward, [*residuals, *cts]))
+        forward, backward = self.graphs
+        residuals = splice(forward, args)[len(graph.outputs) :]
+        cts = [or_zeros(c, o) for o, c in zip(graph.outputs, cts) if is_float(o)]
+        grads = iter(splice(backward, [*residuals, *cts]))
         return [next(grads) if is_float(a) else None for a in args]
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
         if self.forwards is not None:
             return self.forwards.push(graph, tangents, args)
-        residuals = splice(self.forward, args)[len(graph.outputs) :]
+        forward, backward = self.graphs
+        residuals = splice(forward, args)[len(graph.outputs) :]
         floats = [o for o in graph.outputs if is_float(o)]
         marks = inputs_like(floats)  # cotangents: the backward is linear in them
-        grads = splice(self.backward, [*residuals, *marks])
+        grads = splice(backward, [*residuals, *marks])
         dots = [t for a, t in zip(args, tangents) if is_float(a)]
-        results = gradients([(g, t) for g, t in zip(grads, dots) if t is not None], marks)
-        check_linear(results, marks, f"forward mode through {graph.name}: its vjp rule", "dout")
-        tangents_out = iter(results)
+        trouble = f"forward mode through {graph.name}: its vjp rule is not linear in dout"
+        tangents_out = iter(transposed(grads, marks, dots, trouble))
         return [next(tangents_out) if is_float(o) else None for o in graph.outputs]
 
 
 class CustomJVP:
-    """The rule of a custom_jvp, as a graph.
+    """A rule of forward mode, as graphs.
 
-    tangent: (*args, *tangents of the float arguments) -> (*results, *tangents of the float results).
+    make    make(active) -> the graph of (*results, *args, *tangents of the active args) -> tangents of the
+            float results, where `active` says which arguments have a tangent
+    key     what distinguishes it from other rules of its class in keys of programs; by default `make` itself
     """
 
     inlined = True
 
-    def __init__(self, make: Callable[[], tuple[Graph]]):
-        self._make = make
+    def __init__(self, make: Callable[[tuple[bool, ...]], Graph], *key: Any):
+        self.tangent = functools.cache(make)
+        self.key = key or (make,)
 
-    graphs = CustomVJP.graphs
+    def structure(self) -> tuple:
+        return self.key
 
     def batched(self, b: Any) -> CustomJVP:
-        return CustomJVP(lambda: tuple(all_batched(b, g) for g in self.graphs))
-
-    @property
-    def tangent(self) -> Graph:
-        return self.graphs[0]
+        return CustomJVP(lambda active: all_batched(b, self.tangent(active)), self, b.n)
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
-        dots = [zeros_like(a) if t is None else t for a, t in zip(args, tangents) if is_float(a)]
-        tangents_out = iter(splice(self.tangent, [*args, *dots])[len(graph.outputs) :])
+        dots = [t if is_float(a) else None for a, t in zip(args, tangents)]
+        operands = [*call(graph, self, args), *args, *(t for t in dots if t is not None)]
+        tangents_out = iter(splice(self.tangent(tuple([t is not None for t in dots])), operands))
         return [next(tangents_out) if is_float(o) else None for o in graph.outputs]
 
     def pull(
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
-        # Tangents, in which push is linear
-        marks = {i: m for i, m in enumerate(inputs_like(args)) if is_float(args[i])}
-        moved = self.push(graph, [marks.get(i) for i in range(len(args))], args)
-        seeds = [(t, c) for t, c in zip(moved, cts) if t is not None and c is not None]
-        gradients_of = backprop(seeds, list(marks.values()))
-        what = f"reverse mode through {graph.name}: its jvp rule"
-        check_linear(gradients_of, marks.values(), what, "tangents")
-        grads_of_wrt = dict(zip(marks, gradients_of))
-        return [grads_of_wrt.get(i) for i in range(len(args))]
+        """The transpose of push, which is linear in the tangents."""
+        marks = [m if w and is_float(m) else None for m, w in zip(inputs_like(args), wanted)]
+        wrt = [m for m in marks if m is not None]
+        trouble = f"reverse mode through {graph.name}: its jvp rule is not linear in tangents"
+        grads = iter(transposed(self.push(graph, marks, args), wrt, cts, trouble))
+        return [None if m is None else next(grads) for m in marks]
 
 
-def check_linear(nodes: Iterable[Node | None], marks: Iterable[Node], rule: str, of: str) -> None:
-    """Raise if a transposed rule still reads what it should be linear in, as that of np.clip(dout) would."""
+def transposed(
+    results: Sequence[Node | None], marks: Sequence[Node], cts: Sequence[Node | None], trouble: str
+) -> list[Node | None]:
+    """The gradients of the marks, in which the results should be linear.
+
+    Raises AutodiffError with this trouble if they still read a mark, as those of np.clip(dout) would.
+    """
+    seeds = [(r, c) for r, c in zip(results, cts) if r is not None and c is not None]
+    grads = backprop(seeds, marks)
     marked = {m.id for m in marks}
     oldest = min(marked, default=0)
     seen: set[int] = set()
-    stack = [n for n in nodes if n is not None]
+    stack = [n for n in grads if n is not None]
     while stack:
         n = stack.pop()
         if n.id in marked:
             raise AutodiffError(
-                f"{rule} is not linear in {of}, and cannot be transposed. Give the function a rule of "
-                "the other mode, or remove the nonlinear part (np.clip, abs, a norm)"
+                f"{trouble}, and cannot be transposed. Give the function a rule of the other mode, or remove "
+                "the nonlinear part (np.clip, abs, a norm)"
             )
         if n.id > oldest and n.id not in seen:
             seen.add(n.id)
             stack.extend(n.args)
+    return grads
 
 
 def _types(*args, graph: Graph, rule):
@@ -230,6 +230,12 @@ row(
 
 
 # --- a function of the user's that cannot be recorded, called when the program runs ------------
+
+
+def host_graph(function: Callable, inputs: Sequence[Node], like: Sequence) -> Graph:
+    """A graph that calls this function, whose results have the shapes and dtypes of `like`."""
+    types = dict(shapes=tuple(x.shape for x in like), dtypes=tuple(str(x.dtype) for x in like))
+    return Graph(inputs, items(apply("host", *inputs, function=function, **types)), function.__name__)
 
 
 def _host(*values, function, shapes, dtypes):

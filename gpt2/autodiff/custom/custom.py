@@ -19,25 +19,27 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..errors import AutodiffError
 from ..graph import Graph, remade
-from ..ops import apply, const, input_node
+from ..ops import const, input_node
 from ..ops.build import cast
-from ..ops.subgraph import items, zeros_like
+from ..ops.subgraph import inputs_like, is_float, zeros_like
 from ..programs.bodies import holds_for_all, operands_of_body
-from ..programs.wiring import result_leaves
+from ..programs.wiring import rebuilt, result_kind, result_leaves
 from ..record import recorder
 from ..record.draws import plain_draws
 from ..record.record import apply_op, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, is_container, tree_map, unflatten
-from .call import Checkpoint, CustomJVP, CustomVJP, call
+from .call import Checkpoint, CustomJVP, CustomVJP, call, host_graph
 
 CHECKPOINT = Checkpoint()
 
@@ -74,22 +76,9 @@ def checkpoint(f: Callable) -> Callable:
         results = apply_op("call", *operands, graph=rec.graph, rule=CHECKPOINT)
         for leaf, new in zip(rec.written, results[rec.n_results :]):
             leaves[leaf][...] = new
-        return _rebuilt(rec.out_tree, results[: rec.n_results], result_leaves(rec))
+        return rebuilt(rec.out_tree, results[: rec.n_results], map(result_kind, result_leaves(rec)))
 
     return checkpointed
-
-
-def _rebuilt(tree: Tree, results, examples):
-    """The results in f's structure; a Python number stays one (NEP 50)."""
-    return unflatten(
-        tree,
-        [
-            Recorded(r._rec, r.node, np.asarray(r.value).item())
-            if isinstance(e, (float, complex, int)) and not isinstance(e, np.generic)
-            else r
-            for r, e in zip(results, examples)
-        ],
-    )
 
 
 # --- custom rules ---------------------------------------------------------------------------------------
@@ -98,11 +87,10 @@ def _rebuilt(tree: Tree, results, examples):
 class _Custom:
     """Base class: calls the function itself, and in a recording a `call` node with the rule."""
 
-    kind = ""
-
     def __init__(self, f: Callable):
         functools.update_wrapper(self, f)
         self.f = f
+        self.user_rule: Callable | None = None  # it takes the arguments of f, or is the forward of a pair
         self._signature = _signature(f)
         self.recording_rule = [False]  # shared by all objects for one function: a rule may call it
 
@@ -119,38 +107,33 @@ class _Custom:
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-        self.check_rule()
+        if self.user_rule is None:
+            kind = type(self).__name__
+            give = f"@{self.name}.def{kind.removeprefix('custom_')}"
+            raise AutodiffError(f"{self.name} is a {kind} without a rule. Give it one with {give}", here())
         keywords = self.keywords_for_rule(kwargs)
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
         concrete = [_as_leaf(value_of(x)) for x in leaves]
         with _separate_reads():
             primal = _traced(function, concrete, tree, self.name)
-        rule = self.rule(primal, concrete, tree, keywords)
+        rule, record_now = self.rule(primal, concrete, tree, keywords)
         if not self.recording_rule[0]:
             self.recording_rule[0] = True
             try:
-                rule.graphs  # noqa: B018  made now, while what it reads is there, and its errors name this line
+                record_now()  # while what it reads is there, and its errors name this line
             finally:
                 self.recording_rule[0] = False
         operands = operands_of_body(primal.graph, leaves)
-        return _rebuilt(
-            primal.tree, apply_op("call", *operands, graph=primal.graph, rule=rule), primal.examples
-        )
+        results = apply_op("call", *operands, graph=primal.graph, rule=rule)
+        return rebuilt(primal.tree, results, map(result_kind, primal.examples))
 
     @property
     def name(self) -> str:
         return getattr(self.f, "__name__", "f")
 
-    def check_rule(self) -> None:
-        raise NotImplementedError
-
-    def rule(self, primal: _Traced, concrete, tree: Tree, keywords: dict):
-        """The rule object of a call. Its graphs are made later."""
-        raise NotImplementedError
-
-    def user_rule(self) -> Callable:
-        """The user's function that takes the arguments of f."""
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
+        """(the rule object of a call, a function that records its graphs; else they are when first used)."""
         raise NotImplementedError
 
     def keywords_for_rule(self, kwargs: dict) -> dict:
@@ -164,7 +147,7 @@ class _Custom:
                     "derivatives for positional arguments alone. Make it one",
                     here(),
                 )
-        signature = _signature(self.user_rule())
+        signature = _signature(self.user_rule)
         parameters = list(signature.parameters.values()) if signature is not None else None
         if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
             return kwargs
@@ -192,31 +175,30 @@ def _signature(f):
         return None
 
 
-class _separate_reads:
+@contextmanager
+def _separate_reads() -> Iterator[None]:
     """A context in which reads do not count as reads of the outer recording: a rule, or the function that has
     one, will run as one op.
     """
-
-    def __enter__(self):
-        self.outer = recorder.current()
-        if self.outer is not None:
-            self.lengths = len(self.outer.reads), len(self.outer.unstable)
-        self.draws = plain_draws()
-        self.draws.__enter__()
-
-    def __exit__(self, *error):
-        self.draws.__exit__(*error)
-        if self.outer is not None:
-            del self.outer.reads[self.lengths[0] :], self.outer.unstable[self.lengths[1] :]
+    outer = recorder.current()
+    with plain_draws():
+        if outer is None:
+            yield
+            return
+        lengths = len(outer.reads), len(outer.unstable)
+        try:
+            yield
+        finally:
+            del outer.reads[lengths[0] :], outer.unstable[lengths[1] :]
 
 
+@dataclass
 class _Traced:
     """A function as a graph of its flat arguments; `tree` and `examples` are its result's."""
 
-    def __init__(self, graph: Graph, tree: Tree, examples: list):
-        self.graph = graph
-        self.tree = tree
-        self.examples = examples
+    graph: Graph
+    tree: Tree
+    examples: list
 
 
 def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
@@ -254,14 +236,7 @@ def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
 
     function.__name__ = name
     inputs = [input_node(np.shape(x), np.asarray(x).dtype) for x in leaves]
-    node = apply(
-        "host",
-        *inputs,
-        function=function,
-        shapes=tuple(a.shape for a in arrays),
-        dtypes=tuple(str(a.dtype) for a in arrays),
-    )
-    return _Traced(Graph(inputs, items(node), name), out_tree, examples)
+    return _Traced(host_graph(function, inputs, arrays), out_tree, examples)
 
 
 def _called_with_numbers(f, values, kinds, tree: Tree):
@@ -301,12 +276,11 @@ class custom_vjp(_Custom):
         super().__init__(f)
         self.forward: Callable | None = None
         self.backward: Callable | None = None
-        self.first: Callable | None = None  # the rule, or its forward
         self.forwards: custom_jvp | None = None
 
     def defvjp(self, first: Callable, second: Callable | None = None) -> Callable:
         """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
-        self.first = first
+        self.user_rule = first
         if second is None:
             self.forward = None
             self.backward = functools.partial(_from_all, self.name, first)
@@ -320,23 +294,14 @@ class custom_vjp(_Custom):
         self.forwards = custom_jvp(self.f)
         return self.forwards.defjvp(rule)
 
-    def check_rule(self) -> None:
-        if self.backward is None:
-            raise AutodiffError(
-                f"{self.name} is a custom_vjp without a rule. Give it one with @{self.name}.defvjp", here()
-            )
-
-    def user_rule(self) -> Callable | None:
-        return self.first
-
-    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomVJP:
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
         def make():
             with _separate_reads():
                 return self.graphs(primal, concrete, tree, keywords, rule)
 
-        forwards = None if self.forwards is None else self.forwards.rule(primal, concrete, tree, keywords)
+        forwards = None if self.forwards is None else self.forwards.rule(primal, concrete, tree, keywords)[0]
         rule = CustomVJP(make, forwards)
-        return rule
+        return rule, lambda: rule.graphs
 
     def graphs(
         self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict, rule: CustomVJP
@@ -345,10 +310,10 @@ class custom_vjp(_Custom):
         if self.forward is None:  # the result and the arguments are kept
             pull = functools.partial(pull, **keywords)
             inputs = primal.graph.inputs
-            if any(
-                n.op == "host" for n in primal.graph.nodes
-            ):  # the derivative of the rule needs this rule for it
-                outputs = call(primal.graph, rule, inputs)
+            if any(n.op == "host" for n in primal.graph.nodes):
+                outputs = call(
+                    primal.graph, rule, inputs
+                )  # the derivative of the rule needs this rule for it
             forward = Graph(inputs, [*outputs, *outputs, *inputs], f"{self.name}_forward")
             residuals = Tree.of(primal.tree, tree)
             residual_examples = [*primal.examples, *concrete]
@@ -462,31 +427,28 @@ class custom_jvp(_Custom):
         (9.0, 6.0)
     """
 
-    def __init__(self, f: Callable):
-        super().__init__(f)
-        self.tangent: Callable | None = None
-
     def defjvp(self, rule: Callable) -> Callable:
-        self.tangent = rule
+        self.user_rule = rule
         return rule
 
-    def check_rule(self) -> None:
-        if self.tangent is None:
-            raise AutodiffError(
-                f"{self.name} is a custom_jvp without a rule. Give it one with @{self.name}.defjvp", here()
-            )
-
-    def user_rule(self) -> Callable:
-        return self.tangent
-
-    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> CustomJVP:
-        def make():
+    def rule(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> tuple[Any, Callable]:
+        @functools.cache
+        def full() -> Graph:
             with _separate_reads():
-                return (self.graph(primal, concrete, tree, keywords),)
+                return self.graph(primal, concrete, tree, keywords)
 
-        return CustomJVP(make)
+        def tangent(active: tuple[bool, ...]) -> Graph:
+            """The user's rule with zeros for the arguments without a tangent."""
+            args, dots = full().inputs[: len(concrete)], iter(full().inputs[len(concrete) :])
+            pairs = [(next(dots), has) for x, has in zip(args, active) if is_float(x)]
+            zeros = {d: zeros_like(d) for d, has in pairs if not has}
+            inputs = [*inputs_like(primal.graph.outputs), *args, *(d for d, has in pairs if has)]
+            return Graph(inputs, remade(full().outputs, zeros), full().name)
+
+        return CustomJVP(tangent), full
 
     def graph(self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict) -> Graph:
+        """(*args, *tangents of the float ones) -> tangents of the float results."""
         n = len(concrete)
         moves = [np.asarray(x).dtype.kind in "fc" for x in concrete]
         tangents = [np.ones(np.shape(x), np.asarray(x).dtype)[()] for x, has in zip(concrete, moves) if has]
@@ -495,7 +457,7 @@ class custom_jvp(_Custom):
             dots = iter(flat[n:])
             marks = [next(dots) if has else None for has in moves]
             both = unflatten(tree, flat[:n]), unflatten(tree, marks)
-            return self.flat(_as_rule(self.name, self.tangent, "primals, tangents", *both, **keywords))
+            return self.flat(_as_rule(self.name, self.user_rule, "primals, tangents", *both, **keywords))
 
         flat = [*concrete, *tangents]
         traced = _traced(tangent, flat, flatten(tuple(flat))[1], f"{self.name}_jvp").graph
@@ -513,7 +475,7 @@ class custom_jvp(_Custom):
                     f"{o.shape}"
                 )
             moved.append(cast(d, o.dtype))
-        return Graph(traced.inputs, [*traced.outputs[:n_out], *moved], traced.name)
+        return Graph(traced.inputs, moved, traced.name)
 
     def flat(self, pair: Any) -> tuple[list, list]:
         """(the rule's results, the tangents of the floating-point ones), flat."""

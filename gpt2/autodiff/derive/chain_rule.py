@@ -19,7 +19,6 @@ from ..errors import AutodiffError, UnsupportedError, unsupported
 from ..graph import Node, is_scalar_const
 from ..ops import OPS, apply
 from ..ops.build import broadcast, cast, real, reshape, sum_, where, zeros
-from ..ops.subgraph import assembled, collect
 
 
 class Masked:
@@ -163,7 +162,7 @@ def total(parts: list) -> Node | Masked:
     """The sum of gradients, in the order given.
 
     Masked by the same condition they stay masked, or become one `where` if they lie on both of its sides.
-    Parts of slices become one assemble. Scattered rows are added onto the rest instead of onto zeros.
+    Parts of slices become one assemble.
     """
     if len(parts) == 1:
         return parts[0]
@@ -185,23 +184,9 @@ def total(parts: list) -> Node | Masked:
 
 def add_all(parts: Sequence[Node]) -> Node:
     """The sum of nodes of one shape and dtype."""
-    if any(p.op == "collect" for p in parts):
-        if all(p.op == "collect" for p in parts):
-            return merge_collects(parts)
-        parts = [assembled(p, p.args) if p.op == "collect" else p for p in parts]
-    scattered = [p for p in parts if p.op in ("scatter_add", "scatter_along_add") and is_zeros(p.args[0])]
     slices = [p for p in parts if p.op == "assemble"]
-    rest = [p for p in parts if p not in scattered and p not in slices]
-    if slices:
-        rest.append(merge_assembles(slices))
-    if not rest:
-        rest.append(scattered.pop(0))
-    g = rest[0]
-    for p in rest[1:]:
-        g = plus(g, p)
-    for p in scattered:
-        g = apply(p.op, g, *p.args[1:], **p.attrs)
-    return g
+    rest = [p for p in parts if p.op != "assemble"]
+    return reduce(plus, [*rest, merge_assembles(slices)] if slices else rest)
 
 
 def plus(g: Node, p: Node) -> Node:
@@ -211,25 +196,11 @@ def plus(g: Node, p: Node) -> Node:
     return g - p.args[0] if p.op == "negative" else g + p
 
 
-def is_zeros(x: Node) -> bool:
-    if x.op == "broadcast":
-        x = x.args[0]
-    return is_scalar_const(x) and not x.value
-
-
 def merge_assembles(parts: Sequence[Node]) -> Node:
     if len(parts) == 1:
         return parts[0]
     attrs = {**parts[0].attrs, "indices": sum((p.attrs["indices"] for p in parts), ())}
     return apply("assemble", *(a for p in parts for a in p.args), **attrs)
-
-
-def merge_collects(parts: Sequence[Node]) -> Node:
-    if len(parts) == 1:
-        return parts[0]
-    calls = [a for p in parts for a in p.args]
-    numbers = [i for p in parts for i in p.attrs["items"]]
-    return collect(calls, numbers, [index for p in parts for index in p.attrs["indices"]], parts[0])
 
 
 # --- forward --------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import unsupported
-from ..graph import Graph, Node, next_id
+from ..graph import Graph, Node, next_id, reachable
 from ..ops import OPS, input_node
-from ..ops.build import full, slice_, zeros
+from ..ops.build import full, zeros
 from ..ops.exactness import mark_derived
 from .chain_rule import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
 from .shifts import invariant_shifts
@@ -74,24 +74,12 @@ def active_nodes(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Node]:
     active = set(wrt)
     oldest = min((n.id for n in active), default=0)  # nothing older depends on wrt
     outputs = [o for o in outputs if o.id >= oldest]
-    nodes = _no_older(outputs, oldest) if active else []
+    nodes = reachable(outputs, oldest=oldest) if active else []
     still = invariant_shifts(nodes, outputs)
     for n in nodes:
         if carries_derivative(n) and n not in still and any(a in active for a in n.args):
             active.add(n)
     return [n for n in nodes if n in active]
-
-
-def _no_older(outputs: Iterable[Node], oldest: int) -> list[Node]:
-    """What outputs are computed from, themselves included, as far back as the id `oldest`, in order."""
-    nodes: dict[int, Node] = {}
-    stack = list(outputs)
-    while stack:
-        n = stack.pop()
-        if n.id not in nodes:
-            nodes[n.id] = n
-            stack.extend(a for a in n.args if a.id >= oldest and a.id not in nodes)
-    return [nodes[i] for i in sorted(nodes)]
 
 
 def carries_derivative(n: Node) -> bool:
@@ -139,11 +127,6 @@ def _handed_down(n: Node, g, is_active: set[Node], parts: dict[Node, list]) -> S
         (source,) = n.args
         parts.setdefault(source, [[] for _ in source.dtype])[n.attrs["i"]].append(g)
         return ()
-    if n.op == "collect":
-        pieces = [slice_(applied(g), index) for index in n.attrs["indices"]]
-        for source, i, piece in zip(n.args, n.attrs["items"], pieces):
-            parts.setdefault(source, [[] for _ in source.dtype])[i].append(piece)
-        return pieces
     if not n.args:
         return ()
     with errors_at(n):

@@ -8,34 +8,23 @@ values of that again, until the two are matched (keep/pairs.py).
 
 `cuts` has for each argument None, or (axis, start, stop) where the body is given that part of it alone: the
 weights of a block are parts of stacked arrays. It is () where there are none.
-
-    collect(*calls; items, indices, shape, dtype) -> array
-
-The gradient of such an array: zeros to which result items[k] of each call is added at indices[k]. It is an
-`assemble` of the calls' results, and the programs that are emitted have that in its place. Until then it is
-one node, where each result would be one.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..graph import Graph, Node
-from ..ops import evaluate
 from ..ops.build import assemble, item
 from ..ops.interpret import evaluate_graph
 from ..ops.subgraph import (
-    collect,
     cut_index,
     cut_slices,
     inputs_like,
     items,
     outlined,
     result_types,
-    results_of,
 )
-from ..ops.table import EVERYWHERE, row
-from .chain_rule import applied, force
+from ..ops.table import row
+from .chain_rule import applied
 from .differentiate import backprop, pushforward
 
 
@@ -57,7 +46,7 @@ def _vjp(g, out, *args, wanted, body: Graph, of: Graph | None, cuts: tuple):
     grads: list[Node | None] = [None] * len(args)
     for i, k in enumerate(moving):
         if cuts and (cut := cuts[k]) is not None:
-            grads[k] = collect([call], [i], [cut_index(args[k], cut)], args[k])
+            grads[k] = assemble([item(call, i)], args[k].shape, [cut_index(args[k], cut)], args[k].dtype)
         else:
             grads[k] = item(call, i)
     return grads
@@ -91,29 +80,6 @@ def _jvp(tangents, out, *args, body: Graph, of: Graph | None, cuts: tuple):
     results = iter(items(call) if moving else ())
     return tuple(None if t is None else next(results) for t in outs)
 
-
-def _collect_jvp(tangents, out, *calls, items, indices, shape, dtype):
-    moved = [(force(t[i]), index) for t, i, index in zip(tangents, items, indices) if t is not None]
-    there = [(t, index) for t, index in moved if t is not None]
-    return assemble([t for t, _ in there], shape, [index for _, index in there], dtype)
-
-
-def _lowered(known: dict, *calls: Node, items: tuple, indices: tuple, shape: tuple, dtype: str) -> Node:
-    """The assemble that it abbreviates."""
-    return assemble(results_of(calls, items), shape, indices, dtype)
-
-
-row(
-    "collect",
-    "structural",
-    infer=lambda *calls, items, indices, shape, dtype: (shape, np.dtype(dtype)),
-    evaluate=lambda *calls, items, **like: evaluate("assemble", [c[i] for c, i in zip(calls, items)], like),
-    jvp_rule=_collect_jvp,
-    lowered=_lowered,
-    work="moves",
-    discontinuous=False,
-    exact_on=EVERYWHERE,
-)
 
 row(
     "outlined",

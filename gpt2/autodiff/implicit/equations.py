@@ -7,8 +7,8 @@ derivative follows from the equation that its result solves (implicit/rules.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,15 @@ from ..custom.call import evaluate_call
 from ..errors import AutodiffError
 from ..graph import Graph
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
-from ..programs.carries import leaves_of_carry, recorded_step, writable
-from ..programs.operators import Operator
-from ..programs.wiring import as_kind, result_kind
+from ..programs.carries import recorded_step, step_on_leaves, writable
+from ..programs.compile import Operator
+from ..programs.wiring import result_kind
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
-from ..tree import Tree, flatten, unflatten
+from ..tree import Tree, flatten, tree_map
 from . import solvers
-from .rules import Root, SolverCall, flat, split
+from .rules import Root, SolverCall
+from .vectors import Nested, Unknowns
 
 
 def fixed_point(
@@ -107,47 +108,50 @@ def _check(name: str, tol: float | None, max_steps: int) -> None:
 def _fixed_point(f, x0, params, solver, linear_solve, tol: float | None, max_steps: int) -> Any:
     """The fixed point, as a recorded value if f depends on one: a root of x - f(x), found by iterating f."""
     q = Equation("fixed_point", f, x0, params)
-    x = q.f.inputs[: len(q.f.outputs)]
-    residual = Graph(q.f.inputs, [a - b for a, b in zip(x, q.f.outputs)], q.f.name)
-    method = Iterated(_tolerance(tol, 2e-13, residual), max_steps, here())
-    search = SolverCall(q.f.name, q.f, q.in_tree(solver) or method)
-    return q.solution(search, Root(residual, q.in_tree(linear_solve)))
+    residual = Graph(q.f.inputs, [q.f.inputs[0] - q.f.outputs[0]], q.f.name)
+    settings = _tolerance(tol, 2e-13, q.unknowns), max_steps, here()
+    search = q.solver(solver) or SolverCall(q.f.name, solvers.iterate, [q.f], settings)
+    return q.solution(search, Root(residual, q.nested(linear_solve)))
 
 
 def _root(f, x0, params, solver, linear_solve, tol: float | None, max_steps: int) -> Any:
     """The root, as a recorded value if f depends on one."""
     q = Equation("root", f, x0, params)
-    rule = Root(q.f, q.in_tree(linear_solve))
-    if solver is not None:
-        return q.solution(SolverCall(q.f.name, q.f, q.in_tree(solver)), rule)
-    method = Newton(_tolerance(tol, 1e-10, q.f), max_steps, here())
-    return q.solution(SolverCall(q.f.name, q.f, method, [rule.inverse]), rule)
+    rule = Root(q.f, q.nested(linear_solve))
+    settings = _tolerance(tol, 1e-10, q.unknowns), max_steps, here()
+    search = q.solver(solver) or SolverCall(q.f.name, solvers.newton, [q.f, rule.inverse], settings)
+    return q.solution(search, rule)
 
 
-def _tolerance(tol: float | None, default: float, residual: Graph) -> float:
+def _tolerance(tol: float | None, default: float, unknowns: Unknowns) -> float:
     if tol is not None:
         return float(tol)
-    return 1e-4 if any(o.dtype.itemsize < 8 for o in residual.outputs) else default
+    return 1e-4 if any(dtype.itemsize < 8 for dtype in unknowns.dtypes) else default
 
 
 class Equation:
-    """An equation: the graph `f` of f on flat values, and the structure of its unknowns."""
+    """An equation: the graph `f` of f on vectors, and the structure of its unknowns."""
 
     def __init__(self, name: str, f: Callable, x0: Any, params: tuple):
-        self.x0, self.tree = flatten(x0, changes)
-        self.kinds = tuple([result_kind(value_of(v)) for v in self.x0])
-        self.f, self.outside = _recorded(name, f, self.x0, self.tree, params)
+        x, tree = flatten(x0, changes)
+        kinds = tuple(map(result_kind, x))
+        graph, self.outside = _recorded(name, f, x, tree, params)
+        self.unknowns = replace(Unknowns.like(x, tree), kinds=kinds)
+        self.f, self.x0 = self.unknowns.graph(graph), self.unknowns.vector(x)
 
-    def in_tree(self, solver: Callable | None) -> InTree | None:
-        """The user's solver as one of flat lists."""
-        return None if solver is None else InTree(solver, self.tree, self.kinds)
+    def nested(self, solver: Callable | None) -> Nested | None:
+        """The user's solver as one of vectors."""
+        return None if solver is None else Nested(solver, self.unknowns)
+
+    def solver(self, solver: Callable | None) -> SolverCall | None:
+        return None if solver is None else SolverCall(self.f.name, self.nested(solver), [self.f])
 
     def solution(self, search: SolverCall, rule: Root) -> Any:
         """The solution in the structure of x0, with the derivatives of this rule."""
         graph = search.as_graph()
-        operands = operands_of_body(graph, [*self.x0, *self.outside])
-        results = applied("call", operands, evaluate_call, graph=graph, rule=rule)
-        return unflatten(self.tree, [as_kind(v, kind) for v, kind in zip(results, self.kinds)])
+        operands = operands_of_body(graph, [self.x0, *self.outside])
+        (x,) = applied("call", operands, evaluate_call, graph=graph, rule=rule)
+        return self.unknowns.nested(x)
 
 
 def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tuple[Graph, list]:
@@ -160,12 +164,11 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
             )
     x[:] = [float(v) if isinstance(value_of(v), int) and type(v) is not Recorded else v for v in x]
 
-    def step(leaves, _):
-        return leaves_of_carry(
-            name, f(unflatten(tree, list(map(writable, leaves))), *params), tree, WORDS
-        ), []
+    def residual(x):
+        return f(tree_map(writable, x, changes), *params)
 
-    step.__name__ = getattr(f, "__name__", "f")
+    residual.__name__ = getattr(f, "__name__", "f")
+    step = step_on_leaves(name, residual, tree, WORDS)
     rec, trouble = recorded_for_all(lambda: recorded_step(name, step, x, tree, [], WORDS), f)
     if trouble:
         raise AutodiffError(
@@ -176,71 +179,7 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
     kinds = {o.dtype.kind for o in rec.graph.outputs[: len(x)]}
     if kinds - {"f"}:
         raise AutodiffError(f"{name}: x0 has to be made of floats", here())
-    return body_graph(rec), rec.operands([None] * len(x))[len(x) :]
+    return body_graph(rec), rec.outside
 
 
 WORDS = ("f", "x")
-
-
-@dataclass(frozen=True)
-class InTree:
-    """Adapts the user's solver, on values in the structure of x, to flat lists."""
-
-    solver: Callable
-    tree: Tree
-    kinds: tuple[str, ...]
-
-    def __call__(self, function: Callable, *rest: Any) -> list:
-        first = rest[-1]
-
-        def f(x):
-            leaves = [np.asarray(v, a.dtype) for v, a in zip(self.leaves(x), first)]
-            return self.nested(function(*leaves))
-
-        return [
-            np.asarray(v).reshape(a.shape)
-            for v, a in zip(self.leaves(self.solver(f, self.nested(first))), first)
-        ]
-
-    def nested(self, leaves: Sequence) -> Any:
-        return unflatten(self.tree, [as_kind(np.asarray(v), k) for v, k in zip(leaves, self.kinds)])
-
-    def leaves(self, x: Any) -> list:
-        values, tree = flatten(x, changes)
-        if tree != self.tree:
-            name = getattr(self.solver, "__name__", "solver")
-            raise AutodiffError(f"{name}: expected values with the structure {self.tree}, got {tree}")
-        return values
-
-
-@dataclass(frozen=True)
-class Iterated:
-    """The iteration x = f(x), as a solver of flat lists."""
-
-    tol: float
-    max_steps: int
-    loc: tuple | None
-
-    def __call__(self, f: Callable, first: list) -> list:
-        def of(x):
-            return flat(f(*split(x, first)))
-
-        return split(solvers.iterate(of, flat(first), self.tol, self.max_steps, self.loc), first)
-
-
-@dataclass(frozen=True)
-class Newton:
-    """Newton's method, as a solver of flat lists, given inverse(*b, *x) -> *J^-1 b."""
-
-    tol: float
-    max_steps: int
-    loc: tuple | None
-
-    def __call__(self, f: Callable, inverse: Callable, first: list) -> list:
-        def of(x):
-            return flat(f(*split(x, first)))
-
-        def step(x, r):
-            return flat(inverse(*split(-r, first), *split(x, first)))
-
-        return split(solvers.newton(of, step, flat(first), self.tol, self.max_steps, self.loc), first)

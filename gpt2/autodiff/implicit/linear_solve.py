@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,17 @@ import numpy as np
 from ..custom.call import evaluate_call
 from ..errors import AutodiffError
 from ..graph import Graph
-from ..ops.subgraph import inputs_like
+from ..ops.subgraph import on_all_inputs
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
-from ..programs.carries import leaves_of_carry
-from ..programs.operators import Operator
-from ..programs.wiring import as_kind, result_kind
+from ..programs.carries import leaves_of_carry, step_on_leaves
+from ..programs.compile import Operator
 from ..record import draws
 from ..record.record import Recording, evaluate_graph, inline, record
 from ..record.source_lines import here
 from ..record.value import value_of
-from ..tree import Tree, flatten, unflatten
-from .equations import InTree
+from ..tree import flatten, unflatten
 from .rules import LinearSolve, SolverCall, transpose_of
+from .vectors import Nested, Unknowns
 
 
 def custom_linear_solve(
@@ -65,30 +64,38 @@ def _solved(
     matvec: Callable, b: Any, solve: Callable, transpose_solve: Callable | None, symmetric: bool
 ) -> Any:
     leaves, tree = flatten(b, changes)
-    kinds = [result_kind(value_of(x)) for x in leaves]
-    product, outside = _product(matvec, leaves, tree)
-    transposed = _transposed(product, leaves, outside)
-    first, extra = _solver(solve, product, leaves, outside, tree, kinds)
-    back, other = None, []
+    unknowns = Unknowns.like(leaves, tree)
+    product, outside = _product(matvec, leaves, unknowns)
+    transposed = _transposed(product, outside)
+    first, extra = _solver(solve, product, leaves, outside, unknowns)
+    graphs = [product, first]
     if transpose_solve is not None:
-        back, other = _solver(transpose_solve, transposed, leaves, outside, tree, kinds)
-    graphs = _wide(len(leaves) + len(outside), product, first, back)
-    rule = LinearSolve(*graphs, symmetric)
-    operands = operands_of_body(graphs[1], [*leaves, *outside, *extra, *other])
-    results = applied("call", operands, evaluate_call, graph=graphs[1], rule=rule)
-    return unflatten(tree, [as_kind(x, kind) for x, kind in zip(results, kinds)])
+        back, other = _solver(transpose_solve, transposed, leaves, outside, unknowns)
+        graphs.append(back)
+        extra += other
+    graphs = on_all_inputs(1 + len(outside), *graphs)
+
+    def back_solver() -> Graph:
+        if transpose_solve is None:
+            raise AutodiffError(
+                f"{first.name}: its derivative in reverse mode solves with the transposed matrix. Give "
+                "custom_linear_solve a transpose_solve, or say symmetric=True"
+            )
+        return graphs[2]
+
+    rule = LinearSolve(graphs[0], graphs[1], back_solver, symmetric, graphs[2:])
+    operands = operands_of_body(graphs[1], [unknowns.vector(leaves), *outside, *extra])
+    (x,) = applied("call", operands, evaluate_call, graph=graphs[1], rule=rule)
+    return unknowns.nested(x)
 
 
-def _product(matvec: Callable, leaves: list, tree: Tree) -> tuple[Graph, list]:
-    """(the graph of matvec on flat values, the values that it reads besides v)."""
+def _product(matvec: Callable, leaves: list, unknowns: Unknowns) -> tuple[Graph, list]:
+    """(the graph of matvec on vectors, the values that it reads besides v)."""
     name = "custom_linear_solve"
 
-    def flat(v):
-        return leaves_of_carry(name, matvec(unflatten(tree, v)), tree, WORDS)
-
-    flat.__name__ = getattr(matvec, "__name__", "matvec")
+    step = step_on_leaves(name, matvec, unknowns.tree, WORDS)
     given = [np.asarray(value_of(x))[()] for x in leaves]
-    rec, trouble = recorded_for_all(lambda: record(flat, (given,)), matvec)
+    rec, trouble = recorded_for_all(lambda: record(step, (given, [])), matvec)
     if trouble:
         raise AutodiffError(f"{name}: matvec has to be linear, and {trouble}", here())
     for x, o in zip(leaves, rec.graph.outputs):
@@ -99,18 +106,18 @@ def _product(matvec: Callable, leaves: list, tree: Tree) -> tuple[Graph, list]:
                 f"{o.shape} and dtype {o.dtype}; both have to be those of b, and floats",
                 here(),
             )
-    return body_graph(rec), rec.operands([None] * len(leaves))[len(leaves) :]
+    return unknowns.graph(body_graph(rec)), rec.outside
 
 
 WORDS = ("matvec", "v")
 
 
-def _transposed(product: Graph, leaves: list, outside: list) -> Graph:
+def _transposed(product: Graph, outside: list) -> Graph:
     """The product with the transpose. Raises if matvec is not linear."""
     try:
-        transposed = transpose_of(product, len(leaves))
-        nothing = [np.zeros(x.shape, x.dtype)[()] for x in product.outputs]
-        rest = evaluate_graph(product, [*nothing, *(value_of(x) for x in outside)])
+        transposed = transpose_of(product)
+        v = product.inputs[0]
+        rest = evaluate_graph(product, [np.zeros(v.shape, v.dtype), *map(value_of, outside)])
         if not any(map(np.any, rest)):
             return transposed
         why = "matvec(0) is not 0"
@@ -120,16 +127,17 @@ def _transposed(product: Graph, leaves: list, outside: list) -> Graph:
 
 
 def _solver(
-    solve: Callable, product: Graph, leaves: list, outside: list, tree: Tree, kinds: Sequence[str]
+    solve: Callable, product: Graph, leaves: list, outside: list, unknowns: Unknowns
 ) -> tuple[Graph, list]:
-    """(the graph of (*b, *consts, *more) -> *x, the values of `more`): of solve if it can be recorded, or one
+    """(the graph of (b, *consts, *more) -> x, the values of `more`): of solve if it can be recorded, else one
     op that calls it.
     """
-    n = len(leaves)
+    tree = unknowns.tree
 
     def flat(b, consts):
         def times(v):
-            return unflatten(tree, inline(product, [*flatten(v, changes)[0], *consts]))
+            (product_with_v,) = inline(product, [unknowns.vector(flatten(v, changes)[0]), *consts])
+            return unflatten(tree, unknowns.leaves(product_with_v))
 
         return leaves_of_carry("custom_linear_solve", solve(times, unflatten(tree, b)), tree, ("solve", "b"))
 
@@ -144,8 +152,8 @@ def _solver(
             here(),
         )
     if rec is None or trouble:
-        return SolverCall(flat.__name__, product, InTree(solve, tree, tuple(kinds))).as_graph(), []
-    return body_graph(rec), rec.operands([None] * (n + len(outside)))[n + len(outside) :]
+        return SolverCall(flat.__name__, Nested(solve, unknowns), [product]).as_graph(), []
+    return unknowns.graph(body_graph(rec)), rec.outside
 
 
 def _recorded(flat: Callable, example: list, solve: Callable) -> tuple[Recording | None, str | None]:
@@ -155,16 +163,3 @@ def _recorded(flat: Callable, example: list, solve: Callable) -> tuple[Recording
             return recorded_for_all(lambda: record(flat, example), solve)
     except Exception:  # it runs as plain Python; an error of its own is raised then
         return None, None
-
-
-def _wide(own: int, product: Graph, first: Graph, back: Graph | None) -> tuple[Graph, Graph, Graph | None]:
-    """All three with all inputs: v or b and what matvec reads (`own` inputs), what solve reads, what
-    transpose_solve reads.
-    """
-    more, others = first.inputs[own:], () if back is None else back.inputs[own:]
-    wide = Graph([*product.inputs, *inputs_like(more), *inputs_like(others)], product.outputs, product.name)
-    solver = Graph([*first.inputs, *inputs_like(others)], first.outputs, first.name)
-    if back is None:
-        return wide, solver, None
-    inputs = [*back.inputs[:own], *inputs_like(more), *others]
-    return wide, solver, Graph(inputs, back.outputs, back.name)

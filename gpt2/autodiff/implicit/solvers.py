@@ -41,7 +41,7 @@ def iterate(
 
 def newton(
     f: Callable[[Vector], Vector],
-    step_of: Callable[[Vector, Vector], Vector],
+    inverse: Callable[[Vector, Vector], Vector],
     x: Vector,
     tol: float,
     max_steps: int,
@@ -50,7 +50,7 @@ def newton(
     """x with |f(x)| <= tol by Newton's method, with steps halved while they increase the residual; and one
     more step, which costs little and squares the error.
 
-    step_of   step_of(x, f(x)): the d with J d = -f(x)
+    inverse   inverse(b, x): the d with J d = b, where J is the Jacobian at x
     """
     value = f(x)
     for step in range(max_steps):
@@ -58,7 +58,7 @@ def newton(
         if not math.isfinite(residual):
             raise _failed("root", "|f(x)|", residual, step, tol, loc)
         try:
-            d = step_of(x, value)
+            d = inverse(-value, x)
         except np.linalg.LinAlgError as error:
             if residual <= tol:
                 return x

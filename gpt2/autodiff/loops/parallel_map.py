@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ..errors import AutodiffError
-from ..programs.bodies import applied, body_graph, on_leaves, operands_of_body, recorded_once
-from ..programs.operators import Operator
-from ..record.record import record
-from ..record.source_lines import here
-from ..record.value import Recorded, value_of
+from ..programs.bodies import applied, body_graph, common_length, operands_of_body, recorded_for_slices
+from ..programs.compile import Operator
 from ..tree import flatten, unflatten
 from .map_op import evaluate_map
 
@@ -42,42 +36,11 @@ def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
 
 def _mapped(body: Callable, *arrays):
     leaves, tree = flatten((arrays, {}))
-    n = _length(leaves)
+    n = common_length("parallel_map", leaves)
 
-    one = on_leaves(body, tree)
-    if n == 0:
-        return _empty_results(one, leaves)
-
-    def at(i):
-        return flatten(one([x[i].copy() for x in leaves]))
-
-    slices = [x[0].value if type(x) is Recorded else x[0] for x in leaves]
-    first, rec = recorded_once(body, lambda: at(0), lambda: record(one, (slices,)))
-    if rec is None:
-        results = [first, *(at(i) for i in range(1, n))]
-        return unflatten(results[0][1], [np.stack(parts) for parts in zip(*(r[0] for r in results))])
-    graph = body_graph(rec)
-    operands = operands_of_body(graph, leaves, rec)
-    stacked = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
-    return unflatten(rec.out_tree, stacked)
-
-
-def _length(leaves: Sequence) -> int:
-    """The common length of the leading axes."""
-    lengths = {np.shape(getattr(x, "value", x))[:1] for x in leaves}
-    if len(lengths) != 1 or () in lengths:
-        raise AutodiffError(
-            "parallel_map: the arrays should have leading axes of one length; got "
-            f"{sorted(n[0] if n else 'none' for n in lengths)}",
-            here(),
-        )
-    ((n,),) = lengths
-    return n
-
-
-def _empty_results(one: Callable, leaves):
-    """Results of length 0, with the shapes of those for a slice of zeros."""
-    plain = [np.asarray(value_of(x)) for x in leaves]
-    rec = record(one, ([np.zeros(x.shape[1:], x.dtype)[()] for x in plain],))
-    outputs = rec.graph.outputs[: rec.n_results]
-    return unflatten(rec.out_tree, [np.zeros((0, *o.shape), o.dtype) for o in outputs])
+    rec, out_tree, results = recorded_for_slices("parallel_map", body, leaves, tree, [True] * len(leaves), n)
+    if rec is not None:
+        graph = body_graph(rec)
+        operands = operands_of_body(graph, leaves, rec)
+        results = applied("map", operands, evaluate_map, body=graph, n=n, slices=len(leaves), sums=0)
+    return unflatten(out_tree, results)

@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError
-from ..programs.bodies import applied, as_arrays, body_graph, changes, operands_of_body, recorded_once
+from ..programs.bodies import (
+    applied,
+    as_arrays,
+    body_graph,
+    changes,
+    common_length,
+    operands_of_body,
+    recorded_once,
+)
 from ..programs.carries import leaves_of_carry, recorded_step, writable
-from ..programs.operators import Operator
-from ..programs.wiring import as_kind, result_kind
+from ..programs.compile import Operator
+from ..programs.wiring import rebuilt, result_kind
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import value_of
@@ -56,7 +64,9 @@ def scan(
 def _scan(body: Callable, init, xs, length, every, reverse: bool):
     carry, carry_tree = flatten(init, changes)
     slices, xs_tree = flatten(xs, lambda x: is_dynamic(x) or type(x) is np.ndarray)
-    n = _length(slices, length)
+    if length is None and not slices:
+        raise AutodiffError("scan: without xs it needs length=, the number of steps", here())
+    n = common_length("scan", slices, *(() if length is None else (length,)))
     if n == 0:
         return _no_step(body, carry, carry_tree, slices, xs_tree)
     if every is None:
@@ -80,24 +90,8 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     results = applied("scan", operands, evaluate_scan, body=graph, **sizes)
     ys = results[len(carry) : len(graph.outputs)]
     y_tree = rec.out_tree.children[1]
-    final = [as_kind(x, kind) for x, kind in zip(results, kinds)]
-    return unflatten(carry_tree, final), unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
-
-
-def _length(slices, length: int | None) -> int:
-    lengths = {np.shape(getattr(x, "value", x))[:1] for x in slices}
-    if length is not None:
-        lengths.add((length,))
-    if not lengths:
-        raise AutodiffError("scan: without xs it needs length=, the number of steps", here())
-    if len(lengths) > 1 or () in lengths:
-        raise AutodiffError(
-            f"scan: the leading axes of xs{' and length' if length is not None else ''} should be the "
-            f"same, got {sorted(n[0] if n else 'none' for n in lengths)}",
-            here(),
-        )
-    ((n,),) = lengths
-    return n
+    final = rebuilt(carry_tree, results[: len(carry)], kinds)
+    return final, unflatten(y_tree, [y[::-1] for y in ys] if reverse else ys)
 
 
 def _no_step(body: Callable, carry, carry_tree: Tree, slices, xs_tree: Tree):

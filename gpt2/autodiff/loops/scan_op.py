@@ -24,8 +24,8 @@ checkpoints have the shape (ceil(n / every), *carry.shape).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -34,10 +34,9 @@ from ..derive.differentiate import backprop, pushforward
 from ..graph import Graph, Node, remade
 from ..ops import apply, input_node
 from ..ops.build import concatenate, reshape, sum_, swap_last, take_slice
-from ..ops.subgraph import beside, inputs_like, is_float, items, splice, zeros_like
+from ..ops.subgraph import beside, inputs_like, is_float, items, or_zeros, zeros_like
 from ..ops.table import Leads, row
-from ..pipeline import program_of
-from . import numbers
+from ..pipeline import ScalarProgram, program_of
 from .map_op import swap_first
 
 
@@ -69,8 +68,8 @@ def evaluate_scan(
     *values: np.ndarray, body: Graph, n: int, carries: int, slices: int, every: int
 ) -> tuple[np.ndarray, ...]:
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
-    if (run := numbers.of_numbers(body)) is not None:
-        return numbers.scan(run, values, body, n, carries, slices, every)
+    if (run := of_numbers(body)) is not None:
+        return _scan_numbers(run, values, body, n, carries, slices, every)
     carry, xs, consts = _split(values, carries, slices)
     ys = [np.empty((n, *y.shape), y.dtype) for y in body.outputs[carries:]]
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
@@ -113,6 +112,46 @@ def _rows(arrays: Sequence[np.ndarray], n: int) -> list[tuple]:
     return list(zip(*[list(a) if a.ndim > 1 else [a[t, ...] for t in range(n)] for a in arrays]))
 
 
+# --- a body on numbers only, as plain Python: 30 ns an operation instead of NumPy's 100, the same results -
+
+
+def of_numbers(body: Graph) -> ScalarProgram | None:
+    """The program of a body on Python floats, or None if it needs arrays."""
+    if any(x.shape or x.dtype != np.float64 for x in body.inputs):
+        return None
+    program = program_of(body, scalar=True)
+    return program if isinstance(program, ScalarProgram) else None
+
+
+def _scan_numbers(
+    run: ScalarProgram,
+    values: Sequence[np.ndarray],
+    body: Graph,
+    n: int,
+    carries: int,
+    slices: int,
+    every: int,
+) -> tuple[np.ndarray, ...]:
+    """evaluate_scan for a body of numbers."""
+    carry = [v.item() for v in values[:carries]]
+    xs = [v.tolist() for v in values[carries : carries + slices]]
+    consts = [v.item() for v in values[carries + slices :]]
+    carries_kept, rows = [], []
+    for t, x in enumerate(zip(*xs) if xs else repeat((), n)):
+        if t % every == 0:
+            carries_kept.append(carry)
+        results = run(*carry, *x, *consts)
+        carry = results[:carries]
+        rows.append(results[carries:])
+    like = body.outputs
+    ys = [np.array(y, o.dtype) for y, o in zip(zip(*rows), like[carries:])]
+    checkpoints = [np.array(c, o.dtype) for c, o in zip(zip(*carries_kept), like)]
+    return (*(np.array(c, o.dtype) for c, o in zip(carry, like)), *ys, *checkpoints)
+
+
+# --- the node -------------------------------------------------------------------------------------------
+
+
 def scan_node(
     body: Graph, carry: Sequence[Node], xs: Sequence[Node], consts: Sequence[Node], n: int, every: int
 ) -> list[Node]:
@@ -129,47 +168,49 @@ def _split(args, carries: int, slices: int) -> tuple[tuple, tuple, tuple]:
 
 
 def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, every: int):
-    active = active_inputs(body, [t is not None for t in tangents], carries)
-    marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
-    tangents_of_body = pushforward(body.outputs, marks)
-    moving = [k for k, i in enumerate(body.inputs) if active[i]]
-    moving_carry = [k for k in moving if k < carries]
-    moving_ys = [j for j in range(carries, len(tangents_of_body)) if tangents_of_body[j] is not None]
+    t = Tangents(body, tangents, args, carries)
     cuts = carries, carries + slices
-    inputs = beside(body.inputs, {k: marks[body.inputs[k]] for k in moving}, *cuts)
-    tangents_out = {k: or_zeros(tangents_of_body[k], body.outputs[k]) for k in moving_carry} | {
-        j: tangents_of_body[j] for j in moving_ys
-    }
-    outputs = beside(body.outputs, tangents_out, carries)
+    inputs, outputs = beside(body.inputs, t.marks, *cuts), beside(body.outputs, t.results, carries)
     jvp_body = Graph([*chain(*inputs)], [*chain(*outputs)], body.name + "_jvp")
-    carry, xs, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, *cuts)
+    carry, xs, consts = beside(args, t.given, *cuts)
     results = scan_node(jvp_body, carry, xs, consts, n, every)
     # items: final, dfinal, ys, dys, checkpoints, dcheckpoints
-    n_ys, n_moving = len(body.outputs) - carries, len(moving_carry)
-    dfinal, rest = results[carries : carries + n_moving], results[carries + n_moving + n_ys :]
-    dys, dcheckpoints = rest[: len(moving_ys)], rest[len(moving_ys) + carries :]
-    result: list[Node | None] = [None] * len(out.shape)
-    for i, final, dcheckpoint in zip(moving_carry, dfinal, dcheckpoints):
-        result[i], result[len(body.outputs) + i] = final, dcheckpoint
-    for j, dy in zip(moving_ys, dys):
-        result[j] = dy
-    return tuple(result)
+    moving = [k for k in t.results if k < carries]
+    dfinal, rest = results[carries : carries + len(moving)], results[len(outputs[0]) :]
+    dys, dcheckpoints = rest[len(body.outputs) - carries : len(outputs[1])], rest[len(outputs[1]) + carries :]
+    by_output = dict(zip(t.results, [*dfinal, *dys]))
+    by_output |= {len(body.outputs) + k: d for k, d in zip(moving, dcheckpoints)}
+    return tuple(map(by_output.get, range(len(out.shape))))
 
 
-def active_inputs(body: Graph, has_tangent: Iterable, carries: int) -> dict[Node, bool]:
-    """Which inputs of the body have a tangent: a carry does if its initial value does, or after some step."""
-    active = {i: bool(g) and is_float(i) for i, g in zip(body.inputs, has_tangent)}
+class Tangents:
+    """The tangents of a loop's body, and of the loop's arguments; by position.
+
+    marks     of the inputs of the body, as inputs
+    results   of its outputs: of the carries among the marks, then of what else has one
+    given     of the arguments of the loop
+    """
+
+    def __init__(self, body: Graph, tangents: Sequence[Node | None], args: Sequence[Node], carries: int):
+        moving = _active_inputs(body, [t is not None for t in tangents], carries)
+        fresh = inputs_like(body.inputs, "d")
+        self.marks = {k: fresh[k] for k in moving}
+        of_body = pushforward(body.outputs, {body.inputs[k]: m for k, m in self.marks.items()})
+        self.results = {k: or_zeros(of_body[k], body.outputs[k]) for k in moving if k < carries}
+        self.results |= {k: d for k, d in enumerate(of_body) if k >= carries and d is not None}
+        self.given = {k: or_zeros(tangents[k], args[k]) for k in moving}
+
+
+def _active_inputs(body: Graph, has_tangent: Iterable[bool], carries: int) -> list[int]:
+    """The inputs of the body with a tangent. A carry has one if its initial value does, or after a step."""
+    active = [has and is_float(i) for i, has in zip(body.inputs, has_tangent)]
     while True:
-        marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs)) if active[i]}
-        tangents = pushforward(body.outputs[:carries], marks)
-        news = [i for i, t in zip(body.inputs, tangents) if t is not None and not active[i]]
-        if not news:
-            return active
-        active.update(dict.fromkeys(news, True))
-
-
-def or_zeros(x: Node | None, like: Node) -> Node:
-    return zeros_like(like) if x is None else x
+        marks = {i: m for i, m, has in zip(body.inputs, inputs_like(body.inputs), active) if has}
+        moved = [t is not None for t in pushforward(body.outputs[:carries], marks)]
+        grown = [a or m for a, m in zip(active, moved)] + active[carries:]
+        if grown == active:
+            return [k for k, has in enumerate(active) if has]
+        active = grown
 
 
 # --- reverse mode: segments from the last to the first, each recomputed from its checkpoint ------
@@ -192,16 +233,12 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
         return _by_argument(back, args, sums, dx)
     whole, left = divmod(n, every)
     parts = []
-    if left:  # the last segment is shorter
-        last = [*_cut(checkpoints, whole, whole + 1), *_cut(rows, n - left, n)]
-        sums, dxs = back.split(splice(back.segment(left), [*sums, *last, *consts]))
-        for i, k in enumerate(kept):
-            if k is not None:
-                sums[i] += reshape(take_slice(k, 0, whole, whole + 1), sums[i].shape)
-        parts.append([reshape(d, (left, *x.shape)) for d, x in zip(dxs, back.dx_like)])
-    if whole:
-        sums, dxs = back.segments(sums, checkpoints, rows, kept, consts, whole, every)
-        parts.append([reshape(flip(d), (whole * every, *x.shape)) for d, x in zip(dxs, back.dx_like)])
+    for first, count, steps in ((whole, 1, left), (0, whole, every)):  # the last segment may be shorter
+        if count and steps:
+            cut = [[_cut(x, first, first + count) for x in arrays] for arrays in (checkpoints, kept)]
+            steps_of = [_cut(x, first * every, first * every + count * steps) for x in rows]
+            sums, dxs = back.segments(sums, cut[0], steps_of, cut[1], consts, count, steps)
+            parts.append([reshape(flip(d), (count * steps, *x.shape)) for d, x in zip(dxs, back.dx_like)])
     dx = [concatenate(f[::-1], 0) if len(f) > 1 else f[0] for f in zip(*parts)]
     return _by_argument(back, args, sums, dx)
 
@@ -217,16 +254,9 @@ def _by_argument(back: Backward, args: Sequence, sums: Sequence[Node], dxs: Sequ
     return tuple(result)
 
 
-def _cut(nodes, start: int, stop: int) -> list[Node]:
-    """Rows start:stop; a single row without the axis, for a segment of one step."""
-    parts = [take_slice(x, 0, start, stop) for x in nodes]
-    return [reshape(x, x.shape[1:]) for x in parts] if stop - start == 1 else parts
-
-
-def _segments(x: Node, whole: int, every: int) -> Node:
-    """(n, ...) -> (whole, every, ...), the last segment first; (n, ...) for segments of one step."""
-    x = take_slice(x, 0, 0, whole * every)
-    return flip(reshape(x, (whole, every, *x.shape[1:]) if every > 1 else x.shape))
+def _cut(x: Node | None, start: int, stop: int) -> Node | None:
+    """Rows start:stop."""
+    return None if x is None else take_slice(x, 0, start, stop)
 
 
 def flip(x: Node) -> Node:
@@ -289,19 +319,16 @@ class Backward:
         whole: int,
         every: int,
     ) -> tuple[list, list]:
-        """(dcarry and dconsts, dx) of all segments of full length."""
-        slices = [flip(take_slice(c, 0, 0, whole)) for c in checkpoints]
-        slices += [_segments(x, whole, every) for x in rows]
-        slices += [flip(take_slice(k, 0, 0, whole)) for k in kept if k is not None]
+        """(dcarry and dconsts, dx) of `whole` segments of `every` steps."""
+        slices = [*checkpoints, *(reshape(x, (whole, every, *x.shape[1:])) for x in rows)]
+        slices = [flip(x) for x in (*slices, *kept) if x is not None]
         segment = self.segment(every, tuple(k is not None for k in kept))
         return self.split(scan_node(segment, sums, slices, consts, whole, default_every(whole)))
 
-    def segment(self, k: int, has_kept: Sequence[bool] = ()) -> Graph:
+    def segment(self, k: int, has_kept: Sequence[bool]) -> Graph:
         """The graph of k steps back. `has_kept` says which carries also get the gradient of their checkpoint,
         the last of the sliced arguments.
         """
-        if k == 1:
-            return self.single(has_kept)
         n_sums = len(self.float_carry) + len(self.read_consts)
         step_inputs = inputs_like(self.step.inputs)
         for fresh, old in zip(step_inputs, self.step.inputs):
@@ -316,15 +343,6 @@ class Backward:
         kept, dsums = _with_kept(dsums, has_kept)
         inputs = [*sums, *carry, *xs, *dys, *kept, *consts]
         return Graph(inputs, [*dsums, *map(flip, dxs)], self.body.name + "_segment")
-
-    def single(self, has_kept: Sequence[bool]) -> Graph:
-        """A segment of one step, whose checkpoint is its carry, without an axis of length 1."""
-        n_consts = len(self.body.inputs) - self.carries - self.slices
-        step = self.step
-        first = list(step.inputs[: len(step.inputs) - n_consts])
-        consts = step.inputs[len(first) :]
-        kept, outputs = _with_kept(step.outputs, has_kept)
-        return Graph([*first, *kept, *consts], outputs, step.name)
 
 
 def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
@@ -455,13 +473,8 @@ def _factors(x: Node) -> list[Node]:
 
 def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int):
     """The steps stay outermost. A carry is batched if its initial value is, or after some step."""
-    flags = list(b.flags)
-    while True:
-        inner, out_flags = b.graph(body, flags)
-        grown = [f or g for f, g in zip(flags[:carries], out_flags)]
-        if grown == flags[:carries]:
-            break
-        flags[:carries] = grown
+    flags = batched_carries(b.flags, carries, lambda flags: b.graph(body, flags)[1])
+    inner, out_flags = b.graph(body, flags)
     outputs = [
         b.front(o, f) if flags[k] else o for k, (o, f) in enumerate(zip(inner.outputs[:carries], out_flags))
     ]
@@ -479,6 +492,19 @@ def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int)
         *(b.front(swap_first(y) if has else y, has) for y, has in zip(ys, has_y)),
         *(b.front(swap_first(c) if has else c, has) for c, has in zip(kept, flags)),
     ]
+
+
+def batched_carries(flags: Sequence[bool], carries: int, results_of: Callable) -> list[bool]:
+    """The flags of a loop's arguments. A carry is batched if its initial value is, or after some step.
+
+    results_of   results_of(flags) -> the flags of the carries after a step
+    """
+    flags = list(flags)
+    while True:
+        grown = [f or g for f, g in zip(flags[:carries], results_of(flags))]
+        if grown == flags[:carries]:
+            return flags
+        flags[:carries] = grown
 
 
 def rows_of(x: Node, k: int) -> Node:

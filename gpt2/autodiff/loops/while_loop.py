@@ -10,11 +10,11 @@ import numpy as np
 from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops.build import cast
-from ..ops.subgraph import inputs_like
+from ..ops.subgraph import on_all_inputs
 from ..programs.bodies import applied, body_graph, changes, holds_for_all, operands_of_body, recorded_once
-from ..programs.carries import leaves_of_carry, recorded_step, writable
-from ..programs.operators import Operator
-from ..programs.wiring import as_kind, result_kind
+from ..programs.carries import recorded_step, step_on_leaves, writable
+from ..programs.compile import Operator
+from ..programs.wiring import rebuilt, result_kind
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
@@ -65,7 +65,7 @@ def while_loop(
 
 def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: int | None) -> Any:
     carry, tree = flatten(init, changes)
-    step, test = _step(body, tree), _test(cond, tree)
+    step, test = step_on_leaves("while_loop", body, tree), _test(cond, tree)
     kinds = [result_kind(value_of(x)) for x in carry]
     carry = _with_numpy_ints(carry)
     (more, first), rec = recorded_once(
@@ -77,14 +77,15 @@ def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: i
     rec_test = None if rec is None else record(test, (_plain(carry),))
     if rec is None or not holds_for_all(rec_test):
         final = _unrolled(test, step, carry, more, first, limit)
-        return unflatten(tree, [as_kind(x, kind) for x, kind in zip(final, kinds)])
-    graph, test_graph = _on_same_inputs(body_graph(rec), body_graph(rec_test), len(carry))
-    outside = [r.operands([None] * len(carry))[len(carry) :] for r in (rec, rec_test)]
-    operands = operands_of_body(graph, [*carry, *outside[0], *outside[1]])
+        return rebuilt(tree, final, kinds)
+    truth = body_graph(rec_test)
+    truth = Graph(truth.inputs, [cast(truth.outputs[0], bool)], truth.name)
+    graph, test_graph = on_all_inputs(len(carry), body_graph(rec), truth)
+    operands = operands_of_body(graph, [*carry, *rec.outside, *rec_test.outside])
     keep = default_keep(sum(o.nbytes for o in graph.outputs)) if keep is None else keep
     sizes = dict(carries=len(carry), keep=keep, limit=limit)
     final = applied("while_loop", operands, evaluate_while, test=test_graph, body=graph, **sizes)
-    return unflatten(tree, [as_kind(x, kind) for x, kind in zip(final, kinds)])
+    return rebuilt(tree, final[: len(carry)], kinds)
 
 
 def _plain(carry: list) -> list:
@@ -95,16 +96,6 @@ def _plain(carry: list) -> list:
 def _with_numpy_ints(carry: list) -> list:
     """Python ints and bools as NumPy's, which overflow as in a program."""
     return [np.asarray(x)[()] if type(x) in (int, bool) else x for x in carry]
-
-
-def _step(body: Callable, tree: Tree) -> Callable:
-    """body on flat values, as for a scan without slices: (carry leaves, []) -> (carry leaves, [])."""
-
-    def step(carry, _):
-        return leaves_of_carry("while_loop", body(unflatten(tree, carry)), tree), []
-
-    step.__name__ = getattr(body, "__name__", "body")
-    return step
 
 
 def _test(cond: Callable, tree: Tree) -> Callable:
@@ -120,14 +111,6 @@ def _test(cond: Callable, tree: Tree) -> Callable:
 
     test.__name__ = getattr(cond, "__name__", "cond")
     return test
-
-
-def _on_same_inputs(body: Graph, test: Graph, n: int) -> tuple[Graph, Graph]:
-    """Both graphs with all inputs: the carry, what body reads from outside, what test reads from outside."""
-    extra, other = body.inputs[n:], test.inputs[n:]
-    wide = Graph([*body.inputs, *inputs_like(other)], body.outputs, body.name)
-    truth = [cast(test.outputs[0], bool)]
-    return wide, Graph([*test.inputs[:n], *inputs_like(extra), *other], truth, test.name)
 
 
 def _unrolled(test: Callable, step: Callable, carry: list, more: Any, first: list, limit: int | None) -> list:

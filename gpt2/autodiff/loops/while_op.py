@@ -26,9 +26,9 @@ The derivative of a backward follows from its meaning: J'w, where J is the Jacob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -40,12 +40,11 @@ from ..ops import apply, const, input_node
 from ..ops.build import cast, reshape, sum_, ufunc, where
 from ..ops.interpret import apart
 from ..ops.leads import NoRule
-from ..ops.subgraph import beside, inputs_like, items, splice, zeros_like
+from ..ops.subgraph import beside, inputs_like, items, or_zeros, splice, zeros_like
 from ..ops.table import Leads, row
 from ..pipeline import program_of
-from . import numbers
 from .map_op import swap_first
-from .scan_op import Backward, active_inputs, or_zeros
+from .scan_op import Backward, Tangents, batched_carries, of_numbers
 
 MOST, FEWEST = 128, 8  # carries that are kept by default
 MOST_BYTES = 1 << 28  # of these carries, unless the fewest take more
@@ -101,11 +100,7 @@ def evaluate_while(
     carry, consts = values[:carries], values[carries:]
     kept = _Kept(body.outputs, keep, limit)
     (more,) = program_of(test)(*values)
-    go = (
-        _in_arrays
-        if (run := numbers.of_numbers(_with_test(body, test))) is None
-        else partial(_in_floats, run)
-    )
+    go = _in_arrays if (run := of_numbers(_with_test(body, test))) is None else partial(_in_floats, run)
     carry, steps = go(_with_test(body, test), carry, consts, more, kept)
     return (*apart(carry, values), np.array(steps), np.array(kept.spacing), *kept.arrays)
 
@@ -172,26 +167,18 @@ class _Kept:
 
 
 def _jvp(tangents, out, *args, test: Graph, body: Graph, carries: int, keep: int, limit: int | None):
-    active = active_inputs(body, [t is not None for t in tangents], carries)
-    marks = {i: t for i, t in zip(body.inputs, inputs_like(body.inputs, "d")) if active[i]}
-    tangents_of_body = pushforward(body.outputs, marks)
-    moving = [k for k, i in enumerate(body.inputs) if active[i]]
-    moving_carry = [k for k in moving if k < carries]
+    t = Tangents(body, tangents, args, carries)
 
-    def inputs(graph: Graph, dots: Sequence[Node]) -> list[Node]:
-        carry, consts = beside(graph.inputs, dict(zip(moving, dots)), carries)
-        return [*carry, *consts]
+    def inputs(graph: Graph, dots: Mapping[int, Node]) -> list[Node]:
+        return [*chain(*beside(graph.inputs, dots, carries))]
 
-    of_body = [body.inputs[k] for k in moving]
-    dcarry = [or_zeros(tangents_of_body[k], body.outputs[k]) for k in moving_carry]
-    wide = Graph(inputs(body, [marks[i] for i in of_body]), [*body.outputs, *dcarry], body.name + "_jvp")
-    wide_test = Graph(inputs(test, inputs_like(of_body)), test.outputs, test.name)
-    carry, consts = beside(args, {k: or_zeros(tangents[k], args[k]) for k in moving}, carries)
+    wide = Graph(inputs(body, t.marks), [*body.outputs, *t.results.values()], body.name + "_jvp")
+    fresh = dict(zip(t.marks, inputs_like([*t.marks.values()])))
+    wide_test = Graph(inputs(test, fresh), test.outputs, test.name)
+    carry, consts = beside(args, t.given, carries)
     results = while_node(wide_test, wide, carry, consts, keep, limit)
-    result: list[Node | None] = [None] * len(out.shape)
-    for k, d in zip(moving_carry, results[carries:]):
-        result[k] = d
-    return tuple(result)
+    by_output = dict(zip(t.results, results[carries:]))
+    return tuple(map(by_output.get, range(len(out.shape))))
 
 
 # --- reverse mode ---------------------------------------------------------------------------------------
@@ -237,16 +224,11 @@ def evaluate_back(
     steps, spacing = int(arguments.steps), int(arguments.spacing)
     cts = [np.array(d, body.outputs[k].dtype) for d, k in zip(arguments.cts, floats)]
     sums = [np.zeros(o.shape, o.dtype) for o in step.outputs[len(floats) :]]
-    with _running_backward(body, step, arguments.consts, [*cts, *sums], max(2, keep)) as backward:
+    with program_of(body).borrowed() as forth, program_of(step).borrowed() as back:
+        backward = _Backward(body, forth, back, arguments.consts, [*cts, *sums], max(2, keep))
         for start in reversed(range(0, steps, spacing)):
             backward.back([a[start // spacing] for a in arguments.kept], min(spacing, steps - start))
     return tuple(backward.grads)
-
-
-@contextmanager
-def _running_backward(body: Graph, step: Graph, consts, grads, room: int) -> Iterator[_Backward]:
-    with program_of(body).borrowed() as forth, program_of(step).borrowed() as back:
-        yield _Backward(body, forth, back, consts, grads, room)
 
 
 class _Backward:
@@ -362,14 +344,14 @@ def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int, limit: i
     If the test is batched as well, the loop runs until it fails for all examples; those that are done keep
     their carries.
     """
-    flags = list(b.flags)
-    while True:
-        inner, out_flags = b.graph(body, flags)
-        more, (apart,) = b.graph(test, flags)
-        grown = [f or g or apart for f, g in zip(flags[:carries], out_flags)]
-        if grown == flags[:carries]:
-            break
-        flags[:carries] = grown
+
+    def after_a_step(flags: Sequence[bool]) -> list[bool]:
+        (apart,) = b.graph(test, flags)[1]
+        return [f or apart for f in b.graph(body, flags)[1]]
+
+    flags = batched_carries(b.flags, carries, after_a_step)
+    inner, out_flags = b.graph(body, flags)
+    more, (apart,) = b.graph(test, flags)
     outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs, out_flags, flags)]
     operands = [b.front(x, has) if wanted else x for x, has, wanted in zip(args, b.flags, flags)]
     if not apart:

@@ -54,39 +54,15 @@ _MOST_MARKED = 1 << 24  # elements: of larger arrays no map is drawn
 def alone(boxes: Sequence[Sequence[range]], shape: Sequence[int]) -> list[bool]:
     """For each box, whether it shares no element with any other.
 
-    The time for comparing pairs grows with the square. So boxes are first put into groups that lie apart
-    along some axis, and where a group is large still, it is drawn on a map of the array.
+    The time for comparing pairs grows with the square, so many boxes are drawn on a map of the array.
     """
-    found = [True] * len(boxes)
-    for group in _groups(boxes, len(shape)):
-        if len(group) <= FEW_BOXES or math.prod(shape) > _MOST_MARKED:
-            for k in group:
-                found[k] = all(disjoint(boxes[k], boxes[j]) for j in group if j != k)
-            continue
-        drawn = np.zeros(shape, np.int32)
-        taken = [slices_of(boxes[k]) for k in group]
-        for p in taken:
-            drawn[p] += 1
-        for k, p in zip(group, taken):
-            found[k] = bool((drawn[p] == 1).all())
-    return found
-
-
-def _groups(boxes: Sequence[Sequence[range]], ndim: int) -> list[list[int]]:
-    """The numbers of the boxes, in groups of which no two share an element. Empty boxes are in none."""
-    groups = [[k for k, box in enumerate(boxes) if all(map(len, box))]]
-    for axis in range(ndim):
-        parted = []
-        for group in groups:
-            spans = sorted((min(r[0], r[-1]), max(r[0], r[-1]), k) for k in group for r in (boxes[k][axis],))
-            beyond = -1  # the last element that the group so far takes along the axis
-            for lo, hi, k in spans:
-                if lo > beyond:
-                    parted.append([])
-                parted[-1].append(k)
-                beyond = max(beyond, hi)
-        groups = parted
-    return groups
+    if len(boxes) <= FEW_BOXES or math.prod(shape) > _MOST_MARKED:
+        return [all(disjoint(a, b) for j, b in enumerate(boxes) if j != k) for k, a in enumerate(boxes)]
+    drawn = np.zeros(shape, np.int32)
+    places = [slices_of(b) for b in boxes]
+    for p in places:
+        drawn[p] += 1
+    return [bool((drawn[p] == 1).all()) for p in places]
 
 
 def slices_of(box: Sequence[range]) -> tuple[slice, ...]:

@@ -6,7 +6,8 @@ All other values are `exact`: those of the user's own program, and all that is c
 integers, sorted or used as an index, with what it is computed from.
 
 The rows of the table say which ops do not decide, because they take a small relative change to a small one,
-and which do not round. An op whose row says nothing is taken for one that decides, and rounds. Remainder and
+and which do not round. An op whose row says nothing is taken for one that decides unless it is linear, and
+for one that rounds. Remainder and
 floor_divide jump, arctan2 and angle have a cut, sign and copysign depend on a sign, eigenvectors and singular
 vectors on a choice: they all decide.
 """

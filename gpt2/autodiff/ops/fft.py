@@ -65,7 +65,6 @@ def _transpose(g, out, x, kind, n, axis, norm):
 row(
     "fft",
     "linear",
-    linear_in=(0,),
     infer=_infer,
     evaluate=lambda x, kind, n, axis, norm: getattr(np.fft, kind)(x, n=n, axis=axis, norm=norm),
     code=lambda x, kind, n, axis, norm: f"np.fft.{kind}({x}, n={n}, axis={axis}, norm={norm!r})",

@@ -98,7 +98,6 @@ row(
     gathers=True,
     has_out=True,
     leads=leads.GATHER,
-    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -112,7 +111,6 @@ row(
     work="scatters",
     changes_first=True,
     leads=leads.SCATTER,
-    discontinuous=False,
 )
 
 row(
@@ -129,7 +127,6 @@ row(
     work="scatters",
     changes_first=True,
     leads=leads.SCATTER,
-    discontinuous=False,
 )
 
 
@@ -182,18 +179,17 @@ row(
     has_out=True,
     leads=leads.TAKE_ALONG,
     shift=shifts.along_axis,
-    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
 row(
     "in_order",  # a copy of a vector, where it is sorted
     "linear",
-    linear_in=(0,),
     infer=lambda x: (x.shape, x.dtype),
     evaluate=_in_order,
     transpose=lambda g, out, x: (g,),
     jvp=lambda t, out, x: t[0],
+    discontinuous=True,
 )
 
 row(
@@ -206,7 +202,6 @@ row(
     work="scatters",
     changes_first=True,
     leads=leads.TAKE_ALONG,
-    discontinuous=False,
 )
 
 row(

@@ -18,7 +18,7 @@ import math
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from .boxes import ranges
 from .build import broadcast, reshape, swap_last, transpose
 from .rowwise import ROW, WHOLE, Flags, row_axes, takes_rows
 from .table import Leads, apply, const
-
-if TYPE_CHECKING:
-    from .table import Op
 
 
 @dataclass
@@ -56,14 +53,10 @@ class NoRule(Exception):
     """A rule that does not cover this call: it is done by a loop."""
 
 
-def batch_rule(op: Op, elementwise: bool) -> Callable | None:
-    """The rule of a row for many examples; elementwise ops broadcast, and need none of their own."""
-    return op.leads.batch or (batch_of_elementwise if elementwise else None)
-
-
-# arguments that broadcast
-def batch_of_elementwise(b: Batch, *args: Node, **attrs: Any) -> Node:
-    m = b.out.ndim
+# ops whose arguments broadcast (elementwise, stacks of matrices), or that have one argument
+def broadcasting(b: Batch, *args: Node, **attrs: Any) -> Node:
+    """The leading axes of all arguments broadcast behind that of the examples."""
+    m = max(x.ndim - has for x, has in zip(args, b.flags))
     return apply(b.out.op, *(b.aligned(x, has, m) for x, has in zip(args, b.flags)), **attrs)
 
 
@@ -81,26 +74,11 @@ def rows_of_elementwise(n: Node, N: int, p: int) -> Flags:
     return tuple(flags)
 
 
-ELEMENTWISE = Leads(batch_of_elementwise, rows_of_elementwise)
+STACKS = Leads(broadcasting)
+ELEMENTWISE = Leads(broadcasting, rows_of_elementwise)
 
 
-# one argument
-def as_it_is(b: Batch, *args: Node, **attrs: Any) -> Node:
-    """Ops of one argument that take stacks, as those on matrices, or that look at no axis."""
-    return apply(b.out.op, *args, **attrs)
-
-
-AS_IT_IS = Leads(as_it_is)
-COPY = Leads(as_it_is, rows_of_elementwise)
-
-
-# several matrices
-def stacks(b: Batch, *args: Node, **attrs: Any) -> Node:
-    """Ops on several matrices, whose leading axes broadcast."""
-    m = max(x.ndim - has for x, has in zip(args, b.flags))
-    return apply(b.out.op, *(b.aligned(x, has, m) for x, has in zip(args, b.flags)), **attrs)
-
-
+# products
 def batch_of_matmul(b: Batch, x: Node, y: Node) -> Node:
     """Beside a plain matrix the examples are rows of one product, as NumPy's batched one is a loop."""
     left, right = b.flags
@@ -110,7 +88,7 @@ def batch_of_matmul(b: Batch, x: Node, y: Node) -> Node:
     if right and not left and x.ndim == 2 and y.ndim == 3 and y.shape[-1] == 1:  # of vectors
         flat = apply("matmul", reshape(y, y.shape[:2]), swap_last(x))
         return reshape(flat, (*flat.shape, 1))
-    return stacks(b, x, y)
+    return broadcasting(b, x, y)
 
 
 def rows_of_matmul(n: Node, N: int, p: int) -> Flags:
@@ -127,7 +105,6 @@ def batch_of_einsum(b: Batch, *args: Node, subscripts: str, **attrs: Any) -> Nod
     return apply("einsum", *args, subscripts=f"{','.join(terms)}->{free[0]}{out}", **attrs)
 
 
-STACKS = Leads(stacks)
 MATMUL = Leads(batch_of_matmul, rows_of_matmul)
 EINSUM = Leads(batch_of_einsum)
 
@@ -140,33 +117,22 @@ def _behind(axis: int) -> int:
     return axis + 1
 
 
-def one_axis(b: Batch, x: Node, *, axis: int, **attrs: Any) -> Node:
-    return apply(b.out.op, x, axis=_behind(axis), **attrs)
+def along_axes(b: Batch, x: Node, **attrs: Any) -> Node:
+    """Ops along `axis`, or over `axes`."""
+    if "axis" in attrs:
+        return apply(b.out.op, x, **(attrs | {"axis": _behind(attrs["axis"])}))
+    return apply(b.out.op, x, **(attrs | {"axes": tuple(map(_behind, attrs["axes"]))}))
 
 
-def several_axes(b: Batch, x: Node, *, axes: Sequence[int], **attrs: Any) -> Node:
-    return apply(b.out.op, x, axes=tuple(map(_behind, axes)), **attrs)
-
-
-def rows_of_reduction(n: Node, N: int, p: int) -> Flags:
-    """The reduced axes lie within a row."""
-    (x,) = n.args
+def rows_of_axes(n: Node, N: int, p: int) -> Flags:
+    """The axes lie within a row, and every argument has the rows."""
     axes = n.attrs["axes"] if "axes" in n.attrs else (n.attrs["axis"],)
-    same = x.shape[:p] == n.shape[:p]
-    return (ROW,) if same and all(a >= p for a in axes) else None
+    within = all(axis >= p for axis in axes) and all(x.shape[:p] == n.shape[:p] for x in n.args)
+    return (ROW,) * len(n.args) if within else None
 
 
-def rows_of_along_axis(n: Node, N: int, p: int) -> Flags:
-    """The axis lies within a row, and every argument has the rows."""
-    if n.attrs["axis"] < p or any(a.shape[:p] != n.shape[:p] for a in n.args):
-        return None
-    return (ROW,) * len(n.args)
-
-
-AXIS = Leads(one_axis)
-REDUCED_AXIS = Leads(one_axis, rows_of_reduction)
-REDUCED_AXES = Leads(several_axes, rows_of_reduction)
-RUNNING = Leads(one_axis, rows_of_along_axis)
+AXIS = Leads(along_axes)
+AXIS_IN_ROWS = Leads(along_axes, rows_of_axes)
 
 
 # shapes
@@ -260,17 +226,15 @@ def _indexed(b: Batch, spec: Sequence, arrays: Sequence[Node], flags: Sequence[b
     return spec, [rows, *(b.aligned(x, has, m) for x, has in zip(arrays, flags))]
 
 
-def _index_axes(shape: Sequence[int], spec: Sequence, arrays, flags) -> tuple[int, int]:
+def _index_axes(spec: Sequence, arrays, flags) -> tuple[int, int]:
     """(how many axes the index arrays make, where they stand in the result for one example)."""
     m = max((x.ndim - has for x, has in zip(arrays, flags)), default=0)
-    positions = [k for k, s in enumerate(spec) if s != "new" and s[0] == "array"]
-    adjacent = bool(positions) and positions[-1] - positions[0] + 1 == len(positions)
-    return m, positions[0] if adjacent else 0
+    return m, _first_of_adjacent(spec) or 0
 
 
 def batch_of_gather(b: Batch, x: Node, *arrays: Node, spec: Sequence) -> Node:
-    m, first = _index_axes(x.shape, spec, arrays, b.flags[1:])
-    if b.flags[0] and not any(b.flags[1:]) and _are_adjacent(spec):
+    m, first = _index_axes(spec, arrays, b.flags[1:])
+    if b.flags[0] and not any(b.flags[1:]) and _first_of_adjacent(spec) is not None:
         return apply("gather", x, *arrays, spec=(_whole(b), *spec))
     whole = b.front(x, b.flags[0])
     spec, arrays = _indexed(b, spec, arrays, b.flags[1:])
@@ -284,9 +248,11 @@ def rows_of_gather(n: Node, N: int, p: int) -> Flags:
     return (WHOLE, ROW) if takes_rows(n.attrs["spec"], table, arrays) and p <= arrays[0].ndim else None
 
 
-def _are_adjacent(spec: Sequence) -> bool:
+def _first_of_adjacent(spec: Sequence) -> int | None:
+    """The position of the first index array, if no slice or new axis stands between two of them."""
     positions = [k for k, s in enumerate(spec) if s != "new" and s[0] == "array"]
-    return bool(positions) and positions[-1] - positions[0] + 1 == len(positions)
+    adjacent = bool(positions) and positions[-1] - positions[0] + 1 == len(positions)
+    return positions[0] if adjacent else None
 
 
 def _moved(ndim: int, m: int, first: int) -> list[int]:
@@ -296,7 +262,7 @@ def _moved(ndim: int, m: int, first: int) -> list[int]:
 
 
 def batch_of_scatter(b: Batch, x: Node, v: Node, *arrays: Node, spec: Sequence) -> Node:
-    m, first = _index_axes(x.shape, spec, arrays, b.flags[2:])
+    m, first = _index_axes(spec, arrays, b.flags[2:])
     whole = b.front(x, b.flags[0])
     one_shape = apply("gather", _one(b, x, 0), *(_one(b, a, 2 + k) for k, a in enumerate(arrays)), spec=spec)
     values = b.aligned(b.front(v, b.flags[1]), True, one_shape.ndim)
@@ -328,5 +294,5 @@ def batch_of_search(b: Batch, a: Node, v: Node, *, side: str) -> Node:
 
 GATHER = Leads(batch_of_gather, rows_of_gather)
 SCATTER = Leads(batch_of_scatter)
-TAKE_ALONG = Leads(batch_of_along, rows_of_along_axis)
+TAKE_ALONG = Leads(batch_of_along, rows_of_axes)
 SEARCH = Leads(batch_of_search)

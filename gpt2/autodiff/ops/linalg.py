@@ -12,7 +12,7 @@ values differ.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +33,6 @@ from .build import (
     take_slice,
 )
 from .table import Op, apply, const, row
-
-if TYPE_CHECKING:
-    pass
 
 
 def float_dtype(dtype: np.dtype) -> np.dtype:

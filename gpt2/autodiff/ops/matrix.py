@@ -44,7 +44,6 @@ row(
     has_out=True,
     leads=leads.MATMUL,
     shift=shifts.matmul,
-    discontinuous=False,
 )
 
 
@@ -61,7 +60,6 @@ row(
     adds_axes=lambda n: 1,
     product=lambda x, y: (f"{x}.T", y),
     has_out=True,
-    discontinuous=False,
 )
 
 
@@ -150,5 +148,4 @@ row(
     has_out=True,
     leads=leads.EINSUM,
     shift=_einsum_shift,
-    discontinuous=False,
 )

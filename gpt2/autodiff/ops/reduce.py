@@ -56,7 +56,7 @@ def reduction_row(
         work="reduces",
         reducer=ufunc,
         has_out=True,
-        leads=leads.REDUCED_AXES,
+        leads=leads.AXIS_IN_ROWS,
         **columns,
     )
 
@@ -73,7 +73,6 @@ reduction_row(
     transpose=lambda g, out, x, axes, keepdims: (broadcast(expand(g, axes, x.ndim), x.shape),),
     shift=shifts.reduction,
     adds_axes=rowwise.first_axes,
-    discontinuous=False,
     exact_on=INTEGERS,
 )
 
@@ -130,11 +129,6 @@ def _share_among_code(g, chosen, extreme, axes):
     return f"np.where({chosen}, ({g}) / np.where(np.isnan({extreme}), np.nan, {count}), 0.0)"
 
 
-def _shares_by_rows(n: Node, N: int, p: int) -> rowwise.Flags:
-    same = all(a.shape[:p] == n.shape[:p] for a in n.args)
-    return (rowwise.ROW,) * 3 if same and all(a >= p for a in n.attrs["axes"]) else None
-
-
 def _shares_of_examples(b: leads.Batch, *args: Node, axes: Sequence[int]) -> Node:
     whole = [b.front(x, has) for x, has in zip(args, b.flags)]
     return apply("share_among", *whole, axes=tuple(a + 1 for a in axes))
@@ -143,7 +137,6 @@ def _shares_of_examples(b: leads.Batch, *args: Node, axes: Sequence[int]) -> Nod
 row(
     "share_among",  # how max and min hand back a gradient: g and extreme have the axes, of length 1
     "linear",
-    linear_in=(0,),
     infer=lambda g, chosen, extreme, axes: (chosen.shape, g.dtype),
     evaluate=_share_among,
     code=_share_among_code,
@@ -160,8 +153,7 @@ row(
     ),
     work="moves",
     has_out=True,
-    leads=Leads(_shares_of_examples, _shares_by_rows),
-    discontinuous=False,
+    leads=Leads(_shares_of_examples, leads.rows_of_axes),
 )
 
 
@@ -198,7 +190,7 @@ def _arg_row(name):
         code=lambda x, axis: f"np.{name}({x}, axis={axis})",
         exact_on=EVERYWHERE,
         work="reduces",
-        leads=leads.REDUCED_AXIS,
+        leads=leads.AXIS_IN_ROWS,
     )
 
 
@@ -213,7 +205,7 @@ def _cumsum(x, axis, reverse):
 row(
     "cumsum",
     "linear",
-    linear_in=(0,),  # reverse: the sums of everything from here to the end
+    # reverse: the sums of everything from here to the end
     infer=lambda x, axis, reverse: (x.shape, sum_dtype(x.dtype)),
     evaluate=_cumsum,
     code=lambda x, axis, reverse: (
@@ -223,9 +215,7 @@ row(
     ),
     transpose=lambda g, out, x, axis, reverse: (apply("cumsum", g, axis=axis, reverse=not reverse),),
     has_out=True,
-    leads=leads.RUNNING,
-    shift=shifts.running_sum,
-    discontinuous=False,
+    leads=leads.AXIS_IN_ROWS,
     exact_on=INTEGERS,
 )
 

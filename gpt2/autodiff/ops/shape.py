@@ -66,7 +66,7 @@ def _slice_text(s: tuple, length: int | None) -> str:
 
 def view_row(name: str, **columns: Any) -> Op:
     """A row for an op that computes nothing: NumPy hands out its argument's memory, seen in another way."""
-    free = dict(linear_in=(0,), work="free", view=True, discontinuous=False, exact_on=EVERYWHERE)
+    free = dict(work="free", view=True, exact_on=EVERYWHERE)
     return row(name, "linear", **free, **columns)
 
 
@@ -147,7 +147,6 @@ row(
     work="moves",
     has_out=True,
     leads=leads.ASSEMBLE,
-    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -169,7 +168,6 @@ row(
     work="moves",
     changes_first=True,
     leads=leads.UPDATE,
-    discontinuous=False,
     exact_on=EVERYWHERE,
 )
 
@@ -187,15 +185,13 @@ row(
 row(
     "copy",
     "linear",
-    linear_in=(0,),
     infer=lambda x: (x.shape, x.dtype),
     evaluate=np.array,
     code=lambda x: f"np.array({x})",
     transpose=lambda g, out, x: (g,),
     work="moves",
     streams=True,
-    leads=leads.COPY,
+    leads=leads.ELEMENTWISE,
     shift=shifts.unchanged,
-    discontinuous=False,
     exact_on=EVERYWHERE,
 )

@@ -192,8 +192,3 @@ def exp(n: Node, e: Effect) -> Effect:
 def log(n: Node, e: Effect) -> Effect:
     """The rule of log: what its argument was multiplied by is added to its result."""
     return of_kind(e, MULTIPLY, result=ADD)
-
-
-def running_sum(n: Node, e: Effect) -> Effect:
-    """The rule of cumsum along an axis along which nothing moves."""
-    return along_axis(n, of_kind(e, MULTIPLY))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from ..graph import Graph, Node, remade, with_args
 from . import input_node
-from .build import assemble, axis_index, slice_, zeros
+from .build import axis_index, slice_, zeros
 
 Cut = tuple[int, int, int]  # (axis, start, stop): what of an argument a call is given
 
@@ -33,6 +33,15 @@ def inputs_like(nodes: Sequence[Node], prefix: str = "") -> list[Node]:
     return [input_node(n.shape, n.dtype, prefix + n.name if n.name else None) for n in nodes]
 
 
+def on_all_inputs(n: int, *graphs: Graph) -> list[Graph]:
+    """The graphs, all with the inputs of all: the n that they have in common, then what each has besides."""
+    wide = []
+    for g in graphs:
+        parts = [other.inputs[n:] if other is g else inputs_like(other.inputs[n:]) for other in graphs]
+        wide.append(Graph([*g.inputs[:n], *chain.from_iterable(parts)], g.outputs, g.name))
+    return wide
+
+
 def beside(values: Sequence[Node], tangents: Mapping[int, Node], *cuts: int) -> list[list[Node]]:
     """The values cut at some points, and after each part the tangents of what is in it, given by position."""
     ends = [*cuts, len(values)]
@@ -44,6 +53,11 @@ def beside(values: Sequence[Node], tangents: Mapping[int, Node], *cuts: int) -> 
 
 def zeros_like(node: Node) -> Node:
     return zeros(node.shape, node.dtype)
+
+
+def or_zeros(x: Node | None, like: Node) -> Node:
+    """A derivative, where None is zero."""
+    return zeros_like(like) if x is None else x
 
 
 def is_float(node: Node) -> bool:
@@ -83,32 +97,6 @@ def outlined(
     return made
 
 
-def collect(calls: Sequence[Node], items: Iterable[int], indices: Iterable[tuple], like: Node) -> Node:
-    """Zeros like an array, with a result of each call at its index (derive/outlined.py)."""
-    attrs = {
-        "dtype": _text_of(like.dtype),
-        "indices": tuple(indices),
-        "items": tuple(items),
-        "shape": like.shape,
-    }
-    made = Node("collect", tuple(calls), attrs, like.shape, like.dtype)
-    made._frozen = tuple(attrs.items())  # they are in order, and can be hashed
-    return made
-
-
-_text_of = functools.cache(str)  # of a dtype: NumPy takes 4 us to put one together
-
-
-def assembled(n: Node, calls: Sequence[Node]) -> Node:
-    """A `collect` as an assemble of the calls' results."""
-    return assemble(results_of(calls, n.attrs["items"]), n.shape, n.attrs["indices"], n.dtype)
-
-
-def results_of(calls: Iterable[Node], items: Iterable[int]) -> list[Node]:
-    """Result items[k] of each call."""
-    return [_item(call, i) for call, i in zip(calls, items)]
-
-
 def cut_of(call: Node, k: int) -> Cut | None:
     """The part of its argument k that a call is given; None for all of it."""
     cuts = call.attrs["cuts"]
@@ -134,20 +122,15 @@ def given(args: Sequence[Node], cuts: Sequence[Cut | None]) -> Sequence[Node]:
 
 
 def with_slices(graph: Graph) -> Graph:
-    """The graph with a node for each part of an argument that a call is given, just before the call, and for
-    each of its results.
-    """
-    if not any(n.op == "collect" or n.op == "outlined" and n.attrs["cuts"] for n in graph.nodes):
+    """The graph with a node for each part of an argument that a call is given, just before the call."""
+    if not any(n.op == "outlined" and n.attrs["cuts"] for n in graph.nodes):
         return graph
     image: dict[Node, Node] = {}
     for n in graph.nodes:
         args = tuple([image[a] for a in n.args])
         if n.op == "outlined":
             image[n] = outlined(n.attrs["body"], given(args, n.attrs["cuts"]), of=n.attrs["of"])
-        elif n.op == "collect":
-            image[n] = assembled(n, args)
+            image[n].name, image[n].loc, image[n].derived = n.name, n.loc, n.derived
         else:
             image[n] = with_args(n, args) if args else n
-            continue
-        image[n].name, image[n].loc, image[n].derived = n.name, n.loc, n.derived
     return Graph(graph.inputs, [image[o] for o in graph.outputs], graph.name)

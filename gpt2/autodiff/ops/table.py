@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def none(n: Node) -> int:
-    """The answer of rows that say nothing to a question for a number."""
+    """Zero for any node: the default of columns that count something."""
     return 0
 
 
@@ -83,7 +83,7 @@ class Op:
     reducer: str | None = None  # the ufunc whose `reduce` it is
     any_strides: bool = False  # any loop over real floats gives the same bits: IEEE 754 says which
     changes_first: bool = False  # copies its first argument, then changes a part of the copy
-    has_out: bool = False  # NumPy writes the result where it is told to
+    has_out: bool = False  # NumPy writes the result into given memory
     # lowered(known, *args, **attrs): other nodes that compute it, None for none; `known` is the program's own
     lowered: Callable | None = None
     scheduled_alone: bool = False  # long work that nothing joins: what it needs is computed just before
@@ -95,7 +95,6 @@ class Op:
     product: Callable | None = None  # (*argument texts) -> texts of the two operands of np.matmul that it is
     # What passes may rely on
     commutes: str | None = None  # its arguments may be swapped: EXACTLY; NEARLY is but for the last bit
-    idempotent: bool = False  # op(x, x) is x
     shift: Callable | None = None  # one of the rules of ops/shifts.py
     # What becomes of a difference in the last bit (ops/exactness.py)
     discontinuous: bool = (
@@ -125,7 +124,9 @@ VIEWS: set[str] = set()  # names of the ops whose rows say `view`
 def row(name: str, kind: str, **columns: Any) -> Op:
     """Add a row to the table. A second row of the same name is an error, not an override."""
     if name in OPS:
-        raise ValueError(f"op {name!r} stands in the table already")
+        raise ValueError(f"op {name!r} is already in the table")
+    if kind in ("linear", "multilinear"):
+        columns.setdefault("discontinuous", False)
     OPS[name] = op = Op(name, kind, **columns)
     if op.view:
         VIEWS.add(name)

@@ -37,7 +37,7 @@ def simplify(graph: Graph, options: Options | None = None) -> Graph:
     families = tuple(f for f in FAMILIES.values() if f.name not in off)
     if not families and "cse" in off:
         return dce(graph)
-    return sweep_to_end(graph, families, share="cse" not in off, drop_cycles=True, math=math)
+    return sweep_to_end(graph, families, share="cse" not in off, math=math)
 
 
 def _alone(family):

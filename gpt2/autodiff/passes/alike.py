@@ -27,7 +27,6 @@ import numpy as np
 
 from ..graph import Graph, Node, const_value, freeze, is_scalar_const, rewrite, with_args
 from ..ops import input_node
-from ..ops.build import assemble, item
 from ..ops.subgraph import Cut, given, items, outlined, splice
 from ..ops.table import VIEWS, facts, root
 from .match import calls_back
@@ -146,11 +145,6 @@ def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
             opened[n] = splice(flat(n.attrs["body"]), args)
         elif n.op == "item" and n.args[0] in opened:
             image[n] = opened[n.args[0]][n.attrs["i"]]
-        elif n.op == "collect" and any(c in opened for c in n.args):
-            numbered = zip(n.args, n.attrs["items"])
-            parts = [opened[c][i] if c in opened else item(image[c], i) for c, i in numbered]
-            image[n] = assemble(parts, n.shape, n.attrs["indices"], n.dtype)
-            image[n].name, image[n].loc, image[n].derived = n.name, n.loc, n.derived
         else:
             args = tuple([image[a] for a in n.args])
             image[n] = n if all(a is b for a, b in zip(args, n.args)) else with_args(n, args)

@@ -10,8 +10,7 @@ The additions and multiplications that meet in one value, and whose results have
 Putting together tries what could be less work: like terms are added, factors that terms share leave the sum,
 numbers meet numbers, and factors are multiplied from the smallest shape to the largest. The result replaces
 the original only if it costs clearly less, counted in elements touched, so that applying this again and again
-ends. At equal cost, a formula that reads `x` is preferred to one that reads `c * x`, if others read `c * x`
-too: without a reader it goes.
+ends.
 
 What is never done: sums are not multiplied out (except by a number, for free), and differences are not
 regrouped: x - row1 - row2 keeps its order, for (row1 + row2) may have lost what the differences would have
@@ -22,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -30,7 +29,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph import Node, is_scalar_const
-from ..hidden import decided
 from ..ops import apply, build, const
 from .match import is_inexact, number
 
@@ -42,7 +40,7 @@ PRODUCTS = frozenset(("multiply", "negative", "divide", "square"))
 RING = SUMS | PRODUCTS
 _WORTHWHILE = 0.5  # of an operation on the whole result: what must be saved to change the program's form
 _MOST_TERMS = 12  # factors are searched for in sums up to here: the search grows with the square
-_MOST_FACTORS = 12  # pairs are searched for among so many factors: the search grows with the cube
+_MOST_FACTORS = 12  # pairs are searched for among so many factors
 _DEEPEST = 4  # values made for a value made for ... by these rules: the next sweep looks at what is left
 _MOST_DISSOLVED = 32  # taken apart at once: a loop that is written out can be one chain of thousands
 
@@ -84,40 +82,26 @@ class Term:
         i = self.factors.index(factor)
         return Term(self.coef, self.factors[:i] + self.factors[i + 1 :])
 
-    def split(self, test: Callable[[Node], bool]) -> tuple[Term, Term] | None:
-        """(the number and the factors that pass, the others); None if that takes nothing away."""
-        passed = tuple([f for f in self.factors if test(f[0])])
-        if not passed and self.coef == 1:
-            return None
-        return Term(self.coef, passed), Term(1.0, tuple([f for f in self.factors if f not in passed]))
-
 
 class Formula:
-    """The sums and products that meet in the node `root`: taken apart into terms, and put together again.
+    """The sums and products that meet in the node `root`: taken apart into terms, and put together again."""
 
-    see_through   values c * x and c * x + d that have other readers are taken apart as well
-    """
-
-    def __init__(self, root: Node, sweep: Sweep, see_through: bool = False):
+    def __init__(self, root: Node, sweep: Sweep):
         self.root = root
         self.sweep = sweep
         self.dtype = root.dtype
-        self.see_through = see_through
         self.dissolved = {root.id: root}  # these go if the root is replaced
-        self.scaled: set[int] = set()  # values c * x, or c * x + d, that have other readers
 
     # taking apart
     def as_product(self, x: Node) -> Term:
         """`x` as a number times factors."""
-        if x.op in PRODUCTS and (self._dissolves(x) or self._sees_through(x, _is_scaled)):
+        if x.op in PRODUCTS and self._dissolves(x):
             a, *others = map(self.as_product, x.args)
             if x.op == "negative":
                 return -a
             if x.op == "multiply":
                 return a * others[0]
-            if (
-                x.op == "square" and len(a.factors) <= _MOST_FACTORS
-            ):  # squares of squares double them each time
+            if x.op == "square" and len(a.factors) <= _MOST_FACTORS:  # each square doubles them
                 return a * a
             if x.op == "divide" and others[0].coef != 0:
                 return a / others[0]
@@ -136,7 +120,7 @@ class Formula:
         return [p]
 
     def _opens_sum(self, x: Node) -> bool:
-        return x.shape == self.root.shape and (self._dissolves(x) or self._sees_through(x, _is_affine))
+        return x.shape == self.root.shape and self._dissolves(x)
 
     def _dissolves(self, x: Node) -> bool:
         """Whether x is part of the formula: it has no other reader."""
@@ -149,25 +133,15 @@ class Formula:
         self.dissolved[x.id] = x
         return True
 
-    def _sees_through(self, x: Node, test: Callable[[Node], bool]) -> bool:
-        if x.dtype != self.dtype or not test(x) or len(self.scaled) >= _MOST_DISSOLVED:
-            return False
-        self.scaled.add(x.id)
-        return self.see_through
-
     # making nodes, out of those that exist
     def make(self, op: str, *args: Node | complex) -> Node:
         if op == "multiply" and args[0] is args[1]:
             op, args = "square", args[:1]
-        return self._known(apply(op, *[a if isinstance(a, Node) else self.number(a) for a in args]))
+        return self.sweep.known(apply(op, *[a if isinstance(a, Node) else self.number(a) for a in args]))
 
     def number(self, c: complex) -> Node:
         plain = c.real if isinstance(c, complex) and self.dtype.kind != "c" else c
-        return self._known(const(plain, self.dtype))
-
-    def _known(self, n: Node) -> Node:
-        known = self.sweep.known(n)
-        return n if self.see_through and known.id in self.scaled else known
+        return self.sweep.known(const(plain, self.dtype))
 
     def _is_ours(self, x: Node) -> bool:
         """Whether x may be made in another way."""
@@ -182,32 +156,20 @@ class Formula:
         below = self._multiplied(under)
         if not over:
             return self.make("divide", p.coef, below)
-        for f in over:
-            quotient = self.make("divide", f, below)
-            if self.sweep.is_settled(quotient):  # it is computed anyway
-                over.remove(f)
-                return self._times(p.coef, self._multiplied([quotient, *over]))
         return self._times(p.coef, self.make("divide", self._multiplied(over), below))
 
     def _multiplied(self, factors: Sequence[Node]) -> Node:
         """The node for factors multiplied, the pair with the smallest result first."""
-        many = len(factors) > _MOST_FACTORS
-        factors = sorted(factors, key=lambda f: f.size) if many else list(factors)
+
+        def size(pair: tuple[int, int]) -> int:
+            return math.prod(np.broadcast_shapes(*[factors[k].shape for k in pair]))
+
+        factors = list(factors)
         while len(factors) > 1:
-            i, j = (0, 1) if len(factors) > _MOST_FACTORS else self._cheapest_pair(factors)
+            tried = min(len(factors), _MOST_FACTORS)
+            i, j = min([(i, j) for j in range(tried) for i in range(j)], key=size)
             factors[i] = self.make("multiply", factors[i], factors.pop(j))
         return factors[0]
-
-    def _cheapest_pair(self, factors: Sequence[Node]) -> tuple[int, int]:
-        """The places of the two with the smallest product; of several one that is computed anyway."""
-
-        def price(pair: tuple[int, int]) -> tuple[int, bool]:
-            a, b = factors[pair[0]], factors[pair[1]]
-            size = math.prod(np.broadcast_shapes(a.shape, b.shape))
-            return size, not self.sweep.is_settled(self.make("multiply", a, b))
-
-        pairs = [(i, j) for j in range(len(factors)) for i in range(j)]
-        return pairs[0] if len(pairs) == 1 else min(pairs, key=price)
 
     def _times(self, coef: complex, x: Node) -> Node:
         """The node for coef * x; the number goes to a factor of x that is smaller than x, if any."""
@@ -221,8 +183,6 @@ class Formula:
                     args = list(x.args)
                     args[k] = self._times(coef, f)
                     return self.make("multiply", *args)
-        if x.op == "divide" and is_scalar_const(x.args[0]) and self._is_ours(x):
-            return self.make("divide", coef * number(x.args[0]), x.args[1])
         return self.make("multiply", x, coef)
 
     def sum(self, terms: Sequence[Term]) -> Node:
@@ -283,19 +243,13 @@ class Formula:
     def _all_representable(self, terms: Sequence[Term]) -> bool:
         return all([representable(t.coef, self.dtype) for t in terms])
 
-    def _factored(self, terms: Sequence[Term], f: Factor | float) -> Node | None:
-        """The sum with `f`, a factor or a coefficient, taken out of the terms that have it."""
-        if isinstance(f, tuple):
-            group = [t for t in terms if f in t.factors]
-            inside, outside = [t.without(f) for t in group], Term(1.0, (f,))
-        else:
-            group = [t for t in terms if abs(t.coef) == f]
-            signs = [-1.0 if decided(_has_minus, t.coef) else 1.0 for t in group]
-            inside, outside = [Term(s, t.factors) for s, t in zip(signs, group)], Term(f)
-        inner = self.best_sum(inside)
+    def _factored(self, terms: Sequence[Term], f: Factor) -> Node | None:
+        """The sum with the factor taken out of the terms that have it."""
+        group = [t for t in terms if f in t.factors]
+        inner = self.best_sum([t.without(f) for t in group])
         if inner is None:
             return None
-        p = outside * Term.of(inner)
+        p = Term(1.0, (f,)) * Term.of(inner)
         if len(group) == len(terms):
             return self.best_product(p)
         rest = [t for t in terms if t not in group]
@@ -343,44 +297,22 @@ def improve(root: Node, sweep: Sweep) -> Node | None:
         return None
     if not any([a.op in RING for a in root.args]):
         return None
-    for see_through in (False, True):
-        formula = Formula(root, sweep, see_through)
-        terms = formula.as_sum(root)
-        if len(formula.dissolved) < 2 and not formula.scaled:
-            return None
-        better = formula.rebuilt(terms)
-        old = formula.old_cost()
-        enough = old * (1 + 1e-9) if see_through else old - _WORTHWHILE * root.size
-        if better is not None and formula.cost(better) <= enough:
-            sweep.retire(formula.dissolved.values())
-            return better
-        if not formula.scaled:
-            return None
-    return None
+    formula = Formula(root, sweep)
+    terms = formula.as_sum(root)
+    if len(formula.dissolved) < 2:
+        return None
+    better = formula.rebuilt(terms)
+    if better is None or formula.cost(better) > formula.old_cost() - _WORTHWHILE * root.size:
+        return None
+    sweep.retire(formula.dissolved.values())
+    return better
 
 
 def _is_negative(c: complex) -> bool:
     return not isinstance(c, complex) and c < 0
 
 
-def _has_minus(c: float) -> bool:
-    return math.copysign(1.0, c) < 0
-
-
-def _is_scaled(x: Node) -> bool:
-    """Whether x is c * y, or -y, with a number c."""
-    return x.op == "negative" or (x.op == "multiply" and any(map(is_scalar_const, x.args)))
-
-
-def _is_affine(x: Node) -> bool:
-    """Whether x is c * y + d with numbers c and d."""
-    a, b = x.args
-    return _is_scaled(a if is_scalar_const(b) else b) and (is_scalar_const(a) or is_scalar_const(b))
-
-
-def _shared(terms: Sequence[Term]) -> list[Factor | float]:
-    """The factors, then the coefficients, that more than one term has, in order of appearance."""
+def _shared(terms: Sequence[Term]) -> list[Factor]:
+    """The factors that more than one term has, in order of appearance."""
     counts = Counter(chain.from_iterable(dict.fromkeys(t.factors) for t in terms))
-    sizes = [abs(t.coef) for t in terms if t.factors and not isinstance(t.coef, complex) and abs(t.coef) != 1]
-    first = [c for i, c in enumerate(sizes) if c not in sizes[:i]]  # not by hash: numbers may be hidden
-    return [f for f, k in counts.items() if k > 1] + [c for c in first if sizes.count(c) > 1]
+    return [f for f, k in counts.items() if k > 1]

@@ -48,15 +48,8 @@ ANY = "*"  # a rule for every op
 # Whether a rule can apply to a node whose arguments are these ops: in order, or if more than three the set
 READS: dict[Rule, Callable[[tuple[str, ...]], bool]] = {}
 _chosen: dict[tuple, dict] = {}  # families and settings -> kind of node -> the rules that are tried on such
-_DEEPEST = 200  # rewriting one value this many times over means that two rules undo each other
-
-
-class RewriteCycle(GraphError):
-    """Two rules undo each other; `rule` is one of them."""
-
-    def __init__(self, rule: Rule, n: Node):
-        super().__init__(f"rules undo each other: {rule.__name__} on {n!r} = {n.op}")
-        self.rule = rule
+_DEEPEST = 200  # times that one value is rewritten in a sweep: more means that two rules undo each other
+_MOST = 20  # sweeps
 
 
 class Family:
@@ -71,7 +64,7 @@ class Family:
     ) -> Callable[[Rule], Rule]:
         """Decorator: the rule is tried on nodes of these ops, in the order in which rules stand.
 
-        keeps   BITS or DIGITS, where that is known to hold for whatever the rule may be given
+        keeps   BITS or DIGITS, where that is known to hold for any node that the rule applies to
         kinds   of nodes of these dtypes alone, by their letters in NumPy: "fiu"
         reads   ops of which one argument at least is wherever the rule applies: elsewhere it is not tried,
                 which saves most of the calls
@@ -118,13 +111,11 @@ class Sweep:
         families: tuple[Family, ...],
         share: bool = True,
         order: list[Node] | None = None,
-        disabled: frozenset[Rule] = frozenset(),
         math: str = STRICT,
     ):
         self.graph = graph
         self.fast = math == FAST
         self.tape = active()  # of the hidden numbers among the constants
-        self.disabled = disabled  # rules that are left out
         self.families = families
         self.share = share
         self.old_order = graph.nodes if order is None else order
@@ -133,7 +124,7 @@ class Sweep:
         self.changed = False
         self._exact = frozenset() if self.fast else decided(graph, self.old_order)
         self._exactly = False  # whether the node being looked at keeps every bit
-        self._rules = _chosen.setdefault((families, self.fast, disabled), {})
+        self._rules = _chosen.setdefault((families, self.fast), {})
         self._known: dict[tuple, Node] = {}
         self._known_exactly: dict[tuple, Node] = {}  # those that were made by rules that keep every bit
         self._settled: set[int] = {n.id for n in graph.inputs}
@@ -202,7 +193,7 @@ class Sweep:
                 self.changed |= same is not n
                 self._retired.discard(same.id)
                 return same
-        for rule in self._rules_for(n):
+        for rule in self._rules_for(n) if self.depth < _DEEPEST else ():
             new = rule(n, self)
             if new is not None and new is not n and not (self._exactly and lies_otherwise(new, n)):
                 new = self._adopt(n, new, origin, rule)
@@ -269,14 +260,12 @@ class Sweep:
         kind = "" if isinstance(n.dtype, tuple) else n.dtype.kind
         kept = (BITS, DIGITS, None) if self.fast else (BITS,) if self._exactly else (BITS, DIGITS)
         rules = dict.fromkeys(r for f in self.families for r in f.of(n.op, kind, kept))
-        return tuple(r for r in rules if r not in self.disabled and (r not in READS or READS[r](ops)))
+        return tuple(r for r in rules if r not in READS or READS[r](ops))
 
     def _adopt(self, n: Node, new: Node, origin: Node, rule: Rule) -> Node:
         """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""
         self.changed = True
         self.depth += 1
-        if self.depth > _DEEPEST:
-            raise RewriteCycle(rule, n)
         if (new.dtype, new.shape) != (n.dtype, n.shape):
             raise GraphError(f"rule {rule.__name__} turned {n!r} = {n.op} into {new!r} = {new.op}")
         user, self.user = self.user, None
@@ -355,52 +344,17 @@ def sweep_to_end(
     graph: Graph,
     families: tuple[Family, ...],
     share: bool = True,
-    most: int = 20,
-    drop_cycles: bool = False,
     math: str = STRICT,
 ) -> Graph:
-    """Sweep until no rule applies. The graph itself if none does.
-
-    drop_cycles   of two rules that undo each other on this graph, one is left out from then on, instead of an
-                  error
-    """
+    """Sweep until no rule applies, or _MOST times. The graph itself if none does."""
     order = None
-    disabled: frozenset[Rule] = frozenset()
-    for _ in range(most):
-        sweep = Sweep(graph, families, share, order, disabled, math)
-        try:
-            new = sweep.run()
-        except RewriteCycle as error:
-            if not drop_cycles:
-                raise
-            disabled |= {error.rule}
-            continue
+    for _ in range(_MOST):
+        sweep = Sweep(graph, families, share, order, math)
+        new = sweep.run()
         if not sweep.changed:
             break
-        alive = _alive(new, sweep.order)
-        again = order is not None and _same_program(order, alive)
-        graph, order = new, alive
-        if again:  # what one rule did, another undid
-            break
+        graph, order = new, _alive(new, sweep.order)
     return graph if order is None else renumber(graph, order)
-
-
-def _same_program(before: list[Node], after: list[Node]) -> bool:
-    """Whether two lists of nodes, each in order, compute the same in the same way."""
-    if len(before) != len(after):
-        return False
-    image: dict[int, int] = {}
-    for a, b in zip(before, after):
-        if a.op != b.op or a.dtype != b.dtype or a.shape != b.shape or len(a.args) != len(b.args):
-            return False
-        if any(image.get(x.id, x.id) != y.id for x, y in zip(a.args, b.args)):
-            return False
-        if a.attrs is not b.attrs and (a.key()[2:] if a.args else a.key()) != (
-            b.key()[2:] if b.args else b.key()
-        ):
-            return False
-        image[a.id] = b.id
-    return True
 
 
 def _alive(graph: Graph, order: list[Node]) -> list[Node]:

@@ -29,35 +29,21 @@ rows = Family("rows")
 
 def cuts_rows(n: Node) -> bool:
     """Whether `n` is a reshape that cuts leading axes into more, the last axis left alone."""
-    return (
-        n.op == "reshape"
-        and n.ndim > n.args[0].ndim > 0
-        and _same_last(n)
-        and _cuts(n.args[0].shape, n.shape)
-    )
+    return n.op == "reshape" and _cuts(n.args[0].shape, n.shape)
 
 
 def joins_rows(n: Node) -> bool:
     """Whether `n` is a reshape that joins leading axes, the last axis left alone."""
-    return (
-        n.op == "reshape"
-        and 0 < n.ndim < n.args[0].ndim
-        and _same_last(n)
-        and _cuts(n.shape, n.args[0].shape)
-    )
+    return n.op == "reshape" and _cuts(n.shape, n.args[0].shape)
 
 
 def _cuts(a: tuple, b: tuple) -> bool:
     """Whether each axis of b is a part of one axis of a. (3, 2, 4) -> (1, 1, 6, 4) also joins two."""
-    return all(sum(a[i] != 1 for i in old) <= 1 for old, _ in groups(a, b))
-
-
-def _same_last(n: Node) -> bool:
-    x = n.args[0]
-    if n.shape[-1] != x.shape[-1] or 0 in x.shape:
+    if not 1 < len(a) < len(b) or a[-1] != b[-1] or 0 in a:
         return False
-    # more than 1s must move: (C,) -> (1, C) is what broadcasting does anyway
-    return strip_ones(n.shape) != strip_ones(x.shape) and n.ndim > 1 and x.ndim > 1
+    if strip_ones(a) == strip_ones(b):
+        return False  # more than 1s must move: (C,) -> (1, C) is what broadcasting does anyway
+    return all(sum(a[i] != 1 for i in old) <= 1 for old, _ in groups(a, b))
 
 
 @rows.rule("reshape", keeps=BITS)

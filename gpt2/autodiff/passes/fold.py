@@ -4,7 +4,7 @@ What keeps every bit says so. The rest is for math="fast", and takes two liberti
 IEEE 754, as collect.py does:
 
     the sign of a zero   is not kept where that costs an operation: 0 + x becomes x, though 0 + -0.0 is +0.0
-                         (Python's sum() starts every sum of arrays with 0), and -(a - b) becomes b - a
+                         (Python's sum() starts every sum of arrays with 0)
     constants            are rounded once where the program would have rounded at each step
 
 In no mode does 0 - x become -x, which is -0.0 for x = 0.0, and gains nothing; nor x * 0 become 0, which would
@@ -24,7 +24,7 @@ import numpy as np
 
 from ..graph import Node, is_scalar_const
 from ..hidden import Hidden, computed
-from ..ops import OPS, apply, build, const, evaluate
+from ..ops import apply, build, const, evaluate
 from ..ops.table import takes_plain_numbers
 from .engine import ANY, BITS, ELEMENTWISE, Family
 from .match import number
@@ -38,24 +38,8 @@ fold = Family("fold")
 LARGEST = 1 << 16  # bytes: larger constants are folded only if they do not grow,
 FAR_TOO_LARGE = 1 << 24  # and not at all beyond this
 
-# A broadcast number would only be larger; where derivatives end, the graph goes on saying so
+# A broadcast number would only be larger; stop_gradient has to stay, as it ends derivatives
 _NEVER = ("broadcast", "stop_gradient")
-
-
-@fold.rule(ANY, reads=("const",))
-def evaluate_numbers(n: Node, sweep: Sweep) -> Node | None:
-    """Compute an op on numbers, rounded once: not to n.dtype, which would only print worse."""
-    if n.shape or not _may_fold(n) or any(a.shape or a.dtype.kind not in "fc" for a in n.args):
-        return None
-    value = computed(_number_of, n.op, n.attrs, n.dtype, *map(number, n.args))
-    return None if value is None else const(value, n.dtype)
-
-
-def _number_of(op: str, attrs: dict, dtype: np.dtype, *values: complex) -> complex | None:
-    value = _evaluated(op, values, attrs)
-    if value is None or dtype.kind not in "fc" or value.dtype.kind not in "fc":
-        return None
-    return value.item() if np.isfinite(value.astype(dtype)) else None
 
 
 @fold.rule(ANY, keeps=BITS, reads=("const",))
@@ -109,7 +93,7 @@ def _evaluated(op: str, values: Sequence, attrs: dict) -> np.ndarray | None:
 
 @fold.rule("const", keeps=BITS)
 def plain_numbers(n: Node, sweep: Sweep) -> Node | None:
-    """A float constant holds a float, whatever it was written as: 2 and 2.0 are one value."""
+    """A float constant holds a float, also where it was written as an int: 2 and 2.0 are one value."""
     kind = {"f": float, "c": complex, "i": int, "u": int, "b": bool}.get(n.dtype.kind)
     if n.shape or kind is None or type(n.value) is kind or kind is float and type(n.value) is Hidden:
         return None
@@ -129,8 +113,8 @@ def leave_broadcasting_to_the_op(n: Node, sweep: Sweep) -> Node | None:
 
 
 def squares_by_its_exponent(n: Node) -> bool:
-    """Whether it is a power whose exponent is an array of one number: NumPy squares where 2 stands alone, and
-    not where an array is full of it.
+    """Whether it is a power whose exponent is an array of one number: NumPy squares for the number 2, and
+    not for an array full of it.
     """
     return n.op in ("power", "float_power") and n.args[1].op == "broadcast" and number(n.args[1]) is not None
 
@@ -146,13 +130,10 @@ def _negates(n: Node, values: Mapping[str, Node]) -> bool:
 fold.table(
     # terms
     R("x + 0", "x", bits="biu"),
-    R("x + -0.0", "x", bits="biuf", kinds="biuf"),
     R("x - 0.0", "x", bits="biuf"),
-    R("0 - x", "-cast(x)", bits="biu", kinds="biu"),
     R("x + -y", "x - y", bits=ALL, when=_negates),
     R("x - -y", "x + y", bits=ALL, when=_negates),
     R("-(-x)", "x", bits=ALL),
-    R("-(x - y)", "y - x", single=True),
     # factors. Of complex numbers inf * (1 + 0j) has a nan
     R("x * 1", "x", bits="biuf"),
     R("x / 1", "x", bits="biuf"),
@@ -160,29 +141,11 @@ fold.table(
     R("x / -1", "-cast(x)", bits="biuf"),
     # -x of unsigned numbers is 256 - x
     R("-x * -y", "x * y", bits="f", kinds="fc"),
-    R("-x / -y", "x / y", bits="f", kinds="fc"),
     R("-x * C", "x * -C", bits="f", kinds="fc"),
     # functions of one argument
     R("positive(x)", "x", bits=ALL),
-    R("copy(x)", "x"),  # made where two arrays have to be two (engine.py)
-    R("absolute(-x)", "absolute(x)", bits="ifc", kinds="ifc"),
-    R("absolute(absolute(x))", "absolute(x)", bits="if", kinds="if"),
-    R("fabs(-x)", "fabs(x)", bits="if", kinds="if"),
-    R("fabs(fabs(x))", "fabs(x)", bits="if", kinds="if"),
-    # complex numbers. The conjugate of a bool is an int8
     R("conjugate(x)", "x", bits="biuf", kinds="biuf"),
-    R("conjugate(conjugate(x))", "x", bits=ALL),
     R("real(x)", "x", bits="biuf", kinds="biuf"),
-    R("real(conjugate(x))", "real(x)", bits=ALL),
-    R("real(cast(x))", "cast(x)", bits=ALL, when=lambda n, values: values["x"].dtype.kind != "c"),
-    R("imag(x)", "0", bits="biuf", kinds="biuf"),
-    # truth
-    *[R(f"{name}(x, x)", "x", bits=ALL) for name, op in OPS.items() if op.idempotent],
-    R("logical_and(x, True)", "x", bits=ALL),
-    R("logical_and(x, False)", "False", bits=ALL),
-    R("logical_or(x, True)", "True", bits=ALL),
-    R("logical_or(x, False)", "x", bits=ALL),
-    R("logical_not(logical_not(x))", "x", bits=ALL),
     # choices
     R("where(True, x, y)", "x", bits=ALL),
     R("where(False, x, y)", "y", bits=ALL),
@@ -204,28 +167,3 @@ def minus_goes_outside(n: Node, sweep: Sweep) -> Node | None:
             args[k] = x.args[0]
             return apply("negative", apply(n.op, *args))
     return None
-
-
-@fold.rule("cast", keeps=BITS)
-def cast_again(n: Node, sweep: Sweep) -> Node | None:
-    """cast(cast(x)) -> cast(x), where the step between loses nothing."""
-    (x,) = n.args
-    if x.dtype == n.dtype:
-        return x
-    if x.op == "cast" and _holds(x.dtype, x.args[0].dtype) and _rounds_alike(x.args[0].dtype, n.dtype):
-        return build.cast(x.args[0], n.dtype)
-    return None
-
-
-def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
-    """Whether every number of the one dtype has its equal in the other. NumPy calls int64 -> float64 safe."""
-    if narrow.kind in "iu" and wide.kind in "fc":
-        return narrow.itemsize * 8 <= np.finfo(wide).nmant + 1
-    return np.can_cast(narrow, wide, "safe")
-
-
-def _rounds_alike(a: np.dtype, b: np.dtype) -> bool:
-    """Whether a number of `a` converted to `b` is what its equal in a wider dtype would be. Where it does not
-    fit into an integer, that depends on the processor.
-    """
-    return b.kind in "fcb" or (a.kind in "iub" and np.can_cast(a, b, "safe"))

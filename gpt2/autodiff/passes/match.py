@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..graph import Graph, Node, const_value
@@ -13,7 +12,7 @@ NUMBERS = (bool, int, float, complex)
 REDUCTIONS = tuple(name for name, op in OPS.items() if op.reducer is not None)
 ONE_NUMBER = ("const", "broadcast")  # what `number` finds one in
 ZEROS = (*ONE_NUMBER, "assemble")  # what `is_zeros` may be true of
-CHOICES = tuple(name for name in REDUCTIONS if OPS[OPS[name].reducer].idempotent)  # max, any, ...
+CHOICES = ("max", "min", "any", "all")  # reductions to which an element counts as much as its copies
 
 
 def number(n: Node) -> Any:
@@ -23,10 +22,6 @@ def number(n: Node) -> Any:
     if n.op != "const" or n.shape:
         return None
     return const_value(n)
-
-
-def is_number(n: Node, value: complex) -> bool:
-    return number(n) == value
 
 
 def is_zeros(n: Node) -> bool:
@@ -60,19 +55,9 @@ def as_type_of(n: Node, x: Node) -> Node:
     return build.broadcast(build.cast(x, n.dtype), n.shape)
 
 
-def full_like(n: Node, value: complex) -> Node:
-    return build.full(n.shape, value, n.dtype)
-
-
 def padded(shape: tuple, ndim: int) -> tuple:
     """The shape with leading 1s, as broadcasting sees it."""
     return (1,) * (ndim - len(shape)) + shape
-
-
-def constant_along(x: Node, axes: Sequence[int], ndim: int) -> bool:
-    """Whether `x`, broadcast to `ndim` axes, stays the same along `axes`."""
-    shape = padded(x.shape, ndim)
-    return all(shape[a] == 1 for a in axes)
 
 
 def groups(a: tuple, b: tuple) -> list[tuple[range, range]] | None:
@@ -126,6 +111,3 @@ def strip_ones(shape: tuple) -> tuple:
     while i < len(shape) and shape[i] == 1:
         i += 1
     return shape[i:]
-
-
-# indices of `slice`, `assemble` and `update` as ranges, one per axis

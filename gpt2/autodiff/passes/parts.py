@@ -1,6 +1,5 @@
 """Puts slices, writes and additions into arrays of zeros together into one op each.
 
-assemble(a) + assemble(b)              -> assemble(a, b)
 x + scatter_add(zeros, v)              -> scatter_add(x, v)
 zeros; x[0] = a; x[1] = b              -> assemble(a, b)
 assemble(a, b)[where a lies]           -> a
@@ -55,9 +54,9 @@ def one_part_is_everything(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@assemble.rule("assemble", keeps=DIGITS, reads=(*ZEROS, "add"))
+@assemble.rule("assemble", keeps=DIGITS, reads=ZEROS)
 def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
-    """Parts that are zeros go; parts that are assembled themselves, or x + assembled, are put in directly."""
+    """Parts that are zeros go; parts that are assembled themselves are put in directly."""
     parts, inner, changed = parts_of(n), [], False
     for p, rs in parts:
         opened = _opened(p, rs, sweep)
@@ -66,67 +65,18 @@ def parts_in_parts(n: Node, sweep: Sweep) -> Node | None:
     return assembled(inner, n) if changed else None
 
 
-def _is_assembled(n: Node) -> bool:
-    return n.op == "assemble" and bool(n.args)
-
-
 def _opened(p: Node, rs, sweep) -> list | None:
     """The parts that a part is made of, with where they lie; None where it is to stay as it is."""
     if is_zeros(p):
         return []
-    if any(len(r) and r.step < 0 for r in rs) or not sweep.single(p):
+    if p.op != "assemble" or not sweep.single(p):
         return None
-    if _is_assembled(p) and not any(r.step < 0 for _, box in parts_of(p) for r in box):
-        return [
-            (q, tuple(r[s.start : s.stop : s.step] if len(s) else range(0) for r, s in zip(rs, inner)))
-            for q, inner in parts_of(p)
-        ]
-    if p.op == "add":
-        for a, b in (p.args, p.args[::-1]):
-            if _is_assembled(b) and sweep.single(b) and a.shape == b.shape:
-                return [(a, rs), (b, rs)]
-    return None
-
-
-@assemble.rule("add", keeps=DIGITS, reads=("assemble", "add"))
-def add_assembles(n: Node, sweep: Sweep) -> Node | None:
-    a, b = n.args
-    if a.op == b.op == "assemble" and a.shape == b.shape and sweep.single(a) and sweep.single(b):
-        if len(a.args) + len(b.args) <= FEW_BOXES or not _added_to(n, sweep):
-            return assembled(parts_of(a) + parts_of(b), n)
-    elif not _added_to(n, sweep):
-        return _added_parts(n, sweep)
-    return None
-
-
-def _added_to(n: Node, sweep) -> bool:
-    """Whether `n` is a term of a longer sum, which looks at all of it."""
-    return sweep.user is not None and sweep.user.op == "add" and sweep.user.shape == n.shape
-
-
-def _added_parts(n: Node, sweep) -> Node | None:
-    """A long sum in which assembles stand: one of all their parts, and what else is added."""
-    parts: list = []
-    rest: list[Node] = []
-    assembles = 0
-    stack = [n]
-    while stack:
-        x = stack.pop()
-        if x is not n and not (sweep.single(x) and x.shape == n.shape and x.dtype == n.dtype):
-            rest.append(x)
-        elif x.op == "add":
-            stack.extend(reversed(x.args))
-        elif _is_assembled(x):
-            parts.extend(parts_of(x))
-            assembles += 1
-        else:
-            rest.append(x)
-    if assembles < 2 or len(parts) <= FEW_BOXES:
+    if any(len(r) and r.step < 0 for box in (rs, *(box for _, box in parts_of(p))) for r in box):
         return None
-    total = assembled(parts, n)
-    for x in rest:
-        total = apply("add", x, total)
-    return total
+    return [
+        (q, tuple(r[s.start : s.stop : s.step] if len(s) else range(0) for r, s in zip(rs, inner)))
+        for q, inner in parts_of(p)
+    ]
 
 
 @assemble.rule("slice", keeps=BITS, reads=("assemble",))
@@ -167,24 +117,6 @@ def update_everything(n: Node, sweep: Sweep) -> Node | None:
     return None
 
 
-@assemble.rule("update", keeps=DIGITS, reads=("assemble",))
-def add_to_part(n: Node, sweep: Sweep) -> Node | None:
-    """x[i] += v adds a part, if x is assembled from parts: no slice has to be read."""
-    x, v = n.args
-    if v.op != "add" or x.op != "assemble" or not 0 < len(x.args) < FEW_BOXES:
-        return None
-    for old, extra in (v.args, v.args[::-1]):
-        if (
-            old.op == "slice"
-            and old.args[0] is x
-            and old.attrs["index"] == n.attrs["index"]
-            and v.shape == old.shape
-            and v.dtype == extra.dtype == n.dtype
-        ):
-            return assembled([*parts_of(x), (extra, ranges(n.attrs["index"], x.shape))], n)
-    return None
-
-
 @assemble.rule("update", keeps=BITS, reads=(*ZEROS, "update"))
 def update_zeros(n: Node, sweep: Sweep) -> Node | None:
     """A write into zeros is a part; a write over parts replaces those that it covers."""
@@ -221,33 +153,42 @@ def _written_parts(n: Node, sweep) -> Node | None:
         return None
     before = [] if is_zeros(x) else parts_of(x)
     taken = np.zeros(x.shape, bool)
-    parts = []
-    for v, box in writes:
+    seen = []
+    for k, (v, box) in enumerate((*writes, *before[::-1])):
         there = taken[slices_of(box)]
         if not there.any():
-            parts.append((v, box))
-            there[...] = True
+            seen.append((v, box))
+            there[...] = k < len(writes)  # parts of an assemble may lie over one another: they are added
         elif not there.all():
             return None
-    kept = []
-    for p, box in before:
-        there = taken[slices_of(box)]
-        if not there.any():
-            kept.append((p, box))
-        elif not there.all():
-            return None
-    return assembled(kept + parts[::-1], n)
+    return assembled(seen[::-1], n)
 
 
 @assemble.rule("update", keeps=BITS, reads=("slice", "update"))
 def update_again(n: Node, sweep: Sweep) -> Node | None:
-    """Drops what is written over; writing back what stands there changes nothing."""
+    """Drops what is overwritten; writing back what was there changes nothing."""
     x, v = n.args
     box = ranges(n.attrs["index"], n.shape)
     if v.op == "slice" and v.args[0] is x and v.attrs["index"] == n.attrs["index"]:
         return x
     if x.op == "update" and inside(ranges(x.attrs["index"], x.shape), box) is not None:
         return build.update(x.args[0], v, n.attrs["index"])
+    return None
+
+
+@assemble.rule("add", keeps=DIGITS, reads=("update", "assemble"))
+def add_where_cleared(n: Node, sweep: Sweep) -> Node | None:
+    """update(x, 0, i) + assemble(v at i) -> update(x, v, i): for x[i] += v the gradient of x is as it was."""
+    for u, part in (n.args, n.args[::-1]):
+        if (
+            u.op == "update"
+            and is_zeros(u.args[1])
+            and part.op == "assemble"
+            and part.attrs["indices"] == (u.attrs["index"],)
+            and u.shape == part.shape
+            and u.dtype == part.dtype
+        ):
+            return build.update(u.args[0], part.args[0], u.attrs["index"])
     return None
 
 
@@ -259,30 +200,4 @@ def add_scattered(n: Node, sweep: Sweep) -> Node | None:
         if s.op in ("scatter_add", "scatter_along_add") and is_zeros(s.args[0]) and sweep.single(s):
             if x.shape == s.shape == n.shape and x.dtype == n.dtype and not is_zeros(x):
                 return apply(s.op, x, *s.args[1:], **s.attrs)
-    return None
-
-
-@assemble.rule("scatter", keeps=BITS, reads=ZEROS)
-def scatter_zeros(n: Node, sweep: Sweep) -> Node | None:
-    """Zeros set in zeros change nothing."""
-    x, v = n.args[:2]
-    return x if is_zeros(v) and is_zeros(x) else None
-
-
-@assemble.rule("scatter_add", "scatter_along_add", reads=ZEROS)
-def scatter_nothing(n: Node, sweep: Sweep) -> Node | None:
-    """Zeros added change nothing but the sign of a zero."""
-    v = n.args[2] if n.op == "scatter_along_add" else n.args[1]
-    return n.args[0] if is_zeros(v) else None
-
-
-# what is done to zeros
-@assemble.rule(
-    "sum", "cumsum", "reshape", "transpose", "slice", "cast", "broadcast", "real", "imag", keeps=BITS
-)
-@assemble.rule("conjugate", reads=ZEROS)  # of which NumPy gives 0 - 0j
-def of_zeros(n: Node, sweep: Sweep) -> Node | None:
-    x = n.args[0]
-    if is_zeros(x) and (n.op != "broadcast" or x.shape != ()):
-        return build.zeros(n.shape, n.dtype)
     return None

@@ -3,7 +3,6 @@
     family.table(
         R("-(-x)", "x", bits=ALL),
         R("x * 1", "x", bits="biuf"),
-        R("-(x - y)", "y - x", single=True),
         R("where(logical_not(c), x, y)", "where(c, y, x)", bits=ALL),
     )
 
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph import Node
 from ..ops import OPS, apply, build, const
-from .match import ONE_NUMBER, as_type_of, full_like, number
+from .match import ONE_NUMBER, as_type_of, number
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -52,7 +51,6 @@ class R:
     bits     kinds of dtypes, of the result and its arguments, for which every bit is kept; for others the
              rule is tried with math="fast" alone
     kinds    kinds of dtypes to which it is limited even then
-    single   only where the ops inside the pattern have no other reader
     when     when(node, values by name): a further condition
     """
 
@@ -63,14 +61,13 @@ class R:
         bits: str = "",
         *,
         kinds: str = ALL,
-        single: bool = False,
         when: Callable[[Node, Mapping[str, Node]], bool] | None = None,
     ):
         self.__name__ = f"{before} -> {after}"
         pattern, result = _expression(before), _expression(after)
         self.op, parts = _op_of(pattern)
         self._made, self._is_value = _maker(result), isinstance(result, ast.Name)
-        self.bits, self.kinds, self._single, self._when = bits, kinds, single, when
+        self.bits, self.kinds, self._when = bits, kinds, when
         self._heads = [_heads(p) for p in parts]
         names = [p.id if isinstance(p, ast.Name) else None for p in parts]
         self._same = [(i, names.index(name)) for i, name in enumerate(names) if name and name in names[:i]]
@@ -105,11 +102,7 @@ class R:
             return None
         if self._when is not None and not self._when(n, values):
             return None
-        if self._single and not all(map(sweep.single, n.args)):
-            return None
         result = self._made(n, values)
-        if not isinstance(result, Node):
-            return full_like(n, result)
         if self._is_value:
             return as_type_of(n, result)
         return build.broadcast(result, n.shape) if result.dtype == n.dtype else None

@@ -41,24 +41,16 @@ def pick_then_compute(n: Node, sweep: Sweep) -> Node | None:
 
 
 @views.rule("gather", keeps=DIGITS)
-def pick_then_add(n: Node, sweep: Sweep) -> Node | None:
-    """Of sums over the last axes: NumPy adds along memory, and what is picked lies otherwise in it."""
-    x, axis = n.args[0], _axis(n, sweep)
-    if (
-        axis is None
-        or x.op != "sum"
-        or x.attrs["axes"] != tuple(range(x.args[0].ndim))[-len(x.attrs["axes"]) :]
-    ):
-        return None
-    return _picked_reduction(x, axis, n)
-
-
-@views.rule("gather", keeps=DIGITS)
-def pick_then_multiply(n: Node, sweep: Sweep) -> Node | None:
-    """Of products of matrices, rows of the left one or a part of the batch; also where rows were joined."""
+def pick_then_add_up(n: Node, sweep: Sweep) -> Node | None:
+    """Of sums over the last axes: NumPy adds along memory, and what is picked lies otherwise in it. Of
+    products of matrices, rows of the left one or a part of the batch; also where rows were joined.
+    """
     x, axis = n.args[0], _axis(n, sweep)
     if axis is None:
         return None
+    if x.op == "sum":
+        at_the_end = x.attrs["axes"] == tuple(range(x.args[0].ndim))[-len(x.attrs["axes"]) :]
+        return _picked_reduction(x, axis, n) if at_the_end else None
     if x.op == "matmul" and axis < x.ndim - 1:
         a, b = x.args
         a = _picked_operand(a, x, axis, n)
@@ -70,7 +62,7 @@ def pick_then_multiply(n: Node, sweep: Sweep) -> Node | None:
         return None
     a, b = product.args
     rows = _picked(build.reshape(a, (*x.shape[:-1], a.shape[-1])), axis, n)
-    flat = build.reshape(rows, (-1 if 0 in n.shape else n.size // n.shape[-1], a.shape[-1]))
+    flat = build.reshape(rows, (n.size // n.shape[-1], a.shape[-1]))
     return build.reshape(apply("matmul", flat, b), n.shape)
 
 

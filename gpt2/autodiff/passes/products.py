@@ -7,6 +7,7 @@ where digits are enough; scale_the_smallest is not: (1e-30 * a) @ b is finite wh
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..graph import Node
@@ -67,17 +68,17 @@ def minus_of_the_smaller(n: Node, sweep: Sweep) -> Node | None:
         other = n.args[1 - k]
         positive = _negated(x, sweep)
         if positive is not None and other.size < x.size and {x.dtype, other.dtype} == {n.dtype}:
-            args = [_minus(other)] * 2
+            args = [_below_views(other, lambda y: -y)] * 2
             args[k] = positive
             return apply("matmul", *args)
     return None
 
 
-def _minus(x: Node) -> Node:
-    """-x, computed in the order in which x lies in memory."""
+def _below_views(x: Node, f: Callable[[Node], Node]) -> Node:
+    """f(x), computed in the order in which x lies in memory: a product reads views as they are."""
     if x.op in ("reshape", "transpose"):
-        return apply(x.op, _minus(x.args[0]), **x.attrs)
-    return apply("negative", x)
+        return apply(x.op, _below_views(x.args[0], f), **x.attrs)
+    return f(x)
 
 
 def _negated(x: Node, sweep: Sweep) -> Node | None:
@@ -153,15 +154,8 @@ def scale_the_smallest(n: Node, sweep: Sweep) -> Node | None:
     if n.size == smallest:
         return apply("matmul", a, b) * (c * d)
     if a.size == smallest:
-        return apply("matmul", _scaled(a, c * d), b)
-    return apply("matmul", a, _scaled(b, c * d))
-
-
-def _scaled(x: Node, c: float) -> Node:
-    """c * x, computed in the order in which x lies in memory: a product reads the transpose as it is."""
-    if x.op == "transpose":
-        return apply("transpose", _scaled(x.args[0], c), **x.attrs)
-    return x * c
+        return apply("matmul", _below_views(a, lambda y: y * (c * d)), b)
+    return apply("matmul", a, _below_views(b, lambda y: y * (c * d)))
 
 
 def _unscaled(x: Node, sweep):

@@ -12,7 +12,7 @@ from ..graph import Node
 from ..ops import build, table
 from ..ops.boxes import as_index, disjoint, inside, is_full, ranges
 from .engine import BITS, Family
-from .match import ONE_NUMBER, REDUCTIONS, groups, number, padded, reshaped_operand, strip_ones
+from .match import ONE_NUMBER, REDUCTIONS, groups, number, reshaped_operand, strip_ones
 from .patterns import ALL, R
 
 if TYPE_CHECKING:
@@ -80,16 +80,6 @@ def transpose_transpose(n: Node, sweep: Sweep) -> Node | None:
     if moved == sorted(moved):  # only axes of length 1 change their position
         return build.reshape(x, n.shape)
     return None
-
-
-@views.rule("transpose", keeps=BITS, reads=("broadcast",))
-def transpose_broadcast(n: Node, sweep: Sweep) -> Node | None:
-    (x,) = n.args
-    if x.op != "broadcast":
-        return None
-    y = x.args[0]
-    y = build.transpose(build.reshape(y, padded(y.shape, x.ndim)), n.attrs["perm"])
-    return build.broadcast(build.reshape(y, strip_ones(y.shape)), n.shape)
 
 
 # broadcast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,13 @@ def checked_argnums(name: str, argnums: int | Sequence[int]) -> int | tuple[int,
     raise AutodiffError(f"{name}: argnums is {argnums!r}, expected an int or a tuple of ints")
 
 
+@dataclass
 class Wrt:
     """The leaves to differentiate with respect to. `tree` and `kinds`: the form of their gradients."""
 
-    def __init__(self, leaves: list[int], kinds: list[str], tree: Tree):
-        self.leaves = leaves
-        self.kinds = kinds
-        self.tree = tree
+    leaves: list[int]
+    kinds: list[str]
+    tree: Tree
 
 
 def differentiated(transform: Transform, call: Arguments, f: Callable, strict: bool = True) -> Wrt:

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import AutodiffError
 from ..graph import Graph
 from ..record import draws
-from ..record.record import Recording, apply_op
-from ..record.value import Recorded
+from ..record.record import Recording, apply_op, record
+from ..record.source_lines import here
+from ..record.value import Recorded, value_of
 from ..reuse.watch import watched
 from ..tree import Tree, flatten, is_dynamic, unflatten
 
@@ -38,10 +40,10 @@ def recorded_once(
     return result, rec if holds_for_all(rec) else None
 
 
-def recorded_for_all(record: Callable[[], Recording], *functions: Callable) -> tuple[Recording, str | None]:
+def recorded_for_all(recorded: Callable[[], Recording], *functions: Callable) -> tuple[Recording, str | None]:
     """(a recording, why it does not hold for all calls of the user's `functions`; or None)."""
     drawn = draws.count()
-    rec, trouble = watched(record, *functions)
+    rec, trouble = watched(recorded, *functions)
     if draws.count() > drawn:
         trouble = "it draws random numbers"
     elif not trouble and not holds_for_all(rec):
@@ -76,6 +78,51 @@ def on_leaves(f: Callable, tree: Tree) -> Callable:
     return one
 
 
+def recorded_for_slices(
+    name: str, f: Callable, leaves: Sequence, tree: Tree, mapped: Sequence[bool], n: int
+) -> tuple[Recording | None, Tree, list]:
+    """Records f for one of n slices of the mapped leaves.
+
+    Returns (recording, structure of the results, []); or, if that does not hold for all slices, (None,
+    structure of the results, the leaves of all results, stacked).
+    """
+    one = on_leaves(f, tree)
+
+    def at(k: int) -> tuple[list, Tree]:
+        slices = [x[k] if has else x for x, has in zip(leaves, mapped)]
+        return flatten(one([x.copy() if hasattr(x, "copy") else x for x in slices]))
+
+    example = [_first_slice(value_of(x)) if has else value_of(x) for x, has in zip(leaves, mapped)]
+    if n == 0:  # the shapes are those for zeros
+        first, rec = None, record(one, (example,))
+    else:
+        first, rec = recorded_once(f, lambda: at(0), lambda: record(one, (example,)))
+    if rec is not None:
+        return rec, rec.out_tree, []
+    rows = [first, *(at(k) for k in range(1, n))]
+    values, out_tree = rows[0]
+    if any(t != out_tree or list(map(np.shape, x)) != list(map(np.shape, values)) for x, t in rows):
+        text = getattr(f, "__name__", None) or type(f).__name__
+        raise AutodiffError(f"{name}: {text} gives results of other shapes for other examples", here())
+    return None, out_tree, [np.stack(parts) for parts in zip(*(x for x, _ in rows))]
+
+
+def _first_slice(x: Any) -> Any:
+    return x[0] if len(x) else np.zeros(x.shape[1:], x.dtype)[()]
+
+
+def common_length(name: str, arrays: Sequence, *lengths: int) -> int:
+    """The length that the leading axes of the arrays have, and these lengths are."""
+    known = {np.shape(value_of(x))[:1] for x in arrays} | {(n,) for n in lengths}
+    if len(known) != 1 or () in known:
+        also = ", which is also that given as length" if lengths else ""
+        got = ", ".join(sorted(str(n[0]) if n else "none" for n in known))
+        raise AutodiffError(
+            f"{name}: the arrays should have leading axes of one length{also}; got {got}", here()
+        )
+    return known.pop()[0]
+
+
 def body_graph(rec: Recording) -> Graph:
     """The recorded body without the arguments that it wrote to, which were copies."""
     return Graph(rec.graph.inputs, rec.graph.outputs[: rec.n_results], rec.graph.name)
@@ -83,7 +130,7 @@ def body_graph(rec: Recording) -> Graph:
 
 def operands_of_body(graph: Graph, leaves: Sequence, rec: Recording | None = None) -> list:
     """The leaves, then what the body reads from outside; plain ones in the types of the graph's inputs."""
-    outside = [] if rec is None else rec.operands([None] * len(leaves))[len(leaves) :]
+    outside = [] if rec is None else rec.outside
     return [
         x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
         for x, i in zip([*leaves, *outside], graph.inputs, strict=True)

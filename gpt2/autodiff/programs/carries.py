@@ -13,7 +13,7 @@ from ..record import recorder
 from ..record.record import Recording, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
-from ..tree import Tree, flatten
+from ..tree import Tree, flatten, unflatten
 from .bodies import changes
 
 BODY = ("body", "carry")  # names in errors: the function, and its argument and result
@@ -29,6 +29,16 @@ def leaves_of_carry(name: str, carry: Any, expected: Tree, words: tuple[str, str
             f"{name}: {body} turned {described} with the structure {expected} into {tree}", here()
         )
     return new
+
+
+def step_on_leaves(name: str, f: Callable, tree: Tree, words: tuple[str, str] = BODY) -> Callable:
+    """f on flat values, as a step: (carry leaves, slices) -> (carry leaves, [])."""
+
+    def step(carry: list, _: Any) -> tuple[list, list]:
+        return leaves_of_carry(name, f(unflatten(tree, carry)), tree, words), []
+
+    step.__name__ = getattr(f, "__name__", "f")
+    return step
 
 
 def recorded_step(

@@ -21,10 +21,8 @@ import html
 import inspect
 import operator
 import sys
-import threading
 import time
 import types
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,7 +37,7 @@ from ..record.bytecode import CATCHES, catches, reads
 from ..record.draws import Draws, redraw, with_drawings
 from ..record.record import Recording, record
 from ..record.recorder import layout_of
-from ..reuse.cache import Cache
+from ..reuse.cache import Cache, Store
 from ..reuse.conditions import MOST, Path, Preconditions, path_of, repeats_array, share_memory
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kinds import cannot_change
@@ -47,9 +45,8 @@ from ..reuse.same_code import SameCode, same_code_of, shared_recordings
 from ..reuse.watch import watch
 from ..switches import overrides
 from ..tree import Tree, flatten
-from .families import SharedProgram, shared_programs
+from .families import Key, SharedProgram, memory_of, shared_programs, structure
 from .fast_path import make_entry
-from .keys import Key, memory_of, structure
 from .wiring import (
     Arguments,
     Transform,
@@ -77,12 +74,12 @@ class Compiled:
     program: Any
     outside: list
     guard: Guard
-    path: Path | None = None
+    # condition(leaves, outside): whether it may be used for these arguments
+    conditions: list[Callable[[Sequence, Sequence], bool]] = field(default_factory=list)
     draws: list = field(default_factory=list)  # as in a Recording
-    graph: Graph | None = None  # the recorded graph, if there are draws
-    entries: dict = field(default_factory=dict)  # structure and types of `out` -> fast entry
+    inputs: Sequence[Node] = ()  # of the recorded graph
     identities: list | None = None  # the arguments besides arrays, if the function compares them by `is`
-    preconditions: Preconditions | None = None
+    entries: dict = field(default_factory=dict)  # structure and types of `out` -> fast entry
 
     def accepts(self, call: Arguments) -> bool:
         """Whether it may be used for a call with arguments of these types."""
@@ -90,9 +87,7 @@ class Compiled:
             objects = call.uncopied()
             if len(objects) != len(self.identities) or not all(map(operator.is_, objects, self.identities)):
                 return False
-        if self.preconditions is not None and not self.preconditions.hold(call.leaves, self.outside):
-            return False
-        return self.path is None or self.path.taken(call.leaves, self.outside)
+        return all(condition(call.leaves, self.outside) for condition in self.conditions)
 
     def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
         """The fast entry for calls like this one, written on first use."""
@@ -104,10 +99,10 @@ class Compiled:
 
     def drawn(self, leaves: list) -> list:
         """The operands from outside, with fresh random numbers."""
-        if not self.draws or self.graph is None:
+        if not self.draws:
             return self.outside
         operands = [*leaves, *self.outside]
-        redraw(self.draws, self.graph.inputs, operands)
+        redraw(self.draws, self.inputs, operands)
         return operands[len(leaves) :]
 
 
@@ -161,13 +156,13 @@ class Derived:
             if isinstance(compiled, Wiring):
                 self.last = compiled, None
                 call.check_written(self.name, compiled)
-                buffers = self.buffers(compiled, out, call.leaves)
+                buffers = output_buffers(self.transform.name, compiled, out, call.leaves)
                 return self.transform.interpret(compiled, call.leaves, buffers)
         self.last = compiled.wiring, compiled.program
         call.check_written(self.name, compiled.wiring)
         outside = compiled.outside if outside is None else outside  # recorded just now, with its draws
         check_overlap(self.name, compiled.wiring.written, call.leaves, outside)
-        buffers = self.buffers(compiled.wiring, out, call.leaves)
+        buffers = output_buffers(self.transform.name, compiled.wiring, out, call.leaves)
         result = self.transform.execute(compiled.program, compiled.wiring, call.leaves, outside, buffers)
         if compiled.guard.trouble is None and not overrides() and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
@@ -249,14 +244,15 @@ class Derived:
             if same_code is not None:
                 shared_recordings.add(*same_code, Guard(self.why, never), None)
             return Compiled(wiring, program, outside, Guard(self.why, never))
-        graph = rec.graph if rec.draws else None
-        compiled = Compiled(wiring, program, outside, guard, path, rec.draws, graph)
-        compiled.identities = call.uncopied() if guard.by_identity else None
+        conditions = [] if path is None else [path.taken]
         if rec.queries or guard.tests_identity:
             layout = layout_of(call.leaves) if "layout" in rec.queries else None
-            compiled.preconditions = Preconditions(
-                layout, "memory" in rec.queries, guard.tests_identity, guard.arrays_read
-            )
+            asked = layout, "memory" in rec.queries, guard.tests_identity, guard.arrays_read
+            conditions.insert(0, Preconditions(*asked).hold)
+        identities = call.uncopied() if guard.by_identity else None
+        compiled = Compiled(
+            wiring, program, outside, guard, conditions, rec.draws, rec.graph.inputs, identities
+        )
         self.cache.add(key, guard, compiled, nbytes)
         if same_code is not None and not rec.draws:
             shared_recordings.add(*same_code, guard, compiled, nbytes)
@@ -282,10 +278,9 @@ class Derived:
         self.n_recordings[key] = self.n_recordings.get(key, 0) + 1
         try:
             rec, guard = self.watched(call, key, args, kwargs)
-        except AutodiffError:
-            raise
-        except Exception:
-            self.transform.check(call, self.f)
+        except Exception as error:
+            if not isinstance(error, AutodiffError):
+                self.transform.check(call, self.f)
             raise
         check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
         tests_identity = guard.tests_identity or self.tests_identity
@@ -308,57 +303,59 @@ class Derived:
 
     def watched(self, call: Arguments, key: tuple, args: tuple, kwargs: dict) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""
-        if self.pure:
-            rec = self.drawing(args, kwargs)
-            mutable = holds_mutable(rec.out_tree)
-            return rec, Guard(MUTABLE_RESULT, never) if mutable else trust()
-        if self.waits:
-            self.waits = False
-            return self.drawing(args, kwargs), Guard(FIRST, never)
-        if self.calls_before_next_watch:  # nothing has changed most likely, and recording is always right
-            self.calls_before_next_watch -= 1
-            return self.drawing(args, kwargs), Guard(self.why_unwatched, never)
+        guard = self.unwatched_guard()
+        if guard is not None:
+            rec, _ = self.drawing(args, kwargs, None)
+            mutable = self.pure and holds_mutable(rec.out_tree)
+            return rec, Guard(MUTABLE_RESULT, never) if mutable else guard
         held = [x for x in call.tree.objects() if type(x) is not np.random.Generator]
-        rec, guard = self.drawing(args, kwargs, held)
+        rec, world = self.drawing(args, kwargs, held)
+        if world.error is not None:
+            raise world.error
+        world.returns(rec.out_tree.objects())
+        guard = world.guard()
         self.tests_identity |= guard.tests_identity
         self.why_unwatched = guard.trouble or (CHANGES if self.n_recordings[key] > MOST else None)
         self.calls_before_next_watch = CALLS_BETWEEN_WATCHES if self.why_unwatched else 0
         return rec, guard
 
-    def drawing(self, args: tuple, kwargs: dict, roots: Sequence | None = None) -> Any:
-        """A recording in which random numbers are inputs, if possible; with `roots` it is watched, and
-        returned with its guard.
+    def unwatched_guard(self) -> Guard | None:
+        """The guard of the next recording if it is not watched."""
+        if self.pure:
+            return trust()
+        if self.waits:
+            self.waits = False
+            return Guard(FIRST, never)
+        if self.calls_before_next_watch:  # nothing has changed most likely, and recording is always right
+            self.calls_before_next_watch -= 1
+            return Guard(self.why_unwatched, never)
+        return None
+
+    def drawing(self, args: tuple, kwargs: dict, roots: Sequence | None) -> tuple[Recording, Any]:
+        """(a recording, its World if there are `roots` to watch). Random numbers are inputs of it, unless the
+        function does with one what cannot be recorded: then it is recorded again with plain numbers.
         """
         function = self.transform.function(self.f)
 
-        def recorded(draws: Draws | None) -> tuple:
-            if roots is None:
-                return record(function, args, kwargs, draws=draws), None
-            return watch(lambda: record(function, args, kwargs, draws=draws), self.f, *roots)
+        def recorded(draws: Draws | None) -> tuple[Recording, Any]:
+            def run() -> Recording:
+                return record(function, args, kwargs, draws=draws)
 
-        rec, world = recorded(None) if self.plain_draws else self.noting_draws(recorded)
-        if world is None:
-            return rec
-        if world.error is not None:
-            raise world.error
-        world.returns(rec.out_tree.objects())
-        return rec, world.guard()
+            return (run(), None) if roots is None else watch(run, self.f, *roots)
 
-    def noting_draws(self, recorded: Callable) -> Any:
-        """recorded(draws); or recorded(None) with generators restored if that fails: the function does what
-        cannot be recorded with a random number, or is wrong itself.
-        """
-        draws, error_with_draws = Draws(), None
+        if self.plain_draws:
+            return recorded(None)
+        draws = Draws()
         try:
             return with_drawings(self.f, draws, recorded)
         except Exception as error:
             if not draws.calls:
                 raise
             error_with_draws = error
-        draws.rewind()
+        draws.rewind()  # generators as they were
         try:
             result = recorded(None)
-        except AutodiffError:
+        except AutodiffError:  # the function is wrong itself
             raise error_with_draws from None
         self.plain_draws = True
         return result
@@ -384,10 +381,6 @@ class Derived:
             path,
             None if path else "it looks at results of arithmetic on recorded values, as `if x * x > 2` does",
         )
-
-    def buffers(self, wiring: Wiring, out: Any, leaves: Sequence) -> tuple | None:
-        """The caller's buffers in the order of the graph's outputs, or None."""
-        return None if out is None else output_buffers(self.transform.name, wiring, out, leaves)
 
 
 def code_tests_identity(f: Callable) -> bool:
@@ -493,8 +486,7 @@ def derived_function(f: Callable, transform: Transform, pure: bool = False) -> D
 
 
 _STATES = "__autodiff_states__"
-_bound: OrderedDict = OrderedDict()  # the same for bound methods, which are new objects at every access
-_bound_lock = threading.Lock()
+_bound = Store(32, 1)  # the same for bound methods, which are new objects at every access
 
 
 def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived:
@@ -511,12 +503,9 @@ def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived
     except (AttributeError, KeyError):
         pass
     if type(f) is types.MethodType:
-        with _bound_lock:
-            state = _bound.pop((f, key), None) or Derived(f, transform, pure)
-            _bound[f, key] = state
-            if len(_bound) > 32:
-                _bound.popitem(last=False)
-            return state
+        state = _bound.find((f, key)) or Derived(f, transform, pure)
+        _bound.add((f, key), state)
+        return state
     try:
         states = f.__dict__.setdefault(_STATES, {})
     except AttributeError:  # a callable without attributes

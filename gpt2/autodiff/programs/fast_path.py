@@ -27,7 +27,7 @@ from ..reuse.guard import GONE
 from ..reuse.guard import compiled as code_of
 from ..same import same_items
 from ..switches import overrides
-from ..tree import DataClass, Tree, flatten, unflatten
+from ..tree import ContainerKind, Tree, flatten, unflatten
 from .wiring import SCALAR, Transform, check_apart, check_overlap, matched_buffers
 
 if TYPE_CHECKING:
@@ -90,12 +90,8 @@ def _entry_for(derived, compiled, call, out):
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, derived, compiled.wiring, out)
     _guard(t, compiled.guard)
-    if compiled.preconditions is not None:
-        hold = t.value(compiled.preconditions.hold)
-        t.unless(f"not {hold}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
-    if compiled.path is not None:
-        taken = t.value(compiled.path.taken)
-        t.unless(f"not {taken}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
+    for condition in compiled.conditions:
+        t.unless(f"not {t.value(condition)}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.wiring.written:
         leaves = _joined(t.leaves)
         t.lines.append(
@@ -129,7 +125,7 @@ def _load(t: _Text, derived):
 def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
     """Check type and length of a tuple, list or dict, and its items."""
     kind, keys, children = tree.kind, tree.keys, tree.children
-    if isinstance(kind, DataClass):
+    if isinstance(kind, ContainerKind) and kind.attributes:
         return _data_class(t, tree, name, leaves)
     if _is_special(t, kind, keys, name):
         raise _TooSpecial
@@ -287,8 +283,7 @@ def _buffers(t: _Text, derived, wiring, out) -> str:
 def _call(t: _Text, derived, compiled, buffers: str) -> None:
     wiring, program = compiled.wiring, compiled.program
     operands = [t.leaves[i] for i in wiring.feed] + [t.value(a) for a in compiled.outside]
-    execute = type(derived.transform).execute
-    if execute is not _plain_execute():
+    if type(derived.transform).execute is not Transform.execute:
         run = t.value(derived.transform.execute)
         t.lines.append(
             f"    return {run}({t.value(program)}, {t.value(wiring)}, [{_joined(t.leaves)}], "
@@ -327,10 +322,6 @@ def _updates(t: _Text, wiring, text: str) -> None:
     for u in wiring.updates:
         x, value = t.leaves[u.leaf], text.format(u.index)
         t.lines.append(f"    add({x}, {value}, {x})" if u.added else f"    copyto({x}, {value})")
-
-
-def _plain_execute():
-    return Transform.execute
 
 
 def _result(t: _Text, wiring, text) -> str:

@@ -237,10 +237,14 @@ class Fixed(_Entries):
 
 
 class _PairEntry(_Entry):
-    """Forward and backward program; `joint`, made on first use, is both in one."""
+    """Forward and backward program; `joint`, made on first use, is both in one. `slots` has for each argument
+    the index of its gradient, or None.
+    """
 
-    def __init__(self, rec: Recording, wrt: Sequence[int], pipeline: Pipeline, rate: float, ample: int):
-        self.name, self.pipeline = rec.graph.name, pipeline
+    def __init__(
+        self, rec: Recording, wrt: Sequence[int], slots: list, pipeline: Pipeline, rate: float, ample: int
+    ):
+        self.name, self.pipeline, self.slots = rec.graph.name, pipeline, slots
         graph = Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name)
         halves = pipeline.forward_backward(graph, wrt, (0,), rate=rate, ample=ample)
         self.graphs = halves.forward, halves.backward
@@ -347,23 +351,17 @@ class FixedPair(_Entries):
         self.rate, self.ample, self.wanted = rate, ample, wanted
 
     def entry_of(self, rec: Recording, args: Sequence, pipeline: Pipeline) -> _PairEntry:
-        flags = [wanted for a, wanted in zip(args, self._has_gradient(args)) if type(a) is np.ndarray]
-        wrt = [k for k, wanted in enumerate(flags) if wanted]
+        wanted = [True] * len(args) if self.wanted is None else self.wanted
+        places, wrt = itertools.count(), []  # of arrays among the operands
+        slots: list[int | None] = [None] * len(args)
+        for i, (a, w) in enumerate(zip(args, wanted, strict=True)):
+            place = next(places) if type(a) is np.ndarray else None
+            if w and place is not None and a.dtype.kind in "fc":
+                slots[i] = len(wrt)
+                wrt.append(place)
         if not wrt:
             raise AutodiffError(f"{self.name or name_of(self.f)}: no gradient is wanted, or can be had")
-        return _PairEntry(rec, wrt, pipeline, self.rate, self.ample)
-
-    def _has_gradient(self, args: Sequence) -> list[bool]:
-        """For each argument whether it gets a gradient: a float array whose gradient is wanted."""
-        wanted = [True] * len(args) if self.wanted is None else self.wanted
-        return [
-            w and type(a) is np.ndarray and a.dtype.kind in "fc" for a, w in zip(args, wanted, strict=True)
-        ]
-
-    def _slots(self, args: Sequence) -> list:
-        """For each argument the index of its gradient, or None."""
-        count = itertools.count()
-        return [next(count) if has else None for has in self._has_gradient(args)]
+        return _PairEntry(rec, wrt, slots, pipeline, self.rate, self.ample)
 
     def graphs(self, *args: Any, **static: Any) -> tuple[Graph, Graph]:
         """The graphs of the forward and the backward program for these arguments; see readable_source."""
@@ -398,7 +396,7 @@ class FixedPair(_Entries):
         buffers = None if out is None else (out, *[None] * (len(e.graphs[0].outputs) - 1))
         out, *kept = e.forward(*arrays, *e.captured, out=buffers)
         saved = Saved(kept)
-        saved.backward, saved.slots = e.backward, self._slots(args)
+        saved.backward, saved.slots = e.backward, e.slots
         return out, saved
 
     def backward(
@@ -423,10 +421,9 @@ class FixedPair(_Entries):
     ) -> tuple[Any, tuple]:
         """(f's first result, the gradients), by one program."""
         e, arrays = self.entry(args, static)
-        slots = self._slots(args)
-        flat = _filled(out, slots)
+        flat = _filled(out, e.slots)
         value, *grads = e.joint(*arrays, *e.captured, dout, out=flat and (None, *flat), add=add)
-        return value, tuple(None if k is None else grads[k] for k in slots)
+        return value, tuple(None if k is None else grads[k] for k in e.slots)
 
 
 def _filled(out, slots: list):

@@ -5,7 +5,7 @@ and the structure of its results.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,6 +63,10 @@ class Wiring:
 
     def operands(self, leaves: Sequence) -> list:
         return [*(leaves[i] for i in self.feed), *self.outside]
+
+    def result(self, outputs: Sequence) -> Any:
+        """The result of f, from the graph's outputs."""
+        return rebuilt(self.tree, [outputs[o.index] for o in self.outs], [o.kind for o in self.outs])
 
     def types_only(self) -> Wiring:
         """The wiring to keep with its program, without nodes and arrays: only the types of inputs and
@@ -206,7 +210,7 @@ class Transform:
         for u in wiring.updates:
             x, new = leaves[u.leaf], results[u.index]
             x[...] = x + new if u.added else new
-        return unflatten(wiring.tree, [as_kind(results[o.index], o.kind) for o in wiring.outs])
+        return wiring.result(results)
 
 
 def interpreted(graph: Graph, operands: Sequence, out: Sequence | None = None) -> list:
@@ -227,7 +231,7 @@ def finish(wiring: Wiring, leaves: Sequence, results: Sequence) -> Any:
             np.add(x, results[u.index], out=x)
         else:
             np.copyto(x, results[u.index])
-    return unflatten(wiring.tree, [as_kind(results[o.index], o.kind) for o in wiring.outs])
+    return wiring.result(results)
 
 
 def as_kind(value: Any, kind: str) -> Any:
@@ -240,6 +244,11 @@ def as_kind(value: Any, kind: str) -> Any:
     return value[()] if kind == SCALAR else value.item()
 
 
+def rebuilt(tree: Tree, leaves: Sequence, kinds: Iterable[str]) -> Any:
+    """A value of this structure, from leaves as they come from a program."""
+    return unflatten(tree, list(map(as_kind, leaves, kinds)))
+
+
 def result_kind(x: Any) -> str:
     """The kind of Out for a result like this one."""
     value = value_of(x)
@@ -248,21 +257,9 @@ def result_kind(x: Any) -> str:
     return SCALAR if isinstance(value, np.generic) else NUMBER
 
 
-class Compile(Transform):
-    """The program of f itself. Arguments that f writes to are written to, as f does."""
-
-    name, suffix = "compile", "compiled"
-    differentiates = False
-
-    def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
-        updates = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
-        return Wiring(rec.graph, *operands_of(rec, call), rec.out_tree, result_outs(rec), updates)
-
-
 def operands_of(rec: Recording, call: Arguments) -> tuple[list[int], list]:
     """(feed, outside) of a wiring for the recorded graph itself."""
-    n = len(call.leaves)
-    return list(range(n)), rec.operands(call.leaves)[n:]
+    return list(range(len(call.leaves))), rec.outside
 
 
 def result_outs(rec: Recording) -> list[Out]:
@@ -287,8 +284,10 @@ def select(wiring: Wiring) -> Wiring:
 # --- output buffers
 
 
-def output_buffers(name: str, wiring: Wiring, out: Any, leaves: Sequence = ()) -> tuple:
+def output_buffers(name: str, wiring: Wiring, out: Any, leaves: Sequence = ()) -> tuple | None:
     """The arrays of `out`, which has the structure of the result, in the order of the graph's outputs."""
+    if out is None:
+        return None
     chosen: list = [None] * len(wiring.graph.outputs)
     for o, buffer, path in matched_buffers(name, wiring, out):
         node = wiring.graph.outputs[o.index]

@@ -96,16 +96,10 @@ class Noting(Drawing):
         return z * (1.0 / np.cumsum(z, axis=-1)[..., -1:])  # added up one by one, as NumPy does
 
 
-def _noted(name: str) -> Callable:
+def _drawn_plainly(name: str) -> Callable:
     def method(self, *args, **kwargs):
-        return _plain_call(self, name, *args, **kwargs)
-
-    method.__name__ = name
-    return method
-
-
-def _other(name: str) -> Callable:
-    def method(self, *args, **kwargs):
+        if name in _PURE:
+            return _plain_call(self, name, *args, **kwargs)
         return _plainly(self.generator, name, args, kwargs)
 
     method.__name__ = name
@@ -114,7 +108,7 @@ def _other(name: str) -> Callable:
 
 for _name in dir(np.random.Generator):
     if not _name.startswith("_") and _name not in {*vars(Drawing), *vars(Noting)}:
-        setattr(Noting, _name, (_noted if _name in _PURE else _other)(_name))
+        setattr(Noting, _name, _drawn_plainly(_name))
 
 
 def _recorded(*params: Any) -> bool:

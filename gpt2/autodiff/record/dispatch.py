@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ..atoms import is_plain
-from ..errors import AutodiffError, located, unsupported, written_to_plain
+from ..errors import AutodiffError, located, of_another_library, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import build
 from . import recorder, source_lines
@@ -48,7 +48,6 @@ class Entry:
     raw: Callable | None = None  # a handler of the recorded values themselves
     refused: str | None = None  # why it must not even be tried
     rule: Callable | None = None  # the user's own, which may return NotImplemented
-    is_helper: bool = False  # a function of functions/, not of NumPy
     # On arrays and numbers neither it nor its handler runs code of the user's: its node is added unwatched
     quiet: bool = False
     moves: bool = False  # it only moves numbers, which cannot warn: it is computed unwatched, too
@@ -71,14 +70,14 @@ def recorded_functions() -> set[Callable]:
     return {
         function
         for function, entry in TABLE.items()
-        if (entry.nodes or entry.raw) and not entry.is_helper and not isinstance(function, np.ufunc)
+        if (entry.nodes or entry.raw) and not isinstance(function, np.ufunc)
     }
 
 
-def _entering(field: str, *functions: Callable, **more: bool) -> Callable[[Callable], Callable]:
+def _entering(field: str, *functions: Callable) -> Callable[[Callable], Callable]:
     def enter(handler):
         for function in functions:
-            TABLE[function] = Entry(**{field: handler}, **more)
+            TABLE[function] = Entry(**{field: handler})
         return handler
 
     return enter
@@ -97,13 +96,6 @@ def since(name: str) -> tuple[Callable, ...]:
 def raw(*functions: Callable) -> Callable[[Callable], Callable]:
     """Enter a handler that takes recorded values rather than nodes."""
     return _entering("raw", *functions)
-
-
-def helper(function: Callable) -> Callable[[Callable], Callable]:
-    """Enter a handler for a function of the compiler's, which computes with NumPy what the handler
-    records.
-    """
-    return _entering("nodes", function, is_helper=True)
 
 
 def refuse(because: str, *functions: Callable) -> None:
@@ -140,18 +132,25 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         return entry.raw(*args, **kwargs)
     if entry.refused is not None:
         raise unsupported(full_name(function), source_lines.here(), entry.refused)
+    return handled(function, args, kwargs, entry.nodes)
+
+
+def handled(function: Callable, args: Sequence, kwargs: dict, handler: Callable | None) -> Any:
+    """The result of one of NumPy's functions. `handler` makes its nodes from those of the arguments."""
     args, kwargs, out = _without_out(function, args, kwargs)
-    recorded: list[Recorded] = []
-    values, options, rec, site, known = _values_of_call(args, kwargs, out, recorded)
-    known = known and entry.quiet
-    unwatched_too = known and entry.moves and options.keys() <= _LAYOUT_OPTIONS
-    value, guess = (_compute_unwatched if unwatched_too else _compute)(rec, function, values, options, site)
-    if entry.nodes is None:
-        return _without_handler(function, value, recorded, site)
-    add = _add_node if known else _add_node_watched
-    result = add(rec, entry.nodes, args, kwargs, function, site, value, recorded)
-    if guess:
-        rec.guessed.add(result.node)
+
+    def compute(values, options, site):
+        try:
+            return function(*values, **options)
+        except (ValueError, TypeError, IndexError, AttributeError) as error:
+            if isinstance(error, AutodiffError):
+                raise
+            raise located(error, full_name(function), site.loc) from error
+
+    def make(rec, values, value, site):
+        return None if handler is None else _nodes_by(handler, rec, args, kwargs, function, site)
+
+    result = bind(function, args, kwargs, compute, make, out=out)
     if out is None:
         return result
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):
@@ -160,6 +159,39 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
         )
     out[...] = result
     return out
+
+
+def bind(
+    function: Callable,
+    args: Sequence,
+    kwargs: dict,
+    compute: Callable,
+    make: Callable,
+    *,
+    out: Recorded | None = None,
+    views: bool = True,
+) -> Any:
+    """The recorded result of a call with recorded arguments, of a function, ufunc, op or graph.
+
+    compute  compute(values, options, site) gives its value
+    make     make(rec, values, value, site) gives its node, or nodes in a tuple or list like the value; None
+             for a value without derivative
+    out      the array that it is going to be written to: perhaps the only recorded argument
+    views    whether the result may be a view of an argument; if not, shared memory is copied before a write
+    """
+    recorded: list[Recorded] = []
+    values, options, rec, site, known = _values_of_call(args, kwargs, out, recorded)
+    entry = TABLE.get(function, NO_ENTRY)
+    known = known and (entry.quiet or isinstance(function, np.ufunc))
+    value = guess = rec.guess(function, values, options) if rec.dry else None
+    if guess is None:
+        unwatched_too = known and entry.moves and options.keys() <= _LAYOUT_OPTIONS
+        value = (_run_unwatched if unwatched_too else _run)(compute, values, options, site)
+    add = _add_nodes if known else _add_nodes_watched
+    result = add(rec, make, values, value, recorded, site, function, views)
+    if guess is not None:
+        rec.guessed.add(result.node)
+    return result
 
 
 _LAYOUT_OPTIONS = frozenset(("axis", "axes", "order", "shape"))
@@ -182,37 +214,28 @@ def _values_of_call(args: Sequence, kwargs: dict, out: Recorded | None, recorded
     return values, options, rec, site, is_plain(values) and all(map(is_plain, options.values()))
 
 
-def _compute(
-    rec: Recorder, function: Callable, values: Sequence, options: dict, site: Site
-) -> tuple[Any, bool]:
-    """(NumPy's result, False), or in a dry run perhaps (a guess, True)."""
-    try:
-        guess = rec.reduced(function, values, options) if rec.dry else None
-        return (function(*values, **options), False) if guess is None else (guess, True)
-    except (ValueError, TypeError, IndexError, AttributeError) as error:
-        if isinstance(error, AutodiffError):
-            raise
-        raise located(error, full_name(function), site.loc) from error
+def _run(compute: Callable, values: Sequence, options: dict, site: Site) -> Any:
+    return compute(values, options, site)
 
 
-_compute_unwatched = unwatched(_compute)
+_run_unwatched = unwatched(_run)
 
 
-def _add_node_watched(
+def _add_nodes_watched(
     rec: Recorder,
-    handler: Callable,
-    args: Sequence,
-    kwargs: dict,
-    function,
+    make: Callable,
+    values: Sequence,
+    value: Any,
+    recorded: list[Recorded],
     site: Site,
-    value,
-    recorded: list,
+    function: Callable,
+    views: bool,
 ) -> Any:
-    """The result of a call, with its node in the graph."""
-    return _wrap(rec, _handled(rec, handler, args, kwargs, function, site), value, recorded, site, function)
+    """The result of a call, with its nodes in the graph."""
+    return _wrap(rec, make(rec, values, value, site), value, recorded, site, function, views)
 
 
-_add_node = unwatched(_add_node_watched)
+_add_nodes = unwatched(_add_nodes_watched)  # of arguments that are not the user's objects
 
 
 def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict, Recorded | None]:
@@ -245,7 +268,7 @@ def _position_of_out(function: Callable) -> int | None:
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def _handled(rec: Recorder, handler: Callable, args: Sequence, kwargs: dict, function, site) -> Any:
+def _nodes_by(handler: Callable, rec: Recorder, args: Sequence, kwargs: dict, function, site) -> Any:
     """The nodes that a handler makes of a call."""
     before, recorder.local.building = recorder.building(), rec
     try:
@@ -335,37 +358,46 @@ def _nodes(rec: Recorder, x):
     return x
 
 
-def _wrap(rec: Recorder, nodes, value, recorded, site, function):
-    """Recorded values of the handler's nodes and NumPy's values. Node None: a value without derivative."""
+def _wrap(rec: Recorder, nodes, value, recorded, site, function, views):
+    """Recorded values of the nodes and the concrete values. Node None: a value without derivative."""
     if nodes is None:
         return _without_handler(function, value, recorded, site)
     if not isinstance(nodes, Node):
-        parts = [_wrap(rec, m, v, recorded, site, function) for m, v in zip(nodes, value, strict=True)]
+        parts = [_wrap(rec, m, v, recorded, site, function, views) for m, v in zip(nodes, value, strict=True)]
         kind = type(value)
         return parts if kind is list else kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-    nodes = _typed(nodes, value, recorded, site, function)
-    if isinstance(value, np.ndarray) and (
-        value.base is not None or not value.flags.owndata or _is_operand(value, recorded)
-    ):
+    node = typed(nodes, value, site, function, recorded)
+    if not isinstance(value, np.ndarray) or isinstance(function, np.ufunc):
+        return Recorded(rec, node, value)
+    if not views:
+        return Recorded(rec, node, value if value.flags.writeable else value.copy(), owned=False)
+    if value.base is not None or not value.flags.owndata or _is_operand(value, recorded):
         for x in recorded:
             if x._rec is rec and isinstance(x._value, np.ndarray) and np.may_share_memory(value, x._value):
-                return x.view_of(nodes, value)
-        return Recorded(rec, nodes, value, owned=value.base is None)
-    return Recorded(rec, nodes, value)
+                return x.view_of(node, value)
+        return Recorded(rec, node, value, owned=value.base is None)
+    return Recorded(rec, node, value)
 
 
-def _typed(node: Node, value, recorded, site, function) -> Node:
-    """The handler's node, labelled with its source line and in the dtype of NumPy's result."""
+def typed(node: Node, value: Any, site: Site, function: Callable, recorded: Sequence[Recorded] = ()) -> Node:
+    """The node, labelled with its source line and in the dtype of the concrete value."""
     recorder.label(node, site)
-    shape, dtype = np.shape(value), getattr(value, "dtype", None) or np.asarray(value).dtype
+    dtype = value.dtype if hasattr(value, "dtype") else np.dtype(type(value))
+    if not isinstance(dtype, np.dtype):
+        raise of_another_library(value, site.loc)
     if dtype.kind not in NUMBERS:
         raise AutodiffError(
-            f"{full_name(function)} gave dtype {dtype}; only numbers can be recorded", site.loc
+            f"{full_name(function)} gave dtype {dtype}; only numbers and bools can be recorded", site.loc
         )
-    if node.shape != shape or node.dtype != dtype:
-        if node.shape != shape:
-            raise AssertionError(f"{full_name(function)}: recorded as {node.shape}, but NumPy gives {shape}")
-        if not any(x.weak for x in recorded):
+    shape = getattr(value, "shape", ())
+    if node.shape != shape:
+        raise AssertionError(f"{full_name(function)}: recorded as {node.shape}, but NumPy gives {shape}")
+    if node.dtype != dtype:
+        if type(value) is complex:
+            raise AutodiffError(
+                "a Python number became complex here; pass a complex argument instead", site.loc
+            )
+        if not isinstance(function, np.ufunc) and not any(x.weak for x in recorded):
             RECAST.add(full_name(function))
         node = build.cast(node, dtype)
         recorder.label(node, site)

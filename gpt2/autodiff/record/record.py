@@ -30,18 +30,20 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError, ConversionError, DtypeError, lost_in_scipy, no_attribute, not_accepted
-from ..graph import Graph, GraphError, Node, type_text
+from ..graph import Graph, GraphError, Node, remade, type_text
 from ..ops import build, evaluate, infer, input_node
-from ..ops.interpret import evaluate_graph, last_uses
+from ..ops.interpret import evaluate_graph
+from ..ops.subgraph import items
 from ..ops.table import check_arguments
 from ..tree import Tree, flatten, is_dynamic, unflatten
 from ..undo import undoing
 from . import interception, recorder, source_lines
 from .containers import check_unchanged, with_tuples
+from .dispatch import bind
 from .draws import Draw, Draws, with_drawings_in
-from .recorder import NUMBERS, Read, Recorder, check_kind, innermost, label, layout_of, native
+from .recorder import NUMBERS, Read, Recorder, check_kind, layout_of, native
 from .results import check_results
-from .source_lines import here, observer, site
+from .source_lines import here, observer
 from .type_tests import check_type_tests
 from .unevaluated import Unknown, depends_on
 from .value import Recorded, as_node, value_of
@@ -77,8 +79,13 @@ class Recording:
         return self.out_tree.size
 
     def operands(self, leaves: Sequence) -> list:
-        """Values for the graph's inputs: these flat arguments, the captured arrays, the lifted values."""
-        return [*leaves, *(array for _, array in self.captures), *(x for _, x in self.lifted)]
+        """Values for the graph's inputs: these flat arguments, then those from outside."""
+        return [*leaves, *self.outside]
+
+    @property
+    def outside(self) -> list:
+        """The captured arrays and the lifted values."""
+        return [array for _, array in self.captures] + [x for _, x in self.lifted]
 
 
 def record_pure(
@@ -299,41 +306,26 @@ def note_reads_outside(inner: Recording, leaves: Sequence) -> None:
 
 
 def inline(graph: Graph, args: Sequence) -> list:
-    """The outputs of the graph at these arguments (recorded or plain), recorded where an argument is.
-
-    The graph's nodes are copied into the innermost recording that an argument belongs to, and computed.
-    """
-    recorded = [x for x in args if type(x) is Recorded]
-    if not recorded:
+    """The outputs of the graph at these arguments (recorded or plain), recorded where an argument is."""
+    if not any(type(x) is Recorded for x in args):
         return evaluate_graph(graph, args)
-    rec = innermost(recorded)
-    rec.check_computed()
-    copies: dict[Node, Node] = {}
-    values: dict[Node, Any] = {}
-    for n, x in zip(graph.inputs, args, strict=True):
-        copies[n] = build.cast(as_node(rec, x, n.dtype), n.dtype)
-        value = value_of(x)
-        values[n] = value if getattr(value, "dtype", None) == n.dtype else np.asarray(value, n.dtype)[()]
-    drop = last_uses(graph)
-    where = site()
-    for n in graph.nodes:
-        if n.op == "const":
-            copies[n], values[n] = n, np.asarray(n.value, n.dtype)
-        elif n.op != "input":
-            copies[n] = Node(
-                n.op,
-                tuple([copies[a] for a in n.args]),
-                n.attrs,
-                n.shape,
-                n.dtype,
-                n.name,
-                n.loc or where.loc,
-                n.derived,
-            )
-            values[n] = evaluate(n.op, [values[a] for a in n.args], n.attrs)
-            for a in drop.get(n, ()):
-                del values[a]
-    return [_result(rec, copies[o], values[o]) for o in graph.outputs]
+
+    def compute(values, options, site):
+        return [x if x.ndim else x[()] for x in evaluate_graph(graph, values)]
+
+    def make(rec, values, value, site):
+        inputs = {
+            n: build.cast(as_node(rec, x, n.dtype), n.dtype) for n, x in zip(graph.inputs, args, strict=True)
+        }
+
+        def copy(n, nodes):
+            if n.op == "const":
+                return n
+            return Node(n.op, nodes, n.attrs, n.shape, n.dtype, n.name, n.loc or site.loc, n.derived)
+
+        return remade(graph.outputs, inputs, copy)
+
+    return bind(evaluate_graph, args, {}, compute, make, views=False)
 
 
 def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ...]:
@@ -341,31 +333,26 @@ def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ..
     all operands are plain.
     """
     check_arguments(op, args, attrs)
-    recorded = [x for x in args if type(x) is Recorded]
-    if not recorded:
+    if not any(type(x) is Recorded for x in args):
         return evaluate(op, list(map(np.asarray, args)), attrs)
-    rec = innermost(recorded)
-    rec.check_computed()
-    dtypes = [x.dtype for x in args if hasattr(x, "dtype")]
-    like = np.result_type(*dtypes) if dtypes else None
-    nodes = tuple(as_node(rec, x, like) for x in args)
-    shape, dtype = infer(op, nodes, attrs)
-    node = Node(op, nodes, attrs, shape, dtype)
-    label(node, site())
-    value = evaluate(op, [value_of(x) for x in args], attrs)
-    if isinstance(dtype, tuple):
-        return tuple(_result(rec, build.item(node, i), v) for i, v in enumerate(value))
-    computed = input_node(np.shape(value), np.asarray(value).dtype)
-    if (computed.shape, computed.dtype) != (shape, dtype):
-        raise GraphError(f"op {op}: infer says {type_text(node)}, evaluate gives {type_text(computed)}")
-    return _result(rec, node, value)
 
+    def compute(values, options, site):
+        return evaluate(op, values, attrs)
 
-def _result(rec: Recorder, node: Node, value) -> Recorded:
-    """A result whose array may be shared with others: it is copied before the first write to it."""
-    if isinstance(value, np.ndarray) and not value.flags.writeable:
-        value = value.copy()
-    return Recorded(rec, node, value, owned=False)
+    def make(rec, values, value, site):
+        dtypes = [x.dtype for x in args if hasattr(x, "dtype")]
+        like = np.result_type(*dtypes) if dtypes else None
+        nodes = tuple(as_node(rec, x, like) for x in args)
+        shape, dtype = infer(op, nodes, attrs)
+        node = Node(op, nodes, attrs, shape, dtype)
+        if isinstance(dtype, tuple):
+            return items(node)
+        computed = input_node(np.shape(value), np.asarray(value).dtype)
+        if (computed.shape, computed.dtype) != (shape, dtype):
+            raise GraphError(f"op {op}: infer says {type_text(node)}, evaluate gives {type_text(computed)}")
+        return node
+
+    return bind(evaluate, args, {}, compute, make, views=False)
 
 
 def input_names(f: Callable, tree: Tree) -> list[str]:

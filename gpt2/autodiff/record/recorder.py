@@ -105,13 +105,11 @@ class Recorder:
         if self.dry and error_is_caught():
             raise unevaluated.Unknown
 
-    def stand_in(self, ufunc: np.ufunc, values: Sequence) -> np.ndarray | None:
-        """In a dry run, a stand-in for ufunc(*values); None if it must be computed."""
-        return unevaluated.stand_in(ufunc, values) if self.dry else None
-
-    def reduced(self, function: Callable, values: Sequence, options: Mapping) -> Any:
+    def guess(self, function: Callable, values: Sequence, options: Mapping) -> Any:
         """In a dry run, a stand-in for function(*values, **options); None if it must be computed."""
-        return unevaluated.reduced(function, values, options) if self.dry else None
+        if isinstance(function, np.ufunc):
+            return unevaluated.stand_in(function, values)
+        return unevaluated.reduced(function, values, options)
 
     def skips_write(self, target: np.ndarray, node: Node) -> bool:
         """Whether this is a dry run that does not write the node's value into the target."""

@@ -4,6 +4,7 @@ the methods reduce, accumulate, outer and at.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ from ..errors import AutodiffError, DtypeError, located, of_another_library, uns
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
-from .dispatch import NO_ENTRY, TABLE, Entry, full_name, handles, is_of_scipy, since
-from .recorder import NUMBERS, Recorder, escaped, innermost, label, scalar_const, weak_dtype
+from .dispatch import NO_ENTRY, TABLE, Entry, bind, full_name, handles, is_of_scipy, since, typed
+from .recorder import Recorder, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
 from .value import OPERANDS, PROTOCOLS, Recorded, as_node, copied, node_in, value_of
@@ -59,14 +60,8 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
         inputs = _accepted_inputs(inputs)
         if inputs is None:
             return NotImplemented
-    rec, values, site = _values_of_call(inputs)
-    guess = rec.stand_in(ufunc, values) if rec.dry else None
-    value = _compute(ufunc, function, values, site) if guess is None else guess
-    add = _add_node if OPERANDS.issuperset(map(type, inputs)) else _add_node_watched
-    result = add(rec, ufunc, function is not ufunc, inputs, values, value, site)
-    if guess is not None:
-        rec.guessed.add(result.node)
-    return result
+    compute = functools.partial(_computed, ufunc, function)
+    return bind(ufunc, inputs, {}, compute, functools.partial(_node, ufunc, function is not ufunc, inputs))
 
 
 def _accepted_inputs(inputs: Sequence) -> Sequence | None:
@@ -78,55 +73,22 @@ def _accepted_inputs(inputs: Sequence) -> Sequence | None:
     return inputs if all(type(x) in OPERANDS or _leaves_operation(x) for x in inputs) else None
 
 
-@unwatched
-def _values_of_call(inputs: Sequence) -> tuple[Recorder, list, Site]:
-    """(recorder, concrete values, site) of an operation on these inputs."""
-    rec: Any = None
-    values = []
-    for x in inputs:
-        if type(x) is Recorded:
-            own = x._rec
-            if not own.active:
-                raise escaped(x)
-            if rec is None or own.serial > rec.serial:
-                rec = own
-            values.append(x.value)
-        else:
-            values.append(x)
-    site = source_lines.site()
-    if rec.dry:
-        rec.check_computed()
-    return rec, values, site
-
-
-def _add_node_watched(
-    rec: Recorder,
-    ufunc: np.ufunc,
-    is_operator: bool,
-    inputs: Sequence,
-    values: list,
-    value: Any,
-    site: Site,
-) -> Recorded:
-    """The result of an operation, with its node in the graph."""
+def _node(
+    ufunc: np.ufunc, is_operator: bool, inputs: Sequence, rec: Recorder, values: list, value: Any, site: Site
+) -> Node:
     builder = TABLE.get(ufunc, NO_ENTRY).nodes
     if any(v is None for v in values):  # x == None: False, whatever the numbers are
-        node = table.const(value)
-    elif builder is not None:
-        node = builder(*operands(rec, inputs, values))
-    elif ufunc is np.power and not is_operator and not np.shape(value):
-        node = _power_of_numbers(*operands(rec, inputs, values))
-    else:
-        name, args = op_and_operands(rec, ufunc, inputs, values, is_operator)
-        dtype = value.dtype if hasattr(value, "dtype") else _PYTHON_DTYPES[type(value)]
-        node = Node(name, tuple(args), {}, getattr(value, "shape", ()), dtype)
-    return finish(rec, node, value, site)
+        return table.const(value)
+    if builder is not None:
+        return builder(*operands(rec, inputs, values))
+    if ufunc is np.power and not is_operator and not np.shape(value):
+        return _power_of_numbers(*operands(rec, inputs, values))
+    name, args = op_and_operands(rec, ufunc, inputs, values, is_operator)
+    dtype = value.dtype if hasattr(value, "dtype") else np.dtype(type(value))
+    return Node(name, tuple(args), {}, getattr(value, "shape", ()), dtype)
 
 
-_add_node = unwatched(_add_node_watched)  # of inputs that are not the user's objects
-
-
-def _compute(ufunc, function, values, site):
+def _computed(ufunc, function, values, options, site):
     try:
         value = function(*values)
         return ufunc(*values).item() if type(value) is complex and complex not in map(type, values) else value
@@ -143,9 +105,6 @@ def _compute(ufunc, function, values, site):
 def _power_of_numbers(a: Node, b: Node) -> Node:
     """np.power(a, b) of numbers: NumPy uses the loop for arrays, unlike a ** b."""
     return build.reshape(apply("power", build.reshape(a, (1,)), b), ())
-
-
-_PYTHON_DTYPES: dict[type, np.dtype] = {kind: np.dtype(kind) for kind in SCALARS}
 
 
 def _lists_recorded(x) -> bool:
@@ -292,30 +251,6 @@ def _is_numpy_scalar(x) -> bool:
     return type(x) is not Recorded and isinstance(x, np.generic)
 
 
-def finish(rec: Recorder, node: Node, value: Any, site: Site) -> Recorded:
-    """The result of an operation in new memory."""
-    label(node, site)
-    dtype = getattr(value, "dtype", None)
-    if dtype is not None:
-        if not isinstance(dtype, np.dtype):
-            raise of_another_library(value, site.loc)
-        if dtype.kind not in NUMBERS:
-            raise AutodiffError(
-                f"the result has dtype {dtype}; only numbers and bools can be recorded", site.loc
-            )
-        if dtype != node.dtype:
-            node = _recast(node, dtype, site)
-    elif type(value) is complex and node.dtype.kind != "c":
-        raise AutodiffError("a Python number became complex here; pass a complex argument instead", site.loc)
-    return Recorded(rec, node, value)
-
-
-def _recast(node: Node, dtype: np.dtype, site) -> Node:
-    new = build.cast(node, dtype)
-    new.name, new.loc = site.name, site.loc
-    return new
-
-
 def _two_results(ufunc, inputs):
     """A ufunc with two results."""
     if ufunc.nout == 1:
@@ -338,20 +273,6 @@ def _modf(x: Recorded):
 
 
 # operators
-def unary(ufunc: np.ufunc, function: Callable, x: Recorded) -> Recorded:
-    rec, values, site = _values_of_call((x,))
-    guess = rec.stand_in(ufunc, values) if rec.dry else None
-    result = _add_unary_node(rec, ufunc, x, function(*values) if guess is None else guess, site)
-    if guess is not None:
-        rec.guessed.add(result.node)
-    return result
-
-
-@unwatched
-def _add_unary_node(rec: Recorder, ufunc: np.ufunc, x: Recorded, value: Any, site: Site) -> Recorded:
-    return finish(rec, apply(TABLE[ufunc].op, x.node), value, site)
-
-
 def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> Any:
     """x += other: writes into arrays; a number becomes a new one, as in Python."""
     if not isinstance(x._value, np.ndarray):
@@ -371,7 +292,9 @@ def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> An
 @unwatched
 def _node_in_place(ufunc: np.ufunc, x: Recorded, other: Any) -> tuple[list, Node, Site]:
     """(concrete values, node of the new content of x, site)."""
-    rec, values, site = _values_of_call((x, other))
+    rec, site = innermost([v for v in (x, other) if type(v) is Recorded]), source_lines.site()
+    values = [x.value, value_of(other)]
+    rec.check_computed()
     try:
         node = _fitted(ufunc, rec, _typed_node(rec, ufunc, (x, other), values, None, True), x, site)
     except (ValueError, TypeError, IndexError) as error:
@@ -403,7 +326,7 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
     if mask is not True:  # what NumPy leaves undefined is 0
         node = build.where(as_node(rec, where if type(where) is Recorded else np.asarray(mask)), node, 0)
         value = np.where(mask, value, np.zeros((), value.dtype))
-    return finish(rec, node, value, site)
+    return Recorded(rec, typed(node, value, site, ufunc), value)
 
 
 def _fitted(ufunc, rec, node, target, site) -> Node:
@@ -545,7 +468,7 @@ def _add_operators() -> None:
         return forward, reflected, augmented
 
     def one(ufunc, op):
-        return lambda self: unary(ufunc, op, self)
+        return lambda self: operate(ufunc, op, self)
 
     for name, ufunc, op in _named(BINARY):
         for kind, method in zip(("", "r", "i"), binary(ufunc, op, f"__r{name}__")):

@@ -96,10 +96,10 @@ def reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
     axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     try:
         cut = np.lib.array_utils.normalize_axis_tuple(axes, x.ndim)
+        part = x[tuple([slice(0, 1) if k in cut else slice(None) for k in range(x.ndim)])]
+        return function(np.zeros_like(part), *values[1:], **options)  # without touching a page of x
     except (TypeError, ValueError):
         return None
-    part = x[tuple([slice(0, 1) if k in cut else slice(None) for k in range(x.ndim)])]
-    return function(np.zeros_like(part), *values[1:], **options)  # without touching a page of x
 
 
 def _is_zeros(x: np.ndarray) -> bool:

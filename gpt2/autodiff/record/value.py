@@ -841,7 +841,7 @@ def _add_methods() -> None:
         return call
 
     names = (
-        "sum prod mean std var max min argmax argmin all any cumsum cumprod clip take repeat ravel squeeze "
+        "sum prod mean std var max min argmax argmin all any cumsum cumprod take repeat ravel squeeze "
         "swapaxes trace diagonal argsort argpartition searchsorted nonzero round choose"
     ).split()
     for name in names:

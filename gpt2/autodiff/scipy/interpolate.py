@@ -1,13 +1,14 @@
 """scipy.interpolate: curves at fixed knots, differentiated by the points of evaluation and by the values at
 the knots.
 
-The classes are SciPy's, with its methods. Called with recorded values they return a `Piecewise` or a `Spline`
-of this module instead, which can be evaluated, differentiated and integrated.
+The classes are SciPy's, with its methods. Called with recorded values they return a `Piecewise` of this
+module instead, which can be evaluated, differentiated and integrated.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ import scipy.interpolate as _scipy
 from ..errors import unsupported
 from ..record.source_lines import here
 from ..record.value import Recorded
-from .passing import is_recorded, scipy_value, unsupported_option
+from .passing import is_recorded, ours, scipy_value, unsupported_option
 
 
 def __getattr__(name: str) -> Any:
@@ -102,6 +103,7 @@ class Piecewise:
 
         beyond = self.extrapolate if extrapolate is None else extrapolate
         y = _read(x, float(self.x[0]), float(self.x[-1]), beyond, read, ndim)
+        y = np.where(_across(np.isnan(x), ndim), np.nan, y) if np.shape(c)[0] == 1 else y
         return _along(nan_slopes(y, [x], ndim), np.ndim(x), self.axis)
 
     def derivative(self, nu: int = 1) -> Piecewise:
@@ -136,58 +138,18 @@ class Piecewise:
         raise unsupported(f"scipy.interpolate: {name} of a curve that goes through recorded values", here())
 
 
-class Spline:
+def _piecewise(t: np.ndarray, c: Any, k: int, extrapolate: Any = True, axis: int = 0) -> Piecewise:
     """A sum of B-splines, as scipy.interpolate.BSpline has it: knots t, coefficients c, degree k."""
-
-    def __init__(self, t: np.ndarray, c: Any, k: int, extrapolate: Any = True, axis: int = 0):
-        self.t, self.c, self.k, self.extrapolate, self.axis = t, c, k, extrapolate, axis
-
-    def _reuse_roots(self) -> tuple:
-        return self.t, self.c, self.k, self.extrapolate, self.axis
-
-    def __call__(self, x: Any, nu: int = 0, extrapolate: Any = None) -> Any:
-        if nu:
-            return self.derivative(nu)(x, 0, self.extrapolate if extrapolate is None else extrapolate)
-        x, k, t = _times(x), self.k, self.t
-        n, ndim = len(t) - k - 1, np.ndim(self.c) - 1
-
-        def read(x):
-            i = _interval(x, t[k : n + 1]) + k
-            basis = _basis(x, i, t, k)
-            return sum(_across(b, ndim) * self.c[i - k + j] for j, b in enumerate(basis))
-
-        beyond = self.extrapolate if extrapolate is None else extrapolate
-        y = _read(x, float(t[k]), float(t[n]), beyond, read, ndim)
-        y = y if k else np.where(_across(np.isnan(x), ndim), np.nan, y)
-        return _along(nan_slopes(y, [x], ndim), np.ndim(x), self.axis)
-
-    def derivative(self, nu: int = 1) -> Spline:
-        t, c, k = self.t, self.c, self.k
-        for _ in range(nu):
-            if k == 0:
-                return Spline(t, c * 0.0, 0, self.extrapolate, self.axis)
-            n = len(t) - k - 1
-            width = t[k + 1 : n + k] - t[1:n]
-            scale = np.where(width > 0, k / np.where(width > 0, width, 1.0), 0.0)
-            c = (c[1:n] - c[: n - 1]) * _across(scale, np.ndim(c) - 1)
-            t, k = t[1:-1], k - 1
-        return Spline(t, c, k, self.extrapolate, self.axis)
-
-    __getattr__ = Piecewise.__getattr__
-
-
-def _basis(x: Any, i: Any, t: np.ndarray, k: int) -> list:
-    """The k + 1 B-splines that are not zero in interval i. De Boor 1978, A Practical Guide to Splines."""
-    basis: list = [np.ones(np.shape(x))]
-    for j in range(1, k + 1):
-        saved, row = 0.0, []
-        for r in range(j):
-            right, left = t[i + r + 1] - x, x - t[i + 1 - j + r]
-            share = basis[r] / (right + left)
-            row.append(saved + right * share)
-            saved = left * share
-        basis = [*row, saved]
-    return basis
+    n = len(t) - k - 1
+    x = t[k : n + 1]
+    each = _scipy.BSpline(t, np.eye(n), k)
+    powers = [each(x[:-1], nu) / math.factorial(nu) for nu in range(k, -1, -1)]  # by (interval, B-spline)
+    i = np.arange(n - k)
+    total: Any = 0.0
+    for j in range(k + 1):  # the k + 1 B-splines that are not zero in interval i
+        weights = np.stack([power[i, i + j] for power in powers])
+        total = total + _across(weights, np.ndim(c) - 1) * c[j : n - k + j]
+    return Piecewise(total, x, extrapolate, axis)
 
 
 def _refusing(theirs: type) -> type:
@@ -209,10 +171,9 @@ def _refusing(theirs: type) -> type:
     return refusing
 
 
+@ours(_scipy)
 def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
     """Differentiable by x, and by a vector of coefficients."""
-    if not is_recorded((x, tck)):
-        return _scipy.splev(x, tck, der, ext)
     if not isinstance(tck, (tuple, list)) or np.ndim(tck[1]) != 1:
         raise unsupported_option("scipy.interpolate.splev", "of anything but (t, c, k) with a vector c")
     t, c, k = _knots("splev", tck[0]), tck[1], tck[2]
@@ -220,7 +181,7 @@ def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
     if ext == 2:
         raise unsupported_option("scipy.interpolate.splev", "with ext=2")
     x = _times(x)
-    y = Spline(t, c, k)(np.clip(x, first, last) if ext in (1, 3) else x, der)
+    y = _piecewise(t, c, k)(np.clip(x, first, last) if ext in (1, 3) else x, der)
     return np.where((x < first) | (x > last), 0.0, y) if ext == 1 else y
 
 
@@ -229,9 +190,6 @@ def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
 
 class _Read:
     """Mixin for SciPy's classes: they can be called with recorded values."""
-
-    def _reuse_roots(self) -> tuple:
-        return self._ours()._reuse_roots()
 
     def __call__(self, x: Any, nu: Any = 0, extrapolate: Any = None) -> Any:
         if not is_recorded(x):
@@ -247,6 +205,9 @@ class _Polynomials(_Read):
 
     def _ours(self) -> Piecewise:
         return Piecewise(self.c, self.x, self.extrapolate, self.axis)
+
+    def _reuse_roots(self) -> tuple:
+        return self.c, self.x, self.extrapolate, self.axis
 
     def derivative(self, nu: Any = 1) -> Any:
         return super().derivative(nu)  # type: ignore[misc]  # called from here, it is not the user's code
@@ -376,24 +337,23 @@ class BSpline(_Read, _scipy.BSpline):
     def __new__(cls, t: Any, c: Any, k: Any, extrapolate: Any = True, axis: Any = 0) -> Any:
         if not is_recorded((t, c)):
             return super().__new__(cls)
-        return Spline(_knots("BSpline", t), _in_front(c, axis), k, extrapolate, axis % np.ndim(_values(c)))
+        return _piecewise(
+            _knots("BSpline", t), _in_front(c, axis), k, extrapolate, axis % np.ndim(_values(c))
+        )
 
-    def _ours(self) -> Spline:
-        return Spline(self.t, self.c, self.k, self.extrapolate, self.axis)
+    def _ours(self) -> Piecewise:
+        return _piecewise(self.t, self.c, self.k, self.extrapolate, self.axis)
+
+    def _reuse_roots(self) -> tuple:
+        return self.t, self.c, self.k, self.extrapolate, self.axis
 
 
 def make_interp_spline(
-    x: Any,
-    y: Any,
-    k: Any = 3,
-    t: Any = None,
-    bc_type: Any = None,
-    axis: Any = 0,
-    check_finite: Any = True,
+    x: Any, y: Any, k: Any = 3, t: Any = None, bc_type: Any = None, axis: Any = 0, **options: Any
 ) -> Any:
     """Its coefficients are linear in the values."""
     if not is_recorded((x, y, t, bc_type)):
-        spline = _scipy.make_interp_spline(x, y, k, t, bc_type, axis, check_finite)
+        spline = _scipy.make_interp_spline(x, y, k, t, bc_type, axis, **options)
         return BSpline.construct_fast(spline.t, spline.c, spline.k, spline.extrapolate, spline.axis)
     name = "scipy.interpolate.make_interp_spline"
     if is_recorded((t, bc_type)) or not (bc_type is None or isinstance(bc_type, str)):
@@ -404,7 +364,7 @@ def make_interp_spline(
     each = np.eye(np.shape(y)[0])
     whole = _scipy.make_interp_spline(x, each, k, t, bc_type)
     c = y if np.array_equal(whole.c, each) else np.tensordot(whole.c, y, 1)  # a value may be nan beside 0
-    return Spline(whole.t, c, k, whole.extrapolate, axis)
+    return _piecewise(whole.t, c, k, whole.extrapolate, axis)
 
 
 # ---- interp1d --------------------------------------------------------------------------------------------
@@ -555,20 +515,10 @@ class Grid:
 
     def __init__(self, points: Sequence, values: Any, method: str, strict: Any, fill: Any):
         self.method, self.strict, self.fill = method, strict, fill
-        if len(points) > np.ndim(values):
-            raise ValueError(f"There are {len(points)} point arrays, but values has {np.ndim(values)} axes")
-        points = list(points)
-        for axis, p in enumerate(points):
-            steps = np.diff(p)
-            if p.ndim != 1 or len(p) < 2 or not (np.all(steps > 0) or np.all(steps < 0)):
-                raise ValueError(
-                    f"RegularGridInterpolator: the points along axis {axis} are {len(p)} numbers that have "
-                    "to rise or fall from each to the next, and be two at least"
-                )
-            if len(p) != np.shape(values)[axis]:
-                raise ValueError(f"There are {len(p)} points and {np.shape(values)[axis]} values on {axis}")
-            if steps[0] < 0:
-                points[axis], values = p[::-1], np.flip(values, axis)
+        _scipy.RegularGridInterpolator(points, np.zeros(np.shape(values)))  # checks them
+        falling = [axis for axis, p in enumerate(points) if p[0] > p[-1]]
+        points = [p[::-1] if axis in falling else p for axis, p in enumerate(points)]
+        values = np.flip(values, tuple(falling)) if falling else values
         self.points, self.values = points, values
 
     def _reuse_roots(self) -> tuple:
@@ -630,6 +580,7 @@ def _coordinates(xi: Any, n: int) -> Any:
     return x
 
 
+@ours(_scipy)
 def interpn(
     points: Any,
     values: Any,
@@ -639,8 +590,6 @@ def interpn(
     fill_value: Any = np.nan,
 ) -> Any:
     """RegularGridInterpolator(points, values)(xi)."""
-    if not is_recorded((points, values, xi, fill_value)):
-        return _scipy.interpn(points, values, xi, method, bounds_error, fill_value)
     if method == "splinef2d":
         raise unsupported_option("scipy.interpolate.interpn", "with method='splinef2d'")
     return RegularGridInterpolator(points, values, method, bounds_error, fill_value)(xi)

@@ -43,14 +43,7 @@ def _matrix_function(name: str) -> Callable:
 expm, logm, sqrtm, sinm, cosm = map(_matrix_function, matrix_functions.FUNCTIONS)
 
 
-@ours(_scipy)
-def inv(a: Any) -> Any:
-    return np.linalg.inv(a)
-
-
-@ours(_scipy)
-def det(a: Any) -> Any:
-    return np.linalg.det(a)
+inv, det, svd = map(ours(_scipy), (np.linalg.inv, np.linalg.det, np.linalg.svd))
 
 
 @ours(_scipy)
@@ -130,11 +123,6 @@ def eigvalsh(
 
 
 @ours(_scipy)
-def svd(a: Any, full_matrices: Any = True, compute_uv: Any = True) -> Any:
-    return np.linalg.svd(a, full_matrices, compute_uv)
-
-
-@ours(_scipy)
 def svdvals(a: Any) -> Any:
     return np.linalg.svd(a, compute_uv=False)
 
@@ -144,9 +132,7 @@ def _pivots(a):
     return _scipy.qr(a, mode="r", pivoting=True)[-1]
 
 
-@_pivots.defvjp
-def _pivots_vjp(dout, out, a):
-    return (None,)
+_pivots.defvjp(lambda dout, out, a: (None,))
 
 
 @ours(_scipy)
@@ -213,10 +199,7 @@ def cho_solve(c_and_lower: Any, b: Any) -> Any:
 def _factors(a):
     """(L below the diagonal and U, the permutation of rows, its inverse, SciPy's pivots)."""
     lu, piv = _scipy.lu_factor(a)
-    order = np.arange(len(piv))
-    for i, p in enumerate(piv):
-        order[[i, p]] = order[[p, i]]
-    return lu, order, np.argsort(order), piv.astype(np.intp)
+    return lu, *_order_and_inverse(piv), piv.astype(np.intp)
 
 
 @_factors.defvjp
@@ -244,8 +227,7 @@ def _unit_lower(lu):
     return np.tril(lu, -1) + np.eye(np.shape(lu)[-1])
 
 
-@custom_vjp
-def _row_order(piv):
+def _order_and_inverse(piv):
     """The permutation of rows by a list of exchanges, and its inverse."""
     order = np.arange(len(piv))
     for i, p in enumerate(piv):
@@ -253,9 +235,8 @@ def _row_order(piv):
     return order, np.argsort(order)
 
 
-@_row_order.defvjp
-def _rows_vjp(dout, out, piv):
-    return (None,)
+_row_order = custom_vjp(_order_and_inverse)
+_row_order.defvjp(lambda dout, out, piv: (None,))
 
 
 @ours(_scipy)
@@ -293,7 +274,7 @@ def solve_continuous_lyapunov(a: Any, q: Any) -> Any:
 
 
 @ours(_scipy)
-def solve_discrete_lyapunov(a: Any, q: Any, method: Any = None) -> Any:
+def solve_discrete_lyapunov(a: Any, q: Any) -> Any:
     """As one system of N**2 equations."""
     n = np.shape(a)[0]
     x = np.linalg.solve(np.eye(n * n) - np.kron(a, np.conj(a)), np.reshape(q, (n * n,)))

@@ -4,7 +4,7 @@ interpolation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ def _within(index: Any, n: int, mode: str) -> Any:
     return np.clip(index, 0, n - 1)
 
 
-def _known(name: str, mode: Any, others: Sequence[str] = ()) -> str:
+def _known(name: str, mode: Any) -> str:
     modes = ("reflect", "grid-mirror", "constant", "grid-constant", "nearest", "mirror", "grid-wrap", "wrap")
     if mode not in modes:
         raise RuntimeError(f"{name}: boundary mode {mode!r} is not supported; there are {', '.join(modes)}")
@@ -61,16 +61,14 @@ def _widened(x: Any, before: int, after: int, mode: str, cval: float) -> Any:
 # ---- Filters ---------------------------------------------------------------------------------------------
 
 
-def _plain_result(name: str, x: Any, output: Any) -> Any:
-    if output is not None:
-        raise unsupported_option(f"scipy.ndimage.{name}", "with output=")
-    if np.asarray(x).dtype.kind not in "fc" if type(x) is not Recorded else x.dtype.kind not in "fc":
+def _check_real(name: str, x: Any) -> None:
+    if np.asarray(value_of(x)).dtype.kind not in "fc":
         raise unsupported_option(f"scipy.ndimage.{name}", "of integers, whose result SciPy rounds,")
-    return x
 
 
 def _correlated(name: str, x: Any, weights: Any, axis: int, mode: str, cval: float, origin: int) -> Any:
     """The sum over taps of weights[k] * x[i + k - size // 2 - origin]."""
+    _check_real(name, x)
     size, n = np.shape(weights)[0], np.shape(x)[axis]
     before = size // 2 + origin
     if not 0 <= before < size:
@@ -85,45 +83,24 @@ def _correlated(name: str, x: Any, weights: Any, axis: int, mode: str, cval: flo
 
 @ours(_scipy)
 def correlate1d(
-    input: Any,
-    weights: Any,
-    axis: Any = -1,
-    output: Any = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    input: Any, weights: Any, axis: Any = -1, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0
 ) -> Any:
-    x = _plain_result("correlate1d", input, output)
-    return _correlated("correlate1d", x, weights, axis, mode, cval, origin)
+    return _correlated("correlate1d", input, weights, axis, mode, cval, origin)
 
 
 @ours(_scipy)
 def convolve1d(
-    input: Any,
-    weights: Any,
-    axis: Any = -1,
-    output: Any = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    input: Any, weights: Any, axis: Any = -1, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0
 ) -> Any:
-    x = _plain_result("convolve1d", input, output)
     even = np.shape(weights)[0] % 2 == 0
-    return _correlated("convolve1d", x, weights[::-1], axis, mode, cval, -origin - even)
+    return _correlated("convolve1d", input, weights[::-1], axis, mode, cval, -origin - even)
 
 
 @ours(_scipy)
 def uniform_filter1d(
-    input: Any,
-    size: Any,
-    axis: Any = -1,
-    output: Any = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    input: Any, size: Any, axis: Any = -1, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0
 ) -> Any:
-    x = _plain_result("uniform_filter1d", input, output)
-    return _correlated("uniform_filter1d", x, [1.0 / size] * size, axis, mode, cval, origin)
+    return _correlated("uniform_filter1d", input, [1.0 / size] * size, axis, mode, cval, origin)
 
 
 def _gaussian(sigma: Any, order: int, radius: int) -> Any:
@@ -156,19 +133,16 @@ def gaussian_filter1d(
     sigma: Any,
     axis: Any = -1,
     order: Any = 0,
-    output: Any = None,
     mode: Any = "reflect",
     cval: Any = 0.0,
     truncate: Any = 4.0,
-    *,
     radius: Any = None,
 ) -> Any:
     """Differentiable by sigma too, through the weights; their number depends on its value."""
-    x = _plain_result("gaussian_filter1d", input, output)
     if radius is None:
         radius = int(truncate * _read_number(sigma) + 0.5)
     weights = _gaussian(sigma, order, radius)[::-1]
-    return _correlated("gaussian_filter1d", x, weights, axis, mode, cval, 0)
+    return _correlated("gaussian_filter1d", input, weights, axis, mode, cval, 0)
 
 
 @ours(_scipy)
@@ -176,41 +150,35 @@ def gaussian_filter(
     input: Any,
     sigma: Any,
     order: Any = 0,
-    output: Any = None,
     mode: Any = "reflect",
     cval: Any = 0.0,
     truncate: Any = 4.0,
-    *,
     radius: Any = None,
     axes: Any = None,
 ) -> Any:
     """One axis after another."""
-    x = _plain_result("gaussian_filter", input, output)
-    along = range(np.ndim(x)) if axes is None else np.atleast_1d(axes)
-    each = [_for_axes("gaussian_filter", v, len(along)) for v in (sigma, order, mode, radius)]
-    for axis, s, o, m, r in zip(along, *each):
+    x = input
+    for axis, s, o, m, r in _by_axis("gaussian_filter", x, axes, sigma, order, mode, radius):
         if type(s) is Recorded or s > 1e-15:
-            x = gaussian_filter1d.__wrapped__(x, s, int(axis), o, None, m, cval, truncate, radius=r)
+            x = gaussian_filter1d.__wrapped__(x, s, axis, o, m, cval, truncate, r)
     return x
 
 
 @ours(_scipy)
 def uniform_filter(
-    input: Any,
-    size: Any = 3,
-    output: Any = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
-    *,
-    axes: Any = None,
+    input: Any, size: Any = 3, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0, axes: Any = None
 ) -> Any:
-    x = _plain_result("uniform_filter", input, output)
-    along = range(np.ndim(x)) if axes is None else np.atleast_1d(axes)
-    each = [_for_axes("uniform_filter", v, len(along)) for v in (size, mode, origin)]
-    for axis, s, m, o in zip(along, *each):
-        x = _correlated("uniform_filter", x, [1.0 / s] * s, int(axis), m, cval, o)
+    x = input
+    for axis, s, m, o in _by_axis("uniform_filter", x, axes, size, mode, origin):
+        x = _correlated("uniform_filter", x, [1.0 / s] * s, axis, m, cval, o)
     return x
+
+
+def _by_axis(name: str, x: Any, axes: Any, *settings: Any) -> Iterator[tuple]:
+    """Each axis with its settings, which are given for all of them or as lists."""
+    _check_real(name, x)
+    along = range(np.ndim(x)) if axes is None else np.atleast_1d(axes)
+    return zip(map(int, along), *(_for_axes(name, v, len(along)) for v in settings))
 
 
 def _for_axes(name: str, value: Any, n: int) -> list:
@@ -237,13 +205,7 @@ def _folded(c: Any, n: int, mode: str) -> Any:
 
 @ours(_scipy)
 def map_coordinates(
-    input: Any,
-    coordinates: Any,
-    output: Any = None,
-    order: Any = 3,
-    mode: Any = "constant",
-    cval: Any = 0.0,
-    prefilter: Any = True,
+    input: Any, coordinates: Any, order: Any = 3, mode: Any = "constant", cval: Any = 0.0
 ) -> Any:
     """The value at each point, between the 2**d pixels around it. Where a coordinate is a whole number the
     derivative is the one to its right.
@@ -251,8 +213,8 @@ def map_coordinates(
     name = "scipy.ndimage.map_coordinates"
     if order != 1:
         raise unsupported_option(name, f"with order={order!r} (order=1 has one)")
-    x = _plain_result("map_coordinates", input, output)
-    mode, sizes = _known(name, mode), np.shape(x)
+    _check_real("map_coordinates", input)
+    x, mode, sizes = input, _known(name, mode), np.shape(input)
     if np.shape(coordinates)[0] != len(sizes):
         raise RuntimeError(f"{name}: coordinates of shape {np.shape(coordinates)} for {len(sizes)} axes")
     axes = [coordinates[d] for d in range(len(sizes))]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
+import numpy as np
 import scipy.optimize as _optimize
 
 from ..errors import located, unsupported
@@ -16,7 +16,8 @@ from ..record.value import Recorded
 from ..tree import flatten
 
 _HARMLESS = frozenset(
-    ("overwrite_a", "overwrite_b", "overwrite_ab", "overwrite_c", "check_finite", "lapack_driver", "lwork")
+    "overwrite_a overwrite_b overwrite_ab overwrite_c check_finite lapack_driver lwork method prefilter "
+    "use_umfpack".split()
 )
 _THEIRS: dict[str, Callable] = {}  # SciPy's functions, which are not part of what a recording depends on
 
@@ -25,11 +26,14 @@ def is_recorded(*values: Any) -> bool:
     return any(type(x) is Recorded for x in flatten(values)[0])
 
 
-def ours(module: ModuleType) -> Callable[[Callable], Callable]:
-    """Decorator for this package's version of a function of a SciPy module."""
+def ours(module: Any, name: str | None = None) -> Callable[[Callable], Callable]:
+    """Decorator for this package's version of a function of a SciPy module, or of an object with a name.
+
+    Options that it does not take are refused, unless they make no difference to the result.
+    """
 
     def enter(function: Callable) -> Callable:
-        key = f"{module.__name__}.{function.__name__}"
+        key = f"{name or module.__name__}.{function.__name__}"
         _THEIRS[key] = theirs = getattr(module, function.__name__, None)
         own = frozenset(inspect.signature(function).parameters)
 
@@ -38,10 +42,10 @@ def ours(module: ModuleType) -> Callable[[Callable], Callable]:
             if not is_recorded(args, kwargs):
                 return _THEIRS[key](*args, **kwargs)
             call = _bound(key, args, kwargs)
-            for name in [n for n in call.arguments if n not in own]:
-                value, default = call.arguments.pop(name), call.signature.parameters[name].default
-                if name not in _HARMLESS and value is not default and value != default:
-                    raise unsupported_option(key, f"with {name}=")
+            for option in [n for n in call.arguments if n not in own]:
+                value, default = call.arguments.pop(option), call.signature.parameters[option].default
+                if option not in _HARMLESS and value is not default and (np.ndim(value) or value != default):
+                    raise unsupported_option(key, f"with {option}=")
             return function(*call.args, **call.kwargs)
 
         either.__doc__ = getattr(theirs, "__doc__", None)
@@ -94,18 +98,19 @@ def scipy_value(module: Any, name: str, called: str | None = None) -> Any:
 
 
 class Delegate:
-    """A callable object of SciPy, such as a distribution, whose methods refuse recorded values."""
+    """A callable object of SciPy, such as a distribution. Methods without a rule refuse recorded values.
 
-    def __init__(self, theirs: Any, name: str):
-        self._theirs, self._name = theirs, name
+    rules   functions in place of some methods
+    """
+
+    def __init__(self, theirs: Any, name: str, rules: dict[str, Callable] | None = None):
+        self._theirs, self._name, self._rules = theirs, name, rules or {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in (
-            "_theirs",
-            "_name",
-        ):  # copy and pickle read them before they are set
+        # copy and pickle read them before they are set
+        if name.startswith("__") or name in ("_theirs", "_name", "_rules"):
             raise AttributeError(name)
-        return scipy_value(self._theirs, name, self._name)
+        return self._rules.get(name) or scipy_value(self._theirs, name, self._name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_recorded(args, kwargs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,38 +47,27 @@ def _cut(name: str, out, a, b, mode: str):
     return out[tuple(slice(i, i + s) for i, s in zip(starts, sizes))]
 
 
-@ours(_scipy)
-def convolve(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto") -> Any:
-    return _cut("convolve", _full(in1, in2), in1, in2, mode)
+def _convolution(name: str) -> Callable:
+    def function(in1, in2, mode="full"):
+        return _cut(name, _full(in1, in2), in1, in2, mode)
+
+    function.__name__ = name
+    return ours(_scipy)(function)
+
+
+convolve, fftconvolve, oaconvolve, convolve2d = map(
+    _convolution, ("convolve", "fftconvolve", "oaconvolve", "convolve2d")
+)
 
 
 @ours(_scipy)
-def fftconvolve(in1: Any, in2: Any, mode: Any = "full", axes: Any = None) -> Any:
-    if axes is not None:
-        raise unsupported_option("scipy.signal.fftconvolve", "with axes=")
-    return _cut("fftconvolve", _full(in1, in2), in1, in2, mode)
-
-
-@ours(_scipy)
-def oaconvolve(in1: Any, in2: Any, mode: Any = "full", axes: Any = None) -> Any:
-    return fftconvolve(in1, in2, mode, axes)
-
-
-@ours(_scipy)
-def convolve2d(in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0) -> Any:
-    if boundary != "fill" or fillvalue != 0:
-        raise unsupported_option("scipy.signal.convolve2d", f"with boundary={boundary!r}")
-    return _cut("convolve2d", _full(in1, in2), in1, in2, mode)
-
-
-@ours(_scipy)
-def correlate(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto") -> Any:
-    turned = np.conj(in2)[(slice(None, None, -1),) * np.ndim(in2)]
+def correlate(in1: Any, in2: Any, mode: Any = "full") -> Any:
+    flipped = np.conj(in2)[(slice(None, None, -1),) * np.ndim(in2)]
     if mode == "valid" and any(n < m for n, m in zip(np.shape(in1), np.shape(in2))):
         raise unsupported_option(
             "scipy.signal.correlate", "with mode='valid' and a second array that is larger"
         )
-    return _cut("correlate", _full(in1, turned), in1, turned, mode)
+    return _cut("correlate", _full(in1, flipped), in1, flipped, mode)
 
 
 @ours(_scipy)

@@ -23,14 +23,10 @@ def __dir__() -> list[str]:
 
 
 @ours(_scipy)
-def logsumexp(
-    a: Any, axis: Any = None, b: Any = None, keepdims: Any = False, return_sign: Any = False
-) -> Any:
+def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: Any = False) -> Any:
     """log(sum(b * exp(a))). Entries of -inf add nothing, and a row of them gives -inf; where b is 0,
     even infinity adds nothing.
     """
-    if return_sign:
-        raise unsupported_option("scipy.special.logsumexp", "with return_sign=True")
     largest = np.max(a if b is None else np.where(b == 0.0, -np.inf, a), axis=axis, keepdims=True)
     shift = stop_gradient(np.where(np.isfinite(largest), largest, 0.0))  # it cancels
     if b is None:

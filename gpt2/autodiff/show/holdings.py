@@ -1,7 +1,7 @@
 """Which value holds which memory while a program runs, and when: the memory plan as lanes and a picture.
 
 lanes(plan) -> [Lane, ...]       the arena, and each result whose memory is large enough to be lent
-drawing(plan, name) -> str       an SVG: the course of a call from left to right, bytes upwards
+drawing(plan, name) -> str       an SVG: the steps of a call from left to right, bytes upwards
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from ..emit.buffers import NEVER, BufferPlan, written_spans
-from ..graph import Graph, Node, node_names, type_text
-from ..ops.cost import nanoseconds
+from ..graph import node_names, type_text
 
 # Kinds of what holds memory, their colours, and their labels in the picture
 FORWARD, DERIVED, CALL, RESULT = "forward", "derived", "call", "result"
@@ -76,28 +75,6 @@ def lanes(plan: BufferPlan) -> list[Lane]:
     return [lane for lane in (arena, *results.values()) if lane.nbytes]
 
 
-def course(plan: BufferPlan) -> list[float]:
-    """When each step of a call begins, and when the last one ends, from 0 to 1, as estimated."""
-    end = plan.live.end
-    times = [0.0] * (max(end.values(), default=0) + 1)
-    for n, at in end.items():
-        times[at] += _estimated(n)
-    total = sum(times) or 1.0
-    least = 1 / (4 * len(times))  # so that nothing is too short to be seen
-    times = [max(t / total, least) for t in times]
-    shares = [0.0]
-    for t in times:
-        shares.append(shares[-1] + t / sum(times))
-    return shares
-
-
-def _estimated(n: Node) -> float:
-    if n.op != "outlined":
-        return nanoseconds(n)
-    body: Graph = n.attrs["body"]
-    return sum(_estimated(m) for m in body.nodes if m.op not in ("input", "const", "item"))
-
-
 def held(lanes_of_call: list[Lane]) -> int:
     """The most bytes that are in use at any step. Bytes held twice, as a part and as a whole, count once."""
     steps = sorted({h.start for lane in lanes_of_call for h in lane.holdings})
@@ -124,13 +101,13 @@ def drawing(plan: BufferPlan, name: str) -> str:
     value, from when it is computed to when it is read for the last time.
     """
     all_lanes = lanes(plan)
-    shares = course(plan)
+    steps = max(plan.live.end.values(), default=0) + 1
     total = sum(lane.nbytes for lane in all_lanes) or 1
     scale = HEIGHT / total
     heading = (
         f"{name}: {size(total)} in arena and results, of which at most {size(held(all_lanes))} in use at once"
     )
-    parts = [_text(0, 16, heading, weight=600), *_keys()]
+    parts = [_text(0, 16, heading), *_keys()]
     y = float(TOP)
     labelled_until = 0.0
     for lane in [lane for lane in all_lanes if lane.nbytes * TINY >= total]:
@@ -139,20 +116,19 @@ def drawing(plan: BufferPlan, name: str) -> str:
             f'<rect x="{LEFT}" y="{y:.1f}" width="{WIDTH - LEFT}" height="{high:.1f}" fill="currentColor" '
             f'fill-opacity="0.06"><title>{escape(f"{lane.name}, {size(lane.nbytes)}")}</title></rect>'
         )
-        parts += _boxes(lane, shares, y, high)
+        parts += _boxes(lane, steps, y, high)
         if y + high / 2 - 8 >= labelled_until:  # overlapping labels are left out
             labelled_until = y + high / 2 + 8
             parts.append(_text(LEFT - 8, y + high / 2 + 4, f"{lane.name}, {size(lane.nbytes)}", "end"))
         y += high + GAP
-    parts.append(_text(LEFT, y + 14, "start of a call", soft=True))
-    parts.append(_text(WIDTH, y + 14, "its end, by the compiler's estimate of time", "end", soft=True))
+    parts.append(_text(LEFT, y + 14, f"the {steps} steps of a call"))
     frame = f'viewBox="0 0 {WIDTH} {y + 22:.0f}" style="max-width: {WIDTH}px; width: 100%"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {frame} fill="none">{"".join(parts)}</svg>'
 
 
-def _boxes(lane: Lane, shares: list[float], y: float, high: float) -> Iterator[str]:
+def _boxes(lane: Lane, steps: int, y: float, high: float) -> Iterator[str]:
     for h in lane.holdings:
-        left, right = (LEFT + (WIDTH - LEFT) * shares[at] for at in (h.start, h.end + 1))
+        left, right = (LEFT + (WIDTH - LEFT) * at / steps for at in (h.start, h.end + 1))
         up, down = (y + high * at / lane.nbytes for at in (h.low, h.high))
         words = escape(f"{h.words}; {size(h.high - h.low)}, steps {h.start + 1} to {h.end + 1}")
         yield (
@@ -166,16 +142,12 @@ def _keys() -> Iterator[str]:
     x = 0.0
     for kind, words in WORDS.items():
         yield f'<rect x="{x:.0f}" y="30" width="12" height="12" fill="{COLOURS[kind]}" fill-opacity="0.75"/>'
-        yield _text(x + 18, 41, words, soft=True)
+        yield _text(x + 18, 41, words)
         x += 40 + 6.6 * len(words)
 
 
-def _text(x: float, y: float, words: str, anchor="start", weight=400, soft=False) -> str:
-    opacity = ' fill-opacity="0.7"' if soft else ""
-    return (
-        f'<text x="{x:.0f}" y="{y:.0f}" {FONT} font-weight="{weight}" text-anchor="{anchor}"{opacity}>'
-        f"{escape(words)}</text>"
-    )
+def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" {FONT} text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def size(nbytes: float) -> str:

@@ -1,210 +1,177 @@
-"""The lines of a loop over similar calls in the readable source; loops.py says what calls have in common."""
+"""The lines of a loop over similar calls in the readable source; loops.py says what calls have in common.
+
+    x = start
+    kept = []
+    for k in range(12):
+        x_before = x
+        x, mean, dw[k:k + 1] = block(x, w[k:k + 1])
+        kept.append((x_before, mean))
+
+What is read after the loop is in a record, `kept`: a list with a row for each call.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..emit.expressions import ATOM
 from ..graph import Node
 from ..ops.shape import index_text
-from .loops import Carried, Each, Filled, Loop, MovingSlice, ReadLater, Same, SavedRows
+from .loops import Carried, Each, Filled, Loop, MovingSlice, Same
 
 if TYPE_CHECKING:
     from .readable import Writer
 
 
+@dataclass
+class KeptRows:
+    """A list with a row for each call of a loop, by its name, and how many values are in a row."""
+
+    name: str
+    width: int = 0
+
+
+@dataclass(frozen=True)
+class KeptAt:
+    """Where in a record a value lies."""
+
+    record: KeptRows
+    row: int
+    column: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.record.name}[{self.row}][{self.column}]"
+
+
 class LoopLines:
-    """Writes one loop with the names of a Writer.
+    """Writes one loop with the names of a Writer."""
 
-    record   its values that are stored together as rows, or None
-    """
-
-    def __init__(self, writer: Writer, loop: Loop, record: SavedRows | None):
-        self.writer, self.loop, self.record = writer, loop, record
+    def __init__(self, writer: Writer, loop: Loop):
+        self.writer, self.loop = writer, loop
         self.variable = writer.fresh("k")
         self.before: list[str] = []  # lines above the loop
         self.first: list[str] = []  # in it, above the call
-        self.after: list[str] = []  # below the call
-        self.carried = {of: self.carry(k) for of, k in loop.carried.items()}
-        self.fields: dict[tuple[str, int], str] = {}  # column of a record -> its name in the loop
-        self.lists: dict[tuple[Node, ...], str] = {}  # a different value for each call -> the list of them
+        self.row: list[str] = []  # the values in a row of the loop's record
+        self.record: KeptRows | None = None
+        # record, position of a row -> a name for each column that the call reads
+        self.unpacked: dict[tuple[str, str], list[str]] = {}
         if not any(isinstance(x, MovingSlice | Filled) for x in (*loop.args, *loop.results)):
-            loop.down = any(self.is_down(arg) for arg in loop.args)
+            rows_from_end = list(range(len(loop.calls)))[::-1]
+            columns = [self.column_of(arg.nodes) for arg in loop.args if isinstance(arg, Each)]
+            loop.down = any(column is not None and column[2] == rows_from_end for column in columns)
 
     def write(self) -> None:
-        args = self.arguments()
-        targets = [self.target(k) for k in range(len(self.loop.results))]
-        if self.record is not None:
-            self.keep()
-        self.after += [f"{self.carried[k]} = {t}" for k, t in enumerate(targets) if self.is_apart(k, t)]
-        w, many = self.writer, len(self.loop.calls)
-        numbers = f"reversed(range({many}))" if self.loop.down else f"range({many})"
-        assigned = ", ".join(targets) + "," * (len(targets) == 1)
-        call = f"{assigned} = {w.functions[self.loop.body]}({', '.join(args)})"
+        w, loop = self.writer, self.loop
+        carried = {k: self.carry(k, arg) for k, arg in enumerate(loop.args) if isinstance(arg, Carried)}
+        args = [carried.get(k) or self.argument(k, arg) for k, arg in enumerate(loop.args)]
+        targets = [
+            carried[loop.carried[k]] if k in loop.carried else self.target(k, result)
+            for k, result in enumerate(loop.results)
+        ]
+        for (record, position), names in self.unpacked.items():
+            self.first.append(f"{', '.join(_items(names))} = {record}[{position}]")
+        numbers = f"range({len(loop.calls)})"
+        call = w.call_lines(targets, loop.body, args, depth=1)
+        after = w.listed(f"{self.record.name}.append((", _items(self.row), "))", 1) if self.record else []
         w.lines += [
             *self.before,
-            f"for {self.variable} in {numbers}:",
-            *(f"    {line}" for line in (*self.first, call, *self.after)),
+            f"for {self.variable} in {f'reversed({numbers})' if loop.down else numbers}:",
+            *(f"    {line}" for line in (*self.first, *call, *after)),
         ]
-
-    def is_apart(self, k: int, target: str) -> bool:
-        """Whether a carried result has a name of its own until the row of the record is stored."""
-        return k in self.carried and target != self.carried[k]
 
     # ---- arguments
 
-    def carry(self, k: int) -> str:
-        """The loop-carried variable that is argument k."""
-        w, start = self.writer, self.loop.starts[k]
-        if start in w.starts:
-            return w.names[start]
-        name = w.fresh(self.loop.hint(k))
-        self.before.append(f"{name} = {w.argument(start)}")
+    def carry(self, k: int, arg: Carried) -> str:
+        """The variable that is argument k, and in the end the last call's result."""
+        w, body = self.writer, self.loop.body
+        hint = arg.start.name or body.inputs[k].name or body.outputs[arg.of].name or "x"
+        name = w.fresh(hint)
+        self.before.append(f"{name} = {w.argument(arg.start)}")
+        *earlier, last = self.loop.results[arg.of]
+        if self.is_read_later(earlier):
+            self.keep(w.fresh(f"{hint}_before"), [[arg.start], *earlier])
+            self.first.append(f"{self.row[-1]} = {name}")
+        for n in last:
+            w.names[n] = name
+            w.defined.add(n)
         return name
 
-    def arguments(self) -> list[str]:
-        texts = []
-        for k, arg in enumerate(self.loop.args):
-            if isinstance(arg, Same):
-                texts.append(self.writer.argument(arg.node))
-            elif isinstance(arg, MovingSlice):
-                whole = self.writer.ref(arg.node.args[0]).at(ATOM)
-                index, shape = arg.node.attrs["index"], arg.node.args[0].shape
-                text = f"{whole}[{self.moving(index, shape, arg.axis, arg.starts)}]"
-                texts.append(text + "".join(view_text(n) for n in arg.views))
-            elif isinstance(arg, Carried):
-                texts.append(self.carried[arg.of])
-            else:
-                texts.append(self.own(arg, self.loop.body.inputs[k].name or "saved"))
-        self.unpack()
-        return texts
+    def argument(self, k: int, arg: MovingSlice | Each | Same) -> str:
+        if isinstance(arg, Same):
+            return self.writer.argument(arg.node)
+        if isinstance(arg, MovingSlice):
+            x = arg.node.args[0]
+            index = self.moving(arg.node.attrs["index"], x.shape, arg.axis, arg.starts)
+            views = "".join(view_text(n) for n in arg.views)
+            return f"{self.writer.ref(x).at(ATOM)}[{index}]{views}"
+        hint = self.loop.body.inputs[k].name or "saved"
+        column = self.column_of(arg.nodes)
+        if column is None:
+            name = self.writer.fresh(f"each_{hint}")
+            numbered = map(self.writer.argument, self.loop.by_number(arg.nodes))
+            self.before.append(f"{name} = [{', '.join(numbered)}]")
+            return f"{name}[{self.variable}]"
+        record, c, rows = column
+        names = self.unpacked.setdefault((record.name, self.position(rows)), ["_"] * record.width)
+        if names[c] == "_":
+            names[c] = self.writer.fresh(hint)
+        return names[c]
 
-    def is_down(self, arg: MovingSlice | Carried | Each | Same) -> bool:
-        """Whether the calls read a record from its last row to its first."""
-        if not isinstance(arg, Each):
-            return False
-        column = self.writer.column_of(arg.nodes)
-        listed = self.writer.listed
-        rows = column[2] if column else [listed[n][1] if n in listed else -1 for n in arg.nodes]
-        return rows == list(range(len(self.loop.calls)))[::-1]
-
-    def own(self, arg: Each, hint: str) -> str:
-        """A different value for each call: from a row of a record, or from a list."""
-        place = self.writer.column_of(arg.nodes)
-        if place is not None:
-            pack, column, rows = place
-            if [self.loop.number(i) for i in range(len(rows))] == rows:
-                return self.fields.setdefault((pack, column), self.writer.fresh(hint))
-            if is_even(rows):
-                return f"{pack}[{self.position(rows)}][{column}]"
-        listed = [self.writer.listed.get(n) for n in arg.nodes]
-        if None not in listed and len({name for name, _ in listed}) == 1 and is_even([i for _, i in listed]):
-            return f"{listed[0][0]}[{self.position([i for _, i in listed])}]"
-        numbered = tuple(arg.nodes[::-1] if self.loop.down else arg.nodes)
-        if numbered not in self.lists:
-            name = self.lists[numbered] = self.writer.fresh(f"each_{hint}")
-            self.before.append(f"{name} = [{', '.join(map(self.writer.argument, numbered))}]")
-        return f"{self.lists[numbered]}[{self.variable}]"
-
-    def unpack(self) -> None:
-        """A line for each record of which the call reads a row."""
-        for pack in dict.fromkeys(pack for pack, _ in self.fields):
-            width = len(self.writer.packs[pack][0])
-            names = [self.fields.get((pack, c), "_") for c in range(width)]
-            self.first.append(f"{', '.join(names)}{',' * (width == 1)} = {pack}[{self.variable}]")
+    def column_of(self, nodes: Sequence[Node]) -> tuple[KeptRows, int, list[int]] | None:
+        """(record, column, rows) if these values are in one column, in evenly spaced rows."""
+        places = [self.writer.places.get(n) for n in nodes]
+        if None in places or len({(id(p.record), p.column) for p in places}) > 1:
+            return None
+        rows = [p.row for p in places]
+        even = len({b - a for a, b in zip(rows, rows[1:])}) == 1
+        return (places[0].record, places[0].column, rows) if even else None
 
     # ---- results
 
-    def target(self, k: int) -> str:
+    def target(self, k: int, result: Filled | list[list[Node]]) -> str:
         """The target that result k of a call is assigned to."""
-        w, result, body = self.writer, self.loop.results[k], self.loop.body
+        w = self.writer
         if isinstance(result, Filled):
             array = result.array
             name = w.begin(array)
             self.before.append(f"{name} = np.empty({array.shape}, np.{array.dtype})")
             index = array.attrs["indices"][0]
             return f"{name}[{self.moving(index, array.shape, result.axis, result.starts)}]"
-        hint = body.outputs[k].name or "t"
-        in_record = self.record is not None and ("result", k) in self.record.columns
-        if k in self.carried:
-            name = self.carried[k]
-            if self.record is not None and ("argument", self.loop.carried[k]) in self.record.columns:
-                name = w.fresh(f"next_{name}")
-            if in_record:
-                self.fields["result", k] = name
-            self.collect_carried(k, result)
-            for n in result.nodes[-1]:
-                w.names[n] = self.carried[k]
-                w.defined.add(n)
-            return name
-        if not any(result.nodes):
+        if not any(result):
             return "_"
-        name = w.fresh(hint)
-        if in_record:
-            self.fields["result", k] = name
-        else:
-            self.collect(result, name)
+        name = w.fresh(self.loop.body.outputs[k].name or "t")
+        self.keep(name, result)
         return name
 
-    def collect(self, result: ReadLater, name: str) -> None:
-        """A list of the results of all calls, if they are read later."""
-        if self.is_read_later(result.nodes):
-            self.listed(f"all_{name}", result.nodes, name, self.after)
-
-    def collect_carried(self, k: int, result: ReadLater) -> None:
-        """A list of the carried values of all calls, if they are read later."""
-        start = self.loop.starts[self.loop.carried[k]]
-        if self.is_read_later(result.nodes[:-1]):
-            name = self.carried[k]
-            every = self.listed(f"all_{name}", [[], *result.nodes[:-1]], name, self.first)
-            self.writer.listed[start] = every, 0
-
-    def listed(self, hint: str, nodes: list[list[Node]], name: str, lines: list[str]) -> str:
-        """The name of a list to which each call appends a value; its values are named as its items."""
-        every = self.writer.fresh(hint)
-        self.before.append(f"{every} = []")
-        lines.append(f"{every}.append({name})")
-        for i, of_call in enumerate(nodes):
-            for n in of_call:
-                self.writer.names[n] = f"{every}[{i}]"
-                self.writer.listed[n] = every, i
-                self.writer.defined.add(n)
-        return every
-
-    def is_read_later(self, nodes: list[list[Node]]) -> bool:
-        """Whether any of these is read by others than the next call and the readers of the record."""
-        return any(self.writer.is_read_later(n, self.loop, self.record) for of_call in nodes for n in of_call)
-
-    def keep(self) -> None:
-        """Store the record: a list to which each call appends a row."""
+    def is_read_later(self, nodes: Sequence[Sequence[Node]]) -> bool:
+        """Whether any of these is read by others than the loop's calls."""
         w = self.writer
-        variables = {k: self.carried[of] for of, k in self.loop.carried.items()}
-        names = [
-            variables[k] if kind == "argument" else self.fields["result", k]
-            for kind, k in self.record.columns
-        ]
-        pack = w.fresh("kept")
-        w.record_names[id(self.record)] = pack
-        w.packs[pack] = self.record.rows
-        w.packed.update(
-            {n: (pack, i, c) for i, row in enumerate(self.record.rows) for c, n in enumerate(row)}
+        return any(
+            n in w.results or any(u not in self.loop.calls for u in w.users[n])
+            for of_call in nodes
+            for n in of_call
         )
-        self.before.append(f"{pack} = []")
-        self.after.append(f"{pack}.append(({', '.join(names)}{',' * (len(names) == 1)}))")
-        for c, (kind, k) in enumerate(self.record.columns):
-            for i, row in enumerate(self.record.rows):
-                result = self.loop.results[k] if kind == "result" else None
-                for n in (row[c], *(result.nodes[i] if isinstance(result, ReadLater) else ())):
-                    if n not in w.defined:
-                        w.names[n] = f"{pack}[{i}][{c}]"
-                        w.defined.add(n)
+
+    def keep(self, text: str, nodes: Sequence[Sequence[Node]]) -> None:
+        """Put a value into the rows of the record: `nodes` are those that it is in each call."""
+        if self.record is None:
+            self.record = KeptRows(self.writer.fresh("kept"))
+            self.before.append(f"{self.record.name} = []")
+        for row, of_call in enumerate(nodes):
+            for n in of_call:
+                self.writer.place(n, KeptAt(self.record, row, len(self.row)))
+        self.row.append(text)
+        self.record.width = len(self.row)
 
     # ---- positions
 
     def position(self, positions: Sequence[int]) -> str:
         """Positions, one for each call, as an expression in the loop's variable."""
-        start, step = self.loop.line(positions)
+        start, second, *_ = self.loop.by_number(positions)
+        step = second - start
         if step == 1:
             return self.variable if start == 0 else f"{self.variable} + {start}"
         if step == -1:
@@ -224,8 +191,9 @@ class LoopLines:
         return ", ".join(parts)
 
 
-def is_even(positions: Sequence[int]) -> bool:
-    return len(positions) > 1 and len({b - a for a, b in zip(positions, positions[1:])}) == 1
+def _items(names: Sequence[str]) -> list[str]:
+    """The items of a tuple, with a comma after a single one."""
+    return [f"{names[0]},"] if len(names) == 1 else list(names)
 
 
 def view_text(n: Node) -> str:

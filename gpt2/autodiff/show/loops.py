@@ -1,12 +1,11 @@
 """Finds successive calls of a function that can be written as a loop.
 
     for k in range(12):
-        x, *kept[k] = outlined(w[k:k + 1], x)
+        x, y[k:k + 1] = outlined(w[k:k + 1], x)
 
 An argument is the same in all calls (`Same`), a slice of an array that moves with the calls (`MovingSlice`),
 a result of the call before (`Carried`), or a different value for each call (`Each`). A result is carried to
-the next call, fills a part of an array (`Filled`), or is read later (`ReadLater`). Other calls keep a line
-each.
+the next call, fills a part of an array (`Filled`), or is read later. Other calls keep a line each.
 """
 
 from __future__ import annotations
@@ -63,39 +62,26 @@ class Filled:
 
 
 @dataclass
-class ReadLater:
-    """The nodes of a result, by call: none if it is not read."""
-
-    nodes: list[list[Node]]
-
-
-@dataclass
 class Loop:
-    """Calls of a body in order. `carried`: result -> the argument that it is in the next call."""
+    """Calls of a body in order.
+
+    results   for each result of the body the array that it fills, or a list of its nodes for each call
+    carried   result -> the argument that it is in the next call
+    down      whether positions come from the last to the first
+    inside    slices that only calls of loops read
+    """
 
     body: Graph
     calls: list[Node]
     args: list[MovingSlice | Carried | Each | Same]
-    results: list[Filled | ReadLater]
+    results: list[Filled | list[list[Node]]]
     carried: dict[int, int]
-    starts: dict[int, Node]  # a carried argument -> its value for the first call
-    down: bool = False  # whether positions and records come from the last to the first
-    inside: set[Node] = field(default_factory=set)  # slices that only calls of loops read
+    down: bool = False
+    inside: set[Node] = field(default_factory=set)
 
-    def number(self, call: int) -> int:
-        """The value of the loop's variable in a call."""
-        return len(self.calls) - 1 - call if self.down else call
-
-    def hint(self, argument: int) -> str:
-        """A name for a carried argument."""
-        arg = self.args[argument]
-        assert isinstance(arg, Carried)
-        return arg.start.name or self.body.inputs[argument].name or self.body.outputs[arg.of].name or "x"
-
-    def line(self, positions: Sequence[int]) -> tuple[int, int]:
-        """(a, b) such that a + b * variable are these positions, call by call."""
-        by_number = positions[::-1] if self.down else list(positions)
-        return by_number[0], by_number[1] - by_number[0]
+    def by_number(self, items: Sequence) -> list:
+        """Items that are given call by call, in the order of the loop's variable."""
+        return list(items[::-1] if self.down else items)
 
 
 def loops_of(graph: Graph, calls: dict[Node, dict[int, list[Node]]]) -> list[Loop]:
@@ -125,12 +111,11 @@ def _loop(graph, group, calls, users, results) -> Loop | None:
     carried = {g.of: k for k, g in enumerate(args) if isinstance(g, Carried)}
     if len(carried) != sum(isinstance(g, Carried) for g in args):
         return None  # two arguments are the same result
-    starts = {k: g.start for k, g in enumerate(args) if isinstance(g, Carried)}
-    loop = Loop(group[0].attrs["body"], group, args, [], carried, starts)
+    loop = Loop(group[0].attrs["body"], group, args, [], carried)
     for k in range(len(loop.body.outputs)):
         nodes = [calls[n].get(k, []) for n in group]
         filled = None if k in carried else _filled(nodes, users, results)
-        loop.results.append(filled or ReadLater(nodes))
+        loop.results.append(filled or nodes)
     steps = [x.starts[1] - x.starts[0] for x in (*args, *loop.results) if isinstance(x, MovingSlice | Filled)]
     loop.down = bool(steps) and steps[0] < 0
     return loop
@@ -243,43 +228,3 @@ def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop
         order[first : last + 1] = [*early, loop.calls[0], *late]
         fitting.append(loop)
     return order, fitting
-
-
-# ---- Values that a forward keeps for its backward-----------------------------------------------------------
-
-
-@dataclass
-class SavedRows:
-    """Values of a loop's calls that are stored together: a row for each call, a column for each value.
-
-    columns   ("argument", number) or ("result", number) of each column
-    rows      of each call its values
-    """
-
-    columns: list[tuple[str, int]]
-    rows: list[list[Node]]
-
-
-def saved_rows_of(loop: Loop, kept: set[Node]) -> SavedRows | None:
-    """The arguments and results of a loop's calls that are all among `kept`, as columns; None if there are
-    none."""
-    taken: set[Node] = set()
-    columns = []
-    arguments = [("argument", k) for k, g in enumerate(loop.args) if isinstance(g, Carried)]
-    results = [("result", k) for k in range(len(loop.results))]
-    for kind, k in (*arguments, *results):
-        if kind == "argument":
-            nodes = [c.args[k] for c in loop.calls]
-        else:
-            result = loop.results[k]
-            if not isinstance(result, ReadLater) or not all(result.nodes):
-                continue
-            nodes = [of_call[0] for of_call in result.nodes]
-        if set(nodes) <= kept and not taken & set(nodes) and len(set(nodes)) == len(nodes):
-            taken.update(nodes)
-            columns.append(((kind, k), nodes))
-    if not columns:
-        return None
-    return SavedRows(
-        [which for which, _ in columns], [list(row) for row in zip(*(nodes for _, nodes in columns))]
-    )

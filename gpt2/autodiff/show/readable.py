@@ -12,7 +12,7 @@ put in order, so results may differ from the program's in the last bit: constant
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +25,8 @@ from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, sour
 from ..ops import OPS
 from ..ops.shape import index_text
 from ..ops.subgraph import with_slices
-from .loop_lines import LoopLines, transposed
-from .loops import Carried, Each, Filled, Loop, SavedRows, in_order, loops_of, saved_rows_of
+from .loop_lines import KeptAt, LoopLines, transposed
+from .loops import Filled, in_order, loops_of
 
 LONGEST, SHORT = 70, 30  # longer expressions get a line of their own; SHORT: those for parts of an array
 RESERVED = {"np", "complex", "list", "tuple"}  # names that the text uses
@@ -68,12 +68,11 @@ class Writer:
     texts: dict = field(default_factory=dict)  # values that are written where they are read
     lines: list = field(default_factory=list)
     outer: Writer | None = None  # of the function that contains this one
-    # name -> rows of inputs that are passed together, in the place of the first of them
-    packs: dict[str, list[list[Node]]] = field(default_factory=dict)
+    # values in records of loops; a record of inputs is passed in the place of the first of them
+    places: dict[Node, KeptAt] = field(default_factory=dict)
     # number of an input -> a name if it has none
     hints: dict[int, str] = field(default_factory=dict)
-    # body of a loop -> the record of its results that are returned together
-    records: dict[Graph, SavedRows] = field(default_factory=dict)
+    returns_records: bool = False  # whether results in a record of a loop are returned as the record
 
     def __post_init__(self):
         self.graph = with_slices(self.graph)
@@ -83,6 +82,8 @@ class Writer:
         self.names = {n: text for n, text in all_names.items() if n.name is not None}
         self.taken = {*self.names.values(), *reserved}
         self.constants: dict[Node, str] = {}  # arrays, also of inner functions
+        self.further: list[str] = []  # parameters besides the inputs
+        self.depth: int = 1 if self.outer is None else self.outer.depth + 1
         self.functions: dict[Graph, str] = {}
         self.calls = results_of(self.graph)
         self.results = set(self.graph.outputs)
@@ -92,84 +93,80 @@ class Writer:
         self.loops = {loop.calls[0]: loop for loop in loops}
         self.inside = {n for loop in loops for n in loop.inside}
         self.filled = {m.array for loop in loops for m in loop.results if isinstance(m, Filled)}
-        self.inner = _inner_records(loops)  # as `records`, but read by another loop of this function
-        self.starts: set[Node] = set()  # values that are written to a variable that a loop changes
-        self.listed: dict[Node, tuple[str, int]] = {}  # in a list that a loop fills: its name and the index
-        self.record_names: dict[int, str] = {}  # record -> its name
-        self.packed = {n: (pack, i, c) for pack, n, i, c in _columns(self.packs)}
 
     def source(self) -> str:
         return "\n".join(["import numpy as np", "", "", *self.function()]) + "\n"
 
     def function(self) -> list[str]:
         """The lines of the function."""
-        head = self.head()
+        parameters = self.parameters()
         for n in self.graph.nodes:
             if n.op == "const" and n.shape:
                 self.begin_constant(n)
         for body in dict.fromkeys(n.attrs["body"] for n in self.calls):
             self.define_function(body)
-        self.begin_loops()
         self.attribute(None)
         for n in self.order:
             if n in self.loops:
-                loop = self.loops[n]
-                LoopLines(self, loop, self.records.get(loop.body) or self.inner.get(loop.body)).write()
+                LoopLines(self, self.loops[n]).write()
             elif n.op not in ("input", "const") and n not in self.inside and n not in self.filled:
                 self.value(n)
             self.attribute(n)
         outputs = self.returned()
-        returned, single = ", ".join(outputs), len(outputs) == 1
-        self.lines.append(f"return ({returned},)" if single else f"return {returned or '()'}")
-        return [head, *(f"    {line}" if line else "" for line in self.lines)]
+        short = [f"return ({outputs[0]},)" if outputs else "return ()"]
+        self.lines += self.listed("return ", outputs) if len(outputs) > 1 else short
+        head = self.listed(f"def {source_name(self.name, RESERVED)}(", [*parameters, *self.further], "):", -1)
+        return [*head, *(f"    {line}" if line else "" for line in self.lines)]
+
+    def listed(self, before: str, items: Sequence[str], after: str = "", depth: int = 0) -> list[str]:
+        """The lines of a list of items between two texts. depth: of blocks within this function"""
+        return [f"{before}{', '.join(items)}{after}"]
+
+    def call_lines(
+        self, targets: Sequence[str], body: Graph, args: Sequence[str], depth: int = 0
+    ) -> list[str]:
+        """The lines of a call of an inner function."""
+        comma = "," * (len(targets) == 1)
+        return self.listed(f"{', '.join(targets)}{comma} = {self.functions[body]}(", args, ")", depth)
 
     def attribute(self, n: Node | None) -> None:
         """Note that the new lines were written for this value."""
         self.written_for += [n] * (len(self.lines) - len(self.written_for))
 
-    def head(self) -> str:
-        """The function's first line, with a name for each input."""
-        self.taken.update(self.packs)
+    def parameters(self) -> list[str]:
+        """A name for each input, or for the record that it is in."""
+        self.taken.update(place.record.name for place in self.places.values())
+        parameters = []
         for k, n in enumerate(self.graph.inputs):
-            if n in self.packed:
-                self.names[n] = "{}[{}][{}]".format(*self.packed[n])
-                self.defined.add(n)
+            place = self.places.get(n)
+            if place is None:
+                parameters.append(self.begin(n, self.hints.get(k, "saved")))
             else:
-                self.begin(n, self.hints.get(k, "saved"))
-        parameters = [self.packed[n][0] if n in self.packed else self.names[n] for n in self.graph.inputs]
-        return f"def {source_name(self.name, RESERVED)}({', '.join(dict.fromkeys(parameters))}):"
+                self.place(n, place)
+                parameters.append(place.record.name)
+        return list(dict.fromkeys(parameters))
 
     def returned(self) -> list[str]:
-        """The texts behind `return`; of values stored together the name of their record, once."""
-        together = {n: record for record in self.records.values() for row in record.rows for n in row}
-        texts: dict = {}
-        for k, o in enumerate(self.graph.outputs):
-            record = together.get(o) if k else None
-            key = id(record) if record is not None else -1 - k
-            texts.setdefault(key, self.ref(o).at(SUM) if record is None else self.record_names[key])
-        return list(texts.values())
+        """The texts behind `return`, a record once."""
+        texts: list[str] = []
+        for o in self.graph.outputs:
+            place = self.place_returned(o)
+            text = self.ref(o).at(SUM) if place is None else place.record.name
+            if place is None or text not in texts:
+                texts.append(text)
+        return texts
 
-    # ---- loops
+    def place_returned(self, o: Node) -> KeptAt | None:
+        """The place of a result that is returned with its record; never of the first result."""
+        alone = o is not self.graph.outputs[0] and self.graph.outputs.count(o) == 1
+        return self.places.get(o) if self.returns_records and alone else None
 
-    def begin_loops(self) -> None:
-        """Names for the initial values of loops that nothing else reads: they are assigned to the
-        loop-carried variable."""
-        together = {n for record in self.records.values() for row in record.rows for n in row}
-        for loop in self.loops.values():
-            for k, arg in enumerate(loop.args):
-                if isinstance(arg, Carried) and self.may_start(arg.start, loop, together):
-                    self.starts.add(arg.start)
-                    self.names.setdefault(arg.start, self.fresh(loop.hint(k)))
-
-    def may_start(self, n: Node, loop: Loop, together: set[Node]) -> bool:
-        """Whether a value can be assigned to a loop-carried variable."""
-        if (
-            n.op in ("input", "const", "item")
-            or n in self.filled
-            or (n in self.results and n not in together)
-        ):
-            return False
-        return self.users[n] == [loop.calls[0]]
+    def place(self, n: Node, place: KeptAt) -> None:
+        """Note that a value is in a record, which is its name if it has no other."""
+        self.places[n] = place
+        if n not in self.defined:
+            self.names[n] = place.text
+            self.defined.add(n)
 
     def fresh(self, hint: str) -> str:
         """A name that is not taken."""
@@ -179,20 +176,6 @@ class Writer:
             name = f"{hint}_{number}"
         self.taken.add(name)
         return name
-
-    def column_of(self, nodes: Sequence[Node]) -> tuple[str, int, list[int]] | None:
-        """(pack, column, rows) if these inputs are one column of a record."""
-        places = [self.packed.get(n) for n in nodes]
-        if None in places or len({(pack, c) for pack, _, c in places}) != 1:
-            return None
-        pack, _, column = places[0]
-        return pack, column, [row for _, row, _ in places]
-
-    def is_read_later(self, n: Node, loop: Loop, record: SavedRows | None) -> bool:
-        """Whether a result of a loop's call that is in no record is read by others than the next call."""
-        if record is not None and any(n in row for row in record.rows):
-            return False
-        return n in self.results or any(u not in loop.calls for u in self.users[n])
 
     # ---- inner functions
 
@@ -208,26 +191,23 @@ class Writer:
             self.defined.add(n)
         elif n not in self.constants:
             self.constants[n] = self.begin(n, "constant")
-            self.lines.append(f"# {self.constants[n]}: {n.dtype} {n.shape}, never changed")
+            self.lines.append(self.constant_line(n, self.constants[n]))
         return self.names[n]
+
+    def constant_line(self, n: Node, name: str) -> str:
+        return f"# {name}: {n.dtype} {n.shape}, never changed"
 
     def define_function(self, body: Graph) -> None:
         """Define the inner function for a body that is called."""
         for n in body.nodes:
             if n.op == "const" and n.shape:
                 self.begin_constant(n)
-        name = source_name(body.name, RESERVED)
-        number = 1
-        while name in self.taken:
-            number += 1
-            name = source_name(f"{body.name}_{number}", RESERVED)
-        self.taken.add(name)
-        self.functions[body] = name
+        name = self.functions[body] = self.fresh(source_name(body.name, RESERVED))
         hints: dict[int, str] = {}
         for loop in self.loops.values():
             if loop.body is body:
                 hints = {k: body.outputs[of].name for of, k in loop.carried.items() if body.outputs[of].name}
-        self.lines += ["", *Writer(body, name, outer=self, hints=hints).function(), ""]
+        self.lines += ["", *type(self)(body, name, outer=self, hints=hints).function(), ""]
 
     def write_outlined(self, n: Node) -> bool:
         """The line of a call; unread results are called _."""
@@ -239,8 +219,7 @@ class Writer:
             for other in same[1:]:
                 self.names[other] = names[-1]
                 self.defined.add(other)
-        args = ", ".join(map(self.argument, n.args))
-        self.lines.append(f"{', '.join(names)}{',' * (len(names) == 1)} = {self.functions[body]}({args})")
+        self.lines += self.call_lines(names, body, list(map(self.argument, n.args)))
         return True
 
     def argument(self, a: Node) -> str:
@@ -260,11 +239,7 @@ class Writer:
             return
         text = self.expression(n)
         alone = n.name is None and len(self.users[n]) == 1 and n not in self.results
-        if (
-            alone
-            and n not in self.starts
-            and len(text.text) < (SHORT if self.users[n][0].op == "assemble" else LONGEST)
-        ):
+        if alone and len(text.text) < (SHORT if self.users[n][0].op == "assemble" else LONGEST):
             self.texts[n] = text
         else:
             self.lines.append(f"{self.begin(n)} = {text.text}")
@@ -523,17 +498,6 @@ def _axis(n: Node) -> int | None:
     return axes[0] if len(axes) == 1 and len(indices) > 1 and covers(n) else None
 
 
-def _inner_records(loops: Sequence[Loop]) -> dict[Graph, SavedRows]:
-    """The records that loops keep for other loops of the same function."""
-    records = {}
-    for loop in loops:
-        own = [g for other in loops if other is not loop for g in other.args if isinstance(g, Each)]
-        record = saved_rows_of(loop, {n for g in own for n in g.nodes})
-        if record is not None:
-            records[loop.body] = record
-    return records
-
-
 def _powers(factors: list[str]) -> list[str]:
     """The factors, a repeated name as a power."""
     return [
@@ -541,33 +505,6 @@ def _powers(factors: list[str]) -> list[str]:
         for k, text in enumerate(factors)
         if not text.isidentifier() or text not in factors[:k]
     ]
-
-
-def _columns(packs: dict[str, list[list[Node]]]) -> Iterator[tuple[str, Node, int, int]]:
-    for pack, rows in packs.items():
-        for i, row in enumerate(rows):
-            for c, n in enumerate(row):
-                yield pack, n, i, c
-
-
-def pair_of_writers(forward: Graph, backward: Graph, names: tuple[str, str]) -> tuple[Writer, Writer]:
-    """Writers of a function and its derivative. Values that a loop keeps for the derivative are passed as a
-    list with a row for each call.
-
-    The backward's inputs are the forward's results but the first, then the gradients of that.
-    """
-    first = Writer(forward, names[0])
-    out, *kept = first.graph.outputs
-    once = {n for n in kept if kept.count(n) == 1 and n is not out}
-    inputs = dict(zip(kept, backward.inputs))
-    packs = {}
-    for loop in first.loops.values():
-        record = saved_rows_of(loop, once)
-        if record is not None:
-            first.records[loop.body] = record
-            rows = [[inputs[n] for n in row] for row in record.rows]
-            packs[f"kept_{len(packs) + 1}" if packs else "kept"] = rows
-    return first, Writer(backward, names[1], packs=packs)
 
 
 def readable_source(graph: Graph, name: str | None = None) -> str:

@@ -7,57 +7,87 @@ from __future__ import annotations
 import ast
 import builtins
 import os
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..graph import Graph, Node
-from .readable import Writer, pair_of_writers
-from .wrapping import wrapped
+from .readable import Writer
 
 PRINTED = 4  # numbers of a constant array that are written out
+WIDTH = 100  # of lines, which are broken at commas
 
 
 def runnable_source(graph: Graph, name: str) -> str | None:
     """The text, or None where the graph has an op that NumPy has no name for, such as a loop."""
-    text = _text(Writer(graph, name))
-    return wrapped(text) if _complete(text) else None
+    text = RunnableWriter(graph, name).source()
+    return text if _complete(text) else None
 
 
 def runnable_pair(forward: Graph, backward: Graph, names: tuple[str, str]) -> str | None:
-    """The text of a function and its derivative, as FixedPair.graphs has them; None as above."""
-    first, second = map(_text, pair_of_writers(forward, backward, names))
+    """The text of a function and its derivative, as FixedPair.graphs has them; None as above.
+
+    What a loop keeps for the derivative is passed as a list with a row for each call. The backward's inputs
+    are the forward's results but the first, then the gradient of that.
+    """
+    writer = RunnableWriter(forward, names[0], returns_records=True)
+    first = writer.source()
+    kept = zip(writer.graph.outputs[1:], backward.inputs)
+    places = {inp: place for o, inp in kept if (place := writer.place_returned(o)) is not None}
+    second = RunnableWriter(backward, names[1], places=places).source()
     if not (_complete(first) and _complete(second)):
         return None
-    return wrapped(first + "\n\n" + second.split("\n\n\n", 1)[1])
+    return first + "\n\n" + second.split("\n\n\n", 1)[1]
 
 
-def _text(writer: Writer) -> str:
-    """The text of a writer, with constant arrays defined or as arguments."""
-    head, *body = writer.source().rstrip().split("\n")[3:]
-    constants = {name: n for n, name in writer.constants.items()}
-    further, lines = [], []
-    for line in body:
-        known = constants.get(line.strip()[2:].split(":")[0]) if line.startswith("    # ") else None
-        if known is None:
-            lines.append(line)
-            continue
-        called, text = writer.names[known], written(known.value)
+class RunnableWriter(Writer):
+    """A Writer that defines constant arrays, or makes them parameters, and breaks long lists:
+
+    (
+        dweight[k:k + 1], dbias[k:k + 1], dout,
+    ) = outlined_backward(
+        weight[k:k + 1], mean, rstd, dout,
+    )
+    """
+
+    def listed(self, before: str, items: Sequence[str], after: str = "", depth: int = 0) -> list[str]:
+        lines = super().listed(before, items, after, depth)
+        if len(lines[0]) <= self.width(depth) or len(items) < 2:
+            return lines
+        left, right = ("", after) if after else ("(", ")")
+        return [before + left, *self.in_lines(items, depth), right]
+
+    def call_lines(
+        self, targets: Sequence[str], body: Graph, args: Sequence[str], depth: int = 0
+    ) -> list[str]:
+        lines = super().call_lines(targets, body, args, depth)
+        if len(lines[0]) <= self.width(depth) or len(targets) < 2:
+            return lines
+        between = f") = {self.functions[body]}("
+        return ["(", *self.in_lines(targets, depth), between, *self.in_lines(args, depth), ")"]
+
+    def width(self, depth: int) -> int:
+        return WIDTH - 4 * (self.depth + depth)
+
+    def in_lines(self, items: Sequence[str], depth: int) -> list[str]:
+        """Items with commas behind them, as many to a line as fit."""
+        lines: list[str] = []
+        for item in items:
+            if lines and len(f"{lines[-1]} {item},") <= self.width(depth):
+                lines[-1] += f" {item},"
+            else:
+                lines.append(f"    {item},")
+        return lines
+
+    def constant_line(self, n: Node, name: str) -> str:
+        text, about = written(n.value), f"{n.dtype} {n.shape}"
+        if n.loc is not None:
+            about += f", from {os.path.basename(n.loc[0])}:{n.loc[1]}"
         if text is None:
-            further.append(called)
-            lines.append(
-                f"    # {called} is {known.dtype} {known.shape}{_origin(known)}: give it as an argument"
-            )
-        else:
-            remark = f"  # {known.dtype} {known.shape}{_origin(known)}" if known.size > PRINTED else ""
-            lines.append(f"    {called} = {text}{remark}")
-    if further:
-        head = head.removesuffix("):") + (", " if writer.graph.inputs else "") + ", ".join(further) + "):"
-    return "\n".join(["import numpy as np", "", "", head, *lines]) + "\n"
-
-
-def _origin(n: Node) -> str:
-    return f", from {os.path.basename(n.loc[0])}:{n.loc[1]}" if n.loc is not None else ""
+            self.further.append(name)
+            return f"# {name} is {about}: give it as an argument"
+        return f"{name} = {text}" + (f"  # {about}" if n.size > PRINTED else "")
 
 
 def written(value: ArrayLike) -> str | None:

@@ -41,25 +41,17 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
     """
     if isinstance(g, Pullback):
         return _shown(g.program, emitted)
-    state = _state(g, "source")
-    if args or kwargs:
-        g(*args, **kwargs)
-    if state.last is None:
-        raise AutodiffError(
-            f"source: {g.__name__} was not called yet. Call it, or give arguments: ad.source(g, x)"
-        )
-    wiring, program = state.last
-    if program is None and (args or kwargs):  # not compiled yet: show what the next call would run
+    state = _called(g, "source", args, kwargs)
+    if state.last[1] is None and (args or kwargs):  # not compiled yet: show what the next call would run
         parts: list[tuple[str, Any]] = []
         state.stages(args, kwargs, lambda title, output, seconds: parts.append((title, output)))
         return "\n\n".join(_shown(output, emitted) for title, output in parts if title.endswith("emitted"))
-    if program is None:
-        program = state.transform.compile(wiring, Pipeline(state.name, current_options()), scalar=False)
-    return _shown(program, emitted)
+    return _shown(_program(state), emitted)
 
 
 def drawing(g: Callable | Pullback, *args: Any, memory: bool = False, **kwargs: Any) -> str:
-    """The graph of what the derived function g computes, as an SVG: a box for each value.
+    """The graph of what the derived function g computes, as an SVG: a box for each value, in order, with arcs
+    from its arguments.
 
     g        a function made by ad.grad, ad.compile, ... that was called before, or a pullback of ad.vjp. With
              further arguments g is called with them first. Of ad.vjp's two programs the backward is drawn
@@ -75,17 +67,7 @@ def drawing(g: Callable | Pullback, *args: Any, memory: bool = False, **kwargs: 
         >>> ad.drawing(ad.grad(lambda x: np.sum(np.tanh(x))), np.ones(3), memory=True)[:4]
         '<svg'
     """
-    if isinstance(g, Pullback):
-        program = g.program
-    else:
-        state = _state(g, "drawing")
-        if args or kwargs:
-            g(*args, **kwargs)
-        if state.last is None:
-            raise AutodiffError(f"drawing: {g.__name__} was not called yet. Give arguments: ad.drawing(g, x)")
-        wiring, program = state.last
-        if program is None:
-            program = state.transform.compile(wiring, Pipeline(state.name, current_options()), scalar=False)
+    program = g.program if isinstance(g, Pullback) else _program(_called(g, "drawing", args, kwargs))
     program = getattr(program, "backward", program)
     if not memory:
         return drawn(program.graph)
@@ -94,6 +76,26 @@ def drawing(g: Callable | Pullback, *args: Any, memory: bool = False, **kwargs: 
             "drawing: this program computes with Python's floats, which have no plan for memory"
         )
     return program.memory_drawing()
+
+
+def _called(g: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+    """The state of a derived function, which is called first if there are arguments."""
+    state = _state(g, name)
+    if args or kwargs:
+        g(*args, **kwargs)
+    if state.last is None:
+        raise AutodiffError(
+            f"{name}: {g.__name__} was not called yet. Call it, or give arguments: ad.{name}(g, x)"
+        )
+    return state
+
+
+def _program(state: Derived) -> Any:
+    """The program that ran last, compiled if it was not yet."""
+    wiring, program = state.last  # type: ignore[misc]
+    if program is None:
+        program = state.transform.compile(wiring, Pipeline(state.name, current_options()), scalar=False)
+    return program
 
 
 def _shown(program: Any, emitted: bool) -> str:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from ..graph import Graph, Node
 from ..loops.map_op import map_node
 from ..ops import OPS, apply, input_node
-from ..ops.leads import Batch, NoRule, batch_rule
+from ..ops.leads import Batch, NoRule, broadcasting
 from ..ops.subgraph import inputs_like, items
 from ..ops.table import is_elementwise
 
@@ -51,7 +51,7 @@ def _one(node: Node, new: dict, flags: list[bool], n: int) -> Node | list[Node]:
         whole = new[node.args[0]]
         return whole[node.attrs["i"]] if isinstance(whole, list) else apply("item", whole, i=node.attrs["i"])
     args = [new[a] for a in node.args]
-    rule = batch_rule(OPS[node.op], is_elementwise(node.op))
+    rule = OPS[node.op].leads.batch or (broadcasting if is_elementwise(node.op) else None)
     b = Batch(n, flags, node, lambda graph, flags: batched(graph, flags, n))
     try:
         result = _looped(node, args, flags, n) if rule is None else rule(b, *args, **node.attrs)

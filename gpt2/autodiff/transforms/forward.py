@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..derive.differentiate import gradient_graph, pushforward
+from ..derive.differentiate import pushforward
 from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops import const, input_node
@@ -16,10 +16,10 @@ from ..ops.build import cast
 from ..ops.subgraph import zeros_like
 from ..programs.arguments import _described, _dtype, float_leaves
 from ..programs.derived import derived_of
-from ..programs.wiring import Arguments, Out, Transform, Wiring, result_outs, select
+from ..programs.wiring import Arguments, Transform, Wiring, result_outs, select
 from ..record.record import Recording
 from ..tree import Leaf, Tree, matched, numbered
-from .gradient import check_number
+from .gradient import gradient_of
 from .vjp import vjp
 
 
@@ -83,7 +83,7 @@ def with_tangents(rec: Recording, call: Arguments, tangents: dict, n: int) -> tu
         [*rec.graph.outputs, *tangents_out],
         rec.graph.name + "_jvp",
     )
-    return joint, [*range(n), *feed], rec.operands(call.leaves[:n])[n:]
+    return joint, [*range(n), *feed], rec.outside
 
 
 def tangents_for(name: str, call: Arguments) -> dict:
@@ -116,10 +116,10 @@ def tangents_for(name: str, call: Arguments) -> dict:
     return by_leaf
 
 
-class Hvp(Transform):
-    """Called with (x, v)."""
+class Hvp(Jvp):
+    """Called with (x, v): the tangent of the gradient."""
 
-    name, suffix, takes_out = "hvp", "hvp", False
+    name, suffix = "hvp", "hvp"
 
     def split(self, call: Arguments) -> tuple[tuple, dict]:
         return call.args[:1], {}
@@ -128,16 +128,9 @@ class Hvp(Transform):
         float_leaves(self.name, call, f, 0)
 
     def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
-        n = len(call.leaf_range(0))
-        wrt = float_leaves(self.name, call, f, 0)
-        check_number(self.name, rec, wrt.leaves)
-        gradient = gradient_of(rec.graph, wrt.leaves)
-        tangents = tangents_for(self.name, call)
-        joint, feed, outside = with_tangents(replace(rec, graph=gradient), call, tangents, n)
-        m = len(wrt.leaves)
-        return select(
-            Wiring(joint, feed, outside, wrt.tree, [Out(m + i, k) for i, k in enumerate(wrt.kinds)])
-        )
+        gradient = gradient_of(self.name, rec, call, float_leaves(self.name, call, f, 0))
+        both = super().wiring(gradient, call, f)
+        return select(replace(both, tree=both.tree.children[1], outs=both.outs[gradient.n_results :]))
 
 
 def hvp(f: Callable, x: Any, v: Any, *, pure: bool = False) -> Any:
@@ -167,9 +160,3 @@ def ggnvp(f: Callable, loss: Callable, x: Any, v: Any) -> Any:
     out, along = jvp(f, (x,), (v,))
     (product,) = vjp(f, x)[1](hvp(loss, out, along))
     return product
-
-
-def gradient_of(graph: Graph, wrt: Sequence[int]) -> Graph:
-    """The graph of the gradient alone."""
-    joint = gradient_graph(graph, wrt)
-    return Graph(joint.inputs, joint.outputs[len(graph.outputs) :], joint.name)

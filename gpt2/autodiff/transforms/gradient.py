@@ -7,17 +7,20 @@ being recorded, a wiring's graph becomes part of the enclosing graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from ..derive.differentiate import gradient_graph
 from ..errors import AutodiffError
-from ..programs.arguments import checked_argnums, differentiated
+from ..graph import Graph
+from ..programs.arguments import Wrt, checked_argnums, differentiated
 from ..programs.derived import derived_function
 from ..programs.wiring import Arguments, Out, Transform, Wiring, operands_of, result_outs, select
 from ..record.record import Recording
-from ..tree import Tree
+from ..record.value import value_of
+from ..tree import Tree, unflatten
 
 
 class Grad(Transform):
@@ -72,6 +75,15 @@ class ElementwiseGrad(Grad):
 
         total.__name__ = getattr(f, "__name__", "f")
         return total
+
+
+def gradient_of(name: str, rec: Recording, call: Arguments, wrt: Wrt) -> Recording:
+    """The gradient as if it had been recorded itself."""
+    check_number(name, rec, wrt.leaves)
+    joint = gradient_graph(rec.graph, wrt.leaves)
+    graph = Graph(joint.inputs, joint.outputs[len(rec.graph.outputs) :], joint.name)
+    like = unflatten(wrt.tree, [value_of(call.leaves[i]) for i in wrt.leaves])
+    return replace(rec, graph=graph, out_tree=wrt.tree, results=like)
 
 
 def check_number(name: str, rec: Recording, wrt: Sequence[int], has_aux: bool = False) -> None:

@@ -20,18 +20,18 @@ from ..programs.wiring import (
     Out,
     Transform,
     Wiring,
-    as_kind,
     finish,
     interpreted,
     operands_of,
     output_buffers,
+    rebuilt,
     result_outs,
 )
 from ..record import recorder
 from ..record.record import Recording, inline
 from ..record.value import Recorded
 from ..switches import current_options
-from ..tree import Leaf, Tree, matched, numbered, unflatten
+from ..tree import Leaf, Tree, matched, numbered
 
 if TYPE_CHECKING:
     from ..emit.program import Program
@@ -52,16 +52,13 @@ class VjpWiring(Wiring):
         return pipeline.split(joint, n_inputs, len(joint.outputs) - len(self.back_outs), hand_on_inputs=False)
 
 
+@dataclass
 class Pair:
     """The two programs of ad.vjp, and where the backward's operands come from."""
 
-    def __init__(
-        self,
-        forward: Program | ScalarProgram,
-        backward: Program | ScalarProgram,
-        saved: list[tuple[str, int]],
-    ):
-        self.forward, self.backward, self.saved = forward, backward, saved
+    forward: Program | ScalarProgram
+    backward: Program | ScalarProgram
+    saved: list[tuple[str, int]]
 
     def exchanged(self, values: Sequence) -> Pair:
         """Both programs with these values in place of the hidden ones."""
@@ -198,7 +195,8 @@ class Pullback:
                 expected = Wiring(self._program.graph, [], [], wiring.back_tree, wiring.back_outs)
                 chosen = output_buffers("pullback", expected, out)
             results = self._program(*operands, out=chosen)
-        return unflatten(wiring.back_tree, [as_kind(results[o.index], o.kind) for o in wiring.back_outs])
+        outs = wiring.back_outs
+        return rebuilt(wiring.back_tree, [results[o.index] for o in outs], [o.kind for o in outs])
 
 
 def matched_cotangents(wiring: VjpWiring, dout: Any) -> list:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError
-from ..programs.bodies import body_graph, on_leaves, operands_of_body, recorded_once
+from ..programs.bodies import body_graph, operands_of_body, recorded_for_slices
+from ..programs.compile import Compile
 from ..programs.derived import derived_function
-from ..programs.wiring import Compile, argument_text
-from ..record.record import Recording, inline, record
+from ..programs.wiring import argument_text
+from ..record.record import Recording, inline
 from ..record.source_lines import here
-from ..record.value import Recorded
+from ..record.value import Recorded, value_of
 from ..tree import Tree, attributes_of, flatten, unflatten
 from .batch import batched
 
@@ -84,22 +85,8 @@ def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any)
     n = _examples(f, leaves, axes, names)
     moved = [x if a is None else _first(x, a) for x, a in zip(leaves, axes)]
 
-    one = on_leaves(f, tree)
-
-    def at(k):
-        return flatten(one([_copy(x) if a is None else _copy(x[k]) for x, a in zip(moved, axes)]))
-
-    example = [_plain(x) if a is None else _slice(_plain(x)) for x, a in zip(moved, axes)]
-    if n == 0:  # the shapes are those for zeros
-        first, rec = None, record(one, (example,))
-    else:
-        first, rec = recorded_once(f, lambda: at(0), lambda: record(one, (example,)))
-    if rec is None:
-        out_tree, batched_results = _stacked(f, [first, *(at(k) for k in range(1, n))])
-        has = [True] * len(batched_results)
-    else:
-        out_tree = rec.out_tree
-        batched_results, has = _at_once(rec, moved, axes, n)
+    rec, out_tree, stacked = recorded_for_slices("vmap", f, moved, tree, [a is not None for a in axes], n)
+    batched_results, has = (stacked, [True] * len(stacked)) if rec is None else _at_once(rec, moved, axes, n)
     wanted = _axes_of(out_tree, out_axes, "out_axes")
     paths = out_tree.paths()
     rows = zip(batched_results, has, wanted, paths, strict=True)
@@ -119,27 +106,16 @@ def _axes_of_arguments(f: Callable, tree: Tree, in_axes: Any, n: int) -> list[in
     return _axes_of(tree, (tuple(per_argument), 0), "in_axes")
 
 
-def _stacked(f: Callable, rows: list[tuple[list, Tree]]) -> tuple[Tree, list]:
-    """The structure of the results, and each of them for all examples, which were computed one by one."""
-    first, tree = rows[0]
-    if any(t != tree or list(map(np.shape, x)) != list(map(np.shape, first)) for x, t in rows):
-        raise AutodiffError(f"vmap: {_name(f)} gives results of other shapes for other examples", here())
-    return tree, [np.stack(parts) for parts in zip(*(x for x, _ in rows))]
-
-
 def _at_once(rec: Recording, moved: list, axes: list, n: int) -> tuple[list, list[bool]]:
     """The results of all examples from one graph, and which of them differ from example to example."""
-    graph, has = batched(body_graph(rec), _flags(rec, axes), n)
+    outside = len(rec.graph.inputs) - len(axes)
+    flags = [*(a is not None for a in axes), *[False] * outside]
+    graph, has = batched(body_graph(rec), flags, n)
     operands = [
         x if hasattr(x, "dtype") else np.asarray(x, i.dtype)
         for x, i in zip(operands_of_body(body_graph(rec), moved, rec), graph.inputs, strict=True)
     ]
     return inline(graph, operands), has
-
-
-def _flags(rec, axes) -> list[bool]:
-    outside = len(rec.graph.inputs) - len(axes)
-    return [*(a is not None for a in axes), *[False] * outside]
 
 
 def _name(f) -> str:
@@ -153,20 +129,6 @@ def _argument(f: Callable, path: tuple) -> str:
     return key + "".join(f"[{p!r}]" for p in rest)
 
 
-def _plain(x):
-    return x.value if type(x) is Recorded else x
-
-
-def _slice(x):
-    """The first example; zeros where there is none."""
-    return x[0] if len(x) else np.zeros(x.shape[1:], x.dtype)[()]
-
-
-def _copy(x):
-    """A copy of x, for a function that may write to it."""
-    return x.copy() if hasattr(x, "copy") else x
-
-
 def _first(x, axis: int):
     """x with that axis first."""
     return x if axis == 0 else np.moveaxis(x, axis, 0)
@@ -178,7 +140,7 @@ def _examples(f: Callable, leaves, axes, names) -> int:
     for x, axis, name in zip(leaves, axes, names):
         if axis is None:
             continue
-        shape = np.shape(_plain(x))
+        shape = np.shape(value_of(x))
         if not -len(shape) <= axis < len(shape):
             got = f"shape {shape}" if shape else "no axes: it is a number"
             raise AutodiffError(
@@ -247,7 +209,7 @@ def _with_axis_at(f: Callable, x, has: bool, axis: int | None, n: int, path: tup
         x = x if type(x) is Recorded else x.copy()
     if axis == 0:
         return x
-    ndim = np.ndim(_plain(x))
+    ndim = np.ndim(value_of(x))
     if not -ndim <= axis < ndim:
         raise AutodiffError(
             f"vmap: out_axes names axis {axis} of a result of {_name(f)} that has {ndim} axes with that of "

@@ -12,13 +12,12 @@ ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): t
     {'w': array([0.7, 0.7]), 'b': -0.1}
 """
 
-from .classes import DataClass, register, static
+from .classes import ContainerKind, register, static
 from .matching import Leaf, matched, numbered
 from .public import leaves, map, ravel
 from .structure import (
     LEAF,
     NONE,
-    Subclassed,
     Tree,
     attributes_of,
     flatten,
@@ -31,9 +30,8 @@ from .structure import (
 __all__ = [
     "LEAF",
     "NONE",
-    "Subclassed",
     "Leaf",
-    "DataClass",
+    "ContainerKind",
     "Tree",
     "attributes_of",
     "flatten",

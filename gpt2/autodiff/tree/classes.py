@@ -17,75 +17,103 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..errors import AutodiffError
-from ..same import same
+from ..same import same, same_items
 
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 
 
+@dataclasses.dataclass(eq=False)
 class ContainerKind:
-    """Rebuilds a container from its items, `kind(items)`, if its type is not enough for that. Equal kinds
-    build equal containers.
+    """How containers are taken apart and rebuilt, if their type is not enough for that.
 
-    type    the container's type
-    roots   objects that a function may read from it besides the items
+    Equal kinds build equal containers.
+
+    type         the containers' type
+    build        build(items) -> a container; the items of one with keys are a dict
+    take         take(x, keys) -> the items of x, in the order of flattening
+    state        what a container has besides its items, equal for equal kinds
+    roots        objects that a function may read from a container besides the items
+    attributes   the items are the attributes of an instance
     """
 
-    def __init__(self, t: type, roots: tuple):
-        self.type = t
-        self.__name__ = t.__name__
-        self.roots = roots
+    type: Any
+    build: Callable
+    take: Callable
+    state: Any
+    roots: tuple
+    attributes: bool = False
+
+    @property
+    def __name__(self) -> str:
+        return self.type.__name__
 
     def __call__(self, items: Any) -> Any:
-        raise NotImplementedError
-
-    def items_of(self, x: Any, keys: Sequence | None) -> list:
-        """The items of x, in the order of flattening."""
-        raise NotImplementedError
-
-    def agrees(self, other: Any) -> bool:
-        """Whether another kind of the same class and type builds equal containers."""
-        return True
+        return self.build(items)
 
     def __eq__(self, other):
-        return type(self) is type(other) and self.type is other.type and self.agrees(other)
+        return (
+            isinstance(other, ContainerKind)
+            and self.type is other.type
+            and same_static(self.state, other.state)
+        )
 
     def __hash__(self):
         return hash(self.type)
 
 
-class DataClass(ContainerKind):
-    """Instances of a class that are determined by their attributes."""
-
-    def __init__(self, t: type):
-        super().__init__(t, (t,))
-
-    def __call__(self, items: dict) -> Any:
-        if self.type is types.SimpleNamespace:
-            return types.SimpleNamespace(**items)
-        new = object.__new__(self.type)
-        for name, value in items.items():
-            object.__setattr__(new, name, value)
-        return new
-
-    def items_of(self, x: Any, keys: Sequence[str]) -> list:
-        return [object.__getattribute__(x, name) for name in keys]
+def class_kind(t: type) -> ContainerKind:
+    """The kind of instances that are determined by their attributes."""
+    return ContainerKind(t, functools.partial(_instance, t), _attribute_values, (), (t,), attributes=True)
 
 
-class Registered(ContainerKind):
-    """Instances of a class registered with `flatten(x)` -> (children, aux) and `unflatten(aux, children)`."""
+def _instance(t: type, items: dict) -> Any:
+    if t is types.SimpleNamespace:
+        return types.SimpleNamespace(**items)
+    new = object.__new__(t)
+    for name, value in items.items():
+        object.__setattr__(new, name, value)
+    return new
 
-    def __init__(self, t: type, flatten: Callable, unflatten: Callable, aux: Any):
-        super().__init__(t, (t, aux))
-        self.flatten, self.unflatten, self.aux = flatten, unflatten, aux
 
-    def __call__(self, children: Iterable) -> Any:
-        return self.unflatten(self.aux, tuple(children))
+def _attribute_values(x: Any, keys: Sequence[str]) -> list:
+    return [object.__getattribute__(x, name) for name in keys]
 
-    def items_of(self, x: Any, keys: None) -> list:
-        return list(self.flatten(x)[0])
 
-    def agrees(self, other: Registered) -> bool:
-        return self.unflatten is other.unflatten and same(self.aux, other.aux)
+def _registered_kind(t: type, flatten: Callable, unflatten: Callable, aux: Any) -> ContainerKind:
+    """The kind of instances of a class registered with `flatten` and `unflatten`."""
+    build = functools.partial(_unflattened, unflatten, aux)
+    return ContainerKind(t, build, functools.partial(_children, flatten), (unflatten, aux), (t, aux))
+
+
+def _unflattened(unflatten: Callable, aux: Any, children: Iterable) -> Any:
+    return unflatten(aux, tuple(children))
+
+
+def _children(flatten: Callable, x: Any, keys: None) -> list:
+    return list(flatten(x)[0])
+
+
+_DEEPEST = 8  # nested settings; below that they are compared by identity
+
+
+def same_static(a: Any, b: Any, depth: int = 0) -> bool:
+    """Whether no function could tell two static values apart: the same object, or plain values of equal type
+    and content, or lists and data classes of such.
+    """
+    if same(a, b):
+        return True
+    if type(a) is not type(b) or depth == _DEEPEST or not (type(a) is list or is_data_class(a)):
+        return False
+    if type(a) is not list:
+        if not same_items(tuple(vars(a)), tuple(vars(b))):
+            return False
+        a, b = list(vars(a).values()), list(vars(b).values())
+    return len(a) == len(b) and all(same_static(x, y, depth + 1) for x, y in zip(a, b))
+
+
+def is_data_class(x: Any) -> bool:
+    """A data class whose instances hold nothing but named values."""
+    return dataclasses.is_dataclass(x) and not isinstance(x, type) and hasattr(x, "__dict__")
 
 
 @dataclasses.dataclass
@@ -94,7 +122,7 @@ class Opened:
     attributes that are not fields.
     """
 
-    kind: DataClass | Registered
+    kind: ContainerKind
     names: tuple
     values: tuple
     static: frozenset = frozenset()
@@ -156,7 +184,7 @@ def opened(x: Any) -> Opened | None:
             )
         children, aux = pair
         children = tuple(children)
-        kind = Registered(t, flatten, unflatten, aux)
+        kind = _registered_kind(t, flatten, unflatten, aux)
         return Opened(kind, tuple(range(len(children))), children, named=False)
     declared = _fields_of(t)
     if declared is None:
@@ -165,7 +193,7 @@ def opened(x: Any) -> Opened | None:
     state = _state(x, t)
     names = tuple(n for n in state if everything or n in fields)
     derived = () if everything else tuple((n, v) for n, v in state.items() if n not in fields)
-    return Opened(DataClass(t), names, tuple(state[n] for n in names), settings, derived)
+    return Opened(class_kind(t), names, tuple(state[n] for n in names), settings, derived)
 
 
 @functools.lru_cache(maxsize=1024)

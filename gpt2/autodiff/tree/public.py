@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError
-from .structure import flatten, unflatten
+from .matching import Leaf, matched, numbered
+from .structure import Tree, flatten, is_dynamic, unflatten
 
 
 def leaves(x: Any) -> list:
@@ -26,47 +27,28 @@ def map(f: Callable, tree: Any, *others: Any) -> Any:
         {'w': 1.0}
     """
     first, structure = flatten(tree)
-    rows = [first, *(_leaves_like(tree, structure, x, k + 1) for k, x in enumerate(others))]
+    rows = [first, *(_leaves_like(structure, x, k + 1) for k, x in enumerate(others))]
     return unflatten(structure, [f(*row) for row in zip(*rows)])
 
 
-def _leaves_like(tree, structure, x, k: int) -> list:
-    """The leaves of x, which has the structure of `tree`; None may stand for a leaf."""
+def _leaves_like(structure: Tree, x: Any, k: int) -> list:
+    """The leaves of x, which has this structure; None may stand for a leaf."""
     values, other = flatten(x)
     if other == structure:
         return values
-    paths = dict(zip(_keys(other), values))
-    wanted = _keys(structure)
-    if extra := [path for path in paths if path not in set(wanted)]:
-        raise AutodiffError(
-            f"ad.tree.map: tree {k} has a leaf at {_text(extra[0])}, where the first has none"
-        )
-    for path in wanted:
-        if path not in paths and _at(x, path) is not None:
-            raise AutodiffError(
-                f"ad.tree.map: tree {k} has {_at(x, path)!r} at {_text(path)}, where the first has a leaf"
-            )
-    return [paths.get(path) for path in wanted]
 
+    def fail(path: str, expected: str, got: Any) -> None:
+        where = f" at {path}" if path else ""
+        raise AutodiffError(f"ad.tree.map: tree {k} has {got!r}{where}, where the first has {expected}")
 
-def _keys(structure) -> list[tuple]:
-    return [tuple(path) for path in structure.paths()]
-
-
-def _text(path: tuple) -> str:
-    return "".join(f"[{p!r}]" for p in path) or "its top"
-
-
-def _at(x: Any, path: tuple) -> Any:
-    """The value at a path of x; None if the path ends early."""
-    for p in path:
-        if x is None:
-            return None
-        try:
-            x = x[p]
-        except (TypeError, KeyError, IndexError):
-            x = getattr(x, p, None) if isinstance(p, str) else None
-    return x
+    found: list = [None] * structure.size
+    for part, value, path in matched(numbered(structure), x, fail):
+        leaf = isinstance(part, Leaf)
+        if value is not None and is_dynamic(value) != leaf:
+            fail(path, "a leaf" if leaf else "none", value)
+        if leaf:
+            found[part.index] = value
+    return found
 
 
 def ravel(x: Any) -> tuple[np.ndarray, Callable]:

@@ -12,43 +12,40 @@ a static value.
 from __future__ import annotations
 
 import copy
-import dataclasses
+import functools
 import operator
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..errors import AutodiffError
-from ..same import same, same_items
-from .classes import ContainerKind, Opened, opened
+from ..same import same_items
+from .classes import ContainerKind, Opened, is_data_class, opened, same_static
 
 
 def is_dynamic(x: Any) -> bool:
     return isinstance(x, (np.ndarray, float, complex, np.generic)) or "__autodiff_node__" in type(x).__dict__
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tree:
     """The structure of a value: a leaf, a container, or a static value.
 
     kind       a type, such as tuple, list and dict, or a ContainerKind
     keys       the keys of a dict, the names of attributes, or None
     children   the structures of its items
-    value      the static value
     size       the number of leaves
+    value      the static value
     """
 
-    __slots__ = ("kind", "keys", "children", "value", "size")
-
-    def __init__(
-        self, kind: Any, keys: tuple | None, children: tuple[Tree, ...], size: int, value: Any = None
-    ):
-        self.kind = kind
-        self.keys = keys
-        self.children = children
-        self.size = size
-        self.value = value
+    kind: Any
+    keys: tuple | None
+    children: tuple[Tree, ...]
+    size: int
+    value: Any = None
 
     @classmethod
     def of(cls, *children: Tree) -> Tree:
@@ -73,7 +70,15 @@ class Tree:
         return self.kind is None and self.size == 0
 
     def __eq__(self, other):
-        return isinstance(other, Tree) and _same(self, other)
+        if not isinstance(other, Tree) or self.size != other.size or self.kind != other.kind:
+            return False
+        if self.kind is None:
+            return self.size == 1 or same_static(self.value, other.value)
+        if self.keys is not other.keys and (
+            self.keys is None or other.keys is None or not same_items(self.keys, other.keys)
+        ):
+            return False
+        return self.children == other.children
 
     def __hash__(self):
         return hash(self._hashable())
@@ -84,7 +89,7 @@ class Tree:
         if self.size:
             return LEAF_TEXT
         try:
-            return type(self.value), None if _is_data_class(self.value) else hash(self.value)
+            return type(self.value), None if is_data_class(self.value) else hash(self.value)
         except Exception:  # a list, a memoryview, a __hash__ of the user's: equality decides
             return type(self.value)
 
@@ -107,8 +112,8 @@ class Tree:
     def items_of(self, x: Any) -> list:
         """The items of x, a container of this structure, in the order of the children."""
         if isinstance(self.kind, ContainerKind):
-            return self.kind.items_of(x, self.keys)
-        return list(x) if self.keys is None else [x[k] for k in self.keys]
+            return self.kind.take(x, self.keys)
+        return _items(x, self.keys)
 
     def leaves_of(self, x: Any) -> list:
         """The leaves of x, which has this structure; flatten might treat some of them as static."""
@@ -149,49 +154,45 @@ NONE = Tree.static(None)
 LEAF_TEXT = "*"  # a leaf as it is printed
 
 
-class Subclassed(ContainerKind):
-    """Copies of x, an instance of a subclass of list or dict, with other items. Equal if all else of x is
-    equal.
-    """
+def _subclass_kind(x: list | dict) -> ContainerKind:
+    """The kind of x, an instance of a subclass of list or dict: copies of it with other items."""
+    t = type(x)
+    # Not x.clear() and x.update(): a class that stores its items elsewhere as well would clear those of x
+    base: Any = next(base for base in (OrderedDict, dict, list) if isinstance(x, base))
+    try:
+        empty = copy.copy(x)
+        base.clear(empty)
+    except Exception as error:
+        raise AutodiffError(
+            f"an argument or result is a {t.__name__}, which cannot be copied and refilled ({error}). "
+            f"Use a plain {'dict' if isinstance(x, dict) else 'list'}"
+        ) from error
+    attributes = _attributes(empty)
+    # a class of the user's may have attributes and methods besides
+    roots = (*attributes, *(() if t is defaultdict else (t,)))
+    return ContainerKind(t, functools.partial(_refilled, empty, base), _items, attributes, roots)
 
-    def __init__(self, x: list | dict):
-        t = type(x)
-        # Not x.clear() and x.update(): a class that stores its items elsewhere as well would clear those of x
-        self.base: Any = next(base for base in (OrderedDict, dict, list) if isinstance(x, base))
-        try:
-            self.empty = copy.copy(x)
-            self.base.clear(self.empty)
-        except Exception as error:
-            raise AutodiffError(
-                f"an argument or result is a {t.__name__}, which cannot be copied and refilled ({error}). "
-                f"Use a plain {'dict' if isinstance(x, dict) else 'list'}"
-            ) from error
-        self.attributes = _attributes(self.empty)
-        # a class of the user's may have attributes and methods besides
-        super().__init__(t, (*self.attributes, *(() if t is defaultdict else (t,))))
 
-    def __call__(self, items: Iterable) -> Any:
-        new = copy.copy(self.empty)
-        (list.extend if self.base is list else self.base.update)(new, items)
-        return new
+def _refilled(empty: Any, base: Any, items: Iterable) -> Any:
+    new = copy.copy(empty)
+    (list.extend if base is list else base.update)(new, items)
+    return new
 
-    def items_of(self, x: Any, keys: Sequence | None) -> list:
-        return list(x) if keys is None else [x[k] for k in keys]
 
-    def agrees(self, other: Subclassed) -> bool:
-        return _same_static(self.attributes, other.attributes)
+def _items(x: Any, keys: Sequence | None) -> list:
+    return list(x) if keys is None else [x[k] for k in keys]
 
 
 _PLAIN = (tuple, list, dict, OrderedDict)
 
 
 def _kind(x):
-    """The type of a container, or a Subclassed if it has attributes besides its items."""
+    """The type of a container, or a ContainerKind if it has attributes besides its items."""
     t = type(x)
     if getattr(x, "__dict__", None) is x:  # {...} whose items are its attributes
         return t
     if not isinstance(x, tuple):
-        return Subclassed(x)
+        return _subclass_kind(x)
     if attributes := _attributes(x):
         raise AutodiffError(
             f"an argument or result is a {t.__name__}, a tuple with attributes ({attributes[0]}), which "
@@ -291,32 +292,3 @@ def _build(tree: Tree, leaves: Iterator) -> Any:
         items = dict(zip(keys, values))
         return items if kind is dict else kind(items)
     return values if kind is list else kind(*values) if hasattr(kind, "_fields") else kind(values)
-
-
-def _same(a: Tree, b: Tree) -> bool:
-    if a.size != b.size or a.kind != b.kind:
-        return False
-    if a.kind is None:
-        return a.size == 1 or _same_static(a.value, b.value)
-    keys = a.keys is b.keys or a.keys is not None and b.keys is not None and same_items(a.keys, b.keys)
-    return keys and len(a.children) == len(b.children) and all(map(_same, a.children, b.children))
-
-
-_DEEPEST = 8  # nested settings; below that they are compared by identity
-
-
-def _same_static(a, b, depth: int = 0) -> bool:
-    if same(a, b):
-        return True
-    if type(a) is not type(b) or depth == _DEEPEST or not (type(a) is list or _is_data_class(a)):
-        return False
-    if type(a) is not list:
-        if not same_items(tuple(vars(a)), tuple(vars(b))):
-            return False
-        a, b = list(vars(a).values()), list(vars(b).values())
-    return len(a) == len(b) and all(_same_static(x, y, depth + 1) for x, y in zip(a, b))
-
-
-def _is_data_class(x) -> bool:
-    """A data class whose instances hold nothing but named values."""
-    return dataclasses.is_dataclass(x) and not isinstance(x, type) and hasattr(x, "__dict__")

@@ -10,7 +10,6 @@ bench.step` in a checkout of the project.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 
@@ -117,9 +116,4 @@ def _run(args):
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return cli.run(parser(), _run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.command(parser, _run)

@@ -6,7 +6,6 @@ gpt2 exercises
 import ast
 import importlib
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -195,10 +194,5 @@ def _run(args) -> int:
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0, 1 where --grade finds a backward that is not right, 2 for a wrong command line."""
-    return cli.run(parser(), _run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+# Exit status 0, 1 where --grade finds a backward that is not right, 2 for a wrong command line.
+main = cli.command(parser, _run)

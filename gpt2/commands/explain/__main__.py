@@ -3,8 +3,6 @@
 gpt2 explain layernorm
 """
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from gpt2 import cli
@@ -72,9 +70,4 @@ def _run(args):
     print(f"wrote {args.out}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return cli.run(parser(), _run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.command(parser, _run)

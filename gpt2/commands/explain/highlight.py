@@ -2,19 +2,13 @@
 
     <style>{STYLE}</style> ... <pre class="code">{python(source)}</pre> <pre class="code">{graph(text)}</pre>
 
-The page fetches nothing. Text that is not Python stays plain.
+The page fetches nothing.
 """
 
-import io
 import keyword
 import re
-import tokenize
 from html import escape
 
-KINDS = {tokenize.STRING: "s", tokenize.COMMENT: "c", tokenize.NUMBER: "n"}
-for part in ("FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END"):  # an f-string's, from Python 3.12 on
-    if hasattr(tokenize, part):
-        KINDS[getattr(tokenize, part)] = "s"
 # k keyword, s string, c comment, n number, f name that is defined or op that is applied, t type
 STYLE = """\
 pre.code { overflow-x: auto; margin: 0; font: 0.8rem/1.45 ui-monospace, Menlo, Consolas, monospace; }
@@ -28,30 +22,25 @@ pre.code { overflow-x: auto; margin: 0; font: 0.8rem/1.45 ui-monospace, Menlo, C
 """
 
 
+# One group for each class of STYLE
+PYTHON = re.compile(
+    rf"""(?P<c>\#[^\n]*)
+    | (?P<s>[rbfRBF]{{0,2}}(?:\"{{3}}.*?\"{{3}} | '{{3}}.*?'{{3}}
+                            | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'))
+    | (?<![\w.])(?P<n>(?:\d|\.\d)[\w.]*(?:(?<=[eE])[-+]\d+)?)
+    | (?:(?<=\bdef\ )|(?<=\bclass\ ))(?P<f>\w+)
+    | \b(?P<k>{"|".join(keyword.kwlist)})\b""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
 def python(source: str) -> str:
     """Python source as HTML."""
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    except (tokenize.TokenError, SyntaxError):
-        return escape(source, quote=False)
-    lines = source.splitlines(keepends=True)
-    parts, at, defined = [], (1, 0), False
-    for token in tokens:
-        if token.type in (
-            tokenize.INDENT,
-            tokenize.DEDENT,
-            tokenize.NEWLINE,
-            tokenize.NL,
-            tokenize.ENDMARKER,
-        ):
-            continue
-        parts.append(escape(_between(lines, at, token.start), quote=False))
-        # from the source: a token's string may differ from it, as in f"{{"
-        parts.append(_span(_kind(token, defined), _between(lines, token.start, token.end)))
-        defined = token.string in ("def", "class")
-        at = token.end
-    parts.append(escape(_between(lines, at, (len(lines) + 1, 0)), quote=False))
-    return "".join(parts)
+    parts, at = [], 0
+    for match in PYTHON.finditer(source):
+        parts += [escape(source[at : match.start()], quote=False), _span(match.lastgroup, match[0])]
+        at = match.end()
+    return "".join([*parts, escape(source[at:], quote=False)])
 
 
 def lines(html: str) -> list[str]:
@@ -65,24 +54,6 @@ def lines(html: str) -> list[str]:
         if tags:
             open_span = tags[-1] if tags[-1] != "</span>" else ""
     return coloured
-
-
-def _kind(token, defined):
-    if token.type == tokenize.NAME:
-        return "f" if defined else "k" if keyword.iskeyword(token.string) else None
-    return KINDS.get(token.type)
-
-
-def _between(lines, start, stop):
-    """The text from (row, column) to (row, column); rows count from 1, as in tokenize."""
-    (row, column), (last, end) = start, stop
-    if row > len(lines):
-        return ""
-    if row == last:
-        return lines[row - 1][column:end]
-    middle = lines[row : last - 1]
-    tail = lines[last - 1][:end] if last <= len(lines) else ""
-    return lines[row - 1][column:] + "".join(middle) + tail
 
 
 def _span(kind, text):

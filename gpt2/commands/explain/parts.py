@@ -55,16 +55,18 @@ def explain(name: str, file: str | None = None) -> Explained:
     forward, manual = sources.written_source(layer)
     names = list(inspect.signature(layer.forward).parameters)
     shapes = {k: f"{a.dtype} {a.shape}" for k, a in zip(names, args)}
+    entry = sources.pair_of(name, file=file)
+    kept = sum(node.nbytes for node in entry.graphs[0].outputs[1:] if node.op != "input")
     return Explained(
         name,
         about,
         derivation.strip("\n"),
         forward=forward,
         manual=manual,
-        derived=sources.derived_source(name, file=file),
-        emitted=sources.derived_source(name, emitted=True, file=file),
+        derived=sources.readable(name, *entry.graphs),
+        emitted=entry.forward.source + "\n\n" + entry.backward.program.source,
         shapes={**shapes, **{k: str(v) for k, v in static.items()}},
-        kept=(_kept_by_hand(layer, args, static), _kept_by_the_compiler(name, file)),
+        kept=(_kept_by_hand(layer, args, static), kept),
         errors=check_layer(name, file=file),
         stages=stages(layer, args, static),
         file=file,
@@ -102,11 +104,6 @@ def _kept_by_hand(layer, args, static):
         return None
     _, saved = layer.forward(*args, **static)
     return sum(a.nbytes for a in saved if isinstance(a, np.ndarray) and not any(a is x for x in args))
-
-
-def _kept_by_the_compiler(name, file):
-    forward, _ = sources.pair_of(name, file=file).graphs
-    return sum(node.nbytes for node in forward.outputs[1:] if node.op != "input")
 
 
 def stages(layer: Layer, args: Sequence[np.ndarray], static: dict) -> list[tuple[str, str]]:

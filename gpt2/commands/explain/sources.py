@@ -29,17 +29,15 @@ def pair_of(name: str, sizes: Sizes = SHOWN, file: str | None = None) -> Any:
     return entry
 
 
-def derived_source(name: str, emitted: bool = False, file: str | None = None) -> str:
-    """A layer's derived forward and backward as source: readable, or as emitted to run."""
-    entry = pair_of(name, file=file)
-    if emitted:
-        return entry.forward.source + "\n\n" + entry.backward.program.source
-    forward, backward = entry.graphs
-    return (
-        ad.readable_source(forward, f"{name}_forward")
-        + "\n\n"
-        + ad.readable_source(backward, f"{name}_backward").split("\n\n\n", 1)[1]
-    )
+def derived_source(name: str) -> str:
+    """A layer's derived forward and backward as readable source."""
+    return readable(name, *pair_of(name).graphs)
+
+
+def readable(name: str, forward: Any, backward: Any) -> str:
+    """Both graphs as source, with one import."""
+    _, rest = ad.readable_source(backward, f"{name}_backward").split("\n\n\n", 1)
+    return ad.readable_source(forward, f"{name}_forward") + "\n\n" + rest
 
 
 def whole_source(file: str | None = None) -> tuple[str, str, str]:

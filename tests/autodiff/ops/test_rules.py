@@ -156,10 +156,3 @@ def test_commutative_ops_are_declared(name):
         np.testing.assert_allclose(ab, ba, rtol=1e-15)
     else:
         assert same_bits(ab, ba) == (op.commutes == EXACTLY)
-
-
-@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.idempotent])
-def test_idempotent_ops(name):
-    op = OPS[name]
-    a = np.array([True, False]) if name.startswith("logical") else special_pairs(op)[0]
-    assert same_bits(op.evaluate(a, a), a)

@@ -15,7 +15,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import gradient_graph, vjp_graph
 from gpt2.autodiff.graph import Graph, GraphError
 from gpt2.autodiff.ops import apply, build, const, input_node
-from gpt2.autodiff.ops.build import broadcast, cast, reshape, slice_, sum_, tanh, transpose, where, zeros
+from gpt2.autodiff.ops.build import broadcast, reshape, slice_, sum_, tanh, transpose, where, zeros
 from gpt2.autodiff.ops.interpret import check, evaluate_graph
 from gpt2.autodiff.passes import FAMILIES, PASSES, engine, simplify
 from gpt2.autodiff.passes.engine import READS, Family, Sweep, sweep_to_end
@@ -110,18 +110,11 @@ CASES = {
     ),
     "fold: a scalar that was broadcast is no array": (
         lambda v: v.x + tanh(build.full((2, 3, 4), 0.0, "float32") + 1.0),
-        "t2: f32[2,3,4] = add(x, 0.7615941559557649)\nreturn t2",
+        "t2: f32[2,3,4] = add(x, 0.7615941762924194)\nreturn t2",
     ),
     "fold: a choice already made": (
         lambda v: where(const(True), v.x, v.y) * where(v.x < v.y, v.c, v.c),
         "t1: f32[2,3,4] = multiply(x, c)\nreturn t1",
-    ),
-    "fold: casts that lose nothing": (
-        lambda v: cast(cast(v.x, "float64"), "float32") + cast(cast(v.x, "float16"), "float32"),
-        """t1: f16[2,3,4] = cast(x, dtype='float16')
-        t2: f32[2,3,4] = cast(t1, dtype='float32')
-        t3: f32[2,3,4] = add(x, t2)
-        return t3""",
     ),
     "fold: broadcasting is left to the op": (
         lambda v: broadcast(v.r, (2, 3, 4)) * v.x + broadcast(v.r, (2, 3, 4)) * broadcast(v.s, (2, 3, 4)),
@@ -255,14 +248,6 @@ CASES = {
         lambda v: (v.x / v.r, 1.0 / v.r),
         "t2: f32[2,3,1] = divide(1.0, r)\nt3: f32[2,3,4] = multiply(x, t2)\nreturn t3, t2",
     ),
-    "reduce: a row leaves the sum": (
-        lambda v: sum_(v.x * v.r * -2.0, 2),
-        """t2: f32[2,3] = reshape(r, shape=(2,3))
-        t3: f32[2,3] = sum(x, axes=(2,), keepdims=False)
-        t4: f32[2,3] = multiply(t2, t3)
-        t5: f32[2,3] = multiply(t4, -2.0)
-        return t5""",
-    ),
     "reduce: a sum of equal values": (
         lambda v: sum_(broadcast(v.r, (2, 3, 4)), (1, 2)),
         """t1: f32[2] = sum(r, axes=(1,2), keepdims=False)
@@ -272,10 +257,6 @@ CASES = {
     "reduce: a sum of one value": (
         lambda v: sum_(v.r, 2),
         "t1: f32[2,3] = reshape(r, shape=(2,3))\nreturn t1",
-    ),
-    "reduce: a sum of sums": (
-        lambda v: sum_(sum_(v.x, 1), 0),
-        "t1: f32[4] = sum(x, axes=(0,1), keepdims=False)\nreturn t1",
     ),
     "matrix: rows flattened": (
         lambda v: v.x @ v.v,
@@ -319,13 +300,6 @@ CASES = {
         t4: f32[4,4,2] = multiply(t2, t3)
         return t4""",
     ),
-    "assemble: parts in one array": (
-        lambda v: put([(tanh(v.p), (0, 2))], (6, 4)) + put([(v.p, (3, 5))], (6, 4)),
-        """t1: f32[2,4] = tanh(p)
-        t2: f32[6,4] = assemble(t1, p, shape=(6,4),
-            indices=(((0,2,1),(0,4,1)),((3,5,1),(0,4,1))), dtype='float32')
-        return t2""",
-    ),
     "assemble: rows are added onto what is there": (
         lambda v: tanh(v.flat) + rows_added(zeros((6, 4), v.p.dtype), part(v.flat, (0, 3), None)),
         """t1: i64[3] = const()
@@ -359,12 +333,13 @@ CASES = {
         lambda v: v.p + part(put([(tanh(v.p), (0, 2))], (6, 4)), (4, 6), None),
         "return p",
     ),
-    "assemble: adding to a part": (
-        lambda v: adding_twice(v),
-        """t1: f32[2,4] = tanh(p)
-        t2: f32[6,4] = assemble(t1, p, shape=(6,4),
-            indices=(((0,2,1),(0,4,1)),((1,3,1),(0,4,1))), dtype='float32')
-        return t2""",
+    "assemble: a part moved out and back": (
+        lambda v: written(v.flat, 0.0, 0, 2) + put([(part(v.flat, (0, 2), None), (0, 2))], (6, 4)),
+        "return flat",
+    ),
+    "assemble: a part added where zeros were written": (
+        lambda v: put([(v.p, (1, 3))], (6, 4)) + written(v.flat, 0.0, 1, 3),
+        "t1: f32[6,4] = update(flat, p, index=((1,3,1),(0,4,1)))\nreturn t1",
     ),
     "rows: reshapes move to the product": (
         lambda v: tanh(reshape(tanh(v.flat @ v.v) + 1.0, (2, 3, 5))),
@@ -387,6 +362,20 @@ CASES = {
 
 # programs that no pass may change: (program before, program after)
 KEPT = {
+    "a value that is picked from and read": (
+        lambda v: picked_too(tanh(v.flat)),
+        """t1: i64[3] = const()
+        t2: f32[6,4] = tanh(flat)
+        t3: f32[3,4] = gather(t2, t1, spec=(('array',0),))
+        return t2, t3""",
+    ),
+    "picking more than half": (
+        lambda v: picked(tanh(v.w), 0),
+        """t1: i64[3] = const()
+        t2: f32[5,4] = tanh(w)
+        t3: f32[3,4] = gather(t2, t1, spec=(('array',0),))
+        return t3""",
+    ),
     "rounding by a large number": (
         lambda v: (v.x * v.y + 8388608.0) - 8388608.0,
         """t1: f32[2,3,4] = multiply(x, y)
@@ -420,20 +409,6 @@ KEPT = {
         "t2: f32[2,3,4] = divide(x, 1e-40)\nreturn t2",
     ),
     "an odd power": (lambda v: v.x**1.3, "t2: f32[2,3,4] = power(x, 1.3)\nreturn t2"),
-    "a value that is picked from and read": (
-        lambda v: picked_too(tanh(v.flat)),
-        """t1: i64[3] = const()
-        t2: f32[6,4] = tanh(flat)
-        t3: f32[3,4] = gather(t2, t1, spec=(('array',0),))
-        return t2, t3""",
-    ),
-    "picking more than half": (
-        lambda v: picked(tanh(v.w), 0),
-        """t1: i64[3] = const()
-        t2: f32[5,4] = tanh(w)
-        t3: f32[3,4] = gather(t2, t1, spec=(('array',0),))
-        return t3""",
-    ),
     "a value wanted in two shapes": (
         lambda v: reshaped_too(tanh(v.flat)),
         "t1: f32[6,4] = tanh(flat)\nt2: f32[2,3,4] = reshape(t1, shape=(2,3,4))\nreturn t1, t2",
@@ -485,13 +460,6 @@ KEPT = {
 
 def reshaped_too(y):
     return y, reshape(y, (2, 3, 4))
-
-
-def adding_twice(v):
-    """x[0:2] += a; x[1:3] += b, on zeros."""
-    x = zeros((6, 4), v.p.dtype)
-    x = written(x, part(x, (0, 2), None) + tanh(v.p), 0, 2)
-    return written(x, part(x, (1, 3), None) + v.p, 1, 3)
 
 
 def same(got, want, dtype):
@@ -744,18 +712,15 @@ def test_powers_keep_their_slope_at_zero(power):
     np.testing.assert_array_equal(slope, np.zeros(3))
 
 
-def test_rules_that_undo_each_other_are_found_out():
+def test_rules_that_undo_each_other_come_to_an_end():
     family = Family("restless")
 
     @family.rule("tanh", "sin")
     def swap(n, sweep):
-        return apply({"tanh": "sin", "sin": "tanh"}[n.op], apply("negative", n.args[0]))
+        return apply({"tanh": "sin", "sin": "tanh"}[n.op], n.args[0])
 
     graph = graph_of(lambda v: tanh(v.x))
-    with pytest.raises(GraphError, match="undo each other: swap"):
-        sweep_to_end(graph, (family,), math="fast")
-    without_cycles = sweep_to_end(graph, (family,), drop_cycles=True, math="fast")
-    assert str(without_cycles) == str(graph)  # the rule is disabled
+    assert [n.op for n in sweep_to_end(graph, (family,), share=False, math="fast").nodes][1:] == ["tanh"]
     assert sweep_to_end(graph, (family,)) is graph  # it does not say what it keeps: off in strict mode
 
 
@@ -804,19 +769,3 @@ def test_rules_apply_to_nothing_that_they_are_not_tried_on(math, monkeypatch):
         graph = simplify(random_graph(np.random.default_rng(seed), 20), options)
         simplify(vjp_graph(graph, range(4), [0]), options)
     assert len(tried) > len(READS) // 2
-
-
-def test_a_long_sum_of_assembled_arrays_and_others():
-    """More parts than are compared in pairs, and a term that is not assembled."""
-    rng = np.random.default_rng(0)
-    x, *pieces = rng.standard_normal(64), *(rng.standard_normal(3 + i % 5) for i in range(60))
-
-    def f(x, *pieces):
-        total = np.pad(pieces[0], (3, 61 - len(pieces[0])))
-        for i, piece in enumerate(pieces[1:]):
-            total = total + np.concatenate([piece, np.zeros(64 - len(piece))])
-            total = total + x if i == 10 else total
-        return total
-
-    fast = ad.Fixed(f, ad.Options(math="fast"))
-    np.testing.assert_allclose(fast(x, *pieces), f(x, *pieces), rtol=1e-12, atol=1e-14)

@@ -96,12 +96,12 @@ def test_many_slices_per_call_are_passed_as_rows(axis):
 
 
 def test_calls_take_slices_of_arguments_themselves():
-    """A slice that only one call reads is not a node of the program; nor is its gradient."""
+    """A slice that only one call reads is not a node of the program; its gradient is part of one array."""
     forward, backward = pair(chain).graphs(X, W)
     cuts = [n.attrs["cuts"] for n in forward.nodes if n.op == "outlined"]
     assert cuts == [(None, (0, k, k + 1)) for k in range(30)]
     assert not any(n.op == "slice" for n in (*forward.nodes, *backward.nodes))
-    assert [n.op for n in backward.outputs][1] == "collect"
+    assert [n.op for n in backward.outputs][1] == "assemble"
     assert "w[7:8]" in str(forward)
 
 
@@ -117,11 +117,10 @@ def assert_equal_graphs(a, b, *arrays):
 
 
 def test_inlined_calls_and_their_derivatives():
-    """Then slices are nodes again, and so is the array of the gradients of slices."""
+    """Then slices are nodes again."""
     joint, arrays = joint_graph(chain), [X, W, np.array(0.7)]
-    assert any(n.op == "collect" for n in joint.nodes)
     for inlined in (flat(joint), with_slices(joint)):
-        assert not any(n.op == "collect" or n.attrs.get("cuts") for n in inlined.nodes)
+        assert not any(n.attrs.get("cuts") for n in inlined.nodes)
         assert_equal_graphs(joint, inlined, *arrays)
     arrays.append(np.random.default_rng(4).normal(size=W.shape))
     for derive in (lambda graph: jvp_graph(graph, [1]), lambda graph: vjp_graph(graph, [0, 1], [2])):

@@ -232,7 +232,7 @@ def test_modules_have_all_names_of_scipy():
     (lambda x: stats.wishart(4, x), r"scipy.stats.wishart has no derivative"),
     (lambda x: stats.multivariate_normal.cdf(x, x), r"scipy.stats.multivariate_normal.cdf has no derivative"),
     (lambda x: stats.norm.ppf(x), "scipy.stats.norm.ppf has no derivative rule"),
-    (lambda x: stats.norm(x), r"frozen with a recorded value"),
+    (lambda x: stats.norm(x), r"scipy.stats.norm has no derivative"),
     (lambda x: signal.hilbert(x), "scipy.signal.hilbert has no derivative rule"),
     (lambda x: linalg.pinv(x, atol=0.1), r"test_modules.py:\d+: scipy.linalg.pinv with atol= has no"),
     (lambda x: linalg.eigh(x, driver="ev"), r"test_modules.py:\d+: scipy.linalg.eigh with driver= has no"),

@@ -6,7 +6,6 @@ import numpy as np
 
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, build, const, input_node
-from gpt2.autodiff.passes.match import full_like
 
 SHAPES = [(), (4,), (3, 1), (3, 4), (2, 3, 4), (2, 1, 4), (2, 3, 1), (6, 4), (1, 4), (4, 3), (2, 1, 1)]
 NUMBERS = [0.0, 1.0, -1.0, 2.0, 0.5, -3.0, 1.5, 0.25]
@@ -194,7 +193,7 @@ def update(rng, pool):
     index = random_index(rng, x.shape)
     v = apply("slice", x, index=index)
     v = v + 1.0 if rng.integers(2) else apply("tanh", v)
-    return build.update(full_like(x, 0) if rng.integers(2) else x, v, index)
+    return build.update(build.zeros(x.shape, x.dtype) if rng.integers(2) else x, v, index)
 
 
 def where(rng, pool):
@@ -225,7 +224,7 @@ def scatter(rng, pool):
     x = pick(rng, pool, lambda n: n.ndim == 2 and n.shape[0] >= 2)
     rows = const(rng.integers(0, x.shape[0], 3))
     picked = apply("gather", x, rows, spec=(("array", 0), (0, x.shape[1], 1)))
-    base = full_like(x, 0) if rng.integers(2) else x
+    base = build.zeros(x.shape, x.dtype) if rng.integers(2) else x
     return apply("scatter_add", base, picked, rows, spec=(("array", 0), (0, x.shape[1], 1)))
 
 

@@ -8,6 +8,10 @@ A program that must stay as it is runs with `python -m gpt2.autodiff.compat.auto
 differs.
 """
 
+# ruff: noqa: F401  these are autograd's names
+import sys
+
+from . import core, tracer
 from .builtins import dict, isinstance, list, tuple, type
 from .differential_operators import (
     checkpoint,
@@ -33,31 +37,6 @@ from .differential_operators import (
 from .install import installed
 from .tracer import primitive
 
-__all__ = [
-    "checkpoint",
-    "deriv",
-    "dict",
-    "elementwise_grad",
-    "grad",
-    "grad_and_aux",
-    "grad_named",
-    "hessian",
-    "hessian_tensor_product",
-    "hessian_vector_product",
-    "holomorphic_grad",
-    "installed",
-    "isinstance",
-    "jacobian",
-    "list",
-    "make_ggnvp",
-    "make_hvp",
-    "make_jvp",
-    "make_vjp",
-    "multigrad_dict",
-    "primitive",
-    "tensor_jacobian_product",
-    "tuple",
-    "type",
-    "value_and_grad",
-    "vector_jacobian_product",
-]
+# Modules of autograd whose names are here in another one
+for _name, _module in {"extend": core, "util": tracer}.items():
+    sys.modules[f"{__name__}.{_name}"] = globals()[_name] = _module

@@ -12,44 +12,74 @@ from typing import Any
 
 import numpy as np
 
+from ...record.value import Recorded
 from ...transforms.forward import jvp as forward
 from ...transforms.vjp import vjp as reverse
-from ...tree import flatten, unflatten
+from ...tree import flatten, tree_map, unflatten
 from . import objects
-from .inputs import answer, floating, has_derivative, zeros_like
 from .rules import ruled
-from .tracer import Box, Node, Primitive, getval, isbox, primitive, trace
-from .util import func, subval, toposort
-
-__all__ = [
-    "Box",
-    "Node",
-    "SparseObject",
-    "VSpace",
-    "def_linear",
-    "defjvp",
-    "defjvp_argnum",
-    "defjvp_argnums",
-    "defvjp",
-    "defvjp_argnum",
-    "defvjp_argnums",
-    "func",
-    "getval",
-    "isbox",
-    "make_jvp",
-    "make_vjp",
-    "primitive",
-    "primitive_with_deprecation_warnings",
-    "subval",
-    "toposort",
-    "trace",
-    "primitive_vjps",
-    "vspace",
-]
+from .tracer import *  # noqa: F403  autograd.core and autograd.extend have its names
+from .tracer import Primitive, isbox, primitive, subval
 
 primitive_with_deprecation_warnings = primitive
 primitive_vjps: dict = {}  # empty: rules of NumPy's functions cannot be removed
 primitive_jvps: dict = {}
+
+# ---- Inputs and cotangents -------------------------------------------------------------------------------
+
+
+def floating(x: Any) -> Any:
+    """x with its arrays of integers as float64; TypeError for Python's integers, as from autograd."""
+    if class_of(x) is Recorded or isinstance(x, np.ndarray):
+        return x.astype(np.float64) if x.dtype.kind in "biu" else x
+    if isinstance(x, (bool, int, np.integer, np.bool_)):
+        raise TypeError(
+            f"derivatives are not taken with respect to {class_of(x).__name__} {x!r}: pass {float(x)}"
+        )
+    if class_of(x) in (list, tuple):
+        return class_of(x)([floating(v) for v in x])
+    if class_of(x) is dict:
+        return {k: floating(v) for k, v in x.items()}
+    if x is None or isinstance(x, str):
+        raise TypeError(f"derivatives are not taken with respect to {class_of(x).__name__}: {x!r}")
+    objects.refuse(x)
+    return x
+
+
+def has_derivative(ans: Any) -> bool:
+    """Whether a result has any real or complex numbers."""
+    return any(np.result_type(getattr(x, "dtype", x)).kind in "fc" for x in flatten(ans)[0])
+
+
+def answer(g: Any, like: Any) -> Any:
+    """g in the structure and shapes of a value, as autograd converts cotangents and tangents."""
+    like_leaves, tree = flatten(like)
+    leaves, other = flatten(_counted(g))
+    if len(leaves) != len(like_leaves):
+        raise TypeError(f"a value with {len(like_leaves)} arrays was given a derivative with {len(leaves)}")
+    return unflatten(tree, [_like(v, x) for v, x in zip(leaves, like_leaves)])
+
+
+def _counted(g: Any) -> Any:
+    """Integers as floats, through containers."""
+    if isinstance(g, (bool, int, np.integer)) and class_of(g) is not Recorded:
+        return float(g)
+    if class_of(g) in (list, tuple):
+        return class_of(g)([_counted(v) for v in g])
+    return {k: _counted(v) for k, v in g.items()} if class_of(g) is dict else g
+
+
+def _like(v: Any, x: Any) -> Any:
+    shape = np.shape(x)
+    if np.shape(v) == shape:
+        return v
+    return np.reshape(v, shape) if np.size(v) == 1 and np.size(x) == 1 else np.broadcast_to(v, shape) * 1.0
+
+
+def zeros_like(x: Any) -> Any:
+    """Zeros in the structure of x."""
+    return tree_map(lambda leaf: np.zeros(np.shape(leaf), getattr(leaf, "dtype", float)), x)
+
 
 # ---- Derivatives of functions of one argument ------------------------------------------------------------
 

@@ -22,46 +22,27 @@ from ...transforms import jacobian as jacobians
 from ...transforms.forward import jvp as forward
 from ...tree import flatten
 from . import core, objects
-from .inputs import answer, floating
+from .core import answer, floating
 from .wrap_util import Unary, get_name, unary_to_nary
 
-__all__ = [
-    "checkpoint",
-    "deriv",
-    "elementwise_grad",
-    "grad",
-    "grad_and_aux",
-    "grad_named",
-    "hessian",
-    "hessian_tensor_product",
-    "hessian_vector_product",
-    "holomorphic_grad",
-    "jacobian",
-    "make_ggnvp",
-    "make_hvp",
-    "make_jvp",
-    "make_jvp_reversemode",
-    "make_vjp",
-    "multigrad_dict",
-    "tensor_jacobian_product",
-    "unary_to_nary",
-    "value_and_grad",
-    "vector_jacobian_product",
-]
+
+def _derived(unary: Unary, name: str, transform: Callable, result: Callable, **options: Any) -> Callable:
+    """transform(unary), kept with the Unary under this name.
+
+    result   result(name, the function's result) checks it, and returns what is differentiated
+    """
+    if name not in unary.derived:
+
+        def checked(x, *others):
+            return result(name, unary(x, *others))
+
+        unary.derived[name] = transform(_compiled_later(checked), **options)
+    return unary.derived[name]
 
 
-def _derived(fun: Callable, key: str, make: Callable) -> Callable:
-    """The derived function make(fun), cached on fun if that is a Unary."""
-    if not isinstance(fun, Unary):
-        return make(fun)
-    if key not in fun.derived:
-        fun.derived[key] = make(fun)
-    return fun.derived[key]
-
-
-def _others(fun: Callable) -> list:
-    """The arguments besides the differentiated ones that are recorded with them."""
-    return fun.recorded_others() if isinstance(fun, Unary) else []
+def _at(x: Any, unary: Unary, *how: Any, **options: Any) -> Any:
+    """The derived function at x, and at the other arguments of this call that are recorded with it."""
+    return _derived(unary, *how, **options)(floating(x), *unary.recorded_others())
 
 
 def _compiled_later(f: Callable) -> Callable:
@@ -70,8 +51,11 @@ def _compiled_later(f: Callable) -> Callable:
     return f
 
 
-def _warned(ans: Any) -> Any:
-    """A result, with autograd's warning if it does not depend on the input."""
+# ---- What is differentiated of a function's result ---------------------------------------------------------
+
+
+def _any(name: str, ans: Any) -> Any:
+    """The result, with autograd's warning if it does not depend on the input."""
     if not any(type(x) is Recorded for x in flatten(ans)[0]):
         warnings.warn("Output seems independent of input.", stacklevel=2)
     return ans
@@ -87,22 +71,29 @@ def _scalar(name: str, ans: Any) -> Any:
             f"{name} is for functions with one real number as their result, and this one gives {got}. There "
             "are jacobian, elementwise_grad and holomorphic_grad"
         )
-    return np.reshape(_warned(ans), ()) if np.shape(ans) else _warned(ans)
+    return np.reshape(_any(name, ans), ()) if np.shape(ans) else _any(name, ans)
 
 
-def _with_value(fun: Callable) -> Callable:
-    def scalar(x, *others):
-        ans = fun(x, *others)
-        return _scalar("value_and_grad", ans), ans
-
-    return gradient.value_and_grad(_compiled_later(scalar), has_aux=True)
+def _scalar_and_itself(name: str, ans: Any) -> tuple:
+    return _scalar(name, ans), ans
 
 
-def _gradient(fun: Callable) -> Callable:
-    def scalar(x, *others):
-        return _scalar("grad", fun(x, *others))
+def _first_of_two(name: str, ans: Any) -> tuple:
+    value, aux = ans
+    return _scalar(name, value), aux
 
-    return gradient.grad(_compiled_later(scalar))
+
+def _real_part(name: str, ans: Any) -> Any:
+    return _scalar(name, np.real(ans))
+
+
+def _real(name: str, ans: Any) -> Any:
+    if any(np.iscomplexobj(leaf) for leaf in flatten(ans)[0]):
+        raise TypeError(f"{name} is for functions with real results")
+    return _any(name, ans)
+
+
+# ---- Operators ---------------------------------------------------------------------------------------------
 
 
 def _of_object(name: str, fun: Callable, x: Any) -> tuple[Any, Any]:
@@ -123,7 +114,7 @@ def grad(fun: Callable, x: Any) -> Any:
     if isinstance(x, (list, tuple, dict)) and not flatten(floating(x))[0]:
         _scalar("grad", fun(x))
         return x
-    return _derived(fun, "grad", _gradient)(floating(x), *_others(fun))
+    return _at(x, fun, "grad", gradient.grad, _scalar)
 
 
 @unary_to_nary
@@ -131,24 +122,15 @@ def value_and_grad(fun: Callable, x: Any) -> tuple[Any, Any]:
     """(fun's result, its gradient), as scipy.optimize.minimize(..., jac=True) takes them."""
     if objects.is_object(x):
         return _of_object("value_and_grad", fun, x)
-    (_, ans), gradients = _derived(fun, "value_and_grad", _with_value)(floating(x), *_others(fun))
+    both = _at(x, fun, "value_and_grad", gradient.value_and_grad, _scalar_and_itself, has_aux=True)
+    (_, ans), gradients = both
     return ans, gradients
 
 
 @unary_to_nary
 def elementwise_grad(fun: Callable, x: Any) -> Any:
     """The gradient of the sum of the results: d out[i] / d x[i] where f works element by element."""
-
-    def make(fun):
-        def total(x, *others):
-            ans = _warned(fun(x, *others))
-            if any(np.iscomplexobj(leaf) for leaf in flatten(ans)[0]):
-                raise TypeError("elementwise_grad is for functions with real results")
-            return ans
-
-        return gradient.elementwise_grad(_compiled_later(total))
-
-    return _derived(fun, "elementwise_grad", make)(floating(x), *_others(fun))
+    return _at(x, fun, "elementwise_grad", gradient.elementwise_grad, _real)
 
 
 @unary_to_nary
@@ -161,29 +143,20 @@ def deriv(fun: Callable, x: Any) -> Any:
 @unary_to_nary
 def jacobian(fun: Callable, x: Any) -> Any:
     """All partial derivatives, of shape out.shape + in.shape."""
-
-    def make(fun):
-        def seen(x, *others):
-            return _warned(fun(x, *others))
-
-        return jacobians.jacobian(_compiled_later(seen))
-
-    return _derived(fun, "jacobian", make)(floating(x), *_others(fun))
-
-
-def _second(fun: Callable) -> Callable:
-    first = jacobians.jacobian(fun)
-
-    def inner(x, *others):
-        return first(x, *others)
-
-    return jacobians.jacobian(_compiled_later(inner))
+    return _at(x, fun, "jacobian", jacobians.jacobian, _any)
 
 
 @unary_to_nary
 def hessian(fun: Callable, x: Any) -> Any:
     """The Jacobian of the Jacobian."""
-    return _derived(fun, "hessian", _second)(floating(x), *_others(fun))
+    if "hessian" not in fun.derived:
+        first = jacobians.jacobian(fun)
+
+        def inner(x, *others):
+            return first(x, *others)
+
+        fun.derived["hessian"] = jacobians.jacobian(_compiled_later(inner))
+    return fun.derived["hessian"](floating(x), *fun.recorded_others())
 
 
 @unary_to_nary
@@ -191,28 +164,13 @@ def holomorphic_grad(fun: Callable, x: Any) -> Any:
     """df/dz of a holomorphic function."""
     if not np.iscomplexobj(x):
         warnings.warn("Input to holomorphic_grad is not complex", stacklevel=2)
-
-    def make(fun):
-        def real_part(x, *others):
-            return _scalar("holomorphic_grad", np.real(fun(x, *others)))
-
-        return gradient.grad(_compiled_later(real_part))
-
-    return _derived(fun, "holomorphic_grad", make)(floating(x), *_others(fun))
+    return _at(x, fun, "holomorphic_grad", gradient.grad, _real_part)
 
 
 @unary_to_nary
 def grad_and_aux(fun: Callable, x: Any) -> tuple[Any, Any]:
     """(gradient of the first of two results, the second as it is)."""
-
-    def make(fun):
-        def first(x, *others):
-            value, aux = fun(x, *others)
-            return _scalar("grad_and_aux", value), aux
-
-        return gradient.grad(_compiled_later(first), has_aux=True)
-
-    return _derived(fun, "grad_and_aux", make)(floating(x), *_others(fun))
+    return _at(x, fun, "grad_and_aux", gradient.grad, _first_of_two, has_aux=True)
 
 
 make_vjp = unary_to_nary(core.make_vjp)
@@ -267,7 +225,7 @@ def hessian_tensor_product(fun: Callable, argnum: Any = 0) -> Callable:
 
     def run(unary, x, tensor):
         x = floating(x)
-        return forward(_derived(unary, "grad", _gradient), (x,), (answer(tensor, x),))[1]
+        return forward(_derived(unary, "grad", gradient.grad, _scalar), (x,), (answer(tensor, x),))[1]
 
     def product(*args, **kwargs):
         return unary.within(args[:-1], kwargs, run, args[-1])
@@ -282,14 +240,13 @@ def tensor_jacobian_product(fun: Callable, argnum: Any = 0) -> Callable:
     """product(*args, tensor): the tensor times the Jacobian of fun, over all axes of the tensor."""
     unary = Unary(fun, argnum)
 
-    def contracted(unary):
-        def contract(x, tensor):
-            return np.tensordot(tensor, unary(x), axes=np.ndim(tensor))
+    def contracted(x, tensor):
+        return np.tensordot(tensor, unary(x), axes=np.ndim(tensor))
 
-        return jacobians.jacobian(_compiled_later(contract))
+    derived = jacobians.jacobian(_compiled_later(contracted))
 
     def run(unary, x, tensor):
-        return _derived(unary, "tensor_jacobian", contracted)(floating(x), floating(tensor))
+        return derived(floating(x), floating(tensor))
 
     def product(*args, **kwargs):
         return unary.within(args[:-1], kwargs, run, args[-1])

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
-from .core import make_jvp, make_vjp, vspace
-from .inputs import floating
+from .core import floating, make_jvp, make_vjp, vspace
 from .wrap_util import get_name, unary_to_nary
 
 TOL = 1e-6

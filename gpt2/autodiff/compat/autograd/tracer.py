@@ -6,8 +6,9 @@ A primitive is a function with its own derivative rule (core.py sets it), which 
 from __future__ import annotations
 
 import functools
+import operator
 from builtins import type as class_of
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,23 +20,6 @@ from ...record.record import record
 from ...record.value import Recorded, value_of
 from ...tree import flatten, unflatten
 from . import objects
-from .util import func, subval, subvals, toposort
-
-__all__ = [
-    "Box",
-    "Node",
-    "func",
-    "getval",
-    "isbox",
-    "new_box",
-    "notrace_primitive",
-    "primitive",
-    "register_notrace",
-    "subval",
-    "subvals",
-    "toposort",
-    "trace",
-]
 
 
 def isbox(x: Any) -> bool:
@@ -254,3 +238,42 @@ def _named(op: str) -> Callable:
 
     function.__name__ = op
     return function
+
+
+# ---- autograd.util ---------------------------------------------------------------------------------------
+
+
+def subvals(x: Sequence, ivs: Iterable[tuple[int, Any]]) -> tuple:
+    """x as a tuple, with the values of (position, value) in place."""
+    entries = list(x)
+    for i, v in ivs:
+        entries[i] = v
+    return tuple(entries)
+
+
+def subval(x: Sequence, i: int, v: Any) -> tuple:
+    """x as a tuple, with v at position i."""
+    return subvals(x, [(i, v)])
+
+
+def func(f: Any) -> Any:
+    return f
+
+
+def toposort(end_node: Any, parents: Any = operator.attrgetter("parents")) -> Iterator:
+    """The ancestors of end_node in topological order, from end_node backwards."""
+    uses: dict = {}
+    todo = [end_node]
+    while todo:
+        node = todo.pop()
+        uses[node] = uses.get(node, 0) + 1
+        if uses[node] == 1:
+            todo.extend(parents(node))
+    ready = [end_node]
+    while ready:
+        node = ready.pop()
+        yield node
+        for parent in parents(node):
+            uses[parent] -= 1
+            if not uses[parent]:
+                ready.append(parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...same import same_items
-from .util import subvals
+from .tracer import subvals
 
 roots: list = []  # what every function here depends on besides: primitives that rules.py makes
 _open = threading.local()
@@ -40,26 +41,28 @@ class Unary:
         self.derived: dict = {}
         self.records_others: bool | None = None  # None: they have been the same so far
         self._last: tuple | None = None
-        self._running = threading.local()
+        self._running: Any = threading.local()
         self.__name__ = self.__qualname__ = get_name(fun)
         self.__doc__ = get_doc(fun)
 
     def _calls(self) -> list:
-        try:
-            return self._running.calls
-        except AttributeError:
+        if not hasattr(self._running, "calls"):
             self._running.calls = []
-            return self._running.calls
+        return self._running.calls
 
     def _reuse_roots(self) -> tuple:
         """The values that a recording depends on: the function, and the other arguments, unless recorded."""
         calls = self._calls()
         if not calls:
             return (self.fun, *roots)
-        args, kwargs, recorded = calls[-1]
+        settings, values = self._plain_others(*calls[-1])
+        return (self.fun, *roots, *settings, *values)
+
+    def _plain_others(self, args: tuple, kwargs: dict, recorded: tuple) -> tuple[tuple, list]:
+        """(how many arguments a call has, which are recorded and which named; those that are not recorded)"""
         chosen = {*self._chosen(len(args)), *recorded}
         rest = [x for i, x in enumerate(args) if i not in chosen]
-        return (self.fun, *roots, len(args), recorded, *rest, *kwargs, *kwargs.values())
+        return (len(args), recorded, tuple(kwargs)), [*rest, *kwargs.values()]
 
     def _chosen(self, n: int) -> list[int]:
         chosen = (self.argnum,) if isinstance(self.argnum, int) else self.argnum
@@ -70,10 +73,8 @@ class Unary:
         calls = self._calls()
         if not calls or type(self.argnum) is list:
             return None
-        args, kwargs, recorded = calls[-1]
-        chosen = {*self._chosen(len(args)), *recorded}
-        rest = [x for i, x in enumerate(args) if i not in chosen]
-        return (self.argnum, len(args), recorded, tuple(kwargs)), self.fun, [*rest, *kwargs.values()]
+        settings, values = self._plain_others(*calls[-1])
+        return (self.argnum, *settings), self.fun, values
 
     def __call__(self, x: Any, *others: Any) -> Any:
         args, kwargs, recorded = self._calls()[-1]
@@ -124,20 +125,13 @@ class Unary:
         """The same function with the other arguments of this call bound for good."""
         unary = Unary(self.fun, self.argnum)
         args, kwargs, _ = self._calls()[-1]
-        unary._running = _Bound([(args, kwargs, ())])
+        unary._running = types.SimpleNamespace(calls=[(args, kwargs, ())])  # in all threads
         return unary
 
 
 def _may_change(x: Any) -> bool:
     """Whether an argument is a real or complex number or an array of them, as a batch of data is."""
     return type(x) in (float, complex) or type(x) is np.ndarray and x.dtype.kind in "fc"
-
-
-class _Bound:
-    """Replaces the list of calls of each thread by one call for all threads."""
-
-    def __init__(self, calls: list):
-        self.calls = calls
 
 
 def unary_to_nary(unary_operator: Callable) -> Callable:

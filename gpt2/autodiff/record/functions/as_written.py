@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -30,10 +30,10 @@ from ..value import Recorded, value_of
 def as_written(*functions: Callable) -> None:
     """Have these functions of NumPy run as NumPy wrote them."""
     for function in functions:
-        raw(function)(_Written(function))
+        raw(function)(Written(function))
 
 
-class _Written:
+class Written:
     """A handler that runs a function's clone."""
 
     def __init__(self, function: Callable):
@@ -227,6 +227,16 @@ def _makearray(a: Any) -> tuple[Any, Callable]:
     return stand_in(_ASARRAY)(a), lambda result, *rest: result
 
 
+@replaces(sys.modules["numpy.lib._arraypad_impl"]._pad_simple)
+def _pad_simple(array: Recorded, pad_width: Sequence, fill_value: Any = None) -> tuple[Recorded, tuple]:
+    """An array with room around `array`, and its place in it. NumPy's own asks for the memory layout."""
+    shape = tuple(before + n + after for (before, after), n in zip(pad_width, array.shape))
+    place = tuple(slice(before, before + n) for (before, _), n in zip(pad_width, array.shape))
+    padded = np.full(shape, 0 if fill_value is None else fill_value, array.dtype, like=array)
+    padded[place] = array
+    return padded, place
+
+
 def intercept_polynomials() -> None:
     """Make np.polynomial, which has no protocol, use the functions of clones."""
     for name, module in list(sys.modules.items()):
@@ -234,20 +244,21 @@ def intercept_polynomials() -> None:
             replace(vars(module), np=stand_in(np))
 
 
+Recorded.clip = cloned(np._core._methods._clip)  # type: ignore[attr-defined]  # which np.clip calls
+
 # Not among them: C code; functions whose code looks at values or memory layout though the result does not
 # depend on them, so that a program would hold for fewer calls (kron, delete, cond, geomspace); those that
-# would take more ops (tile, diagflat, roll, ...); and frequent ones, which must be recorded quickly (stack,
-# outer, tril, nan_to_num, ...)
+# would take more ops (diagflat, ...); and frequent ones, which must be recorded quickly (stack, outer, tril)
 _NAMES = {
     np: """
         allclose append apply_along_axis apply_over_axes argwhere array_equal array_equiv array_split astype
-        atleast_1d atleast_2d atleast_3d column_stack common_type copy corrcoef cov cumulative_prod
-        cumulative_sum diag diff dsplit dstack expand_dims extract fill_diagonal fix flatnonzero flip fliplr
-        flipud full_like histogram2d hsplit hstack isclose iscomplex iscomplexobj isreal isrealobj logspace
-        moveaxis ndim poly polyadd polyder polydiv polyfit polyint polysub polyval ptp put_along_axis
-        real_if_close rollaxis roots rot90 setdiff1d setxor1d shape size sort_complex split tensordot
-        trapezoid trim_zeros union1d unique_all unique_counts unique_inverse unique_values unstack unwrap
-        vsplit vstack
+        atleast_1d atleast_2d atleast_3d clip column_stack common_type copy corrcoef cov cumulative_prod
+        cumulative_sum diag diff dsplit dstack ediff1d expand_dims extract fill_diagonal fix flatnonzero
+        flip fliplr flipud full_like histogram2d hsplit hstack isclose iscomplex iscomplexobj isneginf
+        isposinf isreal isrealobj logspace moveaxis nan_to_num ndim pad poly polyadd polyder polydiv polyfit
+        polyint polysub polyval ptp put_along_axis real_if_close resize roll rollaxis roots rot90 select
+        setdiff1d setxor1d shape size sort_complex split tensordot tile trapezoid trim_zeros union1d
+        unique_all unique_counts unique_inverse unique_values unstack unwrap vander vsplit vstack
     """,
     np.emath: "arccos arcsin arctanh log log10 log2 logn power sqrt",
     np.fft: "fft2 fftn fftshift hfft ifft2 ifftn ifftshift ihfft irfft2 irfftn rfft2 rfftn",

@@ -14,7 +14,7 @@ import numpy.polynomial
 from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, RecordedLike, call_function, helper, operand, raw
+from ..dispatch import Operand, RecordedLike, handled, operand, raw
 from ..source_lines import here
 from ..value import Recorded
 from .shape import concatenate
@@ -27,18 +27,13 @@ def bincount(
     x = _plain(x)
     if type(weights) is not Recorded:
         return np.bincount(x, weights, operator.index(minlength))
-    return call_function(_bincount, (x, weights, operator.index(minlength)), {})
+    return handled(np.bincount, (x, weights, operator.index(minlength)), {}, bincount_nodes)
 
 
 def _plain(x) -> np.ndarray:
     return x._read(np.array(x.value), "array") if type(x) is Recorded else np.asarray(x)
 
 
-def _bincount(x, weights, minlength):
-    return np.bincount(x, weights, minlength)
-
-
-@helper(_bincount)
 def bincount_nodes(x: np.ndarray, weights: Operand, minlength: int) -> Node:
     weights = build.cast(operand(weights), float)
     n = max(minlength, int(x.max()) + 1 if x.size else 0)
@@ -92,7 +87,7 @@ def histogram(
     edges = _edges(a, bins, range)
     arguments = _plain(a), _plain(bins) if np.ndim(bins) else bins, _limits(range)
     if type(weights) is Recorded:
-        counts = call_function(_histogram, (*arguments, weights), {})
+        counts = handled(_histogram, (*arguments, weights), {}, histogram_nodes)
     else:
         counts = np.histogram(*arguments, False, weights)[0]
     if density:
@@ -111,7 +106,6 @@ def _histogram(a, bins, range, weights):
     return np.histogram(a, bins, range, False, weights)[0]
 
 
-@helper(_histogram)
 def histogram_nodes(a: np.ndarray, bins: Operand, range: Operand, weights: Operand) -> Node:
     """Sums in equal bins weight by weight, in others as differences of a cumulative sum, as in NumPy."""
     weights, edges = operand(weights), np.histogram_bin_edges(a, bins, range)
@@ -151,7 +145,7 @@ def histogramdd(
     bin_values = [_plain(b) if np.ndim(b) else b for b in bins]
     limits = [_limits(r) for r in ranges]
     if type(weights) is Recorded:
-        counts = call_function(_histogramdd, (points, bin_values, limits, weights), {})
+        counts = handled(_histogramdd, (points, bin_values, limits, weights), {}, histogramdd_nodes)
     else:
         counts = np.histogramdd(points, bin_values, limits, False, weights)[0]
     if density:
@@ -168,7 +162,6 @@ def _histogramdd(sample, bins, ranges, weights):
     return np.histogramdd(sample, bins, ranges, False, weights)[0]
 
 
-@helper(_histogramdd)
 def histogramdd_nodes(sample: Node, bins: Operand, ranges: Operand, weights: Operand) -> Node:
     """Each weight is added to its bin, or outside the range to one of the bins around them."""
     edges = np.histogramdd(sample, bins, ranges)[1]

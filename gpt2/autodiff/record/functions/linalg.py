@@ -11,12 +11,12 @@ from numpy.typing import DTypeLike
 from ...graph import Node
 from ...ops import apply, build
 from ...ops.subgraph import items
-from ..dispatch import Operand, RecordedLike, call_function, handles, helper, operand, raw
+from ..dispatch import Operand, RecordedLike, handled, handles, operand, raw
 from ..ufuncs import matmul
 from ..value import Recorded, value_of
+from .as_written import Written
 from .products import pair
-from .reduce import max_, min_, plain_sum
-from .shape import moveaxis, normalize_axis_tuple
+from .reduce import plain_sum
 
 Order: TypeAlias = "int | float | str | None"  # which norm
 
@@ -66,7 +66,7 @@ def lstsq(a: RecordedLike, b: RecordedLike, rcond: RecordedLike | None = None) -
     """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
     plain = [value_of(x) for x in (a, b)]
     _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)  # type: ignore[call-overload]
-    x, residuals, values = call_function(_lstsq, (a, b, rcond, residuals.shape), {})
+    x, residuals, values = handled(_lstsq, (a, b, rcond, residuals.shape), {}, lstsq_nodes)
     return x, residuals, rank, values
 
 
@@ -75,7 +75,6 @@ def _lstsq(a, b, rcond, residual_shape):
     return x, residuals, values
 
 
-@helper(_lstsq)
 def lstsq_nodes(a: Operand, b: Operand, rcond: Operand, residual_shape: tuple[int, ...]) -> tuple[Node, ...]:
     a, b = pair(floating(a), floating(b))
     if rcond is None:
@@ -124,7 +123,7 @@ def eigh(a: Operand, UPLO: str = "L") -> Any:
 
 @raw(np.linalg.eig)
 def eig(a: Recorded) -> tuple:
-    values, vectors = call_function(_eig, (a, str(np.linalg.eig(a.value)[0].dtype)), {})
+    values, vectors = handled(_eig, (a, str(np.linalg.eig(a.value)[0].dtype)), {}, eig_nodes)
     return _EigResult(values, vectors)
 
 
@@ -140,7 +139,6 @@ def _eig(a, dtype):
     return tuple(x.astype(dtype) for x in np.linalg.eig(a))
 
 
-@helper(_eig)
 def eig_nodes(a: Operand, dtype: DTypeLike) -> tuple[Node, ...]:
     """NumPy returns reals if all eigenvalues happen to be real; the recording keeps that dtype."""
     return items(apply("eig", floating(a), dtype=dtype))
@@ -159,21 +157,25 @@ def svd(a: Operand, full_matrices: bool = True, compute_uv: bool = True, hermiti
     return parts if compute_uv else parts[1]
 
 
-@handles(np.linalg.norm)
+_other_norm = Written(np.linalg.norm)
+
+
+@raw(np.linalg.norm)
 def norm(
-    x: Operand, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
-) -> Node:
+    x: RecordedLike, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
+) -> Recorded:
+    """Of all elements NumPy's own code computes it in the order in which they lie in memory."""
+    usual = {1: (2, None), 2: ("f", "fro", None)}.get(np.ndim(x), (None,))
+    if axis is None and ord in usual:
+        return handled(np.linalg.norm, (x, ord, axis, keepdims), {}, norm_of_all)
+    return _other_norm(x, ord, axis, keepdims)
+
+
+def norm_of_all(x: Operand, ord: Order, axis: None, keepdims: bool) -> Node:
     x = floating(x)
-    if axis is None:
-        if ord is None or (ord == 2 and x.ndim == 1) or (ord in ("f", "fro") and x.ndim == 2):
-            wide = build.cast(x, np.float32) if x.dtype == np.float16 else x  # as NumPy's dot accumulates
-            total = build.sqrt(build.cast(plain_sum(squares(wide), None), build.real(x).dtype))
-            return build.reshape(total, (1,) * x.ndim) if keepdims else total
-        axis = tuple(range(x.ndim))
-    axes = normalize_axis_tuple(axis, x.ndim)
-    if len(axes) == 1:
-        return vector_norm_along(x, 2 if ord is None else ord, axes[0], keepdims)
-    return matrix_norm_along(x, "fro" if ord is None else ord, axes, keepdims)
+    wide = build.cast(x, np.float32) if x.dtype == np.float16 else x  # as NumPy's dot accumulates
+    total = build.sqrt(build.cast(plain_sum(squares(wide), None), build.real(x).dtype))
+    return build.reshape(total, (1,) * x.ndim) if keepdims else total
 
 
 def squares(x: Node) -> Node:
@@ -182,45 +184,10 @@ def squares(x: Node) -> Node:
     return build.square(x)
 
 
-def vector_norm_along(x: Node, order: Order, axis: int | Sequence[int] | None, keepdims: Any) -> Node:
-    if order == np.inf:
-        return max_(build.absolute(x), axis, keepdims=keepdims)
-    if order == -np.inf:
-        return min_(build.absolute(x), axis, keepdims=keepdims)
-    if order == 0:
-        return plain_sum(build.cast(apply("not_equal", x, 0), build.real(x).dtype), axis, keepdims)
-    if order == 1:
-        return plain_sum(build.absolute(x), axis, keepdims)
-    if order == 2:
-        return build.sqrt(plain_sum(squares(x), axis, keepdims))
-    return plain_sum(build.absolute(x) ** float(order), axis, keepdims) ** (1.0 / order)
-
-
-def matrix_norm_along(x: Node, order: Order, axes: tuple[int, int], keepdims: Any) -> Node:
-    row, column = axes
-    if order in ("fro", "f"):
-        return build.sqrt(plain_sum(squares(x), axes, keepdims))
-    if order in (1, -1, np.inf, -np.inf):
-        summed, other = (row, column) if abs(order) == 1 else (column, row)
-        totals = plain_sum(build.absolute(x), summed, True)
-        best = (max_ if order > 0 else min_)(totals, other, keepdims=True)
-    elif order in (2, -2, "nuc"):
-        values = svd(moveaxis(x, axes, (-2, -1)), compute_uv=False)
-        best = plain_sum(values, -1) if order == "nuc" else (max_ if order > 0 else min_)(values, -1)
-        shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-        best = build.reshape(best, shape)
-    else:
-        raise NotImplementedError(f"with ord={order!r} is not recorded")
-    if keepdims:
-        return best
-    return build.reshape(best, tuple(n for i, n in enumerate(x.shape) if i not in axes))
-
-
-@handles(np.linalg.cond)
-def cond(x: Operand, p: Order = None) -> Node:
-    x = floating(x)
+@raw(np.linalg.cond)
+def cond(x: RecordedLike, p: Order = None) -> Recorded:
     if p in (None, 2, -2):
-        values = svd(x, compute_uv=False)
-        big, small = max_(values, -1), min_(values, -1)
+        values = np.linalg.svd(x, compute_uv=False)  # type: ignore[call-overload]
+        big, small = values[..., 0], values[..., -1]
         return small / big if p == -2 else big / small
-    return norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
+    return np.linalg.norm(x, p, (-2, -1)) * np.linalg.norm(np.linalg.inv(x), p, (-2, -1))

@@ -308,15 +308,6 @@ def diff(a: Operand, n: int = 1, axis: int = -1, prepend: Any = NONE, append: An
     return a
 
 
-@handles(np.ediff1d)
-def ediff1d(ary: Operand, to_end: Any = None, to_begin: Any = None) -> Node:
-    ary = operand(ary)
-    flat = build.reshape(ary, (ary.size,))
-    parts = [flat for flat in (to_begin, diff(flat), to_end) if flat is not None]
-    parts = [build.reshape(build.cast(p, ary.dtype), (p.size,)) for p in map(operand, parts)]
-    return parts[0] if len(parts) == 1 else build.concatenate(parts, 0)
-
-
 @handles(np.gradient)
 def gradient(f: Operand, *varargs: Any, axis: Axes = None, edge_order: int = 1) -> Node | tuple[Node, ...]:
     f = operand(f)

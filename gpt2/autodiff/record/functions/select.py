@@ -9,8 +9,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, RecordedLike, call_function, handles, helper, operand, raw, refuse
-from ..ufuncs import operate
+from ..dispatch import Operand, RecordedLike, handled, handles, operand, raw, refuse
 from ..value import Recorded
 from .reduce import axes_of
 from .shape import axis_of
@@ -22,17 +21,9 @@ def where(
 ) -> Recorded | np.ndarray:
     if x is None and y is None:
         return nonzero(condition)
-    return call_function(_where, (condition, x, y), {})
+    return handled(np.where, (condition, x, y), {}, where_node)
 
 
-def _where(condition, x, y):
-    return np.where(condition, x, y)
-
-
-_where.__module__, _where.__name__ = "numpy", "where"
-
-
-@helper(_where)
 def where_node(condition: Operand, x: Operand, y: Operand) -> Node:
     x, y = weak_operands(x, y)
     condition = operand(condition)
@@ -61,58 +52,6 @@ def weak_operands(*xs: Any) -> list[Node]:
     return [
         build.cast(next(remaining), dtype) if any(x is a for a in arrays) else operand(x, dtype) for x in xs
     ]
-
-
-@raw(np.clip)
-def clip(
-    a: Recorded | np.ndarray,
-    a_min: RecordedLike = np._NoValue,
-    a_max: RecordedLike = np._NoValue,
-    out: Recorded | None = None,
-    *,
-    min: RecordedLike = np._NoValue,
-    max: RecordedLike = np._NoValue,
-    **kwargs: Any,
-) -> Recorded:
-    low = a_min if a_min is not np._NoValue else min
-    high = a_max if a_max is not np._NoValue else max
-    mask = kwargs.pop("where", True)
-    x = a
-    for ufunc, bound in ((np.maximum, low), (np.minimum, high)):
-        if bound is None or bound is np._NoValue or _has_no_effect(a, ufunc, bound):
-            continue
-        if kwargs or type(x) is not Recorded and type(bound) is not Recorded:
-            x = ufunc(x, bound, **kwargs)
-        else:
-            x = operate(ufunc, ufunc, x, bound)
-    x = np.positive(a, **kwargs) if x is a else x
-    if out is None:  # what NumPy leaves undefined is 0
-        return x if mask is True else np.where(mask, x, np.zeros((), x.dtype))
-    casting = kwargs.get("casting", "same_kind")
-    if not np.can_cast(x.dtype, out.dtype, casting):
-        raise TypeError(f"np.clip: cannot cast {x.dtype} to {out.dtype}, the dtype of out=, by {casting!r}")
-    out[...] = x if mask is True else np.where(mask, x, out)
-    return out
-
-
-def _has_no_effect(a: RecordedLike, ufunc: np.ufunc, bound: RecordedLike) -> bool:
-    """Whether an integer bound is at the limit of the array's dtype or beyond, and has no effect."""
-    dtype = getattr(a, "dtype", None)
-    if type(bound) is not int or dtype is None or dtype.kind not in "iu":
-        return False
-    limits = np.iinfo(dtype)
-    return bound <= limits.min if ufunc is np.maximum else bound >= limits.max
-
-
-@raw(np.select)
-def select(condlist: Sequence, choicelist: Sequence, default: RecordedLike = 0) -> Recorded:
-    if not condlist or len(condlist) != len(choicelist):
-        raise ValueError("select: condlist and choicelist must have the same length, at least 1")
-    shape = np.broadcast_shapes(*map(np.shape, (*condlist, *choicelist)))
-    out = default
-    for condition, choice in zip(reversed(condlist), reversed(choicelist)):
-        out = np.where(condition, choice, out)
-    return np.broadcast_to(out, shape).copy()
 
 
 @raw(np.choose)
@@ -165,7 +104,7 @@ def take(
         indices = _in_range(indices, np.shape(a)[axis], mode)
     key = (slice(None),) * axis + (indices,)
     if type(a) is not Recorded:  # a plain table, looked up at recorded positions
-        result = call_function(_look_up, (a, indices, axis), {})
+        result = handled(np.take, (a, indices, axis), {}, look_up)
     else:
         result = a[key]
         if result._root is not None or not np.asarray(result.value).flags.c_contiguous:
@@ -173,11 +112,6 @@ def take(
     return result if out is None else _store(out, result)
 
 
-def _look_up(table, indices, axis):
-    return np.take(table, indices, axis)
-
-
-@helper(_look_up)
 def look_up(table: Operand, indices: Operand, axis: int) -> Node:
     table = operand(table)
     spec = (
@@ -316,19 +250,6 @@ def _periodic(x: Node, xp: Node, fp: Node, period: float):
     return x, xp, build.concatenate([f_last, fp, f_first], 0)
 
 
-# comparisons that are not ufuncs
-
-
-@handles(np.isneginf)
-def isneginf(x: Operand, out: None = None) -> Node:
-    return apply("equal", x, -np.inf)
-
-
-@handles(np.isposinf)
-def isposinf(x: Operand, out: None = None) -> Node:
-    return apply("equal", x, np.inf)
-
-
 # values
 @handles(np.real)
 def real(val: Node) -> Node:
@@ -371,53 +292,6 @@ def round_(a: Node, decimals: int = 0, out: None = None) -> Node:
         return apply("rint", a)
     scale = 10.0 ** abs(decimals)
     return apply("rint", a * scale) / scale if decimals > 0 else apply("rint", a / scale) * scale
-
-
-@raw(np.nan_to_num)
-def nan_to_num(
-    x: Recorded,
-    copy: bool = True,
-    nan: RecordedLike = 0.0,
-    posinf: RecordedLike | None = None,
-    neginf: RecordedLike | None = None,
-) -> Recorded:
-    result = call_function(_nan_to_num, (x,), dict(nan=nan, posinf=posinf, neginf=neginf))
-    if copy or not isinstance(x.value, np.ndarray):
-        return result
-    return _store(x, result)
-
-
-def _nan_to_num(x, nan, posinf, neginf):
-    return np.nan_to_num(x, True, nan, posinf, neginf)
-
-
-_nan_to_num.__module__, _nan_to_num.__name__ = "numpy", "nan_to_num"
-
-
-@helper(_nan_to_num)
-def nan_to_num_node(x: Node, nan: Operand, posinf: Operand, neginf: Operand) -> Node:
-    if x.dtype.kind == "c":
-        parts = [nan_to_num_node(p, nan, posinf, neginf) for p in (build.real(x), build.imag(x))]
-        return build.cast(parts[0] + parts[1] * 1j, x.dtype)
-    if x.dtype.kind != "f":
-        return x
-    limits = np.finfo(x.dtype)
-    high = float(limits.max) if posinf is None else posinf
-    low = float(limits.min) if neginf is None else neginf
-    x = build.where(apply("isnan", x), operand(nan, x.dtype), x)
-    x = build.where(apply("equal", x, np.inf), operand(high, x.dtype), x)
-    return build.where(apply("equal", x, -np.inf), operand(low, x.dtype), x)
-
-
-@handles(np.vander)
-def vander(x: Node, N: int | None = None, increasing: bool = False) -> Node:
-    n = x.size if N is None else N
-    x = build.cast(x, np.promote_types(x.dtype, int))
-    columns = [build.full(x.shape, 1, x.dtype)]
-    while len(columns) < n:
-        columns.append(columns[-1] * x)
-    columns = [build.reshape(c, (x.size, 1)) for c in (columns if increasing else reversed(columns))]
-    return build.concatenate(columns, 1) if n else build.zeros((x.size, 0), x.dtype)
 
 
 refuse(

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import build, table
-from ..dispatch import TABLE, Operand, call_function, handles, helper, operand, quiet, raw
+from ..dispatch import Operand, handled, handles, operand, quiet, raw
 from ..recorder import innermost
 from ..value import Recorded, value_of
 
@@ -37,7 +37,7 @@ def reshape_recorded(a: Any, /, shape: Any = None, order: str = "C", *, copy: bo
     kw = {} if copy is None else {"copy": copy}
     if type(a) is not Recorded:  # only the shape is recorded
         return np.reshape(a, plain_shape(shape), order=order, **kw)  # type: ignore[call-overload]
-    return call_function(_reshape, (a, plain_shape(shape)), {"order": order, **kw})
+    return handled(np.reshape, (a, plain_shape(shape)), {"order": order, **kw}, reshape)
 
 
 def plain_shape(shape: Any) -> int | tuple[int, ...]:
@@ -49,11 +49,6 @@ def plain_shape(shape: Any) -> int | tuple[int, ...]:
     return shape
 
 
-def _reshape(a, shape, **kw):
-    return np.reshape(a, shape, **kw)
-
-
-@helper(_reshape)
 def reshape(a: Node, /, shape: Any = None, order: str = "C", *, copy: bool | None = None) -> Node:
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(map(operator.index, shape))
     if -1 in shape:
@@ -247,43 +242,6 @@ def _static(x):
     return np.asarray(x)
 
 
-@handles(np.tile)
-def tile(A: Node, reps: Any) -> Node:
-    reps = (reps,) if isinstance(reps, (int, np.integer)) else tuple(map(operator.index, reps))
-    ndim = max(A.ndim, len(reps))
-    shape = (1,) * (ndim - A.ndim) + A.shape
-    reps = (1,) * (ndim - len(reps)) + reps
-    wide = build.reshape(A, tuple(v for n in shape for v in (1, n)))
-    wide = build.broadcast(wide, tuple(v for n, r in zip(shape, reps) for v in (r, n)))
-    return build.reshape(wide, tuple(n * r for n, r in zip(shape, reps)))
-
-
-@handles(np.resize)
-def resize(a: Node, new_shape: Any) -> Node:
-    new_shape = (new_shape,) if isinstance(new_shape, (int, np.integer)) else tuple(new_shape)
-    size = int(np.prod(new_shape))
-    if size == 0 or a.size == 0:
-        return build.zeros(new_shape, a.dtype)
-    flat = tile(build.reshape(a, (a.size,)), -(-size // a.size))
-    return build.reshape(build.take_slice(flat, 0, 0, size), new_shape)
-
-
-@handles(np.roll)
-def roll(a: Node, shift: Any, axis: int | Sequence[int] | None = None) -> Node:
-    if axis is None:
-        return build.reshape(roll(build.reshape(a, (a.size,)), shift, 0), a.shape)
-    shifts, axes = np.broadcast_arrays(_static(shift), axis)
-    for by, ax in zip(shifts.ravel().tolist(), axes.ravel().tolist()):
-        ax = axis_of(ax, a.ndim)
-        n = a.shape[ax]
-        by = by % n if n else 0
-        if by:
-            a = build.concatenate(
-                [build.take_slice(a, ax, n - by, n), build.take_slice(a, ax, 0, n - by)], ax
-            )
-    return a
-
-
 @handles(np.delete)
 def delete(arr: Node, obj: Any, axis: int | None = None) -> Node:
     arr, axis = along(arr, axis)
@@ -346,144 +304,6 @@ def _triangle(mask):
 tril, triu = handles(np.tril)(_triangle(np.tril)), handles(np.triu)(_triangle(np.triu))
 
 
-# padding
-@handles(np.pad)
-def pad(array: Any, pad_width: Any, mode: str = "constant", **options: Any) -> Node:
-    x = array
-    if isinstance(pad_width, dict):
-        widths = [(0, 0)] * x.ndim
-        for axis, width in pad_width.items():
-            widths[axis] = (width, width) if isinstance(width, (int, np.integer)) else tuple(width)
-    else:
-        widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
-    if mode == "constant":
-        return _pad_constant(x, widths, options.get("constant_values", 0))
-    for axis, (before, after) in enumerate(widths):
-        if before or after:
-            sides = {k: _of_axis(v, axis, x.ndim) for k, v in options.items() if k in _OF_AXES}
-            x = _pad_axis(x, axis, before, after, mode, sides, options.get("reflect_type", "even"))
-    return x
-
-
-_OF_AXES = ("stat_length", "end_values")
-
-
-def _of_axis(value, axis: int, ndim: int) -> tuple:
-    """An option's two values for an axis."""
-    if isinstance(value, Node):
-        value = build.broadcast(value, (ndim, 2))
-        at = [build.slice_(value, ((axis, axis + 1, 1), (k, k + 1, 1))) for k in range(2)]
-        return tuple(build.reshape(v, ()) for v in at)
-    return tuple(np.broadcast_to(np.asarray(value), (ndim, 2))[axis].tolist())
-
-
-def _pad_axis(x: Node, axis: int, before: int, after: int, mode: str, sides: dict, reflect_type: str) -> Node:
-    n = x.shape[axis]
-    if mode in ("edge", "wrap", "reflect", "symmetric"):
-        if reflect_type == "odd" and mode in ("reflect", "symmetric"):
-            return _pad_odd(x, axis, before, after, mode)
-        order = np.pad(np.arange(n), (before, after), mode=mode)  # type: ignore[call-overload]
-        return take(x, order, axis)
-    if mode == "linear_ramp":
-        parts = _ramps(x, axis, before, after, sides.get("end_values", (0, 0)))
-    elif mode == "empty":  # undefined in NumPy, zeros here
-        parts = [build.zeros(_with_length(x, axis, k), x.dtype) for k in (before, after)]
-    elif mode in _STATISTICS:
-        lengths = sides.get("stat_length", (None, None))
-        firsts = [0 if k is None or k > n else s * (n - k) for s, k in enumerate(lengths)]
-        parts = []
-        for width, first, k in zip((before, after), firsts, lengths):
-            part = build.take_slice(x, axis, first, n if k is None else min(first + k, n))
-            statistic = _STATISTICS[mode](part, axis)
-            parts.append(build.broadcast(build.cast(statistic, x.dtype), _with_length(x, axis, width)))
-    else:
-        raise NotImplementedError("with a function as its mode is not recorded")
-    pieces = [p for p in (parts[0], x, parts[1]) if p.shape[axis]]
-    return build.concatenate(pieces, axis) if len(pieces) > 1 else x
-
-
-def _with_length(x: Node, axis: int, length: int) -> tuple[int, ...]:
-    return (*x.shape[:axis], length, *x.shape[axis + 1 :])
-
-
-def _statistic(function):
-    def compute(x: Node, axis: int) -> Node:
-        result = TABLE[function].nodes(x, axis=axis, keepdims=True)
-        whole = x.dtype.kind not in "fc" and result.dtype.kind == "f"
-        return table.apply("rint", result) if whole else result
-
-    return compute
-
-
-_STATISTICS = {
-    "maximum": _statistic(np.max),
-    "minimum": _statistic(np.min),
-    "mean": _statistic(np.mean),
-    "median": _statistic(np.median),
-}
-
-
-def _ramps(x: Node, axis: int, before: int, after: int, ends) -> list[Node]:
-    """Linear ramps from the end values (included) to the edges (excluded)."""
-    if x.dtype.kind not in "fc":
-        raise NotImplementedError("with mode='linear_ramp' of integers is not recorded")
-    parts = []
-    for side, (width, end) in enumerate(zip((before, after), ends)):
-        at = x.shape[axis] - 1 if side else 0
-        edge = build.take_slice(x, axis, at, at + 1)
-        share = np.arange(width) / max(width, 1)
-        share = share[::-1] if side else share
-        share = table.const(share.reshape(_with_length_one(x.ndim, axis, width)).astype(x.dtype))
-        end = build.cast(operand(end, x.dtype), x.dtype)
-        parts.append(build.broadcast(end + (edge - end) * share, _with_length(x, axis, width)))
-    return parts
-
-
-def _with_length_one(ndim: int, axis: int, length: int) -> tuple[int, ...]:
-    return tuple(length if k == axis else 1 for k in range(ndim))
-
-
-def _pad_odd(x: Node, axis: int, before: int, after: int, mode: str) -> Node:
-    """Odd reflection: twice the edge minus the mirror image, repeated.
-
-    Each element is a sum of elements with integer weights, which NumPy gives by padding a unit matrix.
-    """
-    n = x.shape[axis]
-    options: dict = {"mode": mode, "reflect_type": "odd"}
-    weights = np.stack([np.pad(row, (before, after), **options) for row in np.eye(n)])
-    moved = moveaxis(x, axis, -1)
-    out = table.apply(
-        "matmul", build.reshape(moved, (moved.size // n, n)), table.const(weights.astype(x.dtype))
-    )
-    out = build.reshape(out, (*moved.shape[:-1], n + before + after))
-    return moveaxis(out, -1, axis)
-
-
-def _pad_constant(x: Node, widths, values) -> Node:
-    if isinstance(values, Node) or not isinstance(values, (int, float, complex)):
-        values = operand(values)
-        values = build.broadcast(build.cast(values, x.dtype), (x.ndim, 2))
-    for axis, (before, after) in enumerate(widths):
-        shape = list(x.shape)
-        parts = []
-        for side, width in enumerate((before, after)):
-            shape[axis] = width
-            if isinstance(values, Node):
-                value = build.slice_(values, ((axis, axis + 1, 1), (side, side + 1, 1)))
-                part = build.broadcast(build.reshape(value, ()), tuple(shape))
-            else:
-                part = build.full(tuple(shape), values, x.dtype)
-            parts.append(part)
-        if isinstance(values, Node) or values:
-            pieces = [p for p in (parts[0], x, parts[1]) if p.shape[axis]]
-            x = build.concatenate(pieces, axis) if len(pieces) > 1 else x
-    if isinstance(values, Node) or values:
-        return x
-    shape = tuple(n + a + b for n, (a, b) in zip(x.shape, widths))
-    index = tuple((a, a + n, 1) for n, (a, _) in zip(x.shape, widths))
-    return x if shape == x.shape else build.assemble([x], shape, [index], x.dtype)
-
-
 # questions about types and memory
 
 
@@ -534,5 +354,5 @@ def sliding_window_view(
     return x
 
 
-quiet(np.concatenate, np.stack, np.ravel, np.squeeze, _reshape, moves=True)
+quiet(np.concatenate, np.stack, np.ravel, np.squeeze, np.reshape, moves=True)
 quiet(np.transpose, np.matrix_transpose, np.swapaxes, np.broadcast_to, moves=True)

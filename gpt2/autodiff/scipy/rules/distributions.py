@@ -22,13 +22,12 @@ import numpy as np
 import scipy.special as sp
 import scipy.stats
 
-from ...errors import UnsupportedError
 from ...graph import Node, is_scalar_const
 from ...ops import leads
 from ...ops.build import absolute, equal, floor, log, sign, square, tanh, where
 from ...ops.elementwise import broadcast_shape
 from ...ops.table import apply, row
-from .special import psi, psi_rise
+from .special import no_formula, psi, psi_rise
 
 INF, NAN = math.inf, math.nan
 LEAST = 5e-324  # in place of 0, where a quotient has to go to its limit
@@ -46,8 +45,8 @@ class Law:
 
     by_z, by_scale   d log density / dz; and 1 + z times that, which scale * d / d scale is the negative of
     by_shape         d log density / d shape for each; None: a shape that is a whole number
-    cdf_by_shape     for each shape the factor of z * density, or of a probability, in d cdf / d shape; None:
-                     there is no formula
+    cdf_by_shape     for each shape the factor of z * density, or of a probability, in d cdf / d shape; none
+                     where there is no formula
     edges            (edge, exponent, slope): the density goes by a power of the distance from the edge, by
                      the slope where that is 1
     valid            a condition for each shape; that it is positive, if nothing is said
@@ -62,7 +61,7 @@ class Law:
     by_z: Callable | None
     by_scale: Callable | None
     by_shape: tuple[Callable | None, ...] = ()
-    cdf_by_shape: tuple[Callable | None, ...] = ()
+    cdf_by_shape: tuple[Callable, ...] = ()
     low: float = -INF
     high: float = INF
     edges: tuple[tuple[float, Callable, Callable], ...] = ()
@@ -86,8 +85,10 @@ class Law:
 LAWS: dict[str, Law] = {}
 
 
-def law(name: str, shapes: str, by_z: Callable | None, by_scale: Callable | None, **columns: Any) -> None:
-    LAWS[name] = Law(name, tuple(shapes.split()), by_z, by_scale, **columns)
+def law(signature: str, by_z: Any = None, by_scale: Any = None, **columns: Any) -> None:
+    """A law by its name, followed by its shapes."""
+    name, *shapes = signature.split()
+    LAWS[name] = Law(name, tuple(shapes), by_z, by_scale, **columns)
 
 
 # ---- Values ----------------------------------------------------------------------------------------------
@@ -172,7 +173,9 @@ def quotient(tail: str) -> Callable:
     def density_by_tail(of: Law, z, *shapes):
         density = standard(of, "log" + of.density, np.floor(z) if of.discrete else z, shapes)
         ratio = np.exp(density - standard(of, tail, z, shapes))
-        return np.where(density == -INF, 0.0, ratio)
+        ratio = np.where(density == -INF, 0.0, ratio)
+        end = of.high if tail == "logsf" else of.low
+        return np.where(z == end, INF, ratio) if np.isfinite(end) and not of.discrete else ratio
 
     return density_by_tail
 
@@ -262,19 +265,24 @@ def partials(out: Node, *args: Node) -> tuple:
     z = z if scale is None or is_number(scale, 1.0) else z / scale
     if "cdf" in method or "sf" in method:
         return Tail(of, z, shapes, scale, method, args).partials()
-    point = Standardized(of, z, shapes, scale)
-    if method in ("pdf", "pmf"):
-        point.density = out
-        return density_partials(point, lambda factor: times(out, factor))
-    return density_partials(point, lambda factor: factor)
+    return Density(of, z, shapes, scale, out if method in ("pdf", "pmf") else None).partials()
 
 
 class Standardized:
-    """z and the parameters of a node, with the shared parts of its derivatives."""
+    """z and the parameters of a node, with the shared parts of its derivatives.
+
+    Subclasses have by_x, by_scale and by_shape(k): the partial derivatives, as nodes.
+    """
 
     def __init__(self, of: Law, z: Node, shapes: list, scale: Node | None):
         self.of, self.z, self.shapes, self.scale = of, z, shapes, scale
-        self.density: Node | None = None
+
+    def partials(self: Any) -> tuple:
+        shaped = [lambda k=k: self.by_shape(k) for k in range(len(self.shapes))]
+        if self.of.discrete:
+            steps = [lambda: self.checked(constant(0.0, self.z))]
+            return (*steps, *shaped, *steps)
+        return self.by_x, *shaped, lambda: -self.by_x(), self.by_scale
 
     def filled(self) -> Node:
         """z, replaced by a point of the support where it lies outside, so that formulas do not warn."""
@@ -315,52 +323,47 @@ class Standardized:
         return d if self.scale is None or is_number(self.scale, 1.0) else d / self.scale
 
 
-def density_partials(point: Standardized, weigh: Callable) -> tuple:
-    """Partial derivatives of the log density, or with weight the density, of the density."""
-    of, z, shapes = point.of, point.filled(), point.shapes
-    if of.discrete:
-        steps = [lambda: point.checked(constant(0.0, z))]
-        return (*steps, *shape_partials(point, weigh), *steps)
+class Density(Standardized):
+    """A point of a density, whose node is `density`, or of its logarithm (None)."""
 
-    def by_x():
-        slope = weigh(of.by_z(z, *shapes))
-        if point.density is not None:
-            slope = at_edges(point, slope)
-        return point.inside(point.per_scale(slope))
+    def __init__(self, of: Law, z: Node, shapes: list, scale: Node | None, density: Node | None):
+        super().__init__(of, z, shapes, scale)
+        self.density, self.inner = density, self.filled()
 
-    def by_scale():
-        slope = weigh(of.by_scale(z, *shapes))
-        for edge, *_ in of.edges if point.density is not None else ():
+    def weighed(self, rule: Callable) -> Node:
+        """A derivative of the logarithm as one of the density, if it is that."""
+        d = rule(self.inner, *self.shapes)
+        return d if self.density is None else times(self.density, d)
+
+    def by_z(self) -> Node:
+        """With its limits at edges."""
+        slope = self.weighed(self.of.by_z)  # type: ignore[arg-type]
+        for edge, exponent, first in self.of.edges if self.density is not None else ():
+            power, sense = exponent(*self.shapes), 1.0 if edge == self.of.low else -1.0
+            c = self.per_scale(first(*self.shapes)) * sense
+            limit = where(power > 1.0, 0.0, where(power > 0.0, INF, -INF) * sense)
+            limit = where(equal(power, 1.0), c, limit)
+            slope = where(equal(self.z, edge), where(equal(power, 0.0), slope, limit), slope)
+        return slope
+
+    def by_x(self) -> Node:
+        return self.inside(self.per_scale(self.by_z()))
+
+    def by_scale(self) -> Node:
+        slope = self.weighed(self.of.by_scale)  # type: ignore[arg-type]
+        for edge, *_ in self.of.edges if self.density is not None else ():
             if edge:
-                by_z = at_edges(point, weigh(of.by_z(z, *shapes)))
-                slope = where(equal(z, edge), point.density + edge * by_z, slope)
-        return -point.inside(point.per_scale(slope))
+                slope = where(equal(self.inner, edge), self.density + edge * self.by_z(), slope)
+        return -self.inside(self.per_scale(slope))
 
-    return by_x, *shape_partials(point, weigh), lambda: -by_x(), by_scale
-
-
-def shape_partials(point: Standardized, weigh: Callable) -> list:
-    def by_shape(k: int):
-        rule = point.of.by_shape[k]
+    def by_shape(self, k: int) -> Node:
+        rule = self.of.by_shape[k]
         if rule is None:
-            return point.checked(constant(0.0, point.z))
-        z = point.filled()
-        slope = weigh(rule(z, *point.shapes))
-        if point.density is not None and point.of.at_ends is not None:
-            slope = point.of.at_ends(slope, z, *point.shapes)
-        return point.inside(slope)
-
-    return [lambda k=k: by_shape(k) for k in range(len(point.shapes))]
-
-
-def at_edges(point: Standardized, slope: Node) -> Node:
-    """The slope of a density, with its limits at edges."""
-    for edge, exponent, first in point.of.edges:
-        power, sense = exponent(*point.shapes), 1.0 if edge == point.of.low else -1.0
-        c = point.per_scale(first(*point.shapes)) * sense
-        limit = where(equal(power, 1.0), c, where(power > 1.0, 0.0, where(power > 0.0, INF, -INF) * sense))
-        slope = where(equal(point.z, edge), where(equal(power, 0.0), slope, limit), slope)
-    return slope
+            return self.checked(constant(0.0, self.z))
+        slope = self.weighed(rule)
+        if self.density is not None and self.of.at_ends is not None:
+            slope = self.of.at_ends(slope, self.inner, *self.shapes)
+        return self.inside(slope)
 
 
 class Tail(Standardized):
@@ -370,14 +373,7 @@ class Tail(Standardized):
         super().__init__(of, z, shapes, scale)
         self.method, self.args, self.logarithm = method, args, method.startswith("log")
 
-    def partials(self) -> tuple:
-        shaped = [lambda k=k: self.by_shape(k) for k in range(len(self.shapes))]
-        if self.of.discrete:
-            steps = [lambda: self.checked(constant(0.0, self.z))]
-            return (*steps, *shaped, *steps)
-        return self.by_x, *shaped, lambda: -self.by_x(), self.by_scale
-
-    def turned(self, d: Node) -> Node:
+    def signed(self, d: Node) -> Node:
         return d if "cdf" in self.method else -d
 
     def density_at(self, z: Node) -> Node:
@@ -404,16 +400,16 @@ class Tail(Standardized):
 
     def by_x(self) -> Node:
         d = self.density_at(self.z)
-        return self.turned(self.per_scale(d) if self.logarithm else d)
+        return self.signed(self.per_scale(d) if self.logarithm else d)
 
     def by_scale(self) -> Node:
         d = self.z_times_density()
-        return -self.turned(self.checked(self.per_scale(d) if self.logarithm else d))
+        return -self.signed(self.checked(self.per_scale(d) if self.logarithm else d))
 
     def by_shape(self, k: int) -> Node:
-        of, z, rule = self.of, self.z, self.of.cdf_by_shape[k]
-        if rule is None:
-            raise refusal(f"scipy.stats.{of.name}.{self.method}", of.shapes[k])
+        of, z = self.of, self.z
+        if not of.cdf_by_shape:
+            raise no_formula(f"scipy.stats.{of.name}.{self.method}", of.shapes[k], of.shapes[k])
         if of.discrete:
             d = self.density_at(z)
         elif of.low > 0.0:
@@ -423,7 +419,7 @@ class Tail(Standardized):
             d = self.z_times_density()
         if not (self.logarithm or self.scale is None or is_number(self.scale, 1.0)):
             d = d * self.scale
-        return self.turned(self.checked(times(d, rule(z, *self.shapes))))
+        return self.signed(self.checked(times(d, of.cdf_by_shape[k](z, *self.shapes))))
 
 
 def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -> tuple:
@@ -431,22 +427,15 @@ def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -
     more = out if method == "hazard" else -out
 
     def by_shape(k: int):
-        rule, log_rule = of.cdf_by_shape[k], of.by_shape[k]
-        if rule is None:
-            raise refusal(f"scipy.stats.{of.name}: its {method.replace('_', ' ')}", of.shapes[k])
-        factor = rule(z, *shapes) if of.discrete else z * rule(z, *shapes)
-        return times(out, log_rule(floor(z) if of.discrete else z, *shapes) + times(more, factor))
+        if not of.cdf_by_shape:
+            what = f"scipy.stats.{of.name}: its {method.replace('_', ' ')}"
+            raise no_formula(what, of.shapes[k], of.shapes[k])
+        rule = of.cdf_by_shape[k](z, *shapes)
+        factor = rule if of.discrete else z * rule
+        return times(out, of.by_shape[k](floor(z) if of.discrete else z, *shapes) + times(more, factor))
 
     by_z = (lambda: times(out, of.by_z(z, *shapes) + more)) if not of.discrete else (lambda: constant(0.0, z))
     return by_z, *[lambda k=k: by_shape(k) for k in range(len(shapes))]
-
-
-def refusal(what: str, shape: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{what} has no derivative with respect to {shape}: there is no closed formula. "
-        f"ad.stop_gradient({shape}) makes a constant of that argument; or give the function a rule of your "
-        "own with @ad.custom_vjp"
-    )
 
 
 def times(p: Node, q: Node) -> Node:
@@ -499,7 +488,6 @@ def _normal_log(z):
 
 law(
     "norm",
-    "",
     lambda z: -z,
     lambda z: 1.0 - square(z),
     values={
@@ -517,7 +505,6 @@ def _laplace_hazard(z):
 
 law(
     "laplace",
-    "",
     lambda z: -sign(z),
     lambda z: 1.0 - absolute(z),
     values={
@@ -530,7 +517,6 @@ law(
 )
 law(
     "logistic",
-    "",
     lambda z: -tanh(0.5 * z),
     lambda z: 1.0 - z * tanh(0.5 * z),
     values={"hazard": sp.expit, "reversed_hazard": lambda z: sp.expit(-z)},
@@ -556,7 +542,6 @@ def _cauchy_hazard(z):
 
 law(
     "cauchy",
-    "",
     _cauchy_by_z,
     _cauchy_by_scale,
     values={"hazard": _cauchy_hazard, "reversed_hazard": lambda z: _cauchy_hazard(-z)},
@@ -570,7 +555,6 @@ def _gumbel_log_sf(z):
 
 law(
     "gumbel_r",
-    "",
     lambda z: apply("expm1", -z),
     lambda z: 1.0 + z * apply("expm1", -z),
     values={
@@ -632,12 +616,10 @@ def _t_far(z, df):
 
 
 law(
-    "t",
-    "df",
+    "t df",
     _t_by_z,
     _t_by_scale,
     by_shape=(_t_by_df,),
-    cdf_by_shape=(None,),
     values={
         "logpdf": _t_log,
         "cdf": _t_cdf,
@@ -648,7 +630,6 @@ law(
 )
 law(
     "expon",
-    "",
     lambda z: constant(-1.0, z),
     lambda z: 1.0 - z,
     low=0.0,
@@ -660,7 +641,6 @@ law(
 )
 law(
     "uniform",
-    "",
     lambda z: constant(0.0, z),
     lambda z: constant(1.0, z),
     low=0.0,
@@ -676,7 +656,6 @@ def _halfnorm_log_sf(z):
 
 law(
     "halfnorm",
-    "",
     lambda z: -z,
     lambda z: 1.0 - square(z),
     low=0.0,
@@ -703,8 +682,7 @@ def _lognorm_by_z(z, s):
 
 
 law(
-    "lognorm",
-    "s",
+    "lognorm s",
     _lognorm_by_z,
     lambda z, s: -log_of(z) / square(s),
     by_shape=(lambda z, s: (square(log_of(z) / s) - 1.0) / s,),
@@ -713,12 +691,10 @@ law(
     values={"hazard": _lognorm_hazard, "reversed_hazard": _lognorm_reversed},
 )
 law(
-    "gamma",
-    "a",
+    "gamma a",
     lambda z, a: (a - 1.0) / above(z) - 1.0,
     lambda z, a: a - z,
     by_shape=(lambda z, a: log_of(z) - psi(a),),
-    cdf_by_shape=(None,),
     low=0.0,
     edges=((0.0, lambda a: a - 1.0, lambda a: 1.0 + 0.0 * a),),
     values={
@@ -729,12 +705,10 @@ law(
     },
 )
 law(
-    "chi2",
-    "df",
+    "chi2 df",
     lambda z, df: (0.5 * df - 1.0) / above(z) - 0.5,
     lambda z, df: 0.5 * (df - z),
     by_shape=(lambda z, df: 0.5 * ((log_of(z) - LOG_2) - psi(0.5 * df)),),
-    cdf_by_shape=(None,),
     low=0.0,
     edges=((0.0, lambda df: 0.5 * df - 1.0, lambda df: 0.25 + 0.0 * df),),
     values={
@@ -751,12 +725,10 @@ def _invgamma_log(z, a):
 
 
 law(
-    "invgamma",
-    "a",
+    "invgamma a",
     lambda z, a: (1.0 / above(z) - (a + 1.0)) / above(z),
     lambda z, a: 1.0 / above(z) - a,
     by_shape=(lambda z, a: -log_of(z) - psi(a),),
-    cdf_by_shape=(None,),
     low=0.0,
     values={
         "logpdf": _invgamma_log,
@@ -786,21 +758,14 @@ def _beta_reversed(z, a, b, y):
     return np.where(z < 1e-290, a / z / y, hazard)
 
 
-def _beta_hazard(z, a, b):
-    hazard = SHARED["hazard"](LAWS["beta"], z, a, b)
-    return np.where(z == 1.0, INF, hazard)
-
-
 law(
-    "beta",
-    "a b",
+    "beta a b",
     lambda z, a, b: (a - 1.0) / above(z) - (b - 1.0) / _below_1(z),
     lambda z, a, b: a - (b - 1.0) * z / _below_1(z),
     by_shape=(
         lambda z, a, b: log_of(z) + psi_rise(a, b),
         lambda z, a, b: apply("log1p", -z) + psi_rise(b, a),
     ),
-    cdf_by_shape=(None, None),
     low=0.0,
     high=1.0,
     edges=(
@@ -812,7 +777,6 @@ law(
         "far_cdf": lambda z, a, b: log_lower_beta(a, b, z, 1.0 - z),
         "far_sf": lambda z, a, b: log_lower_beta(b, a, 1.0 - z, z),
         "reversed_hazard": lambda z, a, b: _beta_reversed(z, a, b, 1.0 - z),
-        "hazard": _beta_hazard,
     },
 )
 
@@ -845,13 +809,8 @@ def _f_hazard(z, n, m):
     return np.where(np.isinf(z), 0.0, SHARED["hazard"](LAWS["f"], z, n, m))
 
 
-def _f_reversed(z, n, m):
-    return np.where(z == 0, INF, SHARED["reversed_hazard"](LAWS["f"], z, n, m))
-
-
 law(
-    "f",
-    "dfn dfd",
+    "f dfn dfd",
     lambda z, n, m: ((0.5 * n - 1.0) * m / above(z) - (0.5 * m + 1.0) * n) / (m + n * z),
     lambda z, n, m: 0.5 * n * m * _f_middle(z, n, m),
     by_shape=(
@@ -860,7 +819,6 @@ law(
             0.5 * (psi_rise(0.5 * m, 0.5 * n) - n * _f_middle(z, n, m) - apply("log1p", n * z / m))
         ),
     ),
-    cdf_by_shape=(None, None),
     low=0.0,
     edges=((0.0, lambda n, m: 0.5 * n - 1.0 + 0.0 * m, lambda n, m: 4.0 + 8.0 / m + 0.0 * n),),
     values={
@@ -868,12 +826,10 @@ law(
         "far_sf": _f_far_sf,
         "logpdf": _f_log,
         "hazard": _f_hazard,
-        "reversed_hazard": _f_reversed,
     },
 )
 law(
-    "pareto",
-    "b",
+    "pareto b",
     lambda z, b: -(b + 1.0) / z,
     lambda z, b: constant(-1.0, z) * b,
     by_shape=(lambda z, b: 1.0 / b - log(above(z, 1.0)),),
@@ -894,8 +850,7 @@ def _weibull_log(z, c):
 
 
 law(
-    "weibull_min",
-    "c",
+    "weibull_min c",
     lambda z, c: (c - 1.0) / above(z) - c * above(z) ** (c - 1.0),
     lambda z, c: c * (1.0 - above(z) ** c),
     by_shape=(lambda z, c: 1.0 / c + log_of(z) * (1.0 - above(z) ** c),),
@@ -910,7 +865,6 @@ law(
 )
 law(
     "rayleigh",
-    "",
     lambda z: 1.0 / above(z) - z,
     lambda z: 2.0 - square(z),
     low=0.0,
@@ -953,10 +907,7 @@ def _nbinom_at_1(slope, k, n, p):
 
 
 law(
-    "poisson",
-    "mu",
-    None,
-    None,
+    "poisson mu",
     by_shape=(lambda k, mu: counted(k, mu) - 1.0,),
     cdf_by_shape=(lambda k, mu: constant(-1.0, mu),),
     low=0.0,
@@ -968,10 +919,7 @@ law(
     },
 )
 law(
-    "bernoulli",
-    "p",
-    None,
-    None,
+    "bernoulli p",
     by_shape=(lambda k, p: counted(k, p) - counted(1.0 - k, 1.0 - p),),
     low=0.0,
     high=1.0,
@@ -979,20 +927,14 @@ law(
     at_ends=lambda slope, k, p: _binom_at_ends(slope, k, 1.0 + 0.0 * p, p),
 )
 law(
-    "binom",
-    "n p",
-    None,
-    None,
+    "binom n p",
     by_shape=(None, lambda k, n, p: counted(k, p) - counted(n - k, 1.0 - p)),
     low=0.0,
     valid=(_whole, _probability),
     at_ends=_binom_at_ends,
 )
 law(
-    "nbinom",
-    "n p",
-    None,
-    None,
+    "nbinom n p",
     by_shape=(
         lambda k, n, p: psi_rise(n, k) + log(p),
         lambda k, n, p: n / p - counted(k, 1.0 - p),
@@ -1002,10 +944,7 @@ law(
     at_ends=_nbinom_at_1,
 )
 law(
-    "geom",
-    "p",
-    None,
-    None,
+    "geom p",
     by_shape=(lambda k, p: 1.0 / p - counted(k - 1.0, 1.0 - p),),
     low=1.0,
     valid=(_probability_not_0,),

@@ -94,7 +94,7 @@ row(
     jvp=lambda t, out, x, which: frechet(x, t[0], which),
     cost=1000.0,
     needs="scipy",
-    leads=leads.AS_IT_IS,
+    leads=leads.STACKS,
 )
 
 row(

@@ -118,10 +118,6 @@ def _quotient(x, y):
     return where(zero, 0.0, x / where(zero, 1.0, y))
 
 
-def _logistic(x):
-    return expit(x), expit(-x)
-
-
 def _hankel_slope(v, x, sign_of_terms):
     """The derivative of Hankel's series for ive or kve, over its first term. DLMF 10.40.1, 10.40.2."""
     mu, term, slope = 4.0 * v * v, 1.0, -0.5
@@ -362,54 +358,52 @@ def _enter() -> None:
         function = getattr(scipy.special._ufuncs, "_zeta", None) if name == "zeta" else function
         if not isinstance(function, np.ufunc):
             continue  # a SciPy that does not have it
-        _row(name, function, partials)
+        _row(name, function, partials, function)
         OP_OF[function] = PREFIX + name
         other = getattr(scipy.special, ALSO.get(name, ""), None)
         if isinstance(other, np.ufunc) and other is not function:
             OP_OF[other] = PREFIX + name
 
 
-def _row(name: str, function: np.ufunc, partials: Callable) -> None:
+def _row(name: str, function: Callable, partials: Callable, like: np.ufunc, cost: float = 20.0) -> None:
+    """The op of an elementwise function, whose results have the dtypes of the ufunc `like`."""
+
     @functools.wraps(partials)
     def refusing(out, *args):
         rules = partials(out, *args)
-        return tuple(_refusal(name, k, out) if d is None else d for k, d in enumerate(rules))
+        return tuple(_refusing(name, k, out) if d is None else d for k, d in enumerate(rules))
 
     row(
         PREFIX + name,
         "elementwise",
-        infer=lambda *args: (broadcast_shape(*args), ufunc_dtype(function, tuple(a.dtype for a in args))),
+        infer=lambda *args: (broadcast_shape(*args), ufunc_dtype(like, tuple(a.dtype for a in args))),
         evaluate=function,
         partials=refusing,
         leads=leads.ELEMENTWISE,
-        cost=20.0,
+        cost=cost,
         needs="scipy",
     )
 
 
-def _refusal(name: str, k: int, out: Node) -> Callable:
+def _refusing(name: str, k: int, out: Node) -> Callable:
     def refuse():
-        raise UnsupportedError(
-            f"scipy.special.{name} has no derivative with respect to argument {k}: there is no closed "
-            "formula. ad.stop_gradient(x) makes a constant of that argument; or give the function a rule of "
-            "your own with @ad.custom_vjp",
-            out.loc,
-        )
+        raise no_formula(f"scipy.special.{name}", f"argument {k}", "x", out.loc)
 
     return refuse
 
 
+def no_formula(what: str, argument: str, name: str, loc: tuple | None = None) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what} has no derivative with respect to {argument}: there is no closed formula. "
+        f"ad.stop_gradient({name}) makes a constant of that argument; or give the function a rule of your "
+        "own with @ad.custom_vjp",
+        loc,
+    )
+
+
+def _psi_rise_partials(out, x, h):
+    return lambda: zeta(2.0, x + h) - zeta(2.0, x), lambda: zeta(2.0, x + h)
+
+
 _enter()
-row(
-    PREFIX + "psi_rise",
-    "elementwise",
-    infer=lambda *args: (
-        broadcast_shape(*args),
-        ufunc_dtype(scipy.special.beta, tuple(a.dtype for a in args)),
-    ),
-    evaluate=_psi_rise,
-    partials=lambda out, x, h: (lambda: zeta(2.0, x + h) - zeta(2.0, x), lambda: zeta(2.0, x + h)),
-    leads=leads.ELEMENTWISE,
-    cost=60.0,
-    needs="scipy",
-)
+_row("psi_rise", _psi_rise, _psi_rise_partials, scipy.special.beta, cost=60.0)

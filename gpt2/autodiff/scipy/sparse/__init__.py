@@ -30,6 +30,8 @@ HELD_IN = {
     "coo": ("data", "coords"),
     "dia": ("data", "offsets"),
 }
+PRODUCTS, FROM_RIGHT = ("__matmul__", "dot"), ("__rmatmul__", "__rmul__")
+BY_ENTRY = ("__mul__", "__rmul__", "multiply")  # of arrays; of matrices `*` is a product
 CONVERSIONS = ("transpose", "conjugate", "conj", "asformat", *(f"to{name}" for name in FORMATS))
 
 
@@ -94,40 +96,6 @@ class Constant:
         """What a recording that reads the matrix depends on."""
         return contents(self)
 
-    def __matmul__(self, other: Any) -> Any:
-        if type(other) is Recorded:
-            return product("scipy.sparse: A @ x", "sparse_matmul", self, other)
-        return super().__matmul__(other)  # type: ignore[misc]
-
-    def __rmatmul__(self, other: Any) -> Any:
-        if type(other) is Recorded:
-            turned = np.transpose(other)
-            return np.transpose(product("scipy.sparse: x @ A", "sparse_matmul", self.transpose(), turned))
-        return super().__rmatmul__(other)  # type: ignore[misc]
-
-    def dot(self, other: Any) -> Any:
-        return self @ other if type(other) is Recorded else super().dot(other)  # type: ignore[misc]
-
-    def __mul__(self, other: Any) -> Any:
-        return self._times(other, "__mul__", self.__matmul__)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._times(other, "__rmul__", self.__rmatmul__)
-
-    def multiply(self, other: Any) -> Any:
-        return self._times(other, "multiply", None)
-
-    def _times(self, other: Any, name: str, matmul: Callable | None) -> Any:
-        if type(other) is not Recorded:
-            return getattr(super(), name)(other)
-        if matmul is None or self.is_array or np.ndim(other) == 0:
-            raise unsupported(
-                "scipy.sparse: A * x, entry by entry,",
-                here(),
-                "would be a sparse matrix of recorded values. Take A.toarray() * x, or multiply A @ x",
-            )
-        return matmul(other)
-
     def transpose(self, *args: Any, **kwargs: Any) -> Any:
         return ours(super().transpose(*args, **kwargs))  # type: ignore[misc]
 
@@ -137,15 +105,39 @@ class Constant:
 
 
 def _converting(name: str) -> Callable:
+    """SciPy's method of that name, with its result as a class of this module."""
+
     def method(self, *args, **kwargs):
         return ours(getattr(super(Constant, self), name)(*args, **kwargs))
 
-    method.__name__ = name
+    return method
+
+
+def _multiplying(name: str) -> Callable:
+    """SciPy's operator of that name, which also takes a recorded value."""
+
+    def method(self, other):
+        if type(other) is not Recorded:
+            return getattr(super(Constant, self), name)(other)
+        by_entry = name in BY_ENTRY and (self.is_array or np.ndim(other) == 0)
+        if by_entry or name == "multiply":
+            raise unsupported(
+                "scipy.sparse: A * x, entry by entry,",
+                here(),
+                "would be a sparse matrix of recorded values. Take A.toarray() * x, or multiply A @ x",
+            )
+        if name in FROM_RIGHT:
+            out = product("scipy.sparse: x @ A", "sparse_matmul", self.transpose(), np.transpose(other))
+            return np.transpose(out)
+        return product("scipy.sparse: A @ x", "sparse_matmul", self, other)
+
     return method
 
 
 for _name in CONVERSIONS:
     setattr(Constant, _name, _converting(_name))
+for _name in (*PRODUCTS, *FROM_RIGHT, *BY_ENTRY):
+    setattr(Constant, _name, _multiplying(_name))
 
 
 def _class(name: str) -> type:

@@ -22,10 +22,8 @@ def __dir__() -> list[str]:
 
 
 @ours(_scipy)
-def spsolve(A: Any, b: Any, permc_spec: Any = None, use_umfpack: Any = True) -> Any:
+def spsolve(A: Any, b: Any) -> Any:
     """All columns, and the derivatives, share the matrix's factors."""
-    if permc_spec is not None:
-        raise unsupported_option("scipy.sparse.linalg.spsolve", "with permc_spec=")
     if type(A) is Recorded:
         raise unsupported_option("scipy.sparse.linalg.spsolve", "of a matrix that is a recorded value")
     x = product("scipy.sparse.linalg.spsolve", "sparse_solve", A, b)

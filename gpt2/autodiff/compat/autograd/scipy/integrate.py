@@ -15,7 +15,7 @@ import scipy.integrate as _scipy
 
 from ....scipy import integrate as _integrate
 from ..core import defvjp_argnums, make_vjp
-from ..misc.flatten import flatten
+from ..misc import flatten
 from ..tracer import primitive
 
 

@@ -62,12 +62,12 @@ def _margin(width: int, mode: str) -> tuple[int, int]:
 
 
 def _windows(a: Any, b: Any, n_a: int, n_b: int, dots: int, n: int) -> Any:
-    """Sums over windows of a (rest, dots, along) times b (rest, dots, along) turned round."""
+    """Sums over windows of a (rest, dots, along) times b (rest, dots, along) reversed."""
     m = np.shape(b)[n_b + dots :]
-    turned = b[(..., *(slice(None, None, -1),) * n)]
+    flipped = b[(..., *(slice(None, None, -1),) * n)]
     seen = np.lib.stride_tricks.sliding_window_view(a, m, tuple(range(n_a + dots, n_a + dots + n)))
     rest_a, dot = list(range(n_a)), list(range(n_a, n_a + dots))
     out = list(range(n_a + dots, n_a + dots + n))
     window = list(range(n_a + dots + n, n_a + dots + 2 * n))
     rest_b = list(range(n_a + dots + 2 * n, n_a + dots + 2 * n + n_b))
-    return np.einsum(seen, rest_a + dot + out + window, turned, rest_b + dot + window, rest_a + rest_b + out)
+    return np.einsum(seen, rest_a + dot + out + window, flipped, rest_b + dot + window, rest_a + rest_b + out)

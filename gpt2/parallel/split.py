@@ -1,0 +1,75 @@
+"""What each of several workers does: its share of a batch, and its part of the parameters.
+
+Threads, processes and MPI ranks all use these functions, so that the same number of workers gives the same
+bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpt2.model.optimizer import sum_of_squares
+
+if TYPE_CHECKING:
+    from gpt2.model.gpt2 import GPT2
+
+GRAIN = 1024  # entries: parts of a flat buffer begin at multiples of it, so that no two share a page
+
+Batch = tuple[np.ndarray, np.ndarray]  # inputs and targets, (B, T) each
+
+
+def share(count: int, rank: int, size: int) -> slice:
+    """The slice of `count` sequences for a worker. Shares differ by at most one."""
+    return slice(count * rank // size, count * (rank + 1) // size)
+
+
+def cut(batch: Batch, rank: int, size: int) -> Batch:
+    """A worker's share of a batch."""
+    inputs, targets = batch
+    mine = share(len(inputs), rank, size)
+    return inputs[mine], targets[mine]
+
+
+def part(n: int, rank: int, size: int) -> tuple[int, int]:
+    """(start, stop): the part of n entries that belongs to one of `size` workers, in whole GRAINs."""
+    grains = -(-n // GRAIN)
+    return min(n, grains * rank // size * GRAIN), min(n, grains * (rank + 1) // size * GRAIN)
+
+
+def gradient_of(
+    model: GPT2,
+    shares: Sequence[Batch],
+    weight: float,
+    on_ready: Callable[[int, int], None] | None = None,
+    beat: Callable[[], None] | None = None,
+) -> float:
+    """A worker's part of the mean loss over some batches; model.grads then hold the gradient of that part.
+
+    shares    the worker's share of each batch
+    weight    the part of a batch that each share is
+    on_ready  as for model.backward, called in the last backward
+    beat      called before each batch
+    """
+    loss = 0.0
+    count = len(shares)
+    for i, (inputs, targets) in enumerate(shares):
+        if beat is not None:
+            beat()
+        ready = (on_ready,) if on_ready is not None and i == count - 1 else ()
+        loss += weight * model.loss_and_grads(inputs, targets, weight / count, i > 0, *ready) / count
+    return loss
+
+
+def loss_of(model: GPT2, share: Batch, count: int) -> float:
+    """A worker's part of the mean loss over `count` sequences, from its share of them."""
+    inputs, targets = share
+    return model.loss(inputs, targets) * (len(inputs) / count) if len(inputs) else 0.0
+
+
+def add_up(gradients: Sequence[np.ndarray], start: int, stop: int) -> float:
+    """Add the entries start..stop of all gradients to those of the first. Returns their sum of squares."""
+    first, *others = (gradient[start:stop] for gradient in gradients)
+    return sum_of_squares(first, others)
