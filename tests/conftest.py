@@ -58,6 +58,14 @@ def pytest_cmdline_main(config):
             option.numprocesses, option.dist = min(4, cores), "worksteal"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Comparisons with transformers are slow: importing it takes five seconds of each process."""
+    for item in items:
+        if "peers" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     return insisted((yield))

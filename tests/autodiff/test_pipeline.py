@@ -15,7 +15,6 @@ from gpt2.autodiff.programs.derived import Derived
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.transforms.vjp import Vjp
 from gpt2.commands.explain.parts import split
-from tests.support.rooms import first_call
 
 OPTIONS = {
     "default": {},
@@ -258,7 +257,7 @@ def test_fixed_program_keeps_few_paths():
     assert len(paths) <= 12
 
 
-# ---- GPT2_AD_DEBUG, and the packages that a first call enters --------------------------------------------
+# ---- GPT2_AD_DEBUG ---------------------------------------------------------------------------------------
 
 PROGRAM = """
 import numpy as np
@@ -295,9 +294,3 @@ def test_debug_levels():
 def test_unknown_debug_level_is_an_error():
     run = run_at("loud")
     assert run.returncode and "GPT2_AD_DEBUG is 'loud', expected one of 0, 1, 2, 3" in run.stderr
-
-
-def test_first_call_enters_few_packages():
-    rooms = first_call()
-    assert {"programs", "transforms", "record", "derive", "passes", "emit", "pipeline"} <= set(rooms)
-    assert len(rooms) <= 18, rooms  # single files among them

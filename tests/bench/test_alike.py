@@ -182,11 +182,6 @@ def test_same_operations_with_irregular_data_flow_give_the_same_values():
     assert_same(f, args, (0, 1))
 
 
-def test_small_programs_are_not_outlined():
-    f, args = blocks(4)
-    assert not calls(outlined(f, *args)) or len(graph_of(f, *args).nodes) >= alike.LEAST
-
-
 def test_equal_constants_stay_in_the_body():
     def f(x):
         for _ in range(100):
@@ -247,27 +242,6 @@ def test_unused_forward_values_are_not_computed():
     g(*args)
     text = ad.source(g, emitted=True)
     assert "np.cos" in text and "np.sin" not in text
-
-
-@pytest.mark.parametrize("transform", [ad.value_and_grad, lambda f, k: lambda *a: ad.vjp(f, *a)[1](1.0)])
-def test_gradients_of_blocks_agree_with_forward_mode(transform):
-    f, args = blocks(16)
-    want = ad.jacfwd(f, 1)(*args)
-    leaves = ad.tree.leaves(transform(f, (0, 1, 2))(*args))
-    got = next(g for g in leaves if np.shape(g) == args[1].shape)
-    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_second_derivatives_are_the_same():
-    f, args = PROGRAMS["chain"](400)
-
-    def slope(x):
-        return ad.grad(f)(x).sum()
-
-    assert_same(slope, args)
-    x = args[0]
-    np.testing.assert_allclose(ad.hvp(f, x, np.ones_like(x)), ad.grad(slope)(x), rtol=1e-10)
 
 
 def test_values_kept_from_every_step_are_the_same():
@@ -401,13 +375,6 @@ def test_source_defines_an_outlined_body_once_and_runs(name):
     exec(text, scope)
     for got, expected in zip(scope["f_grad"](*args), want):
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-300)
-
-
-def test_stages_print_an_outlined_body():
-    f, args = PROGRAMS["affine"](480)
-    text = ad.stages(ad.grad(f), *args)
-    simplified = text.split("# simplified\n")[1].split("\n# ")[0]
-    assert "outlined(" in simplified and "f_outlined(x: f64[5])" in simplified
 
 
 @pytest.mark.parametrize("view", ["x[::-1]", "np.concatenate([x[2:], x[:2]])[::-1]", "x * 0.9"])

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from argparse import ArgumentTypeError
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -21,7 +20,6 @@ from bench.harness.cases import cases, find_batch
 from bench.harness.sizes import step_flops
 from bench.harness.worker import Worker
 from bench.peers import llmc
-from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import numexpr
 from gpt2.autodiff.run import blas, kernels, remembered, threads
 from gpt2.errors import UserError
@@ -110,28 +108,6 @@ def test_square_product_is_complete(quick_rates, way, threads):
     assert product.flops == 2 * 50**3
 
 
-@pytest.mark.parametrize("fast", [(96, "BLAS"), (50, "columns")])
-def test_fastest_product_takes_the_fastest_side_and_way(quick_rates, monkeypatch, fast):
-    if blas.numpys_blas() is None:
-        fast = (fast[0], "BLAS")  # only OpenBLAS can be limited to one thread
-    monkeypatch.setattr(
-        rates,
-        "_fastest",
-        lambda product, seconds: product.flops / (2e9 if (len(product.a), product.way) == fast else 1e9),
-    )
-    product, rate = rates.fastest_product(2)
-    assert (len(product.a), product.way) == fast and math.isclose(rate, 2e9)
-
-
-def test_measuring_the_peak_restores_the_threads(quick_rates, monkeypatch):
-    limits = []
-    monkeypatch.setattr(ad, "limit_blas_threads", limits.append)
-    for before, after in ((1, 2), (2, 1)):
-        threads.set_threads(before)
-        rates.sgemm_peak(2)
-        assert (threads.get_threads(), limits[-1]) == (before, after)
-
-
 @pytest.mark.parametrize("name", sizes.SIZES)
 def test_peak_share_of_a_step_is_exact(quick_rates, monkeypatch, name):
     """However many products it does, their operations divided by the share are those of a step."""
@@ -155,34 +131,6 @@ def test_time_of_a_partial_step_is_scaled_to_a_whole_one(monkeypatch):
         worker.module = SimpleNamespace(training=lambda *args, trainer=trainer: trainer)
         worker.do_training("4x128-B12T64")
         assert worker.do_turn(2) == {"times": {"step": [seconds] * 2}, "losses": [5.0, 5.0]}
-
-
-def test_share_of_the_peak_is_taken_within_each_round():
-    # A step takes twice as long as its products at peak; the machine is slower in the second round.
-    contest = SimpleNamespace(
-        facts={name: {"ready_s": 1.0, "losses": None, "about": "96 x 96"} for name in ("whole", "peak")},
-        samples={"whole": {"step": [[2.0], [8.0], [2.0]]}, "peak": {"step": [[1.0], [4.0], [1.0]]}},
-        peak=lambda name: 1 << 20,
-    )
-    rows = step.rows_of(contest, "whole", flops=8e9)
-    assert rows["whole"]["of_peak"] == {"median": 0.5, "q1": 0.5, "q3": 0.5}
-    assert (rows["whole"]["gflops"], rows["peak"]["gflops"]) == (4.0, 8.0)
-    result = {
-        "size": "s",
-        "vocab_size": 65,
-        "threads": 1,
-        "elementwise": "numpy",
-        "flops": 8e9,
-        "reference": "whole",
-        "rows": rows,
-        "absent": {},
-        "heats": [],
-    }
-    text = step.as_text(result)
-    assert "of sgemm peak" in text and "8 GFLOP; sgemm peak: 8 GFLOP/s" in text
-    del contest.samples["peak"], contest.facts["peak"]
-    result["rows"] = step.rows_of(contest, "whole", flops=8e9)
-    assert "of_peak" not in result["rows"]["whole"] and "sgemm" not in step.as_text(result)
 
 
 def test_reference_is_the_fastest_pytorch_of_the_run():
@@ -212,24 +160,6 @@ def test_contenders_with_other_losses_are_not_the_reference(monkeypatch):
     result = step.measure(SMALL, 1, list(seconds), options)
     assert result["reference"] == "torch-tuned" and "disagrees" in result["rows"]["torch-compile-tuned"]
     assert result["rows"]["whole"]["to_torch-tuned"]["median"] == 0.75
-
-
-def test_only_tuned_peers_get_the_malloc_settings(monkeypatch):
-    started = []
-    monkeypatch.setattr(turns, "reason_missing", lambda name: None)
-    monkeypatch.setattr(turns.subprocess, "Popen", lambda command, env, **rest: started.append(env))
-    names = ("torch", "torch-tuned", "torch-compile-tuned", "jax", "whole")
-    for name in names:
-        turns.Player(name, contenders.CONTENDERS[name], 2)
-    keeping = {name for name, env in zip(names, started) if "MALLOC_TRIM_THRESHOLD_" in env}
-    assert keeping == {"torch-tuned", "torch-compile-tuned", "jax"}
-
-
-def test_peak_is_no_reference_and_has_no_losses():
-    assert contenders.reference(["peak", "whole"]) == "whole"
-    assert contenders.reference(["peak"]) == "peak"
-    good, bad = [4.0, 3.9, 3.8], [4.0, 3.9, 3.9]
-    assert set(step.check_losses(contest(peak=[None] * 3, whole=good, auto=bad))) == {"auto"}
 
 
 # ---- llm.c's own program -----------------------------------------------------------------------------------
@@ -284,29 +214,7 @@ def player(name, own_data=False):
     return SimpleNamespace(name=name, ask=ask, began=0.0), requests
 
 
-def test_contender_with_its_own_data_does_no_extra_steps():
-    llmc_player, requests = player("llmc", own_data=True)
-    step.set_up(llmc_player, SMALL, "numpy")
-    assert [request["do"] for request in requests] == ["training", "peak"]
-
-
-@pytest.mark.parametrize(("fastest", "steps"), [(5.0, 1), (0.1, 2), (math.inf, 2)])
-def test_turn_of_long_steps_has_one(fastest, steps):
-    contest = SimpleNamespace(players={"whole": SimpleNamespace(fastest=fastest)})
-    assert turns.Contest._more_steps(contest, "whole", step.TURN_S, step.BLOCK) == steps
-
-
 # ---- Elementwise backends ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", contenders.CONTENDERS)
-def test_only_compiled_contenders_of_the_engine_get_the_backend(name):
-    asked, requests = player(name)
-    step.set_up(asked, SMALL, "tuned")
-    compiled = name.removesuffix("-haswell") in ("manual", "auto", "whole", "shares", "processes")
-    for request in requests:
-        expected = "tuned" if compiled and request["do"] == "training" else None
-        assert request.get("elementwise") == expected, request["do"]
 
 
 @pytest.fixture
@@ -339,25 +247,6 @@ def test_engine_compiles_for_the_backend(backends, variant):
             engine.layer(gelu, variant, 1, **settings).backward()
             assert backends == want
         backends.clear()
-
-
-def test_worker_processes_get_the_backend(monkeypatch):
-    received = {}
-
-    def team(model, optimizer, size, **options):
-        received.update(options["options"])
-
-    monkeypatch.setattr("gpt2.parallel.processes.Processes", team)
-    engine.training(SMALL, "processes", 2, elementwise="numexpr")
-    assert received == {"backward": "whole", "elementwise": "numexpr"}
-
-
-def test_missing_backend_is_reported_before_measuring(monkeypatch):
-    monkeypatch.setattr(numexpr, "load", numexpr.load.__wrapped__)  # without its cache
-    monkeypatch.setitem(sys.modules, "numexpr", None)
-    with pytest.raises(ArgumentTypeError, match="numexpr is not installed; install it, or choose"):
-        program.elementwise("tuned")
-    assert program.elementwise("numpy") == "numpy"
 
 
 # ---- Which results count -----------------------------------------------------------------------------------
@@ -447,18 +336,6 @@ def test_invalid_argument_is_named(call, argument, message):
         call(argument)
 
 
-def test_load_of_others_excludes_this_process():
-    """Ticks that this process used count neither as idle nor as others', however busy the machine is."""
-    load, begin = machine.Load(), time.process_time()
-    while time.process_time() - begin < 0.4:
-        sum(range(1000))
-    report = load.report()
-    if report["others"] is None:  # a system without /proc
-        return
-    ours = (1.0 - report["others"] - report["idle"]) * report["seconds"] * os.cpu_count()
-    assert 0.2 < ours < 0.8
-
-
 def result_of(module, flags):
     """The only result that a benchmark prints as JSON."""
     done = small_run.module(module, *flags.split(), "--threads", 1, "--rounds", 3, "--json")
@@ -513,21 +390,6 @@ def test_process_limited_to_avx2_uses_no_avx512(monkeypatch):
     assert done.stdout.split() == ["[]", *(["Haswell"] if blas.blas_kernels() else [])]
 
 
-def test_avx2_disables_every_avx512_feature(monkeypatch):
-    """Intel's processors have one that AMD's lack."""
-    monkeypatch.setattr(processors, "DISPATCHED", ["AVX2", "AVX512_SKX", "AVX512_SPR"])
-    monkeypatch.setattr(processors, "FEATURES", {"AVX2": True, "AVX512_SKX": True, "AVX512_SPR": True})
-    assert processors.environment("avx2")["NPY_DISABLE_CPU_FEATURES"] == "AVX512_SKX AVX512_SPR"
-
-
-def test_machine_line_names_the_emulated_processor(monkeypatch):
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    facts = program.facts(SimpleNamespace(processor="avx2"))
-    assert os.environ["OPENBLAS_CORETYPE"] == "Haswell" and facts["passes_for"] == "avx2"
-    assert " without AVX-512, " in program.machine_line(facts)
-    assert "without" not in program.machine_line(program.facts(SimpleNamespace(processor="own")))
-
-
 def test_worker_ends_when_its_coordinator_is_killed():
     """Otherwise it would compete with the next measurement."""
     program = """
@@ -550,18 +412,6 @@ time.sleep(60)"""
     while time.monotonic() < until and small_run.alive(pid):
         time.sleep(0.05)
     assert not small_run.alive(pid)
-
-
-def test_close_ignores_a_contender_that_has_died():
-    """The last request is still in the buffer of its pipe, and closing flushes that."""
-    player = object.__new__(turns.Player)
-    player.process = subprocess.Popen(
-        [sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    player.process.wait()
-    player.process.stdin.write("1\n")
-    player.close()
-    player.process.stdout.close()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 import bench
 from bench import finetune, timeline
-from bench.harness import contenders, sizes
+from bench.harness import sizes
 from gpt2.errors import UserError
 
 # Started by other benchmarks, with positional arguments
@@ -52,13 +52,6 @@ def test_help_names_the_program_and_explains_every_option(name, monkeypatch):
 def test_documentation_lists_every_program(name):
     page = Path(bench.__path__[0]).parent / "docs" / "benchmarks.md"
     assert f"python -m {name.removesuffix('.__main__')} " in page.read_text(encoding="utf-8")
-
-
-def test_contenders_of_other_benchmarks_are_refused():
-    summary = contenders.summary(contenders.STEP)
-    assert "torch" in summary and "copy" not in summary
-    with pytest.raises(UserError, match="unknown name 'copy', expected some of torch-tuned, "):
-        contenders.find("whole,copy", contenders.STEP)
 
 
 def test_unknown_names_are_reported_with_their_flag():

@@ -12,15 +12,6 @@ from bench.harness.first_process import PARTS
 from gpt2.model import GPT2Config
 
 
-def test_first_step_report_has_a_column_for_each_part(monkeypatch, capsys):
-    times = iter(range(100))
-    monkeypatch.setattr(first_step, "measure", lambda *args: {part: next(times) / 8 for part in PARTS})
-    assert not first_step.main(["--size", "4x128-B12T64", "--runs", "2", "--threads", "1"])
-    report = capsys.readouterr().out
-    assert "4x128-B12T64, gpt2 whole, 1 thread: seconds from an empty process" in report
-    assert re.search(r"run 1 +0.00 +0.12 +0.25 .* 1.00\nrun 2 +1.12", report)
-
-
 @pytest.mark.slow
 def test_parts_of_a_first_step_add_up(monkeypatch, tmp_path):
     size = sizes.Size("tiny", GPT2Config(64, 16, 2, 2, 16), 2, 16)

@@ -7,10 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from bench.gradbench import MODULES, ba, descent, figures, kmeans, particle, protocol, saddle
-from gpt2 import autodiff as ad
+from bench.gradbench import ba, descent, particle, protocol, saddle
 from tests import ROOT
 from tests.support import small_run
+
+pytestmark = pytest.mark.slow
 
 # ---- The objectives in plain Python ------------------------------------------------------------------------
 
@@ -292,7 +293,6 @@ def close(got, expected, rel=1e-7):
 # ---- Values and gradients ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "key, function, plain",
     [
@@ -354,13 +354,6 @@ def test_kmeans_direction(answers):
     inp = INPUTS["kmeans"]
     expected = newton_step(np.array(inp["points"]), np.array(inp["centroids"]))
     close(answers["kmeans", "dir"], expected, rel=1e-12)
-
-
-def test_kmeans_in_blocks(monkeypatch):
-    points, centroids = np.array(INPUTS["kmeans"]["points"]), np.array(INPUTS["kmeans"]["centroids"])
-    monkeypatch.setattr(kmeans, "BLOCK", 4 * 7)  # 7 points at once: 5 blocks of 40 points, and 5 points more
-    close(ad.compile(kmeans.cost)(points, centroids), plain_kmeans(INPUTS["kmeans"]), rel=1e-12)
-    close(ad.compile(kmeans.direction)(points, centroids), newton_step(points, centroids), rel=1e-12)
 
 
 # ---- Hand tracking and bundle adjustment -------------------------------------------------------------------
@@ -454,14 +447,6 @@ def test_gradient_through_a_maximisation(variant):
     assert gradient(x, start, etas) == pytest.approx([0.6, -1.4], rel=1e-12)
 
 
-def test_descent_reaches_the_minimum():
-    x, etas = descent.descend(
-        lambda x: (x[0] - 2) ** 2 + 3 * x[1] ** 2, lambda x: [2 * (x[0] - 2), 6 * x[1]], [0.0, 1.0]
-    )
-    assert x == pytest.approx([2.0, 0.0], abs=1e-4)
-    assert etas[:11] == [1e-5] * 10 + [2e-5]  # the step doubles after ten that succeeded
-
-
 # ---- The protocol ------------------------------------------------------------------------------------------
 
 
@@ -509,11 +494,6 @@ def test_session_on_the_documentation_page():
         assert got == expected
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_module_can_be_defined(module):
-    assert ask(kind="define", module=module) == {"id": 7, "success": True}
-
-
 def test_evaluation_honours_min_runs_and_min_seconds():
     run = partial(ask, kind="evaluate", module="lse", function="gradient")
     names = [t["name"] for t in run(input={"x": [1.0, 2.0], "min_runs": 5})["timings"]]
@@ -545,14 +525,3 @@ def test_invalid_message_ends_the_program_with_one_line(line):
     done = small_run.module("bench.gradbench", input=line)
     assert done.returncode != 0 and done.stdout == ""
     assert done.stderr.startswith("error: line 1 of the input") and done.stderr.count("\n") == 1
-
-
-def test_figures_prints_a_table(capsys, monkeypatch):
-    rows = [("gmm", "small", INPUTS["gmm"], "objective", "jacobian"), ("hello", "3", 3.0, None, "double")]
-    monkeypatch.setattr(figures, "rows", lambda rng: rows)
-    monkeypatch.setattr(figures, "SECONDS", 0)
-    figures.main([])
-    first, second = capsys.readouterr().out.splitlines()[2:]
-    assert first.startswith("| `gmm` | small | ") and len(first.split(" | ")) == 6
-    assert second.startswith("| `hello` | 3 |  | ")
-    assert set(figures.gmm(np.random.default_rng(0), 3, 4, 7)) == set(INPUTS["gmm"])

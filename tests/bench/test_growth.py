@@ -13,7 +13,7 @@ from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import source
 from gpt2.autodiff.emit.array_names import ArrayTexts
-from gpt2.autodiff.emit.buffers import Allocator, offsets
+from gpt2.autodiff.emit.buffers import offsets
 from gpt2.autodiff.emit.liveness import Liveness
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
@@ -270,14 +270,6 @@ def test_buffers_alive_at_once_do_not_overlap(n):
         assert all(a + size <= b for (a, size), (b, _) in zip(alive, alive[1:]))
         peak = max(peak, sum(-(-size // 64) * 64 for _, size in alive))
     assert total <= 2 * peak
-
-
-def test_neighbours_in_memory_with_one_life_are_searched_as_one():
-    taken, results = Allocator(), [Lifetime(40, 1, 9) for _ in range(100)]
-    for s in results:
-        s.offset = next(taken.rooms(s))
-        taken.take(s)
-    assert [s.offset for s in results] == list(range(0, 6400, 64)) and taken.count == Allocator().count + 1
 
 
 @pytest.mark.parametrize("n", [5, 60])

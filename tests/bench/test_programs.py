@@ -9,8 +9,6 @@ import pytest
 from bench import programs
 from bench.programs.inputs import flat, inputs
 from bench.studies import program_times
-from bench.studies.measure import Sample
-from bench.studies.study import Result
 
 JAX_NAMES = ("hello", "hidden-markov")  # JAX takes a second to compile each
 
@@ -63,25 +61,3 @@ def test_wrong_derivative_stops_the_study(tmp_path):
     np.save(tmp_path / f"{own}.npy", np.zeros(2))
     with pytest.raises(AssertionError, match="zero"):
         program_times.check("lse", tmp_path, {own: {}})
-
-
-def test_faster_of_the_two_pytorch_variants_counts():
-    times = {"own": Sample([1.0, 2.0]), "torch": Sample([4.0, 8.0]), "torch-compile": Sample([3.0, 6.0])}
-    assert program_times.of_peers(times)["torch"].values == [3.0, 3.0]
-    times["torch-compile"] = Sample([5.0, 10.0])
-    assert program_times.of_peers(times)["torch"].values == [4.0, 4.0]
-
-
-def test_note_names_the_programs_where_the_peer_is_faster():
-    result = Result()
-    first = {name: {"own": 0.1, "jax": 0.3} for name in ("lse", "ode", "det")}
-    later = {
-        name: {"own": Sample([1.0, 1.0]), "jax": Sample([t, t])}
-        for name, t in (("lse", 2.0), ("ode", 0.05), ("det", 1.2))
-    }
-    program_times.tell(result, first, later)
-    assert result.notes == [
-        "JAX, jit takes 1.20 times as long as the derived programs in the median of 3, and at least as long "
-        "in 2; less in ode (0.0500)."
-    ]
-    assert [t.title for t in result.tables][0].startswith("Time of a later call")

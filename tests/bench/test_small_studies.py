@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from bench.studies import eam, load, roots, scalar
-from bench.studies.measure import Sample
 from bench.studies.study import Options, Result
 from gpt2 import autodiff as ad
 
@@ -52,12 +51,6 @@ def test_scalar_derivatives_are_the_known_ones(name):
     assert (f(2.0 + 1e-6) - f(2.0 - 1e-6)) / 2e-6 == pytest.approx(known, rel=1e-8)
 
 
-def test_wrong_derivative_stops_the_study():
-    wrong = {"wrong": lambda case: lambda: 25600.1}
-    with pytest.raises(AssertionError, match="wrong: derivative of"):
-        scalar.first_calls(scalar.CASES["f"], wrong)
-
-
 def test_peers_give_the_known_derivatives():
     for package in ("autograd", "jax", "torch"):
         pytest.importorskip(package)
@@ -66,22 +59,6 @@ def test_peers_give_the_known_derivatives():
     assert not result.missing and len(makers) == 5
     for case in scalar.CASES.values():
         scalar.first_calls(case, makers)  # raises if one is wrong
-
-
-def test_single_calls_alternate_between_functions():
-    called = []
-    functions = {name: lambda name=name: called.append(name) for name in "abc"}
-    samples = scalar.single_calls(functions, 4)
-    assert all(sample.n == 4 for sample in samples.values())
-    for round in range(4):  # each twice in a row: a warm-up and a timed call
-        names = called[6 * round : 6 * round + 6]
-        assert names[::2] == names[1::2] and sorted(names[::2]) == ["a", "b", "c"]
-
-
-def test_recording_and_compiling_are_timed_separately():
-    samples = scalar.stages(scalar.CASES["h"], 2)
-    assert set(samples) == {"record", "compile"}
-    assert all(isinstance(s, Sample) and s.n == 2 for s in samples.values())
 
 
 # ---- roots -------------------------------------------------------------------------------------------------
@@ -111,19 +88,6 @@ def test_measured_order_of_convergence(name, equation):
     order = roots.observed_order(method, d, equation.root)
     # Errors before a step are at least 1e-11 ** (1 / order): terms of the next order still contribute
     assert order == pytest.approx(method.order, rel=0.1)
-
-
-def test_observed_order_of_a_shortened_newton_step_is_one():
-    shortened = roots.Method(lambda d, x: x - 0.9 * d[1](x)[0] / d[1](x)[1], 1, 2)
-    equation = roots.EQUATIONS[0]
-    order = roots.observed_order(shortened, roots.by_hand(equation), equation.root)
-    assert order == pytest.approx(1.0, abs=0.05)
-
-
-def test_iteration_that_does_not_converge_is_an_error():
-    alternating = roots.Method(lambda d, x: -x, 0, 1)
-    with pytest.raises(ArithmeticError, match="50 iterations"):
-        roots.solve(alternating, [], 1.0)
 
 
 # ---- eam ---------------------------------------------------------------------------------------------------

@@ -8,11 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from bench.studies import STUDIES, allocations, load, measure, numbers
+from bench.studies import STUDIES, load, numbers
 from bench.studies.markdown import markdown, table_text
 from bench.studies.measure import Sample, interleave, memory
 from bench.studies.study import Column, Report, Result
-from gpt2.errors import UserError
 from tests.support import small_run
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
@@ -51,21 +50,6 @@ def test_memory_counts_arrays_and_bytes():
     out = np.empty_like(x)
     again = memory(lambda: np.sqrt(x, out=out))
     assert again.arrays == 0 and again.peak_bytes < 1000
-
-
-def test_counted_arrays_stay_valid_afterwards():
-    kept = []
-    assert allocations.counted(lambda: kept.append(np.arange(1000) + 1)) == (2, 16_000)
-    assert kept.pop().sum() == 500_500
-    assert allocations.counted(lambda: np.zeros(1000)[::2].copy()) == (2, 12_000)
-
-
-def test_measuring_with_threads_restores_them():
-    from gpt2.autodiff.run import threads
-
-    with measure.threads(2):
-        assert threads.get_threads() == 2
-    assert threads.get_threads() == 1
 
 
 # ---- Reporting ---------------------------------------------------------------------------------------------
@@ -131,18 +115,6 @@ def test_markdown_has_every_part_of_a_report():
     assert len({len(line) for line in lines}) == 1 and len(lines) == 4
 
 
-def test_row_with_too_few_cells_is_refused():
-    with pytest.raises(ValueError, match="2 cells for 3 columns"):
-        sample_result().tables[0].add(1, 2)
-
-
-def test_missing_peer_is_named():
-    result = Result()
-    assert result.peer("json") is json and not result.missing
-    assert result.peer("no_such_package") is None
-    assert "pip install no_such_package" in result.missing["no_such_package"]
-
-
 # ---- From end to end ---------------------------------------------------------------------------------------
 
 
@@ -173,10 +145,6 @@ def test_quick_run_reports_every_study(quick):
     assert all(f"\n## {name}\n" in text for name in STUDIES)
 
 
-def test_all_studies_together_are_declared_to_take_less_than_25_minutes():
-    assert sum(load(name).seconds for name in STUDIES) <= 1500
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -187,11 +155,6 @@ def test_all_studies_together_are_declared_to_take_less_than_25_minutes():
 )
 def test_invalid_argument_is_one_error_line(flags, message):
     small_run.assert_one_error_line(run(*flags), message)
-
-
-def test_unknown_study_is_refused_with_a_suggestion():
-    with pytest.raises(UserError, match="optimise-first"):
-        load("optimize-first")
 
 
 # ---- pytest-benchmark --------------------------------------------------------------------------------------

@@ -136,13 +136,6 @@ def test_synonyms_stand_for_flags_and_hide_none():
     assert set(cli.SYNONYMS) <= flags and len(set(words)) == len(words) and not set(words) & flags
 
 
-def test_unlike_word_gets_no_suggestion():
-    assert suggestion("zzz", ["gpt2", "byte"]) == ""
-    flags = completion.parser_of("train").long_flags()
-    for word in "foo bar gpu wandb log-dir device verbose quiet scheduler val ab tr topk validation".split():
-        assert suggestion(f"--{word}", flags) == "", word
-
-
 @pytest.mark.parametrize(
     "word, flag",
     [
@@ -180,22 +173,6 @@ def test_colour_at_terminals_and_its_environment_variables(monkeypatch):
     assert not has_colour(screen)
     monkeypatch.delenv("NO_COLOR")
     assert has_colour(io.StringIO())
-
-
-def test_help_in_colour_has_the_same_text(monkeypatch):
-    parser = completion.parser_of("sample")
-    before = parser.format_help()
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    after = parser.format_help()
-    assert "\x1b[1m" in after and re.sub(r"\x1b\[\d+m", "", after) == before
-
-
-def test_sources_stand_side_by_side_if_there_is_room():
-    texts = [("one", "a = 1\n" * 3), ("two", "b = 2\n"), ("three", "c = '" + "long " * 40 + "'\n")]
-    wide, narrow = cli.side_by_side(texts, 150), cli.side_by_side(texts, 80)
-    assert all(len(line) <= 150 for line in wide) and wide[2].startswith("a = 1 ") and " | b = 2" in wide[2]
-    assert all(len(line) < 80 for line in narrow) and not any(" | " in line for line in narrow)
-    assert [line.split()[1] for line in narrow if line.startswith("----")] == ["one", "two", "three"]
 
 
 @pytest.mark.slow
@@ -303,12 +280,6 @@ def test_interrupt_while_a_command_is_imported(monkeypatch):
     monkeypatch.setattr("importlib.import_module", interrupt)
     monkeypatch.setattr(sys, "argv", ["gpt2"])
     assert commands.main(["train"]) == 130
-
-
-def test_check_of_one_layer(capsys):
-    assert check.main(["residual"]) == 0
-    text = capsys.readouterr().out
-    assert "residual " in text and "layernorm" not in text and "all hold" in text
 
 
 @pytest.mark.slow

@@ -136,18 +136,6 @@ def test_click_pins_the_highlighting_and_shows_values(opened):
     assert opened.run(FOCUSED) == "rstd"
 
 
-def test_tap_pins_the_highlighting_and_shows_values(browser, file):
-    browser.open(file, 390, 844)
-    browser.call("Emulation.setTouchEmulationEnabled", enabled=True)
-    try:
-        browser.point(mark(browser, "forward", "variance ="), tap=True)
-        browser.run("new Promise((done) => setTimeout(done, 400))")
-        assert highlighted(browser) == OF_VARIANCE
-        assert texts(browser, "#layernorm .kept pre")[0].startswith("variance: float64")
-    finally:
-        browser.call("Emulation.setTouchEmulationEnabled", enabled=False)
-
-
 def test_keyboard_moves_pins_and_unpins(opened):
     opened.run(f"document.querySelector('{mark(opened, 'forward', 'C =')}').focus()")
     for _ in range(3):
@@ -184,20 +172,3 @@ def test_stages_are_shown_one_at_a_time(opened):
     assert len(texts(opened, f"{shown} .new")) > 10
     opened.point(mark(opened, "forward", "variance ="))
     assert any("dvariance" in line for line in texts(opened, f"{shown} .ln.lit"))
-
-
-def test_folded_parts_are_hidden_until_opened(opened):
-    visible = "document.querySelector('{}').checkVisibility()"
-    for selector in ("#layernorm .fold > .ln", "#layernorm .box table", "#layernorm .box pre"):
-        assert not opened.run(visible.format(selector))
-    summary = "#layernorm .fold summary"
-    opened.point(summary, click=True)
-    assert opened.run(visible.format("#layernorm .fold > .ln"))
-
-
-def test_reduced_motion_is_respected(browser, file):
-    moving = "getComputedStyle(document.querySelector('.ln')).transitionDuration"
-    browser.open(file)
-    assert browser.run(moving) != "0s"
-    browser.open(file, still=True)
-    assert browser.run(moving) == "0s"

@@ -183,20 +183,6 @@ def test_chart_of_a_straight_line_and_a_mark():
     ]
 
 
-def test_chart_has_its_size():
-    rng = np.random.default_rng(0)
-    for width, height, count in ((80, 24, 1000), (20, 5, 3), (200, 10, 50), (12, 4, 1)):
-        numbers = rng.standard_normal(count) * 10.0 ** rng.integers(-5, 5)
-        lines = plot.chart(np.arange(1.0, count + 1), numbers, width, height)
-        assert len(lines) == height and max(map(len, lines)) <= max(width, 24)
-    assert plot.chart(np.array([1.0]), np.array([np.nan]), 40, 5)[0] == "no numbers yet"
-
-
-def test_column_of_a_chart_is_the_mean_of_its_values():
-    lines = plot.chart(np.array([1.0, 1.0, 2.0]), np.array([0.0, 4.0, 2.0]), width=5, height=6)
-    assert [line[3:] for line in lines[:5]] == ["", "", "**", "", ""]
-
-
 def test_live_prints_once_if_output_is_no_terminal(run, capsys):
     assert plot.main([str(run), "--live"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -324,6 +324,7 @@ def test_write_in_place_is_differentiated():
     np.testing.assert_allclose(ad.grad(sum_after_write(np))(np.ones(3)), [0.0, np.e, np.e], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "peer, error, text",
     [

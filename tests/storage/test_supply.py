@@ -7,7 +7,6 @@ import os
 import socket
 import stat
 import threading
-import tomllib
 import urllib.error
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 
 from gpt2.errors import UserError
 from gpt2.storage import download
-from tests import ROOT
 
 URL = "https://example.invalid/file.txt"
 GOOD = hashlib.sha256(b"content").hexdigest()
@@ -198,19 +196,3 @@ def test_named_shared_memory_is_private(monkeypatch):
 
 
 # ---- Versions ----------------------------------------------------------------------------------------------
-
-
-def test_requirements_have_a_minimum_version_only():
-    """tests.long.versions runs with the oldest and the newest. Only ruff is pinned, as each version formats
-    differently.
-    """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = [
-        *project["dependencies"],
-        *(name for extra in project["optional-dependencies"].values() for name in extra),
-    ]
-    for requirement in requirements:
-        name = requirement.split(";")[0]
-        if name.startswith("ruff"):
-            continue
-        assert ">=" in name and not set("<=~!").intersection(name.replace(">=", "")), requirement

@@ -22,6 +22,7 @@ from gpt2.train import Reporter, Settings, fastest, opened, resumed_settings, se
 from gpt2.train.fastest import Way
 from gpt2.train.flags import read_toml
 from gpt2.train.loop import loop
+from tests.support.slow import rest_slow
 
 WHOLE, SHARES, MANUAL = Way("whole", "none"), Way("whole", "shares", 2), Way("manual", "none")
 LONG = Settings(n_layer=1, n_head=2, n_embd=16, block_size=8, batch_size=4, steps=10_000)
@@ -264,7 +265,7 @@ class Notes(Reporter):
         self.lines.append((run.step, text))
 
 
-@pytest.mark.parametrize(("processes", "faster"), [(0.9, "processes"), (0.98, "shares")])
+@pytest.mark.parametrize(("processes", "faster"), rest_slow([(0.9, "processes"), (0.98, "shares")]))
 def test_run_tries_processes_and_continues_with_the_faster(run_of_shares, tmp_path, processes, faster):
     """To the same bits as with shares alone."""
     reporter = Notes()
@@ -281,6 +282,7 @@ def test_run_tries_processes_and_continues_with_the_faster(run_of_shares, tmp_pa
     assert (tmp_path / "run" / runs.LAST).exists()
 
 
+@pytest.mark.slow
 def test_choice_of_processes_is_remembered_for_programs_that_may_start_them(run_of_shares, tmp_path):
     remembered.remember(tmp_path)
     with run_of_shares({"Shares": 1.0, "Processes": 0.5}) as run:

@@ -186,12 +186,6 @@ def test_least_time_of_each_product_counts():
     assert timing.process.returncode is not None
 
 
-def test_unknown_kernels_have_no_time():
-    with Timing("Nobody's", TINY) as timing:
-        timing.round(None)
-        assert timing.seconds == 0.0
-
-
 def test_timed_products_have_the_flops_of_a_gradient(monkeypatch):
     """All but those of attention, however their sizes are limited."""
     s = Settings(n_layer=3, n_embd=32, tokenizer="bpe:500", batch_size=4, block_size=16)

@@ -38,11 +38,6 @@ def test_share_of_the_peak_is_printed_only_if_the_peak_is_trusted(capsys, peak, 
     assert shares(capsys, peak, *rates) == printed
 
 
-def test_peak_as_printed():
-    assert str(Peak(5e10, quiet=False)) == "50 GFLOP/s in matrix products, measured on a busy machine"
-    assert str(Peak(5e10)) == "50 GFLOP/s in matrix products"
-
-
 @pytest.mark.parametrize("others, quiet", [((0.0,), True), ((1.0, 0.0), True), ((1.0, 1.0, 1.0), False)])
 def test_peak_is_measured_again_if_other_programs_run(monkeypatch, others, quiet):
     """others: the share of the machine that they use in each try, by a fake clock."""
@@ -69,12 +64,6 @@ def test_loss_curve_as_bars():
     assert curve.bars([3.0, 2.0, 1.5, 1.2, 1.1, 1.0]) == "█▄▂▁▁▁"
     assert curve.bars([1.0]) == curve.bars([]) == curve.bars([float("nan"), 2.0]) == ""
     assert curve.bars([2.0, 2.0]) == "▁▁" and len(curve.bars(range(1000, 0, -1))) == 40
-
-
-def test_hint_depends_on_the_corpus():
-    assert reporters._next(Settings(data="tinyshakespeare"))[0] == "letter by letter"
-    assert reporters._next(Settings(data="stdlib"))[0] == "your own text"
-    assert reporters._next(Settings(data="my.txt"))[1].endswith("gpt2 explain all")
 
 
 @pytest.mark.parametrize("encoding, printed", [("ascii", b""), ("utf-8", "▁\n".encode())])

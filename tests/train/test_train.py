@@ -248,22 +248,6 @@ def start_and_wait(folder, *flags):
     return process
 
 
-@pytest.mark.slow
-@posix
-def test_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one(small, tmp_path):
-    """In a new process, at a random moment."""
-    whole, folder = tmp_path / "whole", tmp_path / "killed"
-    # more steps than it can do before it is killed; ways are named, as a measured one may differ
-    small = [*small, "--steps", "400", "--backward", "manual", "--parallel", "none"]
-    assert program.main([*small, "--out", str(whole)]) == 0
-    process = start_and_wait(folder, *small, "--save-every", "1")
-    process.kill()
-    _, error = process.communicate()
-    assert process.returncode == -signal.SIGKILL, error
-    assert program.main(["--resume", str(folder)]) == 0
-    assert_same(whole, folder)
-
-
 @posix
 @pytest.mark.parametrize("name, status", rest_slow([("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]))
 def test_signal_saves_the_run_and_prints_how_to_resume(small, tmp_path, name, status, hangup):

@@ -53,6 +53,7 @@ def test_every_command_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quic
         assert Path(path).exists(), path
 
 
+@pytest.mark.slow
 def test_transformers_reads_the_result(tmp_path, gpt2_tokenizer):
     """With the Python code of the page."""
     transformers = pytest.importorskip("transformers")

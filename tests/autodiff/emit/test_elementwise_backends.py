@@ -22,6 +22,16 @@ from gpt2.autodiff.switches import BACKENDS, Options
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
+from tests.support.random.graphs import (
+    BLOCKS,
+    arithmetic,
+    function,
+    power,
+    quotient,
+    random_arrays,
+    random_graph,
+    with_number,
+)
 
 # The same operations in the same order, but a C compiler may contract a product and a sum; chains are long
 ROUNDING = {"float32": 1e-5, "float64": 1e-13}
@@ -41,55 +51,8 @@ def nothing_chosen():
     remembered.forget()
 
 
-def random_program(seed, dtype):
-    """Some thirty ops, most of them elementwise, among sums, reshapes, transposes and slices."""
-    rng = np.random.default_rng(seed)
-    inputs = [input_node(SHAPES[i], dtype, f"x{k}") for k, i in enumerate(rng.integers(0, len(SHAPES), 4))]
-    values = list(inputs)
-
-    def pick(test=lambda n: True):
-        found = [n for n in values if test(n)]
-        return found[-1 - min(int(rng.exponential(3.0)), len(found) - 1)] if found else None
-
-    def fits(a):
-        def test(n):
-            try:
-                return np.broadcast_shapes(a.shape, n.shape) is not None
-            except ValueError:
-                return False
-
-        return test
-
-    while len(values) < 34:
-        a = pick()
-        b = pick(fits(a))
-        kind = rng.integers(12)
-        if kind < 4:
-            made = apply(("add", "subtract", "multiply", "maximum")[kind], a, b) * 0.5
-        elif kind == 4:
-            made = a / (1.5 + apply("square", b))
-        elif kind == 5:
-            made = apply("sqrt", apply("absolute", a) + 0.25) - apply("reciprocal", 2.0 + b * b)
-        elif kind == 6:
-            low = apply("logical_and", apply("less", a, 0.3), apply("greater_equal", b, -1.0))
-            made = apply("where", low, -a, a * b)
-        elif kind == 7:
-            made = apply("tanh", a) ** 2.0
-        elif kind == 8 and a.ndim > 1:
-            made = apply("sum", a * a, axes=(a.ndim - 1,), keepdims=True) * 0.1
-        elif kind == 9:
-            same = [s for s in SHAPES if np.prod(s) == a.size and s != a.shape]
-            made = apply("reshape", a, shape=same[rng.integers(len(same))]) if same else None
-        elif kind == 10 and a.shape == (6, 4, 4):
-            made = apply("transpose", a, perm=(0, 2, 1)) * 0.7 + a
-        elif kind == 11 and a.ndim:
-            index = (*((0, s, 1) for s in a.shape[:-1]), (a.shape[-1] - 1, None, -1))
-            made = apply("slice", a, index=index) * 0.7 - a
-        else:
-            made = None
-        if made is not None and made.size <= 500:
-            values.append(made)
-    return Graph(inputs, [values[-1], values[-2], values[20], values[12]]), rng
+# Mostly elementwise ops, among sums, reshapes, transposes and slices
+MAKERS = [*BLOCKS, arithmetic, quotient, function, function, power, with_number]
 
 
 def assert_close(got, want, dtype):
@@ -103,8 +66,9 @@ def test_random_programs_agree(tiny_regions, dtype, monkeypatch):
     monkeypatch.setattr(tuned, "TURNS", 1)
     fused = 0
     for seed in range(40):
-        graph, rng = random_program(seed, dtype)
-        arrays = [rng.uniform(-1.5, 1.5, i.shape).astype(dtype) for i in graph.inputs]
+        rng = np.random.default_rng(seed)
+        graph = random_graph(rng, 34, dtype, MAKERS, SHAPES, largest=500)
+        arrays = random_arrays(rng, graph)
         want = evaluate_graph(graph, arrays)
         for elementwise in BACKENDS if seed % 4 == 0 else ("numexpr",):
             program = compile_graph(graph, Options(elementwise=elementwise))

@@ -266,6 +266,7 @@ def test_symmetric_systems_need_one_solver():
     np.testing.assert_allclose(ad.hessian(f, 1)(S, B), ad.hessian(g, 1)(S, B), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_linear_solve_agrees_with_that_of_jax():
     jax = pytest.importorskip("jax")
 

@@ -55,17 +55,26 @@ ROWS = {name: op for name, op in list(OPS.items()) if samples_of(name) and op.ne
 
 
 def cases(which=lambda name, op: True, of=True):
-    """Parametrizes a test over the samples of the ops that `which` selects, in all dtypes of the sample.
+    """Makes test(name, sample, dtype) a test for each op that `which` selects: of all its samples, in all
+    their dtypes. `test.case` is the function of one.
 
     of   False: leaves out samples that test a function of the result (vectors are unique only up to a phase)
     """
-    return pytest.mark.parametrize("name, sample, dtype", [
-        pytest.param(name, sample, dtype, id=f"{name}-{i}-{dtype}")
-        for name, op in ROWS.items() if which(name, op)
-        for i, sample in enumerate(samples_of(name))
-        if of or sample.of is None
-        for dtype in sample.dtypes
-    ])  # fmt: skip
+
+    def decorate(test):
+        def each(name):
+            for i, sample in enumerate(samples_of(name)):
+                for dtype in sample.dtypes if of or sample.of is None else ():
+                    try:
+                        test(name, sample, dtype)
+                    except Exception as error:
+                        error.add_note(f"{name}, sample {i}, {dtype}")
+                        raise
+
+        each.__name__, each.__doc__, each.case = test.__name__, test.__doc__, test
+        return pytest.mark.parametrize("name", [name for name, op in ROWS.items() if which(name, op)])(each)
+
+    return decorate
 
 
 def test_every_op_has_samples():

@@ -158,6 +158,7 @@ def test_gradients_at_fixed_quantile():
     np.testing.assert_allclose(ad.grad(lambda df: np.sum(r.standard_t(df)))(df), slope, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_slopes_of_gamma_samples_agree_with_jax():
     jax = pytest.importorskip("jax")
     r = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from gpt2.autodiff.record import source_lines
 from gpt2.autodiff.record.functions.as_written import cloned, stand_in
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.record.recorder import Recorder
-from tests.autodiff.record.test_functions import arguments, need
+from tests.autodiff.record.test_functions import NEWER, arguments
 from tests.support.calls.numpy_calls import CALLS
 
 X = np.arange(1.0, 13.0).reshape(3, 4)
@@ -126,13 +126,14 @@ def test_copies_of_lists_are_recorded():
     np.testing.assert_array_equal(y, [2.0, 1.0, 1.0, 1.0])
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_no_function_reads_the_layout_of_an_argument(name, monkeypatch):
+def test_no_function_reads_the_layout_of_an_argument(monkeypatch):
     """A program that depends on that holds for fewer calls."""
     asked = []
     monkeypatch.setattr(Recorder, "note_query", lambda self, question: asked.append(question))
-    need(name)
-    with np.errstate(all="ignore"):
-        for f, *shapes in CALLS[name]:
-            record(f, arguments(shapes, np.float64))
-    assert not asked
+    for name in CALLS:
+        if name.removeprefix("np.") in NEWER and not hasattr(np, name.removeprefix("np.")):
+            continue
+        with np.errstate(all="ignore"):
+            for f, *shapes in CALLS[name]:
+                record(f, arguments(shapes, np.float64))
+        assert not asked, name

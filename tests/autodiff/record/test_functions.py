@@ -47,9 +47,7 @@ OPERATORS = calls(
     (lambda x: -x, F),
     (lambda x: +x, F),
     (lambda x: abs(x), F),
-    (lambda x, y: x @ y, F, G),
     (lambda x, y: x @ y, V, G),
-    (lambda x, y: x @ y, V, V),
     (lambda x: x < 0.3, F),
     (lambda x, y: x >= y, F, V),
     (lambda x: (x == x) & (x != 0.0), F),
@@ -150,7 +148,6 @@ UFUNCS = calls(
 )
 
 METHODS = calls(
-    (lambda x: x.T, F),
     (lambda x: x.mT, X3),
     (lambda x: x.sum(), F),
     (lambda x: x.sum(-1, keepdims=True), F),
@@ -186,7 +183,6 @@ METHODS = calls(
     (lambda x: x.astype(np.float64), F),
     (lambda x: x.astype(int), F),
     (lambda x: x.astype(np.complex64), F),
-    (lambda x: x.copy(), F),
     (lambda x: x.repeat(2, axis=0), F),
     (lambda x: x.take([2, 0], axis=1), F),
     (lambda x: x.trace(1), F),
@@ -312,7 +308,6 @@ FUNCTIONS = calls(
     (lambda x: np.roll(x, 1), F),
     (lambda x: np.rot90(x, 2), F),
     (lambda x: np.tril(x, -1) + np.triu(x, 1), F),
-    (lambda x: np.diag(x), V),
     (lambda x: np.diag(x, -1), F),
     (lambda x: np.diag(x, 7), F),
     (lambda x: np.meshgrid(x, x, indexing="ij", sparse=True), V),
@@ -411,20 +406,20 @@ def arguments(shapes, dtype):
     return [draw(s) if isinstance(s, tuple) else s for s in shapes]
 
 
-@pytest.mark.parametrize("dtype", [f32, f64])
 @pytest.mark.parametrize("table, i", [(t, i) for t, rows in TABLES.items() for i in range(len(rows))])
-def test_same_as_numpy(table, i, dtype):
+def test_same_as_numpy(table, i):
     f, shapes = TABLES[table][i]
     need(*(f"np.{name}" for name in f.__code__.co_names if name in NEWER))
-    compare(f, arguments(shapes, dtype))
+    for dtype in (f32, f64):
+        compare(f, arguments(shapes, dtype))
 
 
-@pytest.mark.parametrize("dtype", [f32, f64])
 @pytest.mark.parametrize("name", CALLS)
-def test_same_as_numpy_in_every_call(name, dtype):
+def test_same_as_numpy_in_every_call(name):
     need(name)
     for f, *shapes in CALLS[name]:
-        compare(f, arguments(shapes, dtype))
+        for dtype in (f32, f64):
+            compare(f, arguments(shapes, dtype))
 
 
 def compare(f, args):

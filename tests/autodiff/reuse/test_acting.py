@@ -1,7 +1,6 @@
 """Functions that count, draw, print or read the clock run at each call."""
 
 import math
-import random
 import types
 
 import numpy as np
@@ -40,47 +39,6 @@ def test_functions_that_count_their_calls(f, monkeypatch):
     g = ad.grad(f)
     assert [g(X)[0] for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
     assert ad.why_recorded(g)
-
-
-def test_functions_that_count_in_a_closure_or_an_attribute():
-    n = 0
-
-    def f(x):
-        nonlocal n
-        n += 1
-        return np.sum(x) * n
-
-    g = ad.grad(f)
-    assert [g(X)[0] for _ in range(3)] == [1.0, 2.0, 3.0]
-
-    def h(x):
-        h.calls += 1
-        return np.sum(x) * h.calls
-
-    h.calls = 0
-    g = ad.grad(h)
-    assert [g(X)[0] for _ in range(3)] == [1.0, 2.0, 3.0]
-
-
-def draws_numpy(x):
-    return np.sum(x * np.random.standard_normal(3))
-
-
-def draws_python(x):
-    return np.sum(x) * random.random()
-
-
-def test_random_numbers_are_drawn_at_each_call():
-    rng = [np.random.default_rng(0)]  # in a list, where it is not looked for
-    for f in (draws_numpy, draws_python, lambda x: np.sum(x * rng[0].normal(size=3))):
-        g = ad.grad(f)
-        seen = {tuple(g(X)) for _ in range(5)}
-        assert len(seen) == 5
-        assert ad.why_recorded(g)
-    np.random.seed(3)
-    expected = np.random.standard_normal(3)
-    np.random.seed(3)
-    np.testing.assert_array_equal(ad.grad(draws_numpy)(X), expected)
 
 
 def test_random_numbers_behind_a_name_that_hides_them():

@@ -1,6 +1,6 @@
 """Random worlds that change between calls: the answer is always the current one.
 
-tests/long/worlds.py makes a hundred thousand changes."""
+tests.long.seeds makes a hundred thousand changes."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.support.worlds.random_worlds import ACTING, KINDS, STEPS, check_actin
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_things_of_one_kind(name):
-    for seed in range(4):
+    for seed in range(6):
         check_world(seed, [name])
 
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 
-X = np.array([1.0, 2.0, 3.0])
-
 
 def test_eight_threads_on_one_derived_function():
     """Several shapes at once, changing all the time: every result right."""
@@ -35,18 +33,3 @@ def test_eight_threads_on_one_derived_function():
     for t in threads:
         t.join()
     assert not errors, errors[0]
-
-
-def test_options_belong_to_their_thread():
-    g = ad.grad(lambda x: np.sum(np.sin(x) + np.sin(x)))
-    sources = {}
-
-    def other():
-        sources["other"] = ad.source(g, X, emitted=True)
-
-    with ad.options(off={"cse", "algebra"}):
-        t = threading.Thread(target=other)
-        t.start()
-        t.join()
-        here = ad.source(g, X, emitted=True)
-    assert here != sources["other"] == ad.source(g, X, emitted=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from tests.support.worlds.asking import X, is_reused, stays_current
+from tests.support.reuse import X, is_reused, stays_current
 
 
 class Model:

@@ -1,6 +1,4 @@
-"""Distributions at edges of their support and in their tails: a part of tests/long/scipy_distributions.py,
-and single cases.
-"""
+"""Distributions at edges of their support and in their tails, against mpmath; and single cases."""
 
 import dataclasses
 
@@ -14,19 +12,19 @@ import scipy.stats
 from gpt2 import autodiff as ad
 from gpt2.autodiff.scipy import stats
 from gpt2.autodiff.scipy.rules import distributions
-from tests.long import scipy_distributions as long
+from tests.support.exact import distributions as exact
 
 pytestmark = [
     pytest.mark.numeric,
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
-ALL = [(name, method) for name in (*long.LAWS, *long.COUNTS) for method in long.methods_of(name)]
+ALL = [(name, method) for name in (*exact.LAWS, *exact.COUNTS) for method in exact.methods_of(name)]
 QUICK = [("norm", "logsf"), ("gamma", "pdf"), ("pareto", "logcdf"), ("uniform", "cdf"), ("binom", "pmf")]
 
 
 def compare(name, method, n, seed=0):
-    with long.mp.workdps(long.DIGITS):
-        return long.compare(name, method, long.cases(name, n, np.random.default_rng(seed)))
+    with exact.mp.workdps(exact.DIGITS):
+        return exact.compare(name, method, exact.cases(name, n, np.random.default_rng(seed)))
 
 
 @pytest.mark.parametrize("name, method", QUICK)
@@ -38,7 +36,7 @@ def test_edges_and_tails_of_some_distributions(name, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("name, method", ALL)
 def test_edges_and_tails_of_all_distributions(name, method):
-    wrong, tried, lines = compare(name, method, 60, seed=1)
+    wrong, tried, lines = compare(name, method, 100, seed=1)
     assert tried > 150 and not wrong, "\n".join(lines)
 
 

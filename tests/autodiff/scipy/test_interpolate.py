@@ -11,6 +11,7 @@ pytest.importorskip("scipy")
 import scipy.interpolate as theirs
 
 from gpt2.autodiff.scipy import interpolate as ours
+from tests.autodiff.scipy.test_modules import check_vmap_and_second_derivatives
 
 pytestmark = pytest.mark.numeric
 
@@ -86,6 +87,13 @@ def test_values_and_derivatives(name):
     f = lambda *a: call(ours, *a)  # noqa: E731
     np.testing.assert_allclose(ad.compile(f)(*args), call(theirs, *args), rtol=1e-9, atol=1e-11)
     ad.check_grads(f, args, order=2 if name in SECOND_ORDER else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLS)
+def test_vmap_and_second_derivatives(name):
+    call, args = CALLS[name]
+    check_vmap_and_second_derivatives(lambda *a: call(ours, *a), args)
 
 
 def test_interpolators_of_plain_arrays():

@@ -1,5 +1,7 @@
 """gpt2.autodiff.scipy: values against SciPy's, derivatives against finite differences."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -117,6 +119,27 @@ def check_value_and_grads(f, args, order=1, rtol=1e-9):
 @pytest.mark.parametrize("name", CALLS)
 def test_function_values_and_derivatives(name):
     check_value_and_grads(*CALLS[name])
+
+
+def check_vmap_and_second_derivatives(f, args):
+    """`ad.vmap` of two examples is a loop; of the gradient too. What has no such derivative says so."""
+    both = tuple(np.stack([a, np.asarray(a, float) * 1.0003 + 1e-4]) for a in args)
+
+    def loss(*args):
+        return sum(np.sum(np.sin(leaf)) for leaf in ad.tree.leaves(f(*args)))
+
+    with contextlib.suppress(NotImplementedError):
+        for g in (f, ad.grad(loss, tuple(range(len(args))))):
+            loop = [ad.tree.leaves(g(*(a[k] for a in both))) for k in range(2)]
+            for found, *expected in zip(ad.tree.leaves(ad.vmap(g)(*both)), *loop, strict=True):
+                np.testing.assert_allclose(found, np.stack(expected), rtol=1e-8, atol=1e-10)
+        ad.check_grads(f, args, order=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLS)
+def test_vmap_and_second_derivatives(name):
+    check_vmap_and_second_derivatives(*CALLS[name][:2])
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)

@@ -20,8 +20,8 @@ from gpt2.autodiff.scipy import special as special_of
 from gpt2.autodiff.scipy.rules import distributions, matrix_functions, special
 from tests.autodiff.ops.test_rules import instance
 from tests.autodiff.transforms import test_batch
-from tests.long import scipy_values
 from tests.support.calls.op_samples import samples_of
+from tests.support.exact import functions as exact
 
 pytestmark = pytest.mark.numeric
 
@@ -54,17 +54,15 @@ def test_batched_ops(name, sample):
 
 
 HARD = ["erfcx", "dawsn", "log_ndtr", "rgamma", "betaln", "expit", "i1e", "kve", "ellipk", "spence", "exprel"]
-FUNCTIONS = [
-    name if name in HARD else pytest.param(name, marks=pytest.mark.slow) for name in scipy_values.FUNCTIONS
-]
+FUNCTIONS = [name if name in HARD else pytest.param(name, marks=pytest.mark.slow) for name in exact.FUNCTIONS]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_derivatives_against_mpmath(name):
-    """In tails, at edges, infinity and nan. tests/long/scipy_values.py tests more points."""
-    function, rng = scipy_values.FUNCTIONS[name], np.random.default_rng(2)
+    """In tails, at edges, infinity and nan."""
+    function, rng = exact.FUNCTIONS[name], np.random.default_rng(2)
     with np.errstate(all="ignore"), mp.workdps(70):
-        wrong, tried, out, lines = scipy_values.compare(name, scipy_values.cases(function, 25, rng))
+        wrong, tried, out, lines = exact.compare(name, exact.cases(function, 25 if name in HARD else 60, rng))
     assert not wrong and tried > 2 * out, lines
 
 

@@ -19,7 +19,6 @@ from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.subject import SIZES
 from tests.autodiff.ops import test_rules
-from tests.support.calls.op_samples import samples_of
 from tests.support.random.graphs import random_arrays, random_graph
 
 F8 = np.dtype(np.float64)
@@ -186,17 +185,11 @@ def test_long_lists_are_broken_at_commas():
     assert env["f"](*range(20)) == tuple(range(20))[::-1]
 
 
-SAMPLES = [
-    pytest.param(name, sample, id=f"{name}-{i}")
-    for name, op in test_rules.ROWS.items()
-    for i, sample in enumerate(samples_of(name))
-    if "float64" in sample.dtypes
-]
-
-
-@pytest.mark.parametrize("name, sample", SAMPLES)
-def test_operands_are_parenthesized_for_every_op(name, sample):
+@test_rules.cases()
+def test_operands_are_parenthesized_for_every_op(name, sample, dtype):
     """Each op with expressions as arguments, and as an operand of others."""
+    if dtype != "float64":
+        return
     graph, values = test_rules.instance(name, sample, "float64")
     args = [x - x * 0.0 if x.dtype.kind == "f" else x for x in graph.inputs]
     results = splice(graph, args)

@@ -54,10 +54,10 @@ def test_every_column_is_explained():
 def test_the_tests_come_with_the_row(page, name):
     for sample in samples_of(name):
         for dtype in sample.dtypes:
-            test_rules.test_derivatives(name, sample, dtype)
-            test_rules.test_types(name, sample, dtype)
-            test_rules.test_single_precision_stays(name, sample, dtype)
-            test_rules.test_source(name, sample, dtype)
+            test_rules.test_derivatives.case(name, sample, dtype)
+            test_rules.test_types.case(name, sample, dtype)
+            test_rules.test_single_precision_stays.case(name, sample, dtype)
+            test_rules.test_source.case(name, sample, dtype)
     test_ops_page.test_types_are_those_of_numpy(name)
 
 
@@ -65,7 +65,7 @@ def test_a_wrong_row_fails_its_tests(page, monkeypatch):
     monkeypatch.setattr(OPS["nextafter"], "partials", lambda out, x, y: (2.0, None))
     sample = samples_of("nextafter")[0]
     with pytest.raises(GradientMismatch, match="nextafter: forward mode, tangent of output 0"):
-        test_rules.test_derivatives("nextafter", sample, "float64")
+        test_rules.test_derivatives.case("nextafter", sample, "float64")
 
 
 def test_a_result_of_another_type_than_infer_says_is_an_error(page, monkeypatch):

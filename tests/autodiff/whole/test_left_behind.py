@@ -18,9 +18,10 @@ from gpt2.autodiff.record.record import record
 from gpt2.autodiff.reuse.cache import Cache, Store
 from gpt2.autodiff.reuse.guard import trust
 from tests.long.requests import check
+from tests.support.slow import rest_slow
 
 
-@pytest.mark.parametrize("kind", ["numbers", "code", "service"])
+@pytest.mark.parametrize("kind", rest_slow(["code", "numbers", "service"]))
 def test_requests(kind):
     assert not check(kind, 300, megabytes=math.inf)
 

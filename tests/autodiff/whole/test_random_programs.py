@@ -1,5 +1,5 @@
 """Random NumPy programs: derived gradients against differences of the program itself, forward mode against
-reverse, optimised against not, emitted against evaluated. tests/long/programs.py runs thousands."""
+reverse, optimised against not, emitted against evaluated. tests.long.seeds runs thousands."""
 
 import numpy as np
 import pytest

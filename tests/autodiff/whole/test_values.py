@@ -402,7 +402,7 @@ def test_broadcasts_are_added_up_in_blocks(monkeypatch):
 
 @pytest.mark.parametrize("start", rest_slow(range(0, 1500, 250)))
 def test_random_values(start, monkeypatch):
-    """A share of what tests/long/values.py runs; every other batch in blocks, as large arrays are."""
+    """A share of what tests.long.seeds runs; every other batch in blocks, as large arrays are."""
     if start % 500:
         for module, name, n in SMALL_SIZES:
             monkeypatch.setattr(module, name, n)

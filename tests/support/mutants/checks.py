@@ -1,6 +1,7 @@
 """The gradient tests that a mutant has to fail: those of the code it touches, quickest first."""
 
 import functools
+import inspect
 import itertools
 import warnings
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from gpt2.autodiff.check.numeric import check_graph
 from gpt2.backward import choose as CHOOSE
 from tests.layers import test_layers
 from tests.model import test_model, test_own, test_tuning
-from tests.support import cases
 from tests.support.calls.op_samples import samples_of
 from tests.support.damage import Hangs, time_limit
 from tests.support.mutants.planting import Mutant, Unplantable, planted
@@ -71,44 +71,11 @@ def checks(m: Mutant):
 
 
 def layer_checks(layer):
-    mine = [case for case in cases.CASES if case.layer == layer]
-    for test in (
-        test_layers.test_backward_is_the_slope,
-        test_layers.test_arguments_are_untouched,
-        test_layers.test_float32_agrees_with_float64,
-        test_layers.test_layout_does_not_matter,
-    ):
-        for case in mine:
-            yield f"{test.__name__}[{case.name}]", functools.partial(test, case)
-    for case in mine:
-        for dtype in (np.float32, np.float64):
-            test = test_layers.test_shapes_and_dtype_are_kept
-            yield f"{test.__name__}[{case.name}]", functools.partial(test, case, dtype)
-    if layer == "encoder":
-        yield "test_encoder_repeated_tokens_add_up", test_layers.test_encoder_repeated_tokens_add_up
-    if layer == "matmul":
-        for bias in (True, False):
-            test = test_layers.test_naive_matmul_equals_matmul
-            yield test.__name__, functools.partial(test, bias)
-    if layer == "attention":
-        yield "test_attention_is_causal", test_layers.test_attention_is_causal
-        yield (
-            "test_attention_in_blocks_equals_attention",
-            _with_monkeypatch(test_layers.test_attention_in_blocks_equals_attention),
-        )
-        test = test_layers.test_attention_survives_large_scores
-        yield test.__name__, functools.partial(test, np.float32)
-    if layer == "crossentropy":
-        test = test_layers.test_crossentropy_survives_large_logits
-        yield test.__name__, functools.partial(test, np.float32)
-
-
-def _with_monkeypatch(test):
-    def run():
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            test(monkeypatch)
-
-    return run
+    """The tests of a layer's cases, and those without cases that have its name in theirs."""
+    for name, test in all_of(test_layers):
+        case = test.keywords.get("case")
+        if case.layer == layer if case else f"test_{layer}" in name or f"_{layer}" in name:
+            yield name, test
 
 
 # ---- The model: tests/model/test_model.py, with its central differences worked out once
@@ -233,16 +200,25 @@ def chain_checks():
 
 
 def all_of(module):
-    """(name, function) of every test in a module of tests without fixtures."""
+    """(name, function) of every test in a module of tests that have no fixture but monkeypatch."""
     for name, test in vars(module).items():
-        if name.startswith("test_"):
-            marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
-            for args in itertools.product(*(mark.args[1] for mark in marks)):
-                names = [mark.args[0] for mark in marks]
-                yield (
-                    f"{name}[{'-'.join(map(str, args))}]" if args else name,
-                    functools.partial(test, **dict(zip(names, args))),
-                )
+        if not name.startswith("test_"):
+            continue
+        marks = [mark.args for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+        for row in itertools.product(*(values for _, values, *_ in marks)):
+            given = {}
+            for (names, *_), values in zip(marks, row):
+                names = [n.strip() for n in names.split(",")] if isinstance(names, str) else names
+                given |= dict(zip(names, values if len(names) > 1 else [values], strict=True))
+            words = "-".join(str(getattr(value, "name", value)) for value in given.values())
+            yield f"{name}[{words}]" if given else name, functools.partial(_with_monkeypatch, test, **given)
+
+
+def _with_monkeypatch(test, **given):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if "monkeypatch" in inspect.signature(test).parameters:
+            given["monkeypatch"] = monkeypatch
+        test(**given)
 
 
 # ---- The table of rules: tests/autodiff/ops/test_rules.py and test_rule_points.py
@@ -265,7 +241,7 @@ def row_checks(names, orders=(1, 2)):
         if name != "float_power":
             yield (
                 f"test_single_precision_stays[{name}-{i}-{dtype}]",
-                functools.partial(test_rules.test_single_precision_stays, name, s, dtype),
+                functools.partial(test_rules.test_single_precision_stays.case, name, s, dtype),
             )
 
 

@@ -517,13 +517,20 @@ def function_s_texts(rng):
     def helper():
         """doc"""
 
+    read = (
+        "len({v}.__doc__) + len({v}.__annotations__)",
+        "len(str({v}))",
+        "len(in_braces({v}))",
+        "len(str([{v}]))",
+    )
     return Thing(
         helper,
-        "len({v}.__doc__) + len({v}.__annotations__)",
+        read[rng.integers(4)],
         None,
         [
             ("__doc__", lambda n: setattr(helper, "__doc__", "a" * n)),
             ("__annotations__", lambda n: setattr(helper, "__annotations__", dict.fromkeys(range(n)))),
+            ("__qualname__", lambda n: setattr(helper, "__qualname__", "a" * n)),
         ],
     )
 

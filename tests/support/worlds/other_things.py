@@ -38,6 +38,10 @@ def _set(key):
     return (f"[{key!r}]", lambda v, n: v.__setitem__(key, n))
 
 
+RATE = ("attribute", lambda v, n: setattr(v, "rate", n))
+RATE_OF_SECOND = ("attribute", lambda v, n: setattr(v[1], "rate", n))
+
+
 class ListOf(list):
     pass
 
@@ -122,53 +126,23 @@ for _name, _make in {
         ("__missing__", lambda v, n: setattr(DictOf, "__missing__", lambda self, key: n)),
     ),
     "set_subclass": other_container(lambda: SetOf([1]), "weigh({v})", ("add", lambda v, n: v.add(n))),
-    "number_subclass": other_container(
-        lambda: IntOf(2),
-        "({v} + getattr({v}, 'rate', 0))",
-        ("attribute", lambda v, n: setattr(v, "rate", n)),
-    ),
-    "float_subclass": other_container(
-        lambda: (lambda v: (setattr(v, "rate", 1), v)[1])(FloatOf(2)),
-        "({v} + 1)",
-        ("attribute", lambda v, n: setattr(v, "rate", n)),
-    ),
-    "numpy_number_subclass": other_container(
-        lambda: with_rate(Float64Of(2)),
-        "({v} + {v}.rate)",
-        ("attribute", lambda v, n: setattr(v, "rate", n)),
-    ),
-    "derived_function": other_container(
-        lambda: with_rate(ad.grad(np.sin)), "{v}.rate", ("attribute", lambda v, n: setattr(v, "rate", n))
-    ),
-    "rule": other_container(
-        lambda: with_rate(ad.custom_vjp(np.sin)),
-        "{v}.rate",
-        ("attribute", lambda v, n: setattr(v, "rate", n)),
-    ),
-    "repeated_function": other_container(
-        lambda: with_rate(ad.repeated(np.sin)),
-        "{v}.rate",
-        ("attribute", lambda v, n: setattr(v, "rate", n)),
-    ),
+    "number_subclass": other_container(lambda: IntOf(2), "({v} + getattr({v}, 'rate', 0))", RATE),
+    "float_subclass": other_container(lambda: with_rate(FloatOf(2)), "({v} + 1)", RATE),
+    "numpy_number_subclass": other_container(lambda: with_rate(Float64Of(2)), "({v} + {v}.rate)", RATE),
+    "derived_function": other_container(lambda: with_rate(ad.grad(np.sin)), "{v}.rate", RATE),
+    "rule": other_container(lambda: with_rate(ad.custom_vjp(np.sin)), "{v}.rate", RATE),
+    "repeated_function": other_container(lambda: with_rate(ad.repeated(np.sin)), "{v}.rate", RATE),
     "dtype_with_metadata": other_container(
         lambda: np.dtype(float, metadata={"rate": [1]}),
         "{v}.metadata['rate'][0]",
         ("inside", lambda v, n: v.metadata["rate"].__setitem__(0, n)),
     ),
-    "static_method": other_container(
-        lambda: with_rate(staticmethod(len)), "{v}.rate", ("attribute", lambda v, n: setattr(v, "rate", n))
-    ),
-    "tuple_subclass": other_container(
-        lambda: (lambda v: (setattr(v, "rate", 1), v)[1])(TupleOf((1, 2))),
-        "{v}[0]",
-        ("attribute", lambda v, n: setattr(v, "rate", n)),
-    ),
-    "thread_local": other_container(Local, "{v}.rate", ("attribute", lambda v, n: setattr(v, "rate", n))),
+    "static_method": other_container(lambda: with_rate(staticmethod(len)), "{v}.rate", RATE),
+    "tuple_subclass": other_container(lambda: with_rate(TupleOf((1, 2))), "{v}[0]", RATE),
+    "thread_local": other_container(Local, "{v}.rate", RATE),
     "context_variable": other_container(lambda: VARIABLE, "{v}.get()", ("set", lambda v, n: v.set(n))),
     "weak_reference": other_container(
-        lambda: (lambda o: (weakref.ref(o), o))(Root()),
-        "{v}[0]().rate",
-        ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+        lambda: (lambda o: (weakref.ref(o), o))(Root()), "{v}[0]().rate", RATE_OF_SECOND
     ),
     "text_stream": other_container(
         lambda: io.StringIO("ab"), "len({v}.getvalue())", ("write", lambda v, n: v.write("c" * n))
@@ -187,24 +161,18 @@ for _name, _make in {
         lambda: (operator.itemgetter(0), [1]), "{v}[0]({v}[1])", ("item", lambda v, n: v[1].__setitem__(0, n))
     ),
     "attribute_getter": other_container(
-        lambda: (operator.attrgetter("rate"), Root()),
-        "{v}[0]({v}[1])",
-        ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+        lambda: (operator.attrgetter("rate"), Root()), "{v}[0]({v}[1])", RATE_OF_SECOND
     ),
     "nested_getattr": other_container(
-        lambda: ("ra", Root()),
-        "getattr({v}[1], {v}[0] + 'te')",
-        ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+        lambda: ("ra", Root()), "getattr({v}[1], {v}[0] + 'te')", RATE_OF_SECOND
     ),
     "getattr_by_another_name": other_container(
-        lambda: (getattr, types.SimpleNamespace(rate=1), "rate"),
-        "{v}[0]({v}[1], {v}[2])",
-        ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+        lambda: (getattr, types.SimpleNamespace(rate=1), "rate"), "{v}[0]({v}[1], {v}[2])", RATE_OF_SECOND
     ),
     "getattr_of_a_module": other_container(
         lambda: (builtins, types.SimpleNamespace(rate=1), "rate"),
         "{v}[0].getattr({v}[1], {v}[2])",
-        ("attribute", lambda v, n: setattr(v[1], "rate", n)),
+        RATE_OF_SECOND,
     ),
     "text_of_a_namespace": other_container(
         lambda: types.SimpleNamespace(rate=[1]),
@@ -218,11 +186,7 @@ for _name, _make in {
         ("args", lambda v, n: setattr(v, "args", ([n],))),
         ("inside", lambda v, n: v.args[0].__setitem__(0, n)),
     ),
-    "by_vars": other_container(
-        lambda: types.SimpleNamespace(rate=1),
-        "weigh(vars({v}).values())",
-        ("attribute", lambda v, n: setattr(v, "rate", n)),
-    ),
+    "by_vars": other_container(lambda: types.SimpleNamespace(rate=1), "weigh(vars({v}).values())", RATE),
     "by_format": other_container(
         lambda: types.SimpleNamespace(rate=1),
         "len('{{0.rate}}'.format({v}))",
@@ -231,15 +195,11 @@ for _name, _make in {
     "by_match": other_container(
         lambda: made_by_make_dataclass(),
         "matched({v})",
-        ("attribute", lambda v, n: setattr(v, "rate", n)),
+        RATE,
         ("names", lambda v, n: setattr(type(v), "__match_args__", ("other",) if n % 2 else ("rate",))),
         ("the other", lambda v, n: setattr(v, "other", n)),
     ),
-    "by_replace": other_container(
-        lambda: made_by_make_dataclass(),
-        "dataclasses.replace({v}).rate",
-        ("attribute", lambda v, n: setattr(v, "rate", n)),
-    ),
+    "by_replace": other_container(lambda: made_by_make_dataclass(), "dataclasses.replace({v}).rate", RATE),
     "lock": other_container(
         threading.Lock,
         "(2 if {v}.locked() else 3)",

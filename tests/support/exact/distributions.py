@@ -1,18 +1,13 @@
-"""Distributions against SciPy and mpmath: python -m tests.long.scipy_distributions [name part].
+"""Distributions against SciPy and mpmath: compare(name, method, cases(name, n, rng)).
 
 For each law and method of gpt2.autodiff.scipy.stats: the value within a derived function is SciPy's own, or
 that of mpmath where SciPy's is not the true one; and the derivatives by every argument, in both modes, are
 those of mpmath to 1e-10. Points lie at the edges of the support, in far tails, at infinity and nan;
-parameters are sometimes invalid, numbers of events sometimes not whole. Prints how many were wrong of how
-many were tried, and ends with 1 if any was.
+parameters are sometimes invalid, numbers of events sometimes not whole.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -559,37 +554,3 @@ def compare(name: str, method: str, rows: list[tuple]) -> tuple[int, int, list[s
                 wrong += 1
                 lines.append(f"d/d{names[k]} {mode} {row}: {d!r}, mpmath {wanted!r}")
     return wrong, tried, lines
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.long.scipy_distributions", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("part", nargs="?", default="", help="of the names to try, such as gamma.logsf")
-    parser.add_argument("--cases", type=int, default=100, help="points of each method")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--show", type=int, default=3, help="lines about each method that is wrong")
-    args = parser.parse_args(argv)
-    warnings.simplefilter("ignore")
-    mp.dps = DIGITS
-    total_wrong = total = 0
-    for name in (*LAWS, *COUNTS):
-        for method in methods_of(name):
-            if args.part not in f"{name}.{method}":
-                continue
-            begin, rng = time.perf_counter(), np.random.default_rng([args.seed, *name.encode()])
-            try:
-                wrong, tried, lines = compare(name, method, cases(name, args.cases, rng))
-            except ad.AutodiffError as error:
-                wrong, tried, lines = 1, 1, [str(error).split("\n")[0]]
-            total_wrong, total = total_wrong + wrong, total + tried
-            seconds = time.perf_counter() - begin
-            print(f"{name + '.' + method:22} {wrong:5} wrong of {tried:5}  {seconds:5.1f} s", flush=True)
-            for line in lines[: args.show]:
-                print("   ", line)
-    print(f"{total_wrong} wrong of {total}")
-    return int(total_wrong > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

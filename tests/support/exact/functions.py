@@ -1,21 +1,15 @@
-"""scipy.special against mpmath: python -m tests.long.scipy_values [name part].
+"""scipy.special against mpmath: compare(name, cases(FUNCTIONS[name], n, rng)).
 
 For each function of scipy.special with a rule: the value within a derived function is SciPy's own, and the
 derivatives by every argument that has one, in both modes, are those of mpmath to 1e-10, or as near as
 rounding the arguments by a few bits allows. Points lie in the middle, at edges, poles and zeros, in far
-tails, at infinity and nan. Where SciPy gives nan, so do the derivatives.
-
-Prints how many derivatives were wrong of how many were tried, and how many were left out since the exact one
-is not known: at poles, where the limit at infinity does not settle, or where SciPy's own value is wrong.
-Ends with 1 if any was wrong.
+tails, at infinity and nan. Where SciPy gives nan, so do the derivatives. Derivatives are left out where the
+exact one is not known: at poles, where the limit at infinity does not settle, or where SciPy's own value is
+wrong.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,8 +18,7 @@ import scipy.special
 from mpmath import mp, mpf
 
 from gpt2 import autodiff as ad
-
-from .scipy_distributions import (
+from tests.support.exact.distributions import (
     HUGE,
     INF,
     NAN,
@@ -320,32 +313,3 @@ def compare(name: str, rows: list[tuple]) -> tuple[int, int, int, list[str]]:
                 wrong += 1
                 lines.append(f"by {k}, {mode} {row}: {found!r}, mpmath {wanted!r}, value {own!r}")
     return wrong, tried, out, lines
-
-
-def main(argv: list[str] | None = None) -> int:
-    about = __doc__.split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m tests.long.scipy_values", description=about)
-    parser.add_argument("part", nargs="?", default="", help="of the names to try")
-    parser.add_argument("--cases", type=int, default=100, help="points of each function")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--show", type=int, default=3, help="lines about each function that is wrong")
-    args = parser.parse_args(argv)
-    warnings.simplefilter("ignore")
-    mp.dps = 70
-    wrong = tried = out = 0
-    for name, function in FUNCTIONS.items():
-        if args.part not in name or not hasattr(scipy.special, name):
-            continue
-        begin, rng = time.perf_counter(), np.random.default_rng([args.seed, *name.encode()])
-        w, n, o, lines = compare(name, cases(function, args.cases, rng))
-        wrong, tried, out = wrong + w, tried + n, out + o
-        seconds = time.perf_counter() - begin
-        print(f"{name:14} {w:4} wrong of {n:5}, {o:4} left out  {seconds:5.1f} s", flush=True)
-        for line in lines[: args.show]:
-            print("   ", line)
-    print(f"{wrong} wrong of {tried}, {out} left out")
-    return int(wrong > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
