@@ -176,8 +176,9 @@ ELSEWHERE = {
 
 def test_every_setting_has_one_row():
     rows = [*ARRIVED, *DECIDED, *ELSEWHERE]
-    assert not set(FIELDS) - set(rows), "settings without a row in ARRIVED, DECIDED or ELSEWHERE"
-    assert not set(rows) - set(FIELDS), "rows of settings that are gone"
+    missing, gone = sorted(set(FIELDS) - set(rows)), sorted(set(rows) - set(FIELDS))
+    assert not missing, f"settings without a row in ARRIVED, DECIDED or ELSEWHERE: {', '.join(missing)}"
+    assert not gone, f"rows of settings that are gone: {', '.join(gone)}"
     assert len(rows) == len(FIELDS), "a setting with two rows"
     for name, file in ELSEWHERE.items():
         text = (Path(__file__).parent / file).read_text(encoding="utf-8")
