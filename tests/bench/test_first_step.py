@@ -1,4 +1,4 @@
-"""bench.first_step and bench.statements: the time of a step by its parts and by its roofline."""
+"""bench.first_step and bench.roofline: the time of a step by its parts and beside its bounds."""
 
 import ast
 import re
