@@ -165,7 +165,7 @@ def arrays_without_owner(*roots):
             continue
         seen.add(id(x))
         todo += gc.get_referents(x)
-        if isinstance(x, np.ndarray):
+        if issubclass(type(x), np.ndarray):  # not a recorded value
             owner = x
             while isinstance(owner, np.ndarray) and owner.base is not None:
                 owner = owner.base

@@ -62,7 +62,7 @@ def test_values_and_derivatives_against_mpmath(name):
     """In tails, at edges, infinity and nan."""
     function, rng = exact.FUNCTIONS[name], np.random.default_rng(2)
     with np.errstate(all="ignore"), mp.workdps(70):
-        wrong, tried, out, lines = exact.compare(name, exact.cases(function, 25 if name in HARD else 60, rng))
+        wrong, tried, out, lines = exact.compare(name, exact.cases(function, 25, rng))
     assert not wrong and tried > 2 * out, lines
 
 
