@@ -36,7 +36,7 @@ def test_edges_and_tails_of_some_distributions(name, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("name, method", ALL)
 def test_edges_and_tails_of_all_distributions(name, method):
-    wrong, tried, lines = compare(name, method, 40, seed=1)
+    wrong, tried, lines = compare(name, method, 60, seed=1)
     assert tried > 150 and not wrong, "\n".join(lines)
 
 
