@@ -203,14 +203,13 @@ class Tangents:
 
 def _active_inputs(body: Graph, has_tangent: Iterable[bool], carries: int) -> list[int]:
     """The inputs of the body with a tangent. A carry has one if its initial value does, or after a step."""
-    active = [has and is_float(i) for i, has in zip(body.inputs, has_tangent)]
-    while True:
+
+    def moved(active: Sequence[bool]) -> list[bool]:
         marks = {i: m for i, m, has in zip(body.inputs, inputs_like(body.inputs), active) if has}
-        moved = [t is not None for t in pushforward(body.outputs[:carries], marks)]
-        grown = [a or m for a, m in zip(active, moved)] + active[carries:]
-        if grown == active:
-            return [k for k, has in enumerate(active) if has]
-        active = grown
+        return [t is not None for t in pushforward(body.outputs[:carries], marks)]
+
+    active = [has and is_float(i) for i, has in zip(body.inputs, has_tangent)]
+    return [k for k, has in enumerate(flags_of_all_steps(active, carries, moved)) if has]
 
 
 # --- reverse mode: segments from the last to the first, each recomputed from its checkpoint ------
@@ -473,7 +472,7 @@ def _factors(x: Node) -> list[Node]:
 
 def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int):
     """The steps stay outermost. A carry is batched if its initial value is, or after some step."""
-    flags = batched_carries(b.flags, carries, lambda flags: b.graph(body, flags)[1])
+    flags = flags_of_all_steps(b.flags, carries, lambda flags: b.graph(body, flags)[1])
     inner, out_flags = b.graph(body, flags)
     outputs = [
         b.front(o, f) if flags[k] else o for k, (o, f) in enumerate(zip(inner.outputs[:carries], out_flags))
@@ -494,8 +493,8 @@ def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int)
     ]
 
 
-def batched_carries(flags: Sequence[bool], carries: int, results_of: Callable) -> list[bool]:
-    """The flags of a loop's arguments. A carry is batched if its initial value is, or after some step.
+def flags_of_all_steps(flags: Sequence[bool], carries: int, results_of: Callable) -> list[bool]:
+    """The flags of a loop's arguments, where a carry has one if its initial value does, or after some step.
 
     results_of   results_of(flags) -> the flags of the carries after a step
     """

@@ -12,7 +12,7 @@ from ..graph import Graph, Node, reachable, remade
 from ..loops.map_op import map_node
 from ..ops import apply, const, input_node
 from ..ops.build import broadcast, cast, reshape, transpose
-from ..ops.subgraph import zeros_like
+from ..ops.subgraph import or_zeros
 from ..programs.arguments import checked_argnums, differentiated
 from ..programs.derived import derived_function
 from ..programs.wiring import (
@@ -136,9 +136,9 @@ def _by_columns(x: Node, ys) -> list[Node]:
     """d y / d x for each y: one tangent for each element of x."""
     if not x.shape:
         tangents = pushforward(ys, {x: const(1.0, x.dtype)})
-        return [zeros_like(y) if d is None else d for y, d in zip(ys, tangents)]
+        return list(map(or_zeros, tangents, ys))
     i, unit = _unit_vector(x)
-    tangents = [zeros_like(y) if d is None else d for y, d in zip(ys, pushforward(ys, {x: unit}))]
+    tangents = list(map(or_zeros, pushforward(ys, {x: unit}), ys))
     columns = [reshape(d, (x.size, y.size)) for y, d in zip(ys, _mapped(i, unit, tangents, x.size))]
     return [reshape(transpose(d, (1, 0)), (*y.shape, *x.shape)) for y, d in zip(ys, columns)]
 
