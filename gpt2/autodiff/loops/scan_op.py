@@ -75,34 +75,26 @@ def evaluate_scan(
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
     x_rows, y_rows = _rows(xs, n), _rows(ys, n)
     with program_of(body).borrowed() as run:
-        if every == 1:
-            carry = _steps_kept(run, carry, x_rows, consts, y_rows, checkpoints)
-        else:
-            carry = _steps(run, carry, x_rows, consts, y_rows, checkpoints, every)
+        carry = _steps(run, carry, x_rows, consts, y_rows, checkpoints, every)
     return (*carry, *ys, *checkpoints)
 
 
 def _steps(run, carry, x_rows, consts, y_rows, checkpoints, every: int) -> Sequence[np.ndarray]:
-    """The last carry. Each step reads one of two sets of buffers and writes the other."""
-    now, then = ([np.empty(c.shape[1:], c.dtype) for c in checkpoints] for _ in range(2))
-    for t, (x, y) in enumerate(zip(x_rows, y_rows)):
-        if t % every == 0:
-            for rows, c in zip(checkpoints, carry):
-                rows[t // every] = c
-        run((*carry, *x, *consts), (*now, *y))
-        carry, now, then = now, then, now
+    """The last carry. A step writes its carry to the checkpoint that it is to be, or to scratch memory."""
+    for rows, c in zip(checkpoints, carry):
+        rows[0] = c
+    kept = iter(_rows(checkpoints, n_checkpoints(len(x_rows), every))[1:])
+    # one is read by the step that writes to the other
+    scratch, other = ([np.empty(c.shape[1:], c.dtype) for c in checkpoints] for _ in range(2))
+    for t, (x, y) in enumerate(zip(x_rows, y_rows), 1):
+        if t % every or t == len(x_rows):
+            after = scratch
+            scratch, other = other, scratch
+        else:
+            after = next(kept)
+        run((*carry, *x, *consts), (*after, *y))
+        carry = after
     return carry
-
-
-def _steps_kept(run, carry, x_rows, consts, y_rows, checkpoints) -> Sequence[np.ndarray]:
-    """The same if every carry is kept: each step writes its carry in place."""
-    for array, c in zip(checkpoints, carry):
-        array[0] = c
-    rows = _rows(checkpoints, len(x_rows))
-    final = [np.empty(c.shape[1:], c.dtype) for c in checkpoints]
-    for before, x, y, after in zip(rows, x_rows, y_rows, [*rows[1:], final]):
-        run((*before, *x, *consts), (*after, *y))
-    return final
 
 
 def _rows(arrays: Sequence[np.ndarray], n: int) -> list[tuple]:
