@@ -256,9 +256,9 @@ def flip(x: Node) -> Node:
 
 
 class Backward:
-    """The bodies of the backward scans: one step back, and a segment of k steps.
+    """The bodies of the backward of a loop: one step back, and a segment of k steps.
 
-    step     (dcarry, dconsts | carry, x, dy | consts) -> (dcarry, dconsts | dx)
+    step     (dcarry, dconsts | carry, x, dy | consts) -> (dcarry, dconsts | dx), for while_loop
     segment  (dcarry, dconsts | first carry, k of x, k of dy | consts) -> (dcarry, dconsts | k of dx)
 
     Only differentiated values appear: floating-point carries, and the wanted among xs and consts.
@@ -295,11 +295,6 @@ class Backward:
             body.name + "_back",
         )
 
-    def split(self, nodes: Sequence[Node]) -> tuple[list, list]:
-        """The results of a backward scan or segment: dcarry and dconsts, dx."""
-        n = len(self.float_carry) + len(self.read_consts)
-        return list(nodes[:n]), list(nodes[n : n + len(self.float_xs)])
-
     def segments(
         self,
         sums: Sequence[Node],
@@ -314,7 +309,8 @@ class Backward:
         slices = [*checkpoints, *(reshape(x, (whole, every, *x.shape[1:])) for x in rows)]
         slices = [flip(x) for x in (*slices, *kept) if x is not None]
         segment = self.segment(every, tuple(k is not None for k in kept))
-        return self.split(scan_node(segment, sums, slices, consts, whole, default_every(whole)))
+        results = scan_node(segment, sums, slices, consts, whole, default_every(whole))
+        return results[: len(sums)], results[len(sums) : len(sums) + len(self.float_xs)]
 
     def segment(self, k: int, has_kept: Sequence[bool]) -> Graph:
         """The graph of k steps back. `has_kept` says which carries also get the gradient of their checkpoint,
@@ -328,12 +324,11 @@ class Backward:
         carry, xs, rest = _split(step_inputs[n_sums:], self.carries, self.slices)
         dys, consts = rest[: self.n_dys], rest[self.n_dys :]
         xs, dys = [rows_of(x, k) for x in xs], [rows_of(d, k) for d in dys]
-        carried = scan_node(self.again, carry, xs, consts, k, every=1)[self.carries :]  # before every step
-        backwards = list(map(flip, (*carried, *xs, *dys)))
-        dsums, dxs = self.split(scan_node(self.step, sums, backwards, consts, k, default_every(k)))
+        results = scan_node(self.again, carry, xs, consts, k, every=1)
+        arrays = results[self.carries :], results[: self.carries], [*xs, *dys], [None] * len(self.float_carry)
+        dsums, dxs = every_carry_kept(self, sums, arrays, consts, k)
         kept, dsums = _with_kept(dsums, has_kept)
-        inputs = [*sums, *carry, *xs, *dys, *kept, *consts]
-        return Graph(inputs, [*dsums, *map(flip, dxs)], self.body.name + "_segment")
+        return Graph([*sums, *carry, *xs, *dys, *kept, *consts], [*dsums, *dxs], self.body.name + "_segment")
 
 
 def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
@@ -362,7 +357,7 @@ def every_carry_kept(
     results = scan_node(step.graph, start, [stacked[x] for x in step.taken], consts, n, default_every(n))
     stacked.update(zip(step.rows, results[len(start) :]))
     added = iter(results[m : len(start)])
-    totals = [next(added) if not late.values else late.added(stacked) for late in step.late]
+    totals = [s + x.added(stacked) if x.values else next(added) for s, x in zip(sums[m:], step.late)]
     return [*results[:m], *totals], [flip(d) for d in results[len(start) : len(start) + len(back.float_xs)]]
 
 
