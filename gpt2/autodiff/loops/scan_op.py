@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
+from typing import Any
 
 import numpy as np
 
@@ -460,24 +461,26 @@ def _factors(x: Node) -> list[Node]:
 def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int):
     """The steps stay outermost. A carry is batched if its initial value is, or after some step."""
     flags = flags_of_all_steps(b.flags, carries, lambda flags: b.graph(body, flags)[1])
+    inner, out_flags, operands = batched_body(b, body, flags, args, carries)
+    carry, xs, consts = _split(operands, carries, slices)
+    xs = [swap_first(x) if has else x for x, has in zip(xs, flags[carries:])]
+    results = scan_node(inner, carry, xs, consts, n, every)
+    has_axis = [*flags[:carries], *out_flags[carries:], *flags[:carries]]
+    stacked = [x if k < carries or not has_axis[k] else swap_first(x) for k, x in enumerate(results)]
+    return list(map(b.front, stacked, has_axis))
+
+
+def batched_body(
+    b: Any, body: Graph, flags: Sequence[bool], args: Sequence[Node], carries: int
+) -> tuple[Graph, list[bool], list[Node]]:
+    """(the body of a loop for all examples, the flags of its results, the arguments of the loop).
+
+    Carries and arguments with a flag have the axis of the examples.
+    """
     inner, out_flags = b.graph(body, flags)
-    outputs = [
-        b.front(o, f) if flags[k] else o for k, (o, f) in enumerate(zip(inner.outputs[:carries], out_flags))
-    ]
-    inner = Graph(inner.inputs, [*outputs, *inner.outputs[carries:]], inner.name)
-    operands = []
-    for k, (x, has, wanted) in enumerate(zip(args, b.flags, flags)):
-        x = b.front(x, has) if wanted else x
-        operands.append(swap_first(x) if wanted and carries <= k < carries + slices else x)
-    sizes = dict(n=n, carries=carries, slices=slices, every=every)
-    results = items(apply("scan", *operands, body=inner, **sizes))
-    final, ys, kept = _split(results, carries, len(body.outputs) - carries)
-    has_y = out_flags[carries:]
-    return [
-        *(b.front(x, has) for x, has in zip(final, flags)),
-        *(b.front(swap_first(y) if has else y, has) for y, has in zip(ys, has_y)),
-        *(b.front(swap_first(c) if has else c, has) for c, has in zip(kept, flags)),
-    ]
+    outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs[:carries], out_flags, flags)]
+    operands = [b.front(x, has) if wanted else x for x, has, wanted in zip(args, b.flags, flags)]
+    return Graph(inner.inputs, [*outputs, *inner.outputs[carries:]], inner.name), out_flags, operands
 
 
 def flags_of_all_steps(flags: Sequence[bool], carries: int, results_of: Callable) -> list[bool]:

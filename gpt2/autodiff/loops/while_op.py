@@ -44,7 +44,7 @@ from ..ops.subgraph import beside, inputs_like, items, or_zeros, splice, zeros_l
 from ..ops.table import Leads, row
 from ..pipeline import program_of
 from .map_op import swap_first
-from .scan_op import Backward, Tangents, flags_of_all_steps, of_numbers
+from .scan_op import Backward, Tangents, batched_body, flags_of_all_steps, of_numbers
 
 MOST, FEWEST = 128, 8  # carries that are kept by default
 MOST_BYTES = 1 << 28  # of these carries, unless the fewest take more
@@ -345,16 +345,13 @@ def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int, limit: i
         return [f or apart for f in b.graph(body, flags)[1]]
 
     flags = flags_of_all_steps(b.flags, carries, after_a_step)
-    inner, out_flags = b.graph(body, flags)
+    inner, _, operands = batched_body(b, body, flags, args, carries)
     more, (apart,) = b.graph(test, flags)
-    outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs, out_flags, flags)]
-    operands = [b.front(x, has) if wanted else x for x, has, wanted in zip(args, b.flags, flags)]
     if not apart:
-        step = Graph(inner.inputs, outputs, inner.name)
-        results = while_node(more, step, operands[:carries], operands[carries:], keep, limit)
+        results = while_node(more, inner, operands[:carries], operands[carries:], keep, limit)
         final, rest = results[:carries], results[carries:]
     else:
-        wide = _until_all_are_done(b, inner, outputs, more, carries)
+        wide = _until_all_are_done(b, inner, more, carries)
         count = zeros_like(input_node((b.n,), np.int64))
         results = while_node(*wide, [*operands[:carries], count], operands[carries:], keep, limit)
         final, rest = results[:carries], [results[carries], results[carries + 2], *results[carries + 3 : -1]]
@@ -367,14 +364,14 @@ def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int, limit: i
     ]
 
 
-def _until_all_are_done(b, inner: Graph, outputs, more: Graph, carries: int) -> tuple[Graph, Graph]:
+def _until_all_are_done(b, inner: Graph, more: Graph, carries: int) -> tuple[Graph, Graph]:
     """(test, body) for all examples, with the number of steps of each example as one more carry."""
     count = input_node((b.n,), np.int64, "count")
     inputs = [*inner.inputs[:carries], count, *inner.inputs[carries:]]
     (going,) = splice(more, inner.inputs)
     held = [
         where(reshape(going, (b.n, *(1,) * (o.ndim - 1))), o, c)
-        for o, c in zip(outputs, inner.inputs[:carries])
+        for o, c in zip(inner.outputs, inner.inputs[:carries])
     ]
     body = Graph(inputs, [*held, count + cast(going, np.int64)], inner.name)
     (left,) = splice(more, inner.inputs)
