@@ -119,16 +119,16 @@ def _load(t: _Text, derived):
 
 
 def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
-    """Check type and length of a tuple, list or dict, and its items."""
+    """Check type and length of a tuple, list, dict or instance, and its items."""
     kind, keys, children = tree.kind, tree.keys, tree.children
-    if isinstance(kind, ContainerKind) and kind.attributes:
-        return _data_class(t, tree, name, leaves)
-    if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:  # of a user's class
-        raise _TooSpecial
     if name not in ("args", "kwargs"):
-        t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
-    else:
-        t.unless(f"len({name}) != {len(children) + extra}")
+        t.unless(f"type({name}) is not {t.value(tree.type)}")
+    if isinstance(kind, ContainerKind) and kind.attributes and not _has_slots(kind.type):
+        held, name = name, t.variable()
+        t.lines.append(f"    {name} = {held}.__dict__")
+    elif not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:  # of a user's class
+        raise _TooSpecial
+    t.unless(f"len({name}) != {len(children) + extra}")
     if keys is not None:
         _order(t, keys, name, extra)
     parts = [t.variable() for _ in children]
@@ -140,20 +140,10 @@ def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
         _check(t, child, part, leaves)
 
 
-def _data_class(t: _Text, tree: Tree, name: str, leaves) -> None:
-    """Check an instance whose attributes are all in its `__dict__`."""
-    kind = tree.kind
-    slots = any(type(m) is types.MemberDescriptorType for c in kind.type.__mro__ for m in vars(c).values())
-    if slots and kind.type is not types.SimpleNamespace:
-        raise _TooSpecial
-    held = t.variable()
-    t.unless(f"type({name}) is not {t.value(kind.type)}")
-    t.lines.append(f"    {held} = {name}.__dict__")
-    t.unless(f"tuple({held}) != {t.value(tree.keys)}")
-    for key, child in zip(tree.keys, tree.children):
-        part = t.variable()
-        t.lines.append(f"    {part} = {held}[{t.value(key)}]")
-        _check(t, child, part, leaves)
+def _has_slots(t: type) -> bool:
+    """Whether attributes of instances may lie outside their `__dict__`."""
+    members = [type(m) for c in t.__mro__ for m in vars(c).values()]
+    return types.MemberDescriptorType in members and t is not types.SimpleNamespace
 
 
 def _order(t: _Text, keys, name: str, extra: int) -> None:
