@@ -314,8 +314,8 @@ class Backward:
         return results[: len(sums)], results[len(sums) : len(sums) + len(self.float_xs)]
 
     def segment(self, k: int, has_kept: Sequence[bool]) -> Graph:
-        """The graph of k steps back. `has_kept` says which carries also get the gradient of their checkpoint,
-        the last of the sliced arguments.
+        """The graph of k steps back, whose carries are computed again from the first one. `has_kept` says which
+        carries also get the gradient of their checkpoint, the last of the sliced arguments.
         """
         n_sums = len(self.float_carry) + len(self.read_consts)
         step_inputs = inputs_like(self.step.inputs)
@@ -338,7 +338,7 @@ def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
     return list(kept.values()), [o + kept[i] if i in kept else o for i, o in enumerate(outputs)]
 
 
-# --- reverse mode if every carry is kept --------------------------------------------------------------
+# --- reverse mode through steps whose carries are all there -------------------------------------------
 
 
 def every_carry_kept(
@@ -349,6 +349,7 @@ def every_carry_kept(
     The results of a step are kept as well, as the carry of the next one, and read by its derivative.
     Gradients of consts are summed after the loop, if they are small.
 
+    sums     the gradients of the final carry, and what those of consts are added to
     arrays   checkpoints; the final carry; xs and the gradients of ys; gradients of checkpoints, or None
     """
     step = ScanStep(back, n, arrays[3])
