@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain, product
 
 import numpy as np
 
@@ -61,17 +62,11 @@ class Jacobian(Transform):
                     f"{' at ' + str(path) if path else ''}, which has no derivative"
                 )
         blocks = jacobian_blocks(graph, wrt.leaves, [o.index for o in outs], self.by)
-        kinds = [
-            [
-                _block_kind(graph.outputs[o.index], o.kind, graph.inputs[i], k)
-                for i, k in zip(wrt.leaves, wrt.kinds)
-            ]
-            for o in outs
-        ]
-        flat = [Out(r * len(wrt.leaves) + c, k) for r, row in enumerate(kinds) for c, k in enumerate(row)]
+        pairs = product(outs, zip(wrt.leaves, wrt.kinds))
+        kinds = [_block_kind(graph.outputs[o.index], o.kind, graph.inputs[i], k) for o, (i, k) in pairs]
         tree = rec.out_tree.mapped(lambda: wrt.tree, lambda static: static)
-        joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
-        return Wiring(joint, *operands_of(rec, call), tree, flat)
+        joint = Graph(graph.inputs, [*chain(*blocks)], graph.name + "_jacobian")
+        return Wiring(joint, *operands_of(rec, call), tree, list(map(Out, range(len(kinds)), kinds)))
 
 
 class Forward(Jacobian):
