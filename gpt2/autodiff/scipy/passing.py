@@ -97,6 +97,11 @@ def scipy_value(module: Any, name: str, called: str | None = None) -> Any:
     return theirs
 
 
+def names_of(module: Any) -> tuple[Callable, Callable]:
+    """`__getattr__` and `__dir__` of a module that has SciPy's names besides its own."""
+    return functools.partial(scipy_value, module), functools.partial(dir, module)
+
+
 class Delegate:
     """A callable object of SciPy, such as a distribution. Methods without a rule refuse recorded values.
 
