@@ -72,8 +72,7 @@ def from_torch(f: Callable) -> Callable:
 
     Of a torch.nn.Module it is a function of (params, *inputs), whose `params` has the module's parameters as
     arrays by name. Tensors are made in the CPU's memory, without a copy. The function runs again for its
-    gradient. Results are one tensor, or a tuple of them. Where all arguments and results are real or complex,
-    there are derivatives of any order.
+    gradient. Results are one tensor, or a tuple of them. There are derivatives of any order.
 
         >>> import torch
         >>> f = ad.from_torch(lambda x: torch.sum(torch.sin(x)))
@@ -108,14 +107,9 @@ def _from_torch(
         return tree([x.detach().cpu().numpy() for x in leaves])
 
     def rule(dout, out, *args):
-        if all(_is_real(x) for x in flatten((out, args))[0]):
-            pulled = functools.partial(_torch_gradient, torch, f)
-            return _from_torch(torch, pulled, name, adapted.recording_rule)(dout, args)
-        args = _plain(args)
-        dout = tuple(dout) if isinstance(out, tuple) else dout
-        dout = _mapped(lambda d: None if d is None else torch.from_numpy(np.array(d)), dout)
-        grads, tree = _tensors_of(torch, _torch_gradient(torch, f, dout, tensors(args)))
-        return tree([x.detach().numpy() if x.is_floating_point() or x.is_complex() else None for x in grads])
+        pulled = functools.partial(_torch_gradient, torch, f)
+        grads = _from_torch(torch, pulled, name, adapted.recording_rule)(dout, args)
+        return tree_map(lambda g: g if _is_real(g) else None, grads)
 
     adapted = _adapted(run, rule, name, recording_rule)
     return adapted
