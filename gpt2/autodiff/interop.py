@@ -97,12 +97,9 @@ def from_torch(f: Callable) -> Callable:
 def _from_torch(
     torch: types.ModuleType, f: Callable, name: str, recording_rule: list | None = None
 ) -> custom_vjp:
-    def tensors(args):
-        return tree_map(lambda x: torch.from_numpy(np.array(x, copy=True)), args)
-
     def run(*args):
         with torch.no_grad():
-            out = f(*tensors(_plain(args)))
+            out = f(*tree_map(lambda x: torch.from_numpy(x.copy()), _plain(args)))
         leaves, tree = _tensors_of(torch, out)
         return tree([x.detach().cpu().numpy() for x in leaves])
 
