@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -97,9 +98,10 @@ def scipy_value(module: Any, name: str, called: str | None = None) -> Any:
     return theirs
 
 
-def names_of(module: Any) -> tuple[Callable, Callable]:
+def names_of(module: Any) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a module that has SciPy's names besides its own."""
-    return functools.partial(scipy_value, module), functools.partial(dir, module)
+    name = module.__name__  # recordings depend on what functions contain: not on a whole module of SciPy
+    return lambda attribute: scipy_value(sys.modules[name], attribute), lambda: dir(sys.modules[name])
 
 
 class Delegate:
