@@ -1,4 +1,4 @@
-"""Cited files exist, tests lie beside what they test, folders are small, a model is written by its own module."""
+"""Cited files exist, tests lie beside what they test, folders are small, a model is written by its module."""
 
 import ast
 import io
