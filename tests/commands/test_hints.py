@@ -218,9 +218,11 @@ def test_commands_printed_by_a_run_can_be_run(machine, way, tmp_path):
     text = shell.run(f"{start} {' '.join(SHORT)} {out}")
     printed = re.findall(r"(?m)^(?:more text|train on|try next, [^:]*): +(.*)$", text)
     assert len(printed) == 3
+    trains = way in ("checkout", "command")  # elsewhere it is enough that the printed words find the program
     for command in printed:
-        shell.run(command + (" --max-tokens 3" if "sample" in command else ""))
-    assert "has done its 4 steps" in shell.run(printed[1], status=2)
+        shell.run(f"{command} {'--max-tokens 3' if 'sample' in command else '' if trains else '--help'}")
+    if trains:
+        assert "has done its 4 steps" in shell.run(printed[1], status=2)
 
 
 @posix

@@ -101,7 +101,9 @@ SMALL = dict(vocab_size=65, block_size=32, n_layer=2, n_head=4, n_embd=64), 6, 3
 LARGER = dict(vocab_size=517, block_size=100, n_layer=1, n_head=5, n_embd=155), 6, 91
 
 
-@pytest.mark.parametrize("sizes", [SMALL, LARGER], ids=["small", "larger"])
+@pytest.mark.parametrize(
+    "sizes", [LARGER, pytest.param(SMALL, marks=pytest.mark.slow)], ids=["larger", "small"]
+)
 @pytest.mark.parametrize("backward", ["manual", "auto", "whole"])
 def test_threads_and_repetition_change_no_bit(sizes, backward):
     shape, B, T = sizes

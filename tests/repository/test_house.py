@@ -62,7 +62,7 @@ def written_attributes(source):
     for node in ast.walk(source):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
             yield ast.unparse(node.value), node.attr
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "delattr"):
             yield ast.unparse(node.args[0]), ast.unparse(node.args[1]).strip("'")
 
 
@@ -74,6 +74,7 @@ def test_attributes_of_a_model_are_written_by_its_own_module():
     written = {
         f"{name}: {value}.{attribute}"
         for name, path in files.items()
+        if not name.startswith("gpt2.autodiff.") or "model" in path.read_text(encoding="utf-8")
         for value, attribute in written_attributes(house.parsed(path))
         if value.split(".")[-1].endswith("model")
         or (attribute in own and value != "self" and not name.startswith("gpt2.autodiff."))
