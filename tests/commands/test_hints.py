@@ -234,7 +234,7 @@ def test_commands_in_help_and_errors_can_be_run(machine, way):
     examples = re.findall(r"(?m)^  (\S.*)$", text.partition("\nexamples:\n")[2])
     program = examples[0].partition(" --")[0]
     assert len(examples) == 7 and all(command.startswith(program) for command in examples)
-    for command in examples:
+    for command in examples if way == "checkout" else examples[:1]:
         assert "usage: " in shell.run(f"{command} --help")
     sample = re.search(r"(?m)^  (.*) sample --help|^  (.*-m gpt2)\.sample --help", shell.run(overview(start)))
     for words, expected in (
