@@ -61,7 +61,6 @@ def main(argv):
     every = "processes (default: 1 to the number of cores, where they divide the batch)"
     program.text(parser, "--workers", "N,...", "", every)
     program.text(parser, "--backward", "WHICH", "manual", "manual, auto, whole, or a mix (default manual)")
-    parser.add_argument("--pin", action="store_true", help="keep each worker to cores of its own")
     program.number(parser, "--rounds", 12, "rounds at most")
     program.number(parser, "--seconds", 90.0, "time for all rounds; at least three are played", float)
     program.nice_flag(parser)
@@ -83,7 +82,7 @@ def main(argv):
     ]
     weak = [Setup(n, 1, b * n) for n in counts]
     set_priority(options.nice)  # inherited by the workers
-    settings = {"size": options.size, "backward": options.backward, "pin": options.pin}
+    settings = {"size": options.size, "backward": options.backward}
     report = program.Report(options, "scaling", **settings)
     samples, load = measure(preset, changes, T, list(dict.fromkeys([*strong, *weak])), options)
     tables = {"strong": rows_of(strong, samples, T), "weak": rows_of(weak, samples, T)}
@@ -139,7 +138,7 @@ def measure(preset, changes, T, setups, options):
 
 def make_team(config, workers, threads, options):
     model = GPT2(config, backward=options.backward, seed=None)
-    return Processes(model, AdamW(model), workers, threads=workers * threads, pin=options.pin)
+    return Processes(model, AdamW(model), workers, threads=workers * threads)
 
 
 def rows_of(setups, samples, T):

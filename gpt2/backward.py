@@ -300,13 +300,6 @@ def whole(
     return ad.FixedPair(f, options or options_for(), name="loss", rate=1.0, ample=AMPLE, wanted=wanted)
 
 
-def repeated(f: Callable) -> Callable:
-    """f, a pure function of arrays that a model calls for each block, recorded once for all equal blocks when
-    the whole model is differentiated as one program.
-    """
-    return ad.repeated(f)
-
-
 @contextmanager
 def traced(compile: bool = True) -> Iterator[None]:
     """Within this context the first nan or infinity is a UserError that names the op and line that made it.

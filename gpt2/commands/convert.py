@@ -12,6 +12,7 @@ from gpt2 import cli
 from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError, printable
 from gpt2.hints import typed
+from gpt2.model import RELEASED
 from gpt2.model.adapters import merged
 from gpt2.model.gpt2 import GPT2
 from gpt2.weights import llmc, pretrained
@@ -56,7 +57,7 @@ def _peft_name(weights):
     if weights.base is None:
         return None
     base = weights.base
-    return f"openai-community/{base.name}" if base.name in pretrained.RELEASED else str(base.path.absolute())
+    return f"openai-community/{base.name}" if base.name in RELEASED else str(base.path.absolute())
 
 
 def _tokenizer(weights):

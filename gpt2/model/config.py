@@ -4,7 +4,7 @@
 
 Radford et al. 2019; the order of layers, tensors and names is llm.c's.
 
-    GPT2Config       sizes; PRESETS has them by name
+    GPT2Config       sizes; gpt2.model.PRESETS has them by name
     PLACES           place -> its layer, and the tensors that the layer gets
     parameter_table  name and shape of every tensor
 """
@@ -17,20 +17,9 @@ import numpy as np
 
 from gpt2.errors import UserError
 from gpt2.layers.layer import Parameter
+from gpt2.model import PRESETS
 
 # ---- Settings --------------------------------------------------------------------------------------------
-
-PRESETS = {
-    # the four that OpenAI released
-    "gpt2": dict(n_layer=12, n_head=12, n_embd=768),  # 124 million parameters
-    "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024),  # 355 million
-    "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280),  # 774 million
-    "gpt2-xl": dict(n_layer=48, n_head=25, n_embd=1600),  # 1558 million
-    # small ones, for two cores and a few minutes; the second is nanoGPT's recipe for a CPU
-    "small-cpu": dict(n_layer=6, n_head=6, n_embd=384, block_size=256),
-    "shakespeare-char-cpu": dict(vocab_size=65, n_layer=4, n_head=4, n_embd=128, block_size=64),
-    "tiny": dict(vocab_size=256, n_layer=2, n_head=2, n_embd=64, block_size=64),
-}
 
 
 @dataclass(frozen=True)

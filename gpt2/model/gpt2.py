@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 import gpt2.backward as backwards
-from gpt2.autodiff import run_on_threads
+from gpt2 import autodiff as ad
 from gpt2.errors import UserError, counted
 from gpt2.layers import Layer
+from gpt2.model import PRESETS
 from gpt2.model.backward import Gradients, backward_pass
 from gpt2.model.changes import Environment
-from gpt2.model.config import BLOCK_PLACES, PRESETS, GPT2Config
+from gpt2.model.config import BLOCK_PLACES, GPT2Config
 from gpt2.model.description import Block, Description
-from gpt2.model.fitting import Layers
 from gpt2.model.forward import block_forward, forward_pass, loss_fn
 from gpt2.model.own import OwnFile
 from gpt2.model.tensors import Named, Stack, Tensors, joined, ranges_of, slices_of, views
@@ -99,7 +99,7 @@ def initialise(
             rng.standard_normal(out=numbers, dtype=np.float32)
             np.multiply(numbers, np.float32(deviation), out=entries)
 
-    run_on_threads(job)
+    ad.run_on_threads(job)
     for stack, array in stacks:
         stack[...] = array
 
@@ -301,11 +301,6 @@ class GPT2:
     def layers(self) -> dict[str, Layer]:
         """The layers that run, by name."""
         return self._table
-
-    @layers.setter
-    def layers(self, layers: Layers) -> None:
-        for name, layer in layers.items():
-            self._table[name] = layer
 
     def _take(self, name: str, layer: Layer) -> Layer:
         """Replace the layer `name` everywhere in this model; returns it as it runs."""
@@ -630,7 +625,7 @@ def _repeated_block(d: Description) -> Callable:
 
     parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("x", *names)]
     vars(block)["__signature__"] = inspect.Signature(parameters)  # names its inputs
-    once = backwards.repeated(block)
+    once = ad.repeated(block)
 
     def run_block(x, params, l, d, layers):
         return once(x, *(params[name][l] for name in names)), {}

@@ -33,11 +33,7 @@ def new_settings(given: dict[str, Any]) -> Settings:
     if preset not in PRESETS:
         text = f"--preset {preset}: expected one of {', '.join(PRESETS)}"
         raise UserError(text + suggestion(preset, PRESETS))
-    shape: dict[str, Any] = {}
-    if preset.startswith("gpt2"):
-        released = GPT2Config.preset(preset)
-        shape = {"n_layer": released.n_layer, "n_head": released.n_head, "n_embd": released.n_embd}
-    settings = Settings(**{**shape, **PRESETS[preset], **given})
+    settings = Settings(**{**PRESETS[preset], **given})
     if settings.init:
         settings = of_weights(settings, weights_config(settings), given)
     if settings.layers and not {"backward"} & {*given, *PRESETS[preset]}:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from gpt2 import parallel
 from gpt2.cli import Parser
 from gpt2.errors import UserError
+from gpt2.model import PRESETS as SIZES
+from gpt2.model import RELEASED
 from gpt2.model.own import check_trained_with
 from gpt2.model.tuning import Tuning
 from gpt2.storage import runs
@@ -23,6 +25,85 @@ OWN = "own"  # of kernels: OpenBLAS's own choice
 
 RUN, DATA, MODEL = (partial(setting, group) for group in ("run", "data", "model"))
 OPTIMISATION, ENGINE, REPORTS = (partial(setting, group) for group in ("optimisation", "engine", "reports"))
+
+
+def _sizes(name: str) -> dict[str, int]:
+    return {size: SIZES[name][size] for size in ("n_layer", "n_head", "n_embd")}
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "shakespeare": {},  # the defaults below
+    "shakespeare-char-cpu": dict(  # the command that nanoGPT's README gives for a CPU
+        tokenizer="char",
+        **_sizes("shakespeare-char-cpu"),
+        batch_size=12,
+        block_size=64,
+        steps=2000,
+        lr=1e-3,
+        min_lr=1e-4,
+        warmup=100,
+        beta2=0.99,
+        eval_every=250,
+        eval_batches=20,
+        save_every=250,
+        sample_tokens=300,
+        log_every=50,
+    ),
+    # From the released weights to your own text: a few small steps, or the model forgets
+    "finetune": dict(
+        init="gpt2",
+        batch_size=4,
+        block_size=128,
+        accumulate=2,
+        steps=60,
+        lr=5e-5,
+        min_lr=5e-6,
+        warmup=5,
+        beta2=0.95,
+        eval_every=20,
+        eval_batches=10,
+        save_every=20,
+        log_every=1,
+    ),
+    # llm.c's program for the CPU: 41 steps, the first and every tenth after a validation
+    "llm.c": dict(
+        init="gpt2",
+        order="llm.c",
+        lines="llm.c",
+        batch_size=4,
+        block_size=64,
+        steps=41,
+        lr=1e-4,
+        min_lr=1e-4,
+        warmup=0,
+        beta2=0.999,
+        weight_decay=0.0,
+        clip=0.0,
+        eval_every=10,
+        eval_batches=5,
+        sample_every=20,
+        sample_tokens=63,
+        save_every=0,
+    ),
+    # The four released sizes from random weights: nanoGPT's learning rates, one small batch a step
+    **{
+        name: dict(
+            **_sizes(name),
+            batch_size=4,
+            block_size=64,
+            steps=100,
+            lr=6e-4,
+            min_lr=6e-5,
+            warmup=20,
+            beta2=0.95,
+            eval_every=50,
+            eval_batches=8,
+            save_every=50,
+            log_every=1,
+        )
+        for name in RELEASED
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +121,7 @@ class Settings:
 
     preset: str = RUN(
         "shakespeare",
-        "named settings to start from: shakespeare, "
-        "shakespeare-char-cpu, finetune, llm.c, gpt2, gpt2-medium, gpt2-large, gpt2-xl",
+        f"named settings to start from: {', '.join(PRESETS)}",
         fixed=True,
     )
     out: str = RUN("", "folder of the run (default: runs/PRESET-N, N the first free number)")
@@ -64,7 +144,7 @@ class Settings:
 
     init: str = MODEL(
         "",
-        "weights to start from: gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+        f"weights to start from: {', '.join(RELEASED)}, "
         "hf:OWNER/NAME, a run, a folder of transformers, a .bin of llm.c (default: random)",
         fixed=True,
     )
@@ -145,11 +225,11 @@ class Settings:
     )
     workers: str = ENGINE(
         "auto",
-        "number of workers for --parallel shares and processes; auto: for shares as many as threads, for "
-        "processes chosen by timing, with threads if they are faster",
+        "number of workers for --parallel shares and processes; auto: as many as threads, or the next "
+        "smaller divisor of the batch",
     )
     worker_timeout: float = ENGINE(
-        300.0, "seconds without a heartbeat from a worker before the run ends; 0: no limit", minimum=0
+        300.0, "seconds that a worker may take for a batch, or wait for the others; 0: no limit", minimum=0
     )
     shard: bool = ENGINE(False, "mpi: each process keeps AdamW's moments only for its part")
 
@@ -171,82 +251,6 @@ class Settings:
     def tuning(self) -> Tuning:
         """The Tuning of these settings."""
         return Tuning(self.train, self.freeze, self.lora_alpha, self.lora_targets)
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "shakespeare": {},  # the defaults above
-    "shakespeare-char-cpu": dict(  # the command that nanoGPT's README gives for a CPU
-        tokenizer="char",
-        batch_size=12,
-        block_size=64,
-        n_layer=4,
-        n_head=4,
-        n_embd=128,
-        steps=2000,
-        lr=1e-3,
-        min_lr=1e-4,
-        warmup=100,
-        beta2=0.99,
-        eval_every=250,
-        eval_batches=20,
-        save_every=250,
-        sample_tokens=300,
-        log_every=50,
-    ),
-    # From the released weights to your own text: a few small steps, or the model forgets
-    "finetune": dict(
-        init="gpt2",
-        batch_size=4,
-        block_size=128,
-        accumulate=2,
-        steps=60,
-        lr=5e-5,
-        min_lr=5e-6,
-        warmup=5,
-        beta2=0.95,
-        eval_every=20,
-        eval_batches=10,
-        save_every=20,
-        log_every=1,
-    ),
-    # llm.c's program for the CPU: 41 steps, the first and every tenth after a validation
-    "llm.c": dict(
-        init="gpt2",
-        order="llm.c",
-        lines="llm.c",
-        batch_size=4,
-        block_size=64,
-        steps=41,
-        lr=1e-4,
-        min_lr=1e-4,
-        warmup=0,
-        beta2=0.999,
-        weight_decay=0.0,
-        clip=0.0,
-        eval_every=10,
-        eval_batches=5,
-        sample_every=20,
-        sample_tokens=63,
-        save_every=0,
-    ),
-    # The four released sizes from random weights: nanoGPT's learning rates, one small batch a step
-    **{
-        name: dict(
-            batch_size=4,
-            block_size=64,
-            steps=100,
-            lr=6e-4,
-            min_lr=6e-5,
-            warmup=20,
-            beta2=0.95,
-            eval_every=50,
-            eval_batches=8,
-            save_every=50,
-            log_every=1,
-        )
-        for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-    },
-}
 
 
 class Request(NamedTuple):

@@ -27,6 +27,7 @@ from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, reason, suggestion
 from gpt2.hints import install, quoted
+from gpt2.model import RELEASED
 from gpt2.model.adapters import take
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
@@ -36,7 +37,6 @@ from gpt2.storage import runs
 from gpt2.storage.files import check_whole
 from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, peft
 
-RELEASED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 RELEASED_VOCABULARY = 50257
 
 
@@ -97,8 +97,7 @@ class Pretrained:
         digest = hashlib.sha256()
         for path in self.files():
             with open(path, "rb") as file:
-                while chunk := file.read(CHUNK):
-                    digest.update(chunk)
+                hashlib.file_digest(file, lambda: digest)  # updates it
         return digest.hexdigest()
 
     def views(self) -> Iterable[tuple[str, Any]]:
@@ -156,9 +155,6 @@ class Pretrained:
                 "belong together"
             )
         return words
-
-
-CHUNK = 16 << 20  # bytes hashed at a time
 
 
 def _completed(d, base, trained):

@@ -18,7 +18,8 @@ import numpy as np
 from gpt2 import cli
 from gpt2.commands.bench import machine
 from gpt2.errors import UserError
-from gpt2.model.config import PRESETS, GPT2Config
+from gpt2.model import PRESETS
+from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
 from gpt2.train.flops import Peak, matmul_peak, training_flops
