@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gpt2.errors import UserError, exit_status, nearest, suggestion
+from gpt2.errors import UserError, exit_status, nearest, printable, suggestion
 from gpt2.hints import quoted, typed
 from gpt2.output import painted
 
@@ -155,6 +155,20 @@ def command(
         return run(parser(), work, argv)
 
     return main
+
+
+def add_weights(command: argparse.ArgumentParser) -> None:
+    """The flags that name a model, for gpt2.weights.pretrained.load."""
+    add = command.add_argument
+    add("--run", default="", help="the run's folder (default: the newest in runs/)")
+    add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
+    add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
+    add("--layers", metavar="FILE.py", help="the model's own layers, if their file has moved")
+
+
+def tell(line: str) -> None:
+    """Print on standard error: standard output is for the result."""
+    print(printable(line), file=sys.stderr)
 
 
 # ---- Text ------------------------------------------------------------------------------------------------

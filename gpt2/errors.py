@@ -6,7 +6,8 @@ Any other exception is a bug and keeps its traceback.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from gpt2.output import OutputLost, escaped, painted, replace_stdout
@@ -104,6 +105,15 @@ def reason(error: BaseException) -> str:
     return text.splitlines()[0] if text.strip() else type(error).__name__
 
 
+@contextmanager
+def os_errors(what: object) -> Iterator[None]:
+    """Within the block an OSError is a UserError: what, and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: {reason(error)}") from None
+
+
 def no_overflow_warnings() -> None:
     """Turn off NumPy's overflow warnings in this process: a loss or norm that is not finite is reported in a
     line, with its position."""
@@ -112,8 +122,8 @@ def no_overflow_warnings() -> None:
         warnings.filterwarnings("ignore", f"({kinds}) encountered", RuntimeWarning)
 
 
-def exit_status(run: Callable[..., int | None], *args: Any, interrupted: int = 130) -> int:
-    """Call run(*args) and return the exit status: its result (None: 0), 2 after a UserError, `interrupted`
+def exit_status(run: Callable[..., int | None], *args: Any) -> int:
+    """Call run(*args) and return the exit status: its result (None: 0), 2 after a UserError, 130
     after Ctrl-C, 0 if the reader of the output has closed it, as `head` does, 1 if the disk is full.
     """
     try:
@@ -123,7 +133,7 @@ def exit_status(run: Callable[..., int | None], *args: Any, interrupted: int = 1
         print_error(error.as_flag)
         return 2
     except KeyboardInterrupt:
-        return interrupted
+        return 130
     except OutputLost as error:
         if not error.reader_closed:
             print_error(f"standard output: {error}")

@@ -8,7 +8,6 @@ and its bytes do not count.
 
 import json
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -130,11 +129,6 @@ def read_data(path: str | Path, tokenizer: Tokenizer) -> np.ndarray:
     return np.concatenate([a.astype(small) for a in tokenizer.encode_stream(textfile.pieces(path))])
 
 
-def _tell(line: str) -> None:
-    """Print on standard error: standard output is for the figures."""
-    print(printable(line), file=sys.stderr)
-
-
 EXAMPLES = (
     ("gpt2 evaluate --data my.txt", "the newest run in runs/, on a text"),
     ("gpt2 evaluate --run runs/mine --data tinyshakespeare", "a run, on a named corpus"),
@@ -159,10 +153,7 @@ def parser() -> cli.Parser:
         metavar="FILE",
         help="a text, a token file (X.bin), tinyshakespeare or stdlib",
     )
-    add("--run", default="", help="the run's folder (default: the newest in runs/)")
-    add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
-    add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
-    add("--layers", metavar="FILE.py", help="the model's own layers, if their file has moved")
+    cli.add_weights(command)
     add("--stride", type=int, default=0, metavar="S", help="new tokens in a window (default: block_size)")
     add("--json", action="store_true", help="print the figures as JSON")
     return command
@@ -173,7 +164,7 @@ def _run(args):
     model, tokenizer = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=notes.append)
     score = evaluate(model, tokenizer, read_data(args.data, tokenizer), args.stride)
     for line in notes:
-        _tell(line)
+        cli.tell(line)
     if args.json:
         print(json.dumps(asdict(score)))
         return

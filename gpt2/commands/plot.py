@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from gpt2 import cli
-from gpt2.errors import UserError, printable
+from gpt2.errors import UserError, os_errors, printable
 from gpt2.hints import install, quoted, typed
 from gpt2.output import trusted
 from gpt2.storage import metrics
@@ -93,11 +93,9 @@ def save(runs: Sequence[Metrics], paths: Iterable[Path]) -> None:
     """Draw runs and write the picture to each path, in the format of its suffix."""
     picture = figure(runs)
     for path in paths:
-        try:
+        with os_errors(f"cannot write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             picture.savefig(path, dpi=120)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _paths(runs, out):
@@ -212,10 +210,8 @@ def tensorboard(runs: Sequence[Metrics], folder: str | Path) -> list[Path]:
     written = []
     for run in runs:
         target = Path(folder) / Path(run.name).name
-        try:
+        with os_errors(f"--tensorboard {target}"):
             writer = EventFileWriter(str(target))
-        except OSError as error:
-            raise UserError(f"--tensorboard {target}: {error.strerror or error}") from None
         clock = np.cumsum(run.get("seconds")[1])
         done = run.get("seconds")[0]
         for name, (steps, numbers) in run.values.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt2 import cli
 from gpt2.autodiff import get_threads, set_threads
-from gpt2.errors import UserError, printable
+from gpt2.errors import UserError, os_errors
 from gpt2.model.decoder import SlowGeneration, slowness, unread
 from gpt2.parallel.cores import threads_each
 from gpt2.sampling import check_options, check_samples, write_samples
@@ -28,11 +28,8 @@ EXAMPLES = (
 def parser() -> cli.Parser:
     """The flags of `gpt2 sample`."""
     command = cli.Parser("sample", "Generate text from a trained model.", EXAMPLES)
+    cli.add_weights(command)
     add = command.add_argument
-    add("--run", default="", help="the run's folder (default: the newest in runs/)")
-    add("--checkpoint", default="best", choices=["best", "last"], help="which weights (default: %(default)s)")
-    add("--init", default="", metavar="WEIGHTS", help="weights of another kind instead: gpt2, ..., or a path")
-    add("--layers", metavar="FILE.py", help="the model's own layers, if their file has moved")
     add("--prompt", default="", help="text to continue (default: the start of a text)")
     add("--prompt-file", default="", metavar="FILE", help="read the prompt from a file, - for standard input")
     add(
@@ -71,18 +68,12 @@ def _prompt(args):
         return args.prompt
     if args.prompt:
         raise UserError("--prompt and --prompt-file both give a prompt; give one of them")
-    try:
+    with os_errors(f"--prompt-file {args.prompt_file}"):
         content = sys.stdin.buffer.read() if args.prompt_file == "-" else Path(args.prompt_file).read_bytes()
+    try:
         return content.decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"--prompt-file {args.prompt_file}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"--prompt-file {args.prompt_file}: not UTF-8 text (byte {error.start})") from None
-
-
-def tell(line: str) -> None:
-    """Print on standard error: standard output is for the result."""
-    print(printable(line), file=sys.stderr)
 
 
 def _check_text(flag, text):
@@ -106,7 +97,7 @@ def _run(args):
     check_options(args.max_tokens, args.temperature, args.top_k, args.top_p)
     prompt = _prompt(args)
     set_threads(threads_each(1, args.threads))
-    model, tokenizer = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=tell)
+    model, tokenizer = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=cli.tell)
     if slow := unread(model.description):
         print(f"note: {slowness(slow)}", file=sys.stderr)
         warnings.simplefilter("ignore", SlowGeneration)  # printed above

@@ -22,7 +22,7 @@ import numpy as np
 import regex
 import tiktoken
 
-from gpt2.errors import UserError, option_error, suggestion
+from gpt2.errors import UserError, option_error, os_errors, suggestion
 from gpt2.storage.download import cache_folder, data_folders, fetch, find, sha256_of
 from gpt2.storage.files import write_atomically
 
@@ -204,12 +204,8 @@ def _last_cut(text):
 def load(path: str | Path) -> Tokenizer:
     """The tokenizer that `Tokenizer.save` wrote to `path`. Raises UserError for anything else."""
     path = Path(path)
-    try:
+    with os_errors(path):
         content = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; a run keeps its tokenizer under this name") from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
     return from_json(path, content)
 
 

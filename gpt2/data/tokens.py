@@ -4,6 +4,7 @@ A token file is llm.c's: a header of 256 int32 (magic 20240520, version 1, count
 tokens as uint16, everything little-endian. It is read through a memory map, so a corpus costs no memory.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt2.errors import OptionError, UserError, option_error
+from gpt2.errors import OptionError, UserError, option_error, os_errors
 from gpt2.hints import typed
 from gpt2.storage.files import replacing
 
@@ -31,17 +32,14 @@ def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
     path = Path(path)
     header = np.zeros(HEADER_INTS, dtype="<i4")
     header[:2] = MAGIC, VERSION
-    try:
-        with replacing(path) as file:
-            file.write(header.tobytes())
-            for tokens in arrays:
-                _check_range(path, tokens)
-                file.write(tokens.astype("<u2").tobytes())
-                header[2] += tokens.size
-            file.seek(0)
-            file.write(header.tobytes())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    with os_errors(f"cannot write {path}"), replacing(path) as file:
+        file.write(header.tobytes())
+        for tokens in arrays:
+            _check_range(path, tokens)
+            file.write(tokens.astype("<u2").tobytes())
+            header[2] += tokens.size
+        file.seek(0)
+        file.write(header.tobytes())
 
 
 def _hint():
@@ -62,12 +60,9 @@ def read_tokens(path: str | Path) -> np.memmap:
     header says.
     """
     path = Path(path)
-    try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            header = np.frombuffer(file.read(HEADER_BYTES), dtype=np.uint8)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+    with os_errors(path), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        header = np.frombuffer(file.read(HEADER_BYTES), dtype=np.uint8)
     if header.size < HEADER_BYTES:
         raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}; {_hint()}")
     magic, version, count = (int(n) for n in header.view("<i4")[:3])

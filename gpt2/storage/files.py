@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, os_errors
 from gpt2.storage.lock import lock_file, locked
 
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
@@ -46,10 +46,8 @@ NEW_MODE = _new_mode()  # read once, before there are threads that create files
 def made_folder(path: str | Path) -> Path:
     """Create the folder if needed, and return it. Raises UserError if it cannot be created."""
     path = Path(path)
-    try:
+    with os_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
     return path
 
 
@@ -154,13 +152,11 @@ def write_together(contents: Mapping[Path, bytes | Iterable[bytes]]) -> None:
 
     Raises UserError on failure; older files are then unchanged, or `check_whole` raises.
     """
-    try:
-        with replacing_together(list(contents)) as files:
-            for file, content in zip(files, contents.values()):
-                for part in [content] if isinstance(content, bytes) else content:
-                    file.write(part)
-    except OSError as error:
-        raise UserError(f"cannot write {next(iter(contents))}: {error.strerror or error}") from None
+    what = f"cannot write {next(iter(contents))}"
+    with os_errors(what), replacing_together(list(contents)) as files:
+        for file, content in zip(files, contents.values()):
+            for part in [content] if isinstance(content, bytes) else content:
+                file.write(part)
 
 
 def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None:

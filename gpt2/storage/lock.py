@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, os_errors
 
 NAME = "lock"
 FAR = 1 << 30  # Windows locks bytes against reading: so lock a byte far behind the text
@@ -103,10 +103,8 @@ def turn(path: str | Path) -> Iterator[None]:
     For work that one of several programs does for all: each first checks whether it is done. Raises UserError
     if the file cannot be written.
     """
-    try:
+    with os_errors(f"cannot write {path}"):
         file = locked(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
     with file:
         try:
             yield

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, os_errors
 from gpt2.storage import runs
 
 
@@ -36,12 +36,8 @@ def read(folder: str | Path) -> Metrics:
     """The Metrics of the run in `folder`; an empty name is the newest run. Raises UserError without one."""
     folder = runs.existing(folder)
     path = folder / runs.METRICS
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        content = b""  # a run that has just begun
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
+    with os_errors(path):
+        content = path.read_bytes() if path.exists() else b""  # a run that has just begun
     points: dict[str, list] = {}
     whole = content.split(b"\n")[:-1]  # what follows the last line break is incomplete
     for number, line in enumerate(whole, 1):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, os_errors
 from gpt2.hints import quoted, typed
 from gpt2.storage.files import sweep_below
 from gpt2.storage.safetensors import load_state
@@ -50,15 +50,9 @@ def clear(folder: Path, overwrite: bool = False) -> None:
             f"--out {folder} holds {existing[0]}, which a run would replace; give another folder, or "
             "replace it with --overwrite"
         )
-    _remove(folder, [folder / file for file in (METRICS, LAST, BEST)])
-
-
-def _remove(folder, paths):
-    try:
-        for path in paths:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror or error}") from None
+    with os_errors(folder):
+        for file in (METRICS, LAST, BEST):
+            (folder / file).unlink(missing_ok=True)
 
 
 def _first_free(name):

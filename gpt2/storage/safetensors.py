@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, os_errors
 
 METADATA = "__metadata__"
 LONGEST_HEADER = 64 << 20  # bytes; a header is some kilobytes, plus the settings
@@ -137,10 +137,5 @@ def checkpoint_header(path: Path, file: BinaryIO) -> tuple[FileHeader, Any]:
 def load_state(path: str | Path) -> dict[str, Any]:
     """Only the state of a checkpoint. The checksum is not verified: `checkpoint.load` does that."""
     path = Path(path)
-    try:
-        with open(path, "rb") as file:
-            return checkpoint_header(path, file)[1]
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such checkpoint") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    with os_errors(f"{path}: cannot be read"), open(path, "rb") as file:
+        return checkpoint_header(path, file)[1]

@@ -20,7 +20,7 @@ import numpy as np
 
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
-from gpt2.errors import UserError
+from gpt2.errors import UserError, os_errors
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description, described
 from gpt2.model.gpt2 import GPT2, unflatten
@@ -67,14 +67,10 @@ def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray],
     the file is allocated.
     """
     path = Path(path)
-    try:
+    with os_errors(f"{path}: cannot be read"):
         with open(path, "rb") as file:
             header, state = checkpoint_header(path, file)
         content = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such checkpoint") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     digest = hashlib.sha256(_without_digest(path, header))
     arrays = {}
     for name, entry in header.entries.items():
@@ -107,14 +103,12 @@ def load_tokenizer(path: str | Path, state: Mapping[str, Any]) -> Tokenizer | No
     if note is None:
         return None
     try:
-        with open(path, "rb") as file:
+        with os_errors(f"{path}: cannot be read"), open(path, "rb") as file:
             entry = checkpoint_header(path, file)[0].entries[TOKENIZER]
             file.seek(entry.begin)
             content = file.read(entry.end - entry.begin)
         if hashlib.sha256(content).hexdigest() != note["sha256"]:
             raise KeyError
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (KeyError, TypeError):
         raise UserError(f"{path}: its tokenizer does not match its checksum; the file is damaged") from None
     return tokenizer.from_json(path, content)

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from gpt2.data.tokenizer import END_OF_TEXT, Tokenizer
-from gpt2.errors import UserError
+from gpt2.errors import UserError, os_errors
 from gpt2.model.config import GPT2Config, parameter_table
 from gpt2.storage.files import write_atomically, write_together
 from gpt2.weights import bfloat16
@@ -280,11 +280,8 @@ def _token_parts(path, tokenizer):
 @contextmanager
 def _opened(path):
     """(file, its size in bytes); OSError becomes UserError."""
-    try:
-        with open(path, "rb") as file:
-            yield file, os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
+    with os_errors(path), open(path, "rb") as file:
+        yield file, os.fstat(file.fileno()).st_size
 
 
 def _header(path, file, size, magic, kind, count):

@@ -149,7 +149,7 @@ def test_file_of_another_format_is_an_error(tmp_path, content):
 
 
 def test_missing_file_is_an_error(tmp_path):
-    with pytest.raises(UserError, match="no such checkpoint"):
+    with pytest.raises(UserError, match="cannot be read: No such file"):
         checkpoint.load(tmp_path / "nothing")
 
 
