@@ -205,11 +205,6 @@ class TokenDraw:
         np.copyto(probs, -np.inf, where=self.finite)
 
 
-def choose(logits: np.ndarray, temperature: float, top_k: int, top_p: float, rng: np.random.Generator) -> int:
-    """Draw a token id from logits (V,)."""
-    return TokenDraw(len(logits))(logits, temperature, top_k, top_p, rng)
-
-
 def log_probabilities(logits: np.ndarray) -> np.ndarray:
     """The model's own log-probabilities (V,) float64 in nats: without temperature, top_k and top_p."""
     shifted = logits.astype(np.float64) - logits.max()

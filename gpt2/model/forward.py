@@ -1,7 +1,7 @@
 """The forward of a model: pure functions of its parameters.
 
 forward_pass    the logits, and what every layer saved for its backward
-loss_fn         the mean loss alone, and logits_fn the logits, as functions to be differentiated
+loss_fn         the mean loss alone, as a function to be differentiated
 """
 
 from collections.abc import Callable
@@ -98,19 +98,6 @@ def forward_pass(
     return logits, saved
 
 
-def logits_fn(
-    params: Tensors,
-    tokens: np.ndarray,
-    *,
-    config: GPT2Config,
-    layers: Layers,
-    description: Description | None = None,
-    run_block: Callable = block_forward,
-) -> np.ndarray:
-    """logits (B, T, V) of tokens (B, T) as a pure function of params. run_block: see forward_pass."""
-    return forward_pass(params, tokens, description or Description(config), layers, run_block=run_block)[0]
-
-
 def loss_fn(
     params: Tensors,
     tokens: np.ndarray,
@@ -124,8 +111,7 @@ def loss_fn(
     """Mean loss in nats per token as a pure function of params: what backward="whole" differentiates.
     run_block: see forward_pass.
     """
-    logits = logits_fn(
-        params, tokens, config=config, layers=layers, description=description, run_block=run_block
-    )
+    d = description or Description(config)
+    logits, _ = forward_pass(params, tokens, d, layers, run_block=run_block)
     losses, _ = layers["crossentropy"].forward(logits, targets)
     return np.mean(losses)

@@ -115,7 +115,7 @@ def test_probabilities_with_temperature_top_k_and_top_p():
     assert np.allclose(probs(top_p=1e-9), [0, 1, 0, 0])
     squares = np.array([0.15, 0.5, 0.05, 0.3]) ** 2
     assert np.allclose(probs(temperature=0.5), squares / squares.sum(), **close)
-    assert sampling.choose(logits, 0, 0, 1.0, None) == 1
+    assert sampling.TokenDraw(len(logits))(logits, 0, 0, 1.0, None) == 1
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_generate_refuses_invalid_arguments_when_called(model, options, message)
 
 def test_logits_that_are_not_finite_are_refused():
     with pytest.raises(UserError, match="not finite"):
-        sampling.choose(np.array([0.0, np.nan]), 1.0, 0, 1.0, np.random.default_rng(0))
+        sampling.TokenDraw(2)(np.array([0.0, np.nan]), 1.0, 0, 1.0, np.random.default_rng(0))
 
 
 # ---- The command -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from gpt2.layers import LAYERS, Layer
 from gpt2.model import GPT2, GPT2Config, loss_fn
 from gpt2.model.config import parameter_table
 from gpt2.model.description import Description
-from gpt2.model.forward import logits_fn
+from gpt2.model.forward import forward_pass
 from gpt2.model.gpt2 import MATRICES
 from tests.support.models import random_model, slope
 from tests.support.peaks import peak_of
@@ -212,7 +212,7 @@ def test_pure_functions_equal_the_model():
     layers = choose("manual")
     logits = model.forward(tokens)
     assert logits.shape == (B, T, V)
-    assert np.array_equal(logits, logits_fn(model.params, tokens, config=model.config, layers=layers))
+    assert np.array_equal(logits, forward_pass(model.params, tokens, model.description, layers)[0])
     loss = model.forward(tokens, targets)
     assert isinstance(loss, float)
     assert loss == loss_fn(model.params, tokens, targets, config=model.config, layers=layers)

@@ -4,16 +4,16 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2 import cli
+from gpt2.backward import options_for
 from gpt2.commands.check import check_layer
 from gpt2.commands.explain import sources
-from gpt2.layers import Layer
 from gpt2.model.subject import subject
 
 
@@ -55,7 +55,8 @@ def explain(name: str, file: str | None = None) -> Explained:
     forward, manual = sources.written_source(layer)
     names = list(inspect.signature(layer.forward).parameters)
     shapes = {k: f"{a.dtype} {a.shape}" for k, a in zip(names, args)}
-    entry = sources.pair_of(name, file=file)
+    pair: Any = ad.FixedPair(layer.forward, options_for(), name=name)
+    entry, _ = pair.entry(args, static)
     kept = sum(node.nbytes for node in entry.graphs[0].outputs[1:] if node.op != "input")
     return Explained(
         name,
@@ -68,7 +69,7 @@ def explain(name: str, file: str | None = None) -> Explained:
         shapes={**shapes, **{k: str(v) for k, v in static.items()}},
         kept=(_kept_by_hand(layer, args, static), kept),
         errors=check_layer(name, file=file),
-        stages=stages(layer, args, static),
+        stages=split(ad.stages(pair, *args, **static))[:-2],  # without those of both halves as one program
         file=file,
     )
 
@@ -104,23 +105,6 @@ def _kept_by_hand(layer, args, static):
         return None
     _, saved = layer.forward(*args, **static)
     return sum(a.nbytes for a in saved if isinstance(a, np.ndarray) and not any(a is x for x in args))
-
-
-def stages(layer: Layer, args: Sequence[np.ndarray], static: dict) -> list[tuple[str, str]]:
-    """The compiler's stages for the layer's output: a list of (title, text)."""
-
-    def out(*inputs):
-        return layer.forward(*inputs, **static)[0]
-
-    # Recorded under the names of the layer's own arguments, which the graphs then show
-    out.__name__ = layer.forward.__name__
-    arguments = [
-        parameter
-        for parameter in inspect.signature(layer.forward).parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    vars(out)["__signature__"] = inspect.Signature(arguments)
-    return split(ad.stages(out, *args))
 
 
 def split(text: str) -> list[tuple[str, str]]:
