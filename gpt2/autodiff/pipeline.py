@@ -29,7 +29,7 @@ from typing import Any
 from . import hidden, switches
 from .derive import outlined  # noqa: F401  its row enters the table on import
 from .derive.differentiate import vjp_graph
-from .emit.program import Program, compile_graph
+from .emit.program import Program
 from .emit.scalar import ScalarProgram, is_scalar
 from .graph import Graph
 from .keep.pairs import origins_of, paired
@@ -215,7 +215,7 @@ class Pipeline:
             if scalar and is_scalar(graph):
                 strict = self.options.math == STRICT
                 return ScalarProgram(graph, name, decided(graph) if strict else frozenset())
-            return compile_graph(graph, self.options, name, share_inputs=share_inputs, lend=lend)
+            return Program(graph, self.options, name, share_inputs=share_inputs, lend=lend)
 
         return self._stage(f"{half}, emitted" if half else "emitted", emit)
 

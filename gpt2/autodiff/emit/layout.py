@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from ..ops.table import VIEWS, facts, root, takes_plain_numbers, views_of
 from ..run import short
 
 if TYPE_CHECKING:
+    from .plan import Plan
     from .regions import Region
 
 SHORTEST_PLANE = 8  # elements of a plane in each row
@@ -98,10 +99,12 @@ _NEVER_COPIED = ("transpose", "slice", "broadcast")  # views of any layout
 
 def slice_view(x: Layout, index: Sequence[tuple]) -> Layout:
     """The layout of x[index]."""
-    parts = [range(*s.indices(n)) for s, n in zip(index_slices(index), x.shape)]
-    start = x.start + sum(part.start * s for part, s in zip(parts, x.strides))
-    strides = tuple(part.step * s for part, s in zip(parts, x.strides))
-    return replace(x, start=start, shape=tuple(map(len, parts)), strides=strides)
+    start, strides = x.start, []
+    parts = [range(n)[s] for s, n in zip(index_slices(index), x.shape)]
+    for part, stride in zip(parts, x.strides):
+        start += part.start * stride
+        strides.append(part.step * stride)
+    return Layout(x.memory, start, tuple(map(len, parts)), tuple(strides), x.itemsize)
 
 
 def reshape_view(x: Layout, shape: Sequence[int]) -> Layout | None:
@@ -274,32 +277,40 @@ def is_result_of_call(n: Node) -> bool:
     return n.op == "item" and n.args[0].op == "outlined"
 
 
+def results_of(graph: Graph) -> dict[Node, dict[int, list[Node]]]:
+    """For each outlined call the nodes that are its results, by their number: none where nothing reads
+    it, and several where equal values were not merged.
+    """
+    results: dict[Node, dict[int, list[Node]]] = {n: {} for n in graph.nodes if n.op == "outlined"}
+    for n in graph.nodes:
+        if n.op == "item" and n.args[0] in results:
+            results[n.args[0]].setdefault(n.attrs["i"], []).append(n)
+    return results
+
+
 def same_memory(a: Layout, b: Layout) -> bool:
     """Whether two values are the same view of the same memory."""
     same = a.memory is b.memory and a.start == b.start and a.shape == b.shape
     return same and _same_strides(a.shape, a.strides, b.strides)
 
 
-def in_planes(
-    r: Region, slots: dict[Node, int], readers: Callable[[Node], list[Node]], windows: Container[Node]
-) -> set[Node]:
+def in_planes(r: Region, slots: dict[Node, int], plan: Plan) -> set[Node]:
     """The values of a region that lie in planes. slots: of all values in the region's scratch."""
     held: dict[int, list[Node]] = {}
     members = set(r.members)
+    elsewhere = {*plan.windows, *map(plan.base, plan.windows), *plan.folded}
     for n, slot in slots.items():
         held.setdefault(slot, []).append(n)
     planar: set[Node] = set()
     for values in held.values():
         rows = {(n.shape[row_axes(n.shape, r.N) :], n.dtype) for n in values}
-        if (
-            len(rows) == 1
-            and _is_short(*rows)
-            and all(
-                n not in windows and members.issuperset(readers(n)) and _takes_any_strides(n, r, readers(n))
+        if len(rows) == 1 and _is_short(*rows):
+            readers = {n: plan.readers(n) for n in values}
+            if all(
+                n not in elsewhere and members.issuperset(readers[n]) and _takes_any_strides(n, r, readers[n])
                 for n in values
-            )
-        ):
-            planar.update(values)
+            ):
+                planar.update(values)
     return planar if any(_gains(n, planar) for n in planar) else set()
 
 
