@@ -87,23 +87,22 @@ def rows_of(text: str, views: list[Node], N: int, elementwise: bool) -> str:
     """Text for a chain of views of a block. An elementwise op broadcasts its operands by itself."""
     for k, n in enumerate(views):
         if n.op != "broadcast":
-            text += row_view_text(n, N)
+            (attr,) = n.attrs.values()
+            text += row_view_text(n.op, attr, n.args[0].shape, N)
         elif not elementwise or k + 1 < len(views):
             row = "".join(f", {length}" for length in n.shape[row_axes(n.shape, N) :])
             text = f"np.broadcast_to({text}, (j - i{row or ','}))"
     return text
 
 
-def row_view_text(n: Node, N: int) -> str:
-    """A view op inside a block, where the row axes are one axis in front; for broadcasts see rows_of."""
-    p = row_axes(n.shape, N)
-    q = row_axes(n.args[0].shape, N)
-    if n.op == "reshape":
-        return f".reshape({', '.join(map(str, (-1, *n.shape[p:])))})"
-    if n.op == "transpose":
-        return f".transpose({(0, *(a - q + 1 for a in n.attrs['perm'][p:]))})"
-    assert n.op == "slice", n
-    return f"[:, {index_text(n.attrs['index'][q:], n.args[0].shape[q:])}]"
+def row_view_text(op: str, attr: tuple, before: tuple[int, ...], N: int) -> str:
+    """A view inside a block, where the row axes are one axis in front. `before`: the shape of all rows."""
+    p = row_axes(before, N)
+    if op == "reshape":
+        return f".reshape({', '.join(map(str, (-1, *attr[row_axes(attr, N) :])))})"
+    if op == "transpose":
+        return f".transpose({(0, *(a - p + 1 for a in attr[p:]))})"
+    return f"[:, {index_text(attr[p:], before[p:])}]"
 
 
 @functools.cache

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..graph import Node
 from ..ops.boxes import FEW_BOXES, alone, disjoint, ranges
-from ..ops.rowwise import row_axes
 from ..ops.shape import index_text
 from ..ops.table import VIEWS, facts, root, views_of
+from .expressions import row_view_text
 from .layout import Layout, is_result_of_call, reshape_view, slice_view, view
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ class Window(NamedTuple):
     """Memory of a value: `base` is the value that owns it, `steps` the views that lead from base to here, and
     `layout` that of the value.
 
-    A step is ("transpose", perm), ("reshape", shape) or ("slice", index, shape before).
+    A step is (op, its attribute, shape before): ("transpose", perm, ...), ("reshape", shape, ...) or
+    ("slice", index, ...).
     """
 
     base: Node
@@ -31,29 +32,14 @@ class Window(NamedTuple):
 
     def text(self) -> str:
         """The view of the base's whole array."""
-        return "".join(_step_text(step) for step in self.steps)
+        return "".join(
+            f"[{index_text(attr, before)}]" if op == "slice" else f".{op}({attr})"
+            for op, attr, before in self.steps
+        )
 
     def row_text(self, N: int) -> str:
         """The view of a block of the base's rows, which stand along one axis."""
-        text, shape = "", self.base.shape
-        for step in self.steps:
-            p = row_axes(shape, N)
-            if step[0] == "transpose":
-                text += f".transpose({(0, *(a - p + 1 for a in step[1][p:]))})"
-                shape = tuple(shape[a] for a in step[1])
-            elif step[0] == "reshape":
-                shape = step[1]
-                text += f".reshape({(-1, *shape[row_axes(shape, N) :])})"
-            else:
-                text += f"[:, {index_text(step[1][p:], step[2][p:])}]"
-                shape = tuple(len(range(*slice(*s).indices(m))) for s, m in zip(step[1], step[2]))
-        return text
-
-
-def _step_text(step) -> str:
-    if step[0] == "slice":
-        return f"[{index_text(step[1], step[2])}]"
-    return f".{step[0]}({step[1]})"
+        return "".join(row_view_text(*step, N) for step in self.steps)
 
 
 def inverse(window: Window, views: list[Node]) -> Window | None:
@@ -65,13 +51,13 @@ def inverse(window: Window, views: list[Node]) -> Window | None:
             perm = n.attrs["perm"]
             back = tuple(sorted(range(len(perm)), key=perm.__getitem__))
             strides = tuple(layout.strides[k] for k in back)
-            steps = (*steps, ("transpose", back))
+            steps = (*steps, ("transpose", back, layout.shape))
             layout = replace(layout, shape=source.shape, strides=strides)
         elif n.op == "reshape":
             reshaped = reshape_view(layout, source.shape)
             if reshaped is None:
                 return None
-            steps, layout = (*steps, ("reshape", source.shape)), reshaped
+            steps, layout = (*steps, ("reshape", source.shape, layout.shape)), reshaped
         else:
             return None
     return Window(window.base, steps, layout)
