@@ -127,7 +127,7 @@ def test_interpolators_of_plain_arrays():
     (lambda q: ours.RegularGridInterpolator((q,), Y)(1.0), "RegularGridInterpolator with knots that are"),
     (lambda q: ours.RegularGridInterpolator(GRID, HEIGHTS)(q[:2] + 9.0), "out of bounds in dimension 0"),
     (lambda q: ours.RegularGridInterpolator((X[:3],), q)(1.0), "3 points and 7 values"),
-    (lambda q: ours.KroghInterpolator(X, q)(1.0), r"test_interpolate.py:\d+: .*KroghInterpolator has no"),
+    (lambda q: ours.KroghInterpolator(X, q)(1.0), r"test_interpolate.py:\d+: .*Krogh.* of recorded"),
     (lambda q: ours.KroghInterpolator(X, Y)(q), r"test_interpolate.py:\d+: .*KroghInterpolator has no"),
     (lambda q: ours.splev(q, (T, Y[:5], 2), ext=2), "splev with ext=2"),
     (lambda q: theirs.CubicSpline(X, Y)(q), r"test_interpolate.py:\d+: .*CubicSpline turns .*plain"),
