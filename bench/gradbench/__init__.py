@@ -3,7 +3,8 @@
     python -m bench.gradbench            JSON lines on standard input and output
 
 GradBench (github.com/gradbench/gradbench) runs one set of evaluations against many differentiation tools.
-Each evaluation is a file here, with its objective in plain NumPy, written from the published definition.
+Each evaluation is a file here, written from the published definition. Formulas that other libraries compute
+as well are those of bench/programs.
 
     protocol.py   messages, timings, failures
     function.py   a function of an evaluation: read, run, write

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gpt2 import autodiff as ad
+from gpt2.autodiff.scipy import linalg
+
 
 @dataclass(frozen=True)
 class Library:
@@ -75,3 +78,36 @@ def places(l, D):
     columns, rows = np.triu_indices(D, 1)
     table[rows, columns] = np.arange(l.shape[1])
     return table
+
+
+# ---- NumPy, with this compiler -----------------------------------------------------------------------------
+
+
+def scan(body, carry, xs, *others, length=None):
+    return ad.scan(lambda c, x: (body(NUMPY, c, x, *others), None), carry, xs, length=length)[0]
+
+
+def logsumexp(x, axis):
+    largest = np.max(x, axis=axis, keepdims=True)
+    return np.squeeze(largest, axis) + np.log(np.sum(np.exp(x - largest), axis=axis))
+
+
+def triangular(q, l):
+    K, D = q.shape
+    factors = np.zeros((K, D, D), like=l)
+    columns, rows = np.triu_indices(D, 1)
+    factors[:, rows, columns] = l
+    factors[:, np.arange(D), np.arange(D)] = np.exp(q)
+    return factors
+
+
+NUMPY = Library(
+    np=np,
+    scan=scan,
+    logsumexp=logsumexp,
+    smallest=lambda x, axis: np.min(x, axis=axis),
+    powers=lambda t, m: powers(np, t, m),
+    cross=np.cross,
+    triangular=triangular,
+    whiten=lambda lower, y: linalg.solve_triangular(lower, y, lower=True),
+)
