@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.harness import ratios
+from bench.harness.worker import seconds_of
 from bench.studies.allocations import counted
 from gpt2 import autodiff as ad
 
@@ -88,14 +89,6 @@ class Memory:
 
 
 # ---- Time --------------------------------------------------------------------------------------------------
-
-
-def seconds_of(f, calls=1):
-    """Seconds a call, averaged over consecutive calls."""
-    begin = time.perf_counter()
-    for _ in range(calls):
-        f()
-    return (time.perf_counter() - begin) / calls
 
 
 def interleave(functions, seconds=2.0, rounds=ROUNDS, turn_s=TURN_S, least=3, seed=0):
