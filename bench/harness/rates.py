@@ -79,5 +79,5 @@ def copy_of(nbytes):
 
 
 def copy_bandwidth(seconds=1.0):
-    """Bytes read and written a second by a copy on the engine's threads, of an array larger than any cache."""
+    """Bytes read and written a second while copying an array larger than any cache."""
     return 2 * COPY_BYTES / _fastest(copy_of(COPY_BYTES), seconds)
