@@ -142,7 +142,7 @@ def run(*flags):
 def quick(tmp_path_factory):
     """The folder of a quick run of all studies."""
     folder = tmp_path_factory.mktemp("studies")
-    done = run("--quick", "--seconds", "1", "--out", folder)
+    done = run("--quick", "--seconds", "0.2", "--out", folder)
     assert done.returncode == 0, done.stderr
     return folder
 
