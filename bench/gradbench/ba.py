@@ -3,8 +3,7 @@
     camera   3 rotation (axis times angle), 3 centre, focal length, 2 principal point, 2 radial distortion
     errors   of an observation: weight * (projection - feature), 2 numbers; of a weight: 1 - weight**2
 
-A row of the Jacobian has 11 + 3 + 1 entries, for its camera, point and weight. Observations are independent,
-so two pullbacks, one for each coordinate of all observations, give all rows.
+A row of the Jacobian has 11 + 3 + 1 entries, for its camera, point and weight.
 """
 
 from functools import partial
@@ -25,23 +24,12 @@ def errors(cameras, points, weights, observed, features):
     return of_points, 1.0 - weights * weights
 
 
-def blocks(cameras, points, weights, observed, features):
-    """The nonzeros of the Jacobian: (P, 2, 15) for observations, (P,) for weights."""
-    arguments = cameras[observed[:, 0]], points[observed[:, 1]], weights
-    _, pullback = ad.vjp(lambda c, p, w: formulas.ba(NUMPY, c, p, w, features), *arguments)
-    rows = []
-    for coordinate in np.eye(2):
-        dcameras, dpoints, dweights = pullback(np.tile(coordinate, (len(weights), 1)))
-        rows.append(np.concatenate([dcameras, dpoints, dweights[:, None]], axis=1))
-    return np.stack(rows, axis=1), ad.grad(partial(formulas.ba_weights, NUMPY))(weights)
-
-
-_blocks = ad.compile(blocks, pure=True)
+_blocks = ad.compile(partial(formulas.ba_blocks, NUMPY), pure=True)
 
 
 def jacobian(cameras, points, weights, observed, features):
     """The Jacobian, (3 P, 11 n + 3 m + P), in CSR format: two rows an observation, then one a weight."""
-    of_points, of_weights = _blocks(cameras, points, weights, observed, features)
+    of_points, of_weights = _blocks(cameras[observed[:, 0]], points[observed[:, 1]], weights, features)
     n, m, P = len(cameras), len(points), len(weights)
     w = CAMERA * n + 3 * m + np.arange(P)
     of_camera = CAMERA * observed[:, :1] + np.arange(CAMERA)

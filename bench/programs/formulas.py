@@ -149,8 +149,17 @@ def ba(L, camera, point, weight, feature):
     return weight[:, None] * (distorted * camera[:, 6:7] + camera[:, 7:9] - feature)
 
 
-def ba_weights(L, weight):
-    return L.np.sum(1.0 - weight * weight)
+def ba_blocks(L, camera, point, weight, feature):
+    """The nonzeros of the Jacobian: (P, 2, 15) of the observations, (P,) of 1 - weight**2.
+
+    Observations are independent, so two pullbacks, one for each coordinate of all of them, give all rows.
+    """
+    pullback = L.vjp(lambda *inputs: ba(L, *inputs, feature), camera, point, weight)
+    rows = []
+    for coordinate in L.np.eye(2):
+        dcamera, dpoint, dweight = pullback(L.np.tile(coordinate, (len(weight), 1)))
+        rows.append(L.np.concatenate([dcamera, dpoint, dweight[:, None]], 1))
+    return L.np.stack(rows, 1), L.grad(lambda w: L.np.sum(1.0 - w * w))(weight)
 
 
 def ht(L, theta, points, places, *model):

@@ -15,6 +15,8 @@ class Library:
     """A library's functions, as the formulas call them.
 
     np           its module with NumPy's names
+    grad         grad(f)(x): the gradient of f
+    vjp          vjp(f, *inputs) -> pullback, of several inputs
     scan         scan(body, carry, xs, *others, length=n) -> the last carry; a step is
                  body(library, carry, x, *others) -> carry
     logsumexp    (x, axis)
@@ -28,6 +30,8 @@ class Library:
     """
 
     np: Any
+    grad: Callable
+    vjp: Callable
     scan: Callable
     logsumexp: Callable
     smallest: Callable
@@ -103,6 +107,8 @@ def triangular(q, l):
 
 NUMPY = Library(
     np=np,
+    grad=ad.grad,
+    vjp=lambda f, *inputs: ad.vjp(f, *inputs)[1],
     scan=scan,
     logsumexp=logsumexp,
     smallest=lambda x, axis: np.min(x, axis=axis),

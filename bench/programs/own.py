@@ -4,18 +4,11 @@ from functools import partial
 
 import numpy as np
 
-from bench.gradbench import ba, descent, ht, kmeans, particle, saddle
+from bench.gradbench import descent, ht, kmeans, particle, saddle
 from bench.programs import formulas
 from bench.programs.inputs import arguments
 from bench.programs.library import NUMPY
 from gpt2 import autodiff as ad
-
-
-def make_ba(camera, point, weight, feature):
-    rows = np.arange(len(weight))
-    return partial(
-        ad.compile(ba.blocks, pure=True), camera, point, weight, np.stack([rows, rows], 1), feature
-    )
 
 
 def make_ht(*inputs):
@@ -52,7 +45,7 @@ def make_particle(w, dt):
 
 PROGRAMS = {
     "kmeans": lambda points, centroids: partial(ad.compile(kmeans.direction, pure=True), points, centroids),
-    "ba": make_ba,
+    "ba": lambda *inputs: partial(ad.compile(partial(formulas.ba_blocks, NUMPY), pure=True), *inputs),
     "ht": make_ht,
     "saddle": make_saddle,
     "particle": make_particle,
