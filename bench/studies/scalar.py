@@ -1,7 +1,6 @@
 """Study: derivatives of scalar functions: the first call, and a hundred later ones."""
 
 import math
-import random
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from bench.harness.turns import orders
 from bench.harness.worker import seconds_of
 from bench.studies.measure import Sample
 from bench.studies.peers import gradients
@@ -111,10 +111,8 @@ def single_calls(functions, calls):
 
     Each is preceded by an uncounted call, as the other functions have used the caches.
     """
-    values, order = {title: [] for title in functions}, list(functions)
-    shuffle = random.Random(0).shuffle
-    for _ in range(calls):
-        shuffle(order)
+    values = {title: [] for title in functions}
+    for order in orders(functions, calls, math.inf):
         for title in order:
             functions[title]()
             values[title].append(seconds_of(functions[title]))
