@@ -226,12 +226,13 @@ class Recorded(metaclass=_Kind):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        self._rec.note_query("layout")
+        self._rec.note_query()
         return np.asarray(self.value).strides
 
     @property
     def flags(self) -> Any:
-        self._rec.note_query("layout")
+        if not source_lines.is_of_numpy(sys._getframe(1).f_code.co_filename):  # it lays results out by them
+            self._rec.note_query()
         return np.asarray(self.value).flags
 
     @property
@@ -307,15 +308,6 @@ class Recorded(metaclass=_Kind):
         item = _plain_item(self, key)
         return _item(self, key) if item is None else item
 
-    def _alias(self, value):
-        """x[...]: another array object over all of the same memory."""
-        x = Recorded(self._rec, self.node, value)
-        x._root = self.root
-        x._chain = self._chain
-        x._version = x._root._version
-        x._memory = x._root._memory
-        return x
-
     def __setitem__(self, key, value):
         if not isinstance(self._value, np.ndarray):
             raise TypeError(f"'{type(self._value).__name__}' object does not support item assignment")
@@ -379,7 +371,7 @@ class Recorded(metaclass=_Kind):
             if use == "assignment":
                 raise self._rec.refuse(written_to_plain(source_lines.here()))
             scipy = source_lines.call_of_scipy()
-            error = number_lost(use, source_lines.outside()) if scipy is None else lost_in_scipy(*scipy)
+            error = number_lost(use, source_lines.outside()) if scipy is None else lost_in_scipy(*scipy[1:])
             raise self._rec.refuse(error)
         return self.value
 
@@ -412,7 +404,7 @@ class Recorded(metaclass=_Kind):
             return value
         scipy = source_lines.call_of_scipy()
         if scipy is not None:
-            raise self._rec.refuse(lost_in_scipy(*scipy))
+            raise self._rec.refuse(lost_in_scipy(*scipy[1:]))
         if consumer(self._rec.name) == "assignment":
             raise self._rec.refuse(written_to_plain(source_lines.here()))
         raise self._rec.refuse(array_lost(source_lines.here()))
@@ -722,7 +714,7 @@ def _item(self: Recorded, key: Any) -> Recorded:
     if node is not x:
         recorder.label(node, site)
     if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
-        return self.view_of(node, result) if node is not x else self._alias(result)
+        return self.view_of(node, result)
     return Recorded(rec, node, result)
 
 
@@ -738,7 +730,7 @@ def _row(self: Recorded, i: int) -> Recorded:
     if node is not x:
         recorder.label(node, source_lines.site())
     if isinstance(result, np.ndarray) and (result.size or np.may_share_memory(result, value)):
-        return self.view_of(node, result) if node is not x else self._alias(result)
+        return self.view_of(node, result)
     return Recorded(rec, node, result)
 
 
