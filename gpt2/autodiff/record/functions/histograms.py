@@ -60,7 +60,7 @@ def histogram(
     """As NumPy wrote it. Where the edges do not depend on `a`, it is read as it is: the program holds for
     the same values, and not only for the same rounded bins.
     """
-    sources = (bins,) if np.ndim(bins) else range or (a,)
+    sources = (bins,) if np.ndim(bins) else (a,) if range is None else range
     if not any(type(x) is Recorded for x in sources):
         a = _plain(a)
     return _histogram(a, bins, range, density, weights)
