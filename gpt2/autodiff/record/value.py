@@ -92,6 +92,17 @@ class Digits(str):
             kind(rec.texts[self.k])
 
 
+def _of_type(name: str) -> Any:
+    """The property of that name, which the node has as well."""
+
+    def get(self):
+        if type(self._value) in SCALARS:
+            _check_not_by_name(name, sys._getframe(1))
+        return getattr(self._node, name)
+
+    return property(get)
+
+
 class Recorded(metaclass=_Kind):
     """A recorded value: node, concrete value, recorder, and for views their root and chain (writes.py)."""
 
@@ -192,29 +203,7 @@ class Recorded(metaclass=_Kind):
         return x
 
     # attributes
-    @property
-    def shape(self) -> tuple[int, ...]:
-        if type(self._value) in SCALARS:
-            _check_not_by_name("shape", sys._getframe(1))
-        return self._node.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        if type(self._value) in SCALARS:
-            _check_not_by_name("dtype", sys._getframe(1))
-        return self._node.dtype
-
-    @property
-    def ndim(self) -> int:
-        if type(self._value) in SCALARS:
-            _check_not_by_name("ndim", sys._getframe(1))
-        return len(self._node.shape)
-
-    @property
-    def size(self) -> int:
-        if type(self._value) in SCALARS:
-            _check_not_by_name("size", sys._getframe(1))
-        return self._node.size
+    shape, dtype, ndim, size = map(_of_type, ("shape", "dtype", "ndim", "size"))
 
     @property
     def itemsize(self) -> int:
