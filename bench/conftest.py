@@ -3,8 +3,6 @@
 pytest bench/ --benchmark-only --bench-threads 2 --bench-batch B4T256 -k "gelu or attention"
 """
 
-import os
-
 import pytest
 
 from bench.harness import machine, program
@@ -30,7 +28,6 @@ def threads(pytestconfig):
     if not 1 <= n <= cores():
         raise pytest.UsageError(f"--bench-threads {n}: expected 1 to {cores()}")
     pin(n)
-    os.environ["JAX_PLATFORMS"] = "cpu"
     ad.set_threads(n)
     ad.limit_blas_threads(n)  # for uncompiled layers; set_threads alone would keep BLAS on one thread
     return n

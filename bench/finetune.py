@@ -11,17 +11,15 @@ Memory is the process's peak, pages of mapped files included.
 
 import math
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from bench.harness import contenders, program, ratios
 from bench.harness.contenders import KEEP_MEMORY, Contender
-from bench.harness.sizes import BETAS, CLIP, EPS, LR
+from bench.harness.sizes import BETAS, CLIP, EPS, LR, Size, batches
 from bench.harness.turns import Contest
+from bench.harness.worker import training
 from gpt2 import AdamW
 from gpt2.autodiff import set_threads
 from gpt2.commands.convert import write
@@ -47,7 +45,7 @@ class Ours:
         weights.into(self.model)
         self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS)
 
-    def __call__(self, tokens, targets):
+    def step(self, tokens, targets):
         loss = self.model.loss_and_grads(tokens, targets)
         self.optimizer.step(clip=CLIP)
         return loss
@@ -77,7 +75,7 @@ class Peft:
         self.optimizer = torch.optim.AdamW(self.params, lr=LR, betas=BETAS, eps=EPS, fused=True)
         self.model = torch.compile(model) if compiled else model
 
-    def __call__(self, tokens, targets):
+    def step(self, tokens, targets):
         torch = self.torch
         logits = self.model(input_ids=torch.from_numpy(tokens), use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten())
@@ -95,26 +93,14 @@ CONTENDERS = {
 }
 
 
-def steps(variant, threads, folder, targets):
-    """turn(steps) of this contender: seconds and losses of the steps."""
+def work(module, variant, threads, folder, targets):
+    """The Work of a contender's process."""
     if variant in PEERS:
-        step = Peft(folder, threads, targets, compiled=variant == "peft-compile")
+        trainer = Peft(folder, threads, targets, compiled=variant == "peft-compile")
     else:
         train = "all" if variant == "full" else f"lora:{RANK}"
-        step = Ours(folder, threads, train, targets, None if variant == "lora-manual" else "whole")
-    config = pretrained.find_config(folder)
-    rng = np.random.default_rng(1)
-
-    def turn(steps):
-        times, losses = [], []
-        for _ in range(steps):
-            batch = rng.integers(0, config.vocab_size, (2, B, T))
-            begin = time.perf_counter()
-            losses.append(step(*batch))
-            times.append(time.perf_counter() - begin)
-        return {"times": {"step": times}, "losses": losses}
-
-    return turn
+        trainer = Ours(folder, threads, train, targets, None if variant == "lora-manual" else "whole")
+    return training(trainer, batches(Size("", pretrained.find_config(folder), B, T)))
 
 
 # ---- The contest -----------------------------------------------------------------------------------------
@@ -122,7 +108,7 @@ def steps(variant, threads, folder, targets):
 
 def set_up(player, folder, targets):
     """Run two steps. The first one's loss is compared."""
-    player.ask(do="work", make="steps", folder=folder, targets=targets)
+    player.ask(do="work", make="bench.finetune:work", folder=folder, targets=targets)
     answer = player.ask(do="turn", steps=2)
     program.note(f"{player.name}: ready, {1e3 * answer['times']['step'][-1]:.0f} ms for its second step")
     return {"loss": answer["losses"][0], "peak": player.ask(do="peak")["bytes"]}

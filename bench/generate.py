@@ -21,6 +21,7 @@ import gpt2
 from bench.harness import contenders, program, rates, ratios
 from bench.harness.contenders import Contender
 from bench.harness.turns import Contest
+from bench.harness.worker import Work
 from gpt2 import autodiff as ad
 from gpt2.data import tokenizer
 from gpt2.errors import counted
@@ -67,8 +68,8 @@ def prompt(vocab_size):
     return np.random.default_rng(0).integers(0, vocab_size, PROMPT).tolist()
 
 
-def generation(variant, threads, folder, count):
-    """turn(steps) of this contender: seconds per token over `count` tokens, and the tokens."""
+def work(module, variant, threads, folder, count):
+    """The Work of a contender's process: seconds per token over `count` tokens, and the tokens."""
     if variant == "copy":
         copy = rates.Copy(4 * gpt2.load(folder).num_parameters // 2, threads)
 
@@ -78,7 +79,7 @@ def generation(variant, threads, folder, count):
                 copy()
             return {"times": {"token": [(time.perf_counter() - begin) / count]}, "tokens": []}
 
-        return turn
+        return Work(turn)
     generate = {"gpt2": ours, "transformers": transformers}[variant](folder, threads)
 
     def turn(steps):
@@ -89,7 +90,7 @@ def generation(variant, threads, folder, count):
             times.append(time.perf_counter() - begin)
         return {"times": {"token": [(times[1] - times[0]) / count]}, "tokens": tokens}
 
-    return turn
+    return Work(turn)
 
 
 # ---- The contest -----------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def generation(variant, threads, folder, count):
 
 def set_up(player, folder, count):
     """Take a first turn, which is not counted."""
-    player.ask(do="work", make="generation", folder=folder, count=count)
+    player.ask(do="work", make="bench.generate:work", folder=folder, count=count)
     return player.ask(do="turn", steps=1)
 
 

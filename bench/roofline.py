@@ -1,7 +1,8 @@
 """Roofline of a training step: its products and its memory traffic beside the bounds that this machine sets.
 
     python -m bench.roofline
-    python -m bench.roofline --size 124M-B1T1024 --backward whole --threads 2 --svg roofline.svg
+    python -m bench.roofline --sizes 124M-B1T1024,4x128-B12T64 --backward whole manual --threads 1,2
+    python -m bench.roofline --svg roofline.svg
 
 A clock is read after every statement of the emitted programs; figures are medians over the steps. Products of
 one shape make one row. Other statements, such as regions over blocks of rows, are grouped by the user's files
@@ -12,6 +13,7 @@ both times are printed.
 """
 
 import ast
+import itertools
 import re
 import statistics
 import sys
@@ -44,20 +46,23 @@ def main(argv):
     parser = program.parser(
         "bench.roofline", "Compare the training step with what this machine could do.", "threads of the step"
     )
-    program.model_flags(parser)
+    program.names(parser, "--sizes", "124M-B4T64", f"of model and batch: {', '.join(sizes.SIZES)}, or all")
+    words = "manual, auto, whole, or a mix; several are measured one after the other (default whole)"
+    parser.add_argument("--backward", metavar="WHICH", nargs="+", default=["whole"], help=words)
     program.number(parser, "--steps", 5, "steps that are timed")
-    parser.add_argument(
-        "--svg", metavar="FILE", help="also draw the rows: their times, and the bounds in them"
-    )
+    words = "also draw the rows of the last table: their times, and the bounds in them"
+    parser.add_argument("--svg", metavar="FILE", help=words)
     options = parser.parse_args(argv)
-    size, threads = sizes.find(options.size, flag="--size"), program.thread_counts(options.threads)[-1]
+    chosen = sizes.find_all(options.sizes)
     if options.svg:
         drawing.look()  # fails before measuring if matplotlib is missing
     report = program.Report(options, "roofline")
-    load = machine.Load()
-    result = measure(size, options.backward, threads, options.steps)
-    result["load"] = load.report()
-    report.add(result, as_text(result))
+    counts = program.thread_counts(options.threads)
+    for size, backward, threads in itertools.product(chosen, options.backward, counts):
+        load = machine.Load()
+        result = measure(size, backward, threads, options.steps)
+        result["load"] = load.report()
+        report.add(result, as_text(result))
     report.write()
     if options.svg:
         Path(options.svg).write_text(picture(result), encoding="utf-8")

@@ -17,6 +17,7 @@ from bench.harness import contenders, program, ratios, sizes
 from bench.harness.contenders import PEAK
 from bench.harness.sizes import step_flops
 from bench.harness.turns import Contest
+from bench.harness.worker import training
 from gpt2.errors import counted
 
 CHECKED_STEPS = 3  # whose losses are compared. A wrong gradient shows from the second step on
@@ -33,8 +34,7 @@ def main(argv, name="bench.step", about=ABOUT, size="124M-B4T64", default=conten
     program.names(parser, "--sizes", size, f"of model and batch: {every}")
     program.contest_flags(parser, rounds=20, seconds=60, default=default)
     options = parser.parse_args(argv)
-    names = list(sizes.SIZES) if options.sizes == "all" else options.sizes.split(",")
-    chosen = [sizes.find(name, sizes.SIZES | sizes.LLAMAS) for name in names]
+    chosen = sizes.find_all(options.sizes, sizes.SIZES | sizes.LLAMAS)
     active = contenders.find(options.contenders, default)
     threads = program.thread_counts(options.threads)
     report = program.Report(options, "step", program.facts(options))
@@ -46,6 +46,15 @@ def main(argv, name="bench.step", about=ABOUT, size="124M-B4T64", default=conten
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
+
+
+def work(module, variant, threads, size, **settings):
+    """The Work of a contender's process."""
+    size = sizes.find(size, sizes.SIZES | sizes.LLAMAS)
+    make = getattr(module, size.training, None)
+    if make is None:
+        raise contenders.Missing(f"it has no {size.training}")
+    return training(make(size, variant, threads, **settings), sizes.batches(size))
 
 
 def measure(size, threads, names, options):
@@ -99,7 +108,7 @@ def set_up(player, size, elementwise):
     A contender with its own data has run its first steps already, and has no losses to compare.
     """
     settings = contenders.settings(player.name, elementwise)
-    built = player.ask(do="training", size=size.name, **settings)
+    built = player.ask(do="work", make="bench.step:work", size=size.name, **settings)
     losses = [] if built["own_data"] else player.ask(do="turn", steps=1)["losses"]
     ready = time.perf_counter() - player.began
     if not built["own_data"]:

@@ -2,9 +2,9 @@
 
 A contender's module has some of
 
-    training(size, variant, threads) -> object with step(tokens, targets) -> loss, a float; peak.py does a
-                                        share of a step, without a loss. For models other than GPT-2 the
-                                        function has the name in bench.harness.sizes.Size.training
+    training(size, variant, threads) -> a trainer, see bench.harness.worker.training; peak.py does a share of
+                                        a step, without a loss. For models other than GPT-2 the function has
+                                        the name in bench.harness.sizes.Size.training
     layer(case, variant, threads)    -> object with forward(), backward(), results() -> list of arrays
     program(name, variant, inputs)   -> function that returns derivatives, see bench/programs
 
@@ -83,7 +83,10 @@ CONTENDERS = {  # in the order of tables
 PEAK = "peak"  # trains nothing; its rate is the machine's peak
 OPTIONAL = ("torch-fused", "torch-compile", "autograd", *(name for name in CONTENDERS if "haswell" in name))
 STEP = tuple(name for name in CONTENDERS if name not in OPTIONAL)
-LAYERS = ("torch", "jax", "autograd", "written", "manual", "auto")  # that have single layers
+# That have single layers, and those of them that bench.layers times by default
+LAYERS = ("torch-tuned", "torch-compile-tuned", "torch", "torch-compile", "jax", "autograd")
+LAYERS += ("written", "manual", "auto")
+LAYERS_SHOWN = tuple(name for name in LAYERS if name in STEP and name != "torch")
 
 
 def find(names, default, among=CONTENDERS, flag="--contenders"):
@@ -95,9 +98,9 @@ def find(names, default, among=CONTENDERS, flag="--contenders"):
     return names
 
 
-def summary(default):
+def summary(default, among=CONTENDERS):
     """The list for --help: a line for each contender, * marks the defaults."""
-    lines = [f"  {name:<20}{'*' * (name in default):<3}{one.title}" for name, one in CONTENDERS.items()]
+    lines = [f"  {name:<20}{'*' * (name in default):<3}{CONTENDERS[name].title}" for name in among]
     return "\n".join(["Contenders, and with * those that take part without --contenders:", "", *lines])
 
 
@@ -110,13 +113,13 @@ def reference(names):
     return "torch-tuned" if "torch-tuned" in installed else installed[0]
 
 
-def fastest_peer(samples):
-    """The fastest PyTorch among those timed, by the median step; None without one.
+def fastest_peer(samples, part="step"):
+    """The fastest PyTorch among those timed, by the median of a part; None without one.
 
-    samples  {name: {"step": [[seconds, ...] for each round]}}
+    samples  {name: {part: [[seconds, ...] for each round]}}
     """
-    peers = [name for name in samples if CONTENDERS[name].module == "bench.peers.pytorch"]
-    medians = {name: ratios.times(samples[name]["step"])["median"] for name in peers}
+    peers = [name for name in samples if CONTENDERS[name].module == TORCH]
+    medians = {name: ratios.times(samples[name][part])["median"] for name in peers}
     return min(medians, key=medians.get, default=None)
 
 

@@ -50,9 +50,9 @@ def model_flags(p, size="124M-B4T64"):
     text(p, "--backward", "WHICH", "whole", "manual, auto, whole, or a mix (default whole)")
 
 
-def contest_flags(p, rounds, seconds, default):
-    """The flags of benchmarks of training steps. default: contenders, as in `contenders.find`."""
-    p.note = contenders.summary(default)
+def contest_flags(p, rounds, seconds, default, among=contenders.CONTENDERS):
+    """The flags of contests of `contenders.CONTENDERS`. default: who takes part, among: who can."""
+    p.note = contenders.summary(default, among)
     text(p, "--contenders", "NAME,...", "", "names from the list below; docs/benchmarks.md describes them")
     number(p, "--rounds", rounds, "rounds at most")
     number(p, "--seconds", seconds, "time for the rounds of one table; at least three are played", float)

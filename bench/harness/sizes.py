@@ -70,6 +70,11 @@ def find(name, among=SIZES, flag="--sizes"):
     return among[name]
 
 
+def find_all(names, among=SIZES):
+    """The Sizes of a comma-separated list, or those of SIZES for "all"."""
+    return [find(name, among) for name in (SIZES if names == "all" else names.split(","))]
+
+
 def step_flops(size):
     """FLOPs of all matrix products of a step.
 

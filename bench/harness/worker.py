@@ -1,112 +1,101 @@
-"""A contender's process: runs a turn on request, and sleeps in between.
+"""A contender's process: sets up work on request, runs a turn of it on request, and sleeps in between.
 
 Requests and answers are lines of JSON, one answer for each request, {"error": ...} if it failed.
 
-    {"do": "training", "size": NAME, ...}             -> {"pids", "about", "own_data", "share", "times"}
-    {"do": "program", "name": NAME, "tiny": bool, "answer": FILE} -> {"first"}   see bench/programs
-    {"do": "work", "make": FUNCTION, ...}             -> {}   FUNCTION of the module returns the turn
-    {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, "losses": [...]}
+    {"do": "work", "make": "MODULE:FUNCTION", ...}    -> the facts of a Work, see there
+    {"do": "turn", "steps": n}                        -> {"times": {part: [s, ...]}, ...}
     {"do": "peak"}                                    -> {"bytes"}
-
-    ...         contenders.settings
-    pids        the contender's own worker processes
-    about       a description of the contender, or null
-    own_data    whether it reads its own data instead of the common batches
-    share       of a step's work that one of its steps does
-    times       seconds of steps; if a contender does a share of a step, scaled up to a whole one
 
 bench/harness/turns.py starts it, with an environment that limits the threads of every library.
 """
 
+import importlib
 import json
 import os
+import pkgutil
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Work:
+    """What a contender does in its turns. FUNCTION(module, variant, threads, ...) of a request makes it.
+
+    turn     turn(steps) -> {"times": {part: seconds of each step}}, and what else the benchmark compares
+    facts    answered when it is set up
+    trainer  may have pids, shared_bytes of its own processes, and close()
+    """
+
+    turn: Callable[[int], dict]
+    facts: dict = field(default_factory=dict)
+    trainer: Any = None
+
+
+def training(trainer, batches):
+    """The Work of a trainer, an object with step(tokens, targets) -> loss, on these batches.
+
+    A trainer may have
+
+        block    block(steps) -> seconds of each; it is a separate program with its own data
+        times    seconds of steps that it has run already
+        share    of a step's work that one of its steps does; times are scaled up to whole steps
+        about    a description
+    """
+    share, own_data = getattr(trainer, "share", 1.0), hasattr(trainer, "block")
+
+    def turn(steps):
+        if own_data:
+            return {"times": {"step": trainer.block(steps)}, "losses": []}
+        times, losses = [], []
+        for _ in range(steps):
+            tokens, targets = next(batches)
+            begin = time.perf_counter()
+            losses.append(trainer.step(tokens, targets))
+            times.append((time.perf_counter() - begin) / share)
+        return {"times": {"step": times}, "losses": losses}
+
+    facts = {
+        "pids": getattr(trainer, "pids", []),
+        "about": getattr(trainer, "about", None),
+        "own_data": own_data,
+        "share": share,
+        "times": {"step": getattr(trainer, "times", [])},
+    }
+    return Work(turn, facts, trainer)
 
 
 class Worker:
     def __init__(self, module, variant, threads):
-        import importlib
-
-        self.variant, self.threads = variant, threads
-        self.module = importlib.import_module(module)
-        self.turn = self.trainer = None
+        self.contender = importlib.import_module(module), variant, threads
+        self.work = None
 
     def answer(self, request):
         return getattr(self, "do_" + request.pop("do"))(**request)
 
-    def do_training(self, size, **settings):
-        from bench.harness.contenders import Missing
-        from bench.harness.sizes import LLAMAS, SIZES, batches, find
-
-        size = find(size, SIZES | LLAMAS)
-        make = getattr(self.module, size.training, None)
-        if make is None:
-            raise Missing(f"it has no {size.training}")
-        self.trainer = trainer = make(size, self.variant, self.threads, **settings)
-        stream = batches(size)
-        share = getattr(trainer, "share", 1.0)
-
-        def turn(steps):
-            if hasattr(trainer, "block"):  # a separate program, which times its steps on its own data
-                return {"times": {"step": trainer.block(steps)}, "losses": []}
-            times, losses = [], []
-            for _ in range(steps):
-                tokens, targets = next(stream)
-                begin = time.perf_counter()
-                losses.append(trainer.step(tokens, targets))
-                times.append((time.perf_counter() - begin) / share)
-            return {"times": {"step": times}, "losses": losses}
-
-        self.turn = turn
-        return {
-            "pids": getattr(trainer, "pids", []),
-            "about": getattr(trainer, "about", None),
-            "own_data": hasattr(trainer, "block"),
-            "share": share,
-            "times": {"step": getattr(trainer, "times", [])},
-        }
-
-    def do_program(self, name, tiny, answer):
-        """Build and call the program, and save its derivatives to the file. first: seconds of both."""
-        import numpy as np
-
-        from bench.programs.inputs import flat, inputs
-
-        program_inputs = inputs(name, tiny)
-        begin = time.perf_counter()
-        run = self.module.program(name, self.variant, program_inputs)
-        result = run()
-        first = time.perf_counter() - begin
-        np.save(answer, flat(result))
-
-        def turn(steps):
-            return {"times": {"call": [seconds_of(run) for _ in range(steps)]}}
-
-        self.turn = turn
-        return {"first": first}
-
     def do_work(self, make, **settings):
-        """Other work: the module's make(variant, threads, **settings) returns the turn(steps)."""
-        self.turn = getattr(self.module, make)(self.variant, self.threads, **settings)
-        return {}
+        self.work = None  # frees the last work's arrays before new ones are allocated
+        self.work = pkgutil.resolve_name(make)(*self.contender, **settings)
+        return self.work.facts
 
     def do_turn(self, steps):
-        return self.turn(steps)
+        return self.work.turn(steps)
 
     def do_peak(self):
         from bench.harness.machine import peak_memory
 
-        pids = getattr(self.trainer, "pids", [])
+        pids = getattr(self.work.trainer, "pids", [])
         if not pids:
             return {"bytes": peak_memory()}
-        shared = self.trainer.shared_bytes  # mapped by every process, and counted once
+        shared = self.work.trainer.shared_bytes  # mapped by every process, and counted once
         return {"bytes": shared + sum(peak_memory(pid, shared=False) for pid in ("self", *pids))}
 
     def close(self):
-        if hasattr(self.trainer, "close"):
-            self.trainer.close()
+        if self.work and hasattr(self.work.trainer, "close"):
+            self.work.trainer.close()
 
 
 def seconds_of(function):

@@ -3,9 +3,9 @@
     LLMC_DIR   the checkout, in which `make train_gpt2` was run
 
 The program reads a model of any shape from its checkpoint, but its batch, 4 sequences of 64 tokens, is fixed
-in the source, so it takes part at sizes of that batch alone. It has its own data, so losses are not compared;
-it neither clips nor decays weights. It is stopped (SIGSTOP) during others' turns. Steps are timed by its own
-clock, which leaves out validation and samples.
+in the source. For another batch the two numbers are changed in a copy, which the checkout's Makefile builds.
+It has its own data, so losses are not compared; it neither clips nor decays weights. It is stopped (SIGSTOP)
+during others' turns. Steps are timed by its own clock, which leaves out validation and samples.
 """
 
 import os
@@ -25,7 +25,7 @@ from bench.harness.sizes import initial_weights
 from gpt2.data.tokens import write_tokens
 from gpt2.weights import llmc
 
-BATCH = (4, 64)
+BATCH = (4, 64)  # of the unchanged program
 TOKENS = 100_000
 WARM = 2  # uncounted steps after a start, which touch memory for the first time
 LAST = 19  # number of the last step before it generates samples, which take as long as twenty steps
@@ -40,6 +40,29 @@ def checkout():
     return Path(folder).resolve()
 
 
+def with_batch(source, B, T):
+    """The source with another batch. Raises Missing unless B and T are each set in one place."""
+    for name, number in (("B", B), ("T", T)):
+        source, count = re.subn(rf"\bint {name} = \d+;", f"int {name} = {number};", source)
+        if count != 1:
+            raise Missing(f"train_gpt2.c sets {name} at {count} places, expected one")
+    return source
+
+
+def built(source, B, T, folder):
+    """The program for this batch: the checkout's, or one built in `folder` from a changed copy."""
+    if (B, T) == BATCH:
+        return source / "train_gpt2"
+    shutil.copytree(source / "llmc", folder / "llmc")
+    shutil.copy(source / "Makefile", folder)
+    text = with_batch((source / "train_gpt2.c").read_text(encoding="utf-8"), B, T)
+    (folder / "train_gpt2.c").write_text(text, encoding="utf-8")
+    done = subprocess.run(["make", "train_gpt2"], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise Missing(f"make failed for another batch: {(done.stderr.splitlines() or [''])[-1]}")
+    return folder / "train_gpt2"
+
+
 class Training:
     """The running program, and a temporary folder with its weights and token files.
 
@@ -47,13 +70,12 @@ class Training:
     """
 
     def __init__(self, size, variant, threads):
-        program = checkout() / "train_gpt2"
-        if (size.B, size.T) != BATCH:
-            raise Missing(f"its source fixes the batch at {BATCH[0]} x {BATCH[1]}")
+        source = checkout()
         self.folder = Path(tempfile.mkdtemp(prefix="bench-llmc-"))
-        self.program, self.process = program, None
+        self.process = None
         self.shared_bytes = 0
         try:
+            self.program = built(source, size.B, size.T, self.folder)
             llmc.write(self.folder / "gpt2_124M.bin", initial_weights(size.config), size.config)
             data = self.folder / "dev" / "data" / "tinyshakespeare"
             data.mkdir(parents=True)
@@ -65,6 +87,8 @@ class Training:
             self.close()
             raise
         self.about = "AdamW without clipping, its own data"
+        if (size.B, size.T) != BATCH:
+            self.about += f"; B and T changed in its source to {size.B} and {size.T}"
 
     @property
     def pids(self):

@@ -146,7 +146,10 @@ def llama(size, variant, threads):
 class LayerRun:
     def __init__(self, case, variant, threads):
         torch.set_num_threads(threads)
+        torch.set_flush_denormal("tuned" in variant)
         self.function = LAYERS[case.layer]
+        if variant.startswith("compile"):
+            self.function = torch.compile(self.function)
         self.static = case.static
         self.inputs = [None if x is None else torch.from_numpy(x) for x in case.inputs("float32")]
         self.differentiable = [
@@ -161,7 +164,7 @@ class LayerRun:
 
     def backward(self):
         self.gradients = None
-        self.gradients = torch.autograd.grad(self.out, self.differentiable, self.dout, retain_graph=True)
+        self.gradients = torch.autograd.grad(self.out, self.differentiable, self.dout)
 
     def results(self):
         return [self.out.detach().numpy(), *(g.numpy() for g in self.gradients)]

@@ -4,6 +4,7 @@ python -m bench.studies                        all of them
 python -m bench.studies roots eam              some of them
 python -m bench.studies --quick                small sizes, to see that everything still runs
 python -m bench.studies --out FOLDER           where studies.md and studies.json go (bench/results)
+python -m bench.studies --from studies.json    the report of kept results, without measuring
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from bench.harness import machine, program
 from bench.harness.turns import environment
 from bench.studies import STUDIES, find
 from bench.studies.markdown import markdown
-from bench.studies.study import Options, Report, measured
+from bench.studies.study import Options, Report, from_json, measured
 from gpt2.errors import UserError
 from gpt2.parallel.cores import cores
 
@@ -28,12 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def main(argv):
     options = parse(argv)
-    chosen = Options(options.quick, options.threads, options.seconds)
-    report = Report(machine.describe(), {"date": time.strftime("%Y-%m-%d"), **dataclasses.asdict(chosen)})
-    os.environ.update(environment(1))  # of the processes in which studies run
-    for name in find(options.names):
-        run(name, chosen, report)
-        write(report, options.out)  # after each study, so that an interrupted run keeps its results
+    if options.source:
+        report = read(options.source, options.names)
+    else:
+        chosen = Options(options.quick, options.threads, options.seconds)
+        report = Report(machine.describe(), {"date": time.strftime("%Y-%m-%d"), **dataclasses.asdict(chosen)})
+        os.environ.update(environment(1))  # of the processes in which studies run
+        for name in find(options.names):
+            run(name, chosen, report)
+            write(report, options.out)  # after each study, so that an interrupted run keeps its results
     written = write(report, options.out)
     if options.json == "-":
         print(json.dumps(report_json(report), indent=1))
@@ -53,6 +57,8 @@ def parse(argv):
     program.number(p, "--threads", cores(), "the most threads that are used")
     seconds = "about how long each study may take (default: what each asks for)"
     program.text(p, "--seconds", "S", 0.0, seconds, program.positive(float))
+    kept = "make the report of this studies.json, and measure nothing"
+    p.add_argument("--from", metavar="FILE", dest="source", type=Path, help=kept)
     json_words = (
         "also write everything measured to FILE; without a name, JSON takes the place of the Markdown"
     )
@@ -81,6 +87,18 @@ def run(name, options, report):
 
 def report_json(report):
     return {"benchmark": "studies", **dataclasses.asdict(report)}
+
+
+def read(path, names):
+    """The Report in this file, or of it the named studies."""
+    try:
+        report = from_json(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"--from {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"--from {path}: no report of python -m bench.studies ({error!r})") from None
+    report.results = {name: result for name, result in report.results.items() if name in (names or STUDIES)}
+    return report
 
 
 def write(report, folder):

@@ -314,7 +314,7 @@ STUDY = Study(
     "4C), and a naive matmul without BLAS (64 channels), in float32 on random inputs, with random output "
     "gradients. Gradients are compared with those of the layer as written before they are timed. All "
     "variants of a layer take turns in one process; a figure is the median over rounds, a ratio the "
-    "median of the ratios within a round. `pytest bench/test_layers.py` has PyTorch and JAX beside them, "
+    "median of the ratios within a round. `python -m bench.layers` has PyTorch and JAX beside them, "
     "`gpt2 explain all` the sources.",
     run,
     seconds=150,

@@ -1,6 +1,7 @@
 """Study: programs that are not neural networks, beside JAX, PyTorch and HIPS autograd (bench/programs)."""
 
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import numpy as np
 
 from bench.harness import ratios
 from bench.harness.turns import Contest
+from bench.harness.worker import Work, seconds_of
 from bench.programs import CONTENDERS, NAMES
+from bench.programs.inputs import flat, inputs
 from bench.studies.measure import Sample
 from bench.studies.numbers import number
 from bench.studies.study import Result, Study
@@ -46,9 +49,24 @@ def run(options):
 
 def setup(name, tiny, folder, player):
     """Build and first call the player's program; two more calls show how long one takes."""
-    facts = player.ask(do="program", name=name, tiny=tiny, answer=str(answer(folder, player.name)))
+    make, file = "bench.studies.program_times:work", str(answer(folder, player.name))
+    facts = player.ask(do="work", make=make, name=name, tiny=tiny, answer=file)
     player.ask(do="turn", steps=2)
     return facts
+
+
+def work(module, variant, threads, name, tiny, answer):
+    """The Work of a contender's process: builds and calls the program, and saves its derivatives to a file.
+
+    first: seconds of both.
+    """
+    program_inputs = inputs(name, tiny)
+    begin = time.perf_counter()
+    run = module.program(name, variant, program_inputs)
+    result = run()
+    first = time.perf_counter() - begin
+    np.save(answer, flat(result))
+    return Work(lambda steps: {"times": {"call": [seconds_of(run) for _ in range(steps)]}}, {"first": first})
 
 
 def answer(folder, player):

@@ -128,6 +128,20 @@ def _plain(cell):
     return cell.item() if hasattr(cell, "item") and not isinstance(cell, Sample) else cell
 
 
+def from_json(content):
+    """The Report that dataclasses.asdict turned into this JSON. Raises KeyError or TypeError for others."""
+    report = Report(**{field.name: content[field.name] for field in dataclasses.fields(Report)})
+    for name, result in report.results.items():
+        report.results[name] = result = Result(**result)
+        result.tables = [Table(**table) for table in result.tables]
+        for table in result.tables:
+            table.columns = [Column(**column) for column in table.columns]
+            table.rows = [
+                [Sample(**cell) if isinstance(cell, dict) else cell for cell in row] for row in table.rows
+            ]
+    return report
+
+
 def measured(name, options):
     """The Result of a study, with machine, load, time and options filled in."""
     study = studies.load(name)

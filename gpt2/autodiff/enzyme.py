@@ -25,7 +25,7 @@ Instead of Rewriting Foreign Code for Machine Learning, Automatically Synthesize
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,8 @@ from .programs.wiring import (
     select,
 )
 from .record.record import Recording
-from .record.value import Recorded, value_of
-from .tree import LEAF, NONE, Tree
+from .record.value import value_of
+from .tree import LEAF, NONE, Tree, flatten
 
 
 class Const:
@@ -97,7 +97,11 @@ class Duplicated:
 
 
 class Enzyme(Transform):
-    """The transform of autodiff: called with (arguments, shadows), None for an argument without a shadow."""
+    """The transform of autodiff: called with (arguments, shadows), None for an argument without a shadow.
+
+    A composition of ad.grad and writes to the shadows would refuse shadows that lie in one array, as a
+    recording takes the arguments that it writes to as apart; and its first call takes up to twice as long.
+    """
 
     name, suffix, takes_out = "autodiff", "autodiff", False
 
@@ -113,92 +117,69 @@ class Enzyme(Transform):
         return call.args[0], {}
 
     def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
-        n = len(call.leaf_range(0))
-        active, shadows = self.roles(call, f)
-        graph = rec.graph
-        inputs: list = []  # shadows that are read: those of arguments that f writes to
-        feed = list(range(n))
-        seeds = self.result_seed(rec)
-        for position, leaf in enumerate(rec.written):
-            if leaf in shadows:
-                out = graph.outputs[rec.n_results + position]
-                inputs.append(input_node(out.shape, out.dtype, f"d{graph.inputs[leaf].name}"))
-                feed.append(shadows[leaf])
-                seeds.append((out, inputs[-1]))
-        wrt = sorted({*active, *shadows})
+        check_activities(f, self.kinds, *call.args)
+        graph, tree = rec.graph, call.subtree(0)
+        kinds = [self.kinds[k] for k, *_ in tree.paths()]  # of the leaves
+        wrt = [i for i, kind in enumerate(kinds) if kind is not Const]
+        shadows = dict(zip([i for i in wrt if kinds[i] is Duplicated], call.leaf_range(1)))
+        contents = dict(zip(rec.written, graph.outputs[rec.n_results :]))
+        read = [i for i in contents if i in shadows]  # shadows that the gradient starts from
+        inputs = [input_node(contents[i].shape, contents[i].dtype, f"d{graph.inputs[i].name}") for i in read]
+        seeds = [*result_seed(rec), *zip([contents[i] for i in read], inputs)]
         grads = gradients(seeds, [graph.inputs[i] for i in wrt])
-        outputs = [*graph.outputs, *grads]
-        output = {leaf: len(graph.outputs) + i for i, leaf in enumerate(wrt)}
-        outs = [Out(output[leaf], result_kind(call.leaves[leaf])) for leaf in active]
-        tree = Tree.of(*(LEAF if k is Active else NONE for k in self.kinds))
+        index = dict(zip(wrt, range(len(graph.outputs), len(graph.outputs) + len(wrt))))
+        outs = [Out(index[i], result_kind(call.leaves[i])) for i in wrt if i not in shadows]
+        result = Tree.of(*(LEAF if kind is Active else NONE for kind in self.kinds))
         if self.value:
-            tree = Tree.of(tree, rec.out_tree)
-            outs += result_outs(rec)
-        joint = Graph([*graph.inputs[:n], *inputs, *graph.inputs[n:]], outputs, graph.name + "_autodiff")
-        written = [Update(leaf, rec.n_results + i) for i, leaf in enumerate(rec.written)]
-        moved = [Update(shadows[i], output[i], added=i not in rec.written) for i in wrt if i in shadows]
-        return select(Wiring(joint, feed, rec.outside, tree, outs, written + moved))
+            result, outs = Tree.of(result, rec.out_tree), outs + result_outs(rec)
+        updates = [Update(i, rec.n_results + position) for position, i in enumerate(rec.written)]
+        updates += [Update(shadow, index[i], added=i not in contents) for i, shadow in shadows.items()]
+        n = tree.size
+        inputs = [*graph.inputs[:n], *inputs, *graph.inputs[n:]]
+        joint = Graph(inputs, [*graph.outputs, *grads], graph.name + "_autodiff")
+        feed = [*range(n), *(shadows[i] for i in read)]
+        return select(Wiring(joint, feed, rec.outside, result, outs, updates))
 
-    def roles(self, call: Arguments, f: Callable) -> tuple[list[int], dict[int, int]]:
-        """The leaves that are active, and {leaf: its shadow's leaf}."""
-        active: list[int] = []
-        shadows: dict[int, int] = {}
-        rows = zip(self.kinds, call.args[0], _parts(call, 0), _parts(call, 1))
-        for k, (kind, x, (leaves, tree), (shadow_leaves, shadow_tree)) in enumerate(rows):
-            if kind is Active:
-                active.append(active_leaf(call, leaves, x, argument_text(f, k)))
-            elif kind is Duplicated:
-                paths = tree.paths()
-                if paths != shadow_tree.paths() or not paths:
-                    raise AutodiffError(
-                        f"autodiff: the shadow of {argument_text(f, k)} should have its structure, "
-                        "an array for each array"
-                    )
-                for leaf, shadow, path in zip(leaves, shadow_leaves, paths):
-                    check_shadow(call.leaves[leaf], call.leaves[shadow], argument_text(f, k, path))
-                    shadows[leaf] = shadow
-        return active, shadows
 
-    def result_seed(self, rec: Recording) -> list:
-        """The seed 1 for a number that f returns; none for None or a written argument."""
-        seeds = []
-        written = set(rec.graph.outputs[rec.n_results :])
-        for out in rec.graph.outputs[: rec.n_results]:
-            if out in written:
-                continue
-            if out.shape != () or rec.n_results != 1:
+def result_seed(rec: Recording) -> list:
+    """The seed 1 for a number that f returns; none for None or an argument that it wrote to."""
+    written = rec.graph.outputs[rec.n_results :]
+    results = [out for out in rec.graph.outputs[: rec.n_results] if out not in written]
+    if results and (results[0].shape != () or rec.n_results != 1):
+        raise AutodiffError(
+            f"autodiff: {rec.graph.name} returns an array of shape {results[0].shape}; it should return one "
+            "number, or nothing and write its results to arguments"
+        )
+    return [(out, const(1.0, out.dtype)) for out in results if out.dtype.kind in "fc"]
+
+
+def check_activities(f: Callable, kinds: tuple[type, ...], xs: tuple, shadows: tuple) -> None:
+    """Raise AutodiffError where an argument is not what its activity expects, or its shadow not like it."""
+    for k, (kind, x, dx) in enumerate(zip(kinds, xs, shadows)):
+        if kind is Active:
+            check_active(value_of(x), argument_text(f, k))
+        elif kind is Duplicated:
+            (leaves, tree), (shadow_leaves, shadow_tree) = flatten(x), flatten(dx)
+            paths = tree.paths()
+            if paths != shadow_tree.paths() or not paths:
                 raise AutodiffError(
-                    f"autodiff: {rec.graph.name} returns an array of shape {out.shape}; it should return one "
-                    "number, or nothing and write its results to arguments"
+                    f"autodiff: the shadow of {argument_text(f, k)} should have its structure, an array for "
+                    "each array"
                 )
-            if out.dtype.kind in "fc":
-                seeds.append((out, const(1.0, out.dtype)))
-        return seeds
+            for leaf, shadow, path in zip(leaves, shadow_leaves, paths):
+                check_shadow(value_of(leaf), value_of(shadow), argument_text(f, k, path))
 
 
-def _parts(call: Arguments, k: int) -> Iterator[tuple[range, Tree]]:
-    """For each item of argument k its leaves and its structure."""
-    start = call.leaf_range(k).start
-    for tree in call.subtree(k).children:
-        yield range(start, start + tree.size), tree
-        start += tree.size
-
-
-def active_leaf(call: Arguments, leaves: range, x: Any, text: str) -> int:
-    """The one leaf of an active argument."""
-    value = value_of(call.leaves[leaves[0]] if len(leaves) == 1 else x)
-    if len(leaves) != 1 or np.ndim(value) or np.asarray(value).dtype.kind not in "fc":
-        got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+def check_active(x: Any, text: str) -> None:
+    if np.ndim(x) or np.asarray(x).dtype.kind not in "fc":
+        got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else repr(x)
         raise AutodiffError(
             f"autodiff: Active({text}) is {got}, expected a floating-point number. Arrays are "
             "ad.Duplicated(x, dx): their gradient is added to dx"
         )
-    return leaves[0]
 
 
 def check_shadow(x: Any, dx: Any, text: str) -> None:
-    if type(x) is Recorded or type(dx) is Recorded:
-        return
     if not isinstance(x, np.ndarray) or x.dtype.kind not in "fc":
         got = f"has dtype {x.dtype}" if hasattr(x, "dtype") else f"is {x!r}"
         raise AutodiffError(

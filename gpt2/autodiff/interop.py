@@ -60,10 +60,6 @@ def _mapped(f: Callable, tree: Any) -> Any:
     return type(tree)([_mapped(f, x) for x in tree]) if isinstance(tree, (tuple, list)) else f(tree)
 
 
-def _is_real(x: Any) -> bool:
-    return (x.dtype if hasattr(x, "dtype") else np.result_type(x)).kind in "fc"
-
-
 # ---- PyTorch ---------------------------------------------------------------------------------------------
 
 
@@ -72,8 +68,7 @@ def from_torch(f: Callable) -> Callable:
 
     Of a torch.nn.Module it is a function of (params, *inputs), whose `params` has the module's parameters as
     arrays by name. Tensors are made in the CPU's memory, without a copy. The function runs again for its
-    gradient. Results are one tensor, or a tuple of them. Where all arguments and results are real or complex,
-    there are derivatives of any order.
+    gradient. Results are one tensor, or a tuple of them. There are derivatives of any order.
 
         >>> import torch
         >>> f = ad.from_torch(lambda x: torch.sum(torch.sin(x)))
@@ -108,14 +103,8 @@ def _from_torch(
         return tree([x.detach().cpu().numpy() for x in leaves])
 
     def rule(dout, out, *args):
-        if all(_is_real(x) for x in flatten((out, args))[0]):
-            pulled = functools.partial(_torch_gradient, torch, f)
-            return _from_torch(torch, pulled, name, adapted.recording_rule)(dout, args)
-        args = _plain(args)
-        dout = tuple(dout) if isinstance(out, tuple) else dout
-        dout = _mapped(lambda d: None if d is None else torch.from_numpy(np.array(d)), dout)
-        grads, tree = _tensors_of(torch, _torch_gradient(torch, f, dout, tensors(args)))
-        return tree([x.detach().numpy() if x.is_floating_point() or x.is_complex() else None for x in grads])
+        pulled = functools.partial(_torch_gradient, torch, f)
+        return _from_torch(torch, pulled, name, adapted.recording_rule)(dout, args)
 
     adapted = _adapted(run, rule, name, recording_rule)
     return adapted
@@ -248,8 +237,8 @@ def _torch_once_more(f: Callable, ctx: Any, douts: Sequence) -> tuple:
 def from_jax(f: Callable) -> Callable:
     """A function of JAX's arrays, as one of NumPy's that is differentiated with jax.vjp.
 
-    JAX computes in float32 unless jax_enable_x64 is set. The function runs again for its gradient. Where all
-    arguments and results are real or complex, there are derivatives of any order.
+    JAX computes in float32 unless jax_enable_x64 is set. The function runs again for its gradient. There are
+    derivatives of any order.
 
         >>> import jax.numpy as jnp
         >>> ad.grad(ad.from_jax(lambda x: jnp.sum(jnp.sin(x))))(np.zeros(2, np.float32))
@@ -262,22 +251,17 @@ def _from_jax(f: Callable, recording_rule: list) -> custom_vjp:
     import jax
 
     def run(*args):
-        return _of_jax(f(*_plain(args)))
+        return jax.tree.map(np.asarray, f(*_plain(args)))
 
     def pulled(dout, args):
-        return jax.vjp(f, *args)[1](dout)
+        """The gradients; an integer for one, which has none."""
+        out, pull = jax.vjp(f, *args)
+        no_gradient = jax.dtypes.float0
+        grads = pull(jax.tree.map(lambda o, d: np.zeros(o.shape, no_gradient) if d is None else d, out, dout))
+        return jax.tree.map(lambda g, x: x if g.dtype == no_gradient else g, grads, args)
 
     def rule(dout, out, *args):
-        if all(_is_real(x) for x in flatten((out, args))[0]):
-            return _from_jax(pulled, recording_rule)(dout, args)
-        args = _plain(args)
-        primal, pull = jax.vjp(f, *args)
-        douts = jax.tree.map(lambda d, o: np.asarray(d, o.dtype), dout, primal)
-        grads = pull(douts)
-        return jax.tree.map(lambda g, x: np.asarray(g) if _is_real(x) else None, grads, args)
-
-    def _of_jax(out):
-        return jax.tree.map(np.asarray, out)
+        return _from_jax(pulled, recording_rule)(dout, args)
 
     return _adapted(run, rule, getattr(f, "__name__", "f"), recording_rule)
 

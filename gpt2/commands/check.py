@@ -14,6 +14,7 @@ import inspect
 import runpy
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from gpt2.backward import auto, compiled
 from gpt2.errors import UserError, printable, reason, suggestion
 from gpt2.hints import quoted, typed
 from gpt2.layers import LAYERS
-from gpt2.layers.cases import at
 from gpt2.model.config import GPT2Config
 from gpt2.model.forward import loss_fn
 from gpt2.model.gpt2 import GPT2, default_backward
@@ -163,7 +163,11 @@ COLUMNS = (
     "auto~differences",
     "auto~forward mode",
 )
-SHORT = {"differences": "difference", "forward mode": "forward"}  # column titles
+
+
+def _heading(column: str) -> list[str]:
+    """The title of a column, a word a line."""
+    return column.replace("differences", "difference").replace("~", " ").split()
 
 
 def _cell(result: tuple[float, float] | None) -> str:
@@ -177,7 +181,8 @@ def _cell(result: tuple[float, float] | None) -> str:
 
 
 def check_gradients(names: Iterable[str] = (*LAYERS, "model"), file: str | None = None) -> bool:
-    """Print the table of errors of layers and "model"; True if all are within their tolerances.
+    """Print the table of errors of layers and "model", and what is wrong with manual backwards that are.
+    True if all errors are within their tolerances.
 
     file   the user's file of layers that the names refer to; "block" is its block
     """
@@ -189,8 +194,8 @@ def check_gradients(names: Iterable[str] = (*LAYERS, "model"), file: str | None 
             every[name] = check_layer(name, file=file)
     columns = [column for column in COLUMNS if any(column in errors for errors in every.values())]
     print("largest scaled error |x-y| / max(1, |x|+|y|), float64\n")
-    for heads in zip(*(column.split("~") for column in columns)):
-        print((" " * 12 + "".join(f"{SHORT.get(head, head):>11s}" for head in heads)).rstrip())
+    for heads in zip_longest(*map(_heading, columns), fillvalue=""):
+        print((" " * 12 + "".join(f"{head:>11s}" for head in heads)).rstrip())
     for name, errors in every.items():
         print(f"{name:12s}{''.join(_cell(errors.get(column)) for column in columns)}".rstrip())
     passed = all(error <= tolerance for errors in every.values() for error, tolerance in errors.values())
@@ -201,7 +206,17 @@ def check_gradients(names: Iterable[str] = (*LAYERS, "model"), file: str | None 
             f"{', '.join(derived)}: the backward by hand agrees with differences, the derived one does not; "
             "a rule of the compiler is wrong: pytest -x tests/autodiff/ops"
         )
+    for name, errors in every.items():
+        if name != "model" and name not in derived and any(error > t for error, t in errors.values()):
+            _diagnose(name, file)
     return passed
+
+
+def _diagnose(name: str, file: str | None) -> None:
+    """Say what is wrong with the backward by hand of a layer, if it has one."""
+    layer = subject(name, SIZES, "float64", file).layer
+    if layer.backward is not None:
+        _report(f"{name}_backward", layer.forward, layer.backward, cases_of(name, file))
 
 
 def _only_derived_is_wrong(errors: Mapping[str, tuple[float, float]]) -> bool:
@@ -249,38 +264,50 @@ def pairs(path: str | Path) -> Iterator[tuple[str, Any, Any, list]]:
         forward = names.get(f"{name}_forward") or (LAYERS[name].forward if name in LAYERS else None)
         if forward is None:
             raise UserError(f"{path}: {name}_backward has no {name}_forward{suggestion(name, LAYERS)}")
-        cases = names.get(f"{name}_cases") or (known_cases(name) if name in LAYERS else None)
+        cases = names.get(f"{name}_cases") or (cases_of(name) if name in LAYERS else None)
         if not cases:
             raise UserError(f"{path}: {name}_cases is missing: a list of tuples of inputs for {name}_forward")
         yield name, forward, names[f"{name}_backward"], cases
 
 
-def known_cases(name: str) -> list:
-    """Three cases of a layer of GPT-2, in float64, with sizes that all differ."""
-    case = at(SIZES)[name]
-    return [(case.inputs(np.float64, seed), case.static) for seed in range(3)]
+def cases_of(name: str, file: str | None = None) -> list:
+    """Three cases of a layer of GPT-2, or of a file of own layers, in float64, with sizes that all differ."""
+    case = subject(name, SIZES, "float64", file)
+    return [(case.inputs(seed), case.static) for seed in range(3)]
+
+
+def mistakes(forward: Callable, backward: Callable, cases: list) -> list[str]:
+    """What is wrong with a backward, and the likely cause, as lines; [] if it is right."""
+    try:
+        ad.check_backward(forward, backward, cases)
+        return []
+    except ad.BackwardMismatch as mismatch:
+        first, *rest = str(mismatch).split("\n")
+        details = [line for line in rest if line.startswith(("  case 0", "      "))]
+        return [first, *dict.fromkeys(details or rest)]
 
 
 def check_file(path: str | Path) -> bool:
     """Compare every backward of a file with the derivative of its forward, a line each. True: all agree."""
-    agree = True
-    for name, forward, backward, cases in pairs(path):
-        where = f"{Path(path).name}:{inspect.getsourcelines(backward)[1]}"
-        try:
-            ad.check_backward(forward, backward, cases)
-            print(f"{painted('ok ', 'green')} {name}_backward ({where})")
-        except ad.BackwardMismatch as mismatch:
-            agree = False
-            first, *rest = str(mismatch).split("\n")
-            later = next((i for i, line in enumerate(rest) if line.startswith("  case 1")), len(rest))
-            details = [line for line in rest[:later] if line.startswith(("  case 0", "      "))]
-            print(f"{painted('BAD', 'red')} {first.replace('_backward ', f'_backward ({where}) ', 1)}")
-            for line in details or rest:
-                print("\n".join(cli.wrapped(line, min(cli.width(), 110) - 1)))
-        except (Exception, SystemExit) as error:
-            agree = False
-            print(f"{painted('BAD', 'red')} {name}_backward ({where}): {printable(raised(error, path))}")
-    return agree
+    return all([_report(f"{name}_backward", *pair) for name, *pair in pairs(path)])
+
+
+def _report(name: str, forward: Callable, backward: Callable, cases: list) -> bool:
+    """Print whether a backward is the derivative of its forward, and what is wrong with it."""
+    path, line = inspect.getsourcefile(backward) or "", inspect.getsourcelines(backward)[1]
+    where = f"{name} ({Path(path).name}:{line})"
+    try:
+        wrong = mistakes(forward, backward, cases)
+    except (Exception, SystemExit) as error:
+        wrong = [f": {printable(raised(error, path))}"]
+    if not wrong:
+        print(f"{painted('ok ', 'green')} {where}")
+        return True
+    first, *details = wrong
+    print(f"{painted('BAD', 'red')} {where}{first.removeprefix(backward.__name__)}")
+    for line in details:
+        print("\n".join(cli.wrapped(line, min(cli.width(), 110) - 1)))
+    return False
 
 
 EXAMPLES = (
@@ -315,11 +342,6 @@ def _run(args):
     results = [check_file(file) for file in files]
     if layers:
         results.append(check_gradients(layers, args.layers))
-        if not results[-1] and args.layers is None:  # say what is wrong with the manual ones
-            own = [name for name in layers if name in LAYERS]
-            suspects = [name for name in own if not _only_derived_is_wrong(check_layer(name))]
-            sources = {inspect.getsourcefile(LAYERS[name].forward) for name in suspects}
-            results += [check_file(file) for file in sorted(filter(None, sources))]
     return 0 if all(results) else 1
 
 

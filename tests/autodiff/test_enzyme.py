@@ -182,6 +182,16 @@ def test_float32_and_shadows_that_are_views(rng):
     np.testing.assert_array_equal(grads[:, 1::2], 0.0)
 
 
+def test_shadows_that_share_memory(rng):
+    (x, y), grads = rng.normal(size=(2, 4)), np.zeros((4, 2))
+    for _ in range(2):  # columns of one array, and one shadow for two arguments
+        ad.autodiff(lambda x, y: np.sum(x * x * y), *map(Duplicated, (x, y), grads.T))
+    np.testing.assert_allclose(grads, 2 * np.array([2 * x * y, x * x]).T, rtol=1e-13)
+    shadow = np.zeros(4)
+    ad.autodiff(lambda x, y: np.sum(x * x * y), Duplicated(x, shadow), Duplicated(x, shadow))
+    np.testing.assert_allclose(shadow, 3 * x * x, rtol=1e-13)
+
+
 def test_repeated_call_allocates_no_array(rng):
     x, dx = rng.normal(size=20_000), np.zeros(20_000)
 

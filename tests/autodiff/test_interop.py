@@ -39,6 +39,9 @@ def test_from_torch_with_two_results_and_integers(torch):
     np.testing.assert_allclose(g(X), [7.0, 2.0, 3.0])
     h = ad.grad(lambda x: np.sum(f(x, index)[0]))  # the other result is not used
     np.testing.assert_allclose(h(X), [1.0, 0.0, 1.0])
+    g = ad.from_torch(lambda x, i: (x[i] ** 3, i + 1))
+    np.testing.assert_allclose(ad.grad(lambda x: np.sum(g(x, index)[0]))(X), 3 * X**2 * [1, 0, 1])
+    np.testing.assert_allclose(ad.hessian(lambda x: np.sum(g(x, index)[0]))(X), np.diag(6 * X * [1, 0, 1]))
 
 
 def test_from_torch_of_a_module(torch):
@@ -105,6 +108,14 @@ def test_from_jax(jax):
     f = ad.from_jax(lambda x, y: {"out": jax.numpy.tanh(x) * y})
     slopes = ad.grad(lambda x, y: np.sum(f(x**2, y)["out"]), (0, 1))(X, Y)
     np.testing.assert_allclose(slopes, ad.grad(numpy_loss, (0, 1))(X, Y), **SINGLE)
+
+
+def test_from_jax_with_two_results_and_integers(jax):
+    f = ad.from_jax(lambda x, i: (x[i] ** 3, i + 1))
+    index = np.array([2, 0])
+    np.testing.assert_allclose(ad.grad(lambda x: np.sum(f(x, index)[0]))(X), 3 * X**2 * [1, 0, 1], **SINGLE)
+    curvature = ad.hessian(lambda x: np.sum(f(x, index)[0]))(X)
+    np.testing.assert_allclose(curvature, np.diag(6 * X * [1, 0, 1]), **SINGLE)
 
 
 def test_to_jax(jax):

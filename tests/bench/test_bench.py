@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import finetune, roofline, step, timeline
+from bench import finetune, layers, roofline, step, timeline
 from bench.harness import contenders, engine, machine, peak, processors, program, rates, ratios, sizes, turns
 from bench.harness.cases import cases, find_batch
 from bench.harness.sizes import step_flops
@@ -23,6 +24,7 @@ from bench.peers import llmc
 from gpt2.autodiff.emit import numexpr
 from gpt2.autodiff.run import blas, kernels, remembered, threads
 from gpt2.errors import UserError
+from gpt2.layers import LAYERS
 from gpt2.model import GPT2Config
 from gpt2.train.flops import training_flops
 from tests.support import small_run
@@ -128,8 +130,9 @@ def test_time_of_a_partial_step_is_scaled_to_a_whole_one(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     for share, seconds in (({"share": 0.25}, 4.0), ({}, 1.0)):
         trainer = SimpleNamespace(step=lambda tokens, targets: 5.0, **share)
-        worker.module = SimpleNamespace(training=lambda *args, trainer=trainer: trainer)
-        worker.do_training("4x128-B12T64")
+        module = SimpleNamespace(training=lambda *args, trainer=trainer: trainer)
+        worker.contender = module, "", 1
+        worker.do_work("bench.step:work", size="4x128-B12T64")
         assert worker.do_turn(2) == {"times": {"step": [seconds] * 2}, "losses": [5.0, 5.0]}
 
 
@@ -165,14 +168,23 @@ def test_contenders_with_other_losses_are_not_the_reference(monkeypatch):
 # ---- llm.c's own program -----------------------------------------------------------------------------------
 
 
-def test_llmc_takes_part_with_its_own_batch_alone(monkeypatch, tmp_path):
+def test_llmc_without_a_checkout_is_missing(monkeypatch):
     monkeypatch.delenv("LLMC_DIR", raising=False)
     with pytest.raises(contenders.Missing, match="LLMC_DIR names no checkout"):
         llmc.checkout()
-    (tmp_path / "train_gpt2").touch(0o755)
-    monkeypatch.setenv("LLMC_DIR", str(tmp_path))
-    with pytest.raises(contenders.Missing, match="fixes the batch at 4 x 64"):
-        llmc.training(sizes.Size("tiny", TINY, 12, 64), "", 1)
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_llmc_is_built_for_other_batches(tmp_path):
+    source, folder = tmp_path / "llm.c", tmp_path / "built"
+    (source / "llmc").mkdir(parents=True)
+    folder.mkdir()
+    (source / "Makefile").write_text("train_gpt2: train_gpt2.c\n\tcp train_gpt2.c train_gpt2\n")
+    (source / "train_gpt2.c").write_text("int B = 4; // batch\nint T = 64;\n")
+    assert llmc.built(source, 4, 64, folder) == source / "train_gpt2"
+    assert llmc.built(source, 12, 128, folder).read_text() == "int B = 12; // batch\nint T = 128;\n"
+    with pytest.raises(contenders.Missing, match="sets T at 0 places"):
+        llmc.with_batch("int B = 4;", 1, 2)
 
 
 PRINTS_STEPS = """#!{python}
@@ -360,13 +372,42 @@ def test_contest_from_end_to_end():
 
 
 @pytest.mark.slow
+def test_layers_from_end_to_end():
+    """Two of this engine's variants and tuned PyTorch."""
+    pytest.importorskip("torch")
+    flags = "--sizes B1T8 --layers gelu --contenders torch-tuned,manual,auto"
+    result = result_of("bench.layers", flags)
+    row = result["layers"]["gelu"]
+    assert set(row["ms"]) == {"torch-tuned", "manual", "auto"} and not row["absent"]
+    assert set(row["ratios"]) == {"auto / manual", "manual / PyTorch", "auto / PyTorch"}
+    for parts in row["ms"].values():
+        assert parts["both"]["rounds"] == 3 and parts["both"]["median"] > parts["forward"]["min"] > 0
+
+
+def test_layer_that_differs_is_an_error():
+    class Wrong(engine.LayerRun):
+        def results(self):
+            return [x * 1.001 for x in super().results()]
+
+    def module(make):
+        return SimpleNamespace(layer=lambda case, *args: make(case, LAYERS[case.layer]))
+
+    assert set(layers.work(module(engine.LayerRun), "", 1, "B1T4", "gelu").turn(2)["times"]) == {
+        *layers.PARTS
+    }
+    with pytest.raises(AssertionError, match="gelu: a result differs"):
+        layers.work(module(Wrong), "", 1, "B1T4", "gelu")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "flag", "value", "message"),
     [
         ("bench.step", "--sizes", "huge", "124M-B4T64"),
-        ("bench.roofline", "--size", "huge", "124M-B4T64"),
+        ("bench.roofline", "--sizes", "huge", "124M-B4T64"),
         ("bench.step", "--elementwise", "fast", "expected one of numpy, numexpr, tuned; got 'fast'"),
         ("bench.step", "--contenders", "peek", "peak"),
+        ("bench.layers", "--layers", "gulu", "gelu"),
         ("bench.step", "--processor", "sse", "own, avx2"),
     ],
 )

@@ -9,8 +9,14 @@ from gpt2.model import GPT2Config
 from tests import ROOT
 
 
-def test_documented_efficiencies_are_the_computed_ones():
-    rows = {(row["network"], row["model"], row["nodes"]): row for row in cluster.rows()}
+@pytest.fixture(scope="module")
+def rows():
+    return cluster.rows()
+
+
+@pytest.mark.slow
+def test_documented_efficiencies_are_the_computed_ones(rows):
+    rows = {(row["network"], row["model"], row["nodes"]): row for row in rows}
     shown, network, nodes = set(), None, None
     for line in (ROOT / "docs" / "parallel.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -25,11 +31,12 @@ def test_documented_efficiencies_are_the_computed_ones():
     assert len(shown) == 4
 
 
-def test_documented_least_efficiencies_are_the_computed_ones():
+@pytest.mark.slow
+def test_documented_least_efficiencies_are_the_computed_ones(rows):
     (line,) = re.findall(
         "With 100 Gb/s InfiniBand it is at least .*", (ROOT / "docs" / "parallel.md").read_text()
     )
-    fast = [row for row in cluster.rows() if row["network"] == "100 Gb/s InfiniBand"]
+    fast = [row for row in rows if row["network"] == "100 Gb/s InfiniBand"]
     for percent, model in re.findall(r"(\d+) % for (gpt2[\w-]*)", line):
         least = min(row["efficiency"] for row in fast if row["model"] == model)
         assert f"{least:.0%}" == f"{percent}%", model

@@ -1,5 +1,6 @@
 """The studies of scalar derivatives, of root finding and of the energy of an embedded-atom model."""
 
+import functools
 import math
 import sys
 
@@ -20,6 +21,12 @@ def without_peers(monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
 
 
+@functools.cache
+def result_of(name):
+    """Of a study that was run without peers."""
+    return load(name).run(QUICK)
+
+
 def rows_of(result, text):
     """The rows, {column: cell}, of the table with this in its title."""
     (table,) = [t for t in result.tables if text in t.title]
@@ -30,7 +37,7 @@ def rows_of(result, text):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["scalar", "roots", "eam"])
 def test_study_without_peers_runs_and_names_them(name, without_peers):
-    result = load(name).run(QUICK)
+    result = result_of(name)
     assert set(result.missing) == {"autograd", "jax", "torch"}
     assert result.tables and result.notes
     for t in result.tables:
@@ -109,7 +116,7 @@ def test_energy_gradients_agree(n):
 
 @pytest.mark.slow
 def test_preallocated_gradients_allocate_no_arrays(without_peers):
-    rows = {row["what"]: row for row in rows_of(load("eam").run(QUICK), "100 coordinates")}
+    rows = {row["what"]: row for row in rows_of(result_of("eam"), "100 coordinates")}
     for title in ("by hand, preallocated", "derived, into a buffer", "derived, preallocated shadow"):
         assert rows[title]["arrays"] == 0, title
     assert rows["gradient by hand"]["arrays"] >= 3

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from bench.studies import STUDIES, load, numbers
+from bench.studies import __main__ as main
 from bench.studies.markdown import markdown, table_text
 from bench.studies.measure import Sample, interleave, memory
 from bench.studies.study import Column, Report, Result
+from gpt2.errors import UserError
 from tests.support import small_run
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
@@ -115,6 +117,20 @@ def test_markdown_has_every_part_of_a_report():
     assert len({len(line) for line in lines}) == 1 and len(lines) == 4
 
 
+def test_kept_results_make_the_same_report(tmp_path, capsys):
+    report = report_of(sample_result())
+    written = main.write(report, tmp_path)
+    again = main.read(tmp_path / "studies.json", [])
+    assert again == report and main.read(tmp_path / "studies.json", ["eam"]).results == {}
+    assert main.main(["--from", written[1], "--out", str(tmp_path / "again")]) == 1  # one study failed
+    assert capsys.readouterr().out == markdown(report) + "\n"
+    assert (tmp_path / "again" / "studies.json").read_text() == (tmp_path / "studies.json").read_text()
+    for text in ("{}", "no JSON"):
+        (tmp_path / "studies.json").write_text(text)
+        with pytest.raises(UserError, match="--from .*: no report of python -m bench.studies"):
+            main.read(tmp_path / "studies.json", [])
+
+
 # ---- From end to end ---------------------------------------------------------------------------------------
 
 
@@ -126,7 +142,7 @@ def run(*flags):
 def quick(tmp_path_factory):
     """The folder of a quick run of all studies."""
     folder = tmp_path_factory.mktemp("studies")
-    done = run("--quick", "--seconds", "1", "--out", folder)
+    done = run("--quick", "--seconds", "0.2", "--out", folder)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -43,7 +43,23 @@ def test_relative_error_of_1e_6_in_a_manual_gradient_is_found(monkeypatch, capsy
     monkeypatch.setitem(LAYERS, "gelu", dataclasses.replace(gelu, backward=backward))
     assert not check.check_gradients()
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if "BAD" in line] == ["gelu", "model"]
+    assert [line.split()[0] for line in lines if "BAD" in line] == ["gelu", "model", "BAD"]
+
+
+def test_likely_cause_is_named_for_own_layers_too(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import numpy as np\n"
+        "from gpt2.layers import Layer\n"
+        "def double_forward(inp):\n"
+        "    return inp * inp, (inp,)\n"
+        "def double_backward(dout, saved):\n"
+        "    return (-2.0 * saved[0] * dout,)\n"
+        "LAYERS = {'gelu': Layer('double', double_forward, double_backward)}\n"
+    )
+    assert check.main(["--layers", str(file)]) == 1
+    out = capsys.readouterr().out
+    assert "BAD gelu_backward (mine.py:5) is not the derivative" in out and "likely cause: the sign" in out
 
 
 def test_wrong_derived_gradient_is_not_blamed_on_the_manual_one(monkeypatch, capsys):

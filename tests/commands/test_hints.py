@@ -218,9 +218,11 @@ def test_commands_printed_by_a_run_can_be_run(machine, way, tmp_path):
     text = shell.run(f"{start} {' '.join(SHORT)} {out}")
     printed = re.findall(r"(?m)^(?:more text|train on|try next, [^:]*): +(.*)$", text)
     assert len(printed) == 3
+    trains = way in ("checkout", "command")  # elsewhere it is enough that the printed words find the program
     for command in printed:
-        shell.run(command + (" --max-tokens 3" if "sample" in command else ""))
-    assert "has done its 4 steps" in shell.run(printed[1], status=2)
+        shell.run(f"{command} {'--max-tokens 3' if 'sample' in command else '' if trains else '--help'}")
+    if trains:
+        assert "has done its 4 steps" in shell.run(printed[1], status=2)
 
 
 @posix
@@ -232,7 +234,7 @@ def test_commands_in_help_and_errors_can_be_run(machine, way):
     examples = re.findall(r"(?m)^  (\S.*)$", text.partition("\nexamples:\n")[2])
     program = examples[0].partition(" --")[0]
     assert len(examples) == 7 and all(command.startswith(program) for command in examples)
-    for command in examples:
+    for command in examples if way == "checkout" else examples[:1]:
         assert "usage: " in shell.run(f"{command} --help")
     sample = re.search(r"(?m)^  (.*) sample --help|^  (.*-m gpt2)\.sample --help", shell.run(overview(start)))
     for words, expected in (

@@ -270,6 +270,7 @@ def test_progress_of_tokenizing(prose, tmp_path, monkeypatch, capsys):
     assert "tokenizing " in live.getvalue() and "%" in live.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_ctrl_c_while_tokenizing_leaves_nothing(tmp_path):
     path, out = tmp_path / "long.txt", tmp_path / "out"

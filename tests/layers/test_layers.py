@@ -59,7 +59,8 @@ def test_backward_is_the_slope(case):
             # Relative to the lengths, as the slope may be near zero
             size = np.linalg.norm(gradients[i]) * np.linalg.norm(direction)
             assert size > 0
-            assert abs(np.sum(gradients[i] * direction) - slope) < 1e-6 * size / np.sqrt(direction.size), (
+            found, bound = np.vdot(gradients[i], direction), 1e-6 * size / np.sqrt(direction.size)
+            assert abs(found - slope) < bound, (
                 f"{case.name}: gradient {i} is not the slope; `gpt2 check {case.layer}` says more"
             )
 

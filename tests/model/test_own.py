@@ -28,6 +28,7 @@ from gpt2.train import cost, flops, program
 from gpt2.weights import checkpoint
 from tests.support.models import greedy, random_model, slope
 from tests.support.pages import blocks
+from tests.support.slow import rest_slow
 
 pytestmark = pytest.mark.numeric
 
@@ -231,10 +232,7 @@ def test_reading_is_tried_once():
     assert {*range(9)} <= {*calls[:first]} and len(calls) - first < first - 9
 
 
-MIXES = ("auto", "whole", "manual,block=auto", "auto,layernorm=manual")
-
-
-@pytest.mark.parametrize("backward", ["", *(pytest.param(mix, marks=pytest.mark.slow) for mix in MIXES)])
+@pytest.mark.parametrize("backward", rest_slow(["", "whole", "manual,block=auto"]))
 def test_file_with_layers_and_a_block_runs(backward, folder, capsys):
     """Its attention has no manual backward, and only the block uses it."""
     flags = f"--backward {backward}" if backward else ""
@@ -525,10 +523,11 @@ def test_check_and_explain_take_a_file_of_layers(name, tmp_path, capsys):
     out = printed(explain, "all")
     assert f"def {OWN[name][0]}_backward(" in out and "agreement       holds" in out
     assert ("None: this layer has only the derived backward" in out) == (name != "rmsnorm")
-    page = tmp_path / "page.html"
-    printed(explain, "all", "--out", str(page))
-    text = page.read_text(encoding="utf-8")
-    assert f"{OWN[name][0]}_backward" in text and text.count("data-from=") > 10
+    if name == "rope":
+        page = tmp_path / "page.html"
+        printed(explain, "all", "--out", str(page))
+        text = page.read_text(encoding="utf-8")
+        assert f"{OWN[name][0]}_backward" in text and text.count("data-from=") > 10
     out = printed(explain, "model")
     assert FILES[name].split("\n\n\n")[1].strip() in out or name == "rope"  # its first function, as it stands
     assert f"# {OWN[name][0]}\n" in out and "def loss_backward(" in out

@@ -37,6 +37,8 @@ def test_ci_runs_all_tests():
     commands = steps((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
     (line,) = (line for line in commands if "-m pytest" in line)
     assert line.endswith(".venv/bin/python -m pytest -m ''")
+    # what runs beside other steps is waited for, which is where it fails
+    assert sum(line.endswith(" &") for line in commands) == sum(line.startswith("wait ") for line in commands)
     addopts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
     assert re.findall(r"-m '[^']*'|-k|--ignore|--deselect", addopts) == ["-m 'not slow'"]
     for path in set((ROOT / "tests").rglob("*.py")) - set((ROOT / "tests" / "support").rglob("*")):

@@ -1,10 +1,13 @@
-"""Files named in comments and docstrings exist, and tests lie beside what they test."""
+"""Cited files exist, tests lie beside what they test, folders are small, a model is written by its module."""
 
+import ast
 import io
 import re
 import tokenize
+from collections import Counter
 
 from docs import house
+from gpt2 import GPT2, GPT2Config
 
 FILES_OF_USERS = {"example.py", "f.py", "mine.py", "my_layers.py"}
 FOLDERS = [house.ROOT / name for name in ("gpt2", "tests", "bench", "docs", "examples")]
@@ -46,3 +49,34 @@ def test_test_folders_mirror_the_source():
     files = {path.stem for path in (tests / "autodiff").glob("*.py")} - {"__init__", "test_stages"}
     modules = {f"test_{path.stem}" for path in (source / "autodiff").glob("*.py")}
     assert files <= modules, "tests of a room belong into tests/autodiff/ROOM, helpers into tests/support"
+
+
+def test_a_folder_has_at_most_twenty_files():
+    paths = [path for path in (house.ROOT / "gpt2").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    count = Counter(path.parent.relative_to(house.ROOT).as_posix() for path in paths)
+    assert len(count) > 20 and {folder: files for folder, files in count.items() if files > 20} == {}
+
+
+def written_attributes(source):
+    """(object, attribute) of all that a module assigns or deletes, also by setattr and delattr."""
+    for node in ast.walk(source):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            yield ast.unparse(node.value), node.attr
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "delattr"):
+            yield ast.unparse(node.args[0]), ast.unparse(node.args[1]).strip("'")
+
+
+def test_attributes_of_a_model_are_written_by_its_own_module():
+    """A model is what is so called, and outside the compiler what has an attribute of its name."""
+    own = set(vars(GPT2(GPT2Config.preset("tiny"))))
+    files = {name: path for name, path in house.files().items() if name != GPT2.__module__}
+    files |= {name: house.ROOT / name for name in ("train.py", "bench/step.py")}
+    written = {
+        f"{name}: {value}.{attribute}"
+        for name, path in files.items()
+        if not name.startswith("gpt2.autodiff.") or "model" in path.read_text(encoding="utf-8")
+        for value, attribute in written_attributes(house.parsed(path))
+        if value.split(".")[-1].endswith("model")
+        or (attribute in own and value != "self" and not name.startswith("gpt2.autodiff."))
+    }
+    assert not written

@@ -5,6 +5,7 @@ compiler runs alone; every attribute of a module exists.
 import ast
 import contextlib
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -96,6 +97,29 @@ def test_import_gpt2_loads_no_numpy():
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (run.stdout, run.returncode) == ("-1.0\n", 0), run.stderr
+
+
+EACH_FIRST = """
+import importlib, os, sys
+import numpy
+
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        importlib.import_module(name)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"{name} cannot be the first module of gpt2 that is imported")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
+def test_a_module_can_be_imported_first():
+    """Every 20th module, each in a process in which nothing of gpt2 is loaded."""
+    command = [sys.executable, "-c", EACH_FIRST, *list(FILES)[7::20]]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 # ---- The core without the packages beside it -------------------------------------------------------------

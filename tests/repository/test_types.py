@@ -153,7 +153,13 @@ def test_program_of_a_user_passes_strict_checkers(environment, tmp_path, checker
     folder = checkout if place == "in the checkout" else tmp_path
     (folder / "program.py").write_text(PROGRAM)
     if checker == "mypy":
-        options = ["--strict", "--python-executable", str(python), "--cache-dir", str(tmp_path / "cache")]
+        options = [
+            "--strict",
+            "--python-executable",
+            str(python),
+            "--cache-dir",
+            str(checkout.parent / "cache"),
+        ]
     else:
         pytest.importorskip("pyright")
         options = ["--pythonpath", str(python)]

@@ -66,7 +66,7 @@ def test_mutated_files_are_read_or_refused(subject, tmp_path):
 
 
 @each(SUBJECTS.values())
-@examples(15)
+@examples(8)
 @given(content=st.binary(max_size=300))
 def test_random_bytes_are_read_or_refused(subject, tmp_path, content):
     """Also behind the first bytes of a sound file, where a magic number may be."""

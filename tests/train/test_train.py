@@ -201,7 +201,7 @@ def crash_and_resume(at_step):
     return crash_and_resume
 
 
-@pytest.mark.parametrize("step", [4, 6, 11])
+@pytest.mark.parametrize("step", rest_slow([6, 4, 11]))
 def test_crashed_and_resumed_run_has_the_bits_of_an_uninterrupted_one(
     whole, small, tmp_path, crash_and_resume, step
 ):

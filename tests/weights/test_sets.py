@@ -13,6 +13,7 @@ from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.weights import checkpoint, peft
 from tests.support.faults import Faults, kill
+from tests.support.slow import rest_slow
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX processes")
 
@@ -110,7 +111,7 @@ def test_tokenizer_of_gpt2_bin_is_not_used_for_other_weights(tmp_path):
 
 
 @posix
-@pytest.mark.parametrize("name", ["folder", "x.bin", "adapter"])
+@pytest.mark.parametrize("name", rest_slow(["x.bin", "folder", "adapter"]))
 def test_save_killed_at_any_point_leaves_one_model_or_is_refused(tmp_path, name):
     """Both models have the same sizes, so a mixture would load without an error."""
     words = {number: bpe(letters) for number, letters in LETTERS.items()}

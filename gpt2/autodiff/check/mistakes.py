@@ -14,8 +14,9 @@ from itertools import permutations
 
 import numpy as np
 
-from ..graph import Graph, Node
+from ..graph import Graph, Node, reachable
 from ..ops import evaluate
+from ..ops.interpret import evaluate_graph
 from .axes import about_factor, axis_names
 
 MOST = 4000  # wrong steps to try; each costs the rest of the formula
@@ -32,40 +33,21 @@ class DerivedFormula:
 
     def __init__(self, graph: Graph, forward: set[Node], values: Sequence[np.ndarray]):
         self.graph, self.forward = graph, forward
-        self.values = {n: np.asarray(x, n.dtype) for n, x in zip(graph.inputs, values)}
-        for n in graph.nodes:
-            if n.op == "const":
-                self.values[n] = np.asarray(n.value, n.dtype)
-            elif n.op != "input":
-                self.values[n] = evaluate(n.op, [self.values[a] for a in n.args], n.attrs)
-        self.needed = set(_before(graph.outputs[-1]))
+        self.values = dict(zip(graph.nodes, evaluate_graph(Graph(graph.inputs, graph.nodes), values)))
+        self.needed = set(reachable(graph.outputs[-1:]))
 
     def of(self, *nodes: Node) -> list[np.ndarray]:
         return [self.values[n] for n in nodes]
 
-    def changed(self, node: Node, value: np.ndarray, backward_alone: bool = False) -> np.ndarray:
-        """The gradient if `node` had this value: everywhere, or with backward_alone in the gradient's own
-        steps, as if the forward had saved the values that depend on it."""
-        return self.with_values({node: value}, backward_alone)
-
     def with_values(self, new: dict[Node, np.ndarray], backward_alone: bool = False) -> np.ndarray:
-        """The same for several values."""
+        """The gradient if nodes had these values: everywhere, or with backward_alone in the gradient's own
+        steps, as if the forward had saved the values that depend on them."""
         for n in self.graph.nodes:
             if backward_alone and n in self.forward:
                 continue
             if n not in new and n in self.needed and any(a in new for a in n.args):
                 new[n] = evaluate(n.op, [new.get(a, self.values[a]) for a in n.args], n.attrs)
         return new.get(self.graph.outputs[-1], self.values[self.graph.outputs[-1]])
-
-
-def _before(node: Node) -> Iterator[Node]:
-    seen, todo = set(), [node]
-    while todo:
-        n = todo.pop()
-        if n not in seen:
-            seen.add(n)
-            yield n
-            todo += n.args
 
 
 def mistakes(formula: DerivedFormula, suspected: Callable[[Node], bool]) -> Iterator[tuple[str, np.ndarray]]:
@@ -96,7 +78,7 @@ def mistakes(formula: DerivedFormula, suspected: Callable[[Node], bool]) -> Iter
                     return
                 for alone in (False, True)[: 1 + (n in formula.forward)]:
                     with suppress(ValueError):  # shapes that do not fit
-                        yield text + _location(n), formula.changed(n, value, backward_alone=alone)
+                        yield text + _location(n), formula.with_values({n: value}, backward_alone=alone)
     yield from _constants(formula)
 
 
@@ -121,7 +103,7 @@ def text_of(n: Node, depth: int = 2) -> str:
     if depth == 0 or not n.args:
         return "..."
     parts = [text_of(a, depth - 1) for a in n.args]
-    if n.op in ("broadcast", "reshape", "expand"):
+    if n.op in ("broadcast", "reshape"):
         return parts[0]
     if n.op in SIGNS and len(parts) == 2:
         return f"({parts[0]} {SIGNS[n.op]} {parts[1]})"
@@ -223,7 +205,7 @@ SOFTMAX = (
 def _softmax_term(formula: DerivedFormula, n: Node) -> str | None:
     """SOFTMAX if n is the difference in a softmax's gradient: it subtracts a sum of products, and is
     multiplied by exponentials; else None."""
-    taken = [m for m in _before(n.args[1]) if m not in formula.forward]
+    taken = [m for m in reachable(n.args[1:]) if m not in formula.forward]
     sums = any(m.op == "sum" for m in taken)
     users = [m for m in formula.graph.nodes if n in m.args and m.op == "multiply"]
     softmax = any(a.op == "exp" for m in users for a in m.args if a is not n)
@@ -254,7 +236,7 @@ def _factors(formula: DerivedFormula, n: Node):
 def _orders(formula: DerivedFormula, n: Node):
     """Concatenated parts, and axes: in another order, or one left out."""
     x = n.args[0]
-    if n.op in ("assemble", "concatenate") and 1 < len(n.args) < 5:
+    if n.op == "assemble" and 1 < len(n.args) < 5:
         parts = formula.of(*n.args)
         for order in permutations(range(len(parts))):
             if order != tuple(range(len(parts))) and all(

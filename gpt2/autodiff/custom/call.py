@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..derive.chain_rule import applied
-from ..derive.differentiate import backprop, pushforward
+from ..derive.differentiate import backprop, backward_of, forward_of
 from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node
 from ..ops import apply
@@ -51,26 +51,16 @@ class Checkpoint:
         self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
     ) -> list:
         """The gradients of the wanted arguments, None for the others, from one cotangent per result."""
-        seeds = [(o, c) for o, c in zip(graph.outputs, cts) if c is not None]
-        douts = inputs_like([o for o, _ in seeds], "d")
-        wrt = [i for i, w in zip(graph.inputs, wanted) if w]
-        grads_of_wrt = backprop([(o, g) for (o, _), g in zip(seeds, douts)], wrt)
-        moving = [(x, d) for x, d in zip(wrt, grads_of_wrt) if d is not None]
-        back = Graph([*graph.inputs, *douts], [d for _, d in moving], graph.name + "_back")
-        grads = call(back, self, [*args, *(c for _, c in seeds)]) if moving else []
-        by_input = dict(zip((x for x, _ in moving), grads))
-        return [by_input.get(i) for i in graph.inputs]
+        back, moving = backward_of(graph, [c is not None for c in cts], wanted)
+        grads = call(back, self, [*args, *(c for c in cts if c is not None)]) if moving else []
+        by_input = dict(zip(moving, grads))
+        return [by_input.get(k) for k in range(len(args))]
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
-        dots = {i: t for i, t in zip(graph.inputs, inputs_like(graph.inputs, "d"))}
-        dots = {i: dots[i] for i, t in zip(graph.inputs, tangents) if t is not None}
-        tangents_out = pushforward(graph.outputs, dots)
-        moving = [t for t in tangents_out if t is not None]
-        forward = Graph([*graph.inputs, *dots.values()], moving, graph.name + "_jvp")
-        results = iter(
-            call(forward, self, [*args, *(t for t in tangents if t is not None)]) if moving else ()
-        )
-        return [None if t is None else next(results) for t in tangents_out]
+        forward, moving = forward_of(graph, [t is not None for t in tangents])
+        moved = call(forward, self, [*args, *(t for t in tangents if t is not None)]) if moving else []
+        by_output = dict(zip(moving, moved))
+        return [by_output.get(k) for k in range(len(graph.outputs))]
 
 
 class CustomVJP:

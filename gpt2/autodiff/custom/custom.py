@@ -31,7 +31,7 @@ from ..graph import Graph, remade
 from ..ops import const, input_node
 from ..ops.build import cast
 from ..ops.subgraph import inputs_like, is_float, zeros_like
-from ..programs.bodies import holds_for_all, operands_of_body
+from ..programs.bodies import holds_for_all, operands_of_body, with_numpy_ints
 from ..programs.wiring import rebuilt, result_kind, result_leaves
 from ..record import recorder
 from ..record.draws import plain_draws
@@ -114,7 +114,7 @@ class _Custom:
         keywords = self.keywords_for_rule(kwargs)
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
-        concrete = [_as_leaf(value_of(x)) for x in leaves]
+        concrete = with_numpy_ints(map(value_of, leaves))  # Python ints and bools would be static
         with _separate_reads():
             primal = _traced(function, concrete, tree, self.name)
         rule, record_now = self.rule(primal, concrete, tree, keywords)
@@ -161,11 +161,6 @@ class _Custom:
                     here(),
                 )
         return {name: value for name, value in kwargs.items() if name in accepted}
-
-
-def _as_leaf(value: Any) -> Any:
-    """The value as an input of a recording: Python ints and bools (x < 3) would be static."""
-    return np.asarray(value)[()] if type(value) in (bool, int) else value
 
 
 def _signature(f):

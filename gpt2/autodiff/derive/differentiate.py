@@ -21,10 +21,9 @@ from ..graph import Graph, Node, next_id, reachable
 from ..ops import OPS, input_node
 from ..ops.build import full, zeros
 from ..ops.exactness import mark_derived
+from ..ops.subgraph import inputs_like
 from .chain_rule import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
 from .shifts import invariant_shifts
-
-__all__ = ["backprop", "gradient_graph", "gradients", "jvp_graph", "pushforward", "vjp_graph"]
 
 
 def vjp_graph(graph: Graph, wrt: Sequence[int], cts: Sequence[int]) -> Graph:
@@ -62,6 +61,30 @@ def jvp_graph(graph: Graph, wrt: Sequence[int]) -> Graph:
     results = pushforward(graph.outputs, dict(zip(xs, tangents)))
     outs = [zeros(o.shape, o.dtype) if t is None else t for o, t in zip(graph.outputs, results)]
     return Graph((*graph.inputs, *tangents), (*graph.outputs, *outs), graph.name + "_jvp")
+
+
+def backward_of(graph: Graph, has: Sequence[bool], wanted: Sequence[bool]) -> tuple[Graph, list[int]]:
+    """(the graph of (*inputs, *cotangents) -> gradients, the inputs that have one).
+
+    has      for each output whether it gets a cotangent
+    wanted   for each input whether its gradient is wanted
+    """
+    outs = [o for o, there in zip(graph.outputs, has) if there]
+    cts = inputs_like(outs, "d")
+    wrt = [k for k, w in enumerate(wanted) if w]
+    grads = backprop(list(zip(outs, cts)), [graph.inputs[k] for k in wrt])
+    by_input = {k: d for k, d in zip(wrt, grads) if d is not None}
+    return Graph([*graph.inputs, *cts], [*by_input.values()], graph.name + "_backward"), [*by_input]
+
+
+def forward_of(graph: Graph, has: Sequence[bool]) -> tuple[Graph, list[int]]:
+    """(the graph of (*inputs, *tangents) -> tangents, the outputs that have one).
+
+    has   for each input whether it has a tangent
+    """
+    dots = {i: d for i, d, there in zip(graph.inputs, inputs_like(graph.inputs, "d"), has) if there}
+    by_output = {k: t for k, t in enumerate(pushforward(graph.outputs, dots)) if t is not None}
+    return Graph([*graph.inputs, *dots.values()], [*by_output.values()], graph.name + "_jvp"), [*by_output]
 
 
 def gradients(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[Node]:

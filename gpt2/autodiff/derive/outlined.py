@@ -15,17 +15,10 @@ from __future__ import annotations
 from ..graph import Graph, Node
 from ..ops.build import assemble, item
 from ..ops.interpret import evaluate_graph
-from ..ops.subgraph import (
-    cut_index,
-    cut_slices,
-    inputs_like,
-    items,
-    outlined,
-    result_types,
-)
+from ..ops.subgraph import cut_index, cut_slices, items, outlined, result_types
 from ..ops.table import row
 from .chain_rule import applied
-from .differentiate import backprop, pushforward
+from .differentiate import backward_of, forward_of
 
 
 def _types(*args, body: Graph, of: Graph | None, cuts: tuple):
@@ -52,33 +45,22 @@ def _vjp(g, out, *args, wanted, body: Graph, of: Graph | None, cuts: tuple):
     return grads
 
 
-def _backward(body: Graph, has: tuple, wanted: tuple) -> tuple[Graph, tuple[int, ...]]:
-    """(the graph from arguments and cotangents to gradients, the arguments that have one), made once."""
+def _backward(body: Graph, has: tuple, wanted: tuple) -> tuple[Graph, list[int]]:
+    """`backward_of`, made once."""
     known = body.kept.setdefault("backwards", {})
     if (has, wanted) not in known:
-        outs = [o for o, there in zip(body.outputs, has) if there]
-        cts = inputs_like(outs, "d")
-        wrt = [k for k, w in enumerate(wanted) if w]
-        gradients = backprop(list(zip(outs, cts)), [body.inputs[k] for k in wrt])
-        moving = tuple(k for k, d in zip(wrt, gradients) if d is not None)
-        grads = [d for d in gradients if d is not None]
-        known[has, wanted] = Graph([*body.inputs, *cts], grads, f"{body.name}_backward"), moving
+        known[has, wanted] = backward_of(body, has, wanted)
     return known[has, wanted]
 
 
 def _jvp(tangents, out, *args, body: Graph, of: Graph | None, cuts: tuple):
-    moving_inputs = {
-        i: d for i, d, t in zip(body.inputs, inputs_like(body.inputs, "d"), tangents) if t is not None
-    }
-    outs = pushforward(body.outputs, moving_inputs)
-    moving = [t for t in outs if t is not None]
-    inner = Graph([*body.inputs, *moving_inputs.values()], moving, f"{body.name}_jvp")
+    inner, moving = forward_of(body, [t is not None for t in tangents])
     moved = [k for k, t in enumerate(tangents) if t is not None]
     call = outlined(
         inner, [*args, *(tangents[k] for k in moved)], (*cuts, *(cuts[k] for k in moved)) if cuts else ()
     )
-    results = iter(items(call) if moving else ())
-    return tuple(None if t is None else next(results) for t in outs)
+    results = dict(zip(moving, items(call) if moving else ()))
+    return tuple(map(results.get, range(len(body.outputs))))
 
 
 row(

@@ -17,11 +17,11 @@ from itertools import chain
 import numpy as np
 
 from ..derive.chain_rule import applied
-from ..derive.differentiate import backprop, pushforward
+from ..derive.differentiate import backward_of, forward_of
 from ..graph import Graph, Node
 from ..ops import apply
 from ..ops.build import transpose
-from ..ops.subgraph import beside, inputs_like, items, result_types
+from ..ops.subgraph import beside, items, result_types
 from ..ops.table import Leads, row
 from ..pipeline import program_of
 from ..run import threads
@@ -66,53 +66,40 @@ def evaluate_map(*values: np.ndarray, body: Graph, n: int, slices: int, sums: in
 
 
 def _jvp(tangents, out, *args, body: Graph, n: int, slices: int, sums: int):
-    moving = [k for k, t in enumerate(tangents) if t is not None]
-    marks = {k: m for k, m in enumerate(inputs_like(body.inputs, "d")) if k in moving}
-    tangents_out = pushforward(body.outputs, {body.inputs[k]: m for k, m in marks.items()})
-    n_stacked = len(body.outputs) - sums
-    stacked, summed = _present(tangents_out[:n_stacked]), _present(tangents_out[n_stacked:])
-    if not stacked and not summed:
-        return (None,) * len(tangents_out)
+    forward, moving = forward_of(body, [t is not None for t in tangents])
+    if not moving:
+        return (None,) * len(body.outputs)
+    moved = [k for k, t in enumerate(tangents) if t is not None]
+    marks = dict(zip(moved, forward.inputs[len(args) :]))
     inputs = beside(body.inputs, marks, slices)
-    tangent_body = Graph([*chain(*inputs)], [*stacked, *summed], body.name + "_jvp")
-    operands = [*chain(*beside(args, {k: tangents[k] for k in moving}, slices))]
-    results = iter(map_node(tangent_body, operands, n, len(inputs[0]), len(summed)))
-    return tuple(None if t is None else next(results) for t in tangents_out)
+    operands = beside(args, {k: tangents[k] for k in moved}, slices)
+    summed = sum(k >= len(body.outputs) - sums for k in moving)
+    tangent_body = Graph([*chain(*inputs)], forward.outputs, forward.name)
+    results = map_node(tangent_body, [*chain(*operands)], n, len(inputs[0]), summed)
+    by_output = dict(zip(moving, results))
+    return tuple(map(by_output.get, range(len(body.outputs))))
 
 
 def _vjp(g, out, *args, wanted, body: Graph, n: int, slices: int, sums: int):
     g = [None if d is None else applied(d) for d in g]
+    backward, moving = backward_of(body, [d is not None for d in g], wanted)
+    if not moving:
+        return (None,) * len(args)
+    cts = iter(backward.inputs[len(args) :])
+    marks = [None if d is None else next(cts) for d in g]
     n_stacked = len(body.outputs) - sums
-    cts = [None if d is None else m for d, m in zip(g, inputs_like(body.outputs, "d"))]
-    grads = _gradients(body, cts, wanted)
-    if not grads:
-        return (None,) * len(body.inputs)
 
-    def beside(values, gradients):
+    def sliced_first(values, gradients):
         """Sliced values, then the others, each followed by the gradients of results."""
-        return [
-            *values[:slices],
-            *_present(gradients[:n_stacked]),
-            *values[slices:],
-            *_present(gradients[n_stacked:]),
-        ]
+        parts = values[:slices], gradients[:n_stacked], values[slices:], gradients[n_stacked:]
+        return [x for x in chain(*parts) if x is not None]
 
-    back = Graph(beside(body.inputs, cts), list(grads.values()), body.name + "_back")
-    summed = len(grads.keys() & set(body.inputs[slices:]))
-    results = map_node(back, beside(args, g), n, slices + len(_present(cts[:n_stacked])), summed)
-    by_input = dict(zip(grads, results))
-    return tuple(map(by_input.get, body.inputs))
-
-
-def _gradients(body: Graph, cts: Sequence[Node | None], wanted: Sequence[bool]) -> dict[Node, Node]:
-    """The gradients of the wanted inputs of the body that have one, in the order of the inputs."""
-    wrt = [i for i, w in zip(body.inputs, wanted) if w]
-    seeds = [(o, c) for o, c in zip(body.outputs, cts) if c is not None]
-    return {i: d for i, d in zip(wrt, backprop(seeds, wrt)) if d is not None}
-
-
-def _present(xs) -> list:
-    return [x for x in xs if x is not None]
+    back = Graph(sliced_first(body.inputs, marks), backward.outputs, backward.name)
+    summed = sum(k >= slices for k in moving)
+    sliced = slices + sum(d is not None for d in g[:n_stacked])
+    results = map_node(back, sliced_first(args, g), n, sliced, summed)
+    by_input = dict(zip(moving, results))
+    return tuple(map(by_input.get, range(len(args))))
 
 
 def _batch(b, *args, body: Graph, n: int, slices: int, sums: int):

@@ -10,12 +10,12 @@ import numpy as np
 from ..errors import AutodiffError
 from ..programs.bodies import (
     applied,
-    as_arrays,
     body_graph,
     changes,
     common_length,
     operands_of_body,
     recorded_once,
+    with_numpy_ints,
 )
 from ..programs.carries import leaves_of_carry, recorded_step, writable
 from ..programs.compile import Operator
@@ -112,7 +112,7 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise AutodiffError(f"scan: body should return (carry, y), it gave {type(pair).__name__}", here())
         y, y_tree = flatten(pair[1], changes)
-        return leaves_of_carry("scan", pair[0], carry_tree), unflatten(y_tree, as_arrays(y))
+        return leaves_of_carry("scan", pair[0], carry_tree), unflatten(y_tree, with_numpy_ints(y))
 
     step.__name__ = getattr(body, "__name__", "body")
     return step

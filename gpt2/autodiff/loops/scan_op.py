@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
+from typing import Any
 
 import numpy as np
 
@@ -75,34 +76,26 @@ def evaluate_scan(
     checkpoints = [np.empty((n_checkpoints(n, every), *c.shape), c.dtype) for c in body.outputs[:carries]]
     x_rows, y_rows = _rows(xs, n), _rows(ys, n)
     with program_of(body).borrowed() as run:
-        if every == 1:
-            carry = _steps_kept(run, carry, x_rows, consts, y_rows, checkpoints)
-        else:
-            carry = _steps(run, carry, x_rows, consts, y_rows, checkpoints, every)
+        carry = _steps(run, carry, x_rows, consts, y_rows, checkpoints, every)
     return (*carry, *ys, *checkpoints)
 
 
 def _steps(run, carry, x_rows, consts, y_rows, checkpoints, every: int) -> Sequence[np.ndarray]:
-    """The last carry. Each step reads one of two sets of buffers and writes the other."""
-    now, then = ([np.empty(c.shape[1:], c.dtype) for c in checkpoints] for _ in range(2))
-    for t, (x, y) in enumerate(zip(x_rows, y_rows)):
-        if t % every == 0:
-            for rows, c in zip(checkpoints, carry):
-                rows[t // every] = c
-        run((*carry, *x, *consts), (*now, *y))
-        carry, now, then = now, then, now
+    """The last carry. A step writes its carry to the checkpoint that it is to be, or to scratch memory."""
+    for rows, c in zip(checkpoints, carry):
+        rows[0] = c
+    kept = iter(_rows(checkpoints, n_checkpoints(len(x_rows), every))[1:])
+    # one is read by the step that writes to the other
+    scratch, other = ([np.empty(c.shape[1:], c.dtype) for c in checkpoints] for _ in range(2))
+    for t, (x, y) in enumerate(zip(x_rows, y_rows), 1):
+        if t % every or t == len(x_rows):
+            after = scratch
+            scratch, other = other, scratch
+        else:
+            after = next(kept)
+        run((*carry, *x, *consts), (*after, *y))
+        carry = after
     return carry
-
-
-def _steps_kept(run, carry, x_rows, consts, y_rows, checkpoints) -> Sequence[np.ndarray]:
-    """The same if every carry is kept: each step writes its carry in place."""
-    for array, c in zip(checkpoints, carry):
-        array[0] = c
-    rows = _rows(checkpoints, len(x_rows))
-    final = [np.empty(c.shape[1:], c.dtype) for c in checkpoints]
-    for before, x, y, after in zip(rows, x_rows, y_rows, [*rows[1:], final]):
-        run((*before, *x, *consts), (*after, *y))
-    return final
 
 
 def _rows(arrays: Sequence[np.ndarray], n: int) -> list[tuple]:
@@ -203,14 +196,13 @@ class Tangents:
 
 def _active_inputs(body: Graph, has_tangent: Iterable[bool], carries: int) -> list[int]:
     """The inputs of the body with a tangent. A carry has one if its initial value does, or after a step."""
-    active = [has and is_float(i) for i, has in zip(body.inputs, has_tangent)]
-    while True:
+
+    def moved(active: Sequence[bool]) -> list[bool]:
         marks = {i: m for i, m, has in zip(body.inputs, inputs_like(body.inputs), active) if has}
-        moved = [t is not None for t in pushforward(body.outputs[:carries], marks)]
-        grown = [a or m for a, m in zip(active, moved)] + active[carries:]
-        if grown == active:
-            return [k for k, has in enumerate(active) if has]
-        active = grown
+        return [t is not None for t in pushforward(body.outputs[:carries], marks)]
+
+    active = [has and is_float(i) for i, has in zip(body.inputs, has_tangent)]
+    return [k for k, has in enumerate(flags_of_all_steps(active, carries, moved)) if has]
 
 
 # --- reverse mode: segments from the last to the first, each recomputed from its checkpoint ------
@@ -265,9 +257,9 @@ def flip(x: Node) -> Node:
 
 
 class Backward:
-    """The bodies of the backward scans: one step back, and a segment of k steps.
+    """The bodies of the backward of a loop: one step back, and a segment of k steps.
 
-    step     (dcarry, dconsts | carry, x, dy | consts) -> (dcarry, dconsts | dx)
+    step     (dcarry, dconsts | carry, x, dy | consts) -> (dcarry, dconsts | dx), for while_loop
     segment  (dcarry, dconsts | first carry, k of x, k of dy | consts) -> (dcarry, dconsts | k of dx)
 
     Only differentiated values appear: floating-point carries, and the wanted among xs and consts.
@@ -304,11 +296,6 @@ class Backward:
             body.name + "_back",
         )
 
-    def split(self, nodes: Sequence[Node]) -> tuple[list, list]:
-        """The results of a backward scan or segment: dcarry and dconsts, dx."""
-        n = len(self.float_carry) + len(self.read_consts)
-        return list(nodes[:n]), list(nodes[n : n + len(self.float_xs)])
-
     def segments(
         self,
         sums: Sequence[Node],
@@ -323,11 +310,12 @@ class Backward:
         slices = [*checkpoints, *(reshape(x, (whole, every, *x.shape[1:])) for x in rows)]
         slices = [flip(x) for x in (*slices, *kept) if x is not None]
         segment = self.segment(every, tuple(k is not None for k in kept))
-        return self.split(scan_node(segment, sums, slices, consts, whole, default_every(whole)))
+        results = scan_node(segment, sums, slices, consts, whole, default_every(whole))
+        return results[: len(sums)], results[len(sums) : len(sums) + len(self.float_xs)]
 
     def segment(self, k: int, has_kept: Sequence[bool]) -> Graph:
-        """The graph of k steps back. `has_kept` says which carries also get the gradient of their checkpoint,
-        the last of the sliced arguments.
+        """The graph of k steps back, whose carries are computed again from the first one. `has_kept` says
+        which carries also get the gradient of their checkpoint, the last of the sliced arguments.
         """
         n_sums = len(self.float_carry) + len(self.read_consts)
         step_inputs = inputs_like(self.step.inputs)
@@ -337,12 +325,11 @@ class Backward:
         carry, xs, rest = _split(step_inputs[n_sums:], self.carries, self.slices)
         dys, consts = rest[: self.n_dys], rest[self.n_dys :]
         xs, dys = [rows_of(x, k) for x in xs], [rows_of(d, k) for d in dys]
-        carried = scan_node(self.again, carry, xs, consts, k, every=1)[self.carries :]  # before every step
-        backwards = list(map(flip, (*carried, *xs, *dys)))
-        dsums, dxs = self.split(scan_node(self.step, sums, backwards, consts, k, default_every(k)))
+        results = scan_node(self.again, carry, xs, consts, k, every=1)
+        arrays = results[self.carries :], results[: self.carries], [*xs, *dys], [None] * len(self.float_carry)
+        dsums, dxs = every_carry_kept(self, sums, arrays, consts, k)
         kept, dsums = _with_kept(dsums, has_kept)
-        inputs = [*sums, *carry, *xs, *dys, *kept, *consts]
-        return Graph(inputs, [*dsums, *map(flip, dxs)], self.body.name + "_segment")
+        return Graph([*sums, *carry, *xs, *dys, *kept, *consts], [*dsums, *dxs], self.body.name + "_segment")
 
 
 def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
@@ -351,7 +338,7 @@ def _with_kept(outputs, has_kept) -> tuple[list[Node], list[Node]]:
     return list(kept.values()), [o + kept[i] if i in kept else o for i, o in enumerate(outputs)]
 
 
-# --- reverse mode if every carry is kept --------------------------------------------------------------
+# --- reverse mode through steps whose carries are all there -------------------------------------------
 
 
 def every_carry_kept(
@@ -362,6 +349,7 @@ def every_carry_kept(
     The results of a step are kept as well, as the carry of the next one, and read by its derivative.
     Gradients of consts are summed after the loop, if they are small.
 
+    sums     the gradients of the final carry, and what those of consts are added to
     arrays   checkpoints; the final carry; xs and the gradients of ys; gradients of checkpoints, or None
     """
     step = ScanStep(back, n, arrays[3])
@@ -371,7 +359,7 @@ def every_carry_kept(
     results = scan_node(step.graph, start, [stacked[x] for x in step.taken], consts, n, default_every(n))
     stacked.update(zip(step.rows, results[len(start) :]))
     added = iter(results[m : len(start)])
-    totals = [next(added) if not late.values else late.added(stacked) for late in step.late]
+    totals = [s + x.added(stacked) if x.values else next(added) for s, x in zip(sums[m:], step.late)]
     return [*results[:m], *totals], [flip(d) for d in results[len(start) : len(start) + len(back.float_xs)]]
 
 
@@ -473,29 +461,31 @@ def _factors(x: Node) -> list[Node]:
 
 def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int):
     """The steps stay outermost. A carry is batched if its initial value is, or after some step."""
-    flags = batched_carries(b.flags, carries, lambda flags: b.graph(body, flags)[1])
+    flags = flags_of_all_steps(b.flags, carries, lambda flags: b.graph(body, flags)[1])
+    inner, out_flags, operands = batched_body(b, body, flags, args, carries)
+    carry, xs, consts = _split(operands, carries, slices)
+    xs = [swap_first(x) if has else x for x, has in zip(xs, flags[carries:])]
+    results = scan_node(inner, carry, xs, consts, n, every)
+    has_axis = [*flags[:carries], *out_flags[carries:], *flags[:carries]]
+    stacked = [x if k < carries or not has_axis[k] else swap_first(x) for k, x in enumerate(results)]
+    return list(map(b.front, stacked, has_axis))
+
+
+def batched_body(
+    b: Any, body: Graph, flags: Sequence[bool], args: Sequence[Node], carries: int
+) -> tuple[Graph, list[bool], list[Node]]:
+    """(the body of a loop for all examples, the flags of its results, the arguments of the loop).
+
+    Carries and arguments with a flag have the axis of the examples.
+    """
     inner, out_flags = b.graph(body, flags)
-    outputs = [
-        b.front(o, f) if flags[k] else o for k, (o, f) in enumerate(zip(inner.outputs[:carries], out_flags))
-    ]
-    inner = Graph(inner.inputs, [*outputs, *inner.outputs[carries:]], inner.name)
-    operands = []
-    for k, (x, has, wanted) in enumerate(zip(args, b.flags, flags)):
-        x = b.front(x, has) if wanted else x
-        operands.append(swap_first(x) if wanted and carries <= k < carries + slices else x)
-    sizes = dict(n=n, carries=carries, slices=slices, every=every)
-    results = items(apply("scan", *operands, body=inner, **sizes))
-    final, ys, kept = _split(results, carries, len(body.outputs) - carries)
-    has_y = out_flags[carries:]
-    return [
-        *(b.front(x, has) for x, has in zip(final, flags)),
-        *(b.front(swap_first(y) if has else y, has) for y, has in zip(ys, has_y)),
-        *(b.front(swap_first(c) if has else c, has) for c, has in zip(kept, flags)),
-    ]
+    outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs[:carries], out_flags, flags)]
+    operands = [b.front(x, has) if wanted else x for x, has, wanted in zip(args, b.flags, flags)]
+    return Graph(inner.inputs, [*outputs, *inner.outputs[carries:]], inner.name), out_flags, operands
 
 
-def batched_carries(flags: Sequence[bool], carries: int, results_of: Callable) -> list[bool]:
-    """The flags of a loop's arguments. A carry is batched if its initial value is, or after some step.
+def flags_of_all_steps(flags: Sequence[bool], carries: int, results_of: Callable) -> list[bool]:
+    """The flags of a loop's arguments, where a carry has one if its initial value does, or after some step.
 
     results_of   results_of(flags) -> the flags of the carries after a step
     """

@@ -11,7 +11,15 @@ from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops.build import cast
 from ..ops.subgraph import on_all_inputs
-from ..programs.bodies import applied, body_graph, changes, holds_for_all, operands_of_body, recorded_once
+from ..programs.bodies import (
+    applied,
+    body_graph,
+    changes,
+    holds_for_all,
+    operands_of_body,
+    recorded_once,
+    with_numpy_ints,
+)
 from ..programs.carries import recorded_step, step_on_leaves, writable
 from ..programs.compile import Operator
 from ..programs.wiring import rebuilt, result_kind
@@ -67,14 +75,14 @@ def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: i
     carry, tree = flatten(init, changes)
     step, test = step_on_leaves("while_loop", body, tree), _test(cond, tree)
     kinds = [result_kind(value_of(x)) for x in carry]
-    carry = _with_numpy_ints(carry)
+    carry = with_numpy_ints(carry)
     (more, first), rec = recorded_once(
         body,
         lambda: (test(list(map(writable, carry))), step(list(map(writable, carry)), [])[0]),
         lambda: recorded_step("while_loop", step, carry, tree, []),
         cond,
     )
-    rec_test = None if rec is None else record(test, (_plain(carry),))
+    rec_test = None if rec is None else record(test, (with_numpy_ints(map(value_of, carry)),))
     if rec is None or not holds_for_all(rec_test):
         final = _unrolled(test, step, carry, more, first, limit)
         return rebuilt(tree, final, kinds)
@@ -86,16 +94,6 @@ def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: i
     sizes = dict(carries=len(carry), keep=keep, limit=limit)
     final = applied("while_loop", operands, evaluate_while, test=test_graph, body=graph, **sizes)
     return rebuilt(tree, final[: len(carry)], kinds)
-
-
-def _plain(carry: list) -> list:
-    """The values of a carry, as a step is recorded with them."""
-    return _with_numpy_ints(list(map(value_of, carry)))
-
-
-def _with_numpy_ints(carry: list) -> list:
-    """Python ints and bools as NumPy's, which overflow as in a program."""
-    return [np.asarray(x)[()] if type(x) in (int, bool) else x for x in carry]
 
 
 def _test(cond: Callable, tree: Tree) -> Callable:
@@ -117,10 +115,10 @@ def _unrolled(test: Callable, step: Callable, carry: list, more: Any, first: lis
     """The last carry, step by step; `first` is the carry after the first step, if there is one."""
     if not more:
         return carry
-    carry, steps = _with_numpy_ints(first), 1
+    carry, steps = with_numpy_ints(first), 1
     while test(list(map(writable, carry))):
         if steps == limit:
             raise too_many(steps, here())
-        carry = _with_numpy_ints(step(list(map(writable, carry)), [])[0])
+        carry = with_numpy_ints(step(list(map(writable, carry)), [])[0])
         steps += 1
     return carry

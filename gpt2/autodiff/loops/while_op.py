@@ -44,7 +44,7 @@ from ..ops.subgraph import beside, inputs_like, items, or_zeros, splice, zeros_l
 from ..ops.table import Leads, row
 from ..pipeline import program_of
 from .map_op import swap_first
-from .scan_op import Backward, Tangents, batched_carries, of_numbers
+from .scan_op import Backward, Tangents, batched_body, flags_of_all_steps, of_numbers
 
 MOST, FEWEST = 128, 8  # carries that are kept by default
 MOST_BYTES = 1 << 28  # of these carries, unless the fewest take more
@@ -298,7 +298,7 @@ def _back_vjp(g, out, *args, wanted, body, step, carries, keep, floats, reads):
     fresh = inputs_like(args)
     arguments = _BackArguments(fresh, body, carries)
     douts = {k: applied(d) for k, d in enumerate(g) if d is not None}
-    marks = dict(zip(douts, inputs_like([out_like(out, k) for k in douts])))
+    marks = dict(zip(douts, inputs_like([items(out)[k] for k in douts])))
     sources = [*(arguments.carry[k] for k in floats), *(arguments.consts[k] for k in reads)]
     finals = _counted(body, arguments.carry, arguments.consts, arguments.steps, keep)
     moved = pushforward([finals[k] for k in floats], {sources[k]: m for k, m in marks.items()})
@@ -323,11 +323,6 @@ def _back_jvp(tangents, out, *args, body, step, carries, keep, floats, reads):
     return tuple(_substituted(fresh, marks.values(), grads, [*args, *moving.values()]))
 
 
-def out_like(out: Node, k: int) -> Node:
-    """Item k of a tuple node."""
-    return apply("item", out, i=k)
-
-
 def _substituted(fresh: Sequence[Node], marks, results: Sequence[Node | None], args: Sequence[Node]) -> list:
     """The results, some of them None, with the arguments in place of the fresh inputs."""
     present = [r for r in results if r is not None]
@@ -349,17 +344,14 @@ def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int, limit: i
         (apart,) = b.graph(test, flags)[1]
         return [f or apart for f in b.graph(body, flags)[1]]
 
-    flags = batched_carries(b.flags, carries, after_a_step)
-    inner, out_flags = b.graph(body, flags)
+    flags = flags_of_all_steps(b.flags, carries, after_a_step)
+    inner, _, operands = batched_body(b, body, flags, args, carries)
     more, (apart,) = b.graph(test, flags)
-    outputs = [b.front(o, f) if has else o for o, f, has in zip(inner.outputs, out_flags, flags)]
-    operands = [b.front(x, has) if wanted else x for x, has, wanted in zip(args, b.flags, flags)]
     if not apart:
-        step = Graph(inner.inputs, outputs, inner.name)
-        results = while_node(more, step, operands[:carries], operands[carries:], keep, limit)
+        results = while_node(more, inner, operands[:carries], operands[carries:], keep, limit)
         final, rest = results[:carries], results[carries:]
     else:
-        wide = _until_all_are_done(b, inner, outputs, more, carries)
+        wide = _until_all_are_done(b, inner, more, carries)
         count = zeros_like(input_node((b.n,), np.int64))
         results = while_node(*wide, [*operands[:carries], count], operands[carries:], keep, limit)
         final, rest = results[:carries], [results[carries], results[carries + 2], *results[carries + 3 : -1]]
@@ -372,14 +364,14 @@ def _batch(b, *args, test: Graph, body: Graph, carries: int, keep: int, limit: i
     ]
 
 
-def _until_all_are_done(b, inner: Graph, outputs, more: Graph, carries: int) -> tuple[Graph, Graph]:
+def _until_all_are_done(b, inner: Graph, more: Graph, carries: int) -> tuple[Graph, Graph]:
     """(test, body) for all examples, with the number of steps of each example as one more carry."""
     count = input_node((b.n,), np.int64, "count")
     inputs = [*inner.inputs[:carries], count, *inner.inputs[carries:]]
     (going,) = splice(more, inner.inputs)
     held = [
         where(reshape(going, (b.n, *(1,) * (o.ndim - 1))), o, c)
-        for o, c in zip(outputs, inner.inputs[:carries])
+        for o, c in zip(inner.outputs, inner.inputs[:carries])
     ]
     body = Graph(inputs, [*held, count + cast(going, np.int64)], inner.name)
     (left,) = splice(more, inner.inputs)

@@ -8,7 +8,7 @@ results = applied("scan", operands_of_body(graph, leaves, rec), evaluate, body=g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,21 +58,22 @@ def holds_for_all(rec: Recording) -> bool:
 
 def changes(x: Any) -> bool:
     """Whether x is a leaf of a body's result: it may change from run to run, as may Python ints and bools."""
-    return is_dynamic(x) or isinstance(x, (int, bool))
+    return is_dynamic(x) or isinstance(x, int)
 
 
-def as_arrays(leaves: Sequence) -> list:
-    """The leaves, with Python ints and bools as arrays. A recorded value may look like either."""
-    return [np.asarray(x) if type(x) is not Recorded and isinstance(x, (int, bool)) else x for x in leaves]
+def with_numpy_ints(leaves: Iterable) -> list:
+    """The leaves, with Python ints and bools as NumPy's: operands, which overflow as in a program."""
+    # a recorded value may look like either
+    return [np.asarray(x)[()] if isinstance(x, int) and type(x) is not Recorded else x for x in leaves]
 
 
 def on_leaves(f: Callable, tree: Tree) -> Callable:
-    """f as a function of the flat leaves of its (args, kwargs), whose results are arrays."""
+    """f as a function of the flat leaves of its (args, kwargs), whose results are NumPy's."""
 
     def one(leaves):
         args, kwargs = unflatten(tree, leaves)
         out, out_tree = flatten(f(*args, **kwargs), changes)
-        return unflatten(out_tree, as_arrays(out))
+        return unflatten(out_tree, with_numpy_ints(out))
 
     one.__name__ = getattr(f, "__name__", "f")
     return one

@@ -14,7 +14,7 @@ from ..record.record import Recording, record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, unflatten
-from .bodies import changes
+from .bodies import changes, with_numpy_ints
 
 BODY = ("body", "carry")  # names in errors: the function, and its argument and result
 
@@ -51,7 +51,7 @@ def recorded_step(
     body, argument = words
     for _ in range(3):
         # A Python float takes the dtype of the arrays it meets, as in a loop. An int may change.
-        first = [np.asarray(v)[()] if isinstance(v, (int, bool)) else v for v in map(value_of, carry)]
+        first = with_numpy_ints(map(value_of, carry))
         rec = record(step, (first, [value_of(x[0]) for x in slices]))
         changed = False
         for k, (c, o, path) in enumerate(zip(first, rec.graph.outputs, tree.paths())):

@@ -15,7 +15,6 @@ microseconds, this less than half of one.
 
 from __future__ import annotations
 
-import re
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from .wiring import Arguments
 
 _UNSET = object()
-_ITEM = re.compile(r"(\w+)\[(\d+)\]")
-MANY = 32  # arrays in one container that are handled by a loop, not by a line each
+commas = ", ".join
 DEEPEST = 64  # nested containers: Python's parser allows 200
 
 
@@ -90,12 +88,11 @@ def _entry_for(derived, compiled, call, out):
     buffers = "None" if out is None else _buffers(t, derived, compiled.wiring, out)
     _guard(t, compiled.guard)
     for condition in compiled.conditions:
-        t.unless(f"not {t.value(condition)}(({_joined(t.leaves)},), {t.value(compiled.outside)})")
+        t.unless(f"not {t.value(condition)}(({commas(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.wiring.written:
-        leaves = _joined(t.leaves)
         t.lines.append(
-            f"    {t.value(check_overlap)}({derived.name!r}, {compiled.wiring.written}, [{leaves}], "
-            f"{t.value(compiled.outside)})"
+            f"    {t.value(check_overlap)}({derived.name!r}, {compiled.wiring.written}, "
+            f"[{commas(t.leaves)}], {t.value(compiled.outside)})"
         )
     _call(t, derived, compiled, buffers)
     return _load(t, derived)
@@ -122,28 +119,18 @@ def _load(t: _Text, derived):
 
 
 def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
-    """Check type and length of a tuple, list or dict, and its items."""
+    """Check type and length of a tuple, list, dict or instance, and its items."""
     kind, keys, children = tree.kind, tree.keys, tree.children
-    if isinstance(kind, ContainerKind) and kind.attributes:
-        return _data_class(t, tree, name, leaves)
-    if not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:  # of a user's class
-        raise _TooSpecial
     if name not in ("args", "kwargs"):
-        t.unless(f"type({name}) is not {t.value(kind)} or len({name}) != {len(children)}")
-    else:
-        t.unless(f"len({name}) != {len(children) + extra}")
+        t.unless(f"type({name}) is not {t.value(tree.type)}")
+    if isinstance(kind, ContainerKind) and kind.attributes and not _has_slots(kind.type):
+        held, name = name, t.variable()
+        t.lines.append(f"    {name} = {held}.__dict__")
+    elif not isinstance(kind, type) or issubclass(kind, tuple) and kind.__dictoffset__:  # of a user's class
+        raise _TooSpecial
+    t.unless(f"len({name}) != {len(children) + extra}")
     if keys is not None:
         _order(t, keys, name, extra)
-    if len(children) >= MANY and not extra and all(child.is_leaf for child in children):
-        arrays = [next(leaves) for _ in children]
-        if all(map(_is_contiguous, arrays)):
-            return _arrays(t, name if keys is None else f"{name}.values()", arrays)
-        leaves = iter(arrays)
-    return _one_by_one(t, name, keys, children, leaves)
-
-
-def _one_by_one(t: _Text, name: str, keys, children, leaves) -> None:
-    """Unpack a container into variables, and check each."""
     parts = [t.variable() for _ in children]
     if keys is not None:
         t.lines += [f"    {part} = {name}.get({t.value(key)}, unset)" for part, key in zip(parts, keys)]
@@ -153,59 +140,10 @@ def _one_by_one(t: _Text, name: str, keys, children, leaves) -> None:
         _check(t, child, part, leaves)
 
 
-def _is_contiguous(x) -> bool:
-    return type(x) is np.ndarray and x.flags.c_contiguous
-
-
-def _arrays(t: _Text, values: str, arrays: list) -> None:
-    """Check many contiguous arrays at once."""
-    all_of = t.variable()
-    t.lines.append(f"    {all_of} = tuple({values})")
-    t.unless(f"not {t.value(_all_like([(x.shape, x.dtype) for x in arrays]))}({all_of})")
-    t.leaves += [f"{all_of}[{i}]" for i in range(len(arrays))]
-
-
-def _all_like(expected: list) -> Callable[[tuple], bool]:
-    """Whether arrays are contiguous and of these shapes and dtypes."""
-
-    def holds(arrays):
-        return all(
-            _is_contiguous(x) and x.shape == shape and x.dtype is dtype
-            for x, (shape, dtype) in zip(arrays, expected, strict=True)
-        )
-
-    return holds
-
-
-def _joined(parts: list[str]) -> str:
-    """Expressions joined by commas; many items of one tuple, x[0], x[1], ..., as *x[0:n]."""
-    items = [_ITEM.fullmatch(p) for p in parts]
-    texts, i = [], 0
-    while i < len(parts):
-        end, item = i + 1, items[i]
-        if item is not None:
-            name, first = item[1], int(item[2])
-            while end < len(parts) and parts[end] == f"{name}[{first + end - i}]":
-                end += 1
-        texts += [f"*{name}[{first}:{first + end - i}]"] if end - i >= MANY else parts[i:end]
-        i = end
-    return ", ".join(texts)
-
-
-def _data_class(t: _Text, tree: Tree, name: str, leaves) -> None:
-    """Check an instance whose attributes are all in its `__dict__`."""
-    kind = tree.kind
-    slots = any(type(m) is types.MemberDescriptorType for c in kind.type.__mro__ for m in vars(c).values())
-    if slots and kind.type is not types.SimpleNamespace:
-        raise _TooSpecial
-    held = t.variable()
-    t.unless(f"type({name}) is not {t.value(kind.type)}")
-    t.lines.append(f"    {held} = {name}.__dict__")
-    t.unless(f"tuple({held}) != {t.value(tree.keys)}")
-    for key, child in zip(tree.keys, tree.children):
-        part = t.variable()
-        t.lines.append(f"    {part} = {held}[{t.value(key)}]")
-        _check(t, child, part, leaves)
+def _has_slots(t: type) -> bool:
+    """Whether attributes of instances may lie outside their `__dict__`."""
+    members = [type(m) for c in t.__mro__ for m in vars(c).values()]
+    return types.MemberDescriptorType in members and t is not types.SimpleNamespace
 
 
 def _order(t: _Text, keys, name: str, extra: int) -> None:
@@ -267,7 +205,7 @@ def _buffers(t: _Text, derived, wiring, out) -> str:
     if len(chosen) - chosen.count("None") + len(written) > 1:
         name = derived.transform.name
         t.lines.append(
-            f"    {t.value(check_apart)}({name!r}, ({_joined([*chosen, *written])},), {len(written)})"
+            f"    {t.value(check_apart)}({name!r}, ({commas([*chosen, *written])},), {len(written)})"
         )
     return buffers
 
@@ -278,7 +216,7 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
     if type(derived.transform).execute is not Transform.execute:
         run = t.value(derived.transform.execute)
         t.lines.append(
-            f"    return {run}({t.value(program)}, {t.value(wiring)}, [{_joined(t.leaves)}], "
+            f"    return {run}({t.value(program)}, {t.value(wiring)}, [{commas(t.leaves)}], "
             f"{t.value(compiled.outside)}, {buffers})"
         )
         return
@@ -287,9 +225,9 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
         single = program.single
         t.lines += [
             "    try:",
-            f"        r = {t.value(program.function)}({_joined(operands)})",
+            f"        r = {t.value(program.function)}({commas(operands)})",
             "    except trouble:",
-            f"        r = {t.value(program.in_numpy)}({_joined(operands)}){'[0]' if single else ''}",
+            f"        r = {t.value(program.in_numpy)}({commas(operands)}){'[0]' if single else ''}",
         ]
         text = "r" if single else "r[{}]"
         _updates(t, wiring, text)
@@ -302,7 +240,7 @@ def _call(t: _Text, derived, compiled, buffers: str) -> None:
         t.lines.append("    return " + _result(t, wiring, result_text))
         return
     arguments = operands if buffers == "None" else [*operands, f"out={buffers}"]
-    t.lines.append(f"    r = {t.value(program)}({_joined(arguments)})")
+    t.lines.append(f"    r = {t.value(program)}({commas(arguments)})")
     _updates(t, wiring, "r[{}]")
     tail = {"array": "", "scalar": "[()]", "number": ".item()"}
     t.lines.append("    return " + _result(t, wiring, lambda o: f"r[{o.index}]{tail[o.kind]}"))
@@ -327,14 +265,12 @@ def _result(t: _Text, wiring, text) -> str:
             return t.value(tree.value)
         kind, keys = tree.kind, tree.keys
         parts = [build(c) for c in tree.children]
-        if keys is not None and len(parts) >= MANY and kind is dict:
-            return f"dict(zip({t.value(keys)}, ({_joined(parts)},)))"
         if keys is not None:
-            items = ", ".join(f"{t.value(k)}: {p}" for k, p in zip(keys, parts))
+            items = commas(f"{t.value(k)}: {p}" for k, p in zip(keys, parts))
             return f"{{{items}}}" if kind is dict else f"{t.value(kind)}({{{items}}})"
         if kind is list:
-            return f"[{_joined(parts)}]"
-        whole = f"({_joined(parts)},)" if parts else "()"
+            return f"[{commas(parts)}]"
+        whole = f"({commas(parts)},)" if parts else "()"
         if kind is tuple:
             return whole
         return f"{t.value(kind)}({'*' if hasattr(kind, '_fields') else ''}{whole})"

@@ -30,19 +30,13 @@ from ..record.value import Recorded, value_of
 from ..transforms.forward import jvp
 from ..transforms.vjp import vjp
 from ..tree import flatten, unflatten
-from .passing import Result, is_recorded, ours, scipy_value, unsupported_option
+from .passing import Result, is_recorded, names_of, ours, unsupported_option
 
 STEPPED = {"RK45": _scipy.RK45, "RK23": _scipy.RK23}  # whose steps are differentiated
 SAFETY, LEAST, MOST = 0.9, 0.2, 10.0  # how far a step may change the next one's length; SciPy's numbers
 KEPT = 32  # steps between two results of which the backward keeps the state
 
-
-def __getattr__(name: str) -> Any:
-    return scipy_value(_scipy, name)
-
-
-def __dir__() -> list[str]:
-    return dir(_scipy)
+__getattr__, __dir__ = names_of(_scipy)
 
 
 @ours(_scipy)

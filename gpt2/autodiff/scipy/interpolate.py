@@ -24,7 +24,8 @@ from .passing import is_recorded, ours, scipy_value, unsupported_option
 def __getattr__(name: str) -> Any:
     value = scipy_value(_scipy, name)
     if isinstance(value, type) and any("__call__" in vars(base) for base in value.__mro__):
-        value = globals()[name] = _refusing(value)
+        about = {"__module__": __name__, "__doc__": value.__doc__}
+        value = globals()[name] = type(name, (_Curve, value), about)
     return value
 
 
@@ -83,8 +84,9 @@ class Piecewise:
     (x - x[i])**(degree - j) in interval i.
     """
 
-    def __init__(self, c: Any, x: np.ndarray, extrapolate: Any = True, axis: int = 0):
-        self.c, self.x, self.extrapolate, self.axis = c, x, extrapolate, axis
+    def __init__(self, c: Any, x: np.ndarray, extrapolate: Any = None, axis: int = 0):
+        self.c, self.x, self.axis = c, x, axis % (np.ndim(c) - 1)
+        self.extrapolate = True if extrapolate is None else extrapolate
 
     def _reuse_roots(self) -> tuple:
         return self.c, self.x, self.extrapolate, self.axis
@@ -142,33 +144,15 @@ def _piecewise(t: np.ndarray, c: Any, k: int, extrapolate: Any = True, axis: int
     """A sum of B-splines, as scipy.interpolate.BSpline has it: knots t, coefficients c, degree k."""
     n = len(t) - k - 1
     x = t[k : n + 1]
-    each = _scipy.BSpline(t, np.eye(n), k)
-    powers = [each(x[:-1], nu) / math.factorial(nu) for nu in range(k, -1, -1)]  # by (interval, B-spline)
+    # column r has the B-splines r, r + k + 1, ..., of which only one is not zero in an interval
+    each = _scipy.BSpline(t, np.eye(k + 1)[np.arange(n) % (k + 1)], k)
+    powers = [each(x[:-1], nu) / math.factorial(nu) for nu in range(k, -1, -1)]  # by (interval, column)
     i = np.arange(n - k)
     total: Any = 0.0
     for j in range(k + 1):  # the k + 1 B-splines that are not zero in interval i
-        weights = np.stack([power[i, i + j] for power in powers])
+        weights = np.stack([power[i, (i + j) % (k + 1)] for power in powers])
         total = total + _across(weights, np.ndim(c) - 1) * c[j : n - k + j]
     return Piecewise(total, x, extrapolate, axis)
-
-
-def _refusing(theirs: type) -> type:
-    """A class of SciPy without a rule, which raises UnsupportedError for recorded values."""
-    name = f"scipy.interpolate.{theirs.__name__}"
-
-    def __new__(cls, *args, **options):
-        if is_recorded((args, options)):
-            raise unsupported(name, here())
-        return object.__new__(cls)
-
-    def __call__(self, *args, **options):
-        if is_recorded((args, options)):
-            raise unsupported(name, here())
-        return super(refusing, self).__call__(*args, **options)
-
-    about = {"__new__": __new__, "__call__": __call__, "__module__": __name__, "__doc__": theirs.__doc__}
-    refusing = type(theirs.__name__, (theirs,), about)
-    return refusing
 
 
 @ours(_scipy)
@@ -188,16 +172,30 @@ def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
 # ---- Polynomials between the knots -----------------------------------------------------------------------
 
 
-class _Read:
-    """Mixin for SciPy's classes: they can be called with recorded values."""
+class _Curve:
+    """Mixin for SciPy's classes. Of recorded values they are what `_of_recorded` returns; and those of plain
+    ones can be called with recorded values if they have `_ours`, this module's curve for them.
+    """
 
-    def __call__(self, x: Any, nu: Any = 0, extrapolate: Any = None) -> Any:
-        if not is_recorded(x):
-            return super().__call__(x, nu, extrapolate)  # type: ignore[misc]
-        return self._ours()(x, nu, extrapolate)
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        return cls._of_recorded(*args, **options) if is_recorded((args, options)) else super().__new__(cls)
+
+    @classmethod
+    def _of_recorded(cls, *args: Any, **options: Any) -> Any:
+        raise unsupported(f"scipy.interpolate.{cls.__name__} of recorded values", here())
+
+    def _ours(self) -> Any:
+        raise unsupported(f"scipy.interpolate.{type(self).__name__}", here())
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if is_recorded((args, options)):
+            return self._ours()(*args, **options)
+        return super().__call__(*args, **options)  # type: ignore[misc]
 
 
-class _Polynomials(_Read):
+class _Polynomials(_Curve):
+    """Polynomials between the knots."""
+
     c: Any
     x: Any
     extrapolate: Any
@@ -236,11 +234,9 @@ def _in_front(y: Any, axis: int) -> Any:
 
 
 class PPoly(_Polynomials, _scipy.PPoly):
-    def __new__(cls, c: Any, x: Any, extrapolate: Any = None, axis: Any = 0) -> Any:
-        if not is_recorded((c, x)):
-            return super().__new__(cls)
-        beyond = True if extrapolate is None else extrapolate
-        return Piecewise(c, _knots("PPoly", x), beyond, axis)
+    @classmethod
+    def _of_recorded(cls, c: Any, x: Any, extrapolate: Any = None, axis: Any = 0) -> Any:
+        return Piecewise(c, _knots("PPoly", x), extrapolate, axis)
 
 
 def _hermite(x: np.ndarray, y: Any, slopes: Any, extrapolate: Any, axis: int) -> Piecewise:
@@ -249,40 +245,33 @@ def _hermite(x: np.ndarray, y: Any, slopes: Any, extrapolate: Any, axis: int) ->
     rise = (y[1:] - y[:-1]) / h
     bend = (slopes[:-1] + slopes[1:] - 2 * rise) / h
     c = np.stack([bend / h, (rise - slopes[:-1]) / h - bend, slopes[:-1], y[:-1]])
-    return Piecewise(c, x, True if extrapolate is None else extrapolate, axis)
+    return Piecewise(c, x, extrapolate, axis)
 
 
 class CubicHermiteSpline(_Polynomials, _scipy.CubicHermiteSpline):
-    def __new__(cls, x: Any, y: Any, dydx: Any, axis: Any = 0, extrapolate: Any = None) -> Any:
-        if not is_recorded((x, y, dydx)):
-            return super().__new__(cls)
+    @classmethod
+    def _of_recorded(cls, x: Any, y: Any, dydx: Any, axis: Any = 0, extrapolate: Any = None) -> Any:
         x = _knots("CubicHermiteSpline", x)
-        return _hermite(x, _in_front(y, axis), _in_front(dydx, axis), extrapolate, axis % np.ndim(y))
+        return _hermite(x, _in_front(y, axis), _in_front(dydx, axis), extrapolate, axis)
 
 
 class Akima1DInterpolator(_Polynomials, _scipy.Akima1DInterpolator):
     """Differentiable by the points of evaluation."""
 
-    def __new__(cls, *args: Any, **options: Any) -> Any:
-        if is_recorded((args, options)):
-            raise unsupported_option("scipy.interpolate.Akima1DInterpolator", "of recorded values")
-        return super().__new__(cls)
-
 
 class CubicSpline(_Polynomials, _scipy.CubicSpline):
     """Its coefficients are linear in the values, and in the derivatives at the ends."""
 
-    def __new__(
+    @classmethod
+    def _of_recorded(
         cls, x: Any, y: Any, axis: Any = 0, bc_type: Any = "not-a-knot", extrapolate: Any = None
     ) -> Any:
-        if not is_recorded((x, y, bc_type)):
-            return super().__new__(cls)
-        x, y, axis = _knots("CubicSpline", x), _in_front(y, axis), axis % np.ndim(_values(y))
         if isinstance(bc_type, str) and bc_type == "periodic":
             raise unsupported_option(
                 "scipy.interpolate.CubicSpline", "with bc_type='periodic' and recorded values"
             )
-        n, ends = np.shape(y)[0], _ends(bc_type)
+        x, y = _knots("CubicSpline", x), _in_front(y, axis)
+        n, ends = np.shape(y)[0], [bc_type] * 2 if isinstance(bc_type, str) else list(bc_type)
         none = [e if isinstance(e, str) else (e[0], np.zeros(n)) for e in ends]
         c = np.tensordot(_scipy.CubicSpline(x, np.eye(n), bc_type=tuple(none)).c, y, 1)
         for k, end in enumerate(ends):
@@ -291,19 +280,13 @@ class CubicSpline(_Polynomials, _scipy.CubicSpline):
                 one[k] = (end[0], 1.0)
                 alone = _scipy.CubicSpline(x, np.zeros(n), bc_type=tuple(one)).c
                 c = c + _across(alone, np.ndim(y) - 1) * end[1]
-        return Piecewise(c, x, True if extrapolate is None else extrapolate, axis)
-
-
-def _ends(bc_type: Any) -> list:
-    """The condition at each end: a name, or (which derivative, its value)."""
-    return [bc_type] * 2 if isinstance(bc_type, str) else list(bc_type)
+        return Piecewise(c, x, extrapolate, axis)
 
 
 class PchipInterpolator(_Polynomials, _scipy.PchipInterpolator):
-    def __new__(cls, x: Any, y: Any, axis: Any = 0, extrapolate: Any = None) -> Any:
-        if not is_recorded((x, y)):
-            return super().__new__(cls)
-        x, y, axis = _knots("PchipInterpolator", x), _in_front(y, axis), axis % np.ndim(_values(y))
+    @classmethod
+    def _of_recorded(cls, x: Any, y: Any, axis: Any = 0, extrapolate: Any = None) -> Any:
+        x, y = _knots("PchipInterpolator", x), _in_front(y, axis)
         return _hermite(x, y, _monotone_slopes(x, y), extrapolate, axis)
 
 
@@ -333,13 +316,10 @@ def _end_slope(h0: Any, h1: Any, rise0: Any, rise1: Any) -> Any:
 # ---- B-splines -------------------------------------------------------------------------------------------
 
 
-class BSpline(_Read, _scipy.BSpline):
-    def __new__(cls, t: Any, c: Any, k: Any, extrapolate: Any = True, axis: Any = 0) -> Any:
-        if not is_recorded((t, c)):
-            return super().__new__(cls)
-        return _piecewise(
-            _knots("BSpline", t), _in_front(c, axis), k, extrapolate, axis % np.ndim(_values(c))
-        )
+class BSpline(_Curve, _scipy.BSpline):
+    @classmethod
+    def _of_recorded(cls, t: Any, c: Any, k: Any, extrapolate: Any = True, axis: Any = 0) -> Any:
+        return _piecewise(_knots("BSpline", t), _in_front(c, axis), k, extrapolate, axis)
 
     def _ours(self) -> Piecewise:
         return _piecewise(self.t, self.c, self.k, self.extrapolate, self.axis)
@@ -360,7 +340,7 @@ def make_interp_spline(
         raise unsupported_option(name, "of recorded values, with values given in bc_type=,")
     if bc_type == "periodic":
         raise unsupported_option(name, "with bc_type='periodic' and recorded values")
-    x, y, axis = _knots("make_interp_spline", x), _in_front(y, axis), axis % np.ndim(_values(y))
+    x, y = _knots("make_interp_spline", x), _in_front(y, axis)
     each = np.eye(np.shape(y)[0])
     whole = _scipy.make_interp_spline(x, each, k, t, bc_type)
     c = y if np.array_equal(whole.c, each) else np.tensordot(whole.c, y, 1)  # a value may be nan beside 0
@@ -372,15 +352,16 @@ def make_interp_spline(
 ORDERS = {"zero": 0, "slinear": 1, "quadratic": 2, "cubic": 3}
 
 
-class interp1d(_scipy.interp1d):  # noqa: N801  SciPy's name
+class interp1d(_Curve, _scipy.interp1d):  # noqa: N801  SciPy's name
     """Differentiable by its values and by the points of evaluation. Outside of the knots it has `fill_value`;
     where that is an error (bounds_error), the points are read, and the function is recorded at each call:
     bounds_error=False avoids that.
     """
 
-    def __new__(cls, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any) -> Any:
-        if not is_recorded((x, y, args, options)):
-            return super().__new__(cls)
+    @classmethod
+    def _of_recorded(
+        cls, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any
+    ) -> Any:
         return Interpolant(_knots("interp1d", x), y, kind, axis, *args, **options)
 
     def __init__(self, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any):
@@ -400,9 +381,6 @@ class interp1d(_scipy.interp1d):  # noqa: N801  SciPy's name
         args, options = self._given
         now = self.x, self.y, self.fill_value, self.bounds_error
         return (*args, *options, *options.values(), *now)
-
-    def __call__(self, x: Any) -> Any:
-        return self._ours()(x) if is_recorded(x) else super().__call__(x)
 
 
 class Interpolant:
@@ -478,12 +456,13 @@ class Interpolant:
 # ---- Grids -----------------------------------------------------------------------------------------------
 
 
-class RegularGridInterpolator(_scipy.RegularGridInterpolator):
+class RegularGridInterpolator(_Curve, _scipy.RegularGridInterpolator):
     """Differentiable by the points of evaluation and by the values; for method="linear", "slinear" and
     "nearest". As interp1d, it reads the points unless bounds_error=False.
     """
 
-    def __new__(
+    @classmethod
+    def _of_recorded(
         cls,
         points: Any,
         values: Any,
@@ -492,8 +471,6 @@ class RegularGridInterpolator(_scipy.RegularGridInterpolator):
         fill_value: Any = np.nan,
         **options: Any,
     ) -> Any:
-        if not is_recorded((points, values, fill_value, options)):
-            return super().__new__(cls)
         knots = [_knots("RegularGridInterpolator", p) for p in points]
         return Grid(knots, _values(values), method, bounds_error, fill_value)
 
@@ -503,11 +480,8 @@ class RegularGridInterpolator(_scipy.RegularGridInterpolator):
     def _reuse_roots(self) -> tuple:
         return (*self.grid, self.values, self.method, self.bounds_error, self.fill_value)
 
-    def __call__(self, xi: Any, method: Any = None, *, nu: Any = None) -> Any:
-        if not is_recorded(xi):
-            return super().__call__(xi, method, nu=nu)
-        ours = Grid(self.grid, self.values, self.method, self.bounds_error, self.fill_value)
-        return ours(xi, method, nu=nu)
+    def _ours(self) -> Grid:
+        return Grid(self.grid, self.values, self.method, self.bounds_error, self.fill_value)
 
 
 class Grid:

@@ -12,16 +12,10 @@ import scipy.linalg as _scipy
 
 from ..custom.custom import custom_vjp
 from ..record.record import apply_op
-from .passing import ours, scipy_value, unsupported_option
+from .passing import names_of, ours, unsupported_option
 from .rules import matrix_functions
 
-
-def __getattr__(name: str) -> Any:
-    return scipy_value(_scipy, name)
-
-
-def __dir__() -> list[str]:
-    return dir(_scipy)
+__getattr__, __dir__ = names_of(_scipy)
 
 
 def _adjoint(a):

@@ -13,15 +13,9 @@ import scipy.ndimage as _scipy
 from ..custom.custom import stop_gradient
 from ..record.value import Recorded, value_of
 from .interpolate import nan_slopes
-from .passing import ours, scipy_value, unsupported_option
+from .passing import names_of, ours, unsupported_option
 
-
-def __getattr__(name: str) -> Any:
-    return scipy_value(_scipy, name)
-
-
-def __dir__() -> list[str]:
-    return dir(_scipy)
+__getattr__, __dir__ = names_of(_scipy)
 
 
 # ---- Boundary modes --------------------------------------------------------------------------------------

@@ -15,15 +15,9 @@ from ..implicit.equations import root as implicit_root
 from ..record.source_lines import here
 from ..transforms.gradient import value_and_grad
 from ..tree import public as tree
-from .passing import Result, ours, scipy_value, unsupported_option
+from .passing import Result, names_of, ours, unsupported_option
 
-
-def __getattr__(name: str) -> Any:
-    return scipy_value(_scipy, name)
-
-
-def __dir__() -> list[str]:
-    return dir(_scipy)
+__getattr__, __dir__ = names_of(_scipy)
 
 
 @ours(_scipy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,12 @@ def scipy_value(module: Any, name: str, called: str | None = None) -> Any:
         return value(*args, **kwargs)
 
     return theirs
+
+
+def names_of(module: Any) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a module that has SciPy's names besides its own."""
+    name = module.__name__  # recordings depend on what functions contain: not on a whole module of SciPy
+    return lambda attribute: scipy_value(sys.modules[name], attribute), lambda: dir(sys.modules[name])
 
 
 class Delegate:

@@ -9,15 +9,9 @@ import numpy as np
 import scipy.signal as _scipy
 
 from ..loops.scan import scan
-from .passing import is_recorded, ours, scipy_value, unsupported_option
+from .passing import is_recorded, names_of, ours, unsupported_option
 
-
-def __getattr__(name: str) -> Any:
-    return scipy_value(_scipy, name)
-
-
-def __dir__() -> list[str]:
-    return dir(_scipy)
+__getattr__, __dir__ = names_of(_scipy)
 
 
 def _full(a, b):

@@ -9,17 +9,11 @@ import numpy as np
 import scipy.special as _scipy
 
 from ..custom.custom import stop_gradient
-from .passing import ours, scipy_value, unsupported_option
+from .passing import names_of, ours, unsupported_option
 
 LARGEST = 700.0  # of which exp is finite
 
-
-def __getattr__(name: str) -> Any:
-    return scipy_value(_scipy, name)
-
-
-def __dir__() -> list[str]:
-    return dir(_scipy)
+__getattr__, __dir__ = names_of(_scipy)
 
 
 @ours(_scipy)

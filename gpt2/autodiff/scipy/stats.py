@@ -14,18 +14,12 @@ import scipy.special as sp
 import scipy.stats as _scipy
 
 from ..record.record import apply_op
-from .passing import Delegate, is_recorded, ours, scipy_value
+from .passing import Delegate, is_recorded, names_of, ours
 from .rules.distributions import LAWS
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
-
-def __getattr__(name: str) -> Any:
-    return scipy_value(_scipy, name)
-
-
-def __dir__() -> list[str]:
-    return dir(_scipy)
+__getattr__, __dir__ = names_of(_scipy)
 
 
 def _rule(name: str, method: str) -> Callable:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import builtins
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -93,54 +93,45 @@ class RunnableWriter(Writer):
 def written(value: ArrayLike) -> str | None:
     """An array as a NumPy expression; None if that is long."""
     x = np.asarray(value)
-    dtype = f"np.{x.dtype}"
-    if x.size and (x == x.flat[0]).all():
-        return f"np.full({x.shape}, {_number(x.flat[0].item())}, {dtype})"
-    if x.size <= PRINTED:
-        return f"np.array({_nested(x.tolist())}, {dtype})"
-    return _in_steps(x) or _repeated(x) or _triangle(x)
+    return next((text for text in _expressions(x) if _is_value(text, x)), None)
 
 
-def _in_steps(x: np.ndarray) -> str | None:
-    """An expression for equally spaced numbers, else None."""
-    if x.ndim != 1 or x.dtype.kind not in "iuf":
-        return None
-    first, step, built = x[0].item(), (x[1] - x[0]).item(), np.arange(len(x), dtype=x.dtype)
-    text = f"np.arange({len(x)}, dtype=np.{x.dtype})"
+def _is_value(text: str, x: np.ndarray) -> bool:
+    """Whether an expression has this value, to the bit."""
     with np.errstate(all="ignore"):
-        if step != 1:
-            text, built = f"{_number(step)} * {text}", step * built
-        if first:
-            text, built = f"{_number(first)} + {text}", first + built
-    return text if built.tobytes() == x.tobytes() else None
+        value = eval(text, {"np": np})
+    return (value.dtype, value.shape, value.tobytes()) == (x.dtype, x.shape, x.tobytes())
 
 
-def _repeated(x: np.ndarray) -> str | None:
-    """An expression for equal rows, or equal columns, else None."""
-    for one in (x[:1], x[..., :1]):
-        if one.size < x.size and np.broadcast_to(one, x.shape).tobytes() == x.tobytes():
-            text = written(one[0] if one.shape[0] == 1 else one)
-            return text and f"np.broadcast_to({text}, {x.shape})"
-    return None
+def _expressions(x: np.ndarray) -> Iterator[str]:
+    """Expressions that may have the value x, the simplest first."""
+    dtype, shape = f"np.{x.dtype}", x.shape
+    yield f"np.full({shape}, {_number(x.flat[0].item()) if x.size else 0}, {dtype})"
+    if x.size <= PRINTED:
+        yield f"np.array({_nested(x.tolist())}, {dtype})"
+    elif x.ndim == 1 and x.dtype.kind in "iuf":  # equal steps
+        first, step = x[0].item(), (x[1] - x[0]).item()
+        start, times = f"{_number(first)} + " if first else "", f"{_number(step)} * " if step != 1 else ""
+        yield f"{start}{times}np.arange({len(x)}, dtype={dtype})"
+    else:
+        for one in (x[:1], x[..., :1]):  # equal rows, or columns
+            text = written(one[0] if one.shape[0] == 1 else one) if one.size < x.size else None
+            if text:
+                yield f"np.broadcast_to({text}, {shape})"
+        if x.ndim == 2:
+            yield from _triangles(x)
 
 
-def _triangle(x: np.ndarray) -> str | None:
+def _triangles(x: np.ndarray) -> Iterator[str]:
     """A number on a diagonal, or one above or below it, maybe another on it, and zeros elsewhere."""
-    if x.ndim != 2 or min(x.shape) < 2:
-        return None
-    dtype = f"np.{x.dtype}"
-    for part, corner in (("triu", x[0, -1]), ("tril", x[-1, 0])):
+    on = x[0, 0].item()
+    eye = f"np.eye{x.shape}" if on == 1.0 else f"{_number(on)} * np.eye{x.shape}"
+    for part, corner, beside in (("triu", x[0, -1], 1), ("tril", x[-1, 0], -1)):
         for k in range(-1, 2):
-            text = f"np.{part}(np.full({x.shape}, {_number(corner.item())}, {dtype}), {k})"
-            built = getattr(np, part)(np.full(x.shape, corner), k)
-            if built.tobytes() == x.tobytes():
-                return text
-            if k == 1 - 2 * (part == "tril") and x.dtype == np.float64 and np.isfinite(x).all():
-                on = x[0, 0].item()
-                if (built + on * np.eye(*x.shape)).tobytes() == x.tobytes():
-                    eye = f"np.eye{x.shape}" if on == 1.0 else f"{_number(on)} * np.eye{x.shape}"
-                    return f"{text} + {eye}" if corner else eye
-    return None
+            text = f"np.{part}(np.full({x.shape}, {_number(corner.item())}, np.{x.dtype}), {k})"
+            yield text
+            if k == beside:
+                yield f"{text} + {eye}" if corner else eye
 
 
 def _nested(x) -> str:

@@ -13,7 +13,7 @@ from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops import const, input_node
 from ..ops.build import cast
-from ..ops.subgraph import zeros_like
+from ..ops.subgraph import or_zeros
 from ..programs.arguments import _described, _dtype, float_leaves
 from ..programs.derived import derived_of
 from ..programs.wiring import Arguments, Transform, Wiring, result_outs, select
@@ -33,14 +33,26 @@ class Jvp(Transform):
 
     def wiring(self, rec: Recording, call: Arguments, f: Callable) -> Wiring:
         n = len(call.leaf_range(0))
-        tangents = tangents_for(self.name, call)
-        joint, feed, outside = with_tangents(rec, call, tangents, n)
+        graph = rec.graph
+        marks, inputs, feed = {}, [], [*range(n)]
+        for i, t in tangents_for(self.name, call).items():
+            x = graph.inputs[i]
+            if isinstance(t, Leaf):
+                inputs.append(input_node(x.shape, _dtype(call.leaves[t.index]), f"d{x.name}"))
+                feed.append(t.index)
+                marks[x] = cast(inputs[-1], x.dtype)
+            else:
+                marks[x] = const(t, x.dtype)
+        tangents = pushforward(graph.outputs, marks)
+        tangents = map(or_zeros, tangents, graph.outputs)
+        inputs = [*graph.inputs[:n], *inputs, *graph.inputs[n:]]
+        joint = Graph(inputs, [*graph.outputs, *tangents], graph.name + "_jvp")
         outs = result_outs(rec)
-        m = len(rec.graph.outputs)
-        moves = [rec.graph.outputs[o.index].dtype.kind in "fc" for o in outs]
+        m = len(graph.outputs)
+        moves = [graph.outputs[o.index].dtype.kind in "fc" for o in outs]
         moved = [replace(o, index=m + o.index) for o, has in zip(outs, moves) if has]
         tree = Tree.of(rec.out_tree, rec.out_tree.only(moves))
-        return select(Wiring(joint, feed, outside, tree, outs + moved))
+        return select(Wiring(joint, feed, rec.outside, tree, outs + moved))
 
 
 def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) -> tuple[Any, Any]:
@@ -59,31 +71,6 @@ def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) 
                 f"jvp: {name} is {type(value).__name__}, expected a tuple with one entry per argument"
             )
     return derived_of(f, Jvp(), pure).entry((tuple(args), tuple(tangents)), {})
-
-
-def with_tangents(rec: Recording, call: Arguments, tangents: dict, n: int) -> tuple[Graph, list[int], list]:
-    """The forward-mode graph of a recording for tangents {argument leaf: leaf of the call, or a number}.
-
-    Returns (graph, feed, outside), as in a Wiring.
-    """
-    marks, inputs, feed = {}, [], []
-    for i, t in tangents.items():
-        x = rec.graph.inputs[i]
-        if isinstance(t, Leaf):
-            mark = input_node(x.shape, _dtype(call.leaves[t.index]), f"d{x.name}")
-            inputs.append(mark)
-            feed.append(t.index)
-            marks[x] = cast(mark, x.dtype)
-        else:
-            marks[x] = const(t, x.dtype)
-    tangents_out = pushforward(rec.graph.outputs, marks)
-    tangents_out = [zeros_like(o) if t is None else t for o, t in zip(rec.graph.outputs, tangents_out)]
-    joint = Graph(
-        [*rec.graph.inputs[:n], *inputs, *rec.graph.inputs[n:]],
-        [*rec.graph.outputs, *tangents_out],
-        rec.graph.name + "_jvp",
-    )
-    return joint, [*range(n), *feed], rec.outside
 
 
 def tangents_for(name: str, call: Arguments) -> dict:

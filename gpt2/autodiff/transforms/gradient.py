@@ -47,17 +47,11 @@ class Grad(Transform):
         check_number(self.name, rec, wrt.leaves, self.has_aux)
         joint = gradient_graph(rec.graph, wrt.leaves)
         n = len(rec.graph.outputs)
-        outs = result_outs(rec) if self.value else []
-        tree = rec.out_tree
-        if self.has_aux and not self.value:  # (gradient, aux)
-            outs, tree = result_outs(rec)[1:], tree.children[1]
-        grads = [Out(n + i, k) for i, k in enumerate(wrt.kinds)]
+        outs, tree = [Out(n + i, k) for i, k in enumerate(wrt.kinds)], wrt.tree
         if self.value:
-            outs, tree = outs + grads, Tree.of(tree, wrt.tree)
+            outs, tree = [*result_outs(rec), *outs], Tree.of(rec.out_tree, tree)
         elif self.has_aux:
-            outs, tree = grads + outs, Tree.of(wrt.tree, tree)
-        else:
-            outs, tree = grads, wrt.tree
+            outs, tree = [*outs, *result_outs(rec)[1:]], Tree.of(tree, rec.out_tree.children[1])
         return select(Wiring(joint, *operands_of(rec, call), tree, outs))
 
 

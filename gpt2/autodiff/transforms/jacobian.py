@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain, product
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ..graph import Graph, Node, reachable, remade
 from ..loops.map_op import map_node
 from ..ops import apply, const, input_node
 from ..ops.build import broadcast, cast, reshape, transpose
-from ..ops.subgraph import zeros_like
+from ..ops.subgraph import or_zeros
 from ..programs.arguments import checked_argnums, differentiated
 from ..programs.derived import derived_function
 from ..programs.wiring import (
@@ -61,17 +62,11 @@ class Jacobian(Transform):
                     f"{' at ' + str(path) if path else ''}, which has no derivative"
                 )
         blocks = jacobian_blocks(graph, wrt.leaves, [o.index for o in outs], self.by)
-        kinds = [
-            [
-                _block_kind(graph.outputs[o.index], o.kind, graph.inputs[i], k)
-                for i, k in zip(wrt.leaves, wrt.kinds)
-            ]
-            for o in outs
-        ]
-        flat = [Out(r * len(wrt.leaves) + c, k) for r, row in enumerate(kinds) for c, k in enumerate(row)]
+        pairs = product(outs, zip(wrt.leaves, wrt.kinds))
+        kinds = [_block_kind(graph.outputs[o.index], o.kind, graph.inputs[i], k) for o, (i, k) in pairs]
         tree = rec.out_tree.mapped(lambda: wrt.tree, lambda static: static)
-        joint = Graph(graph.inputs, [b for row in blocks for b in row], graph.name + "_jacobian")
-        return Wiring(joint, *operands_of(rec, call), tree, flat)
+        joint = Graph(graph.inputs, [*chain(*blocks)], graph.name + "_jacobian")
+        return Wiring(joint, *operands_of(rec, call), tree, list(map(Out, range(len(kinds)), kinds)))
 
 
 class Forward(Jacobian):
@@ -136,9 +131,9 @@ def _by_columns(x: Node, ys) -> list[Node]:
     """d y / d x for each y: one tangent for each element of x."""
     if not x.shape:
         tangents = pushforward(ys, {x: const(1.0, x.dtype)})
-        return [zeros_like(y) if d is None else d for y, d in zip(ys, tangents)]
+        return list(map(or_zeros, tangents, ys))
     i, unit = _unit_vector(x)
-    tangents = [zeros_like(y) if d is None else d for y, d in zip(ys, pushforward(ys, {x: unit}))]
+    tangents = list(map(or_zeros, pushforward(ys, {x: unit}), ys))
     columns = [reshape(d, (x.size, y.size)) for y, d in zip(ys, _mapped(i, unit, tangents, x.size))]
     return [reshape(transpose(d, (1, 0)), (*y.shape, *x.shape)) for y, d in zip(ys, columns)]
 

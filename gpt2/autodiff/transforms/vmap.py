@@ -15,7 +15,7 @@ from ..programs.wiring import argument_text
 from ..record.record import Recording, inline
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
-from ..tree import Tree, attributes_of, flatten, unflatten
+from ..tree import Tree, flatten, is_container, unflatten
 from .batch import batched
 
 
@@ -49,7 +49,7 @@ class Vmap(Compile):
         self.in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self.out_axes = out_axes
         for name, axes in (("in_axes", self.in_axes), ("out_axes", out_axes)):
-            for axis in _entries(axes):
+            for axis in flatten(axes, lambda x: not is_container(x))[0]:
                 if axis is not None and not _is_axis(axis):
                     raise AutodiffError(f"vmap: {name} has {axis!r}, expected ints and None")
 
@@ -66,16 +66,6 @@ class Vmap(Compile):
 
 def _is_axis(x) -> bool:
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
-
-
-def _entries(axes) -> list:
-    """All that stands in nested axes."""
-    if isinstance(axes, dict):
-        return [e for entry in axes.values() for e in _entries(entry)]
-    if isinstance(axes, (tuple, list)):
-        return [e for entry in axes for e in _entries(entry)]
-    parts = attributes_of(axes)
-    return [axes] if parts is None else _entries(parts)
 
 
 def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any) -> Any:

@@ -13,16 +13,18 @@ ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): t
 """
 
 from .classes import ContainerKind, register, static
-from .matching import Leaf, matched, numbered
 from .public import leaves, map, ravel
 from .structure import (
     LEAF,
     NONE,
+    Leaf,
     Tree,
     attributes_of,
     flatten,
     is_container,
     is_dynamic,
+    matched,
+    numbered,
     tree_map,
     unflatten,
 )

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AutodiffError
-from .matching import Leaf, matched, numbered
-from .structure import Tree, flatten, is_dynamic, unflatten
+from .structure import Leaf, Tree, flatten, is_dynamic, matched, numbered, unflatten
 
 
 def leaves(x: Any) -> list:

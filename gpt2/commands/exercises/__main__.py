@@ -11,9 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpt2 import autodiff as ad
 from gpt2 import cli
-from gpt2.commands.check import known_cases, raised, run_file
+from gpt2.commands.check import cases_of, mistakes, raised, run_file
 from gpt2.commands.exercises.sheets import ORDER
 from gpt2.errors import UserError, printable
 from gpt2.hints import quoted, typed
@@ -98,17 +97,15 @@ def grade(path: Path, name: str) -> dict[str, Any]:
         return graded("wrong", str(error))
     if backward is None:
         return graded("wrong", f"{path}: has no function {name}_backward")
-    forward, cases = getattr(sheet(name), f"{name}_forward"), known_cases(name)
     try:
-        ad.check_backward(forward, backward, cases)
+        wrong = mistakes(getattr(sheet(name), f"{name}_forward"), backward, cases_of(name))
     except NotImplementedError:
         return graded("open", "not written yet")
-    except ad.BackwardMismatch as mismatch:
-        details = [line for line in str(mismatch).split("\n")[1:] if line.startswith(("  case 0", "      "))]
-        lines = [f"{name}_backward is not the derivative of its forward:", *dict.fromkeys(details)]
-        return graded("wrong", "\n".join(lines).replace(f"{name}.py:", f"{path.name}:"))
     except (Exception, SystemExit) as error:
         return graded("wrong", f"{name}_backward raises {raised(error, path)}")
+    if wrong:
+        lines = [f"{name}_backward is not the derivative of its forward:", *wrong[1:]]
+        return graded("wrong", "\n".join(lines).replace(f"{name}.py:", f"{path.name}:"))
     return graded("right")
 
 

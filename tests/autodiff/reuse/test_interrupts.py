@@ -198,7 +198,7 @@ def test_undoing_only_once_is_noticed(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 def test_interrupts_at_many_instructions(make):
-    every(make, instructions_of(make) // 1000)
+    every(make, instructions_of(make) // 300)
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_interpolators_of_plain_arrays():
     (lambda q: ours.RegularGridInterpolator((q,), Y)(1.0), "RegularGridInterpolator with knots that are"),
     (lambda q: ours.RegularGridInterpolator(GRID, HEIGHTS)(q[:2] + 9.0), "out of bounds in dimension 0"),
     (lambda q: ours.RegularGridInterpolator((X[:3],), q)(1.0), "3 points and 7 values"),
-    (lambda q: ours.KroghInterpolator(X, q)(1.0), r"test_interpolate.py:\d+: .*KroghInterpolator has no"),
+    (lambda q: ours.KroghInterpolator(X, q)(1.0), r"test_interpolate.py:\d+: .*Krogh.* of recorded"),
     (lambda q: ours.KroghInterpolator(X, Y)(q), r"test_interpolate.py:\d+: .*KroghInterpolator has no"),
     (lambda q: ours.splev(q, (T, Y[:5], 2), ext=2), "splev with ext=2"),
     (lambda q: theirs.CubicSpline(X, Y)(q), r"test_interpolate.py:\d+: .*CubicSpline turns .*plain"),
@@ -151,29 +151,29 @@ EVALUATED = [name for name, (_, args) in CALLS.items() if np.ndim(args[0]) and "
 
 
 @pytest.mark.parametrize("name", EVALUATED)
-@pytest.mark.parametrize("point", [np.nan, np.inf, -np.inf])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_nan_and_infinite_points(name, point):
+def test_nan_and_infinite_points(name):
     """SciPy's value or error, except at infinity: there polynomials have their limit, where SciPy's are nan,
     and B-splines are nan, where SciPy's are infinite. The derivative is nan where the value is.
     """
     f, (x, *rest) = CALLS[name]
-    x = np.array(x, float)
-    x.flat[x.size // 2] = point
-    try:
-        expected = f(theirs, x, *rest)
-    except ValueError:
-        with pytest.raises(ValueError, match="beyond|out of bounds"):
-            ad.compile(lambda x: f(ours, x, *rest))(x)
-        return
-    result = ad.compile(lambda x: f(ours, x, *rest))(x)
-    compared = np.isfinite(result) | np.isfinite(expected) | np.isnan(point)
-    np.testing.assert_allclose(result[compared], np.asarray(expected)[compared], rtol=1e-9, atol=1e-12)
-    if np.isinf(result).any():
-        return
-    slope = ad.grad(lambda x: np.sum(f(ours, x, *rest)))(x)
-    tangent = ad.jvp(lambda x: np.sum(f(ours, x, *rest)), (x,), (np.ones_like(x),))[1]
-    assert np.isnan(slope.flat[x.size // 2]) == np.isnan(result).any() == np.isnan(tangent)
+    x, middle = np.array(x, float), np.size(x) // 2
+    value, total = ad.compile(lambda x: f(ours, x, *rest)), lambda x: np.sum(f(ours, x, *rest))
+    gradient = ad.grad(total)
+    for point in (np.nan, np.inf, -np.inf):
+        x.flat[middle] = point
+        try:
+            expected = f(theirs, x, *rest)
+        except ValueError:
+            with pytest.raises(ValueError, match="beyond|out of bounds"):
+                value(x)
+            continue
+        result = value(x)
+        compared = np.isfinite(result) | np.isfinite(expected) | np.isnan(point)
+        np.testing.assert_allclose(result[compared], np.asarray(expected)[compared], rtol=1e-9, atol=1e-12)
+        if not np.isinf(result).any():
+            tangent = ad.jvp(total, (x,), (np.ones_like(x),))[1]
+            assert np.isnan(gradient(x).flat[middle]) == np.isnan(result).any() == np.isnan(tangent), point
 
 
 def test_nan_among_the_values_reaches_the_result():

@@ -108,6 +108,10 @@ def test_derivatives_at_edges_and_far_away():
     assert ad.grad(sp.j1)(0.0) == 0.5 and ad.grad(sp.erf)(0.0) == 2 / np.sqrt(np.pi)
     assert ad.grad(sp.spence)(1.0) == -1.0
     assert ad.grad(ad.grad(sp.gammaln))(1.0) == pytest.approx(np.pi**2 / 6)
+    with np.errstate(all="ignore"):
+        assert ad.grad(sp.binom, 1)(40.0, -INF) == 0.0
+        assert ad.grad(sp.beta)(-2.0, 2.0) == pytest.approx(0.75)  # infinite beside it for another b
+        assert np.isnan([ad.grad(sp.beta, 1)(a, 2.0) for a in (-2.0, -3.0)]).all()
 
 
 def test_functions_without_a_formula_are_errors():

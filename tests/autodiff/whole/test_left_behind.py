@@ -30,7 +30,7 @@ def test_requests(kind):
 @pytest.mark.parametrize("kind", ["shapes", "programs"])
 def test_requests_that_fill_the_stores(kind):
     """19 MB come while the stores fill up, 6 over 4,000 requests; a program that stays takes 30 kB."""
-    assert not check(kind, 1500, megabytes=30.0)
+    assert not check(kind, 1000, megabytes=30.0)
 
 
 def test_the_source_of_a_program_goes_with_it():

@@ -400,7 +400,7 @@ def test_broadcasts_are_added_up_in_blocks(monkeypatch):
 # ---- random programs -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", rest_slow(range(0, 1500, 250)))
+@pytest.mark.parametrize("start", rest_slow(range(0, 1000, 250)))
 def test_random_values(start, monkeypatch):
     """A share of what tests.long.seeds runs; every other batch in blocks, as large arrays are."""
     if start % 500:

@@ -204,6 +204,8 @@ def slope(f: Callable, x):
         with mp.workdps(digits):
             h = mpf(10) ** -20 * abs(x) if x else mpf(10) ** -(digits // 3)
             above, below = f(x + h), f(x - h)
+            if mp.isinf(above) or mp.isinf(below):
+                raise ZeroDivisionError
             d = (above - below) / (2 * h)
             if abs(above - below) > abs(above) * mpf(10) ** -40:
                 other = f(x) if x else below

@@ -482,19 +482,11 @@ def inverse_if_large(z: Node) -> tuple[Node, Node]:
     return large, where(large, 1.0 / where(large, z, 1.0), z)
 
 
-def _normal_log(z):
-    return -0.5 * (z * z + math.log(2.0 * math.pi))
-
-
 law(
     "norm",
     lambda z: -z,
     lambda z: 1.0 - square(z),
-    values={
-        "logpdf": _normal_log,
-        "hazard": normal_hazard,
-        "reversed_hazard": lambda z: normal_hazard(-z),
-    },
+    values={"hazard": normal_hazard, "reversed_hazard": lambda z: normal_hazard(-z)},
 )
 
 
@@ -664,12 +656,6 @@ law(
 )
 
 
-def _lognorm_hazard(z, s):
-    y = np.log(z) / s
-    hazard = SHARED["hazard"](LAWS["lognorm"], z, s)
-    return np.where(y < 1.0, hazard, np.where(np.isinf(z), 0.0, normal_hazard(np.maximum(y, 1.0)) / (s * z)))
-
-
 def _lognorm_reversed(z, s):
     y = np.log(z) / s
     hazard = SHARED["reversed_hazard"](LAWS["lognorm"], z, s)
@@ -688,7 +674,7 @@ law(
     by_shape=(lambda z, s: (square(log_of(z) / s) - 1.0) / s,),
     cdf_by_shape=(lambda z, s: -log_of(z) / s,),
     low=0.0,
-    values={"hazard": _lognorm_hazard, "reversed_hazard": _lognorm_reversed},
+    values={"reversed_hazard": _lognorm_reversed},
 )
 law(
     "gamma a",
@@ -752,12 +738,6 @@ def _beta_pdf(z, a, b):
         return np.exp(scipy.stats.beta._logpdf(z, a, b))
 
 
-def _beta_reversed(z, a, b, y):
-    """At z = 1 - y."""
-    hazard = SHARED["reversed_hazard"](LAWS["beta"], z, a, b)
-    return np.where(z < 1e-290, a / z / y, hazard)
-
-
 law(
     "beta a b",
     lambda z, a, b: (a - 1.0) / above(z) - (b - 1.0) / _below_1(z),
@@ -776,7 +756,6 @@ law(
         "pdf": _beta_pdf,
         "far_cdf": lambda z, a, b: log_lower_beta(a, b, z, 1.0 - z),
         "far_sf": lambda z, a, b: log_lower_beta(b, a, 1.0 - z, z),
-        "reversed_hazard": lambda z, a, b: _beta_reversed(z, a, b, 1.0 - z),
     },
 )
 
@@ -805,10 +784,6 @@ def _f_log(z, n, m):
     return np.where(np.isinf(z), -INF, scipy.stats.f._logpdf(np.where(np.isinf(z), 1.0, z), n, m))
 
 
-def _f_hazard(z, n, m):
-    return np.where(np.isinf(z), 0.0, SHARED["hazard"](LAWS["f"], z, n, m))
-
-
 law(
     "f dfn dfd",
     lambda z, n, m: ((0.5 * n - 1.0) * m / above(z) - (0.5 * m + 1.0) * n) / (m + n * z),
@@ -821,12 +796,7 @@ law(
     ),
     low=0.0,
     edges=((0.0, lambda n, m: 0.5 * n - 1.0 + 0.0 * m, lambda n, m: 4.0 + 8.0 / m + 0.0 * n),),
-    values={
-        "far_cdf": _f_far,
-        "far_sf": _f_far_sf,
-        "logpdf": _f_log,
-        "hazard": _f_hazard,
-    },
+    values={"far_cdf": _f_far, "far_sf": _f_far_sf, "logpdf": _f_log},
 )
 law(
     "pareto b",

@@ -98,6 +98,11 @@ def _beta_density(a, b, x):
     return exp(xlogy(a - 1.0, x) + xlog1py(b - 1.0, -x) - betaln(a, b))
 
 
+def _binom(out, k, rise):
+    """0 for a k of -inf, where the value is 0 and the difference of psi nan."""
+    return valid(out, where(equal(absolute(k), INF), 0.0, out * rise))
+
+
 def _beta_inverse(out, a, b, y):
     """From 1 - out where that is small, as out has no digits of it."""
     high = (y > 0.5) * (out > 0.5)
@@ -198,8 +203,8 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     ),
     "binom": (
         lambda out, n, k: (
-            lambda: out * psi_rise(n - k + 1.0, k),
-            lambda: out * psi_rise(k + 1.0, n - 2.0 * k),
+            lambda: _binom(out, k, psi_rise(n - k + 1.0, k)),
+            lambda: _binom(out, k, psi_rise(k + 1.0, n - 2.0 * k)),
         ),
         (0.6, 2.4),
     ),
@@ -331,7 +336,8 @@ def _psi_rise(x, h):
     """Of positive x and x + h, or their mirror images: 20 steps up by recurrence, then the series of psi
     term by term, which has no difference of large numbers. DLMF 5.5.2, 5.11.2.
     """
-    plain = np.where(np.isposinf(x) & np.isfinite(h), 0.0, scipy.special.psi(x + h) - scipy.special.psi(x))
+    ends = [np.where(y == 0.0, NAN, scipy.special.psi(y)) for y in (x + h, x)]  # a pole, as at -1, -2, ...
+    plain = np.where(np.isposinf(x) & np.isfinite(h), 0.0, ends[0] - ends[1])
     mirrored = (np.floor(h) == h) & (x + h <= 0.0) & (x <= 0.0)  # psi(1 - z) = psi(z) + pi cot(pi z)
     start = np.where(mirrored, 1.0 - x - h, x)
     good = (start > 0.0) & (start + h > 0.0) & np.isfinite(start) & np.isfinite(h)

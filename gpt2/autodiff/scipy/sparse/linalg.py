@@ -9,16 +9,10 @@ import numpy as np
 import scipy.sparse.linalg as _scipy
 
 from ...record.value import Recorded
-from ..passing import ours, scipy_value, unsupported_option
+from ..passing import names_of, ours, unsupported_option
 from . import contents, product
 
-
-def __getattr__(name: str) -> Any:
-    return scipy_value(_scipy, name)
-
-
-def __dir__() -> list[str]:
-    return dir(_scipy)
+__getattr__, __dir__ = names_of(_scipy)
 
 
 @ours(_scipy)
