@@ -187,7 +187,7 @@ def test_fork_during_a_compilation_does_not_leave_the_collector_paused():
     inside, done = threading.Event(), threading.Event()
 
     def compiles():
-        uncollected.run(lambda: (inside.set(), done.wait()))
+        uncollected(lambda: (inside.set(), done.wait()))
 
     thread = threading.Thread(target=compiles)
     thread.start()
@@ -195,7 +195,7 @@ def test_fork_during_a_compilation_does_not_leave_the_collector_paused():
         assert inside.wait(10)
         child = os.fork()
         if child == 0:
-            paused = uncollected.run(lambda: not gc.isenabled())
+            paused = uncollected(lambda: not gc.isenabled())
             os._exit(0 if paused and gc.isenabled() else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert not gc.isenabled()  # in this process the other thread still compiles

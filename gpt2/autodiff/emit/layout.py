@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import Graph, GraphError, Node, is_scalar_const, next_id, rewrite, with_args
+from ..graph import Graph, GraphError, Node, is_scalar_const, rewrite, with_args
 from ..ops import apply
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_slices
@@ -156,7 +156,6 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
 
     - a reshape that no view can give becomes a copy and a reshape of the copy;
     - an elementwise op reads through broadcasts: ufuncs broadcast by themselves;
-    - an op whose row has `lowered` becomes other ops;
     - products that may add up many rows in any order become `row_product`;
     - sums that must have NumPy's bits (`exact` has their ids) become `sum_as_numpy`;
     - each output is a fresh value, so that a caller never gets a view of an input or the same array twice;
@@ -177,13 +176,9 @@ class _Lowering:
     def __init__(self, exact: Container[int]):
         self.exact = exact
         self.layouts: dict[Node, Layout] = {}
-        self.known: dict = {}
 
     def rule(self, n: Node, args: tuple) -> Node | None:
         op = facts(n)
-        if op.lowered is not None:
-            begin = next_id()
-            return _in_place_of(n, op.lowered(self.known, *args, **n.attrs), begin)
         if n.op in ("item", "outlined"):
             return None
         if n.op == "stop_gradient":  # it shares its argument's memory, which the plan of memory cannot say
@@ -226,21 +221,6 @@ def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
     elif all(a is b for a, b in zip(reads, args)):
         return None
     return with_args(n, tuple(reads))
-
-
-def _in_place_of(n: Node, other: Node | None, begin: int) -> Node | None:
-    """`other` with the type, name and line of `n`; new nodes below it, with ids after `begin`, get
-    the line too.
-    """
-    if other is None:
-        return None
-    todo = list(other.args)
-    while todo:
-        x = todo.pop()
-        if x.loc is None and x.id > begin:
-            x.loc, x.derived = n.loc, n.derived
-            todo += x.args
-    return Node(other.op, other.args, other.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
 
 
 def _in_order(n: Node, args: tuple, exact: bool) -> Node | None:
