@@ -21,6 +21,7 @@ from ..ops import apply, build, const
 from .collect import RING, improve, representable
 from .engine import BITS, DIGITS, Family
 from .match import ONE_NUMBER, is_inexact, number
+from .patterns import R
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -83,12 +84,7 @@ def _power(x: Node, p) -> Node:
     return result
 
 
-@algebra.rule("multiply", keeps=BITS, kinds="fiu")
-@algebra.rule("multiply")
-def product_with_itself(n: Node, sweep: Sweep) -> Node | None:
-    """x * x -> square(x): one argument to read, and one to differentiate."""
-    x, other = n.args
-    return build.square(x) if x is other and n.dtype.kind != "b" else None
+algebra.table(R("x * x", "square(x)", bits="fiu"))  # one argument to read, and one to differentiate
 
 
 @algebra.rule("divide", keeps=BITS, reads=ONE_NUMBER)

@@ -1,10 +1,10 @@
 """One sweep of local rules over a graph: the machine that all rewriting passes share.
 
-A rule looks at one node whose arguments are final and gives a better node for it, or None. It is a function
-that writes its result as mathematics (`x * (a * b)`). The nodes that it makes are simplified in turn before
-any other rule sees them, so rules need not know of one another. A pass is a `Family` of rules; a sweep runs
-any number of families at once, shares equal values as it goes (hash-consing), and costs time linear in the
-graph. `simplify` sweeps until no rule applies.
+A rule looks at one node whose arguments are final and gives a better node for it, or None. It is a pattern
+(patterns.py), or a function that writes its result as mathematics (`x * (a * b)`). The nodes that it makes
+are simplified in turn before any other rule sees them, so rules need not know of one another. A pass is a
+`Family` of rules; a sweep runs any number of families at once, shares equal values as it goes
+(hash-consing), and costs time linear in the graph. `simplify` sweeps until no rule applies.
 
 A rule says what it keeps of the numbers, in one place, where it is registered:
 
@@ -26,6 +26,7 @@ import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,13 +37,17 @@ from ..ops.table import EXACTLY, NEARLY, VIEWS, apply, facts, is_elementwise, ro
 from ..switches import FAST, STRICT
 from .match import calls_back, number
 
+if TYPE_CHECKING:
+    from .patterns import R
+
 Rule = Callable[[Node, "Sweep"], "Node | None"]
 
 BITS, DIGITS = "bits", "digits"  # what a rule keeps of the numbers
 
 ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
 ANY = "*"  # a rule for every op
-READS: dict[Rule, frozenset[str]] = {}  # ops of which one argument is wherever the rule applies
+# Whether a rule can apply to a node whose arguments are these ops: in order, or if more than three the set
+READS: dict[Rule, Callable[[tuple[str, ...]], bool]] = {}
 _chosen: dict[tuple, dict] = {}  # families and settings -> kind of node -> the rules that are tried on such
 _DEEPEST = 200  # times that one value is rewritten in a sweep, at most: no rule is tried after that
 _MOST = 20  # sweeps
@@ -72,11 +77,23 @@ class Family:
             for op in ops:
                 self.rules.setdefault(op, []).append((function, keeps, kinds))
             if reads:
-                READS[function] = frozenset(reads)
+                wanted = frozenset(reads)
+                READS[function] = lambda ops: not wanted.isdisjoint(ops)
             _chosen.clear()
             return function
 
         return add
+
+    def table(self, *rewrites: R) -> None:
+        """Enter rules that are patterns, in this order."""
+        for r in rewrites:
+            entries = self.rules.setdefault(r.op, [])
+            if r.bits:
+                entries.append((r, BITS, r.bits))
+            if r.bits != r.kinds:
+                entries.append((r, None, r.kinds))
+            READS[r] = r.reads
+        _chosen.clear()
 
     def of(self, op: str, kind: str, kept: tuple) -> list[Rule]:
         """The rules for an op with a result of this kind that keep one of these."""
@@ -226,9 +243,14 @@ class Sweep:
 
     def _rules_for(self, n: Node) -> tuple[Rule, ...]:
         """The rules to try: found once for nodes of this op and type with arguments of these ops."""
-        ops = tuple([a.op for a in n.args])
-        if len(ops) > 2:
-            ops = tuple(sorted({*ops}))
+        args = n.args
+        if len(args) == 1:
+            ops: tuple[str, ...] = (args[0].op,)
+        elif len(args) == 2:
+            ops = args[0].op, args[1].op
+        else:
+            ops = tuple([a.op for a in args])
+            ops = ops if len(ops) == 3 else tuple(sorted({*ops}))
         key = n.op, n.dtype, self._exactly, ops
         rules = self._rules.get(key)
         if rules is None:
@@ -239,7 +261,7 @@ class Sweep:
         kind = "" if isinstance(n.dtype, tuple) else n.dtype.kind
         kept = (BITS, DIGITS, None) if self.fast else (BITS,) if self._exactly else (BITS, DIGITS)
         rules = dict.fromkeys(r for f in self.families for r in f.of(n.op, kind, kept))
-        return tuple(r for r in rules if r not in READS or not READS[r].isdisjoint(ops))
+        return tuple(r for r in rules if r not in READS or READS[r](ops))
 
     def _adopt(self, n: Node, new: Node, origin: Node, rule: Rule) -> Node:
         """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""

@@ -13,6 +13,7 @@ from ..ops import build, table
 from ..ops.boxes import as_index, disjoint, inside, is_full, ranges
 from .engine import BITS, Family
 from .match import ONE_NUMBER, REDUCTIONS, groups, number, reshaped_operand, strip_ones
+from .patterns import ALL, R
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -33,11 +34,10 @@ def to_the_same_shape(n: Node, sweep: Sweep) -> Node | None:
     return x if x.shape == n.shape else None
 
 
-@views.rule("reshape", "broadcast", keeps=BITS, reads=("reshape", "broadcast"))
-def twice(n: Node, sweep: Sweep) -> Node | None:
-    """reshape(reshape(x)) -> reshape(x), broadcast(broadcast(x)) -> broadcast(x)."""
-    (x,) = n.args
-    return table.apply(n.op, x.args[0], **n.attrs) if x.op == n.op else None
+views.table(
+    R("reshape(reshape(x))", "reshape(x)", bits=ALL),
+    R("broadcast(broadcast(x))", "broadcast(x)", bits=ALL),
+)
 
 
 # reshape
