@@ -71,7 +71,8 @@ def prompt(vocab_size):
 def work(module, variant, threads, folder, count):
     """The Work of a contender's process: seconds per token over `count` tokens, and the tokens."""
     if variant == "copy":
-        copy = rates.Copy(4 * gpt2.load(folder).num_parameters // 2, threads)
+        ad.set_threads(threads)
+        copy = rates.copy_of(4 * gpt2.load(folder).num_parameters // 2)
 
         def turn(steps):
             begin = time.perf_counter()

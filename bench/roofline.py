@@ -156,7 +156,7 @@ def measure(size, backward, threads, steps):
 
     ad.set_threads(threads)
     tokens, targets = next(sizes.batches(size))
-    before = rates.sgemm_peak(threads), rates.copy_bandwidth(threads)
+    before = rates.sgemm_peak(threads), rates.copy_bandwidth()
     plain = Training(size, backward)
     without = [plain.step(tokens, targets)["all"] for _ in range(steps + 2)][2:]
     del plain
@@ -172,7 +172,7 @@ def measure(size, backward, threads, steps):
             samples.append(list(clock.seconds))
     finally:
         emitted.load_source = load
-    after = rates.sgemm_peak(threads), rates.copy_bandwidth(threads)  # again, as the machine's speed varies
+    after = rates.sgemm_peak(threads), rates.copy_bandwidth()  # again, as the machine's speed varies
     ad.set_threads(1)
     result = {
         "size": size.name,

@@ -11,25 +11,22 @@ the median over the rounds of the ratio within a round (bench/harness/turns.py).
 
 import contextlib
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-import numpy as np
-
-from bench.harness import cluster, program, ratios
+from bench.harness import cluster, program, ratios, sizes
 from bench.harness.turns import play_rounds, settle
 from bench.harness.worker import set_priority
 from gpt2 import GPT2, AdamW
 from gpt2.errors import UserError, counted
-from gpt2.model import GPT2Config
 from gpt2.parallel.cores import cores
 from gpt2.parallel.processes import Processes
 
-# name -> preset, changes to it, B for strong scaling, B of each worker for weak scaling, T
+# Name -> size, whose B is that of strong scaling, and B of each worker for weak scaling
 SIZES = {
-    "124M-B8T64": ("gpt2", dict(block_size=64), 8, 4, 64),
-    "6x384-B12T256": ("small-cpu", {}, 12, 6, 256),
-    "4x128-B12T64": ("shakespeare-char-cpu", {}, 12, 6, 64),
+    "124M-B8T64": (replace(sizes.SIZES["124M-B4T64"], B=8), 4),
+    "6x384-B12T256": (sizes.SIZES["6x384-B12T256"], 6),
+    "4x128-B12T64": (sizes.SIZES["4x128-B12T64"], 6),
 }
 
 
@@ -70,9 +67,8 @@ def main(argv):
         program.say(options, cluster.as_text())
         program.write_json(options, {"benchmark": "cluster", "rows": cluster.rows()})
         return 0
-    if options.size not in SIZES:
-        raise UserError(f"--size {options.size}: expected one of {', '.join(SIZES)}")
-    preset, changes, B, b, T = SIZES[options.size]
+    size, b = sizes.find(options.size, SIZES, "--size")
+    B = size.B
     counts = worker_counts(options.workers, B)
     threads = program.thread_counts(options.threads)
     strong = [
@@ -84,8 +80,8 @@ def main(argv):
     set_priority(options.nice)  # inherited by the workers
     settings = {"size": options.size, "backward": options.backward}
     report = program.Report(options, "scaling", **settings)
-    samples, load = measure(preset, changes, T, list(dict.fromkeys([*strong, *weak])), options)
-    tables = {"strong": rows_of(strong, samples, T), "weak": rows_of(weak, samples, T)}
+    samples, load = measure(size, list(dict.fromkeys([*strong, *weak])), options)
+    tables = {"strong": rows_of(strong, samples, size.T), "weak": rows_of(weak, samples, size.T)}
     text = "\n\n".join(as_text(name, options, rows) for name, rows in tables.items())
     report.add({**tables, "load": load}, f"{text}\n{program.load_line(load)}")
     report.write()
@@ -96,10 +92,7 @@ def worker_counts(text, B):
     """The numbers of --workers, checked; by default those up to the number of cores that divide B."""
     if not text:
         return [n for n in range(1, cores() + 1) if B % n == 0]
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--workers {text}: expected whole numbers such as 1,2") from None
+    counts = program.whole_numbers(text, "--workers")
     for n in counts:
         if n < 1 or B % n:
             raise UserError(f"--workers {n}: expected a divisor of the batch's {B} sequences")
@@ -109,18 +102,16 @@ def worker_counts(text, B):
 # ---- Measuring ---------------------------------------------------------------------------------------------
 
 
-def measure(preset, changes, T, setups, options):
+def measure(size, setups, options):
     """Setup -> list of rounds, each a list with the seconds of one step; and the load of other programs."""
-    config = GPT2Config.preset(preset, **changes)
-    rng = np.random.default_rng(1)
-    batches = {s: tuple(rng.integers(0, config.vocab_size, (2, s.B, T), dtype=np.int32)) for s in setups}
+    batches = {setup: next(sizes.batches(replace(size, B=setup.B))) for setup in setups}
     samples = {setup: [] for setup in setups}
     with contextlib.ExitStack() as stack:
         teams = {}  # setups with the same workers and threads share one
         for setup in setups:
             if setup.team not in teams:
                 program.note(f"starting {setup.label}")
-                teams[setup.team] = stack.enter_context(make_team(config, *setup.team, options))
+                teams[setup.team] = stack.enter_context(make_team(size.config, *setup.team, options))
         pids = {key: [process.pid for process in team.workers.processes] for key, team in teams.items()}
 
         def step(setup):

@@ -3,8 +3,10 @@
     python -m bench.gradbench            JSON lines on standard input and output
 
 GradBench (github.com/gradbench/gradbench) runs one set of evaluations against many differentiation tools.
-Each evaluation is a file here, with its objective in plain NumPy, written from the published definition.
+The evaluations are written from their published definitions; formulas that other libraries compute as well
+are those of bench/programs.
 
+    gradients.py  the evaluations that are a function and its gradient; the others are a file each
     protocol.py   messages, timings, failures
     function.py   a function of an evaluation: read, run, write
     descent.py    the gradient descent that `particle` and `saddle` prescribe

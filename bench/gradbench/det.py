@@ -11,6 +11,8 @@ import math
 import numpy as np
 
 from bench.gradbench.function import Function, array
+from bench.programs import formulas
+from bench.programs.library import NUMPY
 from gpt2 import autodiff as ad
 
 AT_ONCE = 8  # rows
@@ -33,14 +35,16 @@ def determinant(a):
 
 
 def expansion(a):
-    """The determinant of a (m, m), vectorised over the minors of each depth."""
-    m = len(a)
-    value = np.ones(math.factorial(m))
-    for row in reversed(range(m)):
-        columns = columns_left(m, row)  # (nodes, m - row)
-        signs = (-1.0) ** np.arange(m - row)
-        value = np.sum(signs * a[row][columns] * value.reshape(columns.shape), axis=1)
-    return value[0]
+    return formulas.det(NUMPY, a, *minors(len(a)))
+
+
+def minors(n):
+    """(ones, columns, signs) of an n by n matrix: a value for each minor of no rows; then, for each row from
+    the last to the first, the columns left to each minor and their signs.
+    """
+    rows = list(reversed(range(n)))
+    signs = [(-1.0) ** np.arange(n - row) for row in rows]
+    return np.ones(math.factorial(n)), [columns_left(n, row) for row in rows], signs
 
 
 def columns_left(m, row):

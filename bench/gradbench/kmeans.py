@@ -8,6 +8,8 @@ program.
 import numpy as np
 
 from bench.gradbench.function import Function, array
+from bench.programs import formulas
+from bench.programs.library import NUMPY
 from gpt2 import autodiff as ad
 
 BLOCK = 1 << 20  # distances at once; all for 100,000 points and 1000 centres would take 800 MB
@@ -17,17 +19,13 @@ def cost(points, centroids):
     """points (n, d), centroids (k, d) -> a number."""
     n, rows = len(points), max(1, BLOCK // len(centroids))
     if n <= rows:
-        return _cost_of(points, centroids)
+        return formulas.kmeans(NUMPY, centroids, points)
     whole = n - n % rows
     blocks = points[:whole].reshape(-1, rows, points.shape[1])
-    total, _ = ad.scan(lambda total, block: (total + _cost_of(block, centroids), None), 0.0, blocks)
-    return total + (_cost_of(points[whole:], centroids) if whole < n else 0.0)
-
-
-def _cost_of(points, centroids):
-    """By |p - c|**2 = |p|**2 + |c|**2 - 2 p c, with one matrix product."""
-    nearest = np.min(np.sum(centroids**2, axis=1) - 2.0 * points @ centroids.T, axis=1)
-    return np.sum(points**2) + np.sum(nearest)
+    total, _ = ad.scan(
+        lambda total, block: (total + formulas.kmeans(NUMPY, centroids, block), None), 0.0, blocks
+    )
+    return total + (formulas.kmeans(NUMPY, centroids, points[whole:]) if whole < n else 0.0)
 
 
 def direction(points, centroids):

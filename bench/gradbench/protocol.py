@@ -25,6 +25,7 @@ import traceback
 import numpy as np
 
 from bench.gradbench import MODULES
+from bench.gradbench.gradients import EVALUATIONS
 from bench.harness import machine
 from gpt2.autodiff import get_threads
 from gpt2.errors import UserError
@@ -89,6 +90,8 @@ def functions_of(module):
     """Name -> Function of an evaluation's module. Raises UserError if the module is unknown."""
     if module not in MODULES:
         raise UserError(f"no module {module!r}, expected one of {', '.join(MODULES)}")
+    if module in EVALUATIONS:
+        return EVALUATIONS[module]
     return importlib.import_module(f"bench.gradbench.{module}").FUNCTIONS
 
 

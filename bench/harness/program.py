@@ -106,13 +106,17 @@ def positive(kind):
     return read
 
 
+def whole_numbers(text, flag):
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{flag}: {text!r} is not a list of whole numbers such as 1,2") from None
+
+
 def thread_counts(text):
     """Parse --threads. Raises UserError for numbers larger than the number of cores."""
     most = cores()
-    try:
-        counts = [int(part) for part in text.split(",")] if text else [most]
-    except ValueError:
-        raise UserError(f"--threads: {text!r} is not a list of whole numbers such as 1,2") from None
+    counts = whole_numbers(text, "--threads") if text else [most]
     for n in counts:
         if not 1 <= n <= most:
             raise UserError(f"--threads: {n}, expected 1 to {most}, the cores of this machine")

@@ -1,11 +1,10 @@
 """Measure this machine's peak rates: float32 matrix products (FLOP/s) and memory copies (bytes/s)."""
 
-import threading
-
 import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.commands.bench.machine import best as _fastest
+from gpt2.commands.bench.machine import shared
 
 COPY_BYTES = 256 << 20  # far larger than any cache
 # Rows of the square matrices. Smaller ones lose to threading overhead (512: 195 GFLOP/s on two threads, where
@@ -73,22 +72,12 @@ def sgemm_peak(threads, seconds=1.0):
     return rate
 
 
-class Copy:
-    """Copies nbytes on Python threads; NumPy releases the interpreter lock while it copies."""
-
-    def __init__(self, nbytes, threads):
-        source, target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
-        self.parts = list(zip(np.array_split(target, threads), np.array_split(source, threads)))
-
-    def __call__(self):
-        workers = [threading.Thread(target=np.copyto, args=part) for part in self.parts[1:]]
-        for worker in workers:
-            worker.start()
-        np.copyto(*self.parts[0])
-        for worker in workers:
-            worker.join()
+def copy_of(nbytes):
+    """A function that copies nbytes on the engine's threads; NumPy copies without the interpreter lock."""
+    source = np.ones(nbytes, np.uint8)
+    return shared(lambda s, t: np.copyto(t, s), source, np.zeros_like(source))
 
 
-def copy_bandwidth(threads, seconds=1.0):
+def copy_bandwidth(seconds=1.0):
     """Bytes read and written a second while copying an array larger than any cache."""
-    return 2 * COPY_BYTES / _fastest(Copy(COPY_BYTES, threads), seconds)
+    return 2 * COPY_BYTES / _fastest(copy_of(COPY_BYTES), seconds)

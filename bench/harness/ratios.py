@@ -34,14 +34,15 @@ def shown(spread, digits=2):
     return f"{spread['median']:.{digits}f} [{spread['q1']:.{digits}f} {spread['q3']:.{digits}f}]"
 
 
+def aligned(rows):
+    """The rows with cells padded to the width of their column: the first to the left, others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+
+
 def table(header, rows):
-    """Rows of text under a header: the first column to the left, the others to the right."""
-    rows = [header, *rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
-        for row in rows
-    )
+    """Rows of text under a header."""
+    return "\n".join("  ".join(row) for row in aligned([header, *rows]))
 
 
 def worst(errors):

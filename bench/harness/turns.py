@@ -112,24 +112,34 @@ def settle(*pids):
 # ---- Rounds ------------------------------------------------------------------------------------------------
 
 
+def orders(names, rounds, seconds, least=3):
+    """Yield the names in a new random order each round, so that none always follows the same one.
+
+    At most `rounds`; fewer, but at least `least`, if they would take more than `seconds` in all.
+    """
+    order, shuffle = list(names), random.Random(0).shuffle
+    begin = time.perf_counter()
+    for done in range(rounds):
+        spent = time.perf_counter() - begin
+        if done >= least and spent + spent / done > seconds:
+            return
+        shuffle(order)
+        yield order
+
+
 def play_rounds(turns, rest, pids, rounds, seconds):
     """Call all turns in a new random order each round, and measure the load of other programs.
 
     turns     name -> function without arguments
     rest      rest(name) is called after each turn; load during it is ignored
     pids      the contenders' processes, whose load is not that of others
-    rounds    the most rounds; fewer, but at least three, if they would take more than `seconds` in all
+    rounds, seconds    limits, as of `orders`
 
     Returns the indices of the rounds that count (the quiet ones, if there are enough) and the load as a dict.
     """
-    load, order, shuffle = machine.Load(pids), list(turns), random.Random(0).shuffle
+    load = machine.Load(pids)
     others = []  # per round, other programs' largest share of the machine during a turn
-    begin = time.perf_counter()
-    for done in range(rounds):
-        spent = time.perf_counter() - begin
-        if done >= 3 and spent + spent / done > seconds:
-            break
-        shuffle(order)  # so that no contender always follows the same one
+    for order in orders(turns, rounds, seconds):
         others.append(0.0)
         for name in order:
             during = machine.Load(pids)

@@ -98,10 +98,12 @@ class Worker:
             self.work.trainer.close()
 
 
-def seconds_of(function):
+def seconds_of(function, calls=1):
+    """Seconds a call, averaged over consecutive calls."""
     begin = time.perf_counter()
-    function()
-    return time.perf_counter() - begin
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - begin) / calls
 
 
 def pin(threads):

@@ -6,8 +6,8 @@ compute in float64.
 
     inputs.py      seeded random inputs, as NumPy arrays
     formulas.py    the mathematics, for any library with NumPy's names
-    library.py     what formulas use beyond NumPy's names: loops, and functions that libraries name
-    differently own.py, xla.py, pytorch.py, hips.py
+    library.py     what formulas use beyond NumPy's names: loops, and functions named differently
+    own.py, xla.py, pytorch.py, hips.py
                    program(name, variant, inputs) -> function without arguments that returns the derivatives
 
 `python -m bench.studies programs` times them. `particle` and `saddle` stand for one gradient of the outer

@@ -1,12 +1,14 @@
 """The mathematics of the programs, for any library with NumPy's names: the first argument L, a Library.
 
-Nothing is written in place, as JAX and autograd require. bench/gradbench explains GradBench's evaluations,
-which are in plain NumPy there; arguments are those of inputs.py. A loop is `L.scan` over a named body, which
-PyTorch compiles on its own.
+Nothing is written in place, as JAX and autograd require. GradBench's evaluations (bench/gradbench) compute
+these formulas too; arguments are those of inputs.py. A loop is `L.scan` over a named body, which PyTorch
+compiles on its own.
 """
 
 import math
 from functools import partial
+
+SMALL = 1e-4  # radians
 
 # ---- GradBench's -------------------------------------------------------------------------------------------
 
@@ -16,16 +18,24 @@ def hello(L, x):
 
 
 def lse(L, x):
+    """Shifted by the largest value so that nothing overflows."""
     return L.logsumexp(x, 0)
 
 
 def llsq(L, x, t, sign):
+    """How far a polynomial is from the sign function. x (m,) coefficients, the constant first; t (n,) points.
+
+    The powers of t are computed here, as the definition prescribes.
+    """
     residual = sign - L.powers(t, len(x)) @ x
     return 0.5 * L.np.sum(residual * residual)
 
 
 def det(L, a, ones, columns, signs):
-    """columns, signs: for each row, from the last to the first."""
+    """By expansion by minors, with all n! products. The minors of one depth are one array.
+
+    ones, columns, signs   bench.gradbench.det.minors
+    """
     value = ones
     for row, places, sign in zip(reversed(range(len(a))), columns, signs):
         value = L.np.sum(sign * a[row][places] * value.reshape(places.shape), axis=1)
@@ -33,7 +43,15 @@ def det(L, a, ones, columns, signs):
 
 
 def ode(L, x, start, one, steps):
-    return L.scan(ode_step, start, None, x, one, 2.0 / steps, length=steps)[-1]
+    return ode_solution(L, x, start, one, steps)[-1]
+
+
+def ode_solution(L, x, start, one, steps):
+    """y (n,) at time 2, from start at 0, by the classical Runge-Kutta method.
+
+    y[0]' = x[0]        y[i]' = x[i] y[i - 1]
+    """
+    return L.scan(ode_step, start, None, x, one, 2.0 / steps, length=steps)
 
 
 def ode_step(L, y, _, x, one, h):
@@ -58,6 +76,13 @@ def sigmoid(L, x):
 
 
 def lstm(L, main, extra, state, zero, sequence):
+    """Mean loss of predicting each element of the sequence from those before.
+
+    main      (2 l, 4 b)   weights and biases of each layer: forget, input and output gate, change
+    extra     (3, b)       weights of the input, weights and bias of the output
+    state     (2 l, b)     hidden state and memory of each layer
+    sequence  (c, b)       zero: the loss before the first step
+    """
     b = sequence.shape[1]
     layers = main.reshape(-1, 2, 4, b)
     carry = state, zero
@@ -78,26 +103,41 @@ def lstm_step(L, carry, now_and_next, layers, extra):
         inp = outgate * L.np.tanh(memory)
         states += [inp, memory]
     predicted = inp * extra[1] + extra[2]
+    # The 2 is in ADBench's definition
     normalised = predicted - L.np.log(L.np.sum(L.np.exp(predicted)) + 2.0)
     return L.np.stack(states), total + L.np.sum(coming * normalised)
 
 
 def gmm(L, alpha, mu, q, l, x, gamma, m):
+    """alpha (K,) log weights, mu (K, D), q (K, D), l (K, D (D - 1) / 2), x (N, D) -> a number.
+
+    gamma, m   of the prior: precision, and degrees of freedom beyond D + 1
+    """
     (K, D), N = mu.shape, len(x)
     factors = L.triangular(q, l)
+    # Q (x - mu) for all points and components: one product of matrices
     projected = (x @ factors.reshape(K * D, D).T).reshape(N, K, D)
     centred = projected - (factors @ mu[:, :, None])[:, :, 0]
     log_weights = alpha + L.np.sum(q, axis=1)
     likelihood = L.np.sum(L.logsumexp(log_weights - 0.5 * L.np.sum(centred**2, axis=2), 1))
-    normaliser = N * L.logsumexp(alpha, 0)
-    return likelihood - normaliser + m * L.np.sum(q) - 0.5 * gamma**2 * L.np.sum(factors**2)
+    normaliser = N * (L.logsumexp(alpha, 0) + 0.5 * D * math.log(2 * math.pi))
+    prior = m * L.np.sum(q) - 0.5 * gamma**2 * L.np.sum(factors**2)
+    return likelihood - normaliser + prior + K * log_wishart_constant(L, D, gamma, m)
+
+
+def log_wishart_constant(L, D, gamma, m):
+    """The log of the Wishart density's normalising constant (Wishart 1928)."""
+    n = D + m + 1
+    log_gamma = 0.25 * D * (D - 1) * math.log(math.pi) + sum(math.lgamma(0.5 * (n - j)) for j in range(D))
+    return n * D * (L.np.log(gamma) - 0.5 * math.log(2)) - log_gamma
 
 
 def ba(L, camera, point, weight, feature):
     """Camera, point, weight and feature of each observation -> errors (P, 2)."""
     axis, moved = camera[:, :3], point - camera[:, 3:6]
+    # rotated around the axis by its length in radians: Rodrigues' formula
     squared = L.np.sum(axis * axis, axis=1, keepdims=True)
-    turns = squared > 0
+    turns = squared > 0  # sqrt has no derivative at 0
     angle = L.np.sqrt(L.np.where(turns, squared, 1.0))
     unit = axis / angle
     along = L.np.sum(unit * moved, axis=1, keepdims=True) * (1.0 - L.np.cos(angle))
@@ -109,12 +149,31 @@ def ba(L, camera, point, weight, feature):
     return weight[:, None] * (distorted * camera[:, 6:7] + camera[:, 7:9] - feature)
 
 
-def ba_weights(L, weight):
-    return L.np.sum(1.0 - weight * weight)
+def ba_blocks(L, camera, point, weight, feature):
+    """The nonzeros of the Jacobian: (P, 2, 15) of the observations, (P,) of 1 - weight**2.
+
+    Observations are independent, so two pullbacks, one for each coordinate of all of them, give all rows.
+    """
+    pullback = L.vjp(lambda *inputs: ba(L, *inputs, feature), camera, point, weight)
+    rows = []
+    for coordinate in L.np.eye(2):
+        dcamera, dpoint, dweight = pullback(L.np.tile(coordinate, (len(weight), 1)))
+        rows.append(L.np.concatenate([dcamera, dpoint, dweight[:, None]], 1))
+    return L.np.stack(rows, 1), L.grad(lambda w: L.np.sum(1.0 - w * w))(weight)
 
 
-def ht(L, theta, points, places, base_relatives, inverse_absolutes, positions, weights, fixed, parents):
-    """fixed: constants; parents: the parent of each bone, or -1."""
+def ht(L, theta, points, places, *model):
+    """Measured points minus the vertices of the hand that they belong to, (N, 3)."""
+    return points - hand(L, theta, *model)[places]
+
+
+def hand(L, theta, base_relatives, inverse_absolutes, positions, weights, fixed, parents):
+    """The posed hand's vertices, (M, 3).
+
+    theta    (26,): 3 rotation of the hand (axis times angle), 3 translation, 4 angles a finger
+    fixed    bench.programs.inputs.hand_constants
+    parents  the parent of each bone, or -1
+    """
     column, last = fixed["column"], fixed["last"]
     local = L.np.concatenate([L.np.concatenate([bend(L, theta, fixed), column], 2), last], 1)
     relatives = base_relatives @ local
@@ -122,14 +181,17 @@ def ht(L, theta, points, places, base_relatives, inverse_absolutes, positions, w
     for i, parent in enumerate(parents):  # a parent comes before its children
         absolutes.append(relatives[i] if parent < 0 else absolutes[parent] @ relatives[i])
     transforms = L.np.stack(absolutes) @ inverse_absolutes
+    # A vertex is moved by the weighted sum of the bones' transforms
     of_vertex = (weights @ transforms[:, :3].reshape(len(parents), 12)).reshape(-1, 3, 4)
     moved = L.np.sum(of_vertex * positions[:, None], axis=2)
-    hand = moved @ turned_by(L, theta[:3], fixed).T + theta[3:6]
-    return points - hand[places]
+    return moved @ (turned_by(L, theta[:3], fixed) * fixed["mirror"]).T + theta[3:6]
 
 
 def bend(L, theta, fixed):
-    """The rotations of the bones: around x, then around z."""
+    """The rotations of the bones, (bones, 3, 3): around x, then around z.
+
+    A finger has 4 angles: three of its four bones bend, and the first of them moves sideways too.
+    """
     zero, one = fixed["zero"], fixed["one"]
     angles = L.np.concatenate([theta[6:], zero[:1]])
     x, z = angles[fixed["x"]], angles[fixed["z"]]
@@ -141,13 +203,15 @@ def bend(L, theta, fixed):
 
 
 def turned_by(L, axis, fixed):
+    """The rotation matrix (3, 3) around axis (3,) by its length; smaller rotations than SMALL are none."""
     zero, eye = fixed["zero"][0], fixed["eye"]
     squared = L.np.sum(axis * axis)
-    angle = L.np.sqrt(squared)
+    turns = squared >= SMALL**2
+    angle = L.np.sqrt(L.np.where(turns, squared, 1.0))
     x, y, z = unit = axis / angle
     cross = L.np.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3)
     outer = unit[:, None] * unit
-    return outer + (eye - outer) * L.np.cos(angle) + cross * L.np.sin(angle)
+    return L.np.where(turns, outer + (eye - outer) * L.np.cos(angle) + cross * L.np.sin(angle), eye)
 
 
 def saddle(L, x, start, etas):

@@ -25,6 +25,8 @@ def slope(f):
 
 AUTOGRAD = Library(
     np=anp,
+    grad=autograd.grad,
+    vjp=lambda f, *inputs: autograd.make_vjp(lambda inputs: f(*inputs))(inputs)[0],
     scan=lambda *inputs, **named: python_loop(AUTOGRAD, *inputs, **named),
     logsumexp=logsumexp,
     smallest=lambda x, axis: anp.min(x, axis=axis),
@@ -43,23 +45,13 @@ def direction(centroids, points):
     return gradient(centroids, points) / curvature(centroids)
 
 
-def ba(camera, point, weight, feature):
-    f = lambda inputs: formulas.ba(AUTOGRAD, *inputs, feature)  # noqa: E731
-    pullback, _ = autograd.make_vjp(f)((camera, point, weight))
-    rows = []
-    for coordinate in np.eye(2):
-        dcamera, dpoint, dweight = pullback(np.tile(coordinate, (len(weight), 1)))
-        rows.append(np.concatenate([dcamera, dpoint, dweight[:, None]], axis=1))
-    return np.stack(rows, axis=1), autograd.grad(partial(formulas.ba_weights, AUTOGRAD))(weight)
-
-
 def ht(theta, *others):
     """In forward mode, as there are 26 columns and 300 rows."""
     pushforward = autograd.make_jvp(lambda theta: formulas.ht(AUTOGRAD, theta, *others))(theta)
     return np.stack([pushforward(unit)[1] for unit in np.eye(len(theta))], axis=-1)
 
 
-OTHERS = {"kmeans": direction, "ba": ba, "ht": ht}
+OTHERS = {"kmeans": direction, "ba": partial(formulas.ba_blocks, AUTOGRAD), "ht": ht}
 
 
 def program(name, variant, inputs):

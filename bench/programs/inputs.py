@@ -1,10 +1,8 @@
 """Inputs of the programs: NumPy arrays at the sizes that are timed, or tiny ones for tests."""
 
-import math
-
 import numpy as np
 
-from bench.gradbench.det import columns_left
+from bench.gradbench.det import minors
 
 
 def inputs(name, tiny=False):
@@ -158,27 +156,14 @@ def flat(result):
 # ---- Constants ---------------------------------------------------------------------------------------------
 
 
-def _llsq(x, t):
-    return x, t, np.sign(t)
-
-
-def _det(a):
-    n = len(a)
-    rows = list(reversed(range(n)))
-    signs = [(-1.0) ** np.arange(n - row) for row in rows]
-    return a, np.ones(math.factorial(n)), [columns_left(n, row) for row in rows], signs
-
-
-def _ht(*inputs_):
-    """Adds the index of each bone's angles, among 20 angles and a zero after them, and constant matrices."""
-    *others, parents = inputs_
-    bones = len(parents)
+def hand_constants(bones, mirrored=False):
+    """The index of each bone's angles, among 20 angles and a zero after them, and constant matrices."""
     x, z = np.full(bones, 20), np.full(bones, 20)
     for finger in range(5):
         first = 2 + 4 * finger
         x[first : first + 3] = 4 * finger + np.array([0, 2, 3])
         z[first] = 4 * finger + 1
-    fixed = {
+    return {
         "zero": np.zeros(bones),
         "one": np.ones(bones),
         "x": x,
@@ -186,17 +171,17 @@ def _ht(*inputs_):
         "eye": np.eye(3),
         "column": np.zeros((bones, 3, 1)),
         "last": np.tile([0.0, 0.0, 0.0, 1.0], (bones, 1, 1)),
+        "mirror": np.array([-1.0 if mirrored else 1.0, 1.0, 1.0]),
     }
-    return *others, fixed, parents
 
 
 MORE = {
-    "llsq": _llsq,
-    "det": _det,
+    "llsq": lambda x, t: (x, t, np.sign(t)),
+    "det": lambda a: (a, *minors(len(a))),
     "ode": lambda x, steps: (x, np.zeros_like(x), np.ones(1), steps),
     "kmeans": lambda points, centroids: (centroids, points),
     "lstm": lambda main, extra, state, sequence: (main, extra, state, 0.0, sequence),
-    "ht": _ht,
+    "ht": lambda *inputs_: (*inputs_[:-1], hand_constants(len(inputs_[-1])), inputs_[-1]),
     "particle": lambda w, dt: (w, (np.array([0.0, 8.0]), np.array([0.75, 0.0])), dt),
     "eam": lambda x: (x, np.eye(len(x))),
     "kalman": lambda *inputs_: (*inputs_, np.eye(4), np.eye(2), (np.zeros(4), np.eye(4), 0.0)),

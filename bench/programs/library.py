@@ -6,12 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from gpt2 import autodiff as ad
+from gpt2.autodiff.scipy import linalg
+
 
 @dataclass(frozen=True)
 class Library:
     """A library's functions, as the formulas call them.
 
     np           its module with NumPy's names
+    grad         grad(f)(x): the gradient of f
+    vjp          vjp(f, *inputs) -> pullback, of several inputs
     scan         scan(body, carry, xs, *others, length=n) -> the last carry; a step is
                  body(library, carry, x, *others) -> carry
     logsumexp    (x, axis)
@@ -25,6 +30,8 @@ class Library:
     """
 
     np: Any
+    grad: Callable
+    vjp: Callable
     scan: Callable
     logsumexp: Callable
     smallest: Callable
@@ -75,3 +82,38 @@ def places(l, D):
     columns, rows = np.triu_indices(D, 1)
     table[rows, columns] = np.arange(l.shape[1])
     return table
+
+
+# ---- NumPy, with this compiler -----------------------------------------------------------------------------
+
+
+def scan(body, carry, xs, *others, length=None):
+    return ad.scan(lambda c, x: (body(NUMPY, c, x, *others), None), carry, xs, length=length)[0]
+
+
+def logsumexp(x, axis):
+    largest = np.max(x, axis=axis, keepdims=True)
+    return np.squeeze(largest, axis) + np.log(np.sum(np.exp(x - largest), axis=axis))
+
+
+def triangular(q, l):
+    K, D = q.shape
+    factors = np.zeros((K, D, D), like=l)
+    columns, rows = np.triu_indices(D, 1)
+    factors[:, rows, columns] = l
+    factors[:, np.arange(D), np.arange(D)] = np.exp(q)
+    return factors
+
+
+NUMPY = Library(
+    np=np,
+    grad=ad.grad,
+    vjp=lambda f, *inputs: ad.vjp(f, *inputs)[1],
+    scan=scan,
+    logsumexp=logsumexp,
+    smallest=lambda x, axis: np.min(x, axis=axis),
+    powers=lambda t, m: powers(np, t, m),
+    cross=np.cross,
+    triangular=triangular,
+    whiten=lambda lower, y: linalg.solve_triangular(lower, y, lower=True),
+)

@@ -35,6 +35,8 @@ def slope(f):
 
 NAMES = dict(
     np=torch,
+    grad=torch.func.grad,
+    vjp=lambda f, *inputs: torch.func.vjp(f, *inputs)[1],
     logsumexp=torch.logsumexp,
     smallest=torch.amin,
     powers=lambda t, m: torch.linalg.vander(t, N=m),
@@ -74,22 +76,11 @@ def direction(library, centroids, points):
     return slope / curvature
 
 
-def ba(library, camera, point, weight, feature):
-    _, pullback = torch.func.vjp(
-        lambda *inputs: formulas.ba(library, *inputs, feature), camera, point, weight
-    )
-    rows = []
-    for coordinate in torch.eye(2):
-        dcamera, dpoint, dweight = pullback(coordinate.tile((len(weight), 1)))
-        rows.append(torch.concatenate([dcamera, dpoint, dweight[:, None]], 1))
-    return torch.stack(rows, 1), torch.func.grad(lambda w: formulas.ba_weights(library, w))(weight)
-
-
 def ht(library, theta, *others):
     return torch.func.jacfwd(lambda theta: formulas.ht(library, theta, *others))(theta)
 
 
-OTHERS = {"kmeans": direction, "ba": ba, "ht": ht}
+OTHERS = {"kmeans": direction, "ba": formulas.ba_blocks, "ht": ht}
 LOOPS = {"ode", "lstm", "saddle", "particle", "rk4", "kalman", "hidden-markov", "rnn"}
 
 

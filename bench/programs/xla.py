@@ -37,6 +37,8 @@ def powers(t, m):
 
 JAX = Library(
     np=jnp,
+    grad=jax.grad,
+    vjp=lambda f, *inputs: jax.vjp(f, *inputs)[1],
     scan=scan,
     logsumexp=lambda x, axis: logsumexp(x, axis=axis),
     smallest=lambda x, axis: jnp.min(x, axis=axis),
@@ -55,19 +57,10 @@ def direction(centroids, points):
     return slope / curvature
 
 
-def ba(camera, point, weight, feature):
-    out, pullback = jax.vjp(lambda *inputs: formulas.ba(JAX, *inputs, feature), camera, point, weight)
-    rows = []
-    for coordinate in np.eye(2):
-        dcamera, dpoint, dweight = pullback(jnp.tile(coordinate, (len(weight), 1)))
-        rows.append(jnp.concatenate([dcamera, dpoint, dweight[:, None]], axis=1))
-    return jnp.stack(rows, axis=1), jax.grad(partial(formulas.ba_weights, JAX))(weight)
-
-
 # Programs that are not gradients in the first arguments, or need forward mode for a while_loop
 OTHERS = {
     "kmeans": direction,
-    "ba": ba,
+    "ba": partial(formulas.ba_blocks, JAX),
     "ht": jax.jacfwd(partial(formulas.ht, JAX)),
     "particle": jax.jacfwd(partial(formulas.particle, JAX)),
 }

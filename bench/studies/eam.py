@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from bench.studies.measure import interleave, memory
+from bench.studies.peers import gradients as gradients_of_peers
 from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 
@@ -15,7 +16,7 @@ TOLERANCE = 1e-12  # relative to a gradient's largest entry: rounding of sums of
 # ---- The function and its gradients ------------------------------------------------------------------------
 
 
-def density(x):
+def density(x, np=np):
     return np.sum(np.exp(-3.0 * (x + 1.0)))
 
 
@@ -27,9 +28,9 @@ def embedding_slope(rho):
     return 2.0 * rho + 3.0 * rho**2 + rho**3
 
 
-def energy(x):
-    """x (n,) -> a number."""
-    return embedding(density(x))
+def energy(x, np=np):
+    """x (n,) -> a number. np: a library with NumPy's names."""
+    return embedding(density(x, np))
 
 
 def manual(x):
@@ -109,39 +110,14 @@ def contenders(result, n):
     x = np.random.default_rng(n).random(n)
     functions = {"function": partial(energy, x), "function, compiled": partial(ad.compile(energy), x)}
     functions |= {title: partial(gradient, x) for title, gradient in gradients(n).items()}
-    functions |= peers(result, x)
+    peers = gradients_of_peers(result).items()
+    functions |= {title: make(partial(energy, np=np), x) for title, (np, make) in peers}
     expected = manual(x)
     for title, f in functions.items():
         if not title.startswith("function"):
             error = np.max(np.abs(np.asarray(f()) - expected)) / np.max(np.abs(expected))
             assert error < TOLERANCE, f"{title}: the gradient is off by {error}"
     return functions
-
-
-def peers(result, x):
-    gradients_of_peers = {}
-    if (autograd := result.peer("autograd")) is not None:
-        import autograd.numpy as anp
-
-        def autograd_energy(x):
-            return embedding(anp.sum(anp.exp(-3.0 * (x + 1.0))))
-
-        gradients_of_peers["HIPS autograd"] = partial(autograd.grad(autograd_energy), x)
-    if (jax := result.peer("jax")) is not None:
-        jax.config.update("jax_enable_x64", True)
-        theirs = jax.numpy.asarray(x)
-        gradient = jax.jit(jax.grad(lambda x: embedding(jax.numpy.sum(jax.numpy.exp(-3.0 * (x + 1.0))))))
-        gradients_of_peers["JAX, jit"] = lambda: gradient(theirs).block_until_ready()
-    if (torch := result.peer("torch")) is not None:
-        leaf = torch.from_numpy(x.copy()).requires_grad_()
-
-        def torch_gradient():
-            leaf.grad = None
-            embedding(torch.sum(torch.exp(-3.0 * (leaf + 1.0)))).backward()
-            return leaf.grad
-
-        gradients_of_peers["PyTorch"] = torch_gradient
-    return gradients_of_peers
 
 
 def report(result, n, functions, times):

@@ -4,7 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from bench.studies.measure import peak_bytes, seconds_of
+from bench.harness.worker import seconds_of
+from bench.studies.measure import peak_bytes
 from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 

@@ -5,6 +5,7 @@
 
 import html
 
+from bench.harness import ratios
 from bench.studies import load
 from bench.studies.numbers import cell_text, conditions, counts_text, load_text
 
@@ -52,10 +53,6 @@ def table_text(table):
         ]
         for row in table.rows
     ]
-    widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]
-    rule = ["-" * widths[0], *("-" * (w - 1) + ":" for w in widths[1:])]
-    lines = [
-        [cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))]
-        for row in (head, rule, *rows)
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    head, *rows = ratios.aligned([head, *rows])
+    rule = ["-" * len(head[0]), *("-" * (len(cell) - 1) + ":" for cell in head[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))

@@ -9,14 +9,14 @@ drifts and only times measured side by side can be compared.
 """
 
 import gc
-import random
 import statistics
-import time
 import tracemalloc
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.harness import ratios
+from bench.harness.turns import orders
+from bench.harness.worker import seconds_of
 from bench.studies.allocations import counted
 from gpt2 import autodiff as ad
 
@@ -90,36 +90,22 @@ class Memory:
 # ---- Time --------------------------------------------------------------------------------------------------
 
 
-def seconds_of(f, calls=1):
-    """Seconds a call, averaged over consecutive calls."""
-    begin = time.perf_counter()
-    for _ in range(calls):
-        f()
-    return (time.perf_counter() - begin) / calls
-
-
-def interleave(functions, seconds=2.0, rounds=ROUNDS, turn_s=TURN_S, least=3, seed=0):
+def interleave(functions, seconds=2.0, rounds=ROUNDS, turn_s=TURN_S):
     """Name -> Sample of seconds a call, for functions that take turns.
 
     functions   name -> function without arguments. Its very first call is not counted, but kept as `first`
-    seconds     for everything; as many rounds as that allows, at least `least` and at most `rounds`
+    seconds, rounds   limits, as of bench.harness.turns.orders
     turn_s      a turn is one call, or the mean of as many as fill this time. A turn of several begins with an
                 uncounted call, as the other functions have used the caches
     """
     first = {name: seconds_of(f) for name, f in functions.items()}
     calls = {name: _calls(f, turn_s) for name, f in functions.items()}
     values = {name: [] for name in functions}
-    order, shuffle = list(functions), random.Random(seed).shuffle
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()  # a collection during a turn would count as the function's time
     try:
-        begin = time.perf_counter()
-        for done in range(rounds):
-            spent = time.perf_counter() - begin
-            if done >= least and spent + spent / done > seconds:
-                break
-            shuffle(order)
+        for order in orders(functions, rounds, seconds):
             for name in order:
                 if calls[name] > 1:
                     functions[name]()

@@ -79,7 +79,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Equation:
-    """formula(xp) -> f; root: to 20 digits; start: the initial x; by_hand: f, f', f'', f'''."""
+    """formula(xp) -> f; root: to 20 digits; start: the initial x; by_hand: f', f'', f'''."""
 
     text: str
     formula: Callable
@@ -94,40 +94,41 @@ EQUATIONS = (
         lambda xp: lambda x: x**3 + 4 * x**2 - 10,
         1.3652300134140968458,
         2.0,
-        (lambda x: x**3 + 4 * x**2 - 10, lambda x: 3 * x**2 + 8 * x, lambda x: 6 * x + 8, lambda x: 6.0),
+        (lambda x: 3 * x**2 + 8 * x, lambda x: 6 * x + 8, lambda x: 6.0),
     ),
     Equation(
         "cos x - x",
         lambda xp: lambda x: xp.cos(x) - x,
         0.73908513321516064166,
         0.0,
-        (lambda x: math.cos(x) - x, lambda x: -math.sin(x) - 1, lambda x: -math.cos(x), math.sin),
+        (lambda x: -math.sin(x) - 1, lambda x: -math.cos(x), math.sin),
     ),
     Equation(
         "x exp x - 1",
         lambda xp: lambda x: x * xp.exp(x) - 1,
         0.56714329040978387300,
         1.0,
-        (
-            lambda x: x * math.exp(x) - 1,
-            lambda x: (x + 1) * math.exp(x),
-            lambda x: (x + 2) * math.exp(x),
-            lambda x: (x + 3) * math.exp(x),
-        ),
+        tuple(lambda x, k=k: (x + k) * math.exp(x) for k in (1, 2, 3)),
     ),
 )
 
 
 def derived(f):
     """d of f: each d[k] is one compiled program, so that the derivatives share common subexpressions."""
-    chain = [f]
-    for _ in range(3):
-        chain.append(ad.grad(chain[-1]))
-    return [ad.compile(_joined(chain[: k + 1]), pure=True) for k in range(4)]
+    return _chain(f, ad.grad, partial(ad.compile, pure=True))
 
 
 def by_hand(equation):
-    return [_joined(equation.by_hand[: k + 1]) for k in range(4)]
+    chain = equation.formula(math), *equation.by_hand
+    return [_joined(chain[: k + 1]) for k in range(4)]
+
+
+def _chain(f, grad, wrap):
+    """d of f by repeated `grad`; wrap(function) makes each d[k] of a function that returns all it has to."""
+    chain = [f]
+    for _ in range(3):
+        chain.append(grad(chain[-1]))
+    return [wrap(_joined(chain[: k + 1])) for k in range(4)]
 
 
 def _joined(functions):
@@ -185,22 +186,17 @@ def contenders(result, equation):
     if (autograd := result.peer("autograd")) is not None:
         import autograd.numpy as anp
 
-        derivatives_by_title["HIPS autograd"] = _chain(equation.formula(anp), autograd.grad)
+        derivatives_by_title["HIPS autograd"] = _chain(equation.formula(anp), autograd.grad, _as_floats)
     if (jax := result.peer("jax")) is not None:
         jax.config.update("jax_enable_x64", True)
-        derivatives_by_title["JAX, jit"] = _chain(equation.formula(jax.numpy), jax.grad, jax.jit)
+        derivatives_by_title["JAX, jit"] = _chain(
+            equation.formula(jax.numpy), jax.grad, lambda f: _as_floats(jax.jit(f))
+        )
     if (torch := result.peer("torch")) is not None:
         derivatives_by_title["PyTorch"] = [
             _torch_derivatives(torch, equation.formula(torch), k) for k in range(4)
         ]
     return derivatives_by_title
-
-
-def _chain(f, grad, jit=lambda f: f):
-    chain = [f]
-    for _ in range(3):
-        chain.append(grad(chain[-1]))
-    return [_as_floats(jit(_joined(chain[: k + 1]))) for k in range(4)]
 
 
 def _as_floats(f):

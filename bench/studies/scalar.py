@@ -1,7 +1,6 @@
 """Study: derivatives of scalar functions: the first call, and a hundred later ones."""
 
 import math
-import random
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -10,7 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from bench.studies.measure import Sample, seconds_of
+from bench.harness.turns import orders
+from bench.harness.worker import seconds_of
+from bench.studies.measure import Sample
+from bench.studies.peers import gradients
 from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.differentiate import gradient_graph
@@ -79,29 +81,13 @@ def run(options):
 def contenders(result):
     """Title -> make(case), which returns a function without arguments: the derivative at 2."""
     makers = {"by hand": lambda case: lambda: case.by_hand(AT), "derived": derived}
-    if (autograd := result.peer("autograd")) is not None:
-        makers["HIPS autograd"] = lambda case: partial(autograd.grad(case.formula(autograd.numpy)), AT)
-        import autograd.numpy  # noqa: F401
-    if (jax := result.peer("jax")) is not None:
-        jax.config.update("jax_enable_x64", True)
-        makers["JAX, jit"] = lambda case: _ready(jax.jit(jax.grad(case.formula(jax.numpy))))
-    if (torch := result.peer("torch")) is not None:
-        makers["PyTorch"] = lambda case: lambda: _torch_gradient(torch, case.formula(torch))
+    for title, (module, make) in gradients(result).items():
+        makers[title] = lambda case, module=module, make=make: make(case.formula(module), AT)
     return makers
 
 
 def derived(case):
     return partial(ad.grad(case.formula(np)), AT)
-
-
-def _ready(gradient):
-    return lambda: gradient(AT).block_until_ready()
-
-
-def _torch_gradient(torch, f):
-    x = torch.tensor(AT, dtype=torch.float64, requires_grad=True)
-    f(x).backward()
-    return x.grad
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
@@ -125,10 +111,8 @@ def single_calls(functions, calls):
 
     Each is preceded by an uncounted call, as the other functions have used the caches.
     """
-    values, order = {title: [] for title in functions}, list(functions)
-    shuffle = random.Random(0).shuffle
-    for _ in range(calls):
-        shuffle(order)
+    values = {title: [] for title in functions}
+    for order in orders(functions, calls, math.inf):
         for title in order:
             functions[title]()
             values[title].append(seconds_of(functions[title]))

@@ -24,7 +24,7 @@ def test_parts_of_a_first_step_add_up(monkeypatch, tmp_path):
 
 def test_statements_report_flops_bytes_and_time(monkeypatch):
     monkeypatch.setattr(rates, "sgemm_peak", lambda threads: 1e11)
-    monkeypatch.setattr(rates, "copy_bandwidth", lambda threads: 1e10)
+    monkeypatch.setattr(rates, "copy_bandwidth", lambda: 1e10)
     size = sizes.Size("tiny", GPT2Config(512, 64, 3, 2, 32), 4, 64)
     result = roofline.measure(size, "whole", 1, 1)
     products = {row["name"]: row for row in result["rows"] if row["kind"] == "product"}
