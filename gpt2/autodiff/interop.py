@@ -67,7 +67,7 @@ def from_torch(f: Callable) -> Callable:
     """A function of tensors, as one of arrays that is differentiated with PyTorch's own gradient.
 
     Of a torch.nn.Module it is a function of (params, *inputs), whose `params` has the module's parameters as
-    arrays by name. Tensors are made in the CPU's memory, without a copy. The function runs again for its
+    arrays by name. Tensors are copies in the CPU's memory. The function runs again for its
     gradient. Results are one tensor, or a tuple of them. There are derivatives of any order.
 
         >>> import torch
@@ -93,12 +93,9 @@ def from_torch(f: Callable) -> Callable:
 def _from_torch(
     torch: types.ModuleType, f: Callable, name: str, recording_rule: list | None = None
 ) -> custom_vjp:
-    def tensors(args):
-        return tree_map(lambda x: torch.from_numpy(np.array(x, copy=True)), args)
-
     def run(*args):
         with torch.no_grad():
-            out = f(*tensors(_plain(args)))
+            out = f(*tree_map(lambda x: torch.from_numpy(x.copy()), _plain(args)))
         leaves, tree = _tensors_of(torch, out)
         return tree([x.detach().cpu().numpy() for x in leaves])
 

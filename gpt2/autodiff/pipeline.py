@@ -16,12 +16,9 @@ GPT2_AD_DEBUG prints.
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +26,7 @@ from typing import Any
 from . import hidden, switches
 from .derive import outlined  # noqa: F401  its row enters the table on import
 from .derive.differentiate import vjp_graph
-from .emit.program import Program, compile_graph
+from .emit.program import Program
 from .emit.scalar import ScalarProgram, is_scalar
 from .graph import Graph
 from .keep.pairs import origins_of, paired
@@ -55,63 +52,35 @@ class Halves:
     saved: list[tuple[str, int]]
 
 
-class _Uncollected:
-    """Pauses the cyclic garbage collector while functions run, in any number of threads.
+_paused = False  # whether `uncollected` has switched the collector off
+
+
+def uncollected(f: Callable, *args: Any, **kwargs: Any) -> Any:
+    """f(*args, **kwargs), with the cyclic garbage collector paused. Of several threads that do this, the
+    first that is done switches it on again.
 
     A stage creates as many objects as the program has operations, and frees nearly all of them by reference
     counting. The collector would visit every object of the process again and again: 10 to 20 % of the time
     for 10,000 operations.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside: Counter[int] = Counter()  # thread -> depth of calls of `run`
-        self._enabled = False
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._after_fork)
-
-    def run(self, f: Callable, *args: Any, **kwargs: Any) -> Any:
-        """f(*args, **kwargs), with the collector paused."""
-        thread = threading.get_ident()
-        leave = functools.partial(self._leave, thread, self._inside[thread])
-        with undoing(leave), undoing(leave):
-            self._enter(thread)
-            return f(*args, **kwargs)
-
-    def _enter(self, thread: int) -> None:
-        with self._lock:
-            if not any(self._inside.values()):
-                self._enabled = gc.isenabled()
-                gc.disable()
-            self._inside[thread] += 1
-
-    def _leave(self, thread: int, times: int) -> None:
-        """Set the thread's depth to `times`, and resume the collector if no thread is inside."""
-        with self._lock:
-            self._inside[thread] = times
-            if not times:
-                del self._inside[thread]
-            if self._enabled and not any(self._inside.values()):
-                gc.enable()
-                self._enabled = False
-
-    def _after_fork(self) -> None:
-        """In a forked process, which has only the thread that forked it."""
-        self._lock = threading.Lock()
-        for thread in [t for t in self._inside if t != threading.get_ident()]:
-            self._leave(thread, 0)
-
-    def __call__(self, f: Callable) -> Callable:
-        """Decorator: f with the collector paused. contextlib's would show in the user's tracebacks."""
-
-        @functools.wraps(f)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            return self.run(f, *args, **kwargs)
-
-        return inside
+    global _paused
+    if not gc.isenabled():
+        return f(*args, **kwargs)
+    with undoing(_resume), undoing(_resume):
+        _paused = True
+        gc.disable()
+        return f(*args, **kwargs)
 
 
-uncollected = _Uncollected()
+def _resume() -> None:
+    global _paused
+    if _paused:
+        _paused = False
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_resume)  # where the thread that paused it may be gone
 
 
 class Pipeline:
@@ -176,7 +145,7 @@ class Pipeline:
         price            budget, rate and ample, as partition takes them
         """
         begin = time.perf_counter()
-        forward, backward, saved = uncollected.run(
+        forward, backward, saved = uncollected(
             partition, joint, n_inputs, n_outputs, tidy=self._simple, **price
         )
         origins = [("output", n_outputs + k) for k in range(len(saved))]
@@ -215,7 +184,7 @@ class Pipeline:
             if scalar and is_scalar(graph):
                 strict = self.options.math == STRICT
                 return ScalarProgram(graph, name, decided(graph) if strict else frozenset())
-            return compile_graph(graph, self.options, name, share_inputs=share_inputs, lend=lend)
+            return Program(graph, self.options, name, share_inputs=share_inputs, lend=lend)
 
         return self._stage(f"{half}, emitted" if half else "emitted", emit)
 
@@ -243,7 +212,7 @@ class Pipeline:
 
     def _stage(self, title: str, make: Callable, *args):
         begin = time.perf_counter()
-        result = uncollected.run(make, *args)
+        result = uncollected(make, *args)
         return self._report(title, result, time.perf_counter() - begin)
 
     def _report(self, title: str, result, seconds: float, remark: str = ""):

@@ -15,11 +15,11 @@ import numpy as np
 
 from gpt2.autodiff import axpby, get_threads, in_cache, run_on_threads
 
-# Entries handled at once. A block's six arrays stay in cache, so that parameters, gradients and moments cross
-# from memory once a step, whatever the number of operations. Measured for 124 million parameters on one core
-# and on two of a machine with 16 MiB of cache a core: 252 and 183 ms a step in blocks of 32 thousand, 221 and
-# 124 ms of 128, 211 and 116 ms of 256.
-BLOCK = in_cache(6 * 4, 32 * 1024, 256 * 1024)
+# Entries handled at once. The four arrays of a block that are read again stay in cache, so that parameters,
+# gradients and moments cross from memory once a step, whatever the number of operations. Smaller blocks are
+# slower, as each call takes the interpreter's lock: with two threads of 16 MiB of cache a core, blocks of 128
+# thousand take 1.2 times as long as of 256, of 512 thousand 0.96.
+BLOCK = in_cache(4 * 4, 32 * 1024, 512 * 1024)
 # With fewer parameters the blocks are smaller, so that every thread gets some; at least this many entries.
 LEAST_BLOCK, BLOCKS_EACH = 32 * 1024, 4
 # Below this, gradients are scaled before squaring: the squared factor could underflow in float32.
@@ -173,8 +173,8 @@ class AdamW:
         root = math.sqrt(1.0 - beta2**self.t)
         if scale < LEAST_SCALE:
             g, scale = np.multiply(g, scale, out=clipped), 1.0
-        axpby((1.0 - beta1) * scale, g, beta1, m, b)
         np.multiply(g, g, out=a)
+        axpby((1.0 - beta1) * scale, g, beta1, m, b)
         axpby((1.0 - beta2) * scale**2, a, beta2, v, b)
         np.sqrt(v, out=a)
         a += self.eps * root

@@ -11,10 +11,10 @@ import pytest
 
 from bench.growth import PROGRAMS
 from gpt2 import autodiff as ad
-from gpt2.autodiff.emit import source
-from gpt2.autodiff.emit.array_names import ArrayTexts
+from gpt2.autodiff.emit import emitter
 from gpt2.autodiff.emit.buffers import offsets
-from gpt2.autodiff.emit.liveness import Liveness
+from gpt2.autodiff.emit.emitter import Emitter
+from gpt2.autodiff.emit.plan import Plan
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
 from gpt2.autodiff.pipeline import Pipeline, uncollected
@@ -86,7 +86,7 @@ class Counting(set):
 
 
 def test_unique_names_take_constant_time_each():
-    names = object.__new__(ArrayTexts)
+    names = object.__new__(Emitter)
     names.taken, names.tried = Counting(), {}
     unique = [names.unique("x") for _ in range(1000)]
     assert unique[:3] == ["x", "x_2", "x_3"] and len(set(unique)) == 1000
@@ -95,14 +95,14 @@ def test_unique_names_take_constant_time_each():
 
 def test_readers_visited_grow_linearly_with_the_readers_of_a_value(monkeypatch):
     counts = []
-    readers = Liveness.readers
+    readers = Plan.readers
 
     def counting(self, n):
         result = readers(self, n)
         counts[-1] += len(result)
         return result
 
-    monkeypatch.setattr(Liveness, "readers", counting)
+    monkeypatch.setattr(Plan, "readers", counting)
     for n in (100, 200):
         counts.append(0)
         f, args = PROGRAMS["fan"](n)
@@ -131,15 +131,37 @@ def test_arena_views_from_statements_and_from_a_table_agree(name, monkeypatch):
     f_again, _ = PROGRAMS[name](60)
     f_again.__code__ = f.__code__.replace()
     monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())
-    monkeypatch.setattr(source, "MOST_SPELLED", 10**6)
+    monkeypatch.setattr(emitter, "MOST_SPELLED", 10**6)
     assert "arena_views(" not in ad.source(by_statements, *args, emitted=True)
     monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())  # compiled anew
-    monkeypatch.setattr(source, "MOST_SPELLED", 0)
+    monkeypatch.setattr(emitter, "MOST_SPELLED", 0)
     from_table = ad.grad(f_again)
     for _ in range(2):
         for got, expected in zip(ad.tree.leaves(from_table(*args)), ad.tree.leaves(by_statements(*args))):
             np.testing.assert_array_equal(got, expected, strict=True)
     assert "arena_views(arena, layout)" in from_table.__derived__.last[1].source or name == "grid"
+
+
+@pytest.mark.parametrize("most", [0, 10**6])
+def test_all_rows_of_an_argument_or_result_come_from_one_call_or_a_line_each(most, monkeypatch):
+    @ad.repeated
+    def step(x, w):
+        for _ in range(4):
+            x = np.tanh(x @ w) * np.exp(-x * x) + x
+        return x
+
+    def f(x, w):
+        for k in range(40):
+            x = step(x, w[k])
+        return np.sum(x)
+
+    f.__code__ = f.__code__.replace()
+    monkeypatch.setattr(derived, "shared_programs", families.SharedPrograms())
+    monkeypatch.setattr(emitter, "MOST_SPELLED", most)
+    x, w = np.full((4, 3), 0.3), np.random.default_rng(0).normal(size=(40, 3, 3))
+    ad.check_grads(f, (x, w), order=1)
+    source = ad.source(ad.grad(f, argnums=(0, 1)), x, w, emitted=True)
+    assert ("= each_row(w)" in source, "= each_row(dw_out)" in source) == (most == 0, most == 0)
 
 
 def test_compiling_pauses_the_cyclic_garbage_collector():
@@ -165,7 +187,7 @@ def test_fork_during_a_compilation_does_not_leave_the_collector_paused():
     inside, done = threading.Event(), threading.Event()
 
     def compiles():
-        uncollected.run(lambda: (inside.set(), done.wait()))
+        uncollected(lambda: (inside.set(), done.wait()))
 
     thread = threading.Thread(target=compiles)
     thread.start()
@@ -173,7 +195,7 @@ def test_fork_during_a_compilation_does_not_leave_the_collector_paused():
         assert inside.wait(10)
         child = os.fork()
         if child == 0:
-            paused = uncollected.run(lambda: not gc.isenabled())
+            paused = uncollected(lambda: not gc.isenabled())
             os._exit(0 if paused and gc.isenabled() else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert not gc.isenabled()  # in this process the other thread still compiles

@@ -123,7 +123,7 @@ def test_program_of_a_user_runs(capsys):
     assert capsys.readouterr().out.count("[2. 2. 2.]") == 2
 
 
-@pytest.fixture(scope="module", params=["editable", "ordinary"])
+@pytest.fixture(scope="module")
 def environment(request, tmp_path_factory):
     """(checkout, Python of a virtual environment with gpt2 installed from it and the NumPy of this one)."""
     checkout = tmp_path_factory.mktemp(request.param) / "checkout"
@@ -146,20 +146,18 @@ def environment(request, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX links")
-@pytest.mark.parametrize("place", ["in the checkout", "elsewhere"])
+@pytest.mark.parametrize(
+    "environment, place",
+    [("editable", "in the checkout"), ("editable", "elsewhere"), ("ordinary", "elsewhere")],
+    indirect=["environment"],
+)
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_program_of_a_user_passes_strict_checkers(environment, tmp_path, checker, place):
     checkout, python = environment
     folder = checkout if place == "in the checkout" else tmp_path
     (folder / "program.py").write_text(PROGRAM)
     if checker == "mypy":
-        options = [
-            "--strict",
-            "--python-executable",
-            str(python),
-            "--cache-dir",
-            str(checkout.parent / "cache"),
-        ]
+        options = ["--strict", "--python-executable", str(python), "--cache-dir", str(tmp_path / "cache")]
     else:
         pytest.importorskip("pyright")
         options = ["--pythonpath", str(python)]

@@ -29,7 +29,7 @@ import numpy as np
 from ..errors import AutodiffError
 from ..graph import Graph, remade
 from ..ops import const, input_node
-from ..ops.build import cast
+from ..ops.build import cast, full
 from ..ops.subgraph import inputs_like, is_float, zeros_like
 from ..programs.bodies import holds_for_all, operands_of_body, with_numpy_ints
 from ..programs.wiring import rebuilt, result_kind, result_leaves
@@ -381,21 +381,16 @@ def _matching(name: str, back: _Traced, leaves) -> Graph:
     outputs = iter(back.graph.outputs)
     results = []
     for k, (x, tree) in enumerate(zip(floats, back.tree.children)):
-        like = input_node(x.shape, x.dtype)
-        if tree.is_leaf:
-            d = next(outputs)
-            if d.shape != x.shape:
-                raise AutodiffError(
-                    f"{name}: its rule gave a gradient of shape {d.shape} for floating-point argument {k}, "
-                    f"which has shape {x.shape}"
-                )
-            results.append(cast(d, x.dtype))
-        elif tree.value is None:
-            results.append(zeros_like(like))
-        else:
-            results.append(
-                cast(const(tree.value, x.dtype), x.dtype) if not x.shape else zeros_like(like) + tree.value
+        if tree.is_static:  # None, or a Python int
+            results.append(full(x.shape, tree.value or 0, x.dtype))
+            continue
+        d = next(outputs) if tree.is_leaf else None
+        if d is None or d.shape != x.shape:
+            got = f"a {tree.kind.__name__}" if d is None else f"a gradient of shape {d.shape}"
+            raise AutodiffError(
+                f"{name}: its rule gave {got} for floating-point argument {k}, which has shape {x.shape}"
             )
+        results.append(cast(d, x.dtype))
     return Graph(back.graph.inputs, results, back.graph.name)
 
 

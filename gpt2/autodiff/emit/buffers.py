@@ -1,12 +1,12 @@
 """Buffer assignment: which value lives where, in results, arena or scratch, from which step to which.
 
-`assign` gives every value a Kind of storage, and memory to those that own some. What may share memory is
-known from liveness.py.
+Every value gets a Kind of storage, and those that own memory a part of it. What may share memory is known
+from plan.py, whose Plan calls these functions one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..graph import Node, is_scalar_const
-from ..ops.table import facts, root
+from ..ops.table import facts, root, views_of
 from ..run.memory import rounded
-from .layout import Layout, in_planes, is_result_of_call
-from .liveness import Liveness, Overwrites, read_in_step
+from .layout import in_planes, is_result_of_call
 from .regions import Region, blocks_of
 
 if TYPE_CHECKING:
-    from .calls import Routine
+    from .plan import Plan
 
 # Lent memory is for large values with long lives: others do better in an arena that stays in cache. Bytes,
 # and the share of all steps.
@@ -48,7 +47,10 @@ UNOWNED = (Kind.ALLOCATED, Kind.NUMBER)  # kinds without memory in the plan
 
 @dataclass(eq=False)
 class Storage:
-    """A span of the arena, or of the result `lender`, for the values in `holds` from step start to end."""
+    """A span of the arena, or of the result `lender`, for the values in `holds` from step start to end.
+
+    Of scratch the `offset` is the number of a slot, and start and end are positions in the order of ops.
+    """
 
     nbytes: int
     start: int
@@ -58,117 +60,71 @@ class Storage:
     holds: list[Node] = field(default_factory=list)
 
 
-@dataclass
-class BufferPlan:
-    """Where each value lives, as `assign` decides from `live` and `layouts`."""
-
-    live: Liveness
-    layouts: dict[Node, Layout]  # of every array
-    kind: dict[Node, Kind]
-    storage: dict[Node, Storage]  # arena values that own memory (none that live in another's window)
-    slots: dict[Node, int]  # scratch values: number of their slot in the region
-    planes: set[Node]  # those that lie plane by plane (layout.py)
-    partials: dict[Node, Storage]  # for each sum over blocks of rows, the block sums
-    arena_bytes: int
-    called: Mapping[Node, Routine]  # the function of each outlined call
-    work: dict[Node, Storage]  # its working memory
-    unread: dict[tuple[Node, int], Storage]  # memory for each of its unread results
-    overwrites: Overwrites  # (result, input): the result may be written over that input's memory
-
-
-def assign(
-    live: Liveness, layouts: dict[Node, Layout], called: Mapping[Node, Routine], lend: bool = False
-) -> BufferPlan:
-    """Decide where each value lives.
-
-    called    the function of each outlined call, which works in a part of the arena
-    lend      results lend their memory to other values until they are written
-    """
-    kind = _kinds(live)
-    storage = _storage(kind, live)
-    for r in live.regions:
-        _share(r, storage, live)
-    start, end = live.start, live.end
-    partials = {
-        n: Storage(n.nbytes * len(blocks_of(r)), start[n], end[n]) for r in live.regions for n in r.sums
-    }
-    if lend:
-        _lend(kind, storage, live, layouts)
-    else:
-        _begin_in_results(kind, storage, live)
-    work = {n: Storage(r.needs.arena_bytes, start[n], end[n]) for n, r in called.items()}
-    results = {(n.args[0], n.attrs["i"]) for n in live.order if is_result_of_call(n)}
-    unread = {
-        (n, k): Storage(o.nbytes, start[n], end[n])
-        for n in work
-        for k, o in enumerate(n.attrs["body"].outputs)
-        if (n, k) not in results
-    }
-    owned = {id(s): s for s in storage.values() if s.lender is None}
-    total = offsets([*owned.values(), *partials.values(), *work.values(), *unread.values()])
-    slots: dict[Node, int] = {}
-    planes: set[Node] = set()
-    not_planar = {*live.windows, *map(live.base, live.windows), *live.folded}
-    for r in live.regions:
-        if r.N > 1:
-            region_slots = _Slots(r, kind, live).slots
-            slots.update(region_slots)
-            planes |= in_planes(r, region_slots, live.readers, not_planar)
-    barred = {s.lender for s in storage.values() if s.lender is not None}
-    if lend:
-        barred.update(filter(lends, live.outputs))
-    overwrites = Overwrites(live, barred)
-    return BufferPlan(
-        live, layouts, kind, storage, slots, planes, partials, total, called, work, unread, overwrites
-    )
-
-
-def _kinds(live: Liveness) -> dict[Node, Kind]:
+def kinds(plan: Plan) -> dict[Node, Kind]:
     """The kind of each value that is stored."""
-    kind = {n: _kind_of(n, r, live) for r in live.regions for n in r.members if n not in live.folded}
-    guests = [n for n in kind if n in live.windows]
+    kind = {n: _kind_of(n, r, plan) for r in plan.regions for n in r.members if n not in plan.folded}
+    guests = [n for n in kind if n in plan.windows]
     for n in guests:
-        host = live.base(n)
-        if kind[host] is Kind.SCRATCH and live.outlives(n, live.region[host]):
+        host = plan.base(n)
+        if kind[host] is Kind.SCRATCH and plan.outlives(n, plan.region[host]):
             kind[host] = Kind.ARENA
     for n in guests:  # a value is where its host is, in memory that is there before the host is made
-        host = live.base(n)
+        host = plan.base(n)
         if kind[host] in UNOWNED:
             kind[host] = Kind.ARENA
         kind[n] = kind[host]
     return kind
 
 
-def _kind_of(n: Node, r: Region, live: Liveness) -> Kind:
+def _kind_of(n: Node, r: Region, plan: Plan) -> Kind:
     """The kind of a value, regardless of others that live in its memory."""
-    base = live.base(n)
-    if base in live.outputs:
+    base = plan.base(n)
+    if base in plan.outputs:
         return Kind.RESULT
     if base is not n:
         return Kind.ARENA
     if r.N == 1:
-        if n not in r.sums and makes_number(n) and _is_read_as_number(n, live):
+        if n not in r.sums and makes_number(n) and _is_read_as_number(n, plan):
             return Kind.NUMBER
         return Kind.ARENA if _fills(n) else Kind.ALLOCATED
-    return Kind.ARENA if n in r.sums or live.outlives(n, r) else Kind.SCRATCH
+    return Kind.ARENA if n in r.sums or plan.outlives(n, r) else Kind.SCRATCH
 
 
-def _is_read_as_number(n: Node, live: Liveness) -> bool:
+def _is_read_as_number(n: Node, plan: Plan) -> bool:
     """Whether a number serves its readers as well as an array of shape (1, ..., 1)."""
-    return n.shape == () or all(facts(u).streams and u not in live.folded for u, _ in live.reads(n))
+    return n.shape == () or all(facts(u).streams and u not in plan.folded for u, _ in plan.reads(n))
 
 
-def _storage(kind: dict[Node, Kind], live: Liveness) -> dict[Node, Storage]:
-    """A span of the arena for each host, for as long as any of its values lives."""
-    storage: dict[Node, Storage] = {}
-    for n, kind_of_n in kind.items():
-        if kind_of_n is Kind.ARENA:
-            base = live.base(n)
-            s = storage.setdefault(base, Storage(base.nbytes, NEVER, -1))
-            s.holds.append(n)
-            s.start = min(s.start, live.start[n])
-            s.end = max([s.end, live.end[n], *[live.end[u] for u in live.readers(n)]])
-    return storage
+def storage(plan: Plan, lend: bool) -> dict[Node, Storage]:
+    """The spans of the values in the arena that own memory, not those in windows: shared where one value may
+    be written over another, and some of them in the memory of results.
+    """
+    arena = [n for n, kind in plan.kind.items() if kind is Kind.ARENA]
+    spans = _spans(arena, plan.start, plan.end, plan)
+    for r in plan.regions:
+        read = (root(a) for n in r.members for a in n.args) if r.N > 1 else ()
+        _share(r, spans, plan, [x for x in dict.fromkeys(read) if x in spans])
+    (_lend if lend else _begin_in_results)(spans, plan)
+    for n, kind in plan.kind.items():
+        if kind is Kind.ARENA and spans[plan.base(n)].lender is not None:
+            plan.kind[n] = Kind.LENT
+    return spans
+
+
+def _spans(
+    values: Iterable[Node], start: Mapping[Node, int], end: Mapping[Node, int], plan: Plan
+) -> dict[Node, Storage]:
+    """A span for each host of these values, for as long as any that lives in it: by the first and last step,
+    or the position, of each op.
+    """
+    spans: dict[Node, Storage] = {}
+    for n in values:
+        base = plan.base(n)
+        s = spans.setdefault(base, Storage(base.nbytes, NEVER, -1))
+        s.holds.append(n)
+        s.start = min(s.start, start[n])
+        s.end = max([s.end, end[n], *[end[u] for u in plan.readers(n)]])
+    return spans
 
 
 def _fills(n: Node) -> bool:
@@ -190,28 +146,59 @@ def makes_number(n: Node) -> bool:
     return recorded and all(a.size == 1 for a in n.args)
 
 
-def _share(r: Region, storage: dict[Node, Storage], live: Liveness) -> None:
+def read_in_step(n: Node) -> list[Node]:
+    """The values that n reads element by element, each where it writes."""
+    return [root(a) for a in _in_step(n)]
+
+
+def reads_in_step(n: Node, x: Node) -> bool:
+    """Whether n reads x element by element alone, if at all. (Ufuncs check operands for overlap; code by
+    columns and numexpr do not.)
+    """
+    return sum(root(a) is x for a in n.args) == sum(root(a) is x for a in _in_step(n))
+
+
+def _in_step(n: Node) -> Iterator[Node]:
+    return (a for a in _overwritable(n) if a.shape == n.shape and all(v.op == "reshape" for v in views_of(a)))
+
+
+def _overwritable(n: Node) -> tuple[Node, ...]:
+    """Arguments whose memory n may take over while it reads them."""
+    if facts(n).changes_first:
+        return n.args[:1]
+    if n.op == "where":  # two copies, first that of the values where the condition is false
+        return n.args[2:]
+    return n.args if facts(n).streams else ()
+
+
+def _share(r: Region, spans: dict[Node, Storage], plan: Plan, others: Sequence[Node] = ()) -> None:
     """Write values over others that are no longer needed.
 
-    A plain elementwise statement takes over one of its arguments. In a region of row blocks, a
-    value takes over any whole array that the region reads by rows and is done with, row for row,
-    before the value is written.
+    An elementwise op takes over one of its arguments. In a region of row blocks, a value in the arena also
+    takes over any of the `others`, whole arrays that the region reads by rows, if the region is done with it,
+    row for row, before the value is written.
     """
-    read = (root(a) for n in r.members for a in n.args) if r.N > 1 else ()
-    by_region = [x for x in dict.fromkeys(read) if x in storage]
     sums = set(r.sums)
     for n in r.members:
-        base = live.base(n)
-        s = storage.get(base)
-        if s is None or n in sums or live.first_writer(base) is not n:
+        base = plan.base(n)
+        s = spans.get(base)
+        if s is None or n in sums or plan.first_writer(base) is not n:
             continue
-        for x in dict.fromkeys((*read_in_step(n), *by_region)):
-            t = storage.get(x)
-            if t is not None and t is not s and t.holds == [x] and live.may_write_over(n, x):
+        for x in dict.fromkeys((*read_in_step(n), *others)):
+            t = spans.get(x)
+            if t is not None and t is not s and t.holds[-1] is x and _may_take_over(n, t, plan):
                 t.end = max(t.end, s.end)
                 t.holds = s.holds  # from here on they are what lives there
-                storage[base] = t
+                spans[base] = t
                 break
+
+
+def _may_take_over(n: Node, t: Storage, plan: Plan) -> bool:
+    """Whether n may be written over the last value in t, and nothing needs the parts of it any more."""
+    *parts, x = t.holds
+    return plan.may_write_over(n, x) and all(
+        plan.is_done_with(y, n) and plan.last_read(y) < plan.order[n] for y in parts
+    )
 
 
 def lends(o: Node) -> bool:
@@ -219,15 +206,15 @@ def lends(o: Node) -> bool:
     return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
 
 
-def _lend(kind, storage, live: Liveness, layouts) -> None:
+def _lend(storage: dict[Node, Storage], plan: Plan) -> None:
     """Put values with long lives into the memory of results that are written after their last use.
 
     A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
     keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
-    written = written_spans(kind, live, layouts, [o for o in live.outputs if lends(o)])
+    written = written_spans(plan, [o for o in plan.outputs if lends(o)])
     taken = {o: Allocator(spans) for o, spans in written.items()}
-    long = LONG * max(live.end.values(), default=0)
+    long = LONG * max(plan.end.values(), default=0)
     types: dict[int, set] = {}
     for base, s in storage.items():
         types.setdefault(id(s), set()).add(base.dtype)
@@ -235,43 +222,33 @@ def _lend(kind, storage, live: Liveness, layouts) -> None:
         if s.nbytes >= LEND_FROM and s.end - s.start >= long:
             fits = [o for o in taken if o.nbytes >= s.nbytes and types[id(s)] == {o.dtype}]
             _borrow(s, {o: taken[o] for o in fits})
-    _note_lent(kind, storage, live)
 
 
-def _note_lent(kind, storage, live: Liveness) -> None:
-    for n in kind:
-        if kind[n] is Kind.ARENA and storage[live.base(n)].lender is not None:
-            kind[n] = Kind.LENT
-
-
-def _begin_in_results(kind, storage, live: Liveness) -> None:
+def _begin_in_results(storage: dict[Node, Storage], plan: Plan) -> None:
     """Put large values into the memory of results that are written over them, element by element.
 
     One array is then in cache where there were two. Nothing else is written there before.
     """
-    for o in live.outputs:
-        n = live.first_writer(o)
+    for o in plan.outputs:
+        n = plan.first_writer(o)
         if n is None or n.op == "copy" or not lends(o):
             continue
         for x in read_in_step(n):
             s = storage.get(x)
             alone = s is not None and s.lender is None and s.holds == [x]
-            if alone and live.may_write_over(n, x):
-                s.lender, s.offset, s.end = o, 0, live.start[n] - 1  # where n writes, it is done with
+            if alone and plan.may_write_over(n, x):
+                s.lender, s.offset, s.end = o, 0, plan.start[n] - 1  # where n writes, it is done with
                 break
-    _note_lent(kind, storage, live)
 
 
-def written_spans(
-    kind: Iterable[Node], live: Liveness, layouts: dict[Node, Layout], results: Iterable[Node]
-) -> dict[Node, list[Span]]:
+def written_spans(plan: Plan, results: Iterable[Node]) -> dict[Node, list[Span]]:
     """For each of these results, the bytes that the program writes of it, from then on."""
     taken: dict[Node, list[Span]] = {o: [] for o in results}
-    for n in kind:
-        base = live.base(n)
+    for n in plan.kind:
+        base = plan.base(n)
         if base in taken:
-            lo, hi = layouts[n].span
-            taken[base].append(Span(lo, rounded(hi), live.start[n], NEVER))
+            lo, hi = plan.layout(n).span
+            taken[base].append(Span(lo, rounded(hi), plan.start[n], NEVER))
     return taken
 
 
@@ -289,45 +266,73 @@ def _borrow(s: Storage, lenders: dict[Node, Allocator]) -> None:
         lenders[s.lender].take(s)
 
 
-class _Slots:
-    """Scratch slots of a region: reused after a value's last read, in place where possible."""
+def partials(plan: Plan) -> dict[Node, Storage]:
+    """For each sum over blocks of rows, the memory of the blocks' sums."""
+    return {
+        n: Storage(n.nbytes * len(blocks_of(r)), plan.start[n], plan.end[n])
+        for r in plan.regions
+        for n in r.sums
+    }
 
-    def __init__(self, r: Region, kind: dict[Node, Kind], live: Liveness):
-        self.live = live
-        self.slots: dict[Node, int] = {}
-        self.sizes: list[int] = []  # bytes a row
-        self.free: list[int] = []
-        self.held: dict[Node, int] = {}  # value -> its slot, while it is needed
-        self.last: dict[Node, int] = {}  # when a value is read for the last time
-        order = live.order
-        self.bases = {n: live.base(n) for n in r.members if kind.get(n) is Kind.SCRATCH}
-        for n, base in self.bases.items():
-            self.last[base] = max([self.last.get(base, -1), order[n], *(order[u] for u in live.readers(n))])
-        for n in r.members:
-            base = self.bases.get(n)
-            if base is not None and base in self.held:  # a part of its host was written before
-                continue
-            if base is not None:
-                self.held[base] = self.slots[base] = self.slot_for(n, base, base.nbytes // r.N, order[n])
-            self.expire(order[n])
 
-    def slot_for(self, n: Node, base: Node, row: int, now: int) -> int:
-        """A slot for n: that of an argument which it writes over, one that is free, or a new one."""
-        if base is n:
-            for x in read_in_step(n):
-                ends = x in self.held and self.last[x] == now and x is self.bases.get(x)
-                if ends and self.live.may_write_over(n, x):
-                    return self.held.pop(x)
-        for slot in reversed(self.free):
-            if self.sizes[slot] == row:
-                self.free.remove(slot)
-                return slot
-        self.sizes.append(row)
-        return len(self.sizes) - 1
+def memory_of_calls(plan: Plan) -> tuple[dict[Node, Storage], dict[tuple[Node, int], Storage]]:
+    """For each outlined call its working memory, and memory for each of its results that nothing reads."""
+    start, end = plan.start, plan.end
+    work = {n: Storage(r.needs.arena_bytes, start[n], end[n]) for n, r in plan.called.items()}
+    unread = {
+        (n, k): Storage(o.nbytes, start[n], end[n])
+        for n in work
+        for k, o in enumerate(n.attrs["body"].outputs)
+        if k not in plan.results[n]
+    }
+    return work, unread
 
-    def expire(self, now: int) -> None:
-        for x in [x for x in self.held if self.last[x] <= now]:
-            self.free.append(self.held.pop(x))
+
+def place(plan: Plan) -> int:
+    """Give everything in the arena its offset; returns the bytes of the arena."""
+    owned = {id(s): s for s in plan.storage.values() if s.lender is None}
+    return offsets([*owned.values(), *plan.partials.values(), *plan.work.values(), *plan.unread.values()])
+
+
+def lenders(plan: Plan, lend: bool) -> set[Node]:
+    """The results whose memory holds, or may hold, other values before."""
+    return {
+        *(s.lender for s in plan.storage.values() if s.lender is not None),
+        *(filter(lends, plan.outputs) if lend else ()),
+    }
+
+
+def slots(plan: Plan) -> tuple[dict[Node, int], set[Node]]:
+    """The slots of scratch values, by their number in the region; and which values lie plane by plane."""
+    numbers: dict[Node, int] = {}
+    planes: set[Node] = set()
+    for r in plan.regions:
+        if r.N > 1:
+            of_region = _slots(r, plan)
+            numbers.update(of_region)
+            planes |= in_planes(r, of_region, plan)
+    return numbers, planes
+
+
+def _slots(r: Region, plan: Plan) -> dict[Node, int]:
+    """The slots of a region: one for values of one size that are not needed at once."""
+    scratch = [n for n in r.members if plan.kind.get(n) is Kind.SCRATCH]
+    spans = _spans(scratch, plan.order, plan.order, plan)
+    _share(r, spans, plan)
+    held: list[Storage] = []
+    free: list[Storage] = []
+    count = 0
+    for s in sorted({id(s): s for s in spans.values()}.values(), key=lambda s: s.start):
+        ended = [t for t in held if t.end < s.start]
+        free += sorted(ended, key=lambda t: (t.end, plan.order[t.holds[0]]))
+        held = [t for t in held if t.end >= s.start] + [s]
+        fitting = [t for t in free if t.nbytes == s.nbytes]
+        if fitting:
+            free.remove(fitting[-1])
+            s.offset = fitting[-1].offset
+        else:
+            s.offset, count = count, count + 1
+    return {base: s.offset for base, s in spans.items()}
 
 
 class Span(NamedTuple):

@@ -15,13 +15,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import Graph, GraphError, Node, is_scalar_const, next_id, rewrite, with_args
+from ..graph import Graph, GraphError, Node, is_scalar_const, rewrite, with_args
 from ..ops import apply
 from ..ops.rowwise import row_axes
 from ..ops.shape import index_slices
@@ -29,6 +29,7 @@ from ..ops.table import VIEWS, facts, root, takes_plain_numbers, views_of
 from ..run import short
 
 if TYPE_CHECKING:
+    from .plan import Plan
     from .regions import Region
 
 SHORTEST_PLANE = 8  # elements of a plane in each row
@@ -98,10 +99,12 @@ _NEVER_COPIED = ("transpose", "slice", "broadcast")  # views of any layout
 
 def slice_view(x: Layout, index: Sequence[tuple]) -> Layout:
     """The layout of x[index]."""
-    parts = [range(*s.indices(n)) for s, n in zip(index_slices(index), x.shape)]
-    start = x.start + sum(part.start * s for part, s in zip(parts, x.strides))
-    strides = tuple(part.step * s for part, s in zip(parts, x.strides))
-    return replace(x, start=start, shape=tuple(map(len, parts)), strides=strides)
+    start, strides = x.start, []
+    parts = [range(n)[s] for s, n in zip(index_slices(index), x.shape)]
+    for part, stride in zip(parts, x.strides):
+        start += part.start * stride
+        strides.append(part.step * stride)
+    return Layout(x.memory, start, tuple(map(len, parts)), tuple(strides), x.itemsize)
 
 
 def reshape_view(x: Layout, shape: Sequence[int]) -> Layout | None:
@@ -153,7 +156,6 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
 
     - a reshape that no view can give becomes a copy and a reshape of the copy;
     - an elementwise op reads through broadcasts: ufuncs broadcast by themselves;
-    - an op whose row has `lowered` becomes other ops;
     - products that may add up many rows in any order become `row_product`;
     - sums that must have NumPy's bits (`exact` has their ids) become `sum_as_numpy`;
     - each output is a fresh value, so that a caller never gets a view of an input or the same array twice;
@@ -174,13 +176,9 @@ class _Lowering:
     def __init__(self, exact: Container[int]):
         self.exact = exact
         self.layouts: dict[Node, Layout] = {}
-        self.known: dict = {}
 
     def rule(self, n: Node, args: tuple) -> Node | None:
         op = facts(n)
-        if op.lowered is not None:
-            begin = next_id()
-            return _in_place_of(n, op.lowered(self.known, *args, **n.attrs), begin)
         if n.op in ("item", "outlined"):
             return None
         if n.op == "stop_gradient":  # it shares its argument's memory, which the plan of memory cannot say
@@ -225,21 +223,6 @@ def _through_broadcasts(n: Node, args: tuple, exact: bool) -> Node | None:
     return with_args(n, tuple(reads))
 
 
-def _in_place_of(n: Node, other: Node | None, begin: int) -> Node | None:
-    """`other` with the type, name and line of `n`; new nodes below it, with ids after `begin`, get
-    the line too.
-    """
-    if other is None:
-        return None
-    todo = list(other.args)
-    while todo:
-        x = todo.pop()
-        if x.loc is None and x.id > begin:
-            x.loc, x.derived = n.loc, n.derived
-            todo += x.args
-    return Node(other.op, other.args, other.attrs, n.shape, n.dtype, n.name, n.loc, n.derived)
-
-
 def _in_order(n: Node, args: tuple, exact: bool) -> Node | None:
     """A sum or einsum that adds in NumPy's order if exact, else in any order; None if n does so already."""
     if n.op == "sum" and exact and n.dtype.kind in "fc":
@@ -274,32 +257,40 @@ def is_result_of_call(n: Node) -> bool:
     return n.op == "item" and n.args[0].op == "outlined"
 
 
+def results_of(graph: Graph) -> dict[Node, dict[int, list[Node]]]:
+    """For each outlined call the nodes that are its results, by their number: none where nothing reads
+    it, and several where equal values were not merged.
+    """
+    results: dict[Node, dict[int, list[Node]]] = {n: {} for n in graph.nodes if n.op == "outlined"}
+    for n in graph.nodes:
+        if n.op == "item" and n.args[0] in results:
+            results[n.args[0]].setdefault(n.attrs["i"], []).append(n)
+    return results
+
+
 def same_memory(a: Layout, b: Layout) -> bool:
     """Whether two values are the same view of the same memory."""
     same = a.memory is b.memory and a.start == b.start and a.shape == b.shape
     return same and _same_strides(a.shape, a.strides, b.strides)
 
 
-def in_planes(
-    r: Region, slots: dict[Node, int], readers: Callable[[Node], list[Node]], windows: Container[Node]
-) -> set[Node]:
+def in_planes(r: Region, slots: dict[Node, int], plan: Plan) -> set[Node]:
     """The values of a region that lie in planes. slots: of all values in the region's scratch."""
     held: dict[int, list[Node]] = {}
     members = set(r.members)
+    elsewhere = {*plan.windows, *map(plan.base, plan.windows), *plan.folded}
     for n, slot in slots.items():
         held.setdefault(slot, []).append(n)
     planar: set[Node] = set()
     for values in held.values():
         rows = {(n.shape[row_axes(n.shape, r.N) :], n.dtype) for n in values}
-        if (
-            len(rows) == 1
-            and _is_short(*rows)
-            and all(
-                n not in windows and members.issuperset(readers(n)) and _takes_any_strides(n, r, readers(n))
+        if len(rows) == 1 and _is_short(*rows):
+            readers = {n: plan.readers(n) for n in values}
+            if all(
+                n not in elsewhere and members.issuperset(readers[n]) and _takes_any_strides(n, r, readers[n])
                 for n in values
-            )
-        ):
-            planar.update(values)
+            ):
+                planar.update(values)
     return planar if any(_gains(n, planar) for n in planar) else set()
 
 

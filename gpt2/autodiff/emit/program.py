@@ -1,4 +1,4 @@
-"""From graph to callable: compile_graph(graph) emits NumPy source, compiles it, and wraps it as a Program."""
+"""From graph to callable: Program(graph) plans the graph, emits NumPy source, and loads it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,10 +25,25 @@ from ..run import kernels, recycled, threads
 from ..run.memory import Memory, Needs
 from ..switches import FAST, Options, followed
 from . import numexpr, tuned
-from .calls import Routine
-from .source import Emitted, emit, planned
+from .emitter import Emitter
+from .plan import Plan
 
 _serial = itertools.count(1)
+
+
+@dataclass(eq=False)
+class Routine:
+    """A function that was emitted: function(*arguments, *results, memory)."""
+
+    name: str
+    source: str
+    function: Callable
+    needs: Needs
+
+    @property
+    def hidden(self) -> dict[str, int]:
+        """The hidden values that it reads, by their names in its source."""
+        return hidden_in(self.source, self.function.__globals__)
 
 
 class Program(Immutable):
@@ -38,6 +53,10 @@ class Program(Immutable):
     `out` is a tuple with a buffer (or None) for each result, which is written instead; it may be one of the
     arguments (and is used directly where the program no longer needs that argument by then).
     Several threads may call one program at once: each call works in memory of its own.
+
+    share_inputs   a result that is an argument is that very array, not a copy
+    lend           until a result is written, its memory holds other values; a caller's buffer that is one of
+                   the arguments is then filled by copying
     """
 
     def __init__(
@@ -50,16 +69,18 @@ class Program(Immutable):
     ):
         self._graph = graph
         self.name = name or graph.name
-        self._made_with = options, share_inputs, lend
-        emitted, self._function, self._needs = _loaded(graph, options, self.name, share_inputs, lend)
-        self.source = "\n\n".join([*(r.source for r in emitted.routines), emitted.source])
-        self._hidden = hidden_in(emitted.source, emitted.env)
-        setup = emitted.source[: emitted.source.rindex(f"def {emitted.function}(")]
+        self._plan = _planned(graph, options, share_inputs=share_inputs, lend=lend)
+        routine = _loaded(self._plan, options, self.name)
+        self._function, self._needs = routine.function, routine.needs
+        self.source = "\n\n".join(r.source for r in dict.fromkeys([*self._plan.called.values(), routine]))
+        self._hidden = routine.hidden
+        setup = routine.source[: routine.source.rindex(f"def {routine.name}(")]
         self._setup_reads_hidden = not self._hidden.keys().isdisjoint(re.findall(r"\w+", setup))
         self._values: Sequence | None = None
-        self._overwrites = emitted.overwrites
-        self.arena_bytes = emitted.arena_bytes
-        self._results = [r and recycled.Recycled(*r) for r in emitted.results]
+        self.arena_bytes = self._plan.arena_bytes
+        self._results = [
+            None if o.op == "input" else recycled.Recycled(o.shape, o.dtype) for o in self._plan.graph.outputs
+        ]
         self._take = [r.allocator() for r in self._results if r]
         self._dtypes = [i.dtype for i in graph.inputs]
         self._free: list[Memory] = []
@@ -85,8 +106,7 @@ class Program(Immutable):
 
     def memory_drawing(self) -> str:
         """Which value holds which memory in the course of a call, as an SVG."""
-        plan = planned(self.graph, *_settings(self.graph, *self._made_with))
-        return beside("show.holdings").drawing(plan, self.name)
+        return beside("show.holdings").drawing(self._plan, self.name)
 
     def __repr__(self) -> str:
         return f"<Program {self.name}: {len(self.graph.nodes)} values, {self.measures}>"
@@ -166,7 +186,7 @@ class Program(Immutable):
                     if buffer_owner is not None and owner is not None and buffer_owner is not owner:
                         continue
                     if buffer is a:
-                        fits = (k, i) in self._overwrites
+                        fits = self._plan.result_over_input(k, i)
                     else:
                         fits = not np.may_share_memory(buffer, a)
                     if not fits:
@@ -175,39 +195,34 @@ class Program(Immutable):
         return chosen
 
 
-def _loaded(
-    graph: Graph,
-    options: Options | None,
-    name: str,
-    share_inputs: bool = False,
-    lend: bool = False,
-    results_early: bool = False,
-) -> tuple[Emitted, Callable, Needs]:
-    """Emit a graph: the text, the function in it, and the memory that it needs."""
-    settings = _settings(graph, options, share_inputs, lend)
-    emitted = emit(planned(graph, *settings, results_early=results_early), name)
-    fast = options is not None and options.math == FAST
-    matmul = kernels.matmul_in_any_order if fast else kernels.matmul
-    env = {**emitted.env, "run_blocks": kernels.run_blocks, "matmul": matmul}
-    function = load_source(emitted.source, env, emitted.function)
-    return emitted, function, Needs(env.get("setup"), emitted.arena_bytes, emitted.regions, emitted.calls)
-
-
-def _settings(graph: Graph, options: Options | None, share_inputs: bool, lend: bool) -> tuple:
-    """What `planned` takes besides the graph."""
+def _planned(graph: Graph, options: Options | None, **settings: bool) -> Plan:
+    """The plan of a graph under these options; the settings are those of Plan."""
     fast = options is not None and options.math == FAST
     exact_ids = frozenset() if fast else exact(graph)
-    return share_inputs, lend, _fusing(options), exact_ids, partial(_routine, options=options)
+    return Plan(graph, exact_ids, _fusing(options), partial(_routine, options=options), **settings)
+
+
+def _loaded(plan: Plan, options: Options | None, name: str) -> Routine:
+    """Emit a plan's program, and load it."""
+    emitter = Emitter(plan, name)
+    source = emitter.source()
+    fast = options is not None and options.math == FAST
+    matmul = kernels.matmul_in_any_order if fast else kernels.matmul
+    env = {**emitter.env, "run_blocks": kernels.run_blocks, "matmul": matmul}
+    function = load_source(source, env, emitter.function)
+    calls = [(r.needs, at) for r, at in emitter.works]
+    needs = Needs(env.get("setup"), plan.arena_bytes, emitter.block_regions, calls)
+    return Routine(emitter.function, source, function, needs)
 
 
 def _routine(body: Graph, options: Options | None) -> Routine:
     """The function for the body of outlined calls, made once for all programs that call it."""
     known = body.kept.setdefault("routines", {})
     if options not in known:
-        emitted, function, needs = _loaded(body, options, body.name, results_early=True)
-        if hidden_in(emitted.source, emitted.env):
+        routine = _loaded(_planned(body, options, results_early=True), options, body.name)
+        if routine.hidden:
             raise TypeError("a function called by the program has a hidden number")
-        known[options] = Routine(emitted.function, function, needs, emitted.source)
+        known[options] = routine
     return known[options]
 
 
@@ -217,22 +232,6 @@ def _owner(a: np.ndarray) -> np.ndarray | None:
     """
     owner = a if a.base is None else a.base
     return owner if type(owner) is np.ndarray and owner.flags.owndata else None
-
-
-def compile_graph(
-    graph: Graph,
-    options: Options | None = None,
-    name: str | None = None,
-    share_inputs: bool = False,
-    lend: bool = False,
-) -> Program:
-    """Compile a graph of NumPy ops.
-
-    share_inputs   a result that is an argument is that very array, not a copy
-    lend           until a result is written, its memory holds other values; a caller's buffer that is one of
-                   the arguments is then filled by copying
-    """
-    return Program(graph, options, name, share_inputs, lend)
 
 
 def _fusing(options: Options | None) -> Callable | None:
@@ -245,7 +244,7 @@ def _fusing(options: Options | None) -> Callable | None:
 
 
 def _with_backend(graph: Graph, backend: str) -> Program:
-    return compile_graph(graph, Options(elementwise=backend, math=FAST))
+    return Program(graph, Options(elementwise=backend, math=FAST))
 
 
 def load_source(source: str, env: dict, name: str) -> Callable:

@@ -11,18 +11,19 @@ k numbers the block, i:j are its rows, and s1, s2, ... this thread's scratch.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from ..graph import Node, is_scalar_const, scalar_text
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import facts, root, views_of
-from .array_names import rows_of
 from .buffers import Kind
+from .expressions import rows_of
 from .regions import Region, blocks_of, flags_of, prefix
-from .statements import Lines, Statement, sum_rows, with_source
+from .statements import Statement, with_source
 
 if TYPE_CHECKING:
-    from .source import Emitter
+    from .emitter import Emitter
 
 
 class BlockRead:
@@ -53,7 +54,7 @@ class RowBlocks:
     """Writes the function of one region."""
 
     def __init__(self, emitter: Emitter, r: Region):
-        self.emitter, self.region = emitter, r
+        self.emitter, self.plan, self.region = emitter, emitter.plan, r
         axes = prefix(r) if r.nested else (r.N,)
         self.blocks = blocks_of(r)
         self.outer = [f"i{a}" for a in range(len(axes) - 1)]  # nested: an index for each leading row axis
@@ -66,8 +67,8 @@ class RowBlocks:
 
     def lines(self) -> list[str]:
         """The function's body."""
-        members = [n for n in self.region.members if n not in self.emitter.folded]
-        statements = [(n, self.statement(n)) for n in members]
+        members = [n for n in self.region.members if n not in self.plan.folded]
+        statements = [(n, Statement(self.emitter, n, self).lines()) for n in members]
         for read in self.reads.values():
             if read.count > 1:
                 read.name = self.emitter.unique(read.hint())
@@ -87,23 +88,14 @@ class RowBlocks:
         self.noted.clear()
         return lines
 
-    def statement(self, n: Node) -> Lines:
-        """The lines for n, as a generator: what is read twice is known only after the last statement."""
-        e, r = self.emitter, self.region
-        args = ["" if a in e.folded else self.operand(a, f, n) for a, f in zip(n.args, flags_of(n, r.N))]
-        if n in r.sums:
-            _count(args)
-            return sum_rows(e, n, f"{e.partial(n)}[k]", args, r)
-        statement = Statement(e, n, r)
-        statement.args, statement.target = args, self.target(n)
-        _count(a for k, a in enumerate(args) if k not in statement.in_place_args)
-        if n.args and n.args[0] in e.folded:
-            multiply = n.args[0]
-            flags = flags_of(multiply, r.N)
-            factors = [self.operand(a, f, multiply) for a, f in zip(multiply.args, flags)]
-            statement.factors = factors * (2 // len(factors))  # a square has its argument twice
-            _count(statement.factors)
-        return statement.lines()
+    def operands(self, n: Node, unread: Container[int] = ()) -> list:
+        """The operands of an op, "" for those that are folded into it or not read."""
+        flags = flags_of(n, self.region.N)
+        assert flags is not None
+        return [
+            "" if k in unread or a in self.plan.folded else self.operand(a, flag, n)
+            for k, (a, flag) in enumerate(zip(n.args, flags))
+        ]
 
     def operand(self, a: Node, flag: bool, user: Node) -> str | BlockRead:
         """The text for an argument in a block of rows."""
@@ -112,29 +104,26 @@ class RowBlocks:
             return scalar_text(a)
         if e.is_held_as_number(a) and facts(user).streams:
             return e.names[x]
-        if e.where.get(x) is self.region and x not in self.region.sums:
+        if self.plan.region.get(x) is self.region and x not in self.region.sums:
             return rows_of(e.names[x], views_of(a), self.region.N, facts(user).streams)
         if flag is not ROW:
             return e.invariant(a, user, self.region)
         text = f"{e.whole_rows(a, self.region)}[{self.index}]"
-        return self.reads.setdefault(text, BlockRead(text, self.noted))
+        read = self.reads.setdefault(text, BlockRead(text, self.noted))
+        read.count += 1
+        return read
 
     def target(self, n: Node) -> str:
         """Where the rows of n go."""
-        plan, N = self.emitter.plan, self.region.N
+        plan, N = self.plan, self.region.N
+        if n in self.region.sums:
+            return f"{self.emitter.partial(n)}[k]"
         if plan.kind[n] is not Kind.SCRATCH:
             return f"{self.emitter.whole_rows(n, self.region)}[{self.index}]"
-        window = self.emitter.windows.get(n)
+        window = plan.windows.get(n)
         owner = n if window is None else window.base
         planes = owner in plan.planes
         key = plan.slots[owner], owner.shape[row_axes(owner.shape, N) :], owner.dtype, planes
         if key not in self.scratch:
             self.scratch[key] = self.emitter.own(f"s{len(self.scratch) + 1}")
         return self.scratch[key] + ("" if window is None else window.row_text(N))
-
-
-def _count(operands) -> None:
-    """Note that a line will read these."""
-    for operand in operands:
-        if isinstance(operand, BlockRead):
-            operand.count += 1

@@ -22,33 +22,43 @@ from ..ops.table import facts, root, views_of
 from ..run import kernels, short
 from .buffers import Kind
 from .layout import same_memory, slice_view
-from .liveness import Liveness
-from .regions import Region, blocks_of
-from .windows import Window, fills, parts_apart
+from .plan import goes_by_columns
+from .regions import blocks_of
+from .windows import fills, parts_apart
 
 if TYPE_CHECKING:
-    from .source import Emitter
+    from .emitter import Emitter
+    from .row_blocks import RowBlocks
 
 Lines = Iterator[str]
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class Statement:
-    """The lines for one op. In a block of rows of `region`, `name` is bound to the result's rows.
+    """The lines for one op: on whole arrays, or in the function of a block of rows.
 
-    args    an operand for each argument, "" for one that is folded into this op
+    name    in a block of rows the variable for the result's rows
+    args    an operand for each argument, "" for one that is folded into this op or lies there already
+    target  where the result goes
     factors the two operands of the multiplication that a sum has folded into it, else nothing
     """
 
-    def __init__(self, emitter: Emitter, n: Node, region: Region | None = None):
-        self.emitter, self.n, self.region = emitter, n, region
+    def __init__(self, emitter: Emitter, n: Node, block: RowBlocks | None = None):
+        self.emitter, self.plan, self.n, self.region = emitter, emitter.plan, n, block and block.region
+        place = block or emitter
         self.name = emitter.names[n]
         self.in_place_args = self._in_place_args()
-        self.target = ""
-        self.args: list = []
+        self.args: list = place.operands(n, self.in_place_args)
+        self.target = place.target(n)
         self.factors: list = []
+        if n.args and n.args[0] in self.plan.folded:
+            multiply = n.args[0]
+            for _ in range(2 // len(multiply.args)):  # a square has its argument twice
+                self.factors += place.operands(multiply)
 
     def lines(self) -> Lines:
+        if self.region is not None and self.n in self.region.sums:
+            return self.block_sum()
         own = getattr(self, f"op_{self.n.op}", None)
         if own is not None:
             return own()
@@ -94,7 +104,7 @@ class Statement:
 
     def leaves_planes(self) -> bool:
         """Whether the result lies in planes and an argument does not, or the other way round."""
-        planes = self.emitter.plan.planes
+        planes = self.plan.planes
         if not planes:
             return False
         arrays = [root(a) for a in self.n.args if a.shape]
@@ -152,6 +162,32 @@ class Statement:
         ufunc = OPS[n.op].reducer
         yield self.bound(f"np.{ufunc}.reduce({self.args[0]}, axis={axis}{keep}, out={self.target})")
 
+    def block_sum(self) -> Lines:
+        """The sum of one block of rows, into memory of its own: blocks are added up later, in their order."""
+        product = OPS[self.n.op].product
+        if product is None:
+            yield self.added_rows(self.args[0])
+        else:
+            yield f"np.matmul({', '.join(map(str, product(*self.args)))}, out={self.target})"
+
+    def added_rows(self, x: object) -> str:
+        """The line that adds up x, a block of rows: as a product with ones where BLAS may do it."""
+        e, n, r, target = self.emitter, self.n, self.region, self.target
+        assert r is not None
+        a, sizes = n.args[0], {b[-1] - b[-2] for b in blocks_of(r)}
+        p = row_axes(a.shape, r.N)
+        axes = (0, *(ax - p + 1 for ax in n.attrs["axes"] if ax >= p))
+        if n.attrs["keepdims"]:
+            target += f".reshape({tuple(s for ax, s in enumerate(a.shape) if ax not in n.attrs['axes'])})"
+        elif not n.shape:
+            target = target.replace("[k]", "[k:k + 1].reshape(())")
+        if axes == (0,) and a.ndim - p == 1 and a.dtype.kind == "f" and a.dtype == n.dtype:
+            ones = e.ones(max(sizes), a.dtype)
+            return f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"
+        if root(a) in self.plan.planes:
+            return f"{e.helper(short.add_planes)}({x}, {e.ones(max(sizes), a.dtype)}, {target})"
+        return f"np.add.reduce({x}, axis={axes[0] if len(axes) == 1 else axes}, out={target})"
+
     # -- facts
 
     def _in_place_args(self) -> set[int]:
@@ -164,14 +200,14 @@ class Statement:
 
     def is_part(self, x: Node, index: tuple) -> bool:
         """Whether x is already where this part of the result is."""
-        n, layouts, windows = self.n, self.emitter.layouts, self.emitter.windows
+        n, plan = self.n, self.plan
         if self.leads_there(x, (("slice", index, n.shape),)):
             return True
-        return root(x) in windows and same_memory(layouts[x], slice_view(layouts[n], index))
+        return root(x) in plan.windows and same_memory(plan.layout(x), slice_view(plan.layout(n), index))
 
     def leads_there(self, x: Node, steps: tuple = ()) -> bool:
         """Whether the steps from the owner of x's memory are those to the result, and then these."""
-        there, own = self.emitter.windows.get(x), self.emitter.windows.get(self.n)
+        there, own = self.plan.windows.get(x), self.plan.windows.get(self.n)
         if there is None:
             return False
         base, before = (self.n, ()) if own is None else (own.base, own.steps)
@@ -179,15 +215,15 @@ class Statement:
 
     def in_place(self, k: int) -> bool:
         """Whether argument k is already where the result goes."""
-        p, n, x, windows = self.emitter.plan, self.n, self.n.args[k], self.emitter.windows
+        p, n, x = self.plan, self.n, self.n.args[k]
         r = root(x)
-        if r in windows:
-            return self.leads_there(x) or same_memory(self.emitter.layouts[x], self.emitter.layouts[n])
-        if n in windows:
+        if r in p.windows:
+            return self.leads_there(x) or same_memory(p.layout(x), p.layout(n))
+        if n in p.windows:
             return False
         if n in p.storage and r in p.storage:
             return p.storage[n] is p.storage[r]
-        same_region = self.emitter.where.get(r) is self.emitter.where[n]
+        same_region = p.region.get(r) is p.region[n]
         return n in p.slots and r in p.slots and same_region and p.slots[n] == p.slots[r]
 
     def row_axes_of(self, x: Node) -> int:
@@ -267,7 +303,7 @@ class Statement:
             at = yield from self.begin()
             ones = self.emitter.ones(x.shape[-1], x.dtype)
             yield f"np.matmul({self.args[0]}.reshape(-1, {x.shape[-1]}), {ones}, out={at}.reshape(-1))"
-        elif n.attrs["axes"] == (x.ndim - 2,) and rank > 2 and root(x) in self.emitter.plan.planes:
+        elif n.attrs["axes"] == (x.ndim - 2,) and rank > 2 and root(x) in self.plan.planes:
             at = yield from self.begin()
             ones = self.emitter.ones(x.shape[-2], x.dtype)
             helper = self.emitter.helper(short.sum_in_planes)
@@ -304,12 +340,10 @@ class Statement:
 
     def contiguous(self, x: Node) -> bool:
         """Whether x is contiguous, or in a block, each of its rows and the next."""
-        e, r = self.emitter, root(x)
-        if self.region and e.where.get(r) is self.region and e.plan.kind.get(r) is Kind.SCRATCH:
-            return (
-                r not in e.windows and r not in e.plan.planes and all(v.op == "reshape" for v in views_of(x))
-            )
-        return e.layouts[x].contiguous
+        p, r = self.plan, root(x)
+        if self.region and p.region.get(r) is self.region and p.kind.get(r) is Kind.SCRATCH:
+            return r not in p.windows and r not in p.planes and all(v.op == "reshape" for v in views_of(x))
+        return p.layout(x).contiguous
 
     def op_einsum(self) -> Lines:
         at = yield from self.begin()
@@ -409,55 +443,3 @@ def with_source(lines: list[str], n: Node) -> list[str]:
 
 
 _file_name = functools.lru_cache(maxsize=64)(os.path.basename)
-
-
-def sum_rows(e: Emitter, n: Node, target: str, operands: Sequence, r: Region) -> Lines:
-    """The sum of one block of rows, into memory of its own: blocks are added up later, in their order."""
-    product = OPS[n.op].product
-    if product is None:
-        yield _added_rows(e, n, target, operands[0], r)
-    else:
-        yield f"np.matmul({', '.join(map(str, product(*operands)))}, out={target})"
-
-
-def _added_rows(e: Emitter, n: Node, target: str, x: object, r: Region) -> str:
-    """The line that adds up x, a block of rows: as a product with ones where BLAS may do it."""
-    a, sizes = n.args[0], {b[-1] - b[-2] for b in blocks_of(r)}
-    p = row_axes(a.shape, r.N)
-    axes = (0, *(ax - p + 1 for ax in n.attrs["axes"] if ax >= p))
-    if n.attrs["keepdims"]:
-        target += f".reshape({tuple(s for ax, s in enumerate(a.shape) if ax not in n.attrs['axes'])})"
-    elif not n.shape:
-        target = target.replace("[k]", "[k:k + 1].reshape(())")
-    if axes == (0,) and a.ndim - p == 1 and a.dtype.kind == "f" and a.dtype == n.dtype:
-        ones = e.ones(max(sizes), a.dtype)
-        return f"np.matmul({ones if len(sizes) == 1 else f'{ones}[:j - i]'}, {x}, out={target})"
-    if root(a) in e.plan.planes:
-        return f"{e.helper(short.add_planes)}({x}, {e.ones(max(sizes), a.dtype)}, {target})"
-    return f"np.add.reduce({x}, axis={axes[0] if len(axes) == 1 else axes}, out={target})"
-
-
-def goes_by_columns(m: Node) -> bool:
-    """Whether the last axis of a product is so short that its columns are added up, in NumPy's order."""
-    few = m.ndim > 1 and 2 <= m.shape[-1] <= short.IN_ORDER and m.dtype in (np.float32, np.float64)
-    return few and m.size // m.shape[-1] >= short.FEWEST
-
-
-def folded(live: Liveness, windows: dict[Node, Window]) -> set[Node]:
-    """The multiplications that only a sum over the last axis reads: each such pair is one np.vecdot, or where
-    that axis is short, a sum of columns (run/short.py), which has the bits of both."""
-    products, where = set(), live.region
-    for n in live.graph.nodes:
-        if n.op in ("sum", "sum_as_numpy") and n.args[0].op in ("multiply", "square"):
-            m = n.args[0]
-            if (n.op == "sum" or goes_by_columns(m)) and (
-                len(live.users[m]) == 1
-                and n.attrs["axes"] == (m.ndim - 1,)
-                and m not in windows
-                and where[m] is where[n]
-                and all(a.shape == m.shape and a.dtype == m.dtype for a in m.args)
-                and m.dtype.kind == "f"
-                and n not in where[n].sums
-            ):
-                products.add(m)
-    return products

@@ -5,62 +5,41 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..graph import Node
 from ..ops.boxes import FEW_BOXES, alone, disjoint, ranges
-from ..ops.rowwise import row_axes
 from ..ops.shape import index_text
 from ..ops.table import VIEWS, facts, root, views_of
-from .layout import Layout, is_result_of_call, reshape_view, slice_view, view, whole
+from .expressions import row_view_text
+from .layout import Layout, is_result_of_call, reshape_view, slice_view, view
 
 if TYPE_CHECKING:
-    from .liveness import Liveness
+    from .plan import Plan
 
 
-class Window:
-    """Memory of a value: `base` is the value that owns it, `steps` the views that lead from base to here.
+class Window(NamedTuple):
+    """Memory of a value: `base` is the value that owns it, `steps` the views that lead from base to here, and
+    `layout` that of the value.
 
-    A step is ("transpose", perm), ("reshape", shape) or ("slice", index, shape before).
+    A step is (op, its attribute, shape before): ("transpose", perm, ...), ("reshape", shape, ...) or
+    ("slice", index, ...).
     """
 
-    __slots__ = ("base", "steps", "_layout")
-
-    def __init__(self, base: Node, steps: tuple, layout: Layout | None = None):
-        self.base, self.steps, self._layout = base, steps, layout
-
-    @property
-    def layout(self) -> Layout:
-        """The value's layout, computed on first use."""
-        if self._layout is None:
-            self._layout = whole(self.base.shape, self.base.dtype)
-        return self._layout
+    base: Node
+    steps: tuple
+    layout: Layout
 
     def text(self) -> str:
         """The view of the base's whole array."""
-        return "".join(_step_text(step) for step in self.steps)
+        return "".join(
+            f"[{index_text(attr, before)}]" if op == "slice" else f".{op}({attr})"
+            for op, attr, before in self.steps
+        )
 
     def row_text(self, N: int) -> str:
         """The view of a block of the base's rows, which stand along one axis."""
-        text, shape = "", self.base.shape
-        for step in self.steps:
-            p = row_axes(shape, N)
-            if step[0] == "transpose":
-                text += f".transpose({(0, *(a - p + 1 for a in step[1][p:]))})"
-                shape = tuple(shape[a] for a in step[1])
-            elif step[0] == "reshape":
-                shape = step[1]
-                text += f".reshape({(-1, *shape[row_axes(shape, N) :])})"
-            else:
-                text += f"[:, {index_text(step[1][p:], step[2][p:])}]"
-                shape = tuple(len(range(*slice(*s).indices(m))) for s, m in zip(step[1], step[2]))
-        return text
-
-
-def _step_text(step) -> str:
-    if step[0] == "slice":
-        return f"[{index_text(step[1], step[2])}]"
-    return f".{step[0]}({step[1]})"
+        return "".join(row_view_text(*step, N) for step in self.steps)
 
 
 def inverse(window: Window, views: list[Node]) -> Window | None:
@@ -72,13 +51,13 @@ def inverse(window: Window, views: list[Node]) -> Window | None:
             perm = n.attrs["perm"]
             back = tuple(sorted(range(len(perm)), key=perm.__getitem__))
             strides = tuple(layout.strides[k] for k in back)
-            steps = (*steps, ("transpose", back))
+            steps = (*steps, ("transpose", back, layout.shape))
             layout = replace(layout, shape=source.shape, strides=strides)
         elif n.op == "reshape":
             reshaped = reshape_view(layout, source.shape)
             if reshaped is None:
                 return None
-            steps, layout = (*steps, ("reshape", source.shape)), reshaped
+            steps, layout = (*steps, ("reshape", source.shape, layout.shape)), reshaped
         else:
             return None
     return Window(window.base, steps, layout)
@@ -117,12 +96,11 @@ def _apart(indices: tuple, shape: tuple[int, ...]) -> bool:
     return all(alone([ranges(i, shape) for i in indices], shape))
 
 
-def find_windows(live: Liveness) -> tuple[dict[Node, Window], Layouts]:
-    """The windows of values that are computed in the memory of a later one, and the layouts of all."""
-    search = _Windows(live)
-    for n in reversed(live.graph.nodes):
+def find_windows(plan: Plan) -> None:
+    """Fill plan.windows: the values that are computed in the memory of a later one."""
+    search = _Windows(plan)
+    for n in reversed(plan.graph.nodes):
         search.visit(n)
-    return search.windows, Layouts(search)
 
 
 class _Windows:
@@ -132,14 +110,12 @@ class _Windows:
     where it ends.
     """
 
-    def __init__(self, live: Liveness):
-        self.live = live
-        self.windows: dict[Node, Window] = {}
-        self.whole: dict[Node, Window] = {}  # of values in memory of their own
+    def __init__(self, plan: Plan):
+        self.plan, self.windows = plan, plan.windows
         self.overwritten_by: dict[Node, Node] = {}  # value -> the op that writes over its memory
         self.views: dict[Node, list[Node]] = defaultdict(list)  # root -> the views of it, in order
         self.multiplied: set[tuple[Node, Node]] = set()  # the roots of the factors of each product
-        for n in live.graph.nodes:
+        for n in plan.graph.nodes:
             if n.op in VIEWS:
                 self.views[root(n)].append(n)
             elif n.op == "matmul":
@@ -151,38 +127,29 @@ class _Windows:
         if n.op == "copy":
             if (n, root(n.args[0])) in self.multiplied:  # BLAS adds up a @ a.T in an order of its own
                 return
-            self.place(n.args[0], self.of(n), n)
-        elif n.op == "assemble":
-            self.visit_assemble(n)
+            self.place(n.args[0], n)
+        elif n.op == "assemble":  # the parts that fill the result, to which the others are then added
+            first, often = fills(n), Counter(n.args)
+            added = len(first) < len(n.args)
+            for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
+                if k in first and often[x] == 1:
+                    self.place(x, n, index, changes=added)
         elif n.op not in ("input", "item") and facts(n).changes_first:
-            self.place(n.args[0], self.of(n), n, changes=True)
+            self.place(n.args[0], n, changes=True)
 
-    def visit_assemble(self, n: Node) -> None:
-        """Place the parts that fill the result, to which the others are then added."""
-        at, first, often = self.of(n), fills(n), Counter(n.args)
-        added = len(first) < len(n.args)
-        for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
-            if k in first and often[x] == 1:
-                steps = (*at.steps, ("slice", index, n.shape))
-                self.place(x, Window(at.base, steps, slice_view(at.layout, index)), n, added)
-
-    def of(self, n: Node) -> Window:
-        """The memory of n, its own or another's."""
-        if n in self.windows:
-            return self.windows[n]
-        if n not in self.whole:
-            self.whole[n] = Window(n, ())
-        return self.whole[n]
-
-    def place(self, source: Node, window: Window, n: Node, changes: bool = False) -> None:
-        """Place source's root in memory where source fills the window, if it may lie there.
+    def place(self, source: Node, n: Node, index: tuple | None = None, changes: bool = False) -> None:
+        """Place source's root in memory where source is n, or its part at an index, if it may lie there.
 
         changes   n then writes over that memory
         """
         r = root(source)
         writer = n if changes else self.overwritten_by.get(n)
-        if not self.may_move(r, window) or (writer is not None and not self.may_overwrite(r, writer, n)):
+        if not self.may_move(r, n) or (writer is not None and not self.may_overwrite(r, writer, n)):
             return
+        window = self.windows.get(n) or Window(n, (), self.plan.layout(n))
+        if index is not None:
+            steps = (*window.steps, ("slice", index, n.shape))
+            window = Window(window.base, steps, slice_view(window.layout, index))
         inner = inverse(window, views_of(source))
         if inner is not None and is_result_of_call(r) and not inner.layout.contiguous:
             return  # a routine writes its results as whole arrays
@@ -191,17 +158,17 @@ class _Windows:
             if writer is not None:
                 self.overwritten_by[r] = writer
 
-    def may_move(self, r: Node, window: Window) -> bool:
-        """Whether r is computed, not placed yet, and of the dtype of the window's base."""
-        taken = r in self.windows or r in self.live.outputs or r.op in ("input", "const")
+    def may_move(self, r: Node, n: Node) -> bool:
+        """Whether r is computed, not placed yet, and of the dtype of the memory that n is in."""
+        taken = r in self.windows or r in self.plan.outputs or r.op in ("input", "const")
         if r.op == "item" and not is_result_of_call(r):
             return False
-        return not taken and r.dtype == window.base.dtype
+        return not taken and r.dtype == self.plan.base(n).dtype
 
     def may_overwrite(self, r: Node, writer: Node, n: Node) -> bool:
         """Whether r may lie in memory that writer writes over, where n puts it."""
         readings = sum(root(a) is r for a in writer.args)  # of which n may be one
-        return readings <= (writer is n) and self.live.is_done_with(r, writer)
+        return readings <= (writer is n) and self.plan.is_done_with(r, writer)
 
     def keeps_views(self, r: Node, window: Window) -> bool:
         """Whether all views of r are views of r in that memory too."""
@@ -212,20 +179,3 @@ class _Windows:
                 return False
             seen[n] = layout
         return True
-
-
-class Layouts(dict[Node, Layout]):
-    """The layout of every value that is an array, computed on demand: few are needed."""
-
-    def __init__(self, search: _Windows):
-        super().__init__()
-        self.search = search
-
-    def __missing__(self, n: Node) -> Layout:
-        r = root(n)
-        seen = self[r] = self.search.of(r).layout
-        for v in views_of(n):
-            through = view(seen, v)
-            assert through is not None, f"{v!r}: a view of memory that it cannot view"
-            seen = self[v] = through
-        return seen

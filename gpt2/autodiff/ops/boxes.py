@@ -14,10 +14,11 @@ def ranges(index: Sequence[tuple], shape: Sequence[int]) -> tuple[range, ...]:
 
 def as_index(rs: Sequence[range]) -> tuple:
     """The index that stands for these ranges; equal ranges have equal indices."""
-    return tuple(_triple(r) for r in rs)
+    return tuple(map(triple, rs))
 
 
-def _triple(r: range) -> tuple:
+def triple(r: range) -> tuple:
+    """(start, stop, step) of a range, with 0 <= start, and stop None where it runs back to the beginning."""
     if len(r) == 0:
         return (0, 0, 1)
     if len(r) == 1:

@@ -84,8 +84,6 @@ class Op:
     any_strides: bool = False  # any loop over real floats gives the same bits: IEEE 754 says which
     changes_first: bool = False  # copies its first argument, then changes a part of the copy
     has_out: bool = False  # NumPy writes the result into given memory
-    # lowered(known, *args, **attrs): other nodes that compute it, None for none; `known` is the program's own
-    lowered: Callable | None = None
     scheduled_alone: bool = False  # long work that nothing joins: what it needs is computed just before
     gathers: bool = False  # takes elements out of its first argument at an array of indices
     # drop_unused(results that are read, attrs): attrs that leave out some of the others

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..graph import Node
 from . import leads
-from .build import cast, swap_last
+from .build import swap_last
 from .linalg import float_dtype, lower, matrix_row, solve_infer
-from .table import apply, row
+from .table import apply
 
 BLOCK = 32  # rows
 SMALL = 8  # rows of a block that is inverted by LAPACK
@@ -21,20 +21,12 @@ def evaluate(a: np.ndarray, b: np.ndarray, upper: bool) -> np.ndarray:
     """The x of T x = b, where T is the lower or upper triangle of a (..., N, N), and b (..., N, K)."""
     if a.shape[-1] <= BLOCK:
         return np.linalg.solve(np.triu(a) if upper else np.tril(a), b)
-    a = a.astype(_dtype(a, b), copy=False)  # or the inverses were of fewer digits than the result
-    return _substituted(a, _inverses(a, upper), b, upper, False)
-
-
-def _dtype(a, b) -> np.dtype:
-    return float_dtype(np.result_type(a.dtype, b.dtype))
-
-
-def _substituted(a, inverses, b, upper: bool, turned: bool) -> np.ndarray:
-    """The same from the inverses of the blocks, those of the transpose where they are turned."""
-    inverses = inverses.swapaxes(-1, -2) if turned else inverses
+    dtype = float_dtype(np.result_type(a.dtype, b.dtype))
+    a = a.astype(dtype, copy=False)  # or the inverses were of fewer digits than the result
+    inverses = _inverses(a, upper)
     n = a.shape[-1]
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    x = np.empty((*lead, *b.shape[-2:]), _dtype(a, b))
+    x = np.empty((*lead, *b.shape[-2:]), dtype)
     blocks = [(k, i, min(i + BLOCK, n)) for k, i in enumerate(range(0, n, BLOCK))]
     for k, i, j in reversed(blocks) if upper else blocks:
         known = slice(j, n) if upper else slice(0, i)
@@ -95,45 +87,12 @@ def _transpose(g, out, a, b, upper):
     return lambda: triangle_of(-(db @ swap_last(out)), upper), db
 
 
-def _lowered(known: dict, a: Node, b: Node, upper: bool) -> Node | None:
-    """From inverses of blocks that all equations with this matrix, or with its transpose, have in common."""
-    if a.shape[-1] <= BLOCK:
-        return None
-    last = a.ndim - 1
-    turned = a.op == "transpose" and a.attrs["perm"] == (*range(last - 1), last, last - 1)
-    triangle, side = (a.args[0], not upper) if turned else (a, upper)
-    key = (triangle, side, _dtype(a, b))
-    if key not in known:
-        known[key] = apply("triangle_inverses", cast(triangle, _dtype(a, b)), upper=side)
-    return apply("substitute", a, known[key], b, upper=upper, turned=turned)
-
-
 matrix_row(
     "solve_triangular",
     lambda a, b, upper: solve_infer(a, b),
     evaluate=evaluate,
     code=None,  # NumPy has no name for it
-    lowered=_lowered,
     jvp=_jvp,
     transpose=_transpose,
     leads=leads.STACKS,
-)
-
-# What the emitter puts in its place
-row(
-    "triangle_inverses",
-    "structural",
-    infer=lambda a, upper: (
-        (*a.shape[:-2], -(-a.shape[-1] // BLOCK), BLOCK, BLOCK),
-        float_dtype(a.dtype),
-    ),
-    evaluate=_inverses,
-    cost=100.0,
-)
-row(
-    "substitute",
-    "structural",
-    infer=lambda a, inverses, b, upper, turned: solve_infer(a, b),
-    evaluate=_substituted,
-    cost=100.0,
 )

@@ -35,9 +35,8 @@ from ..pipeline import Pipeline, uncollected
 from ..record.bytecode import CATCHES, catches, reads
 from ..record.draws import Draws, redraw, with_drawings
 from ..record.record import Recording, record
-from ..record.recorder import layout_of
 from ..reuse.cache import Cache, Store
-from ..reuse.conditions import MOST, Path, Preconditions, path_of, repeats_array, share_memory
+from ..reuse.conditions import MOST, Path, path_of, repeats_array
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kinds import cannot_change
 from ..reuse.same_code import SameCode, same_code_of, shared_recordings
@@ -196,7 +195,6 @@ class Derived:
         wiring.written = tuple(rec.written)
         return wiring
 
-    @uncollected
     def built(self, call: Arguments, rec: Recording, pipeline: Pipeline, scalar: bool) -> tuple[Wiring, Any]:
         """The wiring of a recording, and its program: all stages, one after the other."""
         wiring = self.derived_wiring(call, rec, pipeline, scalar)
@@ -219,7 +217,7 @@ class Derived:
         graph_key = Key(structure(rec.graph), tree, kinds, tuple(rec.written), self.transform.key(), key)
 
         def make(graph: Graph) -> SharedProgram:
-            wiring, program = self.built(call, replace(rec, graph=graph), pipeline, scalar)
+            wiring, program = uncollected(self.built, call, replace(rec, graph=graph), pipeline, scalar)
             return SharedProgram(None if mutable else wiring.types_only(), program, memory_of(program))
 
         shared = shared_programs.find(rec.graph, graph_key, make)
@@ -239,9 +237,6 @@ class Derived:
                 shared_recordings.add(*same_code, Guard(self.why, never), None)
             return Compiled(wiring, program, outside, Guard(self.why, never))
         conditions = [] if path is None else [path.taken]
-        if rec.queries:
-            layout = layout_of(call.leaves) if "layout" in rec.queries else None
-            conditions.insert(0, Preconditions(layout, "memory" in rec.queries).hold)
         compiled = Compiled(wiring, program, outside, guard, conditions, rec.draws, rec.graph.inputs)
         self.cache.add(key, guard, compiled, nbytes)
         if same_code is not None and not rec.draws:
@@ -255,7 +250,7 @@ class Derived:
         key = call.key()
         pipeline = Pipeline(self.name, key[-1], on_stage)
         rec, _, _, scalar = fresh.recorded(call, key, pipeline)
-        fresh.built(call, rec, pipeline, scalar)
+        uncollected(fresh.built, call, rec, pipeline, scalar)
 
     def recorded(
         self, call: Arguments, key: tuple, pipeline: Pipeline
@@ -353,8 +348,6 @@ class Derived:
     def _trouble(self, rec: Recording, call: Arguments) -> str | None:
         if rec.unstable:
             return rec.unstable[0]
-        if "memory" in rec.queries and share_memory(call.leaves, [array for _, array in rec.captures]):
-            return "it asks whether arrays share memory, and some do"
         if any(x.dtype.metadata is not None for x in call.leaves if isinstance(x, np.ndarray)):
             return "an argument has a dtype with metadata"
         if self.pure:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedError
+from ..ops.boxes import triple
 from .source_lines import here
 
 INTEGER = (int, np.integer)
@@ -49,19 +50,6 @@ def is_basic(items: Sequence) -> bool:
     )
 
 
-def normal_slice(s: slice, n: int) -> tuple:
-    """(start, stop, step) with 0 <= start, and stop None where a negative step runs to the beginning."""
-    if s.start is None and s.stop is None and s.step is None:
-        return 0, n, 1
-    start, stop, step = s.indices(n)
-    length = len(range(start, stop, step))
-    if length == 0:
-        return 0, 0, 1
-    if step > 0:
-        return start, min(stop, n), step
-    return start, None if stop < 0 else stop, step
-
-
 def basic(items: Sequence, shape: Sequence[int]) -> tuple[tuple, tuple]:
     """A basic index as (slices, final shape)."""
     slices, final = [], []
@@ -72,8 +60,9 @@ def basic(items: Sequence, shape: Sequence[int]) -> tuple[tuple, tuple]:
             continue
         n = shape[axis]
         if type(k) is slice:
-            s = normal_slice(k, n)
-            final.append(len(range(*slice(*s).indices(n))))
+            taken = range(n)[k]
+            s = triple(taken)
+            final.append(len(taken))
         else:
             i = operator.index(k)
             i += n if i < 0 else 0
@@ -103,7 +92,7 @@ def advanced(
         if k is None:
             spec.append("new")
         elif type(k) is slice:
-            spec.append(normal_slice(k, shape[axis]))
+            spec.append(triple(range(shape[axis])[k]))
             axis += 1
         else:
             if isinstance(k, (bool, np.bool_)) or (getattr(k, "ndim", 1) == 0 and k.dtype.kind == "b"):

@@ -10,7 +10,6 @@ rec.captures     (input, array) for arrays from outside that others hold as well
 rec.lifted       (input, outer recorded value)
 rec.written      flat positions of the arguments that f wrote to, in the order of their outputs
 rec.reads        values that f looked at (`if x > 0`): with the same ones another run takes the same path
-rec.queries      "layout": f asked for strides or flags; "memory": whether arrays share memory
 rec.unstable     reasons why another run might give another graph though the reads are the same
 rec.results      what f returned, with concrete values
 rec.contents     the final concrete contents of the arguments written to
@@ -22,6 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -41,7 +41,7 @@ from . import interception, recorder, source_lines
 from .containers import check_unchanged, with_tuples
 from .dispatch import bind
 from .draws import Draw, Draws, with_drawings_in
-from .recorder import NUMBERS, Read, Recorder, check_kind, layout_of, native
+from .recorder import NUMBERS, Read, Recorder, check_kind, native
 from .results import check_results
 from .source_lines import here, observer
 from .type_tests import check_type_tests
@@ -66,7 +66,6 @@ class Recording:
     results: Any
     contents: list[np.ndarray]
     draws: list[tuple[int, Draw]] = field(default_factory=list)
-    queries: set[str] = field(default_factory=set)
 
     @property
     def value_dependent(self) -> bool:
@@ -138,8 +137,6 @@ def record(
         outputs += [rec.arguments[i].node for i in rec.written]
         contents = [rec.arguments[i].value for i in rec.written]
     out_leaves.clear()
-    if rec.layout is not None and rec.layout != layout_of(leaves):
-        rec.unstable.append("it sets the flags of an argument")
     captures = rec.close()
     draws_made = _numbered_draws(rec, len(inputs) + len(captures))
     captures += [(draw.node, draw.value) for _, draw in draws_made]
@@ -157,7 +154,6 @@ def record(
         results,
         contents,
         draws_made,
-        rec.queries,
     )
     note_reads_outside(recording, leaves)
     return recording
@@ -217,7 +213,8 @@ def _blame_scipy(rec: Recorder, error: Exception) -> None:
     if isinstance(error, SystemError) and rec.refused is not None:  # from a function that C called
         raise rec.refused from None
     if isinstance(error, (TypeError, AttributeError)):
-        entered = source_lines.scipy_in(error.__traceback__)
+        frames = [*traceback.walk_tb(error.__traceback__)]
+        entered = source_lines.call_of_scipy(reversed(frames))
         if entered is not None and _holds_recorded(entered[0]):
             raise lost_in_scipy(*entered[1:]) from error
 
@@ -294,8 +291,6 @@ def note_reads_outside(inner: Recording, leaves: Sequence) -> None:
     if outer is None:
         return
     outer.unstable += inner.unstable
-    for query in inner.queries:
-        outer.note_query(query)
     if not inner.reads:
         return
     graph = Graph(inner.graph.inputs, [r.node for r in inner.reads], inner.graph.name)

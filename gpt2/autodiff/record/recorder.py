@@ -19,6 +19,7 @@ import numpy as np
 from ..errors import AutodiffError, DtypeError, EscapedError, location
 from ..graph import Node
 from ..ops import OPS, const, input_node
+from ..same import same_array
 from . import unevaluated
 from .source_lines import error_is_caught, here, user_frame
 
@@ -70,8 +71,6 @@ class Recorder:
         self.reads: list[Read] = []
         self.texts: list = []  # the recorded values of which texts were made
         self.leaves: Sequence = ()  # the flat arguments
-        self.queries: set[str] = set()  # "layout", "memory", as in a Recording
-        self.layout: list | None = None  # that of the leaves at the first query
         self.written: list[int] = []  # flat positions of arguments, in the order of the first write
         # the last error raised by a recorded value, which NumPy may replace by its own
         self.refused: AutodiffError | None = None
@@ -92,13 +91,9 @@ class Recorder:
             raise unevaluated.Unknown
         self.reads.append(read)
 
-    def note_query(self, query: str) -> None:
-        """Note that the function asked how its arguments lie in memory, or whether they share it."""
-        self.queries.add(query)
-        if self.dry and query == "memory":
-            raise unevaluated.Unknown
-        if query == "layout" and self.layout is None:
-            self.layout = layout_of(self.leaves)
+    def note_query(self) -> None:
+        """Note that the function asked how arrays lie in memory."""
+        self.unstable.append("it asks how arrays lie in memory (flags, strides, shares_memory)")
 
     def check_computed(self) -> None:
         """Raise Unknown in a dry run where the function catches errors that the values might raise."""
@@ -158,7 +153,7 @@ class Recorder:
         known = self.captures.get(id(array))
         if known is not None:
             last = known[-1]
-            if last.content is None or same_content(array, last.content):
+            if last.content is None or same_array(array, last.content):
                 return last.node
         content = None if is_frozen(array) else np.array(array, order="K")
         node = input_node(array.shape, array.dtype, known[-1].node.name if known else variable_name(array))
@@ -176,7 +171,7 @@ class Recorder:
         privacy = [self._is_private(captured, views) for captured in self.captures.values()]
         for captured, private in zip(self.captures.values(), privacy):
             for i, c in enumerate(captured):
-                changed = i + 1 < len(captured) or not (c.content is None or same_content(c.array, c.content))
+                changed = i + 1 < len(captured) or not (c.content is None or same_array(c.array, c.content))
                 if changed and not private:
                     self.unstable.append(
                         f"it writes to an array from outside ({c.node.name or 'without a name'})"
@@ -268,16 +263,6 @@ def is_frozen(array: np.ndarray) -> bool:
     return array is None or isinstance(array, bytes)
 
 
-def same_content(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays are equal to the last bit: nan equals nan, and 0.0 does not equal -0.0."""
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    if a.itemsize <= 8:
-        word = f"u{a.itemsize}"
-        return bool((a.view(word) == b.view(word)).all())
-    return a.tobytes() == b.tobytes()
-
-
 def variable_name(value: Any) -> str | None:
     """The name of this object in the user's function, local or global, or None."""
     frame = user_frame()
@@ -359,11 +344,6 @@ def _stack() -> list[Recorder]:
     except AttributeError:
         local.stack = []
         return local.stack
-
-
-def layout_of(arrays: Iterable) -> list:
-    """The memory layout of arrays: strides and flags."""
-    return [(x.strides, x.flags.num) for x in arrays if type(x) is np.ndarray]
 
 
 def scalar_const(value: complex, dtype: np.dtype) -> Node:

@@ -9,8 +9,9 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
-from types import CodeType, FrameType, TracebackType
+import traceback
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 import numpy as np
@@ -133,17 +134,24 @@ def outside() -> tuple[str, int, str]:
     return here() if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-def call_of_scipy() -> tuple[str, tuple[str, int, str]] | None:
-    """(SciPy's function, where it was called), if the innermost user frame is in SciPy."""
-    frame, name = user_frame(), None
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("scipy."):
-        name = _name_in_scipy(frame) or name or "scipy"
-        frame = frame.f_back
-        while frame is not None and is_inside(frame.f_code.co_filename):
-            frame = frame.f_back
-    if name is None or frame is None:
-        return None
-    return name, (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+def call_of_scipy(
+    frames: Iterable[tuple[FrameType, int]] | None = None,
+) -> tuple[FrameType, str, tuple[str, int, str]] | None:
+    """(the frame in which SciPy was entered, its function, where it was called), if SciPy is the innermost of
+    these frames, given with their lines from the innermost on. None for the user's frame and those around it.
+    """
+    entered, name = None, "scipy"
+    for frame, line in traceback.walk_stack(user_frame()) if frames is None else frames:
+        code = frame.f_code
+        file = code.co_filename
+        if is_of_scipy(file):
+            entered, name = frame, _name_in_scipy(frame) or name
+        elif os.path.isabs(file) or file.startswith("<"):  # not a .pyx of Cython
+            if entered is None:
+                return None
+            if not is_inside(file):
+                return entered, name, (file, line, code.co_name)
+    return None
 
 
 def _name_in_scipy(frame) -> str | None:
@@ -158,25 +166,6 @@ def _name_in_scipy(frame) -> str | None:
         kind = type(frame.f_locals["self"]).__name__
         name = kind if name in ("__init__", "__call__") else f"{kind}.{name}"
     return f"{public}.{name}"
-
-
-def scipy_in(trace: TracebackType | None) -> tuple[FrameType, str, tuple[str, int, str]] | None:
-    """(the frame in which SciPy was entered, its function, where it was called), if an error came from
-    SciPy.
-    """
-    caller = entered = None
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not is_of_scipy(file) and os.path.isabs(file):
-            caller, entered = trace, None
-        elif entered is None and is_of_scipy(file):
-            entered = trace.tb_frame
-        trace = trace.tb_next
-    if caller is None or entered is None:
-        return None
-    code = caller.tb_frame.f_code
-    where = code.co_filename, caller.tb_lineno, code.co_name
-    return entered, _name_in_scipy(entered) or "scipy", where
 
 
 def _find(frame) -> Site:

@@ -92,6 +92,17 @@ class Digits(str):
             kind(rec.texts[self.k])
 
 
+def _of_type(name: str) -> Any:
+    """The property of that name, which the node has as well."""
+
+    def get(self):
+        if type(self._value) in SCALARS:
+            _check_not_by_name(name, sys._getframe(1))
+        return getattr(self._node, name)
+
+    return property(get)
+
+
 class Recorded(metaclass=_Kind):
     """A recorded value: node, concrete value, recorder, and for views their root and chain (writes.py)."""
 
@@ -192,29 +203,7 @@ class Recorded(metaclass=_Kind):
         return x
 
     # attributes
-    @property
-    def shape(self) -> tuple[int, ...]:
-        if type(self._value) in SCALARS:
-            _check_not_by_name("shape", sys._getframe(1))
-        return self._node.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        if type(self._value) in SCALARS:
-            _check_not_by_name("dtype", sys._getframe(1))
-        return self._node.dtype
-
-    @property
-    def ndim(self) -> int:
-        if type(self._value) in SCALARS:
-            _check_not_by_name("ndim", sys._getframe(1))
-        return len(self._node.shape)
-
-    @property
-    def size(self) -> int:
-        if type(self._value) in SCALARS:
-            _check_not_by_name("size", sys._getframe(1))
-        return self._node.size
+    shape, dtype, ndim, size = map(_of_type, ("shape", "dtype", "ndim", "size"))
 
     @property
     def itemsize(self) -> int:
@@ -226,12 +215,13 @@ class Recorded(metaclass=_Kind):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        self._rec.note_query("layout")
+        self._rec.note_query()
         return np.asarray(self.value).strides
 
     @property
     def flags(self) -> Any:
-        self._rec.note_query("layout")
+        if not source_lines.is_of_numpy(sys._getframe(1).f_code.co_filename):  # it lays results out by them
+            self._rec.note_query()
         return np.asarray(self.value).flags
 
     @property
@@ -307,15 +297,6 @@ class Recorded(metaclass=_Kind):
         item = _plain_item(self, key)
         return _item(self, key) if item is None else item
 
-    def _alias(self, value):
-        """x[...]: another array object over all of the same memory."""
-        x = Recorded(self._rec, self.node, value)
-        x._root = self.root
-        x._chain = self._chain
-        x._version = x._root._version
-        x._memory = x._root._memory
-        return x
-
     def __setitem__(self, key, value):
         if not isinstance(self._value, np.ndarray):
             raise TypeError(f"'{type(self._value).__name__}' object does not support item assignment")
@@ -379,7 +360,7 @@ class Recorded(metaclass=_Kind):
             if use == "assignment":
                 raise self._rec.refuse(written_to_plain(source_lines.here()))
             scipy = source_lines.call_of_scipy()
-            error = number_lost(use, source_lines.outside()) if scipy is None else lost_in_scipy(*scipy)
+            error = number_lost(use, source_lines.outside()) if scipy is None else lost_in_scipy(*scipy[1:])
             raise self._rec.refuse(error)
         return self.value
 
@@ -412,7 +393,7 @@ class Recorded(metaclass=_Kind):
             return value
         scipy = source_lines.call_of_scipy()
         if scipy is not None:
-            raise self._rec.refuse(lost_in_scipy(*scipy))
+            raise self._rec.refuse(lost_in_scipy(*scipy[1:]))
         if consumer(self._rec.name) == "assignment":
             raise self._rec.refuse(written_to_plain(source_lines.here()))
         raise self._rec.refuse(array_lost(source_lines.here()))
@@ -722,7 +703,7 @@ def _item(self: Recorded, key: Any) -> Recorded:
     if node is not x:
         recorder.label(node, site)
     if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
-        return self.view_of(node, result) if node is not x else self._alias(result)
+        return self.view_of(node, result)
     return Recorded(rec, node, result)
 
 
@@ -738,7 +719,7 @@ def _row(self: Recorded, i: int) -> Recorded:
     if node is not x:
         recorder.label(node, source_lines.site())
     if isinstance(result, np.ndarray) and (result.size or np.may_share_memory(result, value)):
-        return self.view_of(node, result) if node is not x else self._alias(result)
+        return self.view_of(node, result)
     return Recorded(rec, node, result)
 
 

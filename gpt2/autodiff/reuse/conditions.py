@@ -12,7 +12,6 @@ each call.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,6 @@ from ..ops.exactness import without_rounding
 from ..ops.interpret import evaluate_graph
 from ..pipeline import Pipeline
 from ..record.record import Recording
-from ..record.recorder import layout_of
 from ..same import same, same_array
 
 MOST = (
@@ -59,30 +57,6 @@ class Path:
         except Exception:  # a value may not exist on another path: an index out of range
             return False
         return all(map(agree, values, self.expected))
-
-
-@dataclass
-class Preconditions:
-    """What a recording assumes of its arguments besides their types and values.
-
-    layout   their memory layout, if the function read strides or flags
-    apart    no argument shares memory with another or with `outside`: the function asked
-    """
-
-    layout: list | None
-    apart: bool
-
-    def hold(self, leaves: Sequence, outside: Sequence) -> bool:
-        """Whether they are true of these arguments."""
-        same_layout = self.layout is None or layout_of(leaves) == self.layout
-        return same_layout and not (self.apart and share_memory(leaves, outside))
-
-
-def share_memory(leaves: Sequence, outside: Sequence) -> bool:
-    arrays = [x for x in leaves if isinstance(x, np.ndarray)]
-    others = [x for x in outside if isinstance(x, np.ndarray)]
-    pairs = itertools.chain(itertools.combinations(arrays, 2), itertools.product(arrays, others))
-    return any(np.may_share_memory(a, b) for a, b in pairs)
 
 
 def repeats_array(leaves: Sequence, arrays_read: frozenset[int]) -> bool:

@@ -58,7 +58,7 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
             return run()
 
     world.begin(roots)
-    return uncollected.run(observed), world
+    return uncollected(observed), world
 
 
 def watched(run: Callable[[], Any], *functions: Callable) -> tuple:

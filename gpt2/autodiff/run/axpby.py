@@ -11,6 +11,8 @@ import numpy as np
 
 from .blas import numpys_blas
 
+_NO_BYTES = ctypes.c_byte * 0
+
 
 def axpby(alpha: float, x: np.ndarray, beta: float, y: np.ndarray, scratch: np.ndarray) -> None:
     """y <- alpha x + beta y, in place.
@@ -31,7 +33,12 @@ def axpby(alpha: float, x: np.ndarray, beta: float, y: np.ndarray, scratch: np.n
         np.multiply(y, beta, out=y)
         np.add(y, scratch, out=y)
     else:
-        blas(y.size, alpha, x.ctypes.data, 1, beta, y.ctypes.data, 1)
+        blas(y.size, alpha, _address(x), 1, beta, _address(y), 1)
+
+
+def _address(x: np.ndarray) -> int:
+    """Where the array begins in memory: x.ctypes.data, which takes 1.3 us instead of 0.3."""
+    return ctypes.addressof(_NO_BYTES.from_buffer(x)) if x.flags.writeable else x.ctypes.data
 
 
 @cache

@@ -1,6 +1,6 @@
 """The working memory of a program's call: an arena, and scratch blocks for each thread.
 
-Functions that a program calls many times (emit/calls.py) work in a part of its arena, and in its scratch
+Functions that a program calls many times (emit/emitter.py) work in a part of its arena, and in its scratch
 blocks: only one of them runs at a time.
 """
 
@@ -21,6 +21,11 @@ def rounded(nbytes: int) -> int:
 def arena_views(arena: np.ndarray, layout: Sequence[tuple]) -> list[np.ndarray]:
     """The arrays that lie in an arena: one for each (offset, dtype, shape)."""
     return [np.ndarray(shape, dtype, arena, offset) for offset, dtype, shape in layout]
+
+
+def each_row(x: np.ndarray) -> list[np.ndarray]:
+    """The arrays x[0:1], x[1:2], and so on."""
+    return [x[k : k + 1] for k in range(len(x))]
 
 
 @dataclass(eq=False)

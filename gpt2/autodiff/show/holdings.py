@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-from ..emit.buffers import NEVER, BufferPlan, written_spans
+from ..emit.buffers import NEVER, written_spans
+from ..emit.plan import Plan
 from ..graph import node_names, type_text
 
 # Kinds of what holds memory, their colours, and their labels in the picture
@@ -45,13 +46,12 @@ class Lane:
     holdings: list[Holding] = field(default_factory=list)
 
 
-def lanes(plan: BufferPlan) -> list[Lane]:
+def lanes(plan: Plan) -> list[Lane]:
     """The memory of a call: the arena, then the results in the order of the program."""
-    live = plan.live
-    names = node_names(live.graph)
-    last = max(live.end.values(), default=0)
+    names = node_names(plan.graph)
+    last = max(plan.end.values(), default=0)
     arena = Lane("arena", plan.arena_bytes)
-    results = {o: Lane(names[o], o.nbytes) for o in live.outputs if o.op != "input" and o.nbytes}
+    results = {o: Lane(names[o], o.nbytes) for o in plan.outputs if o.op != "input" and o.nbytes}
 
     def hold(lane: Lane, kind: str, words: str, low: int, nbytes: int, start: int, end: int) -> None:
         high = min(low + nbytes, lane.nbytes)  # a number's span is rounded up
@@ -69,7 +69,7 @@ def lanes(plan: BufferPlan) -> list[Lane]:
         hold(arena, CALL, n.attrs["body"].name, s.offset, s.nbytes, s.start, s.end)
     for (n, k), s in plan.unread.items():
         hold(arena, CALL, f"result {k} of {n.attrs['body'].name}", s.offset, s.nbytes, s.start, s.end)
-    for o, spans in written_spans(plan.kind, live, plan.layouts, results).items():
+    for o, spans in written_spans(plan, results).items():
         for s in spans:
             hold(results[o], RESULT, f"{names[o]}: {type_text(o)}", s.lo, s.hi - s.lo, s.start, NEVER)
     return [lane for lane in (arena, *results.values()) if lane.nbytes]
@@ -96,12 +96,12 @@ TINY = 10_000  # a result that is a smaller part than this of all has no lane
 FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor"'
 
 
-def drawing(plan: BufferPlan, name: str) -> str:
+def drawing(plan: Plan, name: str) -> str:
     """The SVG. A lane for the arena and one for each result, as high as it has bytes; in it a box for each
     value, from when it is computed to when it is read for the last time.
     """
     all_lanes = lanes(plan)
-    steps = max(plan.live.end.values(), default=0) + 1
+    steps = max(plan.end.values(), default=0) + 1
     total = sum(lane.nbytes for lane in all_lanes) or 1
     scale = HEIGHT / total
     heading = (

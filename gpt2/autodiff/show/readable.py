@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..emit.calls import results_of
 from ..emit.expressions import ATOM, CHOICE, MULTIPLY, SUM, Text, infix, number_text
+from ..emit.layout import results_of
 from ..emit.windows import covers, parts_apart
 from ..graph import Graph, Node, is_scalar_const, scalar_text, source_name, source_names
 from ..ops import OPS

@@ -163,6 +163,7 @@ def product(x, y):
 @pytest.mark.parametrize("rule, error, words", [
     ((), ad.AutodiffError, "product is a custom_vjp without a rule"),
     ((lambda dout, out, x, y: (dout,),), ad.AutodiffError, "1 gradients for 2 arguments"),
+    ((lambda dout, out, x, y: ([dout], dout),), ad.AutodiffError, "a list for floating-point argument 0"),
     ((lambda dout, x, y: (dout, dout),), ad.AutodiffError, r"takes \(dout, x, y\).*\(dout, out, \*args\)"),
     (
         (lambda x, y: (x * y, ()), lambda dout: (dout, dout)),

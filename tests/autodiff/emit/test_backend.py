@@ -14,7 +14,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import buffers, layout, regions, windows
-from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.emit.program import Program
 from gpt2.autodiff.graph import Graph, GraphError
 from gpt2.autodiff.ops import OPS, apply, build, input_node, leads, row
 from gpt2.autodiff.ops.interpret import check, evaluate_graph
@@ -77,7 +77,7 @@ def test_random_graphs_with_memory_reused_from_results(start):
 
 
 def compare(seed, rng, graph, lend=False):
-    program = compile_graph(check(graph), lend=lend)
+    program = Program(check(graph), lend=lend)
     arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
     before = [a.copy() for a in arrays]
     want = evaluate_graph(graph, arrays)
@@ -114,7 +114,7 @@ def test_numbers_are_handled_by_operators(monkeypatch):
     total = apply("sum", x, axes=(0,), keepdims=False)
     total.name = "total"
     scale = (total * 0.1) / total  # 0 / 0 is nan, with a warning, as in NumPy
-    program = compile_graph(Graph((x,), (x * scale, scale)))
+    program = Program(Graph((x,), (x * scale, scale)))
     assert "total * 0.1" in program.source and "setup" not in program.source
     scaled, found = program(np.full(100, 0.5, np.float32))
     assert scaled.dtype == found.dtype == np.float32 and found == np.float32(np.float32(5) / np.float32(50))
@@ -124,7 +124,7 @@ def test_numbers_are_handled_by_operators(monkeypatch):
 
 def test_a_held_result_is_never_overwritten():
     x = input_node((100, 50), F8, "x")
-    program = compile_graph(Graph((x,), (x * 2.0,)))
+    program = Program(Graph((x,), (x * 2.0,)))
     (first,) = program(np.ones((100, 50)))
     (second,) = program(np.zeros((100, 50)))
     assert first is not second and (first == 2).all()
@@ -158,7 +158,7 @@ def shorter(a):
 @pytest.mark.parametrize("change", [with_another_shape, with_another_type, read_only, shorter])
 def test_a_result_that_was_tampered_with_is_not_used_again(change):
     x = input_node((100, 50), F8, "x")
-    program = compile_graph(Graph((x,), (x * 2.0,)))
+    program = Program(Graph((x,), (x * 2.0,)))
     for _ in range(3):
         (a,) = program(np.ones((100, 50)))
         assert a.shape == (100, 50) and a.dtype == F8 and a.flags.writeable and (a == 2).all()
@@ -168,7 +168,7 @@ def test_a_result_that_was_tampered_with_is_not_used_again(change):
 
 def test_unneeded_results_are_freed():
     x = input_node((100, 50), F8, "x")
-    program = compile_graph(Graph((x,), (x * 2.0,)))
+    program = Program(Graph((x,), (x * 2.0,)))
     ones = np.ones((100, 50))
     tracemalloc.start()
     try:
@@ -199,7 +199,7 @@ def test_threads_do_not_change_a_bit(monkeypatch):
     graph = Graph(
         (x, w), (y, apply("sum", y, axes=(0,), keepdims=False), apply("sum", y, axes=(0, 1), keepdims=False))
     )
-    program = compile_graph(graph)
+    program = Program(graph)
     arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
     want = [a.copy() for a in program(*arrays)]
     shared, original = [], threads.run_on_threads
@@ -216,7 +216,7 @@ def test_threads_do_not_change_a_bit(monkeypatch):
 def test_threads_follow_the_callers_errstate(monkeypatch):
     monkeypatch.setattr(regions, "BLOCK_BYTES", 1 << 17)
     x = input_node((200_000,), F8, "x")
-    program = compile_graph(Graph((x,), (apply("log", x) * 2.0,)))
+    program = Program(Graph((x,), (apply("log", x) * 2.0,)))
     assert "run_blocks" in program.source and "alone" not in program.source
     seen = []
     threads.set_threads(3)
@@ -276,7 +276,7 @@ def test_parts_that_fill_the_result_are_computed_in_it():
     rows = [((0, 2, 1), (0, 20, 1)), ((2, 6, 1), (0, 20, 1)), ((1, 4, 1), (0, 20, 1))]
     total = apply("assemble", *parts, shape=(6, 20), indices=tuple(rows), dtype="float64")
     graph = check(Graph((x, y, z), (total,)))
-    program = compile_graph(graph)
+    program = Program(graph)
     assert "fill" not in program.source and "copyto" not in program.source and "copied" not in program.source
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(i.shape) for i in graph.inputs]
@@ -295,7 +295,7 @@ def test_heads_are_computed_where_they_belong_beside_axes_of_one():
     parts = [placed(apply("tanh", x)), placed(y * 2.0)]
     total = apply("assemble", *parts, shape=(1, 6, 2, 2, 5), indices=places, dtype="float64")
     graph = check(Graph((x, y), (total,)))
-    program = compile_graph(graph)
+    program = Program(graph)
     assert "copyto" not in program.source and "copied" not in program.source
     arrays = [np.random.default_rng(k).standard_normal((2, 6, 5)) for k in range(2)]
     np.testing.assert_allclose(program(*arrays)[0], evaluate_graph(graph, arrays)[0], rtol=1e-15)
@@ -506,7 +506,7 @@ def test_layouts_of_two_values_are_told_apart():
 def test_slice_of_no_axes_is_a_view():
     """NumPy returns a scalar for `x[()]` of a 0-d array."""
     x = input_node((), np.float64, "x")
-    assert compile_graph(Graph([x], [apply("slice", x, index=())]))(2.0)[0] == 2.0
+    assert Program(Graph([x], [apply("slice", x, index=())]))(2.0)[0] == 2.0
 
 
 @pytest.fixture
@@ -534,7 +534,7 @@ def test_text_of_an_op_may_hold_any_sign(own_row):
         code=lambda x: f"{x} @ {x}.T",
     )
     x = input_node((3, 4), np.float64, "x")
-    program = compile_graph(Graph([x], [apply("gram_test", x)]))
+    program = Program(Graph([x], [apply("gram_test", x)]))
     array = np.arange(12.0).reshape(3, 4)
     np.testing.assert_array_equal(program(array)[0], array @ array.T)
 
@@ -552,7 +552,7 @@ def test_own_op_runs_as_its_row_says(own_row, says):
     )
     x = input_node((3000, 400), np.float64, "x")
     graph = Graph([x], [apply("softplus_test", x * 2.0) + apply("softplus_test", x) * x])
-    program = compile_graph(graph)
+    program = Program(graph)
     in_rows = program.source.partition("def rows(")[2].partition("run_blocks")[0]
     assert in_rows.count("logaddexp") == (2 if "leads" in says else 0)
     array = np.random.default_rng(0).standard_normal(x.shape)
@@ -570,4 +570,4 @@ def test_unknown_view_is_refused(own_row):
     )
     x = input_node((4,), np.float64, "x")
     with pytest.raises(GraphError, match="flip_test is in VIEWS"):
-        compile_graph(Graph([x], [apply("flip_test", x)]))
+        Program(Graph([x], [apply("flip_test", x)]))

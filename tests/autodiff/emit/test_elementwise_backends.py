@@ -13,7 +13,7 @@ from gpt2 import autodiff as ad
 from gpt2 import backward
 from gpt2.autodiff.emit import numexpr, regions, tuned
 from gpt2.autodiff.emit.numexpr import Fused
-from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.emit.program import Program
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import apply, input_node
 from gpt2.autodiff.ops.interpret import evaluate_graph
@@ -71,7 +71,7 @@ def test_random_programs_agree(tiny_regions, dtype, monkeypatch):
         arrays = random_arrays(rng, graph)
         want = evaluate_graph(graph, arrays)
         for elementwise in BACKENDS if seed % 4 == 0 else ("numexpr",):
-            program = compile_graph(graph, Options(elementwise=elementwise))
+            program = Program(graph, Options(elementwise=elementwise))
             for _ in range(2):  # again, in memory that the first call has used
                 for got, w in zip(program(*arrays), want):
                     assert_close(got, np.asarray(w), dtype)
@@ -175,7 +175,7 @@ def test_reads_and_writes_may_overlap():
         a, b = input_node(x.shape, x.dtype, "a"), input_node(x.shape, x.dtype, "b")
         turned = apply("transpose", a, perm=(1, 0))
         for value in (turned * b + 1.0, a * b + 1.0, turned * a + 1.0):
-            program = compile_graph(Graph([a, b], [value]), Options(elementwise="numexpr"))
+            program = Program(Graph([a, b], [value]), Options(elementwise="numexpr"))
             (want,) = evaluate_graph(Graph([a, b], [value]), [x, 2 * x])
             buffer, other = x.copy(), 2 * x
             (got,) = program(buffer, other, out=(buffer,))
@@ -189,7 +189,7 @@ def test_results_larger_than_all_arguments():
     wide = apply("broadcast", x, shape=(60, 400))
     value = (wide * 2.0 + apply("broadcast", y, shape=(60, 400))) * 0.5 - 1.0
     arrays = [np.linspace(0, 1, 400), np.array([3.0])]
-    program = compile_graph(Graph([x, y], [value]), Options(elementwise="numexpr"))
+    program = Program(Graph([x, y], [value]), Options(elementwise="numexpr"))
     assert "Fused(" in program.source
     (got,) = program(*arrays)
     np.testing.assert_allclose(got, np.broadcast_to(arrays[0] + 0.5, (60, 400)), rtol=1e-14)
@@ -240,7 +240,7 @@ def test_what_stays_with_numpy():
 
 def chain_source(elementwise):
     x, y = (input_node((200, 400), np.float32, name) for name in "xy")
-    return compile_graph(Graph([x, y], [(x * y + x) * (y - x)]), Options(elementwise=elementwise)).source
+    return Program(Graph([x, y], [(x * y + x) * (y - x)]), Options(elementwise=elementwise)).source
 
 
 def test_tuned_keeps_the_faster_and_remembers_it(monkeypatch):
@@ -398,7 +398,7 @@ def test_expressions_have_no_more_inputs_than_numexpr_takes():
     for k in range(80):
         value = value * (1.0 + k / 1000) + 0.25
     graph = Graph([x], [value])
-    program = compile_graph(graph, Options(elementwise="numexpr"))
+    program = Program(graph, Options(elementwise="numexpr"))
     assert "Fused(" in program.source
     array = np.linspace(-0.5, 0.5, 20_000)
     np.testing.assert_allclose(program(array)[0], evaluate_graph(graph, [array])[0], rtol=1e-12)
@@ -410,7 +410,7 @@ def test_expressions_do_not_grow_without_bound():
     value = x
     for _ in range(40):
         value = apply("square", value) + 0.1
-    program = compile_graph(Graph([x], [value * 2.0]), Options(elementwise="numexpr"))
+    program = Program(Graph([x], [value * 2.0]), Options(elementwise="numexpr"))
     assert max(map(len, program.source.splitlines())) < 2 * numexpr.LONGEST
     (got,) = program(np.linspace(-0.5, 0.5, 20_000))
     (want,) = evaluate_graph(Graph([x], [value * 2.0]), [np.linspace(-0.5, 0.5, 20_000)])

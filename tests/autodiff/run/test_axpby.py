@@ -15,6 +15,7 @@ def test_axpby_against_float64(dtype, blas, monkeypatch):
     if not blas:
         monkeypatch.setattr(module, "_blas", lambda char: None)
     x, y = np.random.default_rng(0).standard_normal((2, 1001)).astype(dtype)
+    x.flags.writeable = False
     kept, expected = x.copy(), -0.3 * x.astype("f8") + 0.9 * y.astype("f8")
     ad.axpby(-0.3, x, 0.9, y, np.empty_like(y))
     # the rounding of each factor, and two roundings of terms smaller than 4
@@ -30,6 +31,10 @@ def test_axpby_in_parts_has_the_same_bits(dtype):
     for start, stop in ((0, 1), (1, 50), (50, 57), (57, 400)):
         ad.axpby(0.1, x[start:stop], 0.7, parts[start:stop], scratch[start:stop])
     assert parts.tobytes() == whole.tobytes()
+
+
+def test_axpby_of_nothing():
+    ad.axpby(0.1, np.empty(0), 0.7, np.empty(0), np.empty(0))
 
 
 def test_blas_whose_rounding_depends_on_position_is_not_used():

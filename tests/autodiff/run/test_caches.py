@@ -94,7 +94,7 @@ def test_block_sizes_follow_the_cache(cache):
     run = subprocess.run([sys.executable, "-c", SIZES], env=env, capture_output=True, text=True)
     assert not run.returncode, run.stderr
     block, turned, adamw, blocks = map(int, run.stdout.split())
-    assert block * 8 <= cache and turned * 4 <= cache and adamw * 48 <= max(cache, 48 << 15)
+    assert block * 8 <= cache and turned * 4 <= cache and adamw * 32 <= max(cache, 32 << 15)
     assert blocks == (4 << 20) // block
     assert (block == 1 << 20) == (cache == 16 << 20)
     assert np.log2(block) % 1 == 0

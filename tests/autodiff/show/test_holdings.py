@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.emit.program import _settings
-from gpt2.autodiff.emit.source import planned
 from gpt2.autodiff.show import shown as show
 from gpt2.autodiff.show.holdings import RESULT, Holding, Lane, held, lanes
 
@@ -30,7 +28,7 @@ def program(request):
 
 
 def lanes_of(program):
-    return lanes(planned(program.graph, *_settings(program.graph, *program._made_with)))
+    return lanes(program._plan)
 
 
 def test_live_values_do_not_overlap(program):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.emit.program import Program
 from gpt2.autodiff.programs import fixed
 from gpt2.autodiff.record.bytecode import cached_by_code
 from gpt2.autodiff.record.record import record
@@ -35,7 +35,7 @@ def test_requests_that_fill_the_stores(kind):
 
 def test_the_source_of_a_program_goes_with_it():
     graph = record(lambda x: x[0] + np.linalg.inv(x), (np.eye(2),)).graph
-    program = compile_graph(graph)
+    program = Program(graph)
     with pytest.raises(np.linalg.LinAlgError) as caught:
         program(np.zeros((2, 2)))
     file = next(f for f, *_ in traceback.extract_tb(caught.tb) if f.startswith("<autodiff "))

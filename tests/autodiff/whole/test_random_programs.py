@@ -59,7 +59,7 @@ def test_a_wrong_rule_is_found_and_shrunk(monkeypatch):
 def test_a_difference_in_emitted_code_is_found(monkeypatch):
     monkeypatch.setattr(
         random_programs,
-        "compile_graph",
+        "EmittedProgram",
         lambda graph: lambda *a: [x + 1e-6 for x in random_programs.evaluate_graph(graph, a)],
     )
     with pytest.raises(Difference, match="emitted and evaluated"):

@@ -7,7 +7,7 @@ The value has to be the same bit for bit; gradients may differ by the order in w
 import numpy as np
 
 import gpt2.autodiff as ad
-from gpt2.autodiff.emit import buffers, layout, source
+from gpt2.autodiff.emit import buffers, emitter, layout
 from gpt2.autodiff.passes import alike
 from tests.support.small_sizes import set_sizes
 
@@ -114,7 +114,7 @@ def differs(f, args, rng):
 def other_sizes(seed):
     """Sizes from which programs are written otherwise, small for some seeds and as they are for others."""
     rng = np.random.default_rng((seed, 1))
-    source.MOST_SPELLED = int(rng.choice([0, 50]))
+    emitter.MOST_SPELLED = int(rng.choice([0, 50]))
     buffers.LEND_FROM = int(rng.choice([1, 1 << 16]))
     layout.LARGE = int(rng.choice([1, 1 << 18]))
     set_sizes(small=bool(rng.random() < 0.4))

@@ -20,7 +20,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff import passes
 from gpt2.autodiff.check.numeric import central_difference, pairing
 from gpt2.autodiff.derive.differentiate import jvp_graph, vjp_graph
-from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.emit.program import Program as EmittedProgram
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.keep.partition import partition
 from gpt2.autodiff.ops.interpret import evaluate_graph
@@ -455,7 +455,7 @@ def check(program: Program, api: bool = True) -> Report:
         try:
             simple = passes.simplify(joint)
             _same("optimised and not", evaluate_graph(simple, given), plain)
-            _same("emitted and evaluated", compile_graph(simple)(*given), plain)
+            _same("emitted and evaluated", EmittedProgram(simple)(*given), plain)
             _same("in two halves and in one", _halves(simple, graph, given), plain)
             if api:
                 _through_api(program, f, cotangent, outs, plain, gradient, graph)
@@ -548,8 +548,8 @@ def _halves(joint, graph, given) -> list:
     """The joint program cut into a forward and a backward by the partitioner."""
     count, outputs = len(graph.inputs), len(graph.outputs)
     first, second, _ = partition(joint, count, outputs)
-    results = compile_graph(passes.simplify(first))(*given[:count])
-    second = compile_graph(passes.simplify(second))
+    results = EmittedProgram(passes.simplify(first))(*given[:count])
+    second = EmittedProgram(passes.simplify(second))
     return [*results[:outputs], *second(*results[outputs:], *given[count:])]
 
 

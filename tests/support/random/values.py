@@ -20,7 +20,7 @@ import numpy as np
 
 from gpt2.autodiff import passes
 from gpt2.autodiff.derive.differentiate import vjp_graph
-from gpt2.autodiff.emit.program import compile_graph
+from gpt2.autodiff.emit.program import Program as EmittedProgram
 from gpt2.autodiff.emit.scalar import ScalarProgram, is_scalar
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops.exactness import decided
@@ -242,7 +242,7 @@ def check(program: Program) -> None:
             name = f"without {','.join(sorted(options.off)) or 'nothing'}"
             simple = passes.simplify(graph, options)
             compared("evaluated " + name, evaluate_graph(simple, operands), expected)
-            compared("emitted " + name, compile_graph(simple, options)(*operands), expected)
+            compared("emitted " + name, EmittedProgram(simple, options)(*operands), expected)
             if is_scalar(simple):
                 numbers = [x.item() for x in operands]
                 scalar = ScalarProgram(simple, exact=decided(simple))(*numbers)
@@ -278,11 +278,11 @@ def derivatives(graph: Graph, operands, expected) -> None:
     seeds = [np.ones(graph.outputs[i].shape, graph.outputs[i].dtype) for i in outs]
     plain = evaluate_graph(joint, [*operands, *seeds])
     simple = passes.simplify(joint)
-    got = compile_graph(simple)(*operands, *seeds)
+    got = EmittedProgram(simple)(*operands, *seeds)
     compared("value beside a gradient", got, expected)
     n = len(graph.outputs)
     alone = Graph(joint.inputs, joint.outputs[n:], joint.name)
-    for g, also, y in zip(got[n:], compile_graph(passes.simplify(alone))(*operands, *seeds), plain[n:]):
+    for g, also, y in zip(got[n:], EmittedProgram(passes.simplify(alone))(*operands, *seeds), plain[n:]):
         for x in (g, also):
             for test in (np.isnan, np.isposinf, np.isneginf):
                 if not np.array_equal(test(x), test(y)):

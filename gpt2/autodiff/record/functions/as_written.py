@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -221,20 +221,20 @@ class _ArrayConverter:
         return result[()] if to_scalar and result.ndim == 0 else result
 
 
+replaces(sys.modules["numpy._core.shape_base"]._concatenate)(np.concatenate)  # without protocols, in block
+
+
 @replaces(sys.modules["numpy.linalg._linalg"]._makearray)
 def _makearray(a: Any) -> tuple[Any, Callable]:
     """An array, and a function that would restore the type of a subclass."""
     return stand_in(_ASARRAY)(a), lambda result, *rest: result
 
 
-@replaces(sys.modules["numpy.lib._arraypad_impl"]._pad_simple)
-def _pad_simple(array: Recorded, pad_width: Sequence, fill_value: Any = None) -> tuple[Recorded, tuple]:
-    """An array with room around `array`, and its place in it. NumPy's own asks for the memory layout."""
-    shape = tuple(before + n + after for (before, after), n in zip(pad_width, array.shape))
-    place = tuple(slice(before, before + n) for (before, _), n in zip(pad_width, array.shape))
-    padded = np.full(shape, 0 if fill_value is None else fill_value, array.dtype, like=array)
-    padded[place] = array
-    return padded, place
+@replaces(np.lib._utils_impl._median_nancheck)
+def _median_nancheck(data: Recorded, result: Recorded, axis: int) -> Recorded:
+    """The median, nan where the last of the sorted data is nan. NumPy's own asks whether there is any."""
+    result = np.where(np.isnan(np.take(data, -1, axis)), np.nan, result)
+    return result if result.ndim else result[()]
 
 
 def intercept_polynomials() -> None:
@@ -246,19 +246,21 @@ def intercept_polynomials() -> None:
 
 Recorded.clip = cloned(np._core._methods._clip)  # type: ignore[attr-defined]  # which np.clip calls
 
-# Not among them: C code; functions whose code looks at values or memory layout though the result does not
-# depend on them, so that a program would hold for fewer calls (kron, delete, cond, geomspace); those that
-# would take more ops (diagflat, ...); and frequent ones, which must be recorded quickly (stack, outer, tril)
+# Not among them: C code; functions whose code looks at values though the result does not depend on them, so
+# that a program would hold for fewer calls (delete, cond, linspace); those that would take more ops
+# (diagflat, ...); and frequent ones, which must be recorded quickly (stack, outer)
 _NAMES = {
     np: """
         allclose append apply_along_axis apply_over_axes argwhere array_equal array_equiv array_split astype
-        atleast_1d atleast_2d atleast_3d clip column_stack common_type copy corrcoef cov cumulative_prod
-        cumulative_sum diag diff dsplit dstack ediff1d expand_dims extract fill_diagonal fix flatnonzero
-        flip fliplr flipud full_like histogram2d hsplit hstack isclose iscomplex iscomplexobj isneginf
-        isposinf isreal isrealobj logspace moveaxis nan_to_num ndim pad poly polyadd polyder polydiv polyfit
-        polyint polysub polyval ptp put_along_axis real_if_close resize roll rollaxis roots rot90 select
-        setdiff1d setxor1d shape size sort_complex split tensordot tile trapezoid trim_zeros union1d
-        unique_all unique_counts unique_inverse unique_values unstack unwrap vander vsplit vstack
+        atleast_1d atleast_2d atleast_3d block clip column_stack common_type copy corrcoef cov
+        cumulative_prod cumulative_sum diag diff dsplit dstack ediff1d expand_dims extract fill_diagonal fix
+        flatnonzero flip fliplr flipud full_like geomspace gradient histogram2d histogram_bin_edges
+        histogramdd hsplit hstack isclose iscomplex iscomplexobj isneginf isposinf isreal isrealobj kron
+        logspace median moveaxis nan_to_num nancumprod nancumsum nanprod nansum ndim pad poly polyadd
+        polyder polydiv polyfit polyint polysub polyval ptp put_along_axis real_if_close resize roll
+        rollaxis roots rot90 select setdiff1d setxor1d shape size sort_complex split tensordot tile
+        trapezoid tril trim_zeros triu union1d unique_all unique_counts unique_inverse unique_values unstack
+        unwrap vander vsplit vstack
     """,
     np.emath: "arccos arcsin arctanh log log10 log2 logn power sqrt",
     np.fft: "fft2 fftn fftshift hfft ifft2 ifftn ifftshift ihfft irfft2 irfftn rfft2 rfftn",

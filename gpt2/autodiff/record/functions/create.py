@@ -176,29 +176,3 @@ def linspace(
         out = apply("floor", out)
     out = build.cast(shape_functions.moveaxis(out, 0, axis), dtype or common)
     return (out, width) if retstep else out
-
-
-@handles(np.geomspace)
-def geomspace(
-    start: Operand,
-    stop: Operand,
-    num: int = 50,
-    endpoint: bool = True,
-    dtype: DTypeLike | None = None,
-    axis: int = 0,
-) -> Node:
-    start, stop = operands(start, stop)
-    common = np.result_type(start.dtype, stop.dtype, np.float64)
-    start, stop = build.cast(start, common), build.cast(stop, common)
-    if common.kind == "c":
-        raise NotImplementedError("of complex numbers is not recorded")
-    num, sign = operator.index(num), apply("sign", start)
-    first, last = start / sign, stop / sign
-    exponents = linspace(apply("log10", first), apply("log10", last), num, endpoint)
-    out = apply("power", operand(10.0, exponents.dtype), exponents)
-    parts = [build.take_slice(out, 0, 1, num - 1 if endpoint else num)]
-    for at, end in ((0, first), (num, last)):  # these are exact
-        if num > 1 and endpoint or num and end is first:
-            parts.insert(at, build.reshape(build.broadcast(end, out.shape[1:]), (1, *out.shape[1:])))
-    out = shape_functions.concatenate(parts) * sign if num else out
-    return build.cast(shape_functions.moveaxis(out, 0, axis), dtype or common)

@@ -96,16 +96,6 @@ def linalg_vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Node:
     return vecdot(moveaxis(a, axis, -1), moveaxis(b, axis, -1))
 
 
-@handles(np.kron)
-def kron(a: Operand, b: Operand) -> Node:
-    a, b = operand(a), operand(b)
-    n = max(a.ndim, b.ndim)
-    a_shape, b_shape = (1,) * (n - a.ndim) + a.shape, (1,) * (n - b.ndim) + b.shape
-    a = build.reshape(a, tuple(v for m in a_shape for v in (m, 1)))
-    b = build.reshape(b, tuple(v for m in b_shape for v in (1, m)))
-    return build.reshape(apply("multiply", a, b), tuple(p * q for p, q in zip(a_shape, b_shape)))
-
-
 @handles(np.trace)
 def trace(
     a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None

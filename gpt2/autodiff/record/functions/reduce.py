@@ -10,8 +10,9 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, handles, operand, quiet
-from .shape import along, axis_of, concatenate, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
+from ..dispatch import Operand, handled, handles, operand, quiet, raw
+from ..value import Recorded
+from .shape import along, axis_of, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
 
 NONE = np._NoValue
 Axes = int | Sequence[int] | None
@@ -69,8 +70,8 @@ def _total(reduced, ufunc: str, neutral: int):
     return handler
 
 
-sum_ = handles(np.sum)(_total(plain_sum, "add", 0))
-prod = handles(np.prod)(_total(partial(reduce_op, "prod"), "multiply", 1))
+handles(np.sum)(_total(plain_sum, "add", 0))
+handles(np.prod)(_total(partial(reduce_op, "prod"), "multiply", 1))
 
 
 def _extremum(op: str, ufunc: str, worst):
@@ -288,74 +289,8 @@ def _running(op: str):
     return handler
 
 
-cumsum = handles(np.cumsum)(_running("cumsum"))
-cumprod = handles(np.cumprod)(_running("cumprod"))
-
-
-# differences and integrals
-def diff(a: Operand, n: int = 1, axis: int = -1, prepend: Any = NONE, append: Any = NONE) -> Node:
-    a = operand(a)
-    if n == 0:
-        return a
-    axis = axis_of(axis, a.ndim)
-    one = (*a.shape[:axis], 1, *a.shape[axis + 1 :])
-    parts = [operand(x) for x in (prepend, a, append) if x is not NONE]
-    a = concatenate([x if x.ndim else build.broadcast(x, one) for x in parts], axis)
-    for _ in range(n):
-        m = a.shape[axis]
-        later, earlier = build.take_slice(a, axis, 1, m), build.take_slice(a, axis, 0, m - 1)
-        a = apply("not_equal", later, earlier) if a.dtype.kind == "b" else later - earlier
-    return a
-
-
-@handles(np.gradient)
-def gradient(f: Operand, *varargs: Any, axis: Axes = None, edge_order: int = 1) -> Node | tuple[Node, ...]:
-    f = operand(f)
-    axes = tuple(range(f.ndim)) if axis is None else normalize_axis_tuple(axis, f.ndim)
-    steps = [1.0] * len(axes) if not varargs else list(varargs) * (len(axes) if len(varargs) == 1 else 1)
-    f = f if f.dtype.kind in "fc" else build.cast(f, float)
-    out = tuple(_gradient_along(f, h, a, edge_order) for h, a in zip(steps, axes))
-    return out[0] if len(axes) == 1 else out
-
-
-def _gradient_along(f: Node, h, axis: int, edge_order: int) -> Node:
-    n = f.shape[axis]
-
-    def part(a, b):
-        return build.take_slice(f, axis, a, b)
-
-    if not isinstance(h, (int, float)) and operand(h).ndim:
-        x = build.cast(operand(h), f.dtype)
-        gaps = build.reshape(diff(x), tuple(n - 1 if i == axis else 1 for i in range(f.ndim)))
-
-        def gap(a, b):
-            return build.take_slice(gaps, axis, a, b)
-
-        before, after = gap(0, n - 2), gap(1, n - 1)
-        inner = (
-            part(0, n - 2) * (-after / (before * (before + after)))
-            + part(1, n - 1) * ((after - before) / (before * after))
-            + part(2, n) * (before / (after * (before + after)))
-        )
-        first, second, last, second_last = gap(0, 1), gap(1, 2), gap(n - 2, n - 1), gap(n - 3, n - 2)
-    else:
-        h = operand(h, f.dtype)
-        inner = (part(2, n) - part(0, n - 2)) / (2.0 * h)
-        first = second = last = second_last = h
-    if edge_order == 1:
-        start, end = (part(1, 2) - part(0, 1)) / first, (part(n - 1, n) - part(n - 2, n - 1)) / last
-    else:
-        start = (
-            part(0, 1) * (-(2.0 * first + second) / (first * (first + second)))
-            + part(1, 2) * ((first + second) / (first * second))
-            + part(2, 3) * (-first / (second * (first + second)))
-        )
-        end = (
-            part(n - 3, n - 2) * (last / (second_last * (second_last + last)))
-            + part(n - 2, n - 1) * (-(last + second_last) / (second_last * last))
-            + part(n - 1, n) * ((2.0 * last + second_last) / (last * (second_last + last)))
-        )
-    return build.concatenate([start, inner, end], axis)
+handles(np.cumsum)(_running("cumsum"))
+handles(np.cumprod)(_running("cumprod"))
 
 
 # sorting and order statistics
@@ -409,30 +344,6 @@ def flat_axes(x: Node, axis: Axes, keepdims: Any) -> tuple[Node, tuple]:
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if _flag(keepdims) or i not in axes)
     x = build.transpose(x, (*rest, *axes))
     return build.reshape(x, (*x.shape[: len(rest)], size)), shape
-
-
-@handles(np.median)
-def median(
-    a: Operand,
-    axis: Axes = None,
-    out: Any = None,
-    overwrite_input: bool = False,
-    keepdims: bool = False,
-) -> Node:
-    a = operand(a)
-    x, shape = flat_axes(a, axis, keepdims)
-    n = x.shape[-1]
-    x = sort(x)
-    dtype = mean_dtype(a.dtype, None)[1]
-    if n == 0:
-        return build.full(shape, np.nan, dtype)
-    if n % 2:
-        middle = item_at(x, x.ndim - 1, n // 2)
-    else:
-        middle = mean(build.take_slice(x, -1, n // 2 - 1, n // 2 + 1), -1)
-    nan = _nan_anywhere(x)
-    middle = build.cast(middle, dtype)
-    return build.reshape(middle if nan is None else build.where(nan, np.nan, middle), shape)
 
 
 def _nan_anywhere(x: Node) -> Node | None:
@@ -539,13 +450,16 @@ def _quantile_positions(n: int, q: np.ndarray, method) -> np.ndarray:
 _MOST_POSITIONS = 2000
 
 
-@handles(np.nanmedian)
+@raw(np.nanmedian)
 def nanmedian(
-    a: Operand, axis: Axes = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = NONE
-) -> Node:
-    a = operand(a)
+    a: Recorded, axis: Axes = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = NONE
+) -> Recorded:
     if a.dtype.kind not in "fc":  # no nan, and bools have no quantiles
-        return median(a, axis, keepdims=keepdims)
+        return np.median(a, axis, out, keepdims=_flag(keepdims))
+    return handled(np.nanmedian, (a, axis, out), {"keepdims": keepdims}, _nanmedian)
+
+
+def _nanmedian(a: Node, axis: Axes, out: None, keepdims: Any) -> Node:
     return _nanquantile(a, 0.5, axis, keepdims, "linear", weak=True)
 
 
@@ -564,24 +478,6 @@ def _and(where, x: Node) -> Node:
     if where is NONE or where is True:
         return _present(x)
     return apply("logical_and", operand(where), _present(x))
-
-
-def _with_neutral(function, neutral):
-    """The reduction with the neutral number in place of nan."""
-
-    def handler(a, *args, **options):
-        return function(_zero_for_nan(operand(a), neutral), *args, **options)
-
-    return handler
-
-
-for _function, _plain, _neutral in (
-    (np.nansum, sum_, 0),
-    (np.nanprod, prod, 1),
-    (np.nancumsum, cumsum, 0),
-    (np.nancumprod, cumprod, 1),
-):
-    handles(_function)(_with_neutral(_plain, _neutral))
 
 
 def _of_present(function):

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, RecordedLike, handled, handles, operand, raw, refuse
-from ..value import Recorded
+from ..dispatch import Operand, RecordedLike, handled, handles, operand, operands, raw, refuse
+from ..value import Recorded, copied
 from .reduce import axes_of
 from .shape import axis_of
 
@@ -25,33 +25,10 @@ def where(
 
 
 def where_node(condition: Operand, x: Operand, y: Operand) -> Node:
-    x, y = weak_operands(x, y)
-    condition = operand(condition)
-    return apply(
-        "where", condition if condition.dtype.kind == "b" else apply("not_equal", condition, 0), x, y
-    )
-
-
-def weak_operands(*xs: Any) -> list[Node]:
-    """Nodes in one dtype; Python numbers are promoted as NEP 50 says."""
-    arrays = [
-        x
-        for x in xs
-        if not isinstance(x, (bool, int, float, complex)) or type(x) is Recorded or isinstance(x, np.generic)
-    ]
-    nodes = [operand(x) for x in arrays]
-    numbers = [
-        x
-        for x in xs
-        if isinstance(x, (bool, int, float, complex))
-        and type(x) is not Recorded
-        and not isinstance(x, np.generic)
-    ]
-    dtype = np.result_type(*(n.dtype for n in nodes), *(type(v)(0) for v in numbers))
-    remaining = iter(nodes)
-    return [
-        build.cast(next(remaining), dtype) if any(x is a for a in arrays) else operand(x, dtype) for x in xs
-    ]
+    dtype = np.result_type(*(n.dtype for n in operands(x, y)))
+    condition, x, y = operand(condition), operand(x, dtype), operand(y, dtype)
+    condition = condition if condition.dtype.kind == "b" else apply("not_equal", condition, 0)
+    return apply("where", condition, build.cast(x, dtype), build.cast(y, dtype))
 
 
 @raw(np.choose)
@@ -65,7 +42,7 @@ def choose(a: RecordedLike, choices: Any, out: Recorded | None = None, mode: str
     result = np.take_along_axis(
         np.broadcast_to(choices, (choices.shape[0], *shape)), np.broadcast_to(index, shape)[None], 0
     )[0]
-    return result if out is None else _store(out, result)
+    return result if out is None else copied(out, result)
 
 
 def _in_range(index, n: int, mode: str):
@@ -74,11 +51,6 @@ def _in_range(index, n: int, mode: str):
     if mode == "clip":
         return np.clip(index, 0, n - 1)
     return index
-
-
-def _store(out, result):
-    out[...] = result
-    return out
 
 
 # looking up
@@ -109,7 +81,7 @@ def take(
         result = a[key]
         if result._root is not None or not np.asarray(result.value).flags.c_contiguous:
             result = result.copy()
-    return result if out is None else _store(out, result)
+    return result if out is None else copied(out, result)
 
 
 def look_up(table: Operand, indices: Operand, axis: int) -> Node:
@@ -138,7 +110,7 @@ def compress(
     if axis is None:
         a, axis = np.reshape(a, -1), 0
     result = np.take(a, np.flatnonzero(condition), axis)
-    return result if out is None else _store(out, result)
+    return result if out is None else copied(out, result)
 
 
 # functions that read values: the positions are plain integers, and the recorder notes the read

@@ -193,30 +193,6 @@ def stack(
     return concatenate([expand_dims(x, axis) for x in nodes], axis)
 
 
-@handles(np.block)
-def block(arrays: Sequence) -> Node:
-    nodes = _leaves(arrays)
-    depth = _depth(arrays)
-    ndim = max([depth, *(x.ndim for x in nodes)])
-    dtype = np.result_type(*(x.dtype for x in nodes))
-
-    def join(x, level):
-        if isinstance(x, list):
-            return concatenate([join(v, level + 1) for v in x], ndim - depth + level)
-        x = build.cast(operand(x), dtype)
-        return build.reshape(x, (1,) * (ndim - x.ndim) + x.shape)
-
-    return join(arrays, 0)
-
-
-def _leaves(x) -> list[Node]:
-    return [n for v in x for n in _leaves(v)] if isinstance(x, list) else [operand(x)]
-
-
-def _depth(x) -> int:
-    return 1 + _depth(x[0]) if isinstance(x, list) else 0
-
-
 # repeating and moving along
 def take(x: Node, indices: Any, axis: int) -> Node:
     """The elements at constant positions of one axis."""
@@ -292,18 +268,6 @@ def diagflat(v: Node, k: int = 0) -> Node:
     return build.reshape(build.assemble([v], (n * n,), [index], v.dtype), (n, n))
 
 
-def _triangle(mask):
-    def handler(m, k=0):
-        m = build.broadcast(m, (m.shape[0], m.shape[0])) if m.ndim == 1 else m
-        keep = table.const(mask(np.ones(m.shape[-2:], bool), k))
-        return build.where(keep, m, table.const(np.zeros((), m.dtype).item(), m.dtype))
-
-    return handler
-
-
-tril, triu = handles(np.tril)(_triangle(np.tril)), handles(np.triu)(_triangle(np.triu))
-
-
 # questions about types and memory
 
 
@@ -330,7 +294,7 @@ for _function in (
 
 @raw(np.shares_memory)
 def shares_memory(a: Any, b: Any, max_work: Any = None, function: Callable = np.shares_memory) -> bool:
-    innermost([x for x in (a, b) if type(x) is Recorded]).note_query("memory")
+    innermost([x for x in (a, b) if type(x) is Recorded]).note_query()
     return function(value_of(a), value_of(b), max_work)
 
 
