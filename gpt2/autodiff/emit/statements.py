@@ -45,7 +45,7 @@ class Statement:
 
     def __init__(self, emitter: Emitter, n: Node, block: RowBlocks | None = None):
         self.emitter, self.plan, self.n = emitter, emitter.plan, n
-        self.region: Region | None = None if block is None else block.region
+        self.region = None if block is None else block.region
         place = block or emitter
         self.name = emitter.names[n]
         self.in_place_args = self._in_place_args()
