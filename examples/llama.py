@@ -27,7 +27,7 @@ from gpt2.hints import typed
 from gpt2.model.optimizer import cosine_lr
 from gpt2.parallel.cores import cores
 from gpt2.parallel.shares import Shares
-from gpt2.sampling import choose
+from gpt2.sampling import TokenDraw
 from gpt2.weights import bfloat16
 
 # ---- The model -------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Llama:
                 kept, length = [[] for _ in kept], 0
             logits = forward(self.params, np.array([unread]), self.config, length, kept)[0, -1, :among]
             length += len(unread)
-            unread = [choose(logits, temperature, top_k, 1.0, rng)]
+            unread = [TokenDraw(len(logits))(logits, temperature, top_k, 1.0, rng)]
             window = window + unread
             yield unread[0]
 
