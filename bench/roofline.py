@@ -125,9 +125,10 @@ def _look(k):
 def work_of(statement, frame):
     """The work of a statement: (M, K, N, number of matrices) of a product, else the bytes of its arrays.
 
-    0 for views, and for calls of functions whose statements are timed themselves.
+    0 for views, for `if` (of a copy that a result in its own buffer does without), and for calls of functions
+    whose statements are timed themselves.
     """
-    call, names = statement.value, frame.f_locals
+    call, names = getattr(statement, "value", None), frame.f_locals
     function = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
     if function in PRODUCTS:
         a, b = (eval(compile(ast.Expression(x), "", "eval"), frame.f_globals, names) for x in call.args[:2])

@@ -58,6 +58,7 @@ def main(argv):
     every = "processes (default: 1 to the number of cores, where they divide the batch)"
     program.text(parser, "--workers", "N,...", "", every)
     program.text(parser, "--backward", "WHICH", "manual", "manual, auto, whole, or a mix (default manual)")
+    parser.add_argument("--pin", action="store_true", help="keep each worker to cores of its own")
     program.number(parser, "--rounds", 12, "rounds at most")
     program.number(parser, "--seconds", 90.0, "time for all rounds; at least three are played", float)
     program.nice_flag(parser)
@@ -78,7 +79,7 @@ def main(argv):
     ]
     weak = [Setup(n, 1, b * n) for n in counts]
     set_priority(options.nice)  # inherited by the workers
-    settings = {"size": options.size, "backward": options.backward}
+    settings = {"size": options.size, "backward": options.backward, "pin": options.pin}
     report = program.Report(options, "scaling", **settings)
     samples, load = measure(size, list(dict.fromkeys([*strong, *weak])), options)
     tables = {"strong": rows_of(strong, samples, size.T), "weak": rows_of(weak, samples, size.T)}
@@ -129,7 +130,7 @@ def measure(size, setups, options):
 
 def make_team(config, workers, threads, options):
     model = GPT2(config, backward=options.backward, seed=None)
-    return Processes(model, AdamW(model), workers, threads=workers * threads)
+    return Processes(model, AdamW(model), workers, threads=workers * threads, pin=options.pin)
 
 
 def rows_of(setups, samples, T):

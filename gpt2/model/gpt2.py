@@ -27,6 +27,7 @@ from gpt2.model.backward import Gradients, backward_pass
 from gpt2.model.changes import Environment
 from gpt2.model.config import BLOCK_PLACES, GPT2Config
 from gpt2.model.description import Block, Description
+from gpt2.model.fitting import Layers
 from gpt2.model.forward import block_forward, forward_pass, loss_fn
 from gpt2.model.own import OwnFile
 from gpt2.model.tensors import Named, Stack, Tensors, joined, ranges_of, slices_of, views
@@ -301,6 +302,11 @@ class GPT2:
     def layers(self) -> dict[str, Layer]:
         """The layers that run, by name."""
         return self._table
+
+    @layers.setter
+    def layers(self, layers: Layers) -> None:
+        for name, layer in layers.items():
+            self._table[name] = layer
 
     def _take(self, name: str, layer: Layer) -> Layer:
         """Replace the layer `name` everywhere in this model; returns it as it runs."""

@@ -12,6 +12,8 @@
     worker.py      the main loop of a worker process
     processes.py   a team of such processes
     shares.py      a team of threads in one process, each with a share of the batch
+    auto.py        threads or processes, whichever is faster here
+    errors.py      a lost worker; a batch that cannot be split evenly
 
     group = join("mpi")                       before anything else; a group of one unless it is "mpi"
     team = start("processes", model, optimizer, group, workers=2, batch_size=8)
@@ -27,8 +29,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpt2.errors import UserError
-from gpt2.parallel.cores import check_batch
-from gpt2.parallel.group import Group, WorkerError
+from gpt2.parallel.errors import WorkerError, check_batch
+from gpt2.parallel.group import Group
 
 if TYPE_CHECKING:
     from gpt2.model.gpt2 import GPT2
@@ -72,11 +74,11 @@ def start(
     """Start the team that trains `model`; its arrays move to memory that the workers share.
 
     kind        of KINDS; group is the result of join(kind)
-    workers     for "processes" and "shares": how many, from 1
+    workers     for "processes" and "shares": how many, from 1; gpt2.parallel.auto finds the best
     batch_size  sequences in a batch, checked here to fail early
     threads     for matrix products on this machine, split among its workers; 0: as many as cores
     shard       with "mpi": each rank keeps only the moments of its part of the parameters
-    timeout     for "processes": seconds that a worker may take for a batch; 0: no limit
+    timeout     for "processes": seconds without a heartbeat after which a worker counts as hung; 0: never
     options     further arguments of GPT2() for the models in the workers
 
     Raises UserError if the batch cannot be split evenly, or memory is too small.

@@ -1,9 +1,7 @@
-"""Count the cores that this process may use, and divide threads and batches among workers. Needs no NumPy."""
+"""Count the cores that this process may use, and divide threads among workers. Needs no NumPy."""
 
 import os
 from pathlib import Path
-
-from gpt2.errors import UserError
 
 # Libraries under NumPy and numexpr; each reads its variable once, when it is loaded.
 LIBRARIES = ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR")
@@ -42,29 +40,6 @@ def threads_each(workers: int, threads: int = 0) -> int:
     return max(1, (threads or cores()) // workers)
 
 
-def even_workers(B: int, most: int) -> int:
-    """The largest number of workers, at most `most`, that can take equal shares of B sequences."""
-    return max(n for n in range(1, min(B, most) + 1) if B % n == 0)
-
-
-def check_batch(B: int, size: int, flag: str = "--workers") -> None:
-    """Raise UserError unless `size` workers can take equal shares of B sequences.
-
-    With unequal shares all would wait for the largest.
-    """
-    if size > B:
-        raise UserError(
-            f"{flag} {size}: a batch has only {B} sequences, so at most {B} workers have "
-            f"something to do; take {flag} {B}, or --batch-size {size}"
-        )
-    if B % size:
-        below = B // size * size
-        raise UserError(
-            f"{flag} {size}: a batch of {B} sequences cannot be cut into {size} equal shares; "
-            f"take --batch-size {below} or {below + size}, or {flag} {even_workers(B, size)}"
-        )
-
-
 def thread_variables(threads: int) -> dict[str, str]:
     """The environment variables that limit the libraries under NumPy to a number of threads."""
     return {f"{library}_NUM_THREADS": str(threads) for library in LIBRARIES}
@@ -94,3 +69,10 @@ def launched_ranks() -> int:
 def _number(*names: str) -> int | None:
     """The value of the first of these variables that is set."""
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
+
+
+def shares_of_cores(workers: int) -> list[set[int] | None]:
+    """A set of cores for each worker, or None for each if there are fewer cores than workers."""
+    numbers = available()
+    each = len(numbers) // workers
+    return [set(numbers[r * each : (r + 1) * each]) or None for r in range(workers)]

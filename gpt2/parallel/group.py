@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from gpt2.parallel.mpi import MPIReduction
 
 
-class WorkerError(RuntimeError):
-    """A worker died, failed or hung. The message says which and how; the other workers have been ended."""
-
-
 class Group:
     """A process that trains alone. `size` workers have a `rank` from 0; rank 0 is the root."""
 

@@ -37,6 +37,7 @@ class Processes(Team):
         *,
         threads: int = 0,
         timeout: float = 300.0,
+        pin: bool = False,
         options: Mapping[str, Any] | None = None,
     ):
         super().__init__(Group(), model, optimizer)
@@ -49,7 +50,7 @@ class Processes(Team):
         sizes = {**dict.fromkeys(names, n), "frozen": model.num_parameters - n}
         each = threads_each(size, threads)
         self.workers = Workers(
-            size, {name: ((k,), dtype) for name, k in sizes.items()}, threads=each, timeout=timeout
+            size, {name: ((k,), dtype) for name, k in sizes.items()}, threads=each, timeout=timeout, pin=pin
         )
         try:
             self._move(self.workers.arrays)  # while the processes start
@@ -74,7 +75,7 @@ class Processes(Team):
     def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
         self._check_environment()
         each = [([cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
-        losses = self.workers.call(_gradient, each=each, times=len(batches))
+        losses = self.workers.call(_gradient, each=each)
         return sum(losses), math.sqrt(sum(self.workers.call(_add_up)))
 
     def update(self, norm: float, lr: float | None, clip: float | None) -> None:
@@ -136,14 +137,16 @@ def _set_up(worker, config, options, adamw, threads):
 
 
 def _gradient(worker, shares):
-    return gradient_of(worker.kept.model, shares, 1.0 / worker.size)
+    return gradient_of(worker.kept.model, shares, 1.0 / worker.size, beat=lambda: worker.beat("computing"))
 
 
 def _add_up(worker):
+    worker.beat("reducing")
     return add_up(worker.kept.gradients, *worker.kept.part)
 
 
 def _update(worker, norm, lr, clip, t):
+    worker.beat("updating")
     worker.kept.optimizer.t = t
     worker.kept.optimizer.update(norm, lr, clip, *worker.kept.part)
 

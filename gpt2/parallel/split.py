@@ -44,16 +44,20 @@ def gradient_of(
     shares: Sequence[Batch],
     weight: float,
     on_ready: Callable[[int, int], None] | None = None,
+    beat: Callable[[], None] | None = None,
 ) -> float:
     """A worker's part of the mean loss over some batches; model.grads then hold the gradient of that part.
 
     shares    the worker's share of each batch
     weight    the part of a batch that each share is
     on_ready  as for model.backward, called in the last backward
+    beat      called before each batch
     """
     loss = 0.0
     count = len(shares)
     for i, (inputs, targets) in enumerate(shares):
+        if beat is not None:
+            beat()
         ready = (on_ready,) if on_ready is not None and i == count - 1 else ()
         loss += weight * model.loss_and_grads(inputs, targets, weight / count, i > 0, *ready) / count
     return loss

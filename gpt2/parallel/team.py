@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt2.model.optimizer import sum_of_squares
-from gpt2.parallel.cores import check_batch
+from gpt2.parallel.errors import check_batch
 from gpt2.parallel.group import Group
 from gpt2.parallel.split import Batch, cut, gradient_of, loss_of, part
 

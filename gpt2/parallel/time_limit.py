@@ -17,25 +17,13 @@ LOOK = 0.5  # seconds between looks at the clock
 LONGER = 10  # factor for work that one process does alone while the others wait: saving, sampling
 
 
-class Stopwatch:
-    """Seconds between looks, every LOOK seconds or so. Time in which this process was stopped, by Ctrl-Z with
-    all the others, does not count.
-    """
-
-    def __init__(self) -> None:
-        self.looked = time.monotonic()
-
-    def passed(self) -> float:
-        """Seconds since the last call."""
-        before, self.looked = self.looked, time.monotonic()
-        return min(self.looked - before, 4 * LOOK)
-
-
 class TimeLimit:
-    """Limits the seconds that a block takes, by a Stopwatch. Nested blocks count as one.
+    """Limits the seconds that a block takes. Nested blocks count as one.
 
     limit   seconds; 0: none
     late    called once, when a block has taken longer
+
+    Time in which this process was stopped, by Ctrl-Z with all the others, does not count.
     """
 
     def __init__(self, limit: float, late: Callable[[], object]):
@@ -64,10 +52,11 @@ class TimeLimit:
             self.allowed = self.limit
 
     def _look(self):
-        watch = Stopwatch()
+        looked = time.monotonic()
         while True:
             time.sleep(min(LOOK, self.limit / 4))
-            passed = watch.passed()
+            now = time.monotonic()
+            passed, looked = min(now - looked, 4 * LOOK), now
             if self.depth:
                 self.waited += passed
                 if self.waited > self.allowed:

@@ -1,4 +1,7 @@
-"""The main loop of a worker process: receive a function, call it, send the result."""
+"""The main loop of a worker process: receive a function, call it, send the result.
+
+Nothing imported at the top needs NumPy: the cores for this process are set first.
+"""
 
 import faulthandler
 import multiprocessing
@@ -8,13 +11,15 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 from gpt2.errors import UserError
-from gpt2.parallel.memory import SharedArrays
+
+# What a worker is doing, for the message if it hangs
+PHASES = ("starting", "idle", "working", "computing", "reducing", "updating")
 
 
 class Worker:
@@ -25,10 +30,24 @@ class Worker:
     kept        a namespace for values from one call to the next
     """
 
-    def __init__(self, rank: int, size: int, shared: Any, layout: Mapping[str, tuple[tuple[int, ...], Any]]):
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        shared: Any,
+        layout: Mapping[str, tuple[tuple[int, ...], Any]],
+    ):
+        from gpt2.parallel.memory import SharedArrays
+
         self.rank, self.size = rank, size
         self.arrays = SharedArrays(layout, shared).arrays
+        self.beats = self.arrays["beats"][rank]  # (2,): number of heartbeats, and the phase
         self.kept = SimpleNamespace()
+
+    def beat(self, phase: str) -> None:
+        """Heartbeat, with the phase that begins now."""
+        self.beats[1] = PHASES.index(phase)
+        self.beats[0] += 1
 
 
 def main(
@@ -37,10 +56,13 @@ def main(
     commands: Connection,
     shared: Any,
     layout: Mapping[str, tuple[tuple[int, ...], Any]],
+    cores: Collection[int] | None,
 ) -> None:
     """Run a worker. Commands are pickled (function, args); an empty one ends it."""
     _ignore_signals()
     _end_with_parent()
+    if cores:
+        os.sched_setaffinity(0, cores)
     try:
         worker = Worker(rank, size, shared, layout)
         commands.send(("result", None))
@@ -48,12 +70,14 @@ def main(
         commands.send(("error", traceback.format_exc()))
         return
     while True:
+        worker.beat("idle")
         try:
             message = commands.recv_bytes()
         except (EOFError, OSError):
             return
         if not message:
             return
+        worker.beat("working")
         commands.send(_answer(worker, message))
 
 

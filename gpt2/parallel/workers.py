@@ -25,12 +25,12 @@ from typing import Any
 
 from gpt2.errors import UserError
 from gpt2.parallel import worker
-from gpt2.parallel.cores import thread_variables
-from gpt2.parallel.group import WorkerError
+from gpt2.parallel.cores import shares_of_cores, thread_variables
+from gpt2.parallel.errors import WorkerError
 from gpt2.parallel.memory import SharedArrays
-from gpt2.parallel.time_limit import LOOK, Stopwatch
 
 START = 120.0  # seconds that a process may take to start and import NumPy
+LOOK = 0.5  # seconds between checks of heartbeats
 ENDING = 3.0  # seconds to wait for the exit status of a process that ends
 SMALL = 32 * 1024  # bytes that fit into a pipe's buffer
 
@@ -40,7 +40,8 @@ class Workers:
 
     arrays   name -> (shape, dtype): shared by all workers and this process, initially zero
     threads  of NumPy's BLAS in each worker, set before NumPy is imported there
-    timeout  seconds without an answer after which a worker counts as hung; 0: never
+    timeout  seconds without a heartbeat after which a worker counts as hung; 0: never
+    pin      pin each worker to its own cores
 
     Any error in a worker ends all of them and is raised here: as WorkerError, or as its UserError.
     """
@@ -52,15 +53,16 @@ class Workers:
         *,
         threads: int = 1,
         timeout: float = 300.0,
+        pin: bool = False,
     ):
         self.size = size
         self.timeout = timeout or math.inf
-        self.memory = SharedArrays(arrays or {})
+        self.memory = SharedArrays({**(arrays or {}), "beats": ((size, 2), "int64")})
         self.arrays = self.memory.arrays
         self.processes, self.connections = [], []
         atexit.register(self.kill)  # runs before multiprocessing's handler, which waits for them
         try:
-            self._start(threads)
+            self._start(threads, shares_of_cores(size) if pin else [None] * size)
         except OSError as error:
             self.kill()
             raise UserError(cannot_start(size, error)) from None
@@ -68,13 +70,13 @@ class Workers:
             self.kill()
             raise
 
-    def _start(self, threads):
+    def _start(self, threads, cores):
         context = multiprocessing.get_context("spawn")
         theirs = []
         with _signals_blocked(), _environment(thread_variables(threads)):
             for r in range(self.size):
                 mine, commands = context.Pipe()
-                args = (r, self.size, commands, self.memory.share(), self.memory.layout)
+                args = (r, self.size, commands, self.memory.share(), self.memory.layout, cores[r])
                 process = context.Process(target=worker.main, args=args, name=f"worker {r}", daemon=True)
                 process.start()
                 self.processes.append(process)
@@ -90,19 +92,16 @@ class Workers:
             self.memory.unlink()
             self.memory = None
 
-    def call(
-        self, function: Callable, *args: Any, each: Sequence[tuple] | None = None, times: int = 1
-    ) -> list:
+    def call(self, function: Callable, *args: Any, each: Sequence[tuple] | None = None) -> list:
         """Call function(worker, *args) in every worker at once; return the results by rank.
 
-        each   a list of further arguments, a tuple for each worker
-        times  how many times `timeout` the call may take
+        each  a list of further arguments, a tuple for each worker
         """
         self.wait_until_ready()
         if not self.processes:
             raise RuntimeError("Workers.call: these workers have ended")
         self._send([pickle.dumps((function, (*args, *(each[r] if each else ())))) for r in range(self.size)])
-        return self._collect(self.timeout * times)
+        return self._collect(self.timeout)
 
     def _send(self, messages):
         def send():
@@ -119,7 +118,8 @@ class Workers:
 
     def _collect(self, limit):
         """One answer per worker, by rank. One that died, failed or hung for `limit` seconds ends all."""
-        answers, watch, waited = {}, Stopwatch(), 0.0
+        answers = {}
+        heartbeats = _Heartbeats(self.arrays["beats"])
         while len(answers) < self.size:
             waiting = [r for r in range(self.size) if r not in answers]
             ends = {self.connections[r]: r for r in waiting}
@@ -129,9 +129,8 @@ class Workers:
                 self._take_answer(r, answers)
             for r in sorted(sentinels[s] for s in ready if s in sentinels):
                 self._end(f"{self._name(r)} {self._how_it_ended(r)}")
-            waited += watch.passed()
-            if not ready and waited > limit:
-                self._end_hung(waiting[0], limit)
+            if not ready:
+                self._check_silence(heartbeats, waiting, limit)
         return [answers[r] for r in range(self.size)]
 
     def _take_answer(self, r, answers):
@@ -148,12 +147,20 @@ class Workers:
             raise UserError(content)
         raise WorkerError(f"worker {r} of {self.size} failed:\n{content.rstrip()}")
 
-    def _end_hung(self, r, limit):
+    def _check_silence(self, heartbeats, waiting, limit):
+        """Raise if a worker that has not answered has been silent for `limit` seconds."""
+        silent = [r for r, seconds in enumerate(heartbeats.silence()) if seconds > limit and r in waiting]
+        if not silent:
+            return
+        r = silent[0]
         if hasattr(signal, "SIGUSR1"):  # its traceback, on stderr
             with contextlib.suppress(OSError):
                 os.kill(self.processes[r].pid, signal.SIGUSR1)
                 time.sleep(0.2)
-        self._end(f"{self._name(r)} hung: no answer for {limit:g} seconds; --worker-timeout sets the limit")
+        self._end(
+            f"{self._name(r)} hung: no heartbeat for {limit:g} seconds, last seen {heartbeats.phase(r)}; "
+            "--worker-timeout sets the limit"
+        )
 
     def _name(self, r):
         return f"worker {r} of {self.size} (process {self.processes[r].pid})"
@@ -223,6 +230,32 @@ def cannot_start(size: int, error: OSError) -> str:
         f"{size} worker processes cannot be started: {error.strerror or error}; {advice} fewer --workers, "
         "or --parallel none, which uses threads"
     )
+
+
+class _Heartbeats:
+    """How long each worker has been silent.
+
+    Time in which this process was stopped, by Ctrl-Z with all the others, does not count.
+    """
+
+    def __init__(self, beats):
+        self.beats = beats
+        self.count = beats[:, 0].copy()
+        self.silent = [0.0] * len(beats)
+        self.looked = time.monotonic()
+
+    def silence(self):
+        """Seconds for which each worker has been silent, by rank. Called every LOOK seconds or so."""
+        now = time.monotonic()
+        passed, self.looked = min(now - self.looked, 4 * LOOK), now
+        for r in range(len(self.beats)):
+            heard = self.beats[r, 0] != self.count[r]
+            self.count[r] = self.beats[r, 0]
+            self.silent[r] = 0.0 if heard else self.silent[r] + passed
+        return self.silent
+
+    def phase(self, r):
+        return worker.PHASES[int(self.beats[r, 1])]
 
 
 @contextlib.contextmanager

@@ -6,14 +6,15 @@ from typing import Any
 
 from gpt2 import parallel
 from gpt2.autodiff import get_threads
-from gpt2.errors import OptionError, UserError, counted
+from gpt2.errors import OptionError, UserError
 from gpt2.hints import quoted, typed
 from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2, initialise
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
 from gpt2.model.tuning import Tuning
-from gpt2.parallel.cores import cores, even_workers, launched_ranks, threads_each
+from gpt2.parallel import auto
+from gpt2.parallel.cores import launched_ranks, threads_each
 from gpt2.parallel.memory import TooLittleMemory
 from gpt2.train.settings import Settings
 from gpt2.weights.pretrained import Pretrained
@@ -125,7 +126,7 @@ def make_optimizer(model: GPT2, s: Settings) -> AdamW:
 
 
 def start_team(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
-    """Start the team for --parallel, with fewer processes if memory is short; returns it, and notes.
+    """Start the team for --parallel; returns it, and notes for the log.
 
     group   result of gpt2.parallel.join
     """
@@ -135,28 +136,51 @@ def start_team(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[
             f"this is one of {launched_ranks()} processes of mpiexec, each with a separate run; "
             "--parallel mpi makes them one"
         )
+    if s.parallel == "processes":
+        team, more = start_processes(s, model, optimizer, group)
+        return team, notes + more
     if group.size > 1:
         notes.append(f"{group.size} MPI processes")
     workers = 1
-    if s.parallel in ("shares", "processes"):
-        workers = named_workers(s, get_threads() if s.parallel == "shares" else s.threads or cores())
-    while True:
-        try:
-            team = start(workers, s, model, optimizer, group)
-            break
-        except TooLittleMemory as error:
-            notes.append(f"{workers} processes: {str(error).split(';')[0]}; taking fewer")
-            workers = even_workers(s.batch_size, workers - 1)
     if s.parallel == "shares":
-        notes.append(f"{counted(workers, 'share')} of each batch, on {get_threads()} threads")
-    if s.parallel == "processes":
-        each = counted(threads_each(workers, s.threads), "thread")
-        notes.append(f"{workers} process{'es' * (workers > 1)} with {each} each")
+        most = auto.candidates(s.batch_size, get_threads())[-1]
+        workers = most if s.workers == "auto" else named_workers(s)
+        notes.append(f"{workers} share{'s' * (workers > 1)} of each batch, on {get_threads()} threads")
+    team = parallel.start(
+        s.parallel, model, optimizer, group, workers=workers, batch_size=s.batch_size, shard=s.shard
+    )
     return team, notes
 
 
-def start(workers: int, s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> Any:
-    """Start the team for --parallel with so many workers. Raises TooLittleMemory if they do not fit."""
+def start_processes(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
+    """Start the team for --parallel processes, with fewer workers if memory is short; also returns notes."""
+    notes = []
+    if s.workers == "auto":
+        workers, times = auto.choose(
+            model.config,
+            s.batch_size,
+            s.block_size,
+            threads=s.threads,
+            timeout=s.worker_timeout,
+            options=model_options(s),
+        )
+        notes.append(auto.as_text(times, workers, s.threads))
+    else:
+        workers = named_workers(s)
+    while True:
+        try:
+            team = start_exactly(workers, s, model, optimizer, group)
+            break
+        except TooLittleMemory as error:
+            notes.append(f"{workers} processes: {str(error).split(';')[0]}; taking fewer")
+            workers = max(n for n in range(1, workers) if s.batch_size % n == 0)
+    each = threads_each(workers, s.threads)
+    notes.append(f"{workers} process{'es' * (workers > 1)} with {each} thread{'s' * (each > 1)} each")
+    return team, notes
+
+
+def start_exactly(workers: int, s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> Any:
+    """Start the team for --parallel processes with so many. Raises TooLittleMemory if they do not fit."""
     return parallel.start(
         s.parallel,
         model,
@@ -165,16 +189,13 @@ def start(workers: int, s: Settings, model: GPT2, optimizer: AdamW, group: Any) 
         workers=workers,
         batch_size=s.batch_size,
         threads=s.threads,
-        shard=s.shard,
         timeout=s.worker_timeout,
         options=model_options(s),
     )
 
 
-def named_workers(s: Settings, threads: int) -> int:
-    """--workers as a number; auto: as many as threads, if they can share the batch. Raises UserError."""
-    if s.workers == "auto":
-        return even_workers(s.batch_size, threads)
+def named_workers(s: Settings) -> int:
+    """--workers as a number. Raises UserError if it is not one."""
     if not s.workers.isdecimal() or int(s.workers) < 1:
         raise UserError(f"--workers {s.workers}: expected a number from 1, or auto")
     return int(s.workers)

@@ -1,6 +1,6 @@
 """Choose the fastest way to train, by timing a few gradients in each way.
 
-    settings, model, notes = choose(settings, config, make, spawn=True)
+    settings, model, notes, contender = choose(settings, config, make, spawn=True)
 
 A way is a backward, a kind of --parallel and a number of workers. Ways sum in different orders, so a run's
 last digits depend on the choice: it is printed in one line and kept with the run's settings, and a run that
@@ -8,32 +8,34 @@ is resumed, or names its way, is reproduced to the last bit.
 
 Measuring may take at most MAX_MEASURING_SHARE of the run's time; if it would take more, the first way is
 used unmeasured. A choice measured on an idle machine is cached for this machine.
+
+As many processes as shares give the same bits. So if shares were chosen, processes are tried in some of the
+run's own steps (gpt2.parallel.handover), which costs only their start.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt2.autodiff import Choices, get_threads
-from gpt2.errors import UserError
 from gpt2.machine import free_memory, watched
 from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2
-from gpt2.model.optimizer import AdamW
-from gpt2.parallel.cores import even_workers, launched_ranks
-from gpt2.parallel.group import Group, WorkerError
+from gpt2.parallel import auto
+from gpt2.parallel.cores import launched_ranks
 from gpt2.parallel.shares import BatchShares
-from gpt2.train.build import model_options, start
+from gpt2.train.build import model_options
 from gpt2.train.settings import FASTEST, Settings
 
 MAX_MEASURING_SHARE = 0.05  # of the run's time
-ROUNDS = 5  # the ways take turns; the median counts
+ROUNDS = 3  # the ways take turns; the median counts
+MOST_ROUNDS = 15  # if ways are close and the budget allows it
 MARGIN = 0.97  # a later way must win by this much, so that the choice does not depend on noise
-START_S = 2.5  # for processes to start
+START_S = 2.5  # for processes to start and compile
 DAYS = 30  # before a cached choice is measured again
 
 chosen = Choices("ways.json", None, days=DAYS)
@@ -58,11 +60,8 @@ class Way(NamedTuple):
         return dataclasses.replace(s, backward=self.backward, parallel=self.parallel, workers=workers)
 
 
-def ways(s: Settings, threads: int, spawn: bool = False) -> list[Way]:
-    """The ways that these settings allow; the first is the default without measuring.
-
-    spawn   whether processes may be started
-    """
+def ways(s: Settings, threads: int) -> list[Way]:
+    """The ways that these settings allow; the first is the default without measuring."""
     plain = "whole" if s.compile == "on" else by_hand(s)
     backward = plain if s.backward == FASTEST else s.backward
     if s.parallel != FASTEST:
@@ -70,13 +69,11 @@ def ways(s: Settings, threads: int, spawn: bool = False) -> list[Way]:
     open_ways = [Way(backward, "none")]
     if s.compile == "off" or s.detect_anomaly or launched_ranks() > 1:
         return open_ways
-    n = even_workers(s.batch_size, threads)
+    n = auto.candidates(s.batch_size, threads)[-1]
     if n > 1:
         open_ways.append(Way(backward, "shares", n))
     if s.backward == FASTEST:
         open_ways.append(Way(by_hand(s), "none"))
-    if n > 1 and spawn:  # last, as it takes the longest to try
-        open_ways.append(Way(backward, "processes", n))
     return open_ways
 
 
@@ -90,12 +87,33 @@ def unmeasured(s: Settings) -> Settings:
     return ways(s, 1)[0].applied(s)
 
 
+class Contender:
+    """Processes in place of as many shares: whether a run tries them in its own steps, and the outcome."""
+
+    def __init__(self, s: Settings, shares: Way, key: tuple):
+        self.s, self.key = s, key
+        self.settings = shares._replace(parallel="processes").applied(s)
+        self.watch = ExitStack()
+        self.is_quiet = self.watch.enter_context(watched())
+
+    def is_worth(self, seconds: float) -> bool:
+        """Whether a run with steps of `seconds` by shares is long enough to start processes."""
+        self.watch.close()  # it would take our own processes for other programs
+        return MAX_MEASURING_SHARE * self.s.steps * seconds > START_S
+
+    def decided(self, parallel: str, seconds: Mapping[str, float]) -> None:
+        """Keep the decision for this machine, if both were timed."""
+        if len(seconds) == 2:
+            chosen.put(self.key, parallel, keep=self.is_quiet())
+
+
 class Choice(NamedTuple):
-    """A run's settings and model, and notes to print."""
+    """A run's settings and model, notes to print, and processes that may be faster still."""
 
     settings: Settings
     model: GPT2
     notes: list[str]
+    contender: Contender | None
 
 
 def choose(s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], spawn: bool) -> Choice:
@@ -104,21 +122,30 @@ def choose(s: Settings, config: GPT2Config, make: Callable[[Settings], GPT2], sp
     spawn   whether processes may be started: without a main guard they would run the script again
     """
     if FASTEST not in (s.backward, s.parallel):
-        return Choice(s, make(s), [])
-    open_ways = ways(s, get_threads(), spawn)
+        return Choice(s, make(s), [], None)
+    open_ways = ways(s, get_threads())
     key = key_of(s, config, open_ways)
     way = {str(way): way for way in open_ways}.get(chosen.get(key) or "") if len(open_ways) > 1 else None
+    known = way is not None
     model = make((way or open_ways[0]).applied(s))
-    if way is not None:
-        return Choice(way.applied(s), model, [f"{way}: the fastest way when it was last measured here"])
-    trial = Trial(s, model, open_ways)
-    with watched() as quiet:
-        way = trial.run()
-    if len(trial.times) > 1:
-        chosen.put(key, str(way), keep=quiet())
-    if way.backward != model.spec:
-        model = make(way.applied(s))
-    return Choice(way.applied(s), model, [trial.summary(way)])
+    if way is None:
+        trial = Trial(s, model, open_ways)
+        with watched() as quiet:
+            way = trial.run()
+        if len(trial.times) > 1:
+            chosen.put(key, str(way), keep=quiet())
+        if way.backward != model.spec:
+            model = make(way.applied(s))
+    contender = None
+    if spawn and s.parallel == FASTEST and way.parallel == "shares":
+        by_processes = way._replace(parallel="processes")
+        faster = chosen.get((*key, "processes"))
+        if faster == "processes":
+            way, known = by_processes, True
+        elif faster is None and fits(model, by_processes):
+            contender = Contender(s, way, (*key, "processes"))
+    note = f"{way}: the fastest way when it was last measured here" if known else trial.summary(way)
+    return Choice(way.applied(s), model, [note], contender)
 
 
 def key_of(s: Settings, config: GPT2Config, open_ways: list[Way]) -> tuple:
@@ -133,6 +160,7 @@ class Trial:
     """Times gradients of the run's model on random tokens, in several ways. Changes no parameters.
 
     times   way -> seconds of one gradient, the median
+    spent   seconds
     """
 
     def __init__(self, s: Settings, model: GPT2, open_ways: list[Way]):
@@ -140,52 +168,58 @@ class Trial:
         shape = (2, s.batch_size, s.block_size)
         self.batch = tuple(np.random.default_rng(0).integers(0, model.config.vocab_size, shape, np.int32))
         self.times: dict[Way, float] = {}
+        self.spent = 0.0
 
     def run(self) -> Way:
         """The fastest way. Ways that would cost too much to try are skipped."""
         first, *others = self.ways
-        budget = MAX_MEASURING_SHARE * self.s.steps * self.s.accumulate  # in gradients of the first way
+        gradients = self.s.steps * self.s.accumulate
         # the run is too short to measure, even without compiling
-        if not others or budget < 2 * (1 + ROUNDS):
+        if not others or MAX_MEASURING_SHARE * gradients < 2 * (1 + ROUNDS):
             return first
-        with ExitStack() as stack:
-            runners = {first: self.runner(first, stack)}
-            compiling, step = timed(runners[first]), timed(runners[first])
-            left = (budget - (1 + ROUNDS)) * step  # compiling is needed anyway
-            for way in others:
-                starting = START_S if way.parallel == "processes" else 0.0
-                if starting + compiling + (1 + ROUNDS) * step > left or not fits(self.model, way):
-                    continue
-                began = time.perf_counter()
-                try:
-                    runners[way] = self.runner(way, stack)
-                except (UserError, WorkerError):  # processes: too little memory, too few open files
-                    continue
-                timed(runners[way])
-                left -= time.perf_counter() - began + ROUNDS * step
-            if len(runners) == 1:
-                return first
-            samples = [{way: timed(take) for way, take in runners.items()} for _ in range(ROUNDS)]
-        self.times = {way: float(np.median([sample[way] for sample in samples])) for way in runners}
+        runners = {first: self.runner(first)}
+        compiling = timed(runners[first])
+        self.times[first] = step = timed(runners[first])
+        budget = MAX_MEASURING_SHARE * gradients * step
+        self.spent = (1 + ROUNDS) * step  # compiling is needed anyway
+        for way in others:
+            if self.spent + compiling + (1 + ROUNDS) * step > budget or not fits(self.model, way):
+                continue
+            began = time.perf_counter()
+            runners[way] = self.runner(way)
+            timed(runners[way])
+            self.spent += time.perf_counter() - began + ROUNDS * step
+        if len(runners) > 1:
+            self.rounds(runners, budget)
         best = first
         for way, seconds in self.times.items():
             if seconds < MARGIN * self.times[best]:
                 best = way
         return best
 
-    def runner(self, way: Way, stack: ExitStack) -> Callable[[], Any]:
-        """A function that computes a gradient, and its norm, in this way. Processes end with the stack."""
+    def rounds(self, runners: dict[Way, Callable[[], Any]], budget: float) -> None:
+        """Time the ways in turns, with more rounds within the budget while the leader has lost one."""
+        samples: dict[Way, list[float]] = {way: [] for way in runners}
+        for n in range(MOST_ROUNDS):
+            for way, take in runners.items():
+                samples[way].append(timed(take))
+            self.times |= {way: float(np.median(seconds)) for way, seconds in samples.items()}
+            if n + 1 >= ROUNDS:
+                (_, ahead), (second, _), *_ = sorted((seconds, way) for way, seconds in self.times.items())
+                another = sum(self.times[way] for way in runners)
+                if max(samples.get(ahead, [0.0])) < MARGIN * second or self.spent + another > budget:
+                    return
+                self.spent += another
+
+    def runner(self, way: Way) -> Callable[[], Any]:
+        """A function that computes a gradient, and its norm, in this way."""
         model = self.model
-        if way.backward != model.spec or way.parallel == "processes":
+        if way.backward != model.spec:
             model = GPT2(model.config, seed=None, **model_options(way.applied(self.s)))
             model.use(self.model.flat_params, self.model.flat_grads)
             model.freeze(self.model.frozen)
-        if way.parallel != "processes":
-            shares = BatchShares(model, way.workers)
-            return lambda: shares.gradient([self.batch])
-        team = start(way.workers, way.applied(self.s), model, AdamW(model), Group())
-        stack.enter_context(team)
-        return lambda: team.gradient([self.batch])
+        cut = BatchShares(model, way.workers)
+        return lambda: cut.gradient([self.batch])
 
     def summary(self, best: Way) -> str:
         """The choice as a line of text."""

@@ -21,6 +21,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -30,8 +31,6 @@ from typing import Any, NamedTuple, Self
 from gpt2.autodiff import Choices, remember
 from gpt2.errors import UserError
 from gpt2.machine import watched
-from gpt2.model import PRESETS as SIZES
-from gpt2.model import RELEASED
 from gpt2.parallel.cores import available, launched_ranks, thread_variables, threads_each
 from gpt2.storage.download import cache_folder
 from gpt2.train.settings import FASTEST, OWN, PRESETS, Request, Settings
@@ -41,11 +40,14 @@ OTHERS = ("Haswell",)  # timed besides OpenBLAS's own choice: AVX2, for all x86 
 MAX_MEASURING_SHARE = 0.05  # of the time of the run's products
 START_S = 1.0  # for two processes that load NumPy
 RATE = 1e11  # operations per second, to decide whether START_S is worth it
-ROUNDS = 5
+FEWEST_ROUNDS, ROUNDS = 3, 9
 MARGIN = 0.97  # other kernels must win by this much
 TIMEOUT_S = 120  # of a process that measures
 DAYS = 30
 GPT2_VOCABULARY = 50257
+
+# Weights whose sizes are those of a preset
+RELEASED = tuple(name for name in PRESETS if name.startswith("gpt2"))
 
 chosen = Choices("kernels.json", (OWN, *OTHERS), days=DAYS)
 
@@ -93,7 +95,11 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
     given   settings without those of the preset
     """
     s = Settings(**{**PRESETS.get(given.get("preset", "shakespeare"), {}), **given})
-    if s.dtype != "float32" or s.init not in ("", *RELEASED):
+    gradients = s.steps * s.accumulate
+    known_sizes = s.init in ("", *RELEASED)
+    if s.dtype != "float32" or not known_sizes:
+        return Kernels(OWN)
+    if MAX_MEASURING_SHARE * gradients * operations(s) < START_S * RATE:  # too short a run
         return Kernels(OWN)
     with suppress(UserError):  # no home folder: nothing is cached
         remember(cache_folder())
@@ -103,14 +109,13 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
     key = (sys.prefix, *(f"{name}={value}" for name, value in model.items()))
     if (known := chosen.get(key)) is not None:
         return Kernels(known, "the fastest when last timed here")
-    needed = 2 * ROUNDS * threads_each(1, s.threads) + START_S * RATE / operations(s)  # gradients
-    if needed > MAX_MEASURING_SHARE * s.steps * s.accumulate:  # too short a run
-        return Kernels(OWN)
     with watched() as quiet:
         try:
-            parts = measured(model)
+            parts = measured(model, MAX_MEASURING_SHARE * gradients / threads_each(1, s.threads))
         except OSError:  # no process can be started
-            return Kernels(OWN)
+            parts = None
+    if parts is None:
+        return Kernels(OWN)
     best = min(parts, key=parts.__getitem__, default=OWN)
     if best != OWN and parts[best] >= MARGIN:
         best = OWN
@@ -120,9 +125,8 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
 
 
 def operations(s: Settings) -> int:
-    """About the operations in the products of a gradient."""
-    sizes = SIZES[s.init] if s.init else asdict(s)
-    L, C = sizes["n_layer"], sizes["n_embd"]
+    """About the operations in the products of a gradient, at least for a released model."""
+    L, C = (12, 768) if (s.init or s.preset) in RELEASED else (s.n_layer, s.n_embd)
     return 6 * s.batch_size * s.block_size * (12 * L * C * C + approximate_vocabulary(s.tokenizer) * C)
 
 
@@ -132,20 +136,31 @@ def approximate_vocabulary(tokenizer: str) -> int:
     return int(size) if size.isdecimal() else {"byte": 257, "char": 100}.get(tokenizer, GPT2_VOCABULARY)
 
 
-def measured(model: Mapping[str, Any]) -> dict[str, float]:
+def measured(model: Mapping[str, Any], budget: float) -> dict[str, float] | None:
     """Kernels -> the time of a gradient's products, relative to OpenBLAS's own choice.
 
-    Kernels that cannot be loaded are left out. Kernels take turns on each core, and the best time of each
-    product counts, as other programs disturb either.
+    budget   how many times as long as these products, on one thread, measuring may take
+
+    Kernels that cannot be loaded are left out; None if measuring takes too long. Kernels take turns on each
+    core, and the best time of each product counts, as other programs disturb either.
     """
+    began = time.perf_counter()
     with ExitStack() as stack:
         timings = [stack.enter_context(Timing(name, model)) for name in (OWN, *OTHERS)]
         cores = available() or [None]
-        for n in range(ROUNDS):
+        for n in range(1, ROUNDS + 1):
+            first = time.perf_counter()
             for timing in timings:
                 timing.round(cores[n % len(cores)])
-    own, *others = timings
-    return {other.name: other.seconds / own.seconds for other in others if other.seconds and own.seconds}
+            own, *others = timings
+            now, limit = time.perf_counter(), budget * own.seconds
+            if n < FEWEST_ROUNDS and now - began + (FEWEST_ROUNDS - n) * (now - first) > limit:
+                return None
+            if now - began + (now - first) > limit or not any(other.seconds for other in others):
+                break
+    if not own.seconds:  # it has ended: out of memory, or killed after TIMEOUT_S
+        return None
+    return {other.name: other.seconds / own.seconds for other in others if other.seconds}
 
 
 class Timing:

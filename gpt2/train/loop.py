@@ -97,6 +97,8 @@ def take_step(run: Run, reporter: Reporter) -> Step:
     usual = run.spikes.of(metrics["loss"])
     step = Step(run.step, **metrics, seconds=seconds, rates=rates, spike_from=usual, run=run)
     reporter.step(step)
+    if decision := run.handed_over():
+        reporter.noted(run, decision)
     if usual is not None:
         metrics["spike_from"] = usual
     run.record(

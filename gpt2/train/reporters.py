@@ -59,6 +59,9 @@ class Reporter:
     def step(self, step: Step) -> None:
         """A step was taken."""
 
+    def noted(self, run: Run, text: str) -> None:
+        """The run has decided how it goes on."""
+
     def validated(self, run: Run, loss: float, best: bool) -> None:
         """A validation gave this loss; `best` if it is the lowest so far."""
 
@@ -156,6 +159,9 @@ class Own(Reporter):
                 f"in the steps before; gradient norm {step.grad_norm:.3g}"
             )
 
+    def noted(self, run: Run, text: str) -> None:
+        self.progress.line(f"step {run.step}: {text}")
+
     def validated(self, run: Run, loss: float, best: bool) -> None:
         self.progress.line(
             f"step {run.step}: validation loss {loss:.4f}" + (", the best so far" if best else "")
@@ -220,6 +226,9 @@ class LlmC(Reporter):
 
     def step(self, step: Step) -> None:
         _line(llmc.step_line(step.number - 1, step.loss, step.seconds))
+
+    def noted(self, run: Run, text: str) -> None:
+        print(f"step {run.step}: {text}", file=sys.stderr)
 
     def validated(self, run: Run, loss: float, best: bool) -> None:
         every = run.settings.eval_every

@@ -26,6 +26,8 @@ from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
 from gpt2.parallel.cores import ranks_from_env
+from gpt2.parallel.handover import Handover
+from gpt2.parallel.processes import Processes
 from gpt2.parallel.team import Team
 from gpt2.storage import runs
 from gpt2.train import fastest
@@ -34,6 +36,7 @@ from gpt2.train.build import (
     make_model,
     make_optimizer,
     model_config,
+    start_exactly,
     start_team,
 )
 from gpt2.train.cost import check_memory
@@ -62,7 +65,7 @@ class Resolved:
     val: np.ndarray
     model: GPT2
     optimizer: AdamW
-    team: Team
+    team: Team | Processes | Handover
     origin: dict[str, str] | None
     notes: list[str]
     fingerprint: Callable[[], dict[str, int]]
@@ -89,7 +92,9 @@ def resolve(
     config = model_config(s, tokenizer.vocab_size)
     check_tokens(s, (train, val), config.vocab_size)
     check_fits(s, config)
-    s, model, choice = fastest.choose(s, config, lambda s: make_model(config, s, start, base), spawn)
+    s, model, choice, contender = fastest.choose(
+        s, config, lambda s: make_model(config, s, start, base), spawn
+    )
     d = model.description
     model.use_tokenizer(lambda: tokenizer)
     if d.file is not None:
@@ -102,6 +107,14 @@ def resolve(
         if group.highest(mine) != -group.highest(-mine):
             raise UserError("--parallel mpi: the processes read different data; all need the same files")
     team, team_notes = start_team(s, model, optimizer, group)
+    if contender is not None:
+        shares = team
+        team = Handover(
+            shares,
+            lambda: start_exactly(shares.size, contender.settings, model, optimizer, group),
+            contender.is_worth,
+            contender.decided,
+        )
     if s.parallel in ("shares", "processes"):  # another number of workers would sum in another order
         s = replace(s, workers=str(team.size))
     slow = [slowness(layers)] if s.sample_tokens and (layers := unread(d)) else []

@@ -17,6 +17,7 @@ from gpt2.model.decoder import SlowGeneration
 from gpt2.model.description import described
 from gpt2.model.gpt2 import unflatten
 from gpt2.model.optimizer import cosine_lr
+from gpt2.parallel.handover import Handover
 from gpt2.sampling import generate
 from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
@@ -114,6 +115,16 @@ class Run:
         self.step += 1
         return {"loss": loss, "lr": lr, "grad_norm": norm}
 
+    def handed_over(self) -> str | None:
+        """The team's choice of the fastest way since the last call, or None; saved with the settings."""
+        if not isinstance(self.team, Handover):
+            return None
+        decision = self.team.news()
+        if decision:
+            self.settings = dataclasses.replace(self.settings, parallel=self.team.taken)
+            self._write_settings()
+        return decision
+
     def validation_loss(self) -> float:
         """Mean loss over the validation split, or over eval_batches of it, nats per token."""
         s = self.settings
@@ -159,13 +170,16 @@ class Run:
             return  # the files are the root's
         if self.model.description.file is not None:
             self.model.description.file.remember()
-        write_atomically(folder / runs.SETTINGS, to_toml(self.settings).encode())
+        self._write_settings()
         self.tokenizer.save(folder / runs.TOKENIZER)
         try:
             # not buffered: after a failed write on a full disk nothing is written at close
             self.metrics = open(folder / runs.METRICS, "ab", buffering=0)
         except OSError as error:
             raise cannot_write(folder / runs.METRICS, error) from None
+
+    def _write_settings(self) -> None:
+        write_atomically(self.folder / runs.SETTINGS, to_toml(self.settings).encode())
 
     def record(self, **fields: Any) -> None:
         """Add a line to metrics.jsonl."""

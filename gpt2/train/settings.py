@@ -225,11 +225,11 @@ class Settings:
     )
     workers: str = ENGINE(
         "auto",
-        "number of workers for --parallel shares and processes; auto: as many as threads, or the next "
-        "smaller divisor of the batch",
+        "number of workers for --parallel shares and processes; auto: for shares as many as threads, for "
+        "processes chosen by timing, with threads if they are faster",
     )
     worker_timeout: float = ENGINE(
-        300.0, "seconds that a worker may take for a batch, or wait for the others; 0: no limit", minimum=0
+        300.0, "seconds without a heartbeat from a worker before the run ends; 0: no limit", minimum=0
     )
     shard: bool = ENGINE(False, "mpi: each process keeps AdamW's moments only for its part")
 

@@ -47,6 +47,8 @@ def test_statements_report_flops_bytes_and_time(monkeypatch):
     assert 0.5 * result["clocked_ms"] < known <= 1.001 * result["clocked_ms"]
     result["load"] = {"others": None}
     assert "512 x 256 x 32" in roofline.as_text(result)
+    by_layer = roofline.measure(size, "manual", 1, 1)["rows"]
+    assert products.keys() <= {row["name"] for row in by_layer}
 
 
 def test_clock_is_read_after_each_statement():

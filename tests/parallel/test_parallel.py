@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from gpt2.errors import UserError
-from gpt2.parallel import WorkerError, cores, memory, time_limit
-from gpt2.parallel.cores import even_workers
+from gpt2.parallel import WorkerError, auto, cores, memory
+from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import Group
 from gpt2.parallel.split import part, share
 from gpt2.parallel.time_limit import TimeLimit
@@ -265,8 +265,8 @@ def test_run_resumes_with_any_number_of_workers(prose, tmp_path):
         ("SIGSEGV", "was killed by SIGSEGV"),
         ("exit", "ended with exit status 7"),
         ("ValueError", "ValueError: a pear in the apples"),
-        ("SIGSTOP", "hung: no answer for 2 seconds"),
-        ("sleep", "hung: no answer for 2 seconds"),
+        ("SIGSTOP", "hung: no heartbeat for 2 seconds"),
+        ("sleep", "hung: no heartbeat for 2 seconds, last seen working"),
     ],
 )
 def test_failing_worker_is_named_and_all_are_ended(how, text, capfd):
@@ -346,15 +346,19 @@ def test_shared_memory_has_no_name_on_linux():
         assert workers.call(jobs.shared_entry, "x", 3) == [7, 7]
 
 
-def test_time_in_which_the_run_was_suspended_does_not_count(monkeypatch):
+def test_heartbeats_ignore_the_time_that_the_run_was_suspended(monkeypatch):
     """By Ctrl-Z, and resumed an hour later."""
-    now = [0.0]
-    monkeypatch.setattr(time_limit.time, "monotonic", lambda: now[0])
-    watch = time_limit.Stopwatch()
-    now[0] += 0.5
-    assert watch.passed() == 0.5
-    now[0] += 3600
-    assert watch.passed() <= 2.0
+    clock = [0.0]
+    monkeypatch.setattr(workers_module.time, "monotonic", lambda: clock[0])
+    beats = np.zeros((2, 2), np.int64)
+    heartbeats = workers_module._Heartbeats(beats)
+    for _ in range(4):
+        clock[0] += 0.5
+        beats[0, 0] += 1
+        assert heartbeats.silence()[0] == 0.0
+    assert heartbeats.silence()[1] == 2.0
+    clock[0] += 3600
+    assert max(heartbeats.silence()) <= 4.0
 
 
 @pytest.fixture
@@ -533,8 +537,13 @@ def test_missing_mpi4py_is_one_error_line(mpi_command, monkeypatch, capsys):
     assert re.search("--parallel mpi needs mpi4py: .* -m pip install mpi4py mpich\n$", errors)
 
 
-def test_auto_takes_as_many_workers_as_can_share_the_batch():
-    assert [even_workers(B, most) for B, most in ((8, 2), (12, 16), (7, 4), (12, 8))] == [2, 12, 1, 6]
+def test_auto_measures_each_number_of_workers_and_takes_the_fastest():
+    assert auto.candidates(8, 2) == [1, 2] and auto.candidates(12, 16) == [1, 3, 6, 12]
+    assert auto.candidates(7, 4) == [1] and auto.candidates(8, 64) == [1, 2, 4, 8]
+    model, _ = jobs.model_and_optimizer("float32")
+    best, times = auto.choose(model.config, 2, jobs.T, threads=2, options=jobs.AS_WRITTEN)
+    assert set(times) == {1, 2} and times[best] == min(times.values()) > 0
+    assert "2 processes of 1 thread" in auto.as_text(times, best, 2)
 
 
 # ---- MPI ---------------------------------------------------------------------------------------------------

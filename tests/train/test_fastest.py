@@ -1,8 +1,9 @@
 """The fastest way to train: which ways are tried, how they are timed, and that a run keeps the chosen one."""
 
 import itertools
-from contextlib import ExitStack
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,15 +11,20 @@ from gpt2 import machine
 from gpt2.autodiff import set_threads
 from gpt2.autodiff.run import remembered
 from gpt2.model import GPT2, GPT2Config
-from gpt2.parallel.group import WorkerError
+from gpt2.parallel import handover
+from gpt2.parallel.errors import WorkerError
 from gpt2.parallel.memory import TooLittleMemory
+from gpt2.parallel.processes import Processes
+from gpt2.parallel.shares import Shares
+from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
-from gpt2.train import Settings, fastest, resumed_settings, steps, train
+from gpt2.train import Reporter, Settings, fastest, opened, resumed_settings, session, steps, train
 from gpt2.train.fastest import Way
 from gpt2.train.flags import read_toml
+from gpt2.train.loop import loop
+from tests.support.slow import rest_slow
 
 WHOLE, SHARES, MANUAL = Way("whole", "none"), Way("whole", "shares", 2), Way("manual", "none")
-PROCESSES = Way("whole", "processes", 2)
 LONG = Settings(n_layer=1, n_head=2, n_embd=16, block_size=8, batch_size=4, steps=10_000)
 
 
@@ -50,7 +56,7 @@ def clock(monkeypatch, seconds):
     monkeypatch.setattr(fastest, "timed", lambda take: take())
     monkeypatch.setattr(fastest.time, "perf_counter", lambda: 1e-9 * next(now))
 
-    def runner(self, way, stack):
+    def runner(self, way):
         tried.append(way)
         return lambda: seconds[way]
 
@@ -61,7 +67,7 @@ def clock(monkeypatch, seconds):
 def chosen(s=LONG, spawn=False):
     """(the chosen way, the model's backward, the note)."""
     config = GPT2Config(31, 8, s.n_layer, s.n_head, s.n_embd)
-    s, model, notes = fastest.choose(s, config, lambda s: GPT2(config, s.backward), spawn)
+    s, model, notes, _ = fastest.choose(s, config, lambda s: GPT2(config, s.backward), spawn)
     workers = int(s.workers) if s.workers != "auto" else 1
     return Way(s.backward, s.parallel, workers), model.spec, " ".join(notes)
 
@@ -107,14 +113,14 @@ def test_fully_named_way_is_not_measured(monkeypatch):
 # ---- Measuring ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("best", [WHOLE, SHARES, MANUAL, PROCESSES])
+@pytest.mark.parametrize("best", [WHOLE, SHARES, MANUAL])
 def test_fastest_way_is_chosen(monkeypatch, best):
-    seconds = dict.fromkeys([WHOLE, SHARES, MANUAL, PROCESSES], 2.0) | {best: 1.0}
+    seconds = dict.fromkeys([WHOLE, SHARES, MANUAL], 2.0) | {best: 1.0}
     tried = clock(monkeypatch, seconds)
     way, backward, note = chosen(spawn=True)
     assert way == best and backward == best.backward
     assert set(tried) == set(seconds)
-    assert note.startswith(f"{best}: the fastest of 4 ways here, 1000 ms a gradient") and "2000 ms" in note
+    assert note.startswith(f"{best}: the fastest of 3 ways here, 1000 ms a gradient") and "2000 ms" in note
 
 
 def test_slightly_faster_way_is_not_chosen(monkeypatch):
@@ -123,22 +129,42 @@ def test_slightly_faster_way_is_not_chosen(monkeypatch):
     assert chosen()[0] == WHOLE
 
 
-def test_median_decides(monkeypatch):
+def test_median_decides_and_close_ways_are_timed_more_often(monkeypatch):
+    """As often as the share of the run that may be spent on measuring allows."""
     clock(monkeypatch, {})
     turns = {
         WHOLE: itertools.cycle([1.0, 1.0, 0.5]),
         SHARES: itertools.cycle([0.9, 1.1, 0.9]),
         MANUAL: itertools.repeat(3.0),
     }
-    monkeypatch.setattr(fastest.Trial, "runner", lambda self, way, stack: lambda: next(turns[way]))
+    runs_of = Counter()
+
+    def runner(self, way):
+        def take():
+            runs_of[way] += 1
+            return next(turns[way])
+
+        return take
+
+    monkeypatch.setattr(fastest.Trial, "runner", runner)
     assert chosen()[0] == SHARES
+    assert set(runs_of.values()) == {1 + fastest.MOST_ROUNDS, 2 + fastest.MOST_ROUNDS}
+    runs_of.clear()
+    turns[SHARES] = itertools.repeat(0.4)  # clearly faster
+    assert chosen(replace(LONG, batch_size=8))[0] == SHARES
+    assert runs_of[SHARES] == 1 + fastest.ROUNDS
+    runs_of.clear()
+    turns[SHARES] = itertools.cycle([0.9, 1.1, 0.9])
+    short = replace(LONG, batch_size=16, steps=700)  # so that measuring may take 35 gradients
+    assert chosen(short)[0] == SHARES
+    assert fastest.ROUNDS < runs_of[SHARES] - 1 < fastest.MOST_ROUNDS
 
 
 @pytest.mark.parametrize(
-    ("count", "tries", "best"), [(200, 0, WHOLE), (250, 1, WHOLE), (270, 2, SHARES), (800, 3, MANUAL)]
+    ("count", "tries", "best"), [(100, 0, WHOLE), (170, 1, WHOLE), (200, 2, SHARES), (800, 3, MANUAL)]
 )
 def test_measuring_takes_a_small_share_of_the_run(monkeypatch, count, tries, best):
-    """At 1 second a gradient, a way costs 7 of them; measuring may take 5 % of the run."""
+    """At 1 second a gradient, a way costs 5 of them; measuring may take 5 % of the run."""
     tried = clock(monkeypatch, {WHOLE: 1.0, SHARES: 0.5, MANUAL: 0.4})
     way, _, note = chosen(replace(LONG, steps=count))
     assert len(tried) == tries and way == best
@@ -157,7 +183,7 @@ def test_trial_changes_no_parameter():
     model, other = GPT2(config, "whole", seed=3), GPT2(config, "whole", seed=3)
     trial = fastest.Trial(LONG, model, [WHOLE, SHARES, MANUAL])
     trial.run()
-    assert set(trial.times) == {WHOLE, SHARES, MANUAL}
+    assert set(trial.times) == {WHOLE, SHARES, MANUAL} and trial.spent > 0
     assert model.flat_params.tobytes() == other.flat_params.tobytes()
 
 
@@ -204,46 +230,90 @@ def test_resumed_run_keeps_its_way_to_the_bit(monkeypatch, settings, tmp_path):
     assert parts.model.flat_params.tobytes() == whole.model.flat_params.tobytes()
 
 
-# ---- Processes ---------------------------------------------------------------------------------------------
+# ---- Processes, timed in steps of the run ------------------------------------------------------------------
 
 
-def test_processes_are_tried_only_where_they_may_be_started():
-    assert fastest.ways(LONG, 2, spawn=True) == [WHOLE, SHARES, MANUAL, PROCESSES]
-    assert PROCESSES not in fastest.ways(replace(LONG, compile="off"), 2, spawn=True)
-    assert PROCESSES not in fastest.ways(LONG, 1, spawn=True)
+@pytest.fixture
+def run_of_shares(monkeypatch, settings, tmp_path, quiet):
+    """start(seconds): a run of shares that may start processes; steps take seconds[team], by a fake clock."""
+    monkeypatch.setattr(fastest.Trial, "run", lambda self: SHARES)
+    monkeypatch.setattr(session, "remember", lambda folder: None)
+    monkeypatch.setattr(fastest.Contender, "is_worth", lambda self, seconds: self.watch.close() or True)
+
+    def start(seconds):
+        now = [0.0]
+        monkeypatch.setattr(handover, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+        for team in (Shares, Processes):
+
+            def step(self, *args, step=team.step, name=team.__name__, **options):
+                now[0] += seconds[name]
+                return step(self, *args, **options)
+
+            monkeypatch.setattr(team, "step", step)
+        return opened(replace(settings, steps=20, out=str(tmp_path / "run")), overwrite=True, spawn=True)
+
+    return start
 
 
-@pytest.mark.parametrize(("count", "worth"), [(309, False), (311, True)])
-def test_short_run_starts_no_processes(monkeypatch, count, worth):
-    """At 1 second a gradient, trying two ways takes 15.5, of which processes take 2.5 to start."""
-    tried = clock(monkeypatch, {WHOLE: 1.0, PROCESSES: 1.0})
-    monkeypatch.setattr(fastest, "ways", lambda s, threads, spawn: [WHOLE, PROCESSES])
-    chosen(replace(LONG, steps=count), spawn=True)
-    assert (PROCESSES in tried) == worth
+class Notes(Reporter):
+    """Collects the notes of a run."""
+
+    def __init__(self):
+        self.lines = []
+
+    def noted(self, run, text):
+        self.lines.append((run.step, text))
 
 
-def test_processes_give_the_gradient_of_shares_in_a_trial():
-    config = GPT2Config(31, 8, 1, 2, 16)
-    model, other = GPT2(config, "whole", seed=3), GPT2(config, "whole", seed=3)
-    trial = fastest.Trial(LONG, model, [SHARES, PROCESSES])
-    with ExitStack() as stack:
-        by_shares, by_processes = (trial.runner(way, stack)() for way in (SHARES, PROCESSES))
-    assert by_shares == by_processes
-    assert model.flat_params.tobytes() == other.flat_params.tobytes()
+@pytest.mark.parametrize(("processes", "faster"), rest_slow([(0.9, "processes"), (0.98, "shares")]))
+def test_run_tries_processes_and_continues_with_the_faster(run_of_shares, tmp_path, processes, faster):
+    """To the same bits as with shares alone."""
+    reporter = Notes()
+    with run_of_shares({"Shares": 1.0, "Processes": processes}) as run:
+        reporter.begin(run)
+        teams = [type(run.team.team).__name__ for _ in loop(run, reporter)]
+        expected = f"2 shares: 1000 ms a step, 2 processes: {1e3 * processes:.0f} ms; going on with {faster}"
+        assert reporter.lines == [(14, expected)]
+        assert teams == ["Shares"] * 6 + ["Processes"] * 7 + [faster.capitalize()] * 7
+        assert run.settings.parallel == faster
+    assert read_toml(tmp_path / "run" / runs.SETTINGS, Settings)["parallel"] == faster
+    alone = train(replace(run.settings, parallel="shares", out=str(tmp_path / "alone")))
+    assert run.model.flat_params.tobytes() == alone.model.flat_params.tobytes()
+    assert (tmp_path / "run" / runs.LAST).exists()
+
+
+@pytest.mark.slow
+def test_choice_of_processes_is_remembered_for_programs_that_may_start_them(run_of_shares, tmp_path):
+    remembered.remember(tmp_path)
+    with run_of_shares({"Shares": 1.0, "Processes": 0.5}) as run:
+        list(steps(run))
+    remembered.forget()
+    remembered.remember(tmp_path)
+    with run_of_shares({}) as run:
+        assert run.settings.parallel == "processes" and isinstance(run.team, Processes)
+    undecided = replace(run.settings, backward="fastest", parallel="fastest")
+    assert chosen(undecided)[0].parallel != "processes"
 
 
 @pytest.mark.parametrize(
     "error", [TooLittleMemory("too little memory"), WorkerError("worker 1 died")], ids=repr
 )
-def test_processes_that_cannot_start_are_left_out(monkeypatch, error):
-    seconds = {WHOLE: 2.0, SHARES: 1.0, MANUAL: 3.0}
-    clock(monkeypatch, seconds)
-    runner = fastest.Trial.runner
+def test_run_continues_with_shares_if_processes_cannot_start(run_of_shares, monkeypatch, tmp_path, error):
+    """Not with fewer processes, which would give other bits; the model, moved already, is moved back."""
 
-    def failing(self, way, stack):
-        if way == PROCESSES:
-            raise error
-        return runner(self, way, stack)
+    def call(self, *args, **options):
+        assert self.size == 2
+        raise error
 
-    monkeypatch.setattr(fastest.Trial, "runner", failing)
-    assert chosen(spawn=True)[0] == SHARES
+    monkeypatch.setattr(Workers, "call", call)
+    with run_of_shares({"Shares": 1.0}) as run:
+        list(steps(run))
+        assert run.step == 20 and run.settings.parallel == "shares"
+    alone = train(replace(run.settings, out=str(tmp_path / "alone")))
+    assert run.model.flat_params.tobytes() == alone.model.flat_params.tobytes()
+
+
+@pytest.mark.parametrize(("count", "worth"), [(49, False), (51, True)])
+def test_short_run_starts_no_processes(count, worth):
+    """Processes take 2.5 s to start, and a step 1 s; 5 % of the run may be spent."""
+    assert fastest.Contender(replace(LONG, steps=count), SHARES, ()).is_worth(1.0) == worth

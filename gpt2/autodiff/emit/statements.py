@@ -44,7 +44,8 @@ class Statement:
     """
 
     def __init__(self, emitter: Emitter, n: Node, block: RowBlocks | None = None):
-        self.emitter, self.plan, self.n, self.region = emitter, emitter.plan, n, block and block.region
+        self.emitter, self.plan, self.n = emitter, emitter.plan, n
+        self.region = None if block is None else block.region
         place = block or emitter
         self.name = emitter.names[n]
         self.in_place_args = self._in_place_args()

@@ -39,7 +39,7 @@ class Window(NamedTuple):
 
     def row_text(self, N: int) -> str:
         """The view of a block of the base's rows, which stand along one axis."""
-        return "".join(row_view_text(*step, N) for step in self.steps)
+        return "".join(row_view_text(op, attr, before, N) for op, attr, before in self.steps)
 
 
 def inverse(window: Window, views: list[Node]) -> Window | None:

@@ -46,8 +46,7 @@ BITS, DIGITS = "bits", "digits"  # what a rule keeps of the numbers
 
 ELEMENTWISE = "*elementwise"  # a rule for every op that works element by element
 ANY = "*"  # a rule for every op
-# Whether a rule can apply to a node whose arguments are these ops: in order, or if more than three the set
-READS: dict[Rule, Callable[[tuple[str, ...]], bool]] = {}
+READS: dict[Rule, frozenset[str]] = {}  # ops of which one argument is wherever the rule applies
 _chosen: dict[tuple, dict] = {}  # families and settings -> kind of node -> the rules that are tried on such
 _DEEPEST = 200  # times that one value is rewritten in a sweep, at most: no rule is tried after that
 _MOST = 20  # sweeps
@@ -77,8 +76,7 @@ class Family:
             for op in ops:
                 self.rules.setdefault(op, []).append((function, keeps, kinds))
             if reads:
-                wanted = frozenset(reads)
-                READS[function] = lambda ops: not wanted.isdisjoint(ops)
+                READS[function] = frozenset(reads)
             _chosen.clear()
             return function
 
@@ -92,7 +90,8 @@ class Family:
                 entries.append((r, BITS, r.bits))
             if r.bits != r.kinds:
                 entries.append((r, None, r.kinds))
-            READS[r] = r.reads
+            if r.reads:
+                READS[r] = frozenset(r.reads)
         _chosen.clear()
 
     def of(self, op: str, kind: str, kept: tuple) -> list[Rule]:
@@ -243,14 +242,9 @@ class Sweep:
 
     def _rules_for(self, n: Node) -> tuple[Rule, ...]:
         """The rules to try: found once for nodes of this op and type with arguments of these ops."""
-        args = n.args
-        if len(args) == 1:
-            ops: tuple[str, ...] = (args[0].op,)
-        elif len(args) == 2:
-            ops = args[0].op, args[1].op
-        else:
-            ops = tuple([a.op for a in args])
-            ops = ops if len(ops) == 3 else tuple(sorted({*ops}))
+        ops = tuple([a.op for a in n.args])
+        if len(ops) > 2:
+            ops = tuple(sorted({*ops}))
         key = n.op, n.dtype, self._exactly, ops
         rules = self._rules.get(key)
         if rules is None:
@@ -261,7 +255,7 @@ class Sweep:
         kind = "" if isinstance(n.dtype, tuple) else n.dtype.kind
         kept = (BITS, DIGITS, None) if self.fast else (BITS,) if self._exactly else (BITS, DIGITS)
         rules = dict.fromkeys(r for f in self.families for r in f.of(n.op, kind, kept))
-        return tuple(r for r in rules if r not in READS or READS[r](ops))
+        return tuple(r for r in rules if r not in READS or not READS[r].isdisjoint(ops))
 
     def _adopt(self, n: Node, new: Node, origin: Node, rule: Rule) -> Node:
         """Simplify what a rule gave for `n`; the new node takes the name and the place of the old one."""

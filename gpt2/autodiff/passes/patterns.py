@@ -68,22 +68,13 @@ class R:
         self.op, parts = _op_of(pattern)
         self._made, self._is_value = _maker(result), isinstance(result, ast.Name)
         self.bits, self.kinds, self._when = bits, kinds, when
-        self._heads = [_heads(p) for p in parts]
-        names = [p.id if isinstance(p, ast.Name) else None for p in parts]
-        self._same = [(i, names.index(name)) for i, name in enumerate(names) if name and name in names[:i]]
         # (position, ops, matcher) of each argument, those first that fit least often
         places = [(i, _heads(p), _matcher(p)) for i, p in enumerate(parts)]
         places.sort(key=lambda place: place[1] is None)
+        self.reads = places[0][1] or ()  # ops of which one argument is wherever the rule applies
         self._orders = [places]
         if OPS[self.op].commutes:
             self._orders.append([(1 - i, *rest) for i, *rest in places])
-
-    def reads(self, ops: tuple[str, ...]) -> bool:
-        """Whether a node whose arguments are these ops can match."""
-        orders = [self._heads, self._heads[::-1]][: len(self._orders)]
-        if len(ops) != len(self._heads) or any(ops[i] != ops[j] for i, j in self._same):
-            return False
-        return any(all(h is None or op in h for h, op in zip(heads, ops)) for heads in orders)
 
     def __call__(self, n: Node, sweep: Sweep) -> Node | None:
         for places in self._orders:
