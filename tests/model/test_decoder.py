@@ -165,6 +165,7 @@ def test_number_of_threads_changes_no_bit():
     try:
         for threads in (1, 2):
             ad.set_threads(threads)
+            ad.limit_blas_threads(1)
             logits.append(read_all(model, [5, 1, 1, 1], TOKENS[:, :8]))
     finally:
         ad.set_threads(1)
