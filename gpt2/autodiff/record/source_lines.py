@@ -146,7 +146,7 @@ def call_of_scipy(
         file = code.co_filename
         if is_of_scipy(file):
             entered, name = frame, _name_in_scipy(frame) or name
-        elif os.path.isabs(file) or file.startswith("<"):  # not a .pyx of Cython
+        elif os.path.isabs(file) or file.startswith("<") and file != "<stringsource>":  # not Cython's code
             if entered is None:
                 return None
             if not is_inside(file):
