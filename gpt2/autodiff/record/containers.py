@@ -4,13 +4,19 @@ lost.
 
 from __future__ import annotations
 
+import dis
 import operator
+import types
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import WriteError
 from ..tree import Tree, flatten
+
+_CHANGES = frozenset(
+    "append extend insert remove pop clear sort reverse update setdefault popitem add discard".split()
+)
 
 
 def check_unchanged(f: Callable, name: str, copies: Any, tree: Tree, leaves: Sequence) -> None:
@@ -28,18 +34,14 @@ def check_unchanged(f: Callable, name: str, copies: Any, tree: Tree, leaves: Seq
     description = (
         "a list or dict among its arguments" if where is None else f"what its arguments hold at {where[1:]}"
     )
+    lines = changing_lines(f)
+    loc = lines[0] if len(lines) == 1 else None
+    lines_text = "" if loc or not lines else f" (in line {' or '.join(str(line) for _, line, _ in lines)})"
     raise WriteError(
-        f"{name} changes {description}, and the caller would not see it: it has a copy. Change your own copy "
-        "(dict(d), list(l)), and return what is new",
-        _place_of(f),
+        f"{name} changes {description}{lines_text}, and the caller would not see it: it has a copy. Change "
+        "a copy of your own (dict(d), list(l)), and return what is new",
+        loc,
     )
-
-
-def _place_of(f: Callable) -> tuple | None:
-    """Where the function begins."""
-    f = getattr(f, "__wrapped__", f)
-    code = getattr(getattr(f, "__func__", f), "__code__", None)
-    return None if code is None else (code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def with_tuples(copy: Any, original: Any) -> Any:
@@ -57,6 +59,22 @@ def with_tuples(copy: Any, original: Any) -> Any:
     if all(map(operator.is_, parts, original)):
         return original
     return type(copy)(*parts) if hasattr(copy, "_fields") else type(copy)(parts)
+
+
+def changing_lines(f: Callable) -> list[tuple]:
+    """(file, line, function) of the lines of f that seem to change containers."""
+    f = getattr(f, "__wrapped__", f)
+    code = getattr(getattr(f, "__func__", f), "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return []
+    changes, line = [], code.co_firstlineno
+    for i in dis.get_instructions(code):
+        line = i.positions.lineno or line if i.positions is not None else line
+        if i.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") or (
+            i.opname in ("LOAD_METHOD", "LOAD_ATTR") and i.argval in _CHANGES
+        ):
+            changes.append((code.co_filename, line, code.co_name))
+    return list(dict.fromkeys(changes))
 
 
 def _drop_defaults(x: Any, tree: Tree) -> None:

@@ -82,13 +82,19 @@ def delete(d):
 
 
 @pytest.mark.parametrize(
-    "f, argument", [(set_item, {"x": X}), (append, [X]), (replace, [X]), (delete, {"x": X, "y": X})]
+    "f, argument, line",
+    [
+        (set_item, {"x": X}, 1),
+        (append, [X], 1),
+        (replace, [X], 1),
+        (delete, {"x": X, "y": X}, 1),
+    ],
 )
 @pytest.mark.parametrize("transform", [ad.compile, ad.grad])
-def test_containers_that_change_are_refused_by_name(f, argument, transform):
-    with pytest.raises(WriteError, match=f"{f.__name__} changes") as error:
+def test_containers_that_change_are_refused_with_the_line(f, argument, line, transform):
+    with pytest.raises(WriteError, match="changes") as error:
         transform(f)(argument)
-    assert f"test_numpy_users.py:{f.__code__.co_firstlineno}:" in str(error.value)
+    assert f"test_numpy_users.py:{f.__code__.co_firstlineno + line}:" in str(error.value)
 
 
 def test_a_local_container_may_change():
