@@ -251,6 +251,10 @@ class Emitter:
             "" if k in unread or a in self.plan.folded else self.operand(a, n) for k, a in enumerate(n.args)
         ]
 
+    def factors(self, multiply: Node) -> list[str]:
+        """The two factors of a folded multiplication: arrays also where they have one element."""
+        return [self.whole(a) for a in multiply.args] * (2 // len(multiply.args))
+
     def target(self, n: Node) -> str:
         """Where the result of an op goes."""
         return self.whole(n)
@@ -294,7 +298,7 @@ class Emitter:
         """The sum of all elements."""
         (x,) = n.args
         if x in self.plan.folded:  # a multiplication along the last axis, the only one
-            a, b = self.operands(x) * (2 // len(x.args))
+            a, b = self.factors(x)
             return f"{a}.dot({b})"
         if x.ndim == 1 and x.size >= 16:
             return f"{self.whole(x)}.dot({self.ones(x.size, x.dtype)})"

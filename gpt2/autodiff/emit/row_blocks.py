@@ -97,6 +97,10 @@ class RowBlocks:
             for k, (a, flag) in enumerate(zip(n.args, flags))
         ]
 
+    def factors(self, multiply: Node) -> list:
+        """The two factors of a folded multiplication: a square has its argument twice."""
+        return [f for _ in range(2 // len(multiply.args)) for f in self.operands(multiply)]
+
     def operand(self, a: Node, flag: bool, user: Node) -> str | BlockRead:
         """The text for an argument in a block of rows."""
         e, x = self.emitter, root(a)

@@ -53,9 +53,7 @@ class Statement:
         self.target = place.target(n)
         self.factors: list = []
         if n.args and n.args[0] in self.plan.folded:
-            multiply = n.args[0]
-            for _ in range(2 // len(multiply.args)):  # a square has its argument twice
-                self.factors += place.operands(multiply)
+            self.factors = place.factors(n.args[0])
 
     def lines(self) -> Lines:
         if self.region is not None and self.n in self.region.sums:

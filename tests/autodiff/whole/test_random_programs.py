@@ -103,9 +103,10 @@ def test_one_row_by_a_constant_number():
     assert np.array_equal(out, [2, 3]) and np.array_equal(table[2], [6, 8])
 
 
-@pytest.mark.parametrize("seed", [33537, 39865, 33288, 81474, 90324, 91497])
+@pytest.mark.parametrize("seed", [33537, 39865, 33288, 81474, 90324, 91497, 503696, 505440])
 def test_programs_that_failed_once(seed):
     """Rules that undid each other; a maximum compared with an argument computed again, rounded otherwise; a
     reduction of one slice that was a view of it, and was written to; a view of what the program makes on the
-    way, wanted before; hypot of one slice, which is its size."""
+    way, wanted before; hypot of one slice, which is its size; an array of one element that is held as a
+    number, in a sum of products."""
     check(write(seed), api=seed % 4 == 0)
