@@ -67,8 +67,8 @@ def from_torch(f: Callable) -> Callable:
     """A function of tensors, as one of arrays that is differentiated with PyTorch's own gradient.
 
     Of a torch.nn.Module it is a function of (params, *inputs), whose `params` has the module's parameters as
-    arrays by name. Tensors are copies in the CPU's memory. The function runs again for its
-    gradient. Results are one tensor, or a tuple of them. There are derivatives of any order.
+    arrays by name. Tensors are copies in the CPU's memory. The function runs again for its gradient. Results
+    are one tensor, or a tuple of them. There are derivatives of any order.
 
         >>> import torch
         >>> f = ad.from_torch(lambda x: torch.sum(torch.sin(x)))

@@ -17,8 +17,8 @@ from gpt2.autodiff import axpby, get_threads, in_cache, run_on_threads
 
 # Entries handled at once. The four arrays of a block that are read again stay in cache, so that parameters,
 # gradients and moments cross from memory once a step, whatever the number of operations. Smaller blocks are
-# slower, as each call takes the interpreter's lock: with two threads of 16 MiB of cache a core, blocks of 128
-# thousand take 1.2 times as long as of 256, of 512 thousand 0.96.
+# slower, as each call takes the interpreter's lock: on two threads of a Zen 4 with 16 MiB of cache a core,
+# blocks of 128 thousand take 1.2 times as long as of 256, of 512 thousand 0.96.
 BLOCK = in_cache(4 * 4, 32 * 1024, 512 * 1024)
 # With fewer parameters the blocks are smaller, so that every thread gets some; at least this many entries.
 LEAST_BLOCK, BLOCKS_EACH = 32 * 1024, 4
