@@ -19,6 +19,8 @@ def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = Fals
     todo = iter(enumerate(blocks))  # next() on it is atomic under the interpreter lock
 
     def job(thread: int) -> None:
+        if thread >= len(scratch):  # there were fewer threads when this call began
+            return
         size, full, last = scratch[thread]
         for k, block in todo:
             body(k, *block, *(full if block[-1] - block[-2] == size else last))
