@@ -587,6 +587,20 @@ def test_text_of_an_op_may_hold_any_sign(own_row):
     np.testing.assert_array_equal(program(array)[0], array @ array.T)
 
 
+def test_a_setting_of_an_op_may_be_infinite(own_row):
+    own_row(
+        "above_test",
+        "nondiff",
+        infer=lambda x, least: (x.shape, x.dtype),
+        evaluate=lambda x, least: np.maximum(x, least),
+    )
+    x = input_node((3,), np.float64, "x")
+    program = Program(Graph([x], [apply("above_test", x, least=-np.inf)]))
+    np.testing.assert_array_equal(program(np.arange(3.0))[0], np.arange(3.0))
+    nothing = ad.compile(lambda a: np.linalg.pinv(a, rcond=np.inf))(np.eye(3))
+    np.testing.assert_array_equal(nothing, np.zeros((3, 3)))
+
+
 @pytest.mark.parametrize("says", [{}, {"leads": leads.ELEMENTWISE}, {"has_out": True}])
 def test_own_op_runs_as_its_row_says(own_row, says):
     """Between ufunc ops on many rows: in blocks of rows if its row says so, else on whole arrays."""

@@ -278,6 +278,8 @@ def test_map_outside_of_recordings_and_its_errors(threads):
     )
     with pytest.raises(ad.AutodiffError, match="leading axes of one length"):
         ad.parallel_map(lambda x, y: x, np.zeros(2), np.zeros(3))
+    with pytest.raises(ad.AutodiffError, match="got no array"):
+        ad.parallel_map(lambda: 1.0)
 
 
 def test_sums_do_not_depend_on_the_number_of_threads(restored_threads):
