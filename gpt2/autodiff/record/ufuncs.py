@@ -176,11 +176,20 @@ def op_and_operands(
         raise unsupported(full_name(ufunc), source_lines.here())
     args = operands(rec, inputs, values, name)
     if name == "power" and is_operator and type(inputs[1]) in (int, float) and args[0].shape:
-        short = POWERS.get(values[1])
-        if short == "square" or short and args[0].dtype.kind in "fc":
-            dtype = np.result_type(args[0].dtype, inputs[1])  # of integers to the power 2.0 a float's
-            return short, [build.cast(args[0], dtype)]
+        return _short_power(as_node(rec, inputs[0]), inputs[1]) or (name, args)
     return name, args
+
+
+def _short_power(x: Node, n: float) -> tuple[str, list[Node]] | None:
+    """The op by which NumPy computes x**n, and its argument, if it is another than power."""
+    short = POWERS.get(n)
+    if short is None or short != "square" and x.dtype.kind not in "fc":
+        return None
+    if type(n) is int:
+        return short, [x]
+    if x.dtype.kind == "c" and n != 0.5 and n != 1:  # where 2.0 and -1.0 are complex exponents
+        return None
+    return short, [build.cast(x, np.result_type(x.dtype, n))]  # of integers to the power 2.0 as floats
 
 
 def op_of(ufunc: np.ufunc) -> str | None:

@@ -583,3 +583,25 @@ def test_powers_of_integers_by_a_float_are_floats(dtype):
             np.testing.assert_array_equal(compiled(x), f(x))
     slope = ad.grad(lambda w, x: np.sum(w * x**2.0))(np.ones(3), x)
     np.testing.assert_array_equal(slope, x.astype(float) ** 2)
+
+
+@pytest.mark.parametrize("power", [2, 2.0, 1.0, -1, -1.0, 0.5, 3.0])
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_powers_by_a_number_have_numpys_bits(dtype, power):
+    """Those of complex numbers by 2.0 or -1.0 are no squares and reciprocals."""
+    x = np.abs(np.sin(np.arange(1.0, 101.0)))
+    x = (x + 1j * x[::-1] if dtype.startswith("c") else x).astype(dtype)
+    expected = x**power
+    found = ad.compile(lambda x: x**power)(x)
+    assert found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("subscripts", ["ij->i", "ij->j", "ij->", "ij->ji", "ii->", "...j->..."])
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex64"])
+def test_einsum_of_one_operand_has_numpys_bits(dtype, subscripts):
+    """It adds in another order than np.sum, and keeps short integers short."""
+    x = (100.0 * np.sin(np.arange(361.0)).reshape(19, 19)).astype(dtype)
+    expected = np.einsum(subscripts, x)
+    found = ad.compile(lambda x: np.einsum(subscripts, x))(x)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)

@@ -191,8 +191,8 @@ def einsum(
     nodes, inputs = zip(*(_without_repeats(x, letters) for x, letters in zip(nodes, inputs)))
     common = np.result_type(*(x.dtype for x in nodes))
     nodes = [build.cast(x, common) for x in nodes]
-    if len(nodes) == 1:
-        return _rearranged(nodes[0], inputs[0], output)
+    if len(nodes) == 1 and set(inputs[0]) == set(output):
+        return build.transpose(nodes[0], [inputs[0].index(c) for c in output])
     order = {} if optimize else {"optimize": False}
     return apply("einsum", *nodes, subscripts=",".join(inputs) + "->" + output, **order)
 
@@ -234,14 +234,6 @@ def _without_repeats(x: Node, letters: str) -> tuple[Node, str]:
             x = diagonal_view(x, 0, i, j)  # its axis comes last
             letters = letters[:i] + letters[i + 1 : j] + letters[j + 1 :] + c
     return x, letters
-
-
-def _rearranged(x: Node, letters: str, output: str) -> Node:
-    """An einsum of one operand: sums, then a transpose."""
-    gone = [i for i, c in enumerate(letters) if c not in output]
-    x = build.sum_(x, gone) if gone else x
-    letters = "".join(c for c in letters if c in output)
-    return build.transpose(x, [letters.index(c) for c in output])
 
 
 quiet(np.dot, np.inner, np.outer)
