@@ -171,7 +171,7 @@ DEBUG = debug_level(os.environ.get("GPT2_AD_DEBUG") or "0")  # read once
 def log_stage(name: str, title: str, result: Any, seconds: float, remark: str = "") -> None:
     """Log one stage of the program `name`: a line, and its result if the level is high enough.
 
-    made   a graph, or a program, which has a `source`
+    result   a graph, or a program, which has a `source`
     """
     source = getattr(result, "source", None)
     size = f"{len(result.nodes)} nodes" if source is None else result.measures
