@@ -94,9 +94,10 @@ class Compiled:
         """The operands from outside, with fresh random numbers."""
         if not self.draws:
             return self.outside
-        operands = [*leaves, *self.outside]
+        n = len(self.inputs) - len(self.outside)  # the leaves of f: a call of ad.jvp has tangents besides
+        operands = [*leaves[:n], *self.outside]
         redraw(self.draws, self.inputs, operands)
-        return operands[len(leaves) :]
+        return operands[n:]
 
 
 class Derived:
