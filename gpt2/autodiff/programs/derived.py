@@ -99,6 +99,13 @@ class Compiled:
         redraw(self.draws, self.inputs, operands)
         return operands[n:]
 
+    def let_draws_go(self) -> None:
+        """Let the numbers go that were drawn while recording, as each later call draws its own."""
+        n = len(self.inputs) - len(self.outside)
+        for k, draw in self.draws:
+            self.outside[k - n] = np.broadcast_to(np.zeros((), draw.node.dtype), draw.node.shape)
+            draw.value = None
+
 
 class Derived:
     """The state behind one derived function."""
@@ -159,6 +166,8 @@ class Derived:
         check_overlap(self.name, compiled.wiring.written, call.leaves, outside)
         buffers = output_buffers(self.transform.name, compiled.wiring, out, call.leaves)
         result = self.transform.execute(compiled.program, compiled.wiring, call.leaves, outside, buffers)
+        if outside is compiled.outside:
+            compiled.let_draws_go()
         if compiled.guard.trouble is None and not overrides() and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
         return result
