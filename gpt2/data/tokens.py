@@ -118,9 +118,11 @@ class Loader:
         return {"seed": self.seed, "position": self.position}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state()` was taken."""
+        """Continue where `state()` was taken. Raises ValueError for negative numbers."""
         self.seed = int(state.get("seed", self.seed))  # llm.c's order has none
         self.position = int(state["position"])
+        if self.seed < 0 or self.position < 0:
+            raise ValueError(f"Loader.load_state: {dict(state)}, expected numbers from 0")
 
 
 class Epochs(Loader):
@@ -151,7 +153,10 @@ class Epochs(Loader):
         """Continue where `state()` was taken; without "sequences", at its position."""
         super().load_state(state)
         batches = self.position * self.B
-        self.begin = int(state.get("sequences", batches)) - batches
+        sequences = int(state.get("sequences", batches))
+        if sequences < 0:
+            raise ValueError(f"Epochs.load_state: {dict(state)}, expected numbers from 0")
+        self.begin = sequences - batches
 
     def _start(self, epoch, i):
         """The position at which sequence i of an epoch begins."""
