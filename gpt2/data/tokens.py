@@ -20,6 +20,7 @@ MAGIC = 20240520
 VERSION = 1
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
+MOST = (1 << 31) - 1  # tokens: the header counts them in an int32
 
 
 def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
@@ -31,13 +32,16 @@ def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
     """Write the tokens of many arrays as one token file: memory is that of one array."""
     path = Path(path)
     header = np.zeros(HEADER_INTS, dtype="<i4")
-    header[:2] = MAGIC, VERSION
+    count = 0
     with os_errors(f"cannot write {path}"), replacing(path) as file:
-        file.write(header.tobytes())
+        file.write(header.tobytes())  # replaced below
         for tokens in arrays:
             _check_range(path, tokens)
             file.write(tokens.astype("<u2").tobytes())
-            header[2] += tokens.size
+            count += tokens.size
+            if count > MOST:
+                raise UserError(f"{path}: a token file holds at most {MOST:,} tokens; take a shorter text")
+        header[:3] = MAGIC, VERSION, count
         file.seek(0)
         file.write(header.tobytes())
 
