@@ -91,7 +91,7 @@ def from_torch(f: Callable) -> Callable:
 
 
 def _from_torch(
-    torch: types.ModuleType, f: Callable, name: str, recording_rule: list | None = None
+    torch: types.ModuleType, f: Callable, name: str, recording_rule: set | None = None
 ) -> custom_vjp:
     def run(*args):
         with torch.no_grad():
@@ -130,12 +130,12 @@ def _torch_gradient(torch: types.ModuleType, f: Callable, dout: Any, args: tuple
     return tree([next(whole) if r else x for x, r in zip(inputs, real)])
 
 
-def _adapted(run: Callable, rule: Callable, name: str, recording_rule: list | None) -> custom_vjp:
+def _adapted(run: Callable, rule: Callable, name: str, recording_rule: set | None) -> custom_vjp:
     """A function that runs as it is, with a rule. Its derivatives share `recording_rule` with it."""
     run.__name__ = name
     adapted = custom_vjp(run)
     adapted.defvjp(rule)
-    adapted.recording_rule = [False] if recording_rule is None else recording_rule
+    adapted.recording_rule = set() if recording_rule is None else recording_rule
     return adapted
 
 
@@ -241,10 +241,10 @@ def from_jax(f: Callable) -> Callable:
         >>> ad.grad(ad.from_jax(lambda x: jnp.sum(jnp.sin(x))))(np.zeros(2, np.float32))
         array([1., 1.], dtype=float32)
     """
-    return _from_jax(f, [False])
+    return _from_jax(f, set())
 
 
-def _from_jax(f: Callable, recording_rule: list) -> custom_vjp:
+def _from_jax(f: Callable, recording_rule: set) -> custom_vjp:
     import jax
 
     def run(*args):

@@ -9,6 +9,8 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..record.record import apply_op
+from ..record.source_lines import here
+from ..record.unevaluated import Unknown, depends_on
 from ..record.value import Recorded
 from ..tree import flatten, unflatten
 from . import call  # noqa: F401  its rows enter the table on import
@@ -39,7 +41,12 @@ def callback(f: Callable, like: Any, *args: Any) -> Any:
     """
     if not any(type(x) is Recorded for x in args):
         return f(*args)
+    for x in args:
+        if type(x) is Recorded and depends_on(x.node, x._rec.guessed):  # f is to see real values
+            raise Unknown
     examples, tree = flatten(like)
+    if not examples:
+        raise AutodiffError("callback: like has no array, and a program leaves out what gives none", here())
     types = [(np.shape(x), x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype) for x in examples]
     name = getattr(f, "__name__", "f")
 

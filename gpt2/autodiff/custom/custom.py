@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ class _Custom:
         self.f = f
         self.user_rule: Callable | None = None  # it takes the arguments of f, or is the forward of a pair
         self._signature = _signature(f)
-        self.recording_rule = [False]  # shared by all objects for one function: a rule may call it
+        # The threads that record the rule, which may call the function
+        self.recording_rule: set[int] = set()
 
     def _reuse_roots(self):
         return tuple(v for v in vars(self).values() if callable(v))
@@ -118,12 +120,13 @@ class _Custom:
         with _separate_reads():
             primal = _traced(function, concrete, tree, self.name)
         rule, record_now = self.rule(primal, concrete, tree, keywords)
-        if not self.recording_rule[0]:
-            self.recording_rule[0] = True
+        thread = threading.get_ident()
+        if thread not in self.recording_rule:
             try:
+                self.recording_rule.add(thread)
                 record_now()  # while what it reads is there, and its errors name this line
             finally:
-                self.recording_rule[0] = False
+                self.recording_rule.discard(thread)
         operands = operands_of_body(primal.graph, leaves)
         results = apply_op("call", *operands, graph=primal.graph, rule=rule)
         return rebuilt(primal.tree, results, map(result_kind, primal.examples))
@@ -294,9 +297,12 @@ class custom_vjp(_Custom):
             with _separate_reads():
                 return self.graphs(primal, concrete, tree, keywords, rule)
 
-        forwards = None if self.forwards is None else self.forwards.rule(primal, concrete, tree, keywords)[0]
+        if self.forwards is None:
+            rule = CustomVJP(make)
+            return rule, lambda: rule.graphs
+        forwards, record_forwards = self.forwards.rule(primal, concrete, tree, keywords)
         rule = CustomVJP(make, forwards)
-        return rule, lambda: rule.graphs
+        return rule, lambda: (rule.graphs, record_forwards())
 
     def graphs(
         self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict, rule: CustomVJP
@@ -477,4 +483,4 @@ class custom_jvp(_Custom):
         if len(dout) not in (len(out), len(floats)):
             raise AutodiffError(f"{self.name}: its jvp rule gave {len(dout)} tangents for {len(out)} results")
         moved = dout if len(dout) == len(floats) else [dout[i] for i in floats]
-        return out, [0.0 * out[i] if d is None else d for i, d in zip(floats, moved)]
+        return out, [np.zeros_like(out[i]) if d is None else d for i, d in zip(floats, moved)]

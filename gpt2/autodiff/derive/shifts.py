@@ -66,7 +66,7 @@ def effects_of(m: Node, readers: dict[Node, list[Node]]) -> dict[Node, Effect]:
 
 def effect_on(n: Node, given: list[Effect | None]) -> Effect | None:
     """The effect on a node, from those on its arguments. None is unchanged."""
-    if OPS[n.op].kind == "nondiff":
+    if OPS[n.op].kind == "nondiff" or not isinstance(n.dtype, tuple) and n.dtype.kind not in "fc":
         return None  # piecewise constant: what it does for the value, it does not for the derivative
     rule = OPS[n.op].shift
     if rule is None:

@@ -40,7 +40,7 @@ from ..reuse.conditions import MOST, Path, path_of, repeats_array
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kinds import cannot_change
 from ..reuse.same_code import SameCode, same_code_of, shared_recordings
-from ..reuse.watch import watch
+from ..reuse.watch import is_watching, watch
 from ..switches import overrides
 from ..tree import Tree, flatten
 from .families import Key, SharedProgram, memory_of, shared_programs, structure
@@ -94,9 +94,17 @@ class Compiled:
         """The operands from outside, with fresh random numbers."""
         if not self.draws:
             return self.outside
-        operands = [*leaves, *self.outside]
+        n = len(self.inputs) - len(self.outside)  # the leaves of f: a call of ad.jvp has tangents besides
+        operands = [*leaves[:n], *self.outside]
         redraw(self.draws, self.inputs, operands)
-        return operands[len(leaves) :]
+        return operands[n:]
+
+    def let_draws_go(self) -> None:
+        """Let the numbers go that were drawn while recording, as each later call draws its own."""
+        n = len(self.inputs) - len(self.outside)
+        for k, draw in self.draws:
+            self.outside[k - n] = np.broadcast_to(np.zeros((), draw.node.dtype), draw.node.shape)
+            draw.value = None
 
 
 class Derived:
@@ -142,7 +150,8 @@ class Derived:
             return self.call_inlined(call, out)
         key = call.key()
         self.entry = self.slow  # the entry and ad.source show what ran last
-        compiled = self.cache.find(key, lambda c: c.accepts(call))
+        # what is being watched depends on what f reads, so f has to run
+        compiled = None if is_watching() else self.cache.find(key, lambda c: c.accepts(call))
         outside = None if compiled is None else compiled.drawn(call.leaves)
         if compiled is None:
             compiled = self.from_same_code(call, key) or self.compiled(call, key)
@@ -157,6 +166,8 @@ class Derived:
         check_overlap(self.name, compiled.wiring.written, call.leaves, outside)
         buffers = output_buffers(self.transform.name, compiled.wiring, out, call.leaves)
         result = self.transform.execute(compiled.program, compiled.wiring, call.leaves, outside, buffers)
+        if outside is compiled.outside:
+            compiled.let_draws_go()
         if compiled.guard.trouble is None and not overrides() and not compiled.draws:
             self.entry = compiled.entry(self, call, out)
         return result
@@ -209,8 +220,10 @@ class Derived:
     def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
         """Records the call and compiles it; only a Wiring where compiling is not worth while."""
         same_code, self.same_code = self.same_code, None
+        if same_code is not None and same_code[0][-1] != key:  # another thread's call
+            same_code = None
         pipeline = Pipeline(self.name, key[-1])
-        rec, guard, path, scalar = self.recorded(call, key, pipeline)
+        rec, guard, path, scalar, why = self.recorded(call, key, pipeline)
         kinds = tuple(map(result_kind, result_leaves(rec)))
         mutable = holds_mutable(rec.out_tree)
         tree = without_objects(rec.out_tree) if mutable else rec.out_tree
@@ -222,20 +235,20 @@ class Derived:
 
         shared = shared_programs.find(rec.graph, graph_key, make)
         if shared is None:
-            if self.why is not None and not shared_programs.seen(graph_key):
+            if why is not None and not shared_programs.seen(graph_key):
                 return self.wiring(call, rec)
             shared = make(rec.graph)
             shared_programs.add(graph_key, shared)
-        elif shared.exchanged and self.why is not None:
-            self.why += OTHER_CONSTANTS
+        elif shared.exchanged and why is not None:
+            self.why = why = why + OTHER_CONSTANTS
         wiring, program, nbytes, _ = shared
         if wiring is None:
             wiring = self.derived_wiring(call, rec, pipeline, scalar).types_only()
         outside = [array for _, array in rec.captures]
-        if self.why is not None:
+        if why is not None:
             if same_code is not None:
-                shared_recordings.add(*same_code, Guard(self.why, never), None)
-            return Compiled(wiring, program, outside, Guard(self.why, never))
+                shared_recordings.add(*same_code, Guard(why, never), None)
+            return Compiled(wiring, program, outside, Guard(why, never))
         conditions = [] if path is None else [path.taken]
         compiled = Compiled(wiring, program, outside, guard, conditions, rec.draws, rec.graph.inputs)
         self.cache.add(key, guard, compiled, nbytes)
@@ -249,13 +262,13 @@ class Derived:
         call = Arguments.of(args, {k: v for k, v in kwargs.items() if k != "out" or not self.takes_out})
         key = call.key()
         pipeline = Pipeline(self.name, key[-1], on_stage)
-        rec, _, _, scalar = fresh.recorded(call, key, pipeline)
+        rec, _, _, scalar, _ = fresh.recorded(call, key, pipeline)
         uncollected(fresh.built, call, rec, pipeline, scalar)
 
     def recorded(
         self, call: Arguments, key: tuple, pipeline: Pipeline
-    ) -> tuple[Recording, Guard, Path | None, bool]:
-        """(recording, guard, path, whether all arguments are floats). Sets `why` if it cannot be reused."""
+    ) -> tuple[Recording, Guard, Path | None, bool, str | None]:
+        """(recording, guard, path, whether all arguments are floats, why it cannot be reused or None)."""
         begin = time.perf_counter()
         args, kwargs = self.transform.split(call)
         if len(self.n_recordings) > self.cache.size:
@@ -276,15 +289,16 @@ class Derived:
                 "compares by `is`: a recording takes it for two arrays. Pass a copy"
             )
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
-        path, self.why = None, guard.trouble or self._trouble(rec, call)
-        if self.why is None and rec.value_dependent:
-            path, self.why = self._path(rec, key, scalar)
-        if self.why is not None:
+        path, why = None, guard.trouble or self._trouble(rec, call)
+        if why is None and rec.value_dependent:
+            path, why = self._path(rec, key, scalar)
+        self.why = why  # to be shown: another thread may record at the same time
+        if why is not None:
             rec = with_constants_as_inputs(rec)
         new = "it reads other values, or takes another path"
         new = new if key in self.cache else "new types of arguments"
-        pipeline.recorded(rec.graph, time.perf_counter() - begin, self.why or new)
-        return rec, guard, path, scalar
+        pipeline.recorded(rec.graph, time.perf_counter() - begin, why or new)
+        return rec, guard, path, scalar, why
 
     def watched(self, call: Arguments, key: tuple, args: tuple, kwargs: dict) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""

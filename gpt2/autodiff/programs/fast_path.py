@@ -4,7 +4,7 @@
         if len(args) != 1 or kwargs: return slow(args, kwargs)
         x0, = args
         if type(x0) is not ndarray or x0.shape != (100,) or x0.dtype is not float64: return slow(args, kwargs)
-        if overrides() or not holds(): return slow(args, kwargs)
+        if recordings or watches or overrides() or not holds(): return slow(args, kwargs)
         r = program(x0)
         return r[0]
 
@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..emit.scalar import FLOAT_ERRORS, ScalarProgram
+from ..record import interception
 from ..reuse.guard import GONE
 from ..reuse.guard import compiled as code_of
+from ..reuse.watch import watches_running
 from ..same import same_items
 from ..switches import overrides
 from ..tree import ContainerKind, Tree, flatten, unflatten
@@ -99,13 +101,15 @@ def _entry_for(derived, compiled, call, out):
 
 
 def _guard(t: _Text, guard) -> None:
+    # a function that is recorded or watched depends on what f reads, so f has to run
+    t.env.update(recordings=interception.running, watches=watches_running)
     if guard.text is None:
-        t.unless(f"overrides() or not {t.value(guard.holds)}()")
+        t.unless(f"recordings or watches or overrides() or not {t.value(guard.holds)}()")
         return
     t.env.update({name: value for name, value in guard.names.items() if name != "__builtins__"}, gone=GONE)
     t.lines += [
         "    try:",
-        f"        if overrides() or not ({guard.text}): return slow(args, kwargs)",
+        f"        if recordings or watches or overrides() or not ({guard.text}): return slow(args, kwargs)",
         "    except gone:",
         "        return slow(args, kwargs)",
     ]

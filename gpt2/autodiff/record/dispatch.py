@@ -138,6 +138,8 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
 def handled(function: Callable, args: Sequence, kwargs: dict, handler: Callable | None) -> Any:
     """The result of one of NumPy's functions. `handler` makes its nodes from those of the arguments."""
     args, kwargs, out = _without_out(function, args, kwargs)
+    if out is not None and function in _ADDING and kwargs.get("dtype") is None and len(args) in (1, 2):
+        kwargs = {**kwargs, "dtype": _dtype_of_sum(args[0], out)}
 
     def compute(values, options, site):
         try:
@@ -159,6 +161,14 @@ def handled(function: Callable, args: Sequence, kwargs: dict, handler: Callable 
         )
     out[...] = result
     return out
+
+
+_ADDING = (np.sum, np.prod, np.cumsum, np.cumprod)
+
+
+def _dtype_of_sum(x: Any, out: Recorded) -> np.dtype:
+    """The dtype that NumPy adds up in, where the sum goes into an array."""
+    return np.result_type(out.dtype, x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype)
 
 
 def bind(
@@ -370,6 +380,9 @@ def _wrap(rec: Recorder, nodes, value, recorded, site, function, views):
     if not isinstance(value, np.ndarray) or isinstance(function, np.ufunc):
         return Recorded(rec, node, value)
     if not views:
+        for x in recorded:  # which may be written to as well
+            if isinstance(x._value, np.ndarray) and np.may_share_memory(value, x._value):
+                x.root._owned = False
         return Recorded(rec, node, value if value.flags.writeable else value.copy(), owned=False)
     if value.base is not None or not value.flags.owndata or _is_operand(value, recorded):
         for x in recorded:

@@ -102,7 +102,7 @@ class Namespace:
 INTERCEPTED: dict[int, Intercepted] = {}  # by the id of NumPy's function
 _names: list[Namespace] = []
 _lock = threading.Lock()
-_running: set = set()  # recordings in all threads
+running: set = set()  # recordings in all threads
 _standing_in: bool | None = False  # None: an exception came while names were exchanged
 
 
@@ -134,21 +134,21 @@ def replace(namespace: dict, **stand_ins: Any) -> None:
 def begin(rec: Any) -> None:
     """A recording begins."""
     with _lock:
-        _running.add(rec)
+        running.add(rec)
         _exchange_names()
 
 
 def end(rec: Any) -> None:
     """A recording has ended, if it ever began."""
     with _lock:
-        _running.discard(rec)
+        running.discard(rec)
         _exchange_names()
 
 
 def _exchange_names() -> None:
     """Replace the names while anything is recorded, and restore them after."""
     global _standing_in
-    wanted = bool(_running)
+    wanted = bool(running)
     if _standing_in is wanted:
         return
     _standing_in = None

@@ -124,7 +124,7 @@ def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
     totals = parts[:1]
     for part in parts[1:]:
         totals.append(ufunc(totals[-1], part))
-    result = np.stack(totals, axis)
+    result = np.stack(totals, axis) if totals else x.copy()
     return result if out is None else copied(out, result)
 
 

@@ -369,8 +369,9 @@ def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Record
 def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
     """The node of a call, with its inputs cast to the loop's types where the caller chose a dtype."""
     builder = TABLE.get(ufunc, NO_ENTRY).nodes
-    if builder is not None:
-        return builder(*operands(rec, inputs, values))
+    if builder is not None:  # its loops have one type
+        nodes = operands(rec, inputs, values)
+        return builder(*(nodes if dtype is None else [build.cast(n, dtype) for n in nodes]))
     name, nodes = op_and_operands(rec, ufunc, inputs, values, is_operator)
     if dtype is None:
         return apply(name, *nodes)

@@ -50,7 +50,7 @@ class _Kind(type):
     """The type of Recorded, which refuses `type(x) == float` and `type(x) in (float, int)`."""
 
     def __eq__(cls, other):
-        if cls is not other and other in _STOOD_FOR:
+        if cls is not other and isinstance(other, type) and other in _STOOD_FOR:
             file = sys._getframe(1).f_code.co_filename
             if not source_lines.is_inside(file) and not source_lines.is_standard(file):
                 raise type_unknown(source_lines.here())
@@ -693,12 +693,13 @@ def _item(self: Recorded, key: Any) -> Recorded:
     except IndexError as error:
         raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
     site = source_lines.site()
-    x = node_in(rec, self)
-    items = expand(key, len(x.shape))
+    items = expand(key, self.ndim)
     if is_basic(items):
+        rec, x = self._rec, self.node  # recorded positions are read, so it is a view wherever they come from
         slices, shape = basic(items, x.shape)
         node = build.reshape(build.slice_(x, slices), shape)
     else:
+        x = node_in(rec, self)
         node = _gather(rec, x, items)
     if node is not x:
         recorder.label(node, site)

@@ -17,6 +17,7 @@ from ..undo import undoing
 from .world import OWN_CODE, World
 
 _local = threading.local()
+watches_running: set[World] = set()  # in all threads
 
 
 def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
@@ -45,6 +46,7 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
 
     def undo() -> None:
         del worlds[depth:]
+        watches_running.discard(world)
         if not depth and sys.getprofile() is not other:
             sys.setprofile(None)
             _resume(other)
@@ -52,6 +54,7 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
     def observed() -> Any:
         with undoing(undo), undoing(undo):
             worlds.append(world)
+            watches_running.add(world)
             if not depth:
                 _suspend(other)
                 sys.setprofile(_observe)

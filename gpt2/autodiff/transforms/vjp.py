@@ -12,6 +12,7 @@ import numpy as np
 from ..derive.differentiate import vjp_graph
 from ..errors import AutodiffError
 from ..graph import Graph, Node
+from ..ops import input_node
 from ..pipeline import Halves, Pipeline
 from ..programs.arguments import _described, _dtype, float_leaves
 from ..programs.derived import derived_of
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 class VjpWiring(Wiring):
     """`graph` has the results and the gradients; its inputs are those of f, then the cotangents."""
 
-    cotangents: list = field(default_factory=list)  # for each result its node, or None: it has no derivative
+    # for each result a node of its type, or None: it has no derivative
+    cotangents: list = field(default_factory=list)
     back_tree: Tree | None = None
     back_outs: list = field(default_factory=list)
 
@@ -94,7 +96,8 @@ class Vjp(Transform):
             *operands_of(rec, call),
             rec.out_tree,
             outs,
-            cotangents=[n if has else None for n, has in zip(nodes, moves)],
+            # like the results: these themselves would keep the whole graph
+            cotangents=[input_node(n.shape, n.dtype) if has else None for n, has in zip(nodes, moves)],
             back_tree=Tree.of(*(w.tree for w in wrt_of_args)),
             back_outs=[Out(i, k) for i, k in enumerate(k for w in wrt_of_args for k in w.kinds)],
         )

@@ -92,3 +92,23 @@ def test_arguments_are_read_only(compiled):
 
     with pytest.raises(ValueError, match="read-only"):
         compiled(f)(np.ones(2))
+
+
+def test_it_sees_real_values_of_large_arrays():
+    """Though a first run for a Fixed does not compute them."""
+    seen = []
+
+    def note(x):
+        seen.append(float(x))
+        return x
+
+    fixed = ad.Fixed(lambda x: ad.callback(note, np.zeros(()), np.sum(x * x)) + 0.0)
+    for _ in range(2):
+        fixed(np.full(100_000, 2.0))
+    assert seen and set(seen) == {400_000.0}
+
+
+@pytest.mark.parametrize("like", [None, ()])
+def test_without_a_result_it_is_refused(like):
+    with pytest.raises(ad.AutodiffError, match=r"test_callback.py:\d+: callback: like has no array"):
+        ad.compile(lambda x: (ad.callback(print, like, x), x)[1])(np.ones(2))

@@ -355,3 +355,39 @@ def test_bool_argument_is_not_static():
         assert [g(0.5), g(2.0), g(0.5)] == [1.0, 2.0, 1.0]
         assert ad.jvp(f, (2.0,), (1.0,)) == (4.0, 2.0)
         assert list(ad.vmap(g)(np.array([0.5, 2.0]))) == [1.0, 2.0]
+
+
+def test_what_the_rule_of_the_other_mode_reads():
+    """A change of it is seen, as one of what the backward reads is."""
+    forward_factor, backward_factor = {"k": 2.0}, {"k": 2.0}
+
+    @ad.custom_vjp
+    def f(x):
+        return x * x
+
+    @f.defvjp
+    def f_vjp(dout, out, x):
+        return (backward_factor["k"] * x * dout,)
+
+    @f.defjvp
+    def f_jvp(primals, tangents):
+        (x,), (dx,) = primals, tangents
+        return x * x, forward_factor["k"] * x * dx
+
+    forward, backward = ad.jacfwd(lambda x: f(x) + 0.0), ad.grad(lambda x: f(x) + 0.0)
+    for a, b in ((2.0, 2.0), (5.0, 2.0), (5.0, 7.0)):
+        forward_factor["k"], backward_factor["k"] = a, b
+        assert (forward(3.0), backward(3.0)) == (3.0 * a, 3.0 * b)
+
+
+def test_no_tangent_of_an_infinite_result():
+    @ad.custom_jvp
+    def f(x):
+        return x - np.inf, x * 2.0
+
+    @f.defjvp
+    def f_jvp(primals, tangents):
+        return (primals[0] - np.inf, primals[0] * 2.0), (None, tangents[0] * 2.0)
+
+    _, tangents = ad.jvp(f, (np.ones(2),), (np.ones(2),))
+    np.testing.assert_array_equal(tangents, ([0.0, 0.0], [2.0, 2.0]))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gpt2 import autodiff as ad
 from gpt2.autodiff.derive.shifts import effects_of
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import OPS, apply, const, input_node
@@ -134,3 +135,11 @@ def test_pairing_different_rows_raises_not_understood():
 def test_every_shift_rule_is_tested():
     ruled = {name for name, op in OPS.items() if op.shift is not None}
     assert ruled - {"sum_as_numpy"} <= set(WITH_EFFECT)
+
+
+def test_what_is_cast_to_integers_stays():
+    """m - int(m) rises with m: a whole number stays where it is when m moves a little."""
+    x = np.array([1.0, 2.5])
+    for f in (lambda x: x.max() - x.max().astype(int), lambda x: x.max() - x.max().astype(int).astype(float)):
+        np.testing.assert_array_equal(ad.grad(f)(x), [0.0, 1.0])
+        assert ad.jvp(f, (x,), (np.array([3.0, 5.0]),))[1] == 5.0

@@ -3,7 +3,9 @@ another recording; and gradients with respect to parameters of distributions.
 """
 
 import copy
+import gc
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -206,3 +208,51 @@ def test_while_loop_draws_at_each_step():
     assert g(1.0) == 3.0
     plain.random(3)
     assert plain.bit_generator.state == r.bit_generator.state
+
+
+def into_shadow(f, v):
+    shadow = np.zeros(3)
+    ad.autodiff(f, ad.Duplicated(X, shadow))
+    return shadow
+
+
+@pytest.mark.parametrize(
+    "derived",
+    [
+        lambda f, v: ad.jvp(f, (X,), (v,)),
+        lambda f, v: ad.hvp(f, X, v),
+        lambda f, v: ad.vjp(f, X)[1](1.0)[0],
+        into_shadow,
+    ],
+)
+@pytest.mark.parametrize("draw", [lambda x: rng.normal(size=3), lambda x: rng.normal(x, 1.0)])
+def test_calls_with_more_arguments_than_the_function_draw_anew(derived, draw):
+    """Tangents and shadows beside the function's own."""
+    global rng
+    v = np.array([1.0, 2.0, -1.0])
+
+    def f(x):
+        return np.sum(x**3 * draw(x))
+
+    rng = np.random.default_rng(5)
+    expected = [derived(lambda x: f(x), v) for _ in range(4)]  # recorded at each call
+    end = rng.bit_generator.state
+    rng = np.random.default_rng(5)
+    for result in expected:
+        np.testing.assert_allclose(derived(f, v), result, rtol=1e-14)
+    assert rng.bit_generator.state == end
+
+
+def test_numbers_are_not_kept_after_the_call():
+    """They may be as large as everything else together: the masks of a dropout."""
+    g = ad.grad(lambda x: np.sum(x * rng.normal(size=(1000, 3))) * (1.0 if x[0] > 0 else 2.0))
+    tracemalloc.start()
+    try:
+        for sign in (1.0, -1.0, 1.0):
+            g(sign * X)
+            gc.collect()
+            held = [s for s in tracemalloc.take_snapshot().traces if s.size == 24_000]
+            assert not held
+    finally:
+        tracemalloc.stop()
+    assert ad.why_recorded(g) is None

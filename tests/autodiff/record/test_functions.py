@@ -605,3 +605,47 @@ def test_einsum_of_one_operand_has_numpys_bits(dtype, subscripts):
     found = ad.compile(lambda x: np.einsum(subscripts, x))(x)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("function", [np.nanvar, np.nanstd])
+@pytest.mark.parametrize("ddof", [0, 1, 2, 2.5, 3])
+@pytest.mark.filterwarnings("ignore:Degrees of freedom", "ignore:(invalid|divide)")
+def test_spread_of_too_few_numbers_beside_nan(function, ddof):
+    """nan where there are no more numbers than ddof."""
+    x = np.array([[1.0, 3.0, np.nan], [1.0, 2.0, 4.0]])
+    for f in (lambda x: function(x, axis=1, ddof=ddof), lambda x: function(x[0], ddof=ddof)):
+        np.testing.assert_allclose(ad.compile(f)(x), f(x), rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "cumsum", "cumprod"])
+@pytest.mark.parametrize("dtype, of", [(f64, f32), (f32, f64), (f64, np.int8), (np.int8, np.int8)])
+def test_adding_up_into_an_array_of_another_dtype(name, dtype, of):
+    """In the common dtype of both, as NumPy does."""
+
+    def f(x, **like):
+        out = np.zeros(x.shape if "cum" in name else (), dtype, **like)
+        getattr(np, name)(x, out=out)
+        return out
+
+    x = np.array([3.1, 3.3, 3.7] * 20).astype(of)
+    np.testing.assert_array_equal(ad.compile(lambda x: f(x, like=x))(x), f(x))
+
+
+@pytest.mark.parametrize("function", [np.matmul, *dispatch.since("vecdot")])
+@pytest.mark.parametrize("of, dtype", [(np.int8, np.int64), (f32, f64)])
+def test_products_in_a_wider_dtype(function, of, dtype):
+    """The dtype is that of the sum, not only of the result."""
+    x = np.full((4, 4), 11.3).astype(of)
+    f = lambda x: function(x, x, dtype=dtype)  # noqa: E731
+    np.testing.assert_array_equal(ad.compile(f)(x), f(x))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_accumulating_nothing(shape):
+    f = lambda x: np.maximum.accumulate(x, axis=-1)  # noqa: E731
+    np.testing.assert_array_equal(ad.compile(f)(np.zeros(shape)), np.zeros(shape))
+
+
+def test_a_type_is_compared_with_something_else():
+    f = lambda x: x * (2.0 if type(x) == [] or type(x) != {} else 3.0)  # noqa: E721, E731
+    assert ad.compile(f)(1.5) == 3.0

@@ -580,3 +580,50 @@ def test_what_is_taken_along_a_later_axis_can_be_written_through_a_reshape():
     x = np.arange(1.0, 13.0).reshape(3, 4)
     np.testing.assert_array_equal(ad.compile(halved)(x), halved(x))
     np.testing.assert_array_equal(ad.grad(lambda x: np.sum(halved(x)))(x)[:, 0], [1.0, 1.5, 2.0])
+
+
+@pytest.mark.parametrize("inner", [ad.compile(lambda v: v), ad.compile(lambda v: v[::-1][::-1])])
+def test_the_argument_of_a_derived_function_is_written_to_afterwards(inner):
+    """Its result has memory of its own, also while the function around it is recorded."""
+
+    def f(x):
+        a = x * 1.0
+        y = inner(a)
+        a[0] = 100.0
+        return np.sum(a) * (1000.0 if y[0] > 50.0 else 1.0)
+
+    x = np.array([1.0, 2.0])
+    assert f(x) == ad.compile(f)(x) == 102.0
+    np.testing.assert_array_equal(ad.grad(f)(x), [0.0, 1.0])
+
+
+def test_a_view_at_a_position_that_an_inner_function_finds():
+    """It is a view of the outer array: what is written to it is written there, and to nothing of the
+    caller's.
+    """
+
+    def f(x, s):
+        y = x * 1.0
+
+        def inner(s):
+            row = y[np.argmax(s)]
+            row[0] = 50.0
+            return np.sum(row * s)
+
+        slope = ad.grad(inner)(s)
+        return np.sum(y) * (1000.0 if y[1, 0] > 40.0 else 1.0) + np.sum(slope)
+
+    x, s = np.arange(6.0).reshape(3, 2), np.array([1.0, 2.0])
+    before = x.copy()
+    assert ad.compile(f)(x, s) == f(x, s) == 63053.0
+    np.testing.assert_array_equal(x, before)
+
+
+def test_nothing_to_put_writes_nothing():
+    def f(x):
+        y = x * 1.0
+        np.put(y, [0], [])
+        np.putmask(y, np.ones(3, bool), [])
+        return y
+
+    np.testing.assert_array_equal(ad.compile(f)(np.arange(3.0)), np.arange(3.0))

@@ -141,7 +141,7 @@ def test_numpy_is_as_it_was():
     with pytest.raises(KeyError):
         ad.compile(f)(V + 1000)
     assert all(vars(m)[k] is v for (m, k), v in names.items())
-    assert not interception._running
+    assert not interception.running
     seen = inside[0]
     assert seen is not np.sum and seen == np.sum and hash(seen) == hash(np.sum)
     assert seen(V) == V.sum() and seen.__name__ == "sum"

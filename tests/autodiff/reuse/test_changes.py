@@ -208,3 +208,30 @@ class Sizes:
 
 def by_sizes(x, sizes):
     return x * sizes.width
+
+
+NESTED = {"factor": 2.0}
+times_factor = ad.compile(lambda v: v * NESTED["factor"])
+
+
+@pytest.mark.parametrize("called", [0, 1, 3])
+def test_what_an_inner_derived_function_reads(called, monkeypatch):
+    """Also where it has a program for its plain argument already, and does not run itself."""
+    constant = np.array([1.0, 2.0])
+    for _ in range(called):
+        times_factor(constant)
+    g = ad.grad(lambda x: np.sum(x * times_factor(constant)))
+    for factor in (2.0, 2.0, 5.0, 3.0):
+        monkeypatch.setitem(NESTED, "factor", factor)
+        np.testing.assert_array_equal(g(np.ones(2)), constant * factor)
+
+
+def test_a_watched_call_of_a_derived_function(monkeypatch):
+    constant = np.array([1.0, 2.0])
+    for _ in range(3):
+        times_factor(constant)
+    _, world = ad.watch(functools.partial(times_factor, constant), times_factor)
+    guard = world.guard()
+    assert guard.trouble is None and guard.holds()
+    monkeypatch.setitem(NESTED, "factor", 7.0)
+    assert not guard.holds()

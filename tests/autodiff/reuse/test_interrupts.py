@@ -13,6 +13,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff import undo
 from gpt2.autodiff.record import draws, interception, record, recorder
 from gpt2.autodiff.reuse import same_code
+from gpt2.autodiff.reuse.watch import watches_running
 
 X = np.array([1.0, 2.0])
 
@@ -85,7 +86,8 @@ def state():
         sys.getprofile(),
         recorder.state(),
         recorder.current(),
-        len(interception._running),
+        len(interception.running),
+        len(watches_running),
         len(draws._exchanged),
         np.geterr(),
         threading.active_count(),
@@ -190,7 +192,7 @@ def test_undoing_only_once_is_noticed(monkeypatch):
             for at in range(10):
                 interrupted(plain, at, record._end.__code__)
     finally:
-        interception._running.clear()
+        interception.running.clear()
         interception._exchange_names()
         recorder.restore((0, None, False))
 

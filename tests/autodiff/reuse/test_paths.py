@@ -105,3 +105,26 @@ def test_paths_of_functions_inside():
     g = ad.grad(f)
     for x, slope in ((2.0, 2.0), (0.5, 3.0), (7.0, 4.0), (3.0, 2.0)):
         assert g(x) == slope
+
+
+def steps_then_truth(x, n):
+    steps = range(n)
+    return np.sum(x * 2 if n else x) * len(steps)
+
+
+def truth_then_steps(x, n):
+    return np.sum(x * 2 if n else x) * len(range(n))
+
+
+@pytest.mark.parametrize("f", [steps_then_truth, truth_then_steps])
+def test_one_value_that_is_read_as_a_number_and_as_a_truth_value(f):
+    """Each of the two has to be the same."""
+    g, fixed = ad.compile(f), ad.Fixed(lambda x, n: f(x, n[0]))
+    for n in (3, 4, 0, 3, 5):
+        expected = f(X, n)
+        assert g(X, np.int64(n)) == expected == fixed(X, np.array([n]))
+
+
+def test_one_value_that_is_read_as_a_float_and_as_an_int():
+    g = ad.grad(lambda x, k: x * (10.0 if float(k) > 3.5 else 1.0) * len(range(int(k))))
+    assert [g(2.0, k) for k in (3.2, 3.7, 4.1, 3.2)] == [3.0, 30.0, 40.0, 3.0]

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.programs.derived import Derived
 
 
 def test_eight_threads_on_one_derived_function():
@@ -33,3 +34,56 @@ def test_eight_threads_on_one_derived_function():
     for t in threads:
         t.join()
     assert not errors, errors[0]
+
+
+def test_another_call_while_one_is_compiled(monkeypatch):
+    """What it says of its own recording does not count for the first one, which must not be reused."""
+
+    def f(x):
+        if x.ndim == 2 and np.sum(x) > 0:  # the sign of a sum is looked at again at each call
+            return np.sum(x) * 2.0
+        return np.sum(x)
+
+    g, built, others = ad.grad(f), Derived.built, [np.ones(3)]
+
+    def interrupted(*args):
+        result = built(*args)
+        while others:
+            g(others.pop())  # as another thread might
+        return result
+
+    monkeypatch.setattr(Derived, "built", interrupted)
+    x = np.ones((2, 2))
+    for _ in range(3):
+        np.testing.assert_array_equal(g(x), 2.0 * x)
+    assert not others
+    np.testing.assert_array_equal(g(-x), x)
+
+
+def test_a_rule_that_two_threads_record():
+    """What it reads is noted in both."""
+    factor = {"k": 2.0}
+    inside, go_on = threading.Event(), threading.Event()
+
+    @ad.custom_vjp
+    def f(x):
+        return x * x
+
+    @f.defvjp
+    def f_vjp(dout, out, x):
+        if threading.current_thread().name == "slow":
+            inside.set()
+            go_on.wait(60)
+        return (factor["k"] * x * dout,)
+
+    first, second = ad.grad(lambda x: f(x) + 0.0), ad.grad(lambda x: f(x) + 1.0)
+    thread = threading.Thread(target=first, args=(3.0,), name="slow")
+    thread.start()
+    assert inside.wait(60)
+    try:
+        assert second(3.0) == second(3.0) == 6.0
+    finally:
+        go_on.set()
+        thread.join()
+    factor["k"] = 5.0
+    assert second(3.0) == 15.0

@@ -55,7 +55,7 @@ class Primitive:
         self.fun = fun
         self.vjp: Callable | None = None  # (argnums, ans, args, kwargs) -> g -> gradients, in core.py
         self.jvp: Callable | None = None  # (argnums, tangents, ans, args, kwargs) -> tangent
-        self._recording_rule = [False]
+        self._recording_rule: set[int] = set()
 
     def _reuse_roots(self) -> tuple:
         return (self.fun, self.vjp, self.jvp)

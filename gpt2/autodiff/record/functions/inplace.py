@@ -39,6 +39,8 @@ def copyto(
 def put(a: RecordedLike, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
     a = target(a, np.put)
     ind = np.ravel(np.asarray(ind))
+    if not np.size(v):  # as in NumPy, nothing is written
+        return
     if mode == "wrap":
         ind = ind % a.size
     elif mode == "clip":
@@ -58,6 +60,8 @@ def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
 @raw(np.putmask)
 def putmask(a: RecordedLike, mask: RecordedLike, values: RecordedLike) -> None:
     a = target(a, np.putmask)
+    if not np.size(values):
+        return
     a[...] = np.where(mask, np.resize(values, a.shape) if np.shape(values) != a.shape else values, a).astype(
         a.dtype
     )

@@ -490,8 +490,28 @@ def _of_present(function):
     return handler
 
 
-for _function, _plain in ((np.nanmean, mean), (np.nanvar, var), (np.nanstd, std)):
-    handles(_function)(_of_present(_plain))
+handles(np.nanmean)(_of_present(mean))
+
+
+def _nan_spread(function):
+    """Spread of the elements that are not nan; nan where there are no more than ddof, unlike without nan."""
+
+    def handler(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, **options):
+        a = operand(a)
+        there = _and(where, a)
+        spread = function(_zero_for_nan(a), axis, dtype, None, ddof, keepdims, where=there, **options)
+        free = options.get("correction", NONE)
+        free = ddof if free is NONE else free
+        if a.dtype.kind not in "fc" or free <= 1:  # else 0 / 0
+            return spread
+        enough = apply("greater", counted(a, axis, keepdims, there), free)
+        return build.where(enough, spread, np.nan)
+
+    return handler
+
+
+handles(np.nanvar)(_nan_spread(var))
+handles(np.nanstd)(_nan_spread(std))
 
 
 def _nan_extremum(extremum, worst):
