@@ -16,7 +16,6 @@ import re
 from pathlib import Path
 
 from bench import drawing
-from bench.harness import ratios
 from bench.harness.contenders import CONTENDERS, ENGINE
 from docs import house
 from gpt2.errors import counted
@@ -41,7 +40,6 @@ WORDS = {
     "124M-B4T256": "GPT-2, 12 layers, 768 wide; 4 x 256 tokens",
     "124M-B1T1024": "GPT-2, 12 layers, 768 wide; 1 x 1024 tokens",
 }
-HEADER = ("contender", "median ms", "to PyTorch", "", "of peak", "MiB")
 MOST = 2.0  # a ratio from which on a bar is cut
 
 
@@ -102,24 +100,38 @@ def keep(paths: list[str], machine: str) -> None:
 
 
 def table(machine: str) -> str:
-    """Every size with its contenders, as indented text of equal columns."""
-    parts = []
-    for one in figures(machine):
-        head = (
-            f"    {one['size']}, {counted(one['threads'], 'thread')}, vocabulary {one['vocabulary']}; "
-            f"{one['rounds']} rounds, others {100 * one['others']:.0f} %"
-        )
-        rows = [one["rows"][name] for name in CONTENDERS if name in one["rows"]]
-        lines = ratios.table(HEADER, [cells(row) for row in rows]).split("\n")
-        parts.append("\n".join([head, *(f"      {line.rstrip()}" for line in lines)]))
-    return "\n\n".join(parts) + "\n"
+    """A column for each size: ratios with quartiles, then memory. Contenders by bench.step's names."""
+    columns = figures(machine)
+    batches = [re.findall("B.*", one["size"]) for one in columns]  # none in "default"
+    heads = [
+        ["", *(one["size"].split("-")[0] for one in columns)],
+        ["", *("".join(batch) for batch in batches)],
+        ["", *(counted(one["threads"], "thread") for one in columns)],
+        ["vocabulary", *(str(one["vocabulary"]) for one in columns)],
+        ["rounds", *(str(one["rounds"]) for one in columns)],
+        ["others, %", *(f"{100 * one['others']:.0f}" for one in columns)],
+        ["fastest PyTorch, ms", *(milliseconds(one["rows"][one["reference"]]["ms"]) for one in columns)],
+    ]
+    names = [name for name in CONTENDERS if any(name in one["rows"] for one in columns)]
+    times, memory = [], []
+    for name in names:
+        rows = [one["rows"].get(name) for one in columns]
+        times.append([name, *(f"{row['ratio'][0]:.2f}" if row else "-" for row in rows)])
+        times.append(["", *("{:.2f}-{:.2f}".format(*row["ratio"][1:]) if row else "" for row in rows)])
+        if name != "peak":  # which trains nothing
+            memory.append([name, *(str(row["mib"]) if row else "-" for row in rows)])
+    first = max(len(name) for name in ("fastest PyTorch, ms", *names))
+
+    def text(rows: list[list[str]]) -> str:
+        lines = (row[0].ljust(first) + "".join(f"{cell:>11}" for cell in row[1:]) for row in rows)
+        return "\n".join(f"    {line}".rstrip() for line in lines)
+
+    ratios = f"    time relative to it: median, quartiles\n{text(times)}"
+    return f"{text(heads)}\n\n{ratios}\n\n    memory, MiB\n{text(memory)}\n"
 
 
-def cells(row: dict) -> list[str]:
-    median, low, high = row["ratio"]
-    share = "" if row["of_peak"] is None else f"{row['of_peak']:.2f}"
-    ms = f"{row['ms']:.1f}" if row["ms"] < 1000 else f"{row['ms']:.0f}"
-    return [row["title"], ms, f"{median:.2f}", f"[{low:.2f} {high:.2f}]", share, str(row["mib"])]
+def milliseconds(ms: float) -> str:
+    return f"{ms:.1f}" if ms < 1000 else f"{ms:.0f}"
 
 
 def summary() -> str:
@@ -180,9 +192,9 @@ def picture(machine: str) -> str:
         for one in figures(machine)
         if one["threads"] == 2
     }
-    title = f"Step time relative to the fastest PyTorch, {machine}"
+    title = f"A step beside PyTorch's, {machine}"
     keys = {"own": "this engine", "peer": "peers", "limit": "its matrix products alone"}
-    below = "Shorter is better. Medians of the ratios within rounds; two threads."
+    below = "Relative to the fastest PyTorch: medians of rounds; two threads."
     return drawing.adaptive(
         drawing.svg(drawing.bars(title, groups, keys, 480, 170, MOST, rule=1.0, below=below, right=60))
     )

@@ -123,14 +123,18 @@ def no_overflow_warnings() -> None:
 
 
 def exit_status(run: Callable[..., int | None], *args: Any) -> int:
-    """Call run(*args) and return the exit status: its result (None: 0), 2 after a UserError, 130
-    after Ctrl-C, 0 if the reader of the output has closed it, as `head` does, 1 if the disk is full.
+    """Call run(*args) and return the exit status: its result (None: 0), 2 after a UserError or for lack of
+    memory, 130 after Ctrl-C, 0 if the reader of the output has closed it, as `head` does, 1 if the disk is
+    full.
     """
     try:
         with replace_stdout(raising=True):
             return run(*args) or 0
     except UserError as error:
         print_error(error.as_flag)
+        return 2
+    except MemoryError as error:
+        print_error(f"not enough memory ({reason(error)})")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -19,6 +19,7 @@ import numpy as np
 
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, option_error
+from gpt2.machine import free_memory, size
 from gpt2.model.decoder import Decoder, SlowGeneration, slowness
 from gpt2.model.gpt2 import GPT2
 
@@ -33,7 +34,7 @@ def generate(
     top_p: float = ...,
     seed: int | np.random.Generator = ...,
     *,
-    stop: Iterable[str] = ...,
+    stop: str | Iterable[str] = ...,
     tokenizer: Tokenizer | None = ...,
 ) -> str: ...
 @overload
@@ -55,14 +56,14 @@ def generate(
     top_p: float = 1.0,
     seed: int | np.random.Generator = 0,
     *,
-    stop: Iterable[str] = (),
+    stop: str | Iterable[str] = (),
     tokenizer: Tokenizer | None = None,
 ) -> str | Iterator[int]:
     """Continue a prompt: text with text, or token ids with token ids, yielded one at a time.
 
     tokens        a text, or at least one id; a prompt longer than the window is cut to its end
     max_tokens    how many to generate
-    stop          for a text: strings that end it, and are left out
+    stop          for a text: a string, or several, that end it, and are left out
     tokenizer     for a text: the model's Tokenizer; by default the one loaded with the model
     temperature   logits are divided by it; 0 always takes the likeliest token
     top_k         choose among the k likeliest tokens; 0 for all of them
@@ -117,6 +118,7 @@ def generate_batch(
     """
     _check(model, tokens, max_tokens, temperature, top_k, top_p)
     check_samples(samples)
+    _check_memory(model.config, samples, min(model.config.block_size, len(tokens) + max_tokens))
     rngs = [np.random.default_rng(seed)]
     if samples > 1:
         if isinstance(seed, np.random.Generator):
@@ -236,6 +238,15 @@ def check_samples(samples: int) -> None:
         raise option_error("samples", f"is {samples}, expected 1 or more")
 
 
+def _check_memory(config, samples, positions):
+    """Raise UserError if keys and values of so many positions do not fit in memory."""
+    needed = samples * positions * 2 * config.n_layer * config.n_embd * np.dtype(config.dtype).itemsize
+    free = free_memory(swap=True)
+    if free is not None and needed > free:
+        text = f"their keys and values take {size(needed)}, and {size(free)} are free; take fewer"
+        raise option_error("samples", f"is {samples}: {text}")
+
+
 def check_options(max_tokens: int, temperature: float, top_k: int, top_p: float) -> None:
     if max_tokens < 0:
         raise option_error("max_tokens", f"is {max_tokens}, expected 0 or more")
@@ -268,9 +279,9 @@ class Stop:
             self.found = True
             return self._release(min(matches)[1])
         longest = max((len(string) - 1 for string in self.strings), default=0)
-        for size in range(min(longest, len(self.pending)), 0, -1):
-            if any(string.startswith(self.pending[-size:]) for string in self.strings):
-                return self._release(len(self.pending) - size)
+        for count in range(min(longest, len(self.pending)), 0, -1):
+            if any(string.startswith(self.pending[-count:]) for string in self.strings):
+                return self._release(len(self.pending) - count)
         return self._release(len(self.pending))
 
     def close(self) -> str:
@@ -308,7 +319,7 @@ def write_samples(
     tokenizer: Tokenizer,
     prompt: str,
     samples: int = 1,
-    stop: Iterable[str] = (),
+    stop: str | Iterable[str] = (),
     logprobs: int | None = None,
     show: Callable[[str], object] | None = None,
     **options: Any,
@@ -317,16 +328,17 @@ def write_samples(
 
     tokenizer   the model's
     prompt    text; if it is empty, the token that texts begin with
-    stop      strings that end a sample
+    stop      a string, or several, that end a sample
     logprobs  how many of the likeliest tokens to keep at each position; None: no log-probabilities at all
     show      called with each piece of the first sample's text as soon as it is known
     options   max_tokens, temperature, top_k, top_p, seed as for `generate`
     """
     ids = tokenizer.encode(prompt) if prompt else [tokenizer.start]
+    steps = generate_batch(model, ids, samples, **options)
     results = [Sample() for _ in range(samples)]
-    ends = [Stop(stop) for _ in results]
+    ends = [Stop([stop] if isinstance(stop, str) else stop) for _ in results]
     decoders = [codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in results]
-    for chosen, logits in generate_batch(model, ids, samples, **options):
+    for chosen, logits in steps:
         for i, sample in enumerate(results):
             if ends[i].found:
                 continue  # its row is still computed with the others

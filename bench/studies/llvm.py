@@ -382,8 +382,8 @@ STUDY = Study(
     "each with a backward by hand and with the one that Enzyme derives (pip install enzyme-ad), beside the "
     "same two of this project, which hands products to BLAS. Times are of forward and backward together, in "
     "turns, in one process. On two threads the C++ has each compute half of the sequences and adds up the "
-    "gradients of what they share: Enzyme as that package carries it crashes on OpenMP's loops. Of matmul "
-    "that form is taken which was fastest under Enzyme: without its eight rows at once it takes half as long "
+    "gradients of what they share: Enzyme in that package crashes on OpenMP's loops. matmul has the form "
+    "that was fastest under Enzyme: without its eight rows at once it takes half as long "
     "again, and neither -O3 nor more checks of overlap at run time change much. "
     "Results and gradients are compared with the layers as written first. Compiled with "
     f"{' '.join(FLAGS)} for the level of vector instructions that the processor has.",

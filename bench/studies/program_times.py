@@ -131,7 +131,7 @@ def summary(title, medians):
 
 STUDY = Study(
     "programs",
-    "What does the compiler gain for programs that are no networks? Derivatives of nineteen of them, beside "
+    "What does the compiler gain for programs other than GPT-2? Derivatives of nineteen of them, beside "
     "JAX, PyTorch and HIPS autograd: the first call, which records and compiles, and those after it.",
     "GradBench's twelve evaluations at sizes of its own, and seven programs that people write: forces of the "
     "embedded-atom model (216 atoms), Lorenz 1996 by Runge and Kutta's method (200 steps), a Kalman filter "
@@ -139,8 +139,8 @@ STUDY = Study(
     "its definition, and a recurrent network (50 steps). In float64, every process on the same one core. JAX "
     "is jitted, with lax.scan and lax.while_loop; PyTorch is eager and compiled (of loops the step), and the "
     "faster of the two counts; autograd runs its Python. Inputs are arrays of each library; a call ends "
-    "when its result is there. Of `particle` and `saddle` it is one gradient of the outer descent; the "
-    "loop of `saddle` has no part in it, and compilers leave it out. "
+    "when its result is there. For `particle` and `saddle` a call is one gradient of the outer descent; it "
+    "does not depend on the loop of `saddle`, and compilers leave that out. "
     "Derivatives are compared first, to 1e-8; then all take turns, each in a process of its own.",
     run,
     seconds=500,

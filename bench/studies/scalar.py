@@ -196,10 +196,11 @@ def stages_table(result, rounds):
 STUDY = Study(
     "scalar",
     "What does the derivative of a function of one number cost: the first time, and each time after that?",
-    "Derivatives at x = 2 of three functions, checked against known values, by hand (Python's math), "
-    "derived, and by the peers that are installed. Making the derivative and calling it once is the first "
-    "call, after another function's has brought every library up; then 100 calls each, in turns, each timed "
-    "by itself; then 100 more each for the bytes at their peak.",
+    "Derivatives at x = 2 of f = 5 x^10, g = 3 x^3 (cos x - 10 x) and h = exp((5 x / 2) sin(x)^exp(x)), "
+    "checked against known values: by hand (Python's math), derived, and by the peers that are installed. "
+    "Making the derivative and calling it once is the first call, after another function's has loaded every "
+    "library; then 100 calls each, in turns, each timed by itself; then 100 more each for the bytes at their "
+    "peak.",
     run,
     seconds=10,
 )

@@ -374,10 +374,11 @@ def scalar_text(n: Node) -> str:
         return repr(v)
     if isinstance(v, complex):
         return _complex_text(v)
-    return _float_text(v) if isinstance(v, float) else repr(v)
+    return float_text(v) if isinstance(v, float) else repr(v)
 
 
-def _float_text(v: float) -> str:
+def float_text(v: float) -> str:
+    """A number as text that Python reads in a program."""
     if np.isfinite(v):
         return repr(v)
     return "np.nan" if np.isnan(v) else ("np.inf" if v > 0 else "-np.inf")
@@ -389,7 +390,7 @@ def _complex_text(v: complex) -> str:
         for text in (repr(v), repr(complex(0.0, v.imag))):
             if repr(ast.literal_eval(text)) == repr(v):
                 return text
-    return f"complex({_float_text(v.real)}, {_float_text(v.imag)})"
+    return f"complex({float_text(v.real)}, {float_text(v.imag)})"
 
 
 def attr_text(v: Any) -> str:

@@ -27,7 +27,8 @@ import numpy as np
 LARGEST = 1 << 16  # bytes of a hidden array: larger ones are constants
 
 _local = threading.local()
-_NAME = re.compile(r"\bhidden_(\d+)\b")
+# No end that emitters put behind a user's name: the second variable `hidden` is hidden_2
+_NAME = re.compile(r"\bhidden_(\d+)_number\b")
 
 
 class Tape:
@@ -76,7 +77,7 @@ class Tape:
     def key(self, x: Hidden | HiddenArray) -> str:
         """A text for a hidden constant: the same for equal ones."""
         self._first[x.index] = first = self._keyed.setdefault(text_of(x.now), x.index)
-        return f"hidden_{first}"
+        return f"hidden_{first}_number"
 
     def values(self, inputs: Sequence) -> list | None:
         """All hidden values for these inputs, or None if another program would be compiled."""
@@ -247,4 +248,4 @@ def compiling(tape: Tape) -> Iterator[None]:
 
 def named_in(source: str) -> dict[str, int]:
     """{name: index} of the hidden constants in a source."""
-    return {f"hidden_{i}": int(i) for i in _NAME.findall(source)}
+    return {f"hidden_{i}_number": int(i) for i in _NAME.findall(source)}

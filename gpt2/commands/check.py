@@ -3,9 +3,6 @@
     gpt2 check                      manual, derived, central differences and forward mode against each other
     gpt2 check mine.py              every NAME_backward of a file against its forward
 
-A file has functions NAME_forward and NAME_backward, as gpt2/layers has. Where NAME is a layer of GPT-2 its
-forward may be left out. Other layers need a list NAME_cases: tuples of inputs, or (inputs, settings) pairs.
-
 The largest scaled error |x - y| / max(1, |x| + |y|) is printed for each pair, in float64, on random inputs
 and random output gradients. Central differences need no derivative rules at all.
 """
@@ -14,6 +11,7 @@ import inspect
 import runpy
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -294,8 +292,10 @@ def check_file(path: str | Path) -> bool:
 
 def _report(name: str, forward: Callable, backward: Callable, cases: list) -> bool:
     """Print whether a backward is the derivative of its forward, and what is wrong with it."""
-    path, line = inspect.getsourcefile(backward) or "", inspect.getsourcelines(backward)[1]
-    where = f"{name} ({Path(path).name}:{line})"
+    path, where = "", name
+    with suppress(OSError, TypeError):  # without a source: a functools.partial, or no function at all
+        path = inspect.getsourcefile(backward) or ""
+        where = f"{name} ({Path(path).name}:{inspect.getsourcelines(backward)[1]})"
     try:
         wrong = mistakes(forward, backward, cases)
     except (Exception, SystemExit) as error:
@@ -304,7 +304,8 @@ def _report(name: str, forward: Callable, backward: Callable, cases: list) -> bo
         print(f"{painted('ok ', 'green')} {where}")
         return True
     first, *details = wrong
-    print(f"{painted('BAD', 'red')} {where}{first.removeprefix(backward.__name__)}")
+    what = first.removeprefix(getattr(backward, "__name__", "backward"))
+    print(f"{painted('BAD', 'red')} {where}{what}")
     for line in details:
         print("\n".join(cli.wrapped(line, min(cli.width(), 110) - 1)))
     return False
@@ -315,11 +316,16 @@ EXAMPLES = (
     ("gpt2 check layernorm attention", "two layers"),
     ("gpt2 check mine.py", "every NAME_backward of a file, with what is probably wrong with it"),
 )
+ABOUT = """Check gradients: of every layer and the model, or of a backward that you wrote.
+
+A file has functions NAME_forward and NAME_backward, as gpt2/layers has. Where NAME is a layer of GPT-2 its
+forward may be left out. Other layers need a list NAME_cases: tuples of inputs, or (inputs, settings)
+pairs."""
 
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 check`."""
-    command = cli.Parser("check", __doc__.partition("\n\n")[0] + "\n\n" + __doc__.split("\n\n")[2], EXAMPLES)
+    command = cli.Parser("check", ABOUT, EXAMPLES)
     command.add_argument("--layers", metavar="FILE.py", help="a file of own layers instead of GPT-2's")
     command.add_argument(
         "what",

@@ -41,7 +41,7 @@ def convert(
     destination = Path(destination)
     check_dtype(destination, dtype)  # before the source is read, which may take a while
     weights = pretrained.find(str(source), layers=layers)
-    if destination.resolve() == weights.path.resolve():
+    if destination.resolve() in {path.resolve() for path in (weights.path, *weights.files())}:
         raise UserError(f"{destination}: source and destination are the same")
     if merge and weights.description.lora is None:
         raise UserError(f"--merge: {source} has no adapters; leave it out")

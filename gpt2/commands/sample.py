@@ -68,6 +68,8 @@ def _prompt(args):
         return args.prompt
     if args.prompt:
         raise UserError("--prompt and --prompt-file both give a prompt; give one of them")
+    if args.prompt_file == "-" and sys.stdin is None:
+        raise UserError("--prompt-file -: standard input is closed; name a file, or give a --prompt")
     with os_errors(f"--prompt-file {args.prompt_file}"):
         content = sys.stdin.buffer.read() if args.prompt_file == "-" else Path(args.prompt_file).read_bytes()
     try:
@@ -91,8 +93,8 @@ def _run(args):
         _check_text(flag, text)
     if args.logprobs is not None and args.logprobs < 0:
         raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
-    if args.threads < 0:
-        raise UserError(f"--threads {args.threads}: expected 1 or more, or 0 for one a core")
+    if not 0 <= args.threads <= 1024:
+        raise UserError(f"--threads {args.threads}: expected 1 to 1024, or 0 for one a core")
     check_samples(args.samples)
     check_options(args.max_tokens, args.temperature, args.top_k, args.top_p)
     prompt = _prompt(args)

@@ -23,8 +23,8 @@ from tqdm import tqdm
 from gpt2.data import stdlib, textfile, tinyshakespeare
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokens import read_tokens, write_token_stream
-from gpt2.errors import UserError, printable, suggestion
-from gpt2.storage import files
+from gpt2.errors import UserError, os_errors, printable, reason, suggestion
+from gpt2.storage import files, runs
 from gpt2.storage.download import cache_folder, sha256_of
 from gpt2.storage.files import made_folder, write_atomically
 from gpt2.storage.lock import turn
@@ -86,8 +86,11 @@ def prepare(
         files.sweep_below(cache_folder() / "tokens")  # large, and perhaps of a text that is not used again
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
         used = str(tokenizer) if given is None else f"{given.name}{_digest(given)[:8]}"
-        folder = cache_folder() / "tokens" / f"{stem}-{used.replace(':', '')}-{text.digest[:16]}"
+        # cut, as names of files have at most 255 bytes; the digest tells texts apart
+        folder = cache_folder() / "tokens" / f"{stem[:40]}-{used.replace(':', '')}-{text.digest[:16]}"
         hint = "; set GPT2_CACHE_DIR to a folder that can be written"
+    else:
+        _check_replaced(Path(folder))
     folder = Path(folder)
     if (earlier := _earlier_files(folder, text, tokenizer)) is not None:
         return Prepared(name, *earlier, notes)
@@ -169,6 +172,19 @@ def _earlier_files(folder: Path, text: _PartedText, tokenizer: Any) -> _Files | 
     return None
 
 
+def _check_replaced(folder):
+    """Raise UserError if the files would replace those of a run, or of another program."""
+    with os_errors(folder):
+        if (folder / runs.SETTINGS).exists():
+            raise UserError(f"{folder}: a run of train.py is in this folder; give another one")
+        existing = [name for name in FILES if (folder / name).exists() and not (folder / RECORD).exists()]
+    for name in existing:
+        try:
+            (read_tokens if name.endswith(".bin") else tokenizers.load)(folder / name)
+        except UserError as error:
+            raise UserError(f"{error}; it would be replaced: remove it, or give another folder") from None
+
+
 def _is_same(saved, tokenizer):
     return isinstance(tokenizer, tokenizers.Tokenizer) and _digest(saved) == _digest(tokenizer)
 
@@ -200,7 +216,11 @@ def _text(corpus, notes):
     if not any(sign in corpus for sign in "/\\.") and not os.path.exists(corpus):
         text = f"--data {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib"
         raise UserError(text + suggestion(corpus, ["auto", *NAMED]))
-    name, path = str(Path(corpus).resolve()), Path(corpus)
+    path = Path(corpus)
+    try:
+        name = str(path.resolve())
+    except (OSError, ValueError, RuntimeError) as error:  # an impossible name, a link that leads to itself
+        raise UserError(f"--data {corpus}: {reason(error)}") from None
     if (
         os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     ):  # a pipe can be read once

@@ -224,7 +224,7 @@ def _from_fields(fields):
         raise ValueError(f"expected the format {FORMAT!r}")
     name, pattern, special = fields["name"], fields["pattern"], fields["special"]
     ranks = [base64.b64decode(token, validate=True) for token in fields["ranks"]]
-    if not isinstance(name, str) or pattern not in (GPT2_PIECES, ANY_CHARACTER):
+    if not re.fullmatch("gpt2|byte|char|bpe:[0-9]+", name) or pattern not in (GPT2_PIECES, ANY_CHARACTER):
         raise ValueError("unknown name or pattern")
     distinct = set(ranks)
     if not ranks or len(distinct) != len(ranks) or b"" in distinct:

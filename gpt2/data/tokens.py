@@ -20,6 +20,7 @@ MAGIC = 20240520
 VERSION = 1
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
+MOST = (1 << 31) - 1  # tokens: the header counts them in an int32
 
 
 def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
@@ -31,13 +32,16 @@ def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
     """Write the tokens of many arrays as one token file: memory is that of one array."""
     path = Path(path)
     header = np.zeros(HEADER_INTS, dtype="<i4")
-    header[:2] = MAGIC, VERSION
+    count = 0
     with os_errors(f"cannot write {path}"), replacing(path) as file:
-        file.write(header.tobytes())
+        file.write(header.tobytes())  # replaced below
         for tokens in arrays:
             _check_range(path, tokens)
             file.write(tokens.astype("<u2").tobytes())
-            header[2] += tokens.size
+            count += tokens.size
+            if count > MOST:
+                raise UserError(f"{path}: a token file holds at most {MOST:,} tokens; take a shorter text")
+        header[:3] = MAGIC, VERSION, count
         file.seek(0)
         file.write(header.tobytes())
 
@@ -118,9 +122,11 @@ class Loader:
         return {"seed": self.seed, "position": self.position}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state()` was taken."""
+        """Continue where `state()` was taken. Raises ValueError for negative numbers."""
         self.seed = int(state.get("seed", self.seed))  # llm.c's order has none
         self.position = int(state["position"])
+        if self.seed < 0 or self.position < 0:
+            raise ValueError(f"Loader.load_state: {dict(state)}, expected numbers from 0")
 
 
 class Epochs(Loader):
@@ -151,7 +157,10 @@ class Epochs(Loader):
         """Continue where `state()` was taken; without "sequences", at its position."""
         super().load_state(state)
         batches = self.position * self.B
-        self.begin = int(state.get("sequences", batches)) - batches
+        sequences = int(state.get("sequences", batches))
+        if sequences < 0:
+            raise ValueError(f"Epochs.load_state: {dict(state)}, expected numbers from 0")
+        self.begin = sequences - batches
 
     def _start(self, epoch, i):
         """The position at which sequence i of an epoch begins."""

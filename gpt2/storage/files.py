@@ -80,7 +80,7 @@ def replacing_together(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
             yield opened
             for file, path in zip(opened, paths):
                 file.flush()
-                if hasattr(os, "fchmod"):
+                with suppress(AttributeError, PermissionError):  # Windows; shares that have no modes
                     os.fchmod(file.fileno(), mode_of(path))
                 os.fsync(file.fileno())
             if os.name != "posix":

@@ -72,6 +72,12 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
     d = model.description
     if s.lines == "llm.c" and not d.standard:
         raise UserError(f"--lines llm.c: only for GPT-2, and this model has own layers: {d.summary()}")
+    if s.lines == "llm.c" and s.sample_every and s.sample_tokens > d.config.block_size:
+        most = d.config.block_size
+        raise UserError(
+            f"--sample-tokens {s.sample_tokens}: the model reads at most {most} tokens, and llm.c's samples "
+            f"end there; give --sample-tokens {most}"
+        )
     if start is None:
         return
     before = start.description

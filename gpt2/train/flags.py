@@ -94,7 +94,7 @@ def read_toml(path: str | Path, cls: type) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows' editors write a mark
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, no UTF-8, a number of 5000 digits

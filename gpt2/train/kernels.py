@@ -45,6 +45,7 @@ MARGIN = 0.97  # other kernels must win by this much
 TIMEOUT_S = 120  # of a process that measures
 DAYS = 30
 GPT2_VOCABULARY = 50257
+WIDEST = 4096  # channels of models that are timed: the products of wider ones take gigabytes
 
 # Weights whose sizes are those of a preset
 RELEASED = tuple(name for name in PRESETS if name.startswith("gpt2"))
@@ -97,7 +98,7 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
     s = Settings(**{**PRESETS.get(given.get("preset", "shakespeare"), {}), **given})
     gradients = s.steps * s.accumulate
     known_sizes = s.init in ("", *RELEASED)
-    if s.dtype != "float32" or not known_sizes:
+    if s.dtype != "float32" or not known_sizes or s.n_embd > WIDEST:
         return Kernels(OWN)
     if MAX_MEASURING_SHARE * gradients * operations(s) < START_S * RATE:  # too short a run
         return Kernels(OWN)

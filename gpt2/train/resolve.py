@@ -16,6 +16,7 @@ from gpt2 import parallel
 from gpt2.autodiff import blas_kernels
 from gpt2.data import corpora, tokenizer
 from gpt2.data.fingerprint import as_number, fingerprint
+from gpt2.data.orders import ORDERS
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError
@@ -90,8 +91,8 @@ def resolve(
     s = replace(s, data=prepared.corpus, tokenizer=tokenizer.name)
     train, val = read_tokens(prepared.train), read_tokens(prepared.val)
     config = model_config(s, tokenizer.vocab_size)
-    check_tokens(s, (train, val), config.vocab_size)
     check_fits(s, config)
+    check_parts(s, train, val, config.vocab_size)
     s, model, choice, contender = fastest.choose(
         s, config, lambda s: make_model(config, s, start, base), spawn
     )
@@ -139,14 +140,22 @@ def weights(
     return None, base_of_run(folder, s, own)
 
 
-def check_tokens(s: Settings, parts: tuple[np.ndarray, ...], vocab_size: int) -> None:
-    """Raise UserError if token files hold tokens that the tokenizer does not have."""
-    for part in parts:
+def check_parts(s: Settings, train: np.ndarray, val: np.ndarray, vocab_size: int) -> None:
+    """Raise UserError if token files hold tokens that the tokenizer does not have, or a part is too short.
+
+    A run that validates only at its end would notice that when it is to be saved, and one with processes
+    when they have been started.
+    """
+    for part in (train, val):
         if s.data.endswith(".bin") and int(part.max()) >= vocab_size:
             raise UserError(
                 f"--data {s.data}: holds token {int(part.max())}, the tokenizer "
                 f"{s.tokenizer} has 0 to {vocab_size - 1}"
             )
+
+    order = ORDERS[s.order]
+    order.loader(train, s.batch_size, s.block_size, s.seed)
+    next(iter(order.validation(val, s.batch_size, s.block_size, s.eval_batches)))
 
 
 def with_kernels(s: Settings) -> Settings:

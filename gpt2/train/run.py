@@ -286,12 +286,14 @@ class Run:
             checkpoint.fill(unflatten(flat, d), arrays, prefix)
         self.team.put_moments(m, v)
         try:
-            self.best, self.validated = state["best"], state["validated"]
+            best, validated = state["best"], state["validated"]
+            self.best = None if best is None else float(best)
+            self.validated = None if validated is None else int(validated)
             self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
             self.loader.load_state(state["loader"])
             self.spikes.load_state(state["spikes"])
             metrics_bytes = int(state["metrics_bytes"])
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             raise no_training_state(path) from None
         metrics = folder / runs.METRICS
         if self.team.root and metrics.exists() and metrics.stat().st_size > metrics_bytes:

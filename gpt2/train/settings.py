@@ -208,7 +208,7 @@ class Settings:
     )
     threads: int = ENGINE(
         0,
-        "for matrix products, in all processes of this machine together; 0: NumPy's default",
+        "in all processes of this machine together; 0: as many as there are cores",
         minimum=0,
         below=1025,
     )

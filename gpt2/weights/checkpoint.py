@@ -180,7 +180,7 @@ def not_finite(params: Mapping[str, np.ndarray]) -> str:
     """The first entry that is not finite, such as "wte[0, 3] is nan"; "" if all are finite."""
     for name, array in ((name, part) for name, tensor in params.items() for part in slices_of(tensor)):
         # min and max propagate nan, so no array of flags is needed
-        if not (math.isfinite(array.min()) and math.isfinite(array.max())):
+        if array.size and not (math.isfinite(array.min()) and math.isfinite(array.max())):
             at = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
             return f"{name}{list(at)} is {array[at]}"
     return ""

@@ -138,12 +138,12 @@ def write(
     params: Mapping[str, np.ndarray],
     config: GPT2Config,
     tokenizer: Tokenizer | None = None,
-) -> None:
+) -> list[Path]:
     """Write a folder that transformers' GPT2LMHeadModel.from_pretrained reads; all tensors as float32.
 
     tokenizer  a gpt2.data.tokenizer.Tokenizer, written as well if this format can express it
 
-    Raises UserError where the folder holds files of another model that would stay.
+    Returns the paths written. Raises UserError where the folder holds files of another model that would stay.
     """
     end = None if tokenizer is None else tokenizer.end_of_text
     tokenizer_files = (
@@ -152,7 +152,9 @@ def write(
     targets = _targets(params, config)
     tensors = {PREFIX + name: array.T if transposed else array for name, (array, transposed) in targets}
     text = json.dumps(_config(config, end), indent=2) + "\n"
-    replace_model(folder, {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode(), **tokenizer_files})
+    contents = {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode(), **tokenizer_files}
+    replace_model(folder, contents)
+    return sorted(Path(folder) / name for name in contents)
 
 
 # Files that would make the folder a model of another kind, or with another tokenizer

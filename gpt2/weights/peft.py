@@ -13,6 +13,7 @@ Each matrix with an adapter has two tensors, stored as here except for their nam
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from gpt2.weights import huggingface
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-NAME = re.compile(r"base_model\.model\.(?:transformer\.)?h\.(\d+)\.(\w+\.\w+)\.lora_(A|B)\.weight")
+NAME = re.compile(r"base_model\.model\.(?:transformer\.)?h\.(\d{1,6})\.(\w+\.\w+)\.lora_(A|B)\.weight")
 # Fields that do not change the result. All others must be off
 HARMLESS = (
     "auto_mapping",
@@ -78,7 +79,7 @@ class Adapter:
 
 def is_adapter(folder: Path) -> bool:
     """Whether this is a folder of peft."""
-    return (folder / CONFIG).exists()
+    return os.path.exists(folder / CONFIG)  # False for an impossible name
 
 
 def read(folder: str | Path) -> Adapter:
@@ -105,7 +106,10 @@ def read(folder: str | Path) -> Adapter:
             if len({part.shape for part in parts}) > 1 or parts[0].shape["ba".index(letter) - 1] != rank:
                 raise UserError(f"{folder / WEIGHTS}: {MODULES[place]} has other shapes than r={rank} makes")
     tuning = Tuning(f"lora:{rank}", lora_alpha=alpha, lora_targets=",".join(places))
-    return Adapter(folder / WEIGHTS, fields.get("base_model_name_or_path") or "", tuning, tensors)
+    base = fields.get("base_model_name_or_path") or ""
+    if not isinstance(base, str):
+        raise UserError(f"{path}: base_model_name_or_path is {base!r}, expected text")
+    return Adapter(folder / WEIGHTS, base, tuning, tensors)
 
 
 def _numbers(path, fields):
@@ -122,8 +126,8 @@ def _numbers(path, fields):
                 f"{path}: {name} is {value!r}, which this program does not know; merge it with peft"
             )
     rank, alpha = fields.get("r"), fields.get("lora_alpha")
-    whole = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1
-    if not whole or not isinstance(alpha, int | float) or not alpha > 0:
+    whole = isinstance(rank, int) and not isinstance(rank, bool) and 1 <= rank < 1 << 31
+    if not whole or not isinstance(alpha, int | float) or not 0 < alpha < 1e6:
         raise UserError(f"{path}: r is {rank!r} and lora_alpha {alpha!r}, expected numbers above 0")
     return rank, float(alpha) * (math.sqrt(rank) if fields.get("use_rslora") else 1.0)
 

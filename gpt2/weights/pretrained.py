@@ -332,8 +332,11 @@ def _adapter(name, path, dtype):
     adapter = peft.read(path)
     if not adapter.base:
         raise UserError(f"{path / peft.CONFIG}: base_model_name_or_path is empty; enter the base weights")
-    base = find(_of_peft(adapter.base), dtype)
-    if not base.description.gpt2 or base.description.lora is not None:
+    where = _of_peft(adapter.base)
+    # looked at before it is read: an adapter may name itself
+    itself = where not in RELEASED and peft.is_adapter(Path(where))
+    base = None if itself else find(where, dtype)
+    if base is None or not base.description.gpt2 or base.description.lora is not None:
         raise UserError(f"{path}: its base {adapter.base} is not GPT-2 as it was released")
     d = base.description.tuned(adapter.tuning)
     adapter.check(d)

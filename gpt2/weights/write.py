@@ -54,6 +54,8 @@ def check_dtype(destination: Path, dtype: str) -> None:
 
 
 def _to_checkpoint(path, model, tokenizer):
+    if path.name in runs.FILES and (path.parent / runs.SETTINGS).exists():
+        raise UserError(f"{path}: belongs to the run in this folder; give another name")
     state = checkpoint.model_state(model)
     if model.description.lora is None:  # all weights, whichever were trained
         state.pop("tuned", None)
@@ -69,5 +71,4 @@ def _to_huggingface(folder, model, tokenizer, base):
         raise UserError(f"{folder}: a run of train.py is in this folder; give another one")
     if model.description.lora is not None:
         return peft.write(folder, model, base)
-    huggingface.write(folder, model.params, model.config, tokenizer)
-    return sorted(path for path in folder.iterdir() if path.is_file())
+    return huggingface.write(folder, model.params, model.config, tokenizer)

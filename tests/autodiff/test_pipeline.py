@@ -203,6 +203,62 @@ def test_numbers_are_static_in_fixed_programs():
     assert "x" in [n.name for n in pair.graphs(0.5, X)[0].inputs]
 
 
+def test_equal_numbers_of_other_types_have_programs_of_their_own():
+    """They promote otherwise."""
+    whole, short = np.arange(3), np.ones(3, np.float32)
+    fixed, pair = ad.Fixed(lambda x, c, *, d=1: x * c * d), ad.FixedPair(lambda x, c: x * c)
+    for x, c, d in (
+        (whole, 2, 1),
+        (whole, 2.0, 1),
+        (whole, 2, 1.0),
+        (whole > 0, 1, True),
+        (whole > 0, True, True),
+    ):
+        assert fixed(x, c, d=d).dtype == (x * c * d).dtype
+    for c in (2.0, np.float64(2.0), np.float32(2.0)):
+        assert pair.forward(short, c)[0].dtype == (short * c).dtype
+
+
+def test_arrays_in_another_order_have_programs_of_their_own():
+    """Whether a reshape is a view, and so what a write through it changes, depends on it."""
+
+    def f(x):
+        y = x * 1.0
+        y.reshape(-1)[0] = 5.0
+        return y
+
+    fixed = ad.Fixed(f)
+    for x in (np.ones((2, 3)), np.asfortranarray(np.ones((2, 3))), np.ones((2, 6))[:, ::2]):
+        np.testing.assert_array_equal(fixed(x), f(x))
+
+
+@pytest.mark.parametrize("out, add, words", [
+    (None, True, "f: add=True adds to buffers"),
+    ((np.zeros(3),), False, "f: out has a buffer, or None, for each result in a tuple; got 1"),
+    ((np.zeros(3, np.float32), None), False, r"shape \(3,\) and dtype float32, expected \(3,\) and float64"),
+    ((None, np.zeros((2, 3))), True, r"shape \(2, 3\) and dtype float64, expected \(3,\) and float64"),
+])  # fmt: skip
+def test_buffers_unlike_the_results(out, add, words):
+    def f(x):
+        return x + 1.0, x + 2.0
+
+    with pytest.raises(ad.AutodiffError, match=words):
+        ad.Fixed(f)(np.ones(3), out=out, add=add)
+
+
+def test_buffers_unlike_the_gradients():
+    pair, x = ad.FixedPair(lambda x, w: x * w), np.ones(3)
+    _, saved = pair.forward(x, x)
+    for out, words in (
+        ((np.zeros(3),), "for each of 2 arguments; got 1"),
+        ((np.zeros(4), None), "like its result"),
+    ):
+        with pytest.raises(ad.AutodiffError, match=words):
+            pair.backward(x, saved, out=out)
+        with pytest.raises(ad.AutodiffError, match=words):
+            pair.both(x, x, x, out=out)
+
+
 @pytest.mark.parametrize("add", [False, True])
 def test_buffers_of_some_results(add):
     fixed = ad.Fixed(lambda x: (x + 1.0, (x + 2.0, x + 3.0), x + 4.0))

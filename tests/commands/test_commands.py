@@ -282,6 +282,46 @@ def test_interrupt_while_a_command_is_imported(monkeypatch):
     assert commands.main(["train"]) == 130
 
 
+NO_SOURCES = """
+import functools
+gelu_backward = {}
+residual_backward = functools.partial(lambda dout, saved: (dout, {}dout))
+"""
+
+
+def test_check_of_backwards_without_a_source(tmp_path, capsys):
+    """A functools.partial, and what is no function at all."""
+    file = tmp_path / "mine.py"
+    for sign in ("", "-"):
+        file.write_text(NO_SOURCES.format(5, sign))
+        assert check.main([str(file)]) == 1
+        out = capsys.readouterr().out
+        assert "BAD gelu_backward: TypeError" in out and "backward is 5, expected a function" in out
+        assert ("BAD residual_backward is not the derivative" if sign else "ok  residual_backward\n") in out
+
+
+def test_lack_of_memory_is_one_line(refusal):
+    def work(arguments):
+        raise MemoryError("Unable to allocate 9 PiB")
+
+    assert refusal(cli.command(lambda: cli.Parser("x"), work)) == (
+        "error: not enough memory (Unable to allocate 9 PiB)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--seconds 0", "--seconds 0.0: expected more than 0"),
+        ("--seconds nan", "--seconds nan: expected more than 0"),
+        ("--block-size 1000000000", "not enough memory: "),
+    ],
+)
+def test_impossible_bench_is_one_line(monkeypatch, refusal, words, message):
+    monkeypatch.setattr("gpt2.train.cost.free_memory", lambda swap: 1 << 30)
+    assert message in refusal(bench.main, "--size", "tiny", *words.split())
+
+
 @pytest.mark.slow
 def test_bench_prints_a_line_for_each_backward(capsys):
     options = "--size tiny --backward manual whole --batch-size 1 --block-size 8 --seconds 0.01"

@@ -104,6 +104,7 @@ def test_more_gives_the_second_hint(name, capsys):
     "words, message",
     [
         ("", "exercises/1_residual.py exists already; name another folder, or grade what is written: "),
+        ("exercises/1_residual.py", "exercises/1_residual.py: File exists"),
         ("missing --grade", "missing: no such folder; write the exercises with: "),
         ("exercises/1_residual.py --grade", "exercises/1_residual.py: is a file; grade its folder with: "),
         ("grade", "grade: would be a folder; did you mean --grade?"),

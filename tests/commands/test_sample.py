@@ -171,6 +171,7 @@ def test_command_needs_only_the_folder_of_the_run(run, model, monkeypatch):
         (["--max-tokens", "-1"], "error: --max-tokens is -1, expected 0 or more\n"),
         (["--samples", "0"], "error: --samples is 0, expected 1 or more\n"),
         (["--seed", "-1"], "--seed -1"),
+        (["--threads", "100000"], "--threads 100000: expected 1 to 1024"),
         (["--logprobs", "-1"], "--logprobs -1"),
         (["--prompt", "a\udcff"], "--prompt: not UTF-8 text (character 1)"),  # as Python decodes the byte ff
         (["--stop", "\udcfe"], "--stop: not UTF-8 text (character 0)"),
@@ -183,6 +184,20 @@ def test_invalid_arguments_are_one_line(run, monkeypatch, refusal, arguments, me
     monkeypatch.chdir(run.parent)
     Path("bad").write_bytes(b"a\xff")
     assert message in refusal(sample.main, "--run", "run", *arguments)
+
+
+def test_closed_standard_input_is_one_line(run, monkeypatch, refusal):
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it after `<&-`
+    assert "standard input is closed" in refusal(sample.main, "--run", run, "--prompt-file", "-")
+
+
+def test_more_samples_than_fit_in_memory_are_refused(model, monkeypatch):
+    """Their lists alone would take minutes to make."""
+    monkeypatch.setattr(sampling, "free_memory", lambda swap: 1 << 30)
+    with pytest.raises(
+        UserError, match="samples is 100000000: their keys and values take .* 1.0 GiB are free"
+    ):
+        sampling.write_samples(model, tokenizer.byte(), "x", samples=10**8)
 
 
 @pytest.mark.parametrize("main, more", [(sample.main, []), (evaluate.main, ["--data", "x.txt"])])

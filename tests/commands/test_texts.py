@@ -109,6 +109,8 @@ def test_each_sample_ends_before_its_first_stop_string(model):
     options = dict(samples=4, max_tokens=60, seed=3)
     whole = sampling.write_samples(model, words, "ab", **options)
     ended = sampling.write_samples(model, words, "ab", stop=["d", "eb"], **options)
+    one = [sampling.write_samples(model, words, "ab", stop=stop, **options) for stop in ("eb", ["eb"])]
+    assert one[0] == one[1]  # a string is not taken for its letters
     assert {text.stopped for text in whole} == {"length"} and "stop" in {text.stopped for text in ended}
     for before, after in zip(whole, ended):
         places = [place for string in ("d", "eb") if (place := before.text.find(string)) >= 0]

@@ -127,6 +127,8 @@ def test_commands_without_docstrings_and_assertions(flags, prose, tmp_path):
         ["-m", "gpt2"],
         ["-m", "gpt2", "explain", "gelu"],
         ["-m", "gpt2", "plot", "--help"],
+        ["-m", "gpt2", "check", "--help"],
+        ["-m", "gpt2", "bench", "--help"],
         ["-m", "gpt2", "sample", "--run", tmp_path / "a", "--max-tokens", 3],
         ["-m", "gpt2", "evaluate", "--run", tmp_path / "a", "--data", prose[0]],
     ):

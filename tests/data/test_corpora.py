@@ -105,6 +105,24 @@ def test_token_files_are_reused_until_the_text_changes(prose):
     assert corpora.prepare(str(path), "byte").train != first.train
 
 
+def test_long_name_of_a_text(tmp_path):
+    """Of as many bytes as a file system allows; the folder of its tokens is named after it."""
+    path = tmp_path / ("é" * 120 + ".txt")
+    path.write_text("to be or not to be " * 20)
+    assert len(read_tokens(corpora.prepare(str(path), "byte").train)) == 342
+
+
+@pytest.mark.parametrize("name", ["settings.toml", "tokenizer.json", "train.bin", "val.bin"])
+def test_files_of_others_are_not_replaced(prose, tmp_path, name):
+    """Of a run, of transformers, of nanoGPT."""
+    path = tmp_path / "tokens" / name
+    path.parent.mkdir()
+    path.write_text("{}")
+    with pytest.raises(UserError, match="tokens.*give another"):
+        corpora.prepare(str(prose[0]), "byte", path.parent)
+    assert path.read_text() == "{}" and [*path.parent.iterdir()] == [path]
+
+
 def test_leftovers_of_other_texts_are_removed_from_the_cache(prose):
     first = corpora.prepare(str(prose[0]), "byte")
     left = first.train.with_name(f".gpt2-{files.HOST}-0123456789abcdef.tmp")
@@ -135,6 +153,17 @@ def test_file_that_is_not_text_is_an_error(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
         textfile.read(path)
+
+
+def test_link_that_leads_to_itself_is_an_error(tmp_path):
+    link = tmp_path / "loop.txt"
+    try:
+        link.symlink_to(link)
+    except OSError:
+        pytest.skip("needs POSIX links")
+    for path in (link, "nul\0byte.txt"):
+        with pytest.raises(UserError, match="^--data .*(loop|byte).txt: "):
+            corpora.prepare(str(path), "byte")
 
 
 @pytest.mark.parametrize(

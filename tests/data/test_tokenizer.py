@@ -139,6 +139,7 @@ def test_start_token_is_end_of_text_or_newline_or_zero(gpt2_tokenizer):
         {"pattern": "(a+)+$"},
         {"special": {"<|endoftext|>": 3}},
         {"name": None},
+        {"name": "../x"},  # it becomes part of the name of a folder
         {"name": "char"},
     ],
 )

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from gpt2.data import tokens
 from gpt2.data.tokens import HEADER_BYTES, Epochs, Loader, evenly, read_tokens, write_tokens
 from gpt2.errors import UserError
 
@@ -20,9 +21,17 @@ def test_token_file_has_the_format_of_llm_c(tmp_path):
 
 
 def test_ids_beyond_uint16_are_an_error(tmp_path):
-    for tokens in ([1, 65536], [-1, 3]):
+    for ids in ([1, 65536], [-1, 3]):
         with pytest.raises(UserError, match="a token file holds 0..65535"):
-            write_tokens(tmp_path / "t.bin", tokens)
+            write_tokens(tmp_path / "t.bin", ids)
+
+
+def test_more_tokens_than_the_header_can_count_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokens, "MOST", 5)
+    write_tokens(tmp_path / "t.bin", range(5))
+    with pytest.raises(UserError, match="a token file holds at most 5 tokens"):
+        write_tokens(tmp_path / "t.bin", range(6))
+    assert len(read_tokens(tmp_path / "t.bin")) == 5
 
 
 def edited(content, at, value):

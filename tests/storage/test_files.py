@@ -1,5 +1,6 @@
 """Atomic writes: permissions, links, leftovers of killed processes, and sets of files replaced together."""
 
+import errno
 import os
 import select
 import signal
@@ -39,6 +40,18 @@ def test_mode_of_a_replaced_file_is_kept(tmp_path):
     path.chmod(0o640)
     files.write_atomically(path, b"new")
     assert (path.read_bytes(), mode(path)) == (b"new", 0o640)
+
+
+@posix
+def test_file_system_without_modes_can_be_written_to(tmp_path, monkeypatch):
+    """As a share of Windows is: it refuses to change a mode."""
+
+    def refuse(*args):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    files.write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
 
 
 @posix

@@ -32,10 +32,11 @@ from gpt2.data import textfile, tokenizer
 from gpt2.data.tokens import Loader, read_tokens, write_tokens
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
+from gpt2.model.adapters import lora
 from gpt2.storage import metrics, runs
 from gpt2.train.flags import read_toml, table, to_toml
 from gpt2.train.settings import Settings
-from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, pretrained
+from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, peft, pretrained
 
 CONFIG = GPT2Config(vocab_size=257, block_size=8, n_layer=2, n_head=2, n_embd=4)
 
@@ -185,6 +186,12 @@ def all_in_one(folder):
     (folder / huggingface_tokenizer.ALL_IN_ONE).write_text(json.dumps(content))
 
 
+def adapter(folder):
+    """A folder of peft, and its base in it."""
+    hub(folder / "base")
+    peft.write(folder, lora(model(), rank=2), str(folder / "base"))
+
+
 def write_bin(stored="float32"):
     return lambda folder: llmc.write(folder / "m.bin", model().params, CONFIG, stored)
 
@@ -240,6 +247,7 @@ def subjects():
             use_tokenizer(huggingface_tokenizer.read),
         ),
         Subject("config.json", huggingface.CONFIG, hub, use_weights("")),
+        Subject("adapter_config.json", peft.CONFIG, adapter, use_weights("")),
         Subject("safetensors", huggingface.WEIGHTS, hub, use_weights("")),
         Subject("safetensors, index", huggingface.INDEX, in_two_files, use_weights("")),
     ]

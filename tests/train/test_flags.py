@@ -67,6 +67,11 @@ def test_toml_settings_may_be_in_tables(tmp_path):
     assert read_toml(path, Example) == {"batch_size": 8, "lr": 0.0, "name": "x", "loud": True}
 
 
+def test_toml_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "c.toml").write_text("batch_size = 8\n", encoding="utf-8-sig")
+    assert read_toml(tmp_path / "c.toml", Example) == {"batch_size": 8}
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

@@ -146,6 +146,30 @@ def test_weights_that_are_not_finite_are_refused_with_the_first_index(run, resum
     assert f"{path}: {tensor}[0, 3, 2] is nan, expected finite numbers" in resume_error(run)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"loader": []},
+        {"loader": {"seed": 1, "position": -1}},
+        {"loader": {"seed": 1, "position": 1, "sequences": -1}},
+        {"loader": {"position": "x"}},
+        {"best": "low"},
+        {"validated": []},
+        {"spikes": 3},
+    ],
+)
+def test_checkpoint_with_another_state_is_refused(run, resume_error, change):
+    arrays, state = checkpoint.load(run / runs.LAST)
+    checkpoint.save(run / runs.LAST, arrays, {**state, **change})
+    assert "holds no training state, expected a checkpoint of train.py" in resume_error(run)
+
+
+def test_empty_tensor_in_a_checkpoint_is_refused(run, resume_error):
+    arrays, state = checkpoint.load(run / runs.LAST)
+    checkpoint.save(run / runs.LAST, {**arrays, "params.more": np.empty(0, np.float32)}, state)
+    assert "params.more is not a tensor of this model" in resume_error(run)
+
+
 def test_weights_whose_loss_is_not_finite_are_not_saved(run, capsys, resume_error):
     """After a step of 1e30 all weights are finite, but the loss is not."""
     before = (run / runs.LAST).read_bytes()

@@ -348,12 +348,33 @@ def test_single_files_of_a_run_are_not_overwritten_without_the_flag(small, tmp_p
         (["--shard"], "--shard has no effect without --parallel mpi"),
         (["--shard", "--parallel", "processes"], "--shard has no effect without --parallel mpi"),
         (["--overwrite"], "--overwrite has no effect without --out"),
+        (
+            ["--lines", "llm.c", "--sample-every", "5", "--sample-tokens", "17"],
+            "--sample-tokens 17: the model reads at most 16 tokens",
+        ),
     ],
 )
 def test_invalid_flag_is_one_line_and_starts_no_run(small, tmp_path, monkeypatch, refusal, argv, message):
     monkeypatch.chdir(tmp_path)
     assert message in refusal(program.main, *small, *argv)
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--block-size 100000", "the training text has "),
+        ("--block-size 2000 --eval-every 0", "the validation split has "),
+        (
+            "--batch-size 200 --eval-every 0 --order llm.c",
+            "tokens, llm.c's batches of 200 times 16 need 3201",
+        ),
+    ],
+)
+def test_short_text_is_refused_before_anything_is_started(small, monkeypatch, refusal, flags, message):
+    """Also if the first validation is at the end, and before workers are there that nobody would end."""
+    monkeypatch.setattr("gpt2.train.resolve.start_team", lambda *args: pytest.fail("started"))
+    assert message in refusal(program.main, *small, "--parallel", "processes", *flags.split())
 
 
 def test_loss_that_is_not_finite_names_the_layer(small, tmp_path, at_step, refusal):

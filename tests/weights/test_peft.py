@@ -154,6 +154,9 @@ REFUSED = {
     "rank 0": ({"r": 0}, "r is 0 and lora_alpha 6, expected numbers above 0"),
     "wrong rank": ({"r": 2}, "attn.c_attn has other shapes than r=2 makes"),
     "no base": ({"base_model_name_or_path": None}, "base_model_name_or_path is empty; enter the base"),
+    "base that is no text": ({"base_model_name_or_path": ["x"]}, r"base_model_name_or_path is \['x'\]"),
+    "rank of 400 digits": ({"r": 10**400, "use_rslora": True}, "expected numbers above 0"),
+    "alpha of 400 digits": ({"lora_alpha": 10**400}, "expected numbers above 0"),
     "unknown setting": ({"something_new": 3}, "something_new is 3, which this program does not know"),
 }
 
@@ -166,6 +169,14 @@ def test_unsupported_adapter_is_one_error_line(adapter, case):
     with pytest.raises(UserError, match=message) as error:
         gpt2.load(adapter)
     assert "\n" not in str(error.value)
+
+
+def test_adapter_whose_base_is_an_adapter_is_refused(adapter):
+    """Such as itself."""
+    path = adapter / peft.CONFIG
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": str(adapter)}))
+    with pytest.raises(UserError, match="its base .* is not GPT-2 as it was released"):
+        gpt2.load(adapter)
 
 
 def test_adapter_of_another_model_is_refused(base, tmp_path):
@@ -191,6 +202,9 @@ def test_missing_or_unknown_tensors_are_refused(adapter):
         gpt2.load(adapter)
     save_file({**tensors, "base_model.model.lm_head.lora_A.weight": tensors[name]}, path)
     with pytest.raises(UserError, match=r"lm_head\.lora_A\.weight is not an adapter"):
+        gpt2.load(adapter)
+    save_file({**tensors, name.replace("h.1.", "h.999999999."): tensors[name]}, path)
+    with pytest.raises(UserError, match=r"h\.999999999\..* is not an adapter"):  # and not 10^9 missing ones
         gpt2.load(adapter)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match="no safetensors file, or damaged"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gpt2
+from gpt2.commands import convert
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
@@ -100,6 +101,31 @@ def test_saving_beside_files_of_another_model_is_refused(tmp_path):
     gpt2.save(tuned, tmp_path / "adapter")
     with pytest.raises(UserError, match="adapter_config.json: belongs to other weights"):
         gpt2.save(constant_model(1, words), tmp_path / "adapter", words)
+
+
+def test_source_and_files_of_a_run_are_not_replaced_by_a_conversion(tmp_path, run):
+    gpt2.save(constant_model(1, tokenizer.byte()), tmp_path / "folder")
+    before = {path: path.read_bytes() for place in (run, tmp_path / "folder") for path in place.iterdir()}
+    for source, destination, message in (
+        (
+            tmp_path / "folder",
+            tmp_path / "folder" / "model.safetensors",
+            "source and destination are the same",
+        ),
+        (tmp_path / "folder", run / "last.safetensors", "belongs to the run in this folder"),
+        (run, run / "best.safetensors", "belongs to the run in this folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            convert.convert(str(source), destination)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert not (run / "best.safetensors").exists()
+
+
+def test_saving_names_the_files_that_were_written(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").touch()
+    paths = gpt2.save(constant_model(1, tokenizer.byte()), tmp_path / "folder")
+    assert [path.name for path in paths] == ["config.json", "model.safetensors"]
 
 
 def test_tokenizer_of_gpt2_bin_is_not_used_for_other_weights(tmp_path):

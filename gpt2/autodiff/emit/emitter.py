@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..graph import Node, is_scalar_const, scalar_text, source_name, source_names
+from ..graph import Node, float_text, is_scalar_const, scalar_text, source_name, source_names
 from ..hidden import is_hidden
 from ..ops import OPS
 from ..ops.cost import nanoseconds
@@ -315,7 +315,9 @@ class Emitter:
         self.env[function] = op.evaluate
         texts = []
         for key, value in attrs.items():
-            if isinstance(value, (int, float, str, bool, tuple, type(None))):
+            if isinstance(value, float):
+                texts.append(f"{key}={float_text(value)}")
+            elif isinstance(value, (int, str, bool, tuple, type(None))):
                 texts.append(f"{key}={value!r}")
             else:
                 constant = self.own(f"_{n.op}_{key}_{n.id}")

@@ -253,7 +253,7 @@ def _copied(o: Node) -> Node:
 
 
 def is_result_of_call(n: Node) -> bool:
-    """Whether n is written by an outlined call (calls.py), into memory that the program gives it."""
+    """Whether n is written by an outlined call, into memory that the program gives it."""
     return n.op == "item" and n.args[0].op == "outlined"
 
 

@@ -235,7 +235,7 @@ def _owner(a: np.ndarray) -> np.ndarray | None:
 
 
 def _fusing(options: Options | None) -> Callable | None:
-    """The argument `fusing` of `planned`; None where NumPy computes everything."""
+    """The argument `fusing` of a Plan; None where NumPy computes everything."""
     backend = "numpy" if options is None else options.elementwise
     if backend == "numpy":
         return None

@@ -66,6 +66,9 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     slices, xs_tree = flatten(xs, lambda x: is_dynamic(x) or type(x) is np.ndarray)
     if length is None and not slices:
         raise AutodiffError("scan: without xs it needs length=, the number of steps", here())
+    whole = isinstance(length, int | np.integer) and not isinstance(length, bool)
+    if length is not None and not (whole and length >= 0):
+        raise AutodiffError(f"scan: length is {length!r}, expected an int that is not negative", here())
     n = common_length("scan", slices, *(() if length is None else (length,)))
     if n == 0:
         return _no_step(body, carry, carry_tree, slices, xs_tree)

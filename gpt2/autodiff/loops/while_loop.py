@@ -54,8 +54,8 @@ def while_loop(
     are run step by step, as a Python loop would, and so is the derivative.
 
     Raises AutodiffError, with the line, if body changes the structure, a shape or a dtype of the carry, if
-    cond returns something else than one truth value, if keep or limit is not a positive int, and if the limit
-    is exceeded.
+    cond returns something else than one truth value, and if keep or limit is not a positive int. A program
+    raises it, without the line, if the limit is exceeded.
 
         >>> def root(a):  # Newton's method, until the square is close
         ...     step = lambda x: (x + a / x) / 2

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Node
+from ..graph import Node, float_text
 from . import leads
 from .build import (
     absolute,
@@ -179,7 +179,7 @@ matrix_row(
     "pinv",
     lambda x, rcond: ((*x.shape[:-2], x.shape[-1], x.shape[-2]), float_dtype(x.dtype)),
     evaluate=lambda x, rcond: np.linalg.pinv(x) if rcond is None else np.linalg.pinv(x, rcond),
-    code=lambda x, rcond: f"np.linalg.pinv({x}{'' if rcond is None else f', {rcond!r}'})",
+    code=lambda x, rcond: f"np.linalg.pinv({x}{'' if rcond is None else f', {float_text(rcond)}'})",
     jvp=_pinv_jvp,
 )
 

@@ -36,7 +36,10 @@ def pick_then_compute(n: Node, sweep: Sweep) -> Node | None:
     if x.op == "transpose":
         return build.transpose(_picked(x.args[0], x.attrs["perm"][axis], n), x.attrs["perm"])
     if x.op == "broadcast":
-        return build.broadcast(_picked_operand(x.args[0], x, axis, n), n.shape)
+        y = _picked_operand(x.args[0], x, axis, n)
+        if y is x.args[0] and n.args[1].op != "const":  # nothing would look whether the index is in range
+            return None
+        return build.broadcast(y, n.shape)
     return _picked_reduction(x, axis, n) if x.op in CHOICES else None
 
 

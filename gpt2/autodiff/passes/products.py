@@ -120,6 +120,7 @@ def batch_summed(n: Node, sweep: Sweep) -> Node | None:
     (x,) = n.args
     if (
         x.op != "matmul"
+        or x.dtype != n.dtype  # of short integers, whose sum is wider
         or not sweep.single(x)
         or x.ndim < 3
         or not set(range(x.ndim - 2)) <= set(n.attrs["axes"])
@@ -198,9 +199,11 @@ def einsum_as_product(n: Node, sweep: Sweep) -> Node | None:
 
 
 def _summed(x: Node, t: str, others: str):
-    """Sum over the letters that no other operand has."""
+    """Sum over the letters that no other operand has; short integers and bools stay what they are."""
     axes = tuple(i for i, c in enumerate(t) if c not in others)
-    return (build.sum_(x, axes), "".join(c for c in t if c in others)) if axes else (x, t)
+    if not axes:
+        return x, t
+    return build.cast(build.sum_(x, axes), x.dtype), "".join(c for c in t if c in others)
 
 
 def _arranged(x: Node, t: str, order: str) -> Node:

@@ -117,7 +117,7 @@ def common_length(name: str, arrays: Sequence, *lengths: int) -> int:
     known = {np.shape(value_of(x))[:1] for x in arrays} | {(n,) for n in lengths}
     if len(known) != 1 or () in known:
         also = ", which is also that given as length" if lengths else ""
-        got = ", ".join(sorted(str(n[0]) if n else "none" for n in known))
+        got = ", ".join(sorted(str(n[0]) if n else "none" for n in known)) or "no array"
         raise AutodiffError(
             f"{name}: the arrays should have leading axes of one length{also}; got {got}", here()
         )

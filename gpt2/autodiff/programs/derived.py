@@ -488,6 +488,7 @@ def derived_function(f: Callable, transform: Transform, pure: bool = False) -> D
 
 
 _STATES = "__autodiff_states__"
+MOST_STATES = 64  # on one function: ad.scan(f, x, length=n) makes one for each n
 _bound = Store(32, 1)  # the same for bound methods, which are new objects at every access
 
 
@@ -513,13 +514,19 @@ def derived_of(f: Callable, transform: Transform, pure: bool = False) -> Derived
     except AttributeError:  # a callable without attributes
         return Derived(f, transform, pure)
     if key not in states and "<locals>" in getattr(f, "__qualname__", "<locals>"):
-        states[key] = None
+        f.__dict__[_STATES] = _with(states, key, None)
         return Derived(f, transform, pure)
     state = states.get(key)
     if state is None or state.f is not f:  # functools.wraps copies attributes to another function
         state = Derived(f, transform, pure)
-        f.__dict__[_STATES] = {**states, key: state}
+        f.__dict__[_STATES] = _with(states, key, state)
     return state
+
+
+def _with(states: dict, key: tuple, state: Derived | None) -> dict:
+    """The states with one more, and without the oldest where there are too many."""
+    others = [item for item in states.items() if item[0] != key]
+    return {**dict(others[1 - MOST_STATES :]), key: state}
 
 
 def name_of(f: Callable) -> str:

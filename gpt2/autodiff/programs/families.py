@@ -131,7 +131,6 @@ class ProgramFamily:
         self.first = list(map(text_of, values))
         self.programs: tuple[Exchangeable, ...] = ()
         self.attempts = 0
-        self.refusal: str | None = None  # why the last attempt failed
 
     def find(self, values: Sequence) -> SharedProgram | None:
         """The program for a recording with these values."""
@@ -153,11 +152,9 @@ class ProgramFamily:
             with compiling(hiding.tape):
                 hiding.wiring, hiding.program, hiding.nbytes, _ = make(hiding.graph(graph, nodes))
             program = hiding.program_for(values)
-        except Exception as error:  # it needs the numbers, or fails with constants as well
-            self.refusal = f"{type(error).__name__}: {error}"
+        except Exception:  # it needs the numbers, or fails with constants as well
             return None
-        if program is None:
-            self.refusal = "one of them is equal to a constant"
+        if program is None:  # one of them is equal to a constant
             return None
         self.attempts = 0
         self.programs = (hiding, *self.programs)[:MOST]

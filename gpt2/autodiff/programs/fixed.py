@@ -4,9 +4,9 @@
     FixedPair(f)    f's first result and its pullback: a forward program that saves what a minimum cut says,
                     and a backward program for it; or the two in one
 
-Both keep one entry for each combination of shapes, dtypes and static arguments. Unlike `ad.grad` they do not
-check what f reads besides its arguments: f must be a pure function of them. Branches on values of arguments
-(`if ids.max() >= V: raise`) are checked at each call by a small program.
+Both keep one entry for each combination of shapes, dtypes, layouts and static arguments. Unlike `ad.grad`
+they do not check what f reads besides its arguments: f must be a pure function of them. Branches on values of
+arguments (`if ids.max() >= V: raise`) are checked at each call by a small program.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from ..reuse.kinds import cannot_change
 from ..switches import Options
 from ..tree import flatten, unflatten
 from .derived import name_of
-from .wiring import check_apart
+from .wiring import check_apart, layout
 
 
 def signature(args: Sequence, static: dict) -> tuple:
-    """The key of an entry: the types of the arrays, and everything else by value."""
-    types = tuple((a.shape, a.dtype) if type(a) is np.ndarray else a for a in args)
-    return types, tuple(sorted(static.items()))
+    """The key of an entry: the types and layouts of the arrays, and everything else by type and value, as
+    2 == 2.0.
+    """
+    types = tuple((a.shape, a.dtype, layout(a)) if type(a) is np.ndarray else (type(a), a) for a in args)
+    return types, tuple((name, type(v), v) for name, v in sorted(static.items()))
 
 
 def _arrays(args: Sequence) -> list[np.ndarray]:
@@ -161,7 +163,9 @@ class _Summing:
 
     def __call__(self, *arrays, out=None, add=False):
         if out is not None:
-            check_apart(self.name, out)
+            self.check(out)
+        elif add:
+            raise AutodiffError(f"{self.name}: add=True adds to buffers. Pass them as out=")
         if not add:
             return self.program(*arrays, out=out)
         which = tuple(k for k, b in enumerate(out) if b is not None)
@@ -169,6 +173,16 @@ class _Summing:
             graph = self.pipeline.prepared(_plus_inputs(self.graph, which))
             self.sums[which] = self.pipeline.emitted(graph, f"{self.name}_add", share_inputs=True)
         return self.sums[which](*arrays, *(out[k] for k in which), out=out)
+
+    def check(self, out: Sequence[np.ndarray | None]) -> None:
+        """Raise AutodiffError if a buffer is unlike its result, or two of them share memory."""
+        for b, o in zip(out, self.graph.outputs, strict=True):
+            if b is not None and (b.shape != o.shape or b.dtype != o.dtype):
+                raise AutodiffError(
+                    f"{self.name}: out has a buffer of shape {b.shape} and dtype {b.dtype}, expected "
+                    f"{o.shape} and {o.dtype}, like its result"
+                )
+        check_apart(self.name, out)
 
 
 def _plus_inputs(graph: Graph, which: tuple[int, ...]) -> Graph:
@@ -190,6 +204,10 @@ class _FixedEntry(_Entry):
     def buffers(self, out: Sequence[np.ndarray | None]) -> tuple:
         """Buffers by array, from those for the parts of a tuple of results: None for arrays in containers."""
         by_array: list[np.ndarray | None] = []
+        if self.tree.is_leaf or len(out) != len(self.tree.children):
+            raise AutodiffError(
+                f"{self.program.name}: out has a buffer, or None, for each result in a tuple; got {len(out)}"
+            )
         for b, part in zip(out, self.tree.children):
             by_array += [b] if part.is_leaf else [None] * part.size
         return tuple(by_array)
@@ -200,14 +218,15 @@ class Fixed(_Entries):
 
     f         a pure function of its arguments. Arrays among them (np.ndarray itself, of any shape, real,
               complex, integer or bool) are the program's operands; everything else has to be hashable and is
-              part of the program, as are keyword arguments: equal ones share a program, so f must not compare
-              them by `is`
+              part of the program, as are keyword arguments: equal ones of one type share a program, so f must
+              not compare them by `is`
     options   ad.Options, or None for the default ones
     name      the program's name in its source; by default that of f
 
         fixed(*args, out=None, add=False, **static)
 
-    returns what f returns. Results are arrays, in f's structure, each in memory of its own.
+    returns what f returns. Results are arrays, in f's structure, each in memory of its own, but for one that
+    is an argument: it is that very array.
 
     out   where f returns a tuple: a buffer (or None) for each result, an array of the result's shape and
           dtype that is written instead of a new one. A result that is itself a container has None
@@ -428,4 +447,8 @@ class FixedPair(_Entries):
 
 def _filled(out, slots: list):
     """Buffers by argument as buffers by gradient."""
-    return None if out is None else tuple(b for b, k in zip(out, slots) if k is not None)
+    if out is None:
+        return None
+    if len(out) != len(slots):
+        raise AutodiffError(f"out has a buffer, or None, for each of {len(slots)} arguments; got {len(out)}")
+    return tuple(b for b, k in zip(out, slots) if k is not None)

@@ -178,7 +178,8 @@ def op_and_operands(
     if name == "power" and is_operator and type(inputs[1]) in (int, float) and args[0].shape:
         short = POWERS.get(values[1])
         if short == "square" or short and args[0].dtype.kind in "fc":
-            return short, args[:1]
+            dtype = np.result_type(args[0].dtype, inputs[1])  # of integers to the power 2.0 a float's
+            return short, [build.cast(args[0], dtype)]
     return name, args
 
 

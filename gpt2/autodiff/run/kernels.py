@@ -19,6 +19,8 @@ def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = Fals
     todo = iter(enumerate(blocks))  # next() on it is atomic under the interpreter lock
 
     def job(thread: int) -> None:
+        if thread >= len(scratch):  # there were fewer threads when this call began
+            return
         size, full, last = scratch[thread]
         for k, block in todo:
             body(k, *block, *(full if block[-1] - block[-2] == size else last))
@@ -108,7 +110,7 @@ def take_rows(table: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
 
 def add_rows(table: np.ndarray, index: np.ndarray, rows: np.ndarray) -> None:
     """np.add.at(table, index, rows): a loop of row additions takes a seventh of its time."""
-    rows = rows.reshape(-1, rows.shape[-1])  # one for each index, also where the index is one number
+    rows = rows.reshape(np.size(index), rows.shape[-1])  # one for each index, also where that is one number
     for k, t in enumerate(np.ravel(index).tolist()):
         table[t] += rows[k]
 
@@ -125,7 +127,7 @@ def add_numbers(table: np.ndarray, index: np.ndarray, values: np.ndarray) -> Non
 
 def add_along(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int) -> None:
     """Add values to x at index along one axis; repeated indices add up."""
-    grid = list(np.ogrid[tuple(slice(n) for n in index.shape)])
+    grid = list(np.ogrid[tuple(slice(n) for n in x.shape)])  # beside which index may have length 1
     grid[axis] = index
     if index.shape[axis] == 1:
         x[tuple(grid)] += values  # one entry in each row: nothing is hit twice

@@ -72,11 +72,19 @@ def product(
     """np.matmul(a, b, out=out) for 2-D operands on so many threads; `share(job)` runs job(k) on each."""
     M, N = out.shape
     work = M * N * a.shape[1]
-    if threads == 1 or work < SPLIT_FROM:
+    if threads == 1 or work < SPLIT_FROM or _is_square_of_one(a, b):
         return np.matmul(a, b, out=out)
     key = (M, a.shape[1], N, _order(a), _order(b), out.dtype.char, threads)
     trials.run(key, lambda way: _run(way, a, b, out, threads, share), lambda: _ways(key, a, b, out, threads))
     return out
+
+
+def _is_square_of_one(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether it is x @ x.T, for which NumPy calls a function of BLAS (syrk) that computes half of it, and
+    adds up in an order of its own.
+    """
+    turned = a.strides == b.strides[::-1] and a.shape == b.shape[::-1]
+    return turned and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
 
 
 def _order(a) -> str:

@@ -15,9 +15,12 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import methodcaller
 
 from .blas import limit_blas_threads
+
+_acquire, _release = methodcaller("acquire"), methodcaller("release")
 
 count = 1  # threads in use; set_threads changes it, so it is read as threads.count
 _pool: list[_Worker] = []
@@ -152,14 +155,30 @@ def run_apart(job: Callable[[int], None]) -> None:
 def _run_on(workers: list[_Worker], job: Callable[[int], None]) -> None:
     """job(0) here and job(w.index) on each of the workers; returns, or raises, when all have ended."""
     for w in workers:
-        w.job, w.context = job, contextvars.copy_context()
-        w.go.release()
+        w.job, w.context, w.error = job, contextvars.copy_context(), None
+    started: list[None] = []
     try:
+        started.extend(map(_release, [w.go for w in workers]))
         job(0)
     finally:
+        _wait_for(workers[: len(started)])
+        errors = [w.error for w in workers if w.error is not None]
         for w in workers:
-            w.done.acquire()
-    for w in workers:
-        if w.error is not None:
-            error, w.error = w.error, None
-            raise error
+            w.error = None
+    if errors:
+        raise errors[0]
+
+
+def _wait_for(workers: Sequence[_Worker]) -> None:
+    """Return when all of these have ended. If Ctrl-C comes meanwhile, it is raised only then: they write to
+    memory that the next job may be given.
+    """
+    ended: list[bool] = []  # extended in C, which no signal interrupts between a lock and its note
+    interrupt = None
+    while len(ended) < len(workers):
+        try:
+            ended.extend(map(_acquire, [w.done for w in workers[len(ended) :]]))
+        except BaseException as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt

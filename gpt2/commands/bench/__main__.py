@@ -1,14 +1,11 @@
 """Time a training step on this machine, with each kind of backward.
 
-    gpt2 bench
-    gpt2 bench --size gpt2 --backward manual whole --batch-size 4 --block-size 64
-    gpt2 bench --machine                            measure the machine instead, in half a minute
-
-A step is forward, backward and AdamW, in float32. The kinds take turns, so that other load on the machine
-affects all of them; the median step is shown. For a comparison with PyTorch and JAX run `python -m
-bench.step` in a checkout of the project.
+gpt2 bench
+gpt2 bench --size gpt2 --backward manual whole --batch-size 4 --block-size 64
+gpt2 bench --machine                            measure the machine instead, in half a minute
 """
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -22,6 +19,7 @@ from gpt2.model import PRESETS
 from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
+from gpt2.train.cost import check_memory
 from gpt2.train.flops import Peak, matmul_peak, training_flops
 
 QUIET = 0.85  # least ratio of two measurements of the peak on a quiet machine
@@ -58,11 +56,16 @@ EXAMPLES = (
     ("gpt2 bench --backward manual auto --seconds 20", "two kinds, measured for longer"),
     ("gpt2 bench --machine", "the machine itself, in half a minute"),
 )
+ABOUT = """Time a training step on this machine, with each kind of backward.
+
+A step is forward, backward and AdamW, in float32. The kinds take turns, so that other load on the machine
+affects all of them; the median step is shown. For a comparison with PyTorch and JAX run `python -m
+bench.step` in a checkout of the project."""
 
 
 def parser() -> cli.Parser:
     """The flags of `gpt2 bench`."""
-    command = cli.Parser("bench", __doc__.partition("\n\n")[0] + "\n\n" + __doc__.split("\n\n")[2], EXAMPLES)
+    command = cli.Parser("bench", ABOUT, EXAMPLES)
     add = command.add_argument
     add(
         "--size",
@@ -94,7 +97,10 @@ def _run(args):
     for flag, value in (("--batch-size", args.batch_size), ("--block-size", args.block_size)):
         if value < 1:
             raise UserError(f"{flag} {value}: expected 1 or more")
+    if not (args.seconds > 0 and math.isfinite(args.seconds)):
+        raise UserError(f"--seconds {args.seconds}: expected more than 0")
     config = GPT2Config.preset(args.size, block_size=args.block_size)
+    check_memory(config, args.batch_size, args.block_size, config.num_parameters)
     before = matmul_peak()
     results = measure(config, args.backward, args.batch_size, args.block_size, args.seconds)
     after = matmul_peak()

@@ -17,7 +17,7 @@ from gpt2.commands.exercises.sheets import ORDER
 from gpt2.errors import UserError, printable
 from gpt2.hints import quoted, typed
 from gpt2.output import painted
-from gpt2.storage.files import write_atomically
+from gpt2.storage.files import made_folder, write_atomically
 
 ABOUT = """Exercises: write the backwards of GPT-2's seven layers from their forwards, and grade them.
 
@@ -75,7 +75,7 @@ def write(folder: Path, solved: bool) -> None:
             raise UserError(
                 f"{path} exists already; name another folder, or grade what is written: {grading(folder)}"
             )
-    folder.mkdir(parents=True, exist_ok=True)
+    made_folder(folder)
     for name, path in paths.items():
         write_atomically(path, text_of(name, solved).encode())
 

@@ -6,6 +6,9 @@ shorter last one, rows reached by nested loops, values hosted in others, buffers
 """
 
 import math
+import signal
+import threading
+import time
 import tracemalloc
 import warnings
 
@@ -267,6 +270,51 @@ def test_an_error_in_a_thread_reaches_the_caller():
         )  # and the pool lives on
     finally:
         threads.set_threads(1)
+
+
+@pytest.fixture
+def two_threads():
+    threads.set_threads(2)
+    yield
+    threads.set_threads(1)
+
+
+def test_an_error_on_all_threads_is_raised_once(two_threads):
+    both = threading.Barrier(2, timeout=20)
+
+    def fails(thread):
+        both.wait()
+        raise ZeroDivisionError(f"on thread {thread}")
+
+    with pytest.raises(ZeroDivisionError, match="on thread 0"):
+        threads.run_on_threads(fails)
+    threads.run_on_threads(lambda thread: None)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads here")
+def test_an_interrupt_is_raised_when_all_threads_have_ended(two_threads):
+    """They write to memory that the next call is given."""
+    ended = []
+
+    def interrupts(thread):
+        if thread:
+            time.sleep(0.1)  # meanwhile the caller has begun to wait
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            time.sleep(0.1)
+            ended.append(thread)
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.run_on_threads(interrupts)
+    assert ended == [1]
+    threads.run_on_threads(ended.append)
+    assert sorted(ended) == [0, 1, 1]
+
+
+def test_blocks_with_memory_for_fewer_threads_than_there_are(two_threads):
+    """In a call that began before set_threads, or while another thread was in run_apart."""
+    done = []
+    kernels.run_blocks(lambda k, i, j: done.append(k), ((0, 1), (1, 2), (2, 3)), ((1, (), ()),))
+    assert done == [0, 1, 2]
 
 
 def test_parts_that_fill_the_result_are_computed_in_it():
@@ -537,6 +585,20 @@ def test_text_of_an_op_may_hold_any_sign(own_row):
     program = Program(Graph([x], [apply("gram_test", x)]))
     array = np.arange(12.0).reshape(3, 4)
     np.testing.assert_array_equal(program(array)[0], array @ array.T)
+
+
+def test_a_setting_of_an_op_may_be_infinite(own_row):
+    own_row(
+        "above_test",
+        "nondiff",
+        infer=lambda x, least: (x.shape, x.dtype),
+        evaluate=lambda x, least: np.maximum(x, least),
+    )
+    x = input_node((3,), np.float64, "x")
+    program = Program(Graph([x], [apply("above_test", x, least=-np.inf)]))
+    np.testing.assert_array_equal(program(np.arange(3.0))[0], np.arange(3.0))
+    nothing = ad.compile(lambda a: np.linalg.pinv(a, rcond=np.inf))(np.eye(3))
+    np.testing.assert_array_equal(nothing, np.zeros((3, 3)))
 
 
 @pytest.mark.parametrize("says", [{}, {"leads": leads.ELEMENTWISE}, {"has_out": True}])

@@ -378,6 +378,13 @@ def test_numexpr_missing(monkeypatch):
     assert "Fused(" not in chain_source("numpy")
 
 
+def test_choices_made_with_numexpr_are_no_trouble_without_it(tmp_path, monkeypatch):
+    (tmp_path / "elementwise.json").write_text('{"a machine": {}}')
+    monkeypatch.setattr(numexpr, "load", numexpr.load.__wrapped__)
+    monkeypatch.setitem(sys.modules, "numexpr", None)
+    ad.remember(tmp_path)
+
+
 def test_unknown_backend():
     with pytest.raises(UserError, match="elementwise is 'fast', expected one of numpy, numexpr, tuned"):
         backward.choose("manual", elementwise="fast")

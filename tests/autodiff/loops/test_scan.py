@@ -219,6 +219,8 @@ def test_nested_scans():
     (lambda c, x: ((c, c), x), np.zeros(3), {}, "structure"),
     (lambda c, x: (np.stack([c, c]), x), np.zeros(3), {}, r"shape \(\) into one of shape \(2,\)"),
     (lambda c, x: (c, x), np.zeros(3), {"every": 0}, "every is 0"),
+    (lambda c, x: (c, x), None, {"length": -1}, "length is -1, expected an int that is not negative"),
+    (lambda c, x: (c, x), None, {"length": 2.0}, "length is 2.0, expected an int"),
 ])  # fmt: skip
 def test_errors(body, xs, options, words):
     with pytest.raises(ad.AutodiffError, match=words):
@@ -276,6 +278,8 @@ def test_map_outside_of_recordings_and_its_errors(threads):
     )
     with pytest.raises(ad.AutodiffError, match="leading axes of one length"):
         ad.parallel_map(lambda x, y: x, np.zeros(2), np.zeros(3))
+    with pytest.raises(ad.AutodiffError, match="got no array"):
+        ad.parallel_map(lambda: 1.0)
 
 
 def test_sums_do_not_depend_on_the_number_of_threads(restored_threads):

@@ -650,6 +650,34 @@ def test_what_is_picked_in_strict_mode():
         assert_same_bits(graph, after, seed=5)
 
 
+@pytest.mark.parametrize("math", MATH)
+def test_an_index_out_of_range_is_an_error_also_where_all_rows_are_one(math):
+    f = ad.compile(lambda x, i: np.broadcast_to(x[:, None], (3, 10))[:, i])
+    x = np.arange(3.0)
+    with ad.options(math=math):
+        np.testing.assert_array_equal(f(x, np.array([9, -10])), x[:, None] * np.ones(2))
+        for k in (10, -11):
+            with pytest.raises(IndexError):
+                f(x, np.array([k, 0]))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("math", MATH)
+def test_sums_of_products_of_integers(dtype, math):
+    """A sum of short ones is wider than they are, an einsum is not."""
+    a, b = np.full((2, 3, 4), 77).astype(dtype), np.full((2, 4, 5), 55).astype(dtype)
+    for f in (
+        lambda a, b: np.sum(a @ b, axis=0),
+        lambda a, b: np.sum(a @ b, axis=(0, 1)),
+        lambda a, b: np.einsum("kij,kjl->il", a, b),
+        lambda a, b: np.einsum("ij,jk->k", a[0], b[0]),
+    ):
+        with ad.options(math=math):
+            got = ad.compile(f)(a, b)
+        assert got.dtype == f(a, b).dtype
+        np.testing.assert_array_equal(got, f(a, b))
+
+
 def test_float32_stays_float32():
     graph = graph_of(lambda v: (v.x / 3.0) ** 3.0 * 0.1 + sum_(v.x * v.r, 2, True) / 7.0)
     assert {n.dtype for n in simplify(gradient_graph(of_sum(graph), [0])).nodes} == {np.dtype("float32")}

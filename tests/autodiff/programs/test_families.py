@@ -136,15 +136,33 @@ def test_a_number_that_never_changes_stays_a_constant():
 
 def test_user_variable_named_like_a_hidden_constant():
     def f(w, c):
-        hidden_0 = w * c
-        return np.sum(np.tanh(hidden_0) * hidden_0)
+        hidden_0_number = w * c
+        return np.sum(np.tanh(hidden_0_number) * hidden_0_number)
 
     for c in GRID:
         expected = ad.grad(f)(W, np.float64(c))
         np.testing.assert_allclose(ad.grad(functools.partial(f, c=c))(W), expected, rtol=1e-13)
 
 
+def test_variables_numbered_like_hidden_constants():
+    """The second variable of the name `hidden` is hidden_2 in a program."""
+
+    def made(a, b, c, d):
+        def f(w):
+            hidden = np.tanh(w) * a
+            hidden = np.exp(hidden) + b
+            hidden = np.sin(hidden) * c
+            return np.cos(hidden) * d
+
+        return f
+
+    for c in GRID:
+        f = made(c, c + 0.21, c + 0.35, c + 0.47)
+        np.testing.assert_array_equal(ad.compile(f)(W), f(W))
+
+
 def test_objects_in_results_are_new_at_each_call():
+
     results = [ad.compile(lambda w, c=c: (w * c, {1}))(W) for c in GRID]
     assert len({id(objects) for _, objects in results}) == len(GRID)
     assert all((x == W * c).all() for c, (x, _) in zip(GRID, results))

@@ -573,6 +573,18 @@ def test_modf_at_its_ends(dtype):
         np.testing.assert_array_equal(ad.grad(lambda x: np.sum(np.modf(x)[0]))(x[:4]), np.ones(4))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "bool"])
+def test_powers_of_integers_by_a_float_are_floats(dtype):
+    """NumPy converts them first; the square of an int8 would overflow."""
+    x = np.array([100, 3, 0]).astype(dtype)
+    for f in (lambda x: x**2.0, lambda x: (x + x) ** 2.0, lambda x: x**1.0, lambda x: x**0.5, lambda x: x**2):
+        for compiled in (ad.compile(f), ad.Fixed(f)):
+            assert compiled(x).dtype == f(x).dtype
+            np.testing.assert_array_equal(compiled(x), f(x))
+    slope = ad.grad(lambda w, x: np.sum(w * x**2.0))(np.ones(3), x)
+    np.testing.assert_array_equal(slope, x.astype(float) ** 2)
+
+
 @pytest.mark.parametrize("function", [np.nanvar, np.nanstd])
 @pytest.mark.parametrize("ddof", [0, 1, 2, 2.5, 3])
 @pytest.mark.filterwarnings("ignore:Degrees of freedom", "ignore:(invalid|divide)")

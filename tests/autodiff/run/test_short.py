@@ -83,6 +83,22 @@ def test_add_numbers_has_the_bits_of_add_at():
         kernels.add_numbers(np.zeros(7), index + 4, values)
 
 
+def test_add_rows_without_columns():
+    kernels.add_rows(np.zeros((5, 0)), np.array([0, 2, 2]), np.zeros((3, 0)))
+    x = np.ones((5, 0))
+    assert ad.grad(lambda x: np.sum(x[np.array([0, 2, 2])]))(x).shape == x.shape
+
+
+@pytest.mark.parametrize("index", [[[1, 1]], [[2]], [[1, 0]] * 4])
+def test_gradient_of_what_is_taken_along_an_axis(index):
+    """NumPy broadcasts the index along the other axes."""
+    x, index = draw((4, 5)), np.array(index)
+    expected = np.zeros_like(x)
+    np.add.at(expected, (np.arange(4)[:, None], index), 1.0)
+    got = ad.grad(lambda x: np.sum(np.take_along_axis(x, index, 1)))(x)
+    np.testing.assert_array_equal(got, expected)
+
+
 def energy(x):
     offset = x[:, None] - x[None, :]
     squared = np.sum(offset * offset, axis=-1)

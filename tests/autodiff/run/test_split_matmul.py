@@ -160,6 +160,16 @@ def test_small_products_and_one_thread_are_not_split(n_threads, sizes):
     assert not split_matmul.trials.chosen and not split_matmul.trials.open
 
 
+@pytest.mark.parametrize("shape", [(300, 600), (600, 300)])
+def test_product_of_a_matrix_and_its_transpose_has_the_bits_of_matmul(shape):
+    """In whatever way products of other matrices of these sizes are done."""
+    x = operands(*shape, 1, np.float32)[0]
+    want, out = x @ x.T, np.empty((shape[0], shape[0]), np.float32)
+    for _ in range(3 * by_time.SAMPLES):
+        kernels.matmul(x, x.T, out)
+        np.testing.assert_array_equal(out, want)
+
+
 def test_way_that_changes_a_bit_is_not_chosen(monkeypatch):
     by_rows = off_in_the_last_bit(split_matmul._piece, only=split_matmul.BY_ROWS)
     monkeypatch.setattr(split_matmul, "_piece", by_rows)

@@ -12,7 +12,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.emit.program import Program
-from gpt2.autodiff.programs import fixed
+from gpt2.autodiff.programs import derived, fixed
 from gpt2.autodiff.record.bytecode import cached_by_code
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.reuse.cache import Cache, Store
@@ -78,6 +78,22 @@ def test_results_count(monkeypatch):
     g = ad.compile(lambda x: x * 2.0)
     g(np.ones(100_000))
     assert g.__derived__.cache.nbytes() > 800_000
+
+
+def halved(x, _):
+    return 0.5 * x, x
+
+
+def test_loops_of_any_number_of_lengths_leave_few_programs_on_their_body(monkeypatch):
+    monkeypatch.setattr(derived, "MOST_STATES", 3)
+
+    def local(x, _):
+        return halved(x, _)
+
+    for body in (halved, local):
+        for n in (1, 2, 3, 4, 5, 4, 4, 1):
+            assert ad.scan(body, 1.0, length=n)[0] == 0.5**n
+            assert len(vars(body)[derived._STATES]) <= 3
 
 
 def test_fixed_functions_keep_programs_for_a_bounded_number_of_shapes(monkeypatch):
