@@ -160,7 +160,9 @@ def matmul(n: Node, a: Effect | None, b: Effect | None) -> Effect:
 
 
 def unchanged(n: Node, e: Effect) -> Effect:
-    """The rule of casts and copies: the effect on the argument."""
+    """The rule of casts and copies: the effect on the argument, unless only its real part is left."""
+    if n.args[0].dtype.kind == "c" != n.dtype.kind:
+        raise NotUnderstood
     return e
 
 

@@ -35,12 +35,13 @@ from ..pipeline import Pipeline, uncollected
 from ..record.bytecode import CATCHES, catches, reads
 from ..record.draws import Draws, redraw, with_drawings
 from ..record.record import Recording, record
+from ..record.value import Recorded
 from ..reuse.cache import Cache, Store
 from ..reuse.conditions import MOST, Path, path_of, repeats_array
 from ..reuse.guard import Guard, never, trust
 from ..reuse.kinds import cannot_change
 from ..reuse.same_code import SameCode, same_code_of, shared_recordings
-from ..reuse.watch import is_watching, watch
+from ..reuse.watch import relied_on, watch
 from ..switches import overrides
 from ..tree import Tree, flatten
 from .families import Key, SharedProgram, memory_of, shared_programs, structure
@@ -146,12 +147,16 @@ class Derived:
             kwargs = dict(kwargs)
             out = kwargs.pop("out")
         call = Arguments.of(args, kwargs)
-        if call.recorded():
+        inside = call.recorded()
+        if inside and any(type(x) is Recorded for x in call.leaves):
             return self.call_inlined(call, out)
         key = call.key()
         self.entry = self.slow  # the entry and ad.source show what ran last
-        # what is being watched depends on what f reads, so f has to run
-        compiled = None if is_watching() else self.cache.find(key, lambda c: c.accepts(call))
+        compiled = self.cache.find(key, lambda c: c.accepts(call))
+        if inside and (compiled is None or compiled.draws):
+            return self.call_inlined(call, out)
+        if compiled is not None:
+            relied_on(compiled.guard)
         outside = None if compiled is None else compiled.drawn(call.leaves)
         if compiled is None:
             compiled = self.from_same_code(call, key) or self.compiled(call, key)

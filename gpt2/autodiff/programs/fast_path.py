@@ -101,7 +101,7 @@ def _entry_for(derived, compiled, call, out):
 
 
 def _guard(t: _Text, guard) -> None:
-    # a function that is recorded or watched depends on what f reads, so f has to run
+    # the slow path notes for a function that is recorded or watched what it depends on
     t.env.update(recordings=interception.running, watches=watches_running)
     if guard.text is None:
         t.unless(f"recordings or watches or overrides() or not {t.value(guard.holds)}()")

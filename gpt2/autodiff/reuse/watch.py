@@ -14,6 +14,7 @@ from typing import Any
 from ..pipeline import uncollected
 from ..record.unwatched import watches
 from ..undo import undoing
+from .guard import Guard
 from .world import OWN_CODE, World
 
 _local = threading.local()
@@ -68,6 +69,12 @@ def watched(run: Callable[[], Any], *functions: Callable) -> tuple:
     """(run(), why these functions, which it calls, may do something else when called again; or None)."""
     result, world = watch(run, *functions)
     return result, world.guard().trouble
+
+
+def relied_on(guard: Guard) -> None:
+    """Note in the Worlds of this thread that a recording is used, which holds while this guard does."""
+    for world in _worlds():
+        world.relies_on(guard)
 
 
 def is_watching() -> bool:

@@ -100,6 +100,7 @@ class World:
         self.error: Exception | None = None  # raised if the function tests the type of a recorded value
         self._types: set[int] = set()  # ids of code that asks for types
         self.facts: dict[tuple, tuple] = {}  # by what they are of
+        self._guards: dict[int, Guard] = {}  # of other recordings that were used, by id
         self.names: set[str] = set(_NUMPY_ATTRIBUTES)
         self._seen: dict[int, object] = {}  # keeps what was seen alive, so that an id means one object
         self._todo: list = []
@@ -123,8 +124,10 @@ class World:
         self._safely(self._finish)
         guard = Guard(self.trouble, never)
         if self.trouble is None:
-            facts = [fact for fact in self.facts.values() if arrays or fact[0] != "array"]
-            guard = make_guard(facts)
+            facts = [*self.facts.values()]
+            for other in self._guards.values():
+                facts += other.facts or ()
+            guard = make_guard([fact for fact in facts if arrays or fact[0] != "array"])
             if not guard.holds():
                 guard = Guard("running it changes what it reads", never)
         guard.tests_identity = self.tests_identity
@@ -145,6 +148,10 @@ class World:
 
     def fail(self, why: str | None) -> None:
         self.trouble = self.trouble or why
+
+    def relies_on(self, guard: Guard) -> None:
+        """Note that a recording was used that holds while this guard does."""
+        self._guards[id(guard)] = guard
 
     def fact(self, kind: str, *parts: Any) -> None:
         if kind in ("entry", "cell"):

@@ -72,6 +72,9 @@ WITHOUT_EFFECT = {
     "a product over rows": lambda s, e, y, z: const(np.ones((3, 4))) @ e,
     "a product of a sum": lambda s, e, y, z: s @ RIGHT,
     "a product of two": lambda s, e, y, z: e @ transpose(e, (0, 2, 1)),
+    "a real part": lambda s, e, y, z: apply(
+        "cast", apply("cast", e, dtype="complex128") * 1j, dtype="float64"
+    ),
     "einsum over rows": lambda s, e, y, z: apply("einsum", e, RIGHT, subscripts="bte,ec->bc"),
 }
 

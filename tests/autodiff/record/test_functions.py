@@ -649,3 +649,31 @@ def test_accumulating_nothing(shape):
 def test_a_type_is_compared_with_something_else():
     f = lambda x: x * (2.0 if type(x) == [] or type(x) != {} else 3.0)  # noqa: E721, E731
     assert ad.compile(f)(1.5) == 3.0
+
+
+@pytest.mark.parametrize("function", [np.convolve, np.correlate])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("n, m", [(5, 3), (3, 4), (4, 4), (1, 2)])
+@pytest.mark.filterwarnings("ignore:invalid")
+def test_nan_in_a_kernel_reaches_only_what_it_meets(function, mode, n, m, rng):
+    a, v = rng.normal(size=n), rng.normal(size=m)
+    v[-1], a[0] = np.nan, np.inf
+    f = lambda a, v: function(a, v, mode)  # noqa: E731
+    np.testing.assert_allclose(ad.compile(f)(a, v), f(a, v), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "p, q", [([0.0, 0, 1, 2], [0.0, 3, 4]), ([0.0, 0], [1.0, 2]), ([], [1.0]), (2.0, [1.0, 2])]
+)
+def test_polynomials_that_begin_with_zeros(p, q):
+    p, q = np.array(p), np.array(q)
+    product = ad.compile(lambda p, q: np.polymul(p, q))
+    for a, b in ((p, q), (p + 1, q), (p, q)):
+        np.testing.assert_array_equal(product(a, b), np.polymul(a, b))
+
+
+@pytest.mark.parametrize(
+    "x", [[1.0, 2, np.inf], [np.inf, 1.0], [np.nan, 1.0, np.inf, np.inf], [-np.inf, 1.0]]
+)
+def test_median_beside_infinities(x):
+    np.testing.assert_array_equal(ad.compile(np.nanmedian)(np.array(x)), np.nanmedian(x))

@@ -39,7 +39,7 @@ def copyto(
 def put(a: RecordedLike, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
     a = target(a, np.put)
     ind = np.ravel(np.asarray(ind))
-    if not np.size(v):  # as in NumPy, nothing is written
+    if a.size and not np.size(v):  # as in NumPy, nothing is written
         return
     if mode == "wrap":
         ind = ind % a.size
@@ -60,7 +60,7 @@ def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
 @raw(np.putmask)
 def putmask(a: RecordedLike, mask: RecordedLike, values: RecordedLike) -> None:
     a = target(a, np.putmask)
-    if not np.size(values):
+    if np.size(mask) == a.size and not np.size(values):
         return
     a[...] = np.where(mask, np.resize(values, a.shape) if np.shape(values) != a.shape else values, a).astype(
         a.dtype

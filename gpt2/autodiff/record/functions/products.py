@@ -10,8 +10,9 @@ import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, handles, operand, quiet
+from ..dispatch import Operand, RecordedLike, handles, operand, quiet, raw
 from ..ufuncs import matmul, vecdot
+from ..value import Recorded
 from .reduce import plain_sum
 from .shape import diagonal_view, moveaxis
 
@@ -153,22 +154,37 @@ def _slide(a: Node, kernel: Node, mode: str) -> Node:
     a, kernel = build.cast(a, dtype), build.cast(kernel, dtype)
     n, m = a.size, kernel.size
     before, after = {"full": (m - 1, m - 1), "valid": (0, 0), "same": (m // 2, m - 1 - m // 2)}[mode]
-    if before or after:
-        a = build.assemble([a], (n + before + after,), [((before, before + n, 1),)], dtype)
-    positions = np.arange(a.size - m + 1)[:, None] + np.arange(m)
-    windows = apply("gather", a, table.const(positions), spec=(("array", 0),))
-    out = apply("matmul", windows, build.reshape(kernel, (m, 1)))
-    return build.reshape(out, (out.shape[0],))
+    inside = np.arange(n - m + 1)
+    out = apply("matmul", _windows(a, inside, m), build.reshape(kernel, (m, 1)))
+    out = build.reshape(out, (len(inside),))
+    if not (before or after):
+        return out
+    # At the ends the parts of the kernel beside `a` are left out, where nan times zero would be nan
+    starts = np.r_[:before, n - m + 1 + before : n - m + 1 + before + after]
+    places = starts[:, None] + np.arange(m)
+    part = build.broadcast(kernel, places.shape)
+    part = build.where(table.const((before <= places) & (places < before + n)), part, 0)
+    a = build.assemble([a], (n + before + after,), [((before, before + n, 1),)], dtype)
+    ends = build.cast(build.sum_(_windows(a, starts, m) * part, 1), dtype)
+    first, last = build.take_slice(ends, 0, 0, before), build.take_slice(ends, 0, before, before + after)
+    return build.concatenate([first, out, last], 0)
 
 
-@handles(np.polymul)
-def polymul(a1: Operand, a2: Operand) -> Node:
-    return convolve(_row(a1), _row(a2))
+def _windows(a: Node, starts: np.ndarray, m: int) -> Node:
+    """The m elements from each of these places on, as rows."""
+    return apply("gather", a, table.const(starts[:, None] + np.arange(m)), spec=(("array", 0),))
 
 
-def _row(p: Operand) -> Node:
-    p = operand(p)
-    return build.reshape(p, (p.size,)) if p.ndim != 1 else p
+@raw(np.polymul)
+def polymul(a1: RecordedLike, a2: RecordedLike) -> Recorded:
+    return np.convolve(_coefficients(a1), _coefficients(a2))  # type: ignore[arg-type]
+
+
+def _coefficients(p: RecordedLike) -> Any:
+    """The coefficients from the first on that is not zero, as np.poly1d has them."""
+    p = np.atleast_1d(p)  # type: ignore[arg-type]
+    trimmed = np.trim_zeros(p, "f")
+    return trimmed if len(trimmed) else np.zeros(1, p.dtype, like=p)
 
 
 # einsum

@@ -392,7 +392,7 @@ def _quantile(a, q, axis, keepdims, method, weak=False) -> Node:
     return build.reshape(moveaxis(out, -1, 0), shape)
 
 
-def _nanquantile(a, q, axis, keepdims, method, weak=False) -> Node:
+def _nanquantile(a, q, axis, keepdims, method, weak=False, between=_between) -> Node:
     """Like _quantile, but the number of elements, and so the positions, differ from slice to slice."""
     x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method, weak)
     last, n = x.ndim - 1, x.shape[-1]
@@ -406,7 +406,7 @@ def _nanquantile(a, q, axis, keepdims, method, weak=False) -> Node:
     if dtype is not None:
         high = apply("minimum", low + 1, apply("maximum", build.broadcast(present, low.shape) - 1, 0))
         above = apply("take_along", x, high, axis=last)
-        out = _between(out, above, build.cast(at - build.cast(low, at.dtype), dtype))
+        out = between(out, above, build.cast(at - build.cast(low, at.dtype), dtype))
     return build.reshape(moveaxis(out, -1, 0), shape)
 
 
@@ -460,7 +460,12 @@ def nanmedian(
 
 
 def _nanmedian(a: Node, axis: Axes, out: None, keepdims: Any) -> Node:
-    return _nanquantile(a, 0.5, axis, keepdims, "linear", weak=True)
+    return _nanquantile(a, 0.5, axis, keepdims, "linear", weak=True, between=_middle)
+
+
+def _middle(below: Node, above: Node, weight: Node) -> Node:
+    """One of them or their mean, which exists for infinities too."""
+    return build.where(build.equal(weight, 0.0), below, (below + above) * 0.5)
 
 
 # reductions that skip nan
