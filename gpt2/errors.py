@@ -13,6 +13,7 @@ from typing import Any
 from gpt2.output import OutputLost, escaped, painted, replace_stdout
 
 MAX_LENGTH = 2000  # characters of a message
+NO_FOLDER = "the working folder has been removed; change to another one"  # os.getcwd() names no file
 CLOSE = 0.75  # the ratio of difflib from which on a word is taken for a typing error
 
 
@@ -135,6 +136,11 @@ def exit_status(run: Callable[..., int | None], *args: Any) -> int:
         return 2
     except MemoryError as error:
         print_error(f"not enough memory ({reason(error)})")
+        return 2
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        print_error(NO_FOLDER)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -62,7 +63,10 @@ def python() -> str:
 
 def _path():
     """PYTHONPATH=... for `python -m gpt2`, if a script was started from outside its checkout."""
-    places = sys.path if sys.flags.safe_path else [os.getcwd(), *sys.path[1:]]
+    places = [*sys.path]
+    if not sys.flags.safe_path:
+        with suppress(OSError):  # the working folder has been removed
+            places[:1] = [os.getcwd()]
     specs = [PathFinder.find_spec("gpt2", places)]
     specs += [finder.find_spec("gpt2", None) for finder in sys.meta_path if finder is not PathFinder]
     if any(spec and spec.origin and Path(spec.origin).resolve().parent == PACKAGE for spec in specs):

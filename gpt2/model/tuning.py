@@ -57,6 +57,8 @@ class Tuning:
     lora_targets: str = "c_attn"
 
     def __post_init__(self):
+        if not isinstance(self.freeze, str):
+            raise _option("freeze", self.freeze, "expected names, separated by commas")
         kind, number = self._parts()
         if kind not in ("all", "lora", "last", "biases"):
             raise self.wrong(f"expected {KINDS}" + suggestion(kind, ("all", "lora", "last", "biases")))
@@ -132,7 +134,10 @@ def tuning(given: Tuning | str | None) -> Tuning:
 
 def places_of(targets: str | Iterable[str]) -> tuple[str, ...]:
     """The places of these targets, in the order of the block. Raises UserError for an unknown name."""
-    names = [t.strip() for t in (targets.split(",") if isinstance(targets, str) else targets)]
+    names = targets.split(",") if isinstance(targets, str) else [*targets]
+    if not all(isinstance(name, str) for name in names):
+        raise _option("lora_targets", targets, "expected names, separated by commas")
+    names = [name.strip() for name in names]
     found = set()
     for name in names:
         meant = [place for place in MODULES if _means(name, place)]

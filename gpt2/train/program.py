@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from gpt2 import parallel
-from gpt2.errors import UserError, print_error, reason
+from gpt2.errors import NO_FOLDER, UserError, print_error, reason
 from gpt2.output import Output, replace_stdout, reserve_standard_descriptors
 from gpt2.parallel.cores import launched_rank, launched_ranks, local_ranks, thread_variables, threads_each
 from gpt2.parallel.interrupts import default_sigint, die_of_interrupt
@@ -70,6 +70,11 @@ def guarded(argv: Sequence[str], out: Output) -> int:
         if launched_ranks() > 1:
             die_of_interrupt()
         return 130
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        print_error(NO_FOLDER)
+        return 2
     except MemoryError as error:
         print_error(
             f"not enough memory ({reason(error)}); take a smaller model or batch, --dry-run estimates a run"

@@ -213,8 +213,8 @@ def check_fits(s: Settings, config: GPT2Config) -> None:
 
 def check_same_file(path: Path, layers: str, now: OwnFile) -> None:
     """Raise UserError if a resumed run gets another file of layers than it began with."""
-    own = checkpoint.load_state(path).get("own") if path.exists() else None
-    file = own.get("file") if isinstance(own, dict) else None
+    own = _part(checkpoint.load_state(path), "own") if path.exists() else None
+    file = _part(own, "file")
     if isinstance(file, dict) and file.get("sha256") != now.sha256:
         raise UserError(f"{path}: made with the layers of {file.get('path')}, and {layers} holds others")
 
@@ -225,8 +225,13 @@ def base_of_run(folder: Path, s: Settings, own: OwnFile | None) -> Pretrained | 
     state = checkpoint.load_state(path) if path.exists() else {}
     if not isinstance(state, dict) or "base" not in state:
         return None
-    before = state.get("settings", {}).get("init")
+    before = _part(_part(state, "settings"), "init")
     return pretrained.base_of(path, state, s.dtype, moved=s.init if s.init != before else "", offered=own)
+
+
+def _part(state, name):
+    """An entry of a state read from a file; None if there is none."""
+    return state.get(name) if isinstance(state, dict) else None
 
 
 def prepare(s: Settings, words: Any, resumed: bool) -> corpora.Prepared:

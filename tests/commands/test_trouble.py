@@ -95,6 +95,20 @@ def test_home_that_cannot_be_written_needs_a_cache_folder(flags, tmp_path):
     check_one_line(done, CACHE)
 
 
+@posix
+def test_removed_working_folder_is_one_line(tmp_path):
+    """As in a terminal that was left in it."""
+    removed = (
+        "import os, sys\nos.rmdir(os.getcwd())\nfrom gpt2.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    for number, words in enumerate((["sample"], ["train", "--resume"], ["convert", "x", "y.bin"])):
+        (tmp_path / str(number)).mkdir()
+        done = small_run.python(removed, *words, cwd=tmp_path / str(number))
+        check_one_line(
+            done, "x: no such file" if words[0] == "convert" else "the working folder has been removed"
+        )
+
+
 # ---- Names of files ----------------------------------------------------------------------------------------
 
 

@@ -284,6 +284,10 @@ def test_bad_tuning_is_refused():
         GPT2(CONFIG, train=Tuning("lora:2", freeze="qkv_lora_a,qkv_lora_b"))
     with pytest.raises(UserError, match=r"'c_atn' is not a matrix of a block; .*did you mean c_attn\?$"):
         Tuning("lora:2", lora_targets="c_atn")
+    with pytest.raises(UserError, match=r"freeze \['wte'\]: expected names, separated by commas"):
+        Tuning(freeze=["wte"])
+    with pytest.raises(UserError, match=r"lora_targets \[1\]: expected names, separated by commas"):
+        Tuning("lora:2", lora_targets=[1])
     with pytest.raises(UserError, match="lora_alpha 0: expected a number above 0"):
         Tuning("lora:2", lora_alpha=0)
     with pytest.raises(

@@ -196,6 +196,21 @@ def test_resumed_run_trains_the_same_part(begin, tmp_path, refusal):
     assert "--train last:1: the run in" in error
 
 
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"settings": 5}, "holds no training state"),
+        ({"tuned": {"train": "lora:2", "freeze": 5}}, "its note about what is trained cannot be read"),
+    ],
+)
+def test_adapters_with_another_state_are_refused(begin, tmp_path, refusal, change, message):
+    begin(tmp_path / "run", *LORA)
+    path = tmp_path / "run" / "last.safetensors"
+    arrays, state = checkpoint.load(path)
+    checkpoint.save(path, arrays, {**state, **change})
+    assert message in refusal(program.main, "--resume", tmp_path / "run", "--steps", 8)
+
+
 def test_dry_run_estimates_the_trained_part(begin, tmp_path, capsys):
     assert begin(tmp_path / "run", *LAST, "--dry-run") == 0
     rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "memory: " in line)
