@@ -152,7 +152,8 @@ def write(
     targets = _targets(params, config)
     tensors = {PREFIX + name: array.T if transposed else array for name, (array, transposed) in targets}
     text = json.dumps(_config(config, end), indent=2) + "\n"
-    contents = {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode(), **tokenizer_files}
+    contents: dict[str, bytes | Iterator[bytes]] = {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode()}
+    contents |= tokenizer_files
     replace_model(folder, contents)
     return sorted(Path(folder) / name for name in contents)
 
