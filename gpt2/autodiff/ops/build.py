@@ -32,7 +32,7 @@ def ufunc(name: str) -> Callable[..., Node]:
 
 exp, log, sqrt, square, tanh = map(ufunc, ("exp", "log", "sqrt", "square", "tanh"))
 sin, cos, sinh, cosh = map(ufunc, ("sin", "cos", "sinh", "cosh"))
-absolute, sign, floor, trunc = map(ufunc, ("absolute", "sign", "floor", "trunc"))
+absolute, sign, floor = map(ufunc, ("absolute", "sign", "floor"))
 conjugate, real, imag, equal = map(ufunc, ("conjugate", "real", "imag", "equal"))
 
 

@@ -30,13 +30,11 @@ from .build import (
     cosh,
     equal,
     exp,
-    floor,
     log,
     sin,
     sinh,
     sqrt,
     square,
-    trunc,
     where,
 )
 from .table import EVERYWHERE, EXACTLY, INTEGERS, NEARLY, OPS, REALS, Op, apply, const, row
@@ -204,8 +202,13 @@ _CONTINUOUS: dict[str, tuple[Callable, float, dict[str, Any]]] = {
 # The same for those that jump somewhere
 _WITH_JUMPS: dict[str, tuple[Callable, float, dict[str, Any]]] = {
     "float_power": (_power, 10.0, {}),  # always float64 or complex128
-    "remainder": (lambda out, a, b: (1.0, lambda: (floor(a / b), -1.0)), 9.0, dict(exact_on=INTEGERS)),
-    "fmod": (lambda out, a, b: (1.0, lambda: (trunc(a / b), -1.0)), 5.0, {}),
+    # by b: minus the whole number of times that b was taken, of which the rounded a / b may be one off
+    "remainder": (
+        lambda out, a, b: (1.0, lambda: (apply("floor_divide", a, b), -1.0)),
+        9.0,
+        dict(exact_on=INTEGERS),
+    ),
+    "fmod": (lambda out, a, b: (1.0, lambda: (apply("rint", (a - out) / b), -1.0)), 5.0, {}),
     "ldexp": (lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None), 3.0, {}),
     "arctan2": (_arctan2, 0.6, {}),
     "copysign": (lambda out, a, b: (lambda: cast(equal(out, a), out.dtype) * 2.0 - 1.0, None), 0.6, {}),

@@ -156,3 +156,12 @@ def checks_of(name):
             yield test_singular_vectors_of_a_stack, (shape, SHAPES[shape])
     if name == "scatter":
         yield test_scatter_of_no_values, ()
+
+
+@pytest.mark.parametrize("function, sign", [(np.remainder, 1.0), (np.fmod, 1.0), (np.fmod, -1.0)])
+def test_remainders_of_a_quotient_that_rounds_up(function, sign):
+    """1.0 / 0.1 rounds to 10, and 0.1, a little more than a tenth, goes into 1 nine times."""
+    a, b = np.array([sign, 7.5 * sign]), np.array([0.1, 2.0])
+    by_a, by_b = gradients(function, a, b)
+    np.testing.assert_array_equal(by_a, [1.0, 2.0])
+    np.testing.assert_array_equal(by_b, [-9.0 * sign, -6.0 * sign])
