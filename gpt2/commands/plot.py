@@ -208,16 +208,19 @@ def tensorboard(runs: Sequence[Metrics], folder: str | Path) -> list[Path]:
     except ImportError:
         raise UserError(f"--tensorboard needs the package: {install('tensorboard')}") from None
     written = []
-    for run in runs:
-        target = Path(folder) / Path(run.name).name
+    names = [Path(run.name).resolve().name for run in runs]
+    if twice := [name for name in names if names.count(name) > 1]:  # one curve would be drawn of both
+        raise UserError(f"--tensorboard: two runs are named {twice[0]}; write each to another folder")
+    for run, name in zip(runs, names):
+        target = Path(folder) / name
         with os_errors(f"--tensorboard {target}"):
             writer = EventFileWriter(str(target))
         clock = np.cumsum(run.get("seconds")[1])
         done = run.get("seconds")[0]
-        for name, (steps, numbers) in run.values.items():
+        for tag, (steps, numbers) in run.values.items():
             for step, number in zip(steps, numbers):
                 at = np.searchsorted(done, step, side="right")
-                value = Summary.Value(tag=name, simple_value=number)
+                value = Summary.Value(tag=tag, simple_value=number)
                 writer.add_event(
                     Event(
                         step=int(step),

@@ -271,7 +271,8 @@ def _digest(tokenizer):
 def _encode(text, tokenizer):
     """The tokenizer of a text, its training tokens and its validation tokens, both as consecutive arrays."""
     used = tokenizer if isinstance(tokenizer, tokenizers.Tokenizer) else None
-    if text.name == "tinyshakespeare" and (used.name if used else tokenizer) == "gpt2":
+    with_ends = tokenizer == "gpt2" if used is None else used.name == "gpt2" and used.end_of_text is not None
+    if text.name == "tinyshakespeare" and with_ends:
         used = used or tokenizers.gpt2()
         parts = tinyshakespeare.split_for_gpt2("".join(text.read()), used)
         return used, *([part] for part in parts)

@@ -14,6 +14,7 @@ A process holds a lock on each temporary file that it writes. Those of a killed 
 next one that writes to the folder.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -70,6 +71,9 @@ def replacing_together(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
 
     Nothing is renamed until all are written and synced. Raises as `replacing` does.
     """
+    for path in paths:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # /dev/null, which root could replace
+            raise OSError(errno.EINVAL, "not a regular file")
     folder = paths[0].parent
     folder.mkdir(parents=True, exist_ok=True)
     sweep(folder)

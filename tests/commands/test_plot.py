@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 
 import numpy as np
@@ -214,6 +215,13 @@ def test_interrupted_live_exits_with_status_0(run, monkeypatch):
 
 
 # ---- TensorBoard -----------------------------------------------------------------------------------------
+
+
+def test_tensorboard_events_of_two_runs_of_one_name_are_not_mixed(run, tmp_path, refusal):
+    pytest.importorskip("tensorboard")
+    shutil.copytree(run, tmp_path / "other" / "one")
+    error = refusal(plot.main, run, tmp_path / "other" / "one", "--tensorboard", tmp_path / "logs")
+    assert "two runs are named one" in error and not (tmp_path / "logs").exists()
 
 
 def test_tensorboard_events_have_steps_values_and_times(run, tmp_path):

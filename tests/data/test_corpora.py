@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gpt2.data import corpora, fingerprint, stdlib, textfile, tinyshakespeare
+from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokens import read_tokens, write_token_stream, write_tokens
 from gpt2.errors import UserError
 from gpt2.storage import files
@@ -48,6 +49,13 @@ def test_gpt2_tokens_of_shakespeare_match_llm_c(shakespeare, gpt2_tokenizer, tmp
     assert sum(token == gpt2_tokenizer.end_of_text for token in tokens) == len(sections)
     text = gpt2_tokenizer.decode(token for token in tokens if token != gpt2_tokenizer.end_of_text)
     assert text == shakespeare
+
+
+def test_shakespeare_for_a_vocabulary_of_gpt2_s_size_without_an_end_of_text(monkeypatch, tmp_path):
+    monkeypatch.setattr(tinyshakespeare, "read", lambda: "to be\n\nor not to be\n\n" * 20)
+    words = tokenizers.Tokenizer("gpt2", tokenizers.GPT2_PIECES, [bytes([b]) for b in range(256)])
+    prepared = corpora.prepare("tinyshakespeare", words, tmp_path)
+    assert words.decode(read_tokens(prepared.train)).startswith("to be\n\nor not")
 
 
 def test_characters_of_shakespeare_match_nanogpt(shakespeare, tmp_path):

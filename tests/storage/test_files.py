@@ -43,6 +43,17 @@ def test_mode_of_a_replaced_file_is_kept(tmp_path):
 
 
 @posix
+def test_pipes_and_devices_are_not_replaced(tmp_path):
+    """Root could replace /dev/null by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(UserError, match=f"cannot write .*{name}: not a regular file"):
+            files.write_atomically(tmp_path / name, b"new")
+    assert stat.S_ISFIFO((tmp_path / "link").stat().st_mode) and len([*tmp_path.iterdir()]) == 2
+
+
+@posix
 def test_file_system_without_modes_can_be_written_to(tmp_path, monkeypatch):
     """As a share of Windows is: it refuses to change a mode."""
 

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from gpt2.data import corpora
 from gpt2.errors import UserError
 from gpt2.storage import files, lock, runs
 from gpt2.storage.lock import Lock
@@ -144,7 +145,8 @@ def test_failed_save_keeps_the_previous_checkpoint(saved, act, message):
         assert names(saved.parent) == {saved.name, "other"}
 
 
-def test_run_on_a_full_disk_ends_in_one_line_and_can_be_resumed(new_run, folder, refusal):
+def test_run_on_a_full_disk_ends_in_one_line_and_can_be_resumed(prose, new_run, folder, refusal):
+    corpora.prepare(str(prose[0]), "byte")  # or the first run alone would write tokens
     with Faults() as faults:
         assert program.main(new_run) == 0
     # after settings, tokenizer and the checkpoint of step 2
