@@ -245,7 +245,6 @@ class OnePosition:
                 ("block", self._block, self._of_block(params, 0)),
                 ("end", self._end, self._of_end(params)),
             ):
-                self.calls = 0
                 entry, _ = ad.Fixed(function, options_for(), name=f"read_{name}").entry((x, *arrays), {})
                 if entry.path.expected:
                     return False
@@ -276,10 +275,12 @@ class OnePosition:
         return [params[name] for _, names in self.ends for name in names if name is not None]
 
     def _block(self, x, *tensors):
+        self.calls = 0  # here, as it may be run twice to be recorded
         params = {name: [tensor] for name, tensor in zip(self.names, tensors)}
         return block_forward(x, params, 0, self.d, self.layers)[0]
 
     def _end(self, x, *tensors):
+        self.calls = 0
         arrays = iter(tensors)
         for place, names in self.ends:
             s = self.d.calls[place]
