@@ -75,8 +75,8 @@ def uncollected(f: Callable, *args: Any, **kwargs: Any) -> Any:
 def _resume() -> None:
     global _paused
     if _paused:
+        gc.enable()  # first: after an interrupt between the two this is called again
         _paused = False
-        gc.enable()
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
-from gpt2.autodiff import undo
+from gpt2.autodiff import pipeline, undo
 from gpt2.autodiff.record import draws, interception, record, recorder
 from gpt2.autodiff.reuse import same_code
 from gpt2.autodiff.reuse.watch import watches_running
@@ -205,7 +205,8 @@ def test_interrupts_at_many_instructions(make):
 
 @pytest.mark.slow
 def test_an_interrupt_at_each_instruction_of_what_is_undone():
-    for code in (record._end, draws._exchange, draws._put_back, recorder.restore, undo.undoing.__exit__):
+    undone = record._end, draws._exchange, draws._put_back, recorder.restore, pipeline._resume
+    for code in (*undone, undo.undoing.__exit__):
         n = interrupted(drawing, None, code.__code__)[1]
         for at in range(n):
             assert interrupted(drawing, at, code.__code__)[0]
