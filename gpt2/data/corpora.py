@@ -194,7 +194,7 @@ def _write_files(folder: Path, text: _PartedText, tokenizer: Any) -> _Files:
     paths = [folder / name for name in FILES]
     used, *parts = _encode(text, tokenizer)
     for path, arrays in zip(paths, parts):
-        write_token_stream(path, arrays)
+        write_token_stream(path, arrays, used.vocab_size)
     if text.measure() != (text.length, text.digest):
         raise UserError(f"--data {text.name}: the file changed while it was read; start again")
     used.save(paths[2])

@@ -49,7 +49,7 @@ def _spelling():
 
 SPELLING = _spelling()
 BYTES = {character: byte for byte, character in SPELLING.items()}
-LARGEST_VOCABULARY = 1 << 16  # token files hold uint16
+LARGEST_VOCABULARY = 1 << 20  # that is trained here; llm.c's token files would hold 1 << 32
 FORMAT = "gpt2 tokenizer 1"
 
 
@@ -95,7 +95,19 @@ class Tokenizer:
         return self.ranks.index(b"\n") if b"\n" in self.ranks else 0
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids of `text`, uint32 array. Text that spells a special token is ordinary text here."""
+        """Token ids of `text`, uint32 array. Text that spells a special token is ordinary text here.
+
+        Raises UserError for a lone surrogate, which UTF-8 cannot hold.
+        """
+        try:
+            return self._encode(text)
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"tokenizer {self.name}: character {error.start} of the text is a lone surrogate, "
+                f"{error.object[error.start]!r}, which UTF-8 cannot hold; decode its bytes as UTF-8"
+            ) from None
+
+    def _encode(self, text):
         if self._lookup is None:
             return self.encoding.encode_to_numpy(text, disallowed_special=())
         known, ids = self._lookup
@@ -229,8 +241,6 @@ def _from_fields(fields):
     distinct = set(ranks)
     if not ranks or len(distinct) != len(ranks) or b"" in distinct:
         raise ValueError("ranks are empty or repeated")
-    if len(ranks) > LARGEST_VOCABULARY:
-        raise ValueError(f"{len(ranks)} ranks, at most {LARGEST_VOCABULARY}")
     if name == "char":
         if any(len(token.decode()) != 1 for token in ranks):
             raise ValueError("a rank of char is not one character")
@@ -279,11 +289,6 @@ def char(text: str | Iterable[str]) -> Tokenizer:
     characters = sorted(seen)
     if not characters:
         raise UserError("tokenizer char: the text is empty, so there are no characters to number")
-    if len(characters) > LARGEST_VOCABULARY:
-        raise UserError(
-            f"tokenizer char: {len(characters)} distinct characters, at most "
-            f"{LARGEST_VOCABULARY}; use --tokenizer byte"
-        )
     return Tokenizer("char", ANY_CHARACTER, [c.encode() for c in characters])
 
 

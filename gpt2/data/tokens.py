@@ -1,7 +1,8 @@
 """Token files and the batches drawn from them.
 
-A token file is llm.c's: a header of 256 int32 (magic 20240520, version 1, count of tokens, zeros), then the
-tokens as uint16, everything little-endian. It is read through a memory map, so a corpus costs no memory.
+A token file is llm.c's: a header of 256 int32 (magic, version, count of tokens, zeros), then the tokens,
+everything little-endian. It is read through a memory map, so a corpus costs no memory. There are two kinds:
+that of GPT-2, and that of Llama 3 for vocabularies above 65,536 (llm.c's dev/data/data_common.py).
 """
 
 import os
@@ -16,32 +17,37 @@ from gpt2.errors import OptionError, UserError, option_error, os_errors
 from gpt2.hints import typed
 from gpt2.storage.files import replacing
 
-MAGIC = 20240520
-VERSION = 1
+# dtype of the tokens -> magic and version
+FORMATS = {"<u2": (20240520, 1), "<u4": (20240801, 7)}
+MAGIC = FORMATS["<u2"][0]
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
 MOST = (1 << 31) - 1  # tokens: the header counts them in an int32
 
 
 def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
-    """Write token ids (integers from 0 to 65535) to `path` as a token file, atomically."""
-    write_token_stream(path, [np.asarray(tokens)])
+    """Write token ids (integers from 0) to `path` as a token file, atomically: as uint16 if they fit."""
+    tokens = np.asarray(tokens)
+    write_token_stream(path, [tokens], int(tokens.max(initial=0)) + 1)
 
 
-def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray]) -> None:
-    """Write the tokens of many arrays as one token file: memory is that of one array."""
-    path = Path(path)
+def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray], vocab_size: int = 1 << 16) -> None:
+    """Write the tokens of many arrays as one token file: memory is that of one array.
+
+    vocab_size   ids are below it; above 65,536 they are stored as uint32
+    """
+    path, dtype = Path(path), "<u2" if vocab_size <= 1 << 16 else "<u4"
     header = np.zeros(HEADER_INTS, dtype="<i4")
     count = 0
     with os_errors(f"cannot write {path}"), replacing(path) as file:
         file.write(header.tobytes())  # replaced below
         for tokens in arrays:
-            _check_range(path, tokens)
-            file.write(tokens.astype("<u2").tobytes())
+            _check_range(path, tokens, 8 * np.dtype(dtype).itemsize)
+            file.write(tokens.astype(dtype).tobytes())
             count += tokens.size
             if count > MOST:
                 raise UserError(f"{path}: a token file holds at most {MOST:,} tokens; take a shorter text")
-        header[:3] = MAGIC, VERSION, count
+        header[:3] = *FORMATS[dtype], count
         file.seek(0)
         file.write(header.tobytes())
 
@@ -50,15 +56,16 @@ def _hint():
     return typed("`gpt2 data` makes token files of a text")
 
 
-def _check_range(path, tokens):
-    if tokens.size and not (0 <= int(tokens.min()) and int(tokens.max()) < 1 << 16):
+def _check_range(path, tokens, bits):
+    if tokens.size and not (0 <= int(tokens.min()) and int(tokens.max()) < 1 << bits):
         raise UserError(
-            f"{path}: token ids run from {tokens.min()} to {tokens.max()}, a token file holds 0..65535"
+            f"{path}: token ids run from {tokens.min()} to {tokens.max()}, a token file of uint{bits} holds "
+            f"0..{(1 << bits) - 1}"
         )
 
 
 def read_tokens(path: str | Path) -> np.memmap:
-    """The tokens of a token file: a read-only memory map, uint16, (count,).
+    """The tokens of a token file: a read-only memory map, uint16 or uint32, (count,).
 
     Raises UserError if the file is missing, is not a token file, or holds another number of tokens than its
     header says.
@@ -70,17 +77,20 @@ def read_tokens(path: str | Path) -> np.memmap:
     if header.size < HEADER_BYTES:
         raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}; {_hint()}")
     magic, version, count = (int(n) for n in header.view("<i4")[:3])
-    if magic != MAGIC:
+    found = [(dtype, expected) for dtype, (first, expected) in FORMATS.items() if first == magic]
+    if not found:
         raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}; {_hint()}")
-    if version != VERSION:
-        raise UserError(f"{path}: version {version} of the token file format, expected {VERSION}")
-    if count < 0 or size != HEADER_BYTES + 2 * count:
+    ((dtype, expected),) = found
+    if version != expected:
+        raise UserError(f"{path}: version {version} of the token file format, expected {expected}")
+    width = np.dtype(dtype).itemsize
+    if count < 0 or size != HEADER_BYTES + width * count:
         raise UserError(
-            f"{path}: the header promises {count} tokens, the file has {(size - HEADER_BYTES) / 2:g}"
+            f"{path}: the header promises {count} tokens, the file has {(size - HEADER_BYTES) / width:g}"
         )
     if count == 0:
         raise UserError(f"{path}: the file holds no tokens")
-    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(count,))
+    return np.memmap(path, dtype=dtype, mode="r", offset=HEADER_BYTES, shape=(count,))
 
 
 class Loader:

@@ -66,6 +66,12 @@ def test_char_of_an_unknown_character_is_an_error():
         tokenizer.char("abc").encode("axyc")
 
 
+@pytest.mark.parametrize("words", [tokenizer.byte(), tokenizer.char("abc"), tokenizer.bpe("ab " * 9, 258)])
+def test_lone_surrogate_is_one_line(words):
+    with pytest.raises(UserError, match="character 2 of the text is a lone surrogate, '.udcff', which UTF-8"):
+        words.encode("ab\udcff")
+
+
 @pytest.mark.parametrize("size", [256, 257, 280])
 def test_bpe_learns_the_ranks_of_its_definition(size):
     tok = tokenizer.bpe(TEXT, size)
@@ -158,7 +164,7 @@ def test_file_that_is_not_a_tokenizer_is_an_error(tmp_path, content):
         tokenizer.load(path)
 
 
-@pytest.mark.parametrize("name", ["gpt3", "bpe", "bpe:", "bpe:255", "bpe:65537", "bpe:-3", "bpe:1e3", ""])
+@pytest.mark.parametrize("name", ["gpt3", "bpe", "bpe:", "bpe:255", "bpe:1048577", "bpe:-3", "bpe:1e3", ""])
 def test_unknown_tokenizer_name_is_an_error(name):
     with pytest.raises(UserError, match="expected"):
         tokenizer.check_name(name)

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from gpt2.data import tokens
-from gpt2.data.tokens import HEADER_BYTES, Epochs, Loader, evenly, read_tokens, write_tokens
+from gpt2.data.tokens import (
+    HEADER_BYTES,
+    Epochs,
+    Loader,
+    evenly,
+    read_tokens,
+    write_token_stream,
+    write_tokens,
+)
 from gpt2.errors import UserError
 
 
@@ -20,10 +28,24 @@ def test_token_file_has_the_format_of_llm_c(tmp_path):
     assert list(read_tokens(path)) == [5, 65535, 0]
 
 
-def test_ids_beyond_uint16_are_an_error(tmp_path):
-    for ids in ([1, 65536], [-1, 3]):
-        with pytest.raises(UserError, match="a token file holds 0..65535"):
-            write_tokens(tmp_path / "t.bin", ids)
+def test_token_file_of_a_large_vocabulary_is_that_of_llm_cs_llama3(tmp_path):
+    path = tmp_path / "t.bin"
+    write_tokens(path, [65536, 2])
+    content = path.read_bytes()
+    assert list(np.frombuffer(content[:12], "<i4")) == [20240801, 7, 2]
+    assert content[1024:] == b"\0\0\1\0\2\0\0\0" and list(read_tokens(path)) == [65536, 2]
+    path.write_bytes(content[:-1])
+    with pytest.raises(UserError, match="promises 2 tokens, the file has 1.75"):
+        read_tokens(path)
+    # the vocabulary decides, not the tokens that a part of the text happens to have
+    write_token_stream(path, [np.array([3])], vocab_size=65537)
+    assert read_tokens(path).dtype == np.uint32
+
+
+def test_ids_beyond_the_range_are_an_error(tmp_path):
+    for ids, size in (([1, 65536], 1 << 16), ([-1, 3], 1 << 16), ([1, 1 << 32], 1 << 17)):
+        with pytest.raises(UserError, match="a token file of uint(16|32) holds 0..(65535|4294967295)"):
+            write_token_stream(tmp_path / "t.bin", [np.array(ids)], size)
 
 
 def test_more_tokens_than_the_header_can_count_are_an_error(tmp_path, monkeypatch):
