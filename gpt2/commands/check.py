@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from gpt2 import cli
 from gpt2.backward import auto, compiled
 from gpt2.errors import UserError, printable, reason, suggestion
 from gpt2.hints import quoted, typed
-from gpt2.layers import LAYERS
+from gpt2.layers import ALL_LAYERS as LAYERS
 from gpt2.model.config import GPT2Config
 from gpt2.model.forward import loss_fn
 from gpt2.model.gpt2 import GPT2, default_backward
@@ -92,12 +93,28 @@ def check_layer(name: str, seed: int = 0, file: str | None = None) -> dict[str, 
     return errors
 
 
-def check_model(file: str | None = None, seed: int = 0) -> dict[str, tuple[float, float]]:
+# The row "variant": a model with every setting that differs from GPT-2 as it was released
+VARIANT = {
+    "n_inner": 20,
+    "activation_function": "gelu",
+    "layer_norm_epsilon": 1e-3,
+    "scale_attn_weights": False,
+    "scale_attn_by_inverse_layer_idx": True,
+    "tie_word_embeddings": False,
+    "bias": False,
+}
+
+
+def check_model(
+    file: str | None = None, seed: int = 0, settings: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, tuple[float, float]]:
     """Scaled errors of the loss of a small model: by hand, derived layer by layer, and as one program.
 
-    file   the user's file of layers. Without a manual backward for each layer, nothing is compared with one
+    file       the user's file of layers. Without a manual backward for each layer, nothing is compared
+               with one
+    settings   of GPT2Config, besides its sizes
     """
-    config = GPT2Config(vocab_size=17, block_size=8, n_layer=2, n_head=3, n_embd=12, dtype="float64")
+    config = GPT2Config(17, 8, n_layer=2, n_head=3, n_embd=12, dtype="float64", **settings)
     rng = np.random.default_rng(seed)
     tokens, targets = rng.integers(0, 17, (2, 2, 5))
     models = {b: GPT2(config, b, layers=file) for b in ("auto", "whole")}
@@ -178,16 +195,16 @@ def _cell(result: tuple[float, float] | None) -> str:
     return f"{error:>{8 if good else 7}.0e} {mark}"
 
 
-def check_gradients(names: Iterable[str] = (*LAYERS, "model"), file: str | None = None) -> bool:
-    """Print the table of errors of layers and "model", and what is wrong with manual backwards that are.
+def check_gradients(names: Iterable[str] = (*LAYERS, "model", "variant"), file: str | None = None) -> bool:
+    """Print the table of errors of layers and models, and what is wrong with manual backwards that are.
     True if all errors are within their tolerances.
 
     file   the user's file of layers that the names refer to; "block" is its block
     """
     every = {}
     for name in names:
-        if name == "model":
-            every[name] = check_model(file)
+        if name in ("model", "variant"):
+            every[name] = check_model(file, settings=VARIANT if name == "variant" else {})
         else:
             every[name] = check_layer(name, file=file)
     columns = [column for column in COLUMNS if any(column in errors for errors in every.values())]
@@ -205,7 +222,11 @@ def check_gradients(names: Iterable[str] = (*LAYERS, "model"), file: str | None 
             "a rule of the compiler is wrong: pytest -x tests/autodiff/ops"
         )
     for name, errors in every.items():
-        if name != "model" and name not in derived and any(error > t for error, t in errors.values()):
+        if (
+            name not in ("model", "variant")
+            and name not in derived
+            and any(error > t for error, t in errors.values())
+        ):
             _diagnose(name, file)
     return passed
 
@@ -331,13 +352,14 @@ def parser() -> cli.Parser:
         "what",
         nargs="*",
         metavar="LAYER|FILE.py",
-        help=f"{', '.join(LAYERS)}, model, or a file (default: all layers and model)",
+        help=f"{', '.join(LAYERS)}, model, variant (a model with each setting changed), or a file "
+        "(default: all layers and both models)",
     )
     return command
 
 
 def _run(args):
-    names = [*names_of(args.layers), "model"]
+    names = [*names_of(args.layers), "model", *(() if args.layers else ("variant",))]
     for target in args.what:
         if target not in names and not target.endswith(".py"):
             raise UserError(

@@ -1,9 +1,24 @@
 """The mathematics of GPT-2: one layer a file, its forward and the backward written by hand beside it.
 
-LAYERS maps a name to a Layer. The plain functions are here too, under llm.c's names.
+LAYERS maps a name to a Layer: those of GPT-2 as it was released. ALL_LAYERS also has those that take their
+places if a GPT2Config says so. The plain functions are here too, under llm.c's names.
 """
 
-from gpt2.layers import attention, crossentropy, encoder, gelu, layernorm, matmul, residual
+from collections import ChainMap
+
+from gpt2.layers import (
+    attention,
+    crossentropy,
+    encoder,
+    gelu,
+    gelu_erf,
+    layernorm,
+    matmul,
+    relu,
+    residual,
+    scaled_attention,
+    silu,
+)
 from gpt2.layers.attention import attention_backward, attention_forward
 from gpt2.layers.crossentropy import crossentropy_backward, crossentropy_forward
 from gpt2.layers.encoder import encoder_backward, encoder_forward
@@ -17,8 +32,18 @@ LAYERS = {
     module.LAYER.name: module.LAYER
     for module in (encoder, layernorm, matmul, attention, gelu, residual, crossentropy)
 }
+_OTHERS = (
+    gelu_erf.LAYER,
+    silu.QUICK_GELU,
+    relu.LAYER,
+    silu.LAYER,
+    layernorm.NO_BIAS,
+    scaled_attention.LAYER,
+)
+ALL_LAYERS = ChainMap({layer.name: layer for layer in _OTHERS}, LAYERS)  # it lists LAYERS first
 
 __all__ = [
+    "ALL_LAYERS",
     "LAYERS",
     "Layer",
     "attention_backward",

@@ -31,10 +31,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Ids:
-    """Integers from 0 to below - 1."""
+    """Integers from `first` to below - 1."""
 
     shape: tuple[int, ...]
     below: int
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _drawn(rng: np.random.Generator, shape: tuple | Ids | None, dtype: DTypeLike
     if shape is None:
         return None
     if isinstance(shape, Ids):
-        return rng.integers(0, shape.below, shape.shape)
+        return rng.integers(shape.first, shape.below, shape.shape)
     return rng.standard_normal(shape).astype(dtype)
 
 
@@ -66,11 +67,16 @@ _SHAPES: dict[str, Callable[[Sizes], tuple]] = {
     "layernorm": lambda s: ((s.B, s.T, s.C), (s.C,), (s.C,)),
     "matmul": lambda s: ((s.B, s.T, s.C), (s.OC, s.C), (s.OC,)),
     "attention": lambda s: ((s.B, s.T, 3 * s.C),),
-    "gelu": lambda s: ((s.B, s.T, s.C),),
+    **dict.fromkeys(("gelu", "gelu_erf", "quick_gelu", "relu", "silu"), lambda s: ((s.B, s.T, s.C),)),
+    "layernorm_no_bias": lambda s: ((s.B, s.T, s.C), (s.C,)),
+    "scaled_attention": lambda s: ((s.B, s.T, 3 * s.C), Ids((1,), 3, first=2)),
     "residual": lambda s: ((s.B, s.T, s.C), (s.B, s.T, s.C)),
     "crossentropy": lambda s: ((s.B, s.T, s.V), Ids((s.B, s.T), s.V)),
 }
-_STATIC: dict[str, Callable[[Sizes], dict[str, Any]]] = {"attention": lambda s: {"num_heads": s.NH}}
+_STATIC: dict[str, Callable[[Sizes], dict[str, Any]]] = {
+    "attention": lambda s: {"num_heads": s.NH},
+    "scaled_attention": lambda s: {"num_heads": s.NH},
+}
 
 
 def at(sizes: Sizes) -> dict[str, Case]:

@@ -21,12 +21,13 @@ from gpt2.layers.layer import Array, Layer
 EPS = 1e-5  # as in GPT-2's own code
 
 
-def layernorm_forward(inp: Array, weight: Array, bias: Array) -> tuple[Array, tuple]:
+def layernorm_forward(inp: Array, weight: Array, bias: Array, *, eps: float = EPS) -> tuple[Array, tuple]:
     """Normalise each row of inp, then scale and shift it.
 
     inp     (..., C)
     weight  (C,)
     bias    (C,)
+    eps     added to the variance
 
     Returns out, shaped like inp. Saved: inp, weight, mean (..., 1), rstd (..., 1).
     """
@@ -40,12 +41,12 @@ def layernorm_forward(inp: Array, weight: Array, bias: Array) -> tuple[Array, tu
     mean = np.mean(inp, axis=-1, keepdims=True)  # (..., 1)
     centred = inp - mean
     variance = np.mean(centred * centred, axis=-1, keepdims=True)  # (..., 1)
-    rstd = 1.0 / np.sqrt(variance + EPS)
+    rstd = 1.0 / np.sqrt(variance + eps)
     out = centred * rstd * weight + bias
     return out, (inp, weight, mean, rstd)
 
 
-def layernorm_backward(dout: Array, saved: tuple) -> tuple:
+def layernorm_backward(dout: Array, saved: tuple, *, eps: float = EPS) -> tuple:
     """Gradient of layernorm_forward: dinp (..., C), dweight (C,), dbias (C,).
 
     dout   (..., C)
@@ -63,4 +64,15 @@ def layernorm_backward(dout: Array, saved: tuple) -> tuple:
     return dinp, dweight, dbias
 
 
+def layernorm_no_bias_forward(inp: Array, weight: Array, *, eps: float = EPS) -> tuple[Array, tuple]:
+    """layernorm_forward without a bias, as with nanoGPT's bias=False."""
+    return layernorm_forward(inp, weight, np.zeros_like(weight), eps=eps)
+
+
+def layernorm_no_bias_backward(dout: Array, saved: tuple, *, eps: float = EPS) -> tuple:
+    """Gradient of layernorm_no_bias_forward: dinp (..., C), dweight (C,)."""
+    return layernorm_backward(dout, saved, eps=eps)[:2]
+
+
 LAYER = Layer("layernorm", layernorm_forward, layernorm_backward, by_position=True)
+NO_BIAS = Layer("layernorm_no_bias", layernorm_no_bias_forward, layernorm_no_bias_backward, by_position=True)

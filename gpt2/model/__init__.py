@@ -22,9 +22,17 @@ PRESETS = {
     "shakespeare-char-cpu": dict(vocab_size=65, n_layer=4, n_head=4, n_embd=128, block_size=64),
     "tiny": dict(vocab_size=256, n_layer=2, n_head=2, n_embd=64, block_size=64),
 }
+# transformers' names of activations -> gpt2.layers.ALL_LAYERS. gelu_fast has a constant of ten digits
+ACTIVATIONS = {
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_accurate", "gelu_fast"), "gelu"),
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    **dict.fromkeys(("silu", "swish"), "silu"),
+}
 RELEASED = tuple(name for name in PRESETS if name.startswith("gpt2"))
 
-__all__ = ["GPT2", "PRESETS", "RELEASED", "Block", "GPT2Config", "Parameter", "loss_fn"]
+__all__ = ["ACTIVATIONS", "GPT2", "PRESETS", "RELEASED", "Block", "GPT2Config", "Parameter", "loss_fn"]
 _HOMES = {
     "GPT2": "gpt2.model.gpt2",
     "Block": "gpt2.model.description",

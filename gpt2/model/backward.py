@@ -25,8 +25,8 @@ def backward_pass(saved: dict, scale: float, grads: "Gradients", d: Description,
         if dx is None:  # nothing below this is trained
             break
         dx = block_backward(dx, saved["blocks"].pop(), l, grads, d, layers)
-    # wte is used twice, as embedding and as head: its gradients add up
-    grads.through(d, layers, "encoder", dx, saved, again=("wte",))
+    # if wte is used twice, as embedding and as head, its gradients add up
+    grads.through(d, layers, "encoder", dx, saved, again=d.calls["head"].tensors)
 
 
 def _loss_backward(saved, scale, d, layers):
@@ -59,7 +59,7 @@ def block_backward(
     add, plus = layers["residual"].backward, layers["residual"].forward
 
     dx, dfcproj = add(dout, saved["residual2"])
-    dfch_gelu = through("fcproj", dfcproj, saved, l)  # (B, T, 4C)
+    dfch_gelu = through("fcproj", dfcproj, saved, l)  # (B, T, F)
     dfch = through("gelu", dfch_gelu, saved, l)
     dln2 = through("fc", dfch, saved, l)  # (B, T, C)
     dbranch = through("ln2", dln2, saved, l)
@@ -105,7 +105,7 @@ class Gradients:
         dout: Any,
         saved: dict,
         l: Any = ...,
-        again: Collection[str] = (),
+        again: Collection[str | None] = (),
     ) -> Any:
         """The backward of the layer at this place: writes the gradients of its tensors, and returns that of
         its first input; None if it is not needed, as nothing below this place is trained.
@@ -113,13 +113,14 @@ class Gradients:
         l: the block; again: tensors that already have a gradient, to which this adds.
         """
         s = d.calls[place]
-        return self._put(layers[s.layer], place, dout, saved.pop(place), s.tensors, l, again, s.static)
+        layer = layers[s.layer]
+        return self._put(layer, place, dout, saved.pop(place), s.tensors, l, again, s.static, s.data)
 
     def of_block(self, layer: Layer, names: Sequence[str], dout: np.ndarray, saved: Any, l: int) -> Any:
         """`through` for a user's block, which is one layer."""
         return self._put(layer, "block", dout, saved, names, l)
 
-    def _put(self, layer, place, dout, saved, names, l, again=(), static={}):  # noqa: B006
+    def _put(self, layer, place, dout, saved, names, l, again=(), static={}, data=1):  # noqa: B006
         wanted = self.d.trained.wanted(place, l)
         if dout is None or (wanted is not None and not any(wanted)):
             return None
@@ -129,7 +130,7 @@ class Gradients:
             if add and not self.accumulate and name not in again and view is not None:
                 view[...] = 0.0  # its first gradient is added like the others
         layer = layer if wanted is None else layer.wanting(wanted)
-        dinp, *_ = layer.backward(dout, saved, out=(None, *views), add=add, **static)
+        dinp, *_ = layer.backward(dout, saved, out=(*[None] * data, *views), add=add, **static)
         self._announce(names, views, l)
         return dinp if wanted is None or wanted[0] else None
 

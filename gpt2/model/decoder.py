@@ -269,15 +269,15 @@ class OnePosition:
             _current.decoder = None
 
     def _of_block(self, params, l):
-        return [params[name][l] for name in self.names]
+        return [*(params[name][l] for name in self.names), *self.d.divisors(l)]
 
     def _of_end(self, params):
         return [params[name] for _, names in self.ends for name in names if name is not None]
 
-    def _block(self, x, *tensors):
+    def _block(self, x, *arrays):
         self.calls = 0  # here, as it may be run twice to be recorded
-        params = {name: [tensor] for name, tensor in zip(self.names, tensors)}
-        return block_forward(x, params, 0, self.d, self.layers)[0]
+        params = {name: [tensor] for name, tensor in zip(self.names, arrays)}
+        return block_forward(x, params, 0, self.d, self.layers, arrays[len(self.names) :])[0]
 
     def _end(self, x, *tensors):
         self.calls = 0

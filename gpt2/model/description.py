@@ -24,7 +24,19 @@ import numpy as np
 from gpt2.errors import OptionError, UserError
 from gpt2.layers import LAYERS, Layer, lora
 from gpt2.layers.layer import Parameter
-from gpt2.model.config import BLOCK_PLACES, DATA, IN_NO_BLOCK, PLACES, GPT2Config, gpt2_tensors
+from gpt2.model import ACTIVATIONS
+from gpt2.model.config import (
+    BLOCK_PLACES,
+    COMPUTED_BY,
+    DATA,
+    IN_NO_BLOCK,
+    PLACES,
+    GPT2Config,
+    gpt2_tensors,
+    layers_of,
+    static_of,
+    tensor_at,
+)
 from gpt2.model.fitting import (
     BlockTensors,
     Layers,
@@ -75,11 +87,14 @@ class Block:
 
 @dataclass(frozen=True)
 class LayerCall:
-    """The call of a layer at its place: its name, its tensors, and its keyword arguments."""
+    """The call of a layer at its place: its name, its tensors, its keyword arguments, and the number of
+    arguments before the tensors.
+    """
 
     layer: str
     tensors: tuple[str | None, ...]
     static: dict[str, Any]
+    data: int = 1
 
 
 class Trained(dict[str, int]):
@@ -178,7 +193,7 @@ class Trained(dict[str, int]):
             for branch, join in ((BLOCK_PLACES[:4], "residual1"), (BLOCK_PLACES[5:9], "residual2")):
                 y = x
                 for place in branch:
-                    y = at(place, l, y)
+                    y = at(place, l, y, *[None] * (d.calls[place].data - 1))
                 x = at(join, l, x, y)
         x = at("head", ..., at("lnf", ..., x))
         at("loss", ..., x, None)
@@ -222,18 +237,22 @@ class Description:
                 raise UserError(f"{self.file.path}: has a BLOCK, and another one is given; give one of them")
             block = of_file if block is None else block
         self.own: dict[str, Layer] = {}
-        self.layers: dict[str, Layer] = dict(LAYERS)
-        arguments = {name: arguments_of(name, layer, {}) for name, layer in LAYERS.items()}
+        self.activation = ACTIVATIONS[config.activation_function]
+        self.layers: dict[str, Layer] = layers_of(config)
+        slots = {"gelu" if name == self.activation else name: name for name in self.layers}
+        arguments = {slot: arguments_of(slot, self.layers[name], {}) for slot, name in slots.items()}
         named: Any = layers or {}
         for slot, given in named.items():
-            if slot not in LAYERS:
+            if slot not in self.layers:
                 raise UserError(
-                    f"layers: there is no layer {slot!r} to replace, expected {', '.join(LAYERS)}"
+                    f"layers: there is no layer {slot!r} to replace, expected {', '.join(self.layers)}"
                 )
             layer = layer_of(slot, given)
-            if layer.forward is LAYERS[slot].forward:
-                self.layers[slot] = layer  # GPT-2's own formula, with a user's backward
+            if layer.forward is self.layers[slot].forward:
+                self.layers[slot] = layer  # the config's own formula, with a user's backward
                 continue
+            if slot not in LAYERS:
+                raise UserError(f"layers[{slot!r}]: is the config's activation_function; leave that out")
             declared = declared_by(called(slot, layer), layer.parameters, config)
             arguments[slot] = arguments_of(slot, layer, declared)
             self.own[slot] = layer
@@ -241,10 +260,21 @@ class Description:
         self.block = (
             block if isinstance(block, Block) or block is None else Block(required_function("block", block))
         )
+        self._check_settings()
         self._arrange(arguments)
         for slot in self.own:
             self._try(slot)
         self.trained = Trained(self)
+
+    def _check_settings(self):
+        """Raise UserError for a setting of the config that own layers or an own block do not compute."""
+        for slot, names in COMPUTED_BY.items():
+            who = f"layers[{slot!r}]" if slot in self.own else "block" if self.block is not None else ""
+            for name in names if who else ():
+                if name in self.config.settings:
+                    raise UserError(
+                        f"{who}: computes in place of GPT-2's {slot}, so {name} has no effect; leave it out"
+                    )
 
     def _arrange(self, arguments):
         """Set calls and table from the arguments of the layers and the block."""
@@ -257,13 +287,16 @@ class Description:
             tensors: list[str | None] = []
             roles, static, declared = arguments[row.layer]
             for role in roles:
-                name = row.tensors.get(role, f"{place}_{role}")
+                name = tensor_at(place, role, config)
                 tensors.append(name)
                 if name is not None:
                     parameter = standard[name] if role in row.tensors else replace(declared[role], name=name)
                     (in_block if row.block else read)[name] = parameter
             given = {"num_heads": config.n_head} if "num_heads" in static else {}
-            self.calls[place] = LayerCall(row.layer, tuple(tensors), given)
+            given |= static_of(row.layer, config) if row.layer not in self.own else {}
+            layer = self.activation if row.layer == "gelu" else row.layer
+            data = len(DATA[row.layer]) + (place == "att" and config.scale_attn_by_inverse_layer_idx)
+            self.calls[place] = LayerCall(layer, tuple(tensors), given, data)
             if self.lora is not None and place in self.lora.places:
                 a, b = self._adapter(place, standard[row.tensors["weight"]].shape, self.lora.rank)
                 self.calls[place] = LayerCall("lora", (*tensors, a.name, b.name), {"scale": self.lora.scale})
@@ -352,8 +385,8 @@ class Description:
         if place == "block":
             return [drawn(rng, (B, T, C), config.dtype), *tensors(self.block_tensors)]
         s = self.calls[place]
-        width = {"att": 3 * C, "gelu": 4 * C, "fcproj": 4 * C, "loss": V}.get(place, C)
-        data = [drawn(rng, (B, T, width), config.dtype) for _ in DATA[s.layer]]
+        width = {"att": 3 * C, "gelu": config.inner, "fcproj": config.inner, "loss": V}.get(place, C)
+        data = [drawn(rng, (B, T, width), config.dtype) for _ in DATA[PLACES[place].layer]]
         if s.layer == "encoder":
             data = [rng.integers(0, V, (B, T))]
         if s.layer == "crossentropy":
@@ -363,11 +396,11 @@ class Description:
     @property
     def standard(self) -> bool:
         """Whether this is GPT-2 as it was released."""
-        return not self.own and self.block is None and self.lora is None
+        return self.gpt2 and self.lora is None and not self.config.differences
 
     @property
     def gpt2(self) -> bool:
-        """Whether this is GPT-2 as it was released, with or without adapters."""
+        """Whether all layers are those of the config, with or without adapters."""
         return not self.own and self.block is None
 
     @cached_property
@@ -412,6 +445,10 @@ class Description:
     def constant(self, name: str) -> float:
         return float(next(p.starts for p in self.table if p.name == name))
 
+    def divisors(self, l: int) -> tuple[np.ndarray, ...]:
+        """The divisor of attention's scores in block l, (1,) int, if the config has one."""
+        return (np.array([l + 1]),) if self.config.scale_attn_by_inverse_layer_idx else ()
+
     @cached_property
     def block_tensors(self) -> tuple[str, ...]:
         """The tensors of a block, in order."""
@@ -445,8 +482,14 @@ class Description:
 
     def with_layer(self, slot: str, layer: Layer) -> Description:
         """The same description with another layer in place of one."""
-        given = {name: self.layers[name] for name in LAYERS if self.layers[name] is not LAYERS[name]}
-        return Description(self.config, {**given, **self.own, slot: layer}, self.block, self.tuning)
+        return Description(self.config, {**self._replaced, slot: layer}, self.block, self.tuning)
+
+    @property
+    def _replaced(self) -> dict[str, Layer]:
+        """The layers that are not the config's, by slot, as they were passed."""
+        standard = layers_of(self.config)
+        given = {n: y for n, y in self.layers.items() if y is not standard.get(n, y)}
+        return given | self.own
 
     def tuned(self, train: Tuning | str | None) -> Description:
         """The same model with another Tuning."""
@@ -462,9 +505,8 @@ class Description:
         train = {} if self.tuning == Tuning() else {"train": self.tuning}
         if self.file is not None:
             return {"layers": self.file, **train}
-        given = {n: y for n, y in self.layers.items() if n in LAYERS and y is not LAYERS[n]} | self.own
         return {
-            **({"layers": given} if given else {}),
+            **({"layers": self._replaced} if self._replaced else {}),
             **({"block": self.block} if self.block else {}),
             **train,
         }
@@ -480,10 +522,11 @@ class Description:
         return {"own": own, **tuned}
 
     def summary(self) -> str:
-        """The own layers and adapters as text: "attention is rope, the block is swiglu_block"."""
+        """What is not as released, as text: "attention is rope, the block is swiglu_block", "n_inner 64"."""
         own = {slot: name_of(layer.forward) for slot, layer in self.own.items()}
         adapters = [] if self.lora is None else [f"adapters {self.tuning.summary()}"]
-        return ", ".join([*filter(None, [_layer_names(own, self.block and self.block.name)]), *adapters])
+        names = _layer_names(own, self.block and self.block.name)
+        return ", ".join([*filter(None, [self.config.differences, names]), *adapters])
 
 
 def _layer_names(layers, block):

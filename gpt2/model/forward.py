@@ -44,9 +44,17 @@ def _layer_at(d: Description, layer: Layer, place: str, l: Any) -> Layer:
 
 
 def block_forward(
-    x: np.ndarray, params: Tensors, l: int, d: Description, layers: Layers
+    x: np.ndarray,
+    params: Tensors,
+    l: int,
+    d: Description,
+    layers: Layers,
+    divisors: tuple[np.ndarray, ...] | None = None,
 ) -> tuple[np.ndarray, dict[str, tuple]]:
-    """Block l of the stack: x (B, T, C) -> (B, T, C), and what its layers saved, by place."""
+    """Block l of the stack: x (B, T, C) -> (B, T, C), and what its layers saved, by place.
+
+    divisors   by default those of block l
+    """
     saved = {}
     if d.block is not None:
         block = _layer_at(d, layers["block"], "block", l)
@@ -59,11 +67,11 @@ def block_forward(
 
     ln1 = run("ln1", x)
     qkv = run("qkv", ln1)  # (B, T, 3C)
-    atty = run("att", qkv)  # (B, T, C)
+    atty = run("att", qkv, *(d.divisors(l) if divisors is None else divisors))  # (B, T, C)
     attproj = run("attproj", atty)
     x = run("residual1", x, attproj)
     ln2 = run("ln2", x)
-    fch = run("fc", ln2)  # (B, T, 4C)
+    fch = run("fc", ln2)  # (B, T, F), F = 4C unless the config has another
     fch_gelu = run("gelu", fch)
     fcproj = run("fcproj", fch_gelu)  # (B, T, C)
     x = run("residual2", x, fcproj)
@@ -92,9 +100,7 @@ def forward_pass(
         saved["blocks"].append(block)
     x = x[:, -1:] if last_only else x
     x, saved["lnf"] = run_layer(d, "lnf", layers, params, ..., x)
-    logits, saved["head"] = run_layer(
-        d, "head", layers, params, ..., x, buffer=buffer
-    )  # tied to the embedding
+    logits, saved["head"] = run_layer(d, "head", layers, params, ..., x, buffer=buffer)
     return logits, saved
 
 

@@ -252,7 +252,7 @@ class GPT2:
         c = self.config
         sizes = {"block": c.n_layer, "head": c.n_head, "channel": c.n_embd, "token": c.vocab_size}
         shape = ", ".join(counted(count, noun) for noun, count in sizes.items())
-        own = "" if self.description.standard else f"; own layers: {self.description.summary()}"
+        own = "" if self.description.standard else f"; {self.description.summary()}"
         kind = f"{c.dtype}, backward={self.spec!r}{own}"
         return f"<GPT2: {self.num_parameters:,} parameters; {shape}, context {c.block_size}; {kind}>"
 
@@ -278,7 +278,9 @@ class GPT2:
             return None
         d = self.description
         wanted = (
-            None if d.trained.everything else [*(trained for *_, trained in self._inputs()), False, False]
+            None
+            if d.trained.everything
+            else [*(trained for *_, trained in self._inputs()), *[False] * (2 + len(self._divisors()))]
         )
         return backwards.whole(self._whole_loss, self._whole, wanted)
 
@@ -296,7 +298,15 @@ class GPT2:
 
     def _arrays(self):
         """The array arguments of the whole program."""
-        return [self.params[name][l] if l is not ... else self.params[name] for name, l, _ in self._inputs()]
+        arrays = [
+            self.params[name][l] if l is not ... else self.params[name] for name, l, _ in self._inputs()
+        ]
+        return [*arrays, *self._divisors()]
+
+    def _divisors(self):
+        """The divisors of all blocks as one array, if the config has them: arguments of the whole program."""
+        d = self.description
+        return list(map(np.concatenate, zip(*(d.divisors(l) for l in range(d.config.n_layer)))))
 
     @property
     def layers(self) -> dict[str, Layer]:
@@ -522,15 +532,16 @@ class GPT2:
 
     def _whole_loss(self, *arrays):
         """loss_fn of the array arguments, tokens and targets: the function that is recorded."""
-        *tensors, tokens, targets = arrays
+        *rest, tokens, targets = arrays
         d = self.description
         params: dict[str, Any] = {}
-        for (name, l, _), array in zip(self._inputs(), tensors, strict=True):
+        tensors = iter(rest)
+        for (name, l, _), array in zip(self._inputs(), tensors):
             if l is ...:
                 params[name] = array
             else:
                 params.setdefault(name, []).append(array)
-        run_block = _repeated_block(d) if d.gpt2 else block_forward
+        run_block = _repeated_block(d, list(tensors)) if d.gpt2 else block_forward
         return loss_fn(
             params, tokens, targets, config=self.config, layers=d.written, description=d, run_block=run_block
         )
@@ -541,7 +552,7 @@ class GPT2:
             None if not trained else self.grads[name] if l is ... else self.grads[name][l - first[name]]
             for name, l, trained in self._inputs()
         ]
-        return (*buffers, None, None)
+        return (*buffers, *[None] * (2 + len(self._divisors())))
 
     def _scale(self, scale):
         return np.full((), scale, self.config.dtype)
@@ -618,23 +629,26 @@ class GPT2:
         return ids
 
 
-def _repeated_block(d: Description) -> Callable:
+def _repeated_block(d: Description, divisors: list[np.ndarray]) -> Callable:
     """block_forward without what it saves, recorded once: GPT-2's blocks are alike.
+
+    divisors   of attention's scores in all blocks, an array (L,), or none
 
     A user's own layers may not be: they may count their calls.
     """
     names = d.block_tensors
 
-    def block(x, *tensors):
-        params = {name: [tensor] for name, tensor in zip(names, tensors, strict=True)}
-        return block_forward(x, params, 0, d, d.written)[0]
+    def block(x, *arrays):
+        params = {name: [tensor] for name, tensor in zip(names, arrays)}
+        return block_forward(x, params, 0, d, d.written, arrays[len(names) :])[0]
 
-    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("x", *names)]
+    inputs = ("x", *names, *("divisor" for _ in divisors))
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in inputs]
     vars(block)["__signature__"] = inspect.Signature(parameters)  # names its inputs
     once = ad.repeated(block)
 
     def run_block(x, params, l, d, layers):
-        return once(x, *(params[name][l] for name in names)), {}
+        return once(x, *(params[name][l] for name in names), *(a[l : l + 1] for a in divisors)), {}
 
     return run_block
 

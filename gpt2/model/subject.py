@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError
-from gpt2.layers import LAYERS, Layer
+from gpt2.layers import ALL_LAYERS, Layer
 from gpt2.layers.cases import Sizes, at
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
@@ -36,7 +36,7 @@ def subject(name: str, sizes: Sizes, dtype: str, file: str | None = None) -> Sub
     """
     if file is None:
         case = at(sizes)[name]
-        return Subject(LAYERS[name], case.static, lambda seed=0: case.inputs(dtype, seed))
+        return Subject(ALL_LAYERS[name], case.static, lambda seed=0: case.inputs(dtype, seed))
     d = described(sizes, file, dtype)
     if name not in own(d):
         raise UserError(f"--layers {file}: defines no {name}; it defines {', '.join(own(d))}")
@@ -63,4 +63,4 @@ def own(d: Description) -> list[str]:
 
 def names_of(file: str | None) -> list[str]:
     """The names that `subject` takes: GPT-2's layers, or those of a file."""
-    return list(LAYERS) if file is None else own(described(SIZES, file))
+    return list(ALL_LAYERS) if file is None else own(described(SIZES, file))

@@ -21,7 +21,7 @@ import numpy as np
 from gpt2.data import tokenizer
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, os_errors
-from gpt2.model.config import GPT2Config
+from gpt2.model.config import SIZES, GPT2Config
 from gpt2.model.description import Description, described
 from gpt2.model.gpt2 import GPT2, unflatten
 from gpt2.model.tensors import slices_of
@@ -129,7 +129,12 @@ def model_state(model: GPT2, base: Mapping[str, Any] | None = None) -> dict[str,
     base   the note about the frozen base weights, for a checkpoint with only the trained ones
     """
     rest = {} if base is None else {"base": dict(base)}
-    return {"model": asdict(model.config), **model.description.state(), **rest}
+    return {"model": _fields(model.config), **model.description.state(), **rest}
+
+
+def _fields(config):
+    """The sizes of a GPT2Config, and those settings that are not as released."""
+    return {name: value for name, value in asdict(config).items() if name in SIZES or name in config.settings}
 
 
 def description_of(

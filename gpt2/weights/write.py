@@ -36,6 +36,11 @@ def check_kind(destination: Path, d: Description) -> None:
     """Raise UserError if the program that reads this format would compute something else."""
     if destination.suffix == ".safetensors" or d.standard:
         return
+    if differences := d.config.differences:
+        raise UserError(
+            f"{destination}: this format holds GPT-2 as it was released, and this model has {differences}; "
+            "write it as X.safetensors"
+        )
     who = "llm.c" if destination.suffix == ".bin" else "transformers"
     if not d.gpt2:
         raise UserError(

@@ -10,7 +10,7 @@ import pytest
 
 from gpt2.commands import check
 from gpt2.commands.explain.sources import derived_source
-from gpt2.layers import LAYERS
+from gpt2.layers import ALL_LAYERS, LAYERS
 from tests import ROOT
 
 pytestmark = pytest.mark.numeric
@@ -30,7 +30,7 @@ def test_derived_source_is_the_golden_one(name):
 def test_gradients_of_all_layers_and_the_model_agree(capsys):
     assert check.main([]) == 0
     out = capsys.readouterr().out
-    assert all(f"\n{name} " in out for name in (*LAYERS, "model"))
+    assert all(f"\n{name} " in out for name in (*ALL_LAYERS, "model", "variant"))
     assert "BAD" not in out and "all hold" in out
 
 

@@ -15,7 +15,7 @@ from gpt2.commands.explain.page import page
 from gpt2.commands.explain.panels import panels
 from gpt2.commands.explain.parts import explain
 from gpt2.commands.explain.text import text
-from gpt2.layers import LAYERS
+from gpt2.layers import ALL_LAYERS as LAYERS
 
 
 class Reader(HTMLParser):
@@ -190,7 +190,7 @@ def test_wrong_gradient_is_marked(layernorm):
 def test_text_fits_the_terminal_s_width(layernorm):
     head = text(layernorm, 180).split("# recorded")[0].split("compiled for")[0]
     assert all(len(line) <= 180 for line in head.split("\n"))
-    assert "backward, by hand" in head and " | def layernorm_backward(dout: Array, saved: tuple)" in head
+    assert "backward, by hand" in head and " | def layernorm_backward(" in head
     narrow = text(layernorm, 80)
     assert "---- derived by the compiler" in narrow and " | " not in narrow.split("compiled for")[0]
 

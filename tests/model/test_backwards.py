@@ -5,7 +5,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.backward import auto
-from gpt2.layers import LAYERS
+from gpt2.layers import ALL_LAYERS
 from gpt2.layers.cases import Sizes, at
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.optimizer import AdamW
@@ -65,15 +65,15 @@ def layer_inputs(name):
     """A layer's inputs in float32, its static arguments, and a gradient of its output."""
     case = LAYER_CASES[name]
     inputs, static = case.inputs(np.float32), case.static
-    out = LAYERS[name].forward(*inputs, **static)[0]
+    out = ALL_LAYERS[name].forward(*inputs, **static)[0]
     return inputs, static, np.random.default_rng(0).standard_normal(out.shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", ALL_LAYERS)
 def test_derived_layer_allocates_only_its_results(name):
     """The caller keeps the results of forward and backward; nothing else is allocated."""
     inputs, static, dout = layer_inputs(name)
-    layer = auto(LAYERS[name])
+    layer = auto(ALL_LAYERS[name])
     held = []
 
     def step():
@@ -88,11 +88,11 @@ def test_derived_layer_allocates_only_its_results(name):
     assert peak_of(step) < results + OVERHEAD
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", ALL_LAYERS)
 def test_derived_layer_allocates_nothing_in_a_loop(name):
     """The memory of dropped results is reused; with the caller's buffers there are no results."""
     inputs, static, dout = layer_inputs(name)
-    layer = auto(LAYERS[name])
+    layer = auto(ALL_LAYERS[name])
     buffers = tuple(np.empty_like(a) if a.dtype.kind == "f" else None for a in inputs)
 
     def step():
@@ -109,17 +109,17 @@ def test_derived_layer_allocates_nothing_in_a_loop(name):
         assert peak_of(call, times=3) < OVERHEAD
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", ALL_LAYERS)
 def test_gradient_into_buffers_allocates_nothing(name):
     """ad.autodiff with shadows, and ad.grad with out=."""
     inputs, static, dout = layer_inputs(name)
     wrt = [k for k, a in enumerate(inputs) if a.dtype.kind == "f"]
 
     def fill(out, *inputs):
-        out[...] = LAYERS[name].forward(*inputs, **static)[0]
+        out[...] = ALL_LAYERS[name].forward(*inputs, **static)[0]
 
     def loss(dout, *inputs):
-        return np.sum(LAYERS[name].forward(*inputs, **static)[0] * dout)
+        return np.sum(ALL_LAYERS[name].forward(*inputs, **static)[0] * dout)
 
     shadows = [np.zeros_like(a) if k in wrt else None for k, a in enumerate(inputs)]
     activities = [ad.Const(a) if s is None else ad.Duplicated(a, s) for a, s in zip(inputs, shadows)]

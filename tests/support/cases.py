@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpt2.layers import LAYERS
+from gpt2.layers import ALL_LAYERS
 from gpt2.layers.cases import Case, Sizes, at
 
 B, T, NH, C, OC, V, MAX_T = 2, 5, 3, 12, 7, 11, 8
@@ -24,7 +24,7 @@ class Checked(Case):
         return FORMULAS[self.layer]
 
     def forward(self, *inputs):
-        return LAYERS[self.layer].forward(*inputs, **self.static)
+        return ALL_LAYERS[self.layer].forward(*inputs, **self.static)
 
 
 def float_arguments(inputs):
@@ -37,23 +37,25 @@ def encoder_formula(tokens, wte, wpe):
     return onehot @ wte + np.eye(len(wpe))[: tokens.shape[1]] @ wpe
 
 
-def layernorm_formula(inp, weight, bias):
-    return (inp - inp.mean(-1, keepdims=True)) / np.sqrt(inp.var(-1, keepdims=True) + 1e-5) * weight + bias
+def layernorm_formula(inp, weight, bias=0.0, eps=1e-5):
+    norm = (inp - inp.mean(-1, keepdims=True)) / np.sqrt(inp.var(-1, keepdims=True) + eps)
+    return norm * weight + bias
 
 
 def matmul_formula(inp, weight, bias):
     return np.einsum("...c,oc->...o", inp, weight) + (0.0 if bias is None else bias)
 
 
-def attention_formula(qkv, *, num_heads):
+def attention_formula(qkv, divisor=(1,), *, num_heads, scaled=True):
     B, T, C3 = qkv.shape
     HS = C3 // 3 // num_heads
+    root = (math.sqrt(HS) if scaled else 1.0) * divisor[0]
     out = np.zeros((B, T, C3 // 3))
     for b in range(B):
         for h in range(num_heads):
             q, k, v = (qkv[b, :, i * C3 // 3 + h * HS :][:, :HS] for i in range(3))
             for t in range(T):
-                weights = [math.exp(q[t] @ k[s] / math.sqrt(HS)) for s in range(t + 1)]
+                weights = [math.exp(q[t] @ k[s] / root) for s in range(t + 1)]
                 mix = sum(w * v[s] for s, w in enumerate(weights)) / sum(weights)
                 out[b, t, h * HS : (h + 1) * HS] = mix
     return out
@@ -64,6 +66,22 @@ def gelu_formula(inp):
         return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
     return np.vectorize(gelu)(inp)
+
+
+def gelu_erf_formula(inp):
+    return np.vectorize(lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2)(inp)
+
+
+def silu_formula(inp, k=1.0):
+    return inp / (1.0 + np.exp(-k * inp))
+
+
+def quick_gelu_formula(inp):
+    return silu_formula(inp, 1.702)
+
+
+def relu_formula(inp):
+    return (inp + abs(inp)) / 2
 
 
 def residual_formula(a, b):
@@ -81,6 +99,12 @@ FORMULAS = {
     "matmul": matmul_formula,
     "attention": attention_formula,
     "gelu": gelu_formula,
+    "scaled_attention": attention_formula,
+    "layernorm_no_bias": layernorm_formula,
+    "gelu_erf": gelu_erf_formula,
+    "quick_gelu": quick_gelu_formula,
+    "relu": relu_formula,
+    "silu": silu_formula,
     "residual": residual_formula,
     "crossentropy": crossentropy_formula,
 }
@@ -88,11 +112,16 @@ FORMULAS = {
 
 def _cases():
     rows = at(Sizes(B=B, T=T, C=C, OC=OC, NH=NH, V=V, max_t=MAX_T))
+    unscaled = {"num_heads": NH, "scaled": False}
     yield from rows.values()
     yield replace(rows["layernorm"], name="layernorm-rows", shapes=((T, C), (C,), (C,)))
+    yield replace(rows["layernorm"], name="layernorm-eps", static={"eps": 0.1})
     yield replace(rows["matmul"], name="matmul-no-bias", shapes=((B, T, C), (OC, C), None))
     yield replace(rows["matmul"], name="matmul-one-row", shapes=((C,), (OC, C), (OC,)))
     yield replace(rows["attention"], name="attention-one-head", static={"num_heads": 1})
+    yield replace(
+        rows["scaled_attention"], name="attention-unscaled", shapes=((B, T, 3 * C),), static=unscaled
+    )
 
 
 CASES = [Checked(case.name, case.layer, case.shapes, case.static) for case in _cases()]

@@ -11,7 +11,7 @@ from gpt2.commands.explain.parts import MODEL, explain, explain_model
 from gpt2.commands.explain.text import text
 from gpt2.errors import UserError
 from gpt2.hints import typed
-from gpt2.layers import LAYERS
+from gpt2.layers import ALL_LAYERS
 from gpt2.model.subject import BLOCK, names_of
 from gpt2.storage.files import write_atomically
 
@@ -36,8 +36,8 @@ def parser() -> cli.Parser:
         "layers",
         nargs="+",
         metavar="LAYER",
-        choices=[*LAYERS, BLOCK, "all", MODEL],
-        help=f"{', '.join(LAYERS)}, all, or {MODEL}",
+        choices=[*ALL_LAYERS, BLOCK, "all", MODEL],
+        help=f"{', '.join(ALL_LAYERS)}, all, or {MODEL}",
     )
     add(
         "--layers", dest="file", metavar="FILE.py", help="explain the layers of your file; block is its block"

@@ -48,7 +48,7 @@ class Explained:
 
 
 def explain(name: str, file: str | None = None) -> Explained:
-    """Explain one of gpt2.layers.LAYERS, or a layer of a file; takes a fraction of a second."""
+    """Explain one of gpt2.layers.ALL_LAYERS, or a layer of a file; takes a fraction of a second."""
     case = subject(name, sources.SHOWN, "float32", file)
     layer, args, static = case.layer, case.inputs(), case.static
     about, _, derivation = _docstring(layer, file).partition("\n")

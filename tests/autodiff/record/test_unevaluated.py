@@ -9,7 +9,7 @@ import pytest
 from gpt2.autodiff.programs.fixed import Fixed
 from gpt2.autodiff.record import unevaluated
 from gpt2.autodiff.record.record import record, record_pure
-from gpt2.layers import LAYERS
+from gpt2.layers import ALL_LAYERS
 from tests.support.cases import CASES
 from tests.support.random.programs import write
 
@@ -35,7 +35,7 @@ def text(rec):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_layers(case, everything):
-    layer, inputs = LAYERS[case.layer], case.inputs()
+    layer, inputs = ALL_LAYERS[case.layer], case.inputs()
     out, saved = layer.forward(*inputs, **case.static)
 
     def backward(dout, *saved):

@@ -1,0 +1,94 @@
+"""GELU in its exact form, of the error function: "gelu" in transformers, PyTorch and nanoGPT.
+
+    out = x * Phi(x)                        Phi(x) = (1 + erf(x / sqrt(2))) / 2, the normal distribution
+    d out / d x = Phi(x) + x * phi(x)       phi(x) = exp(-x^2 / 2) / sqrt(2 pi), its density
+
+Hendrycks and Gimpel 2016. NumPy has no erf, and 1 + erf cancels where x is far below zero, so the tail is
+computed: for x >= 0, with the variable t of Shepherd and Laframboise 1981, which maps it onto [-1, 1],
+
+    1 - Phi(x) = exp(-x^2 / 2) / (x + K) * p(t)         t = (x - K) / (x + K)
+
+p interpolates at the Chebyshev nodes, computed in 50 digits with mpmath, with a relative error of 3e-18 for
+float64 and 1.4e-8 for float32. Phi is right to a few units in the last place; far below zero, where it is
+tiny, to a few times x^2 / 2 of them.
+"""
+
+import math
+
+import numpy as np
+
+from gpt2.layers.layer import Array, Layer
+
+K = 5.0
+# p by powers of t, the constant first
+POLYNOMIALS = {
+    "float32": (
+        0.7691930447042699,
+        -0.6653825044277866,
+        0.49530598013511973,
+        -0.3135330458338608,
+        0.1650160650699256,
+        -0.06911993911540401,
+        0.020813889830591552,
+        -0.0029877631537579864,
+        -0.0008359720610574188,
+        0.0005338270381964293,
+        -2.1871772508029673e-05,
+        -3.943573358816822e-05,
+    ),
+    "float64": (
+        0.769193049750063,
+        -0.665382502890057,
+        0.4953056159699761,
+        -0.3135331566712811,
+        0.16502036617040705,
+        -0.0691186387070788,
+        0.02079506679927978,
+        -0.0029933767588929696,
+        -0.0007978693896214666,
+        0.0005448989678067301,
+        -5.937580520734689e-05,
+        -4.976232562740196e-05,
+        1.6681634711293694e-05,
+        3.979355531855443e-06,
+        -2.770734796050303e-06,
+        -3.3353249867432987e-07,
+        4.364151268952791e-07,
+        3.856007040219001e-08,
+        -7.048962494230879e-08,
+        -6.932887246302887e-09,
+        1.1312676436572751e-08,
+        1.2682007125726964e-09,
+        -1.5616328191231981e-09,
+        -1.3257025388451077e-10,
+        1.293585043172264e-10,
+    ),
+}
+
+
+def normal_cdf(inp: Array) -> Array:
+    """The normal distribution function, of each element: from 0 to 1."""
+    x = np.where(inp < 0.0, -inp, inp)  # has a slope at 0, unlike np.abs: it may be differentiated twice
+    u = 1.0 / (x + K)
+    t = 1.0 - 2.0 * K * u  # infinity gives 1
+    highest, *lower = reversed(POLYNOMIALS[inp.dtype.name])
+    p = highest * t
+    for coefficient in lower[:-1]:
+        p = (p + coefficient) * t
+    tail = np.exp(-0.5 * inp * inp) * u * (p + lower[-1])
+    return np.where(inp < 0.0, tail, 1.0 - tail)
+
+
+def gelu_erf_forward(inp: Array) -> tuple[Array, tuple]:
+    """Apply GELU to each element of inp, of any shape. Saved: inp."""
+    return inp * normal_cdf(inp), (inp,)
+
+
+def gelu_erf_backward(dout: Array, saved: tuple) -> tuple:
+    """Gradient of gelu_erf_forward: (dinp,), shaped like inp. Phi is computed again rather than kept."""
+    (inp,) = saved
+    density = np.exp(-0.5 * inp * inp) * (1.0 / math.sqrt(2.0 * math.pi))
+    return (dout * (normal_cdf(inp) + inp * density),)
+
+
+LAYER = Layer("gelu_erf", gelu_erf_forward, gelu_erf_backward, by_position=True)
