@@ -31,11 +31,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Ids:
-    """Integers from `first` to below - 1."""
+    """Integers from `first` to below - 1; if there are some `ignored`, every third one is one of those."""
 
     shape: tuple[int, ...]
     below: int
     first: int = 0
+    ignored: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,10 @@ def _drawn(rng: np.random.Generator, shape: tuple | Ids | None, dtype: DTypeLike
     if shape is None:
         return None
     if isinstance(shape, Ids):
-        return rng.integers(shape.first, shape.below, shape.shape)
+        ids = rng.integers(shape.first, shape.below, shape.shape)
+        if shape.ignored:
+            ids.flat[::3] = np.resize(shape.ignored, ids.flat[::3].shape)
+        return ids
     return rng.standard_normal(shape).astype(dtype)
 
 

@@ -76,11 +76,14 @@ def check_integers(function: str, argument: str, ids: Array) -> None:
         raise ValueError(f"{function}: {argument} has dtype {ids.dtype}, expected integers")
 
 
-def check_ids(function: str, argument: str, ids: Array, V: int) -> None:
-    """Raise ValueError unless every id is in [0, V): a negative one would silently count from the end."""
+def check_ids(function: str, argument: str, ids: Array, V: int, others: str = "") -> None:
+    """Raise ValueError unless every id is in [0, V): a negative one would silently count from the end.
+
+    others   what the message says of values that the caller allows besides
+    """
     if ids.size and (np.min(ids) < 0 or np.max(ids) >= V):
         outside = int(np.min(ids)) if np.min(ids) < 0 else int(np.max(ids))
-        raise ValueError(f"{function}: {argument} contains {outside}, expected ids from 0 to {V - 1}")
+        raise ValueError(f"{function}: {argument} contains {outside}, expected ids from 0 to {V - 1}{others}")
 
 
 LAYER = Layer("encoder", encoder_forward, encoder_backward, read=encoder_read)

@@ -30,9 +30,11 @@ def backward_pass(saved: dict, scale: float, grads: "Gradients", d: Description,
 
 
 def _loss_backward(saved, scale, d, layers):
-    """dlogits. Of the mean over B*T losses, each gets its share."""
-    B, T = saved["shape"]
-    dlosses = np.full((B, T), scale / (B * T), d.config.dtype)
+    """dlogits. Each loss that counts gets its share of the mean, the others nothing."""
+    targets = saved.pop("targets")
+    counted = targets >= 0
+    dlosses = np.full(targets.shape, scale / max(1, np.count_nonzero(counted)), d.config.dtype)
+    dlosses *= counted  # 0 for targets that do not count, whatever the layer's own backward makes of them
     logits = saved.pop("logits")  # not needed again, so dlogits may use their memory
     in_use = any(_may_share(kept, logits) for kept in saved["head"])  # unless the head's backward reads them
     dlogits, _ = layers["crossentropy"].backward(

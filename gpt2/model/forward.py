@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.layers import Layer
+from gpt2.layers.crossentropy import mean_loss
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.fitting import Layers
@@ -93,7 +94,7 @@ def forward_pass(
     run_block   computes a block, called as block_forward is
     buffer      memory for the logits
     """
-    saved: dict = {"shape": tokens.shape, "blocks": []}
+    saved: dict = {"blocks": []}
     x, saved["encoder"] = run_layer(d, "encoder", layers, params, ..., tokens)  # (B, T, C)
     for l in range(d.config.n_layer):
         x, block = run_block(x, params, l, d, layers)
@@ -114,10 +115,11 @@ def loss_fn(
     description: Description | None = None,
     run_block: Callable = block_forward,
 ) -> np.floating:
-    """Mean loss in nats per token as a pure function of params: what backward="whole" differentiates.
+    """Mean loss in nats per target that counts, as a pure function of params: what backward="whole"
+    differentiates.
     run_block: see forward_pass.
     """
     d = description or Description(config)
     logits, _ = forward_pass(params, tokens, d, layers, run_block=run_block)
     losses, _ = layers["crossentropy"].forward(logits, targets)
-    return np.mean(losses)
+    return mean_loss(losses, targets)

@@ -22,6 +22,8 @@ import gpt2.backward as backwards
 from gpt2 import autodiff as ad
 from gpt2.errors import UserError, counted
 from gpt2.layers import Layer
+from gpt2.layers.crossentropy import check_targets, mean_loss
+from gpt2.layers.encoder import check_ids
 from gpt2.model import PRESETS
 from gpt2.model.backward import Gradients, backward_pass
 from gpt2.model.changes import Environment
@@ -456,7 +458,8 @@ class GPT2:
     def forward(self, tokens: ArrayLike, targets: ArrayLike | None = None) -> float | np.ndarray:
         """Mean loss in nats per token, a float; or without targets the logits (B, T, V).
 
-        tokens, targets  (B, T) integers in [0, vocab_size), T <= block_size
+        tokens, targets  (B, T) integers in [0, vocab_size), T <= block_size. Targets of -1 and -100 do not
+                         count: the mean is over the others, and 0.0 if there are none
 
         With targets, activations are kept for backward(), until that or the next call of forward.
         Raises ValueError if the arguments do not fit the model.
@@ -475,9 +478,9 @@ class GPT2:
             return float(loss)
         logits, saved = forward_pass(self.params, tokens, self.description, self.layers, buffer=scratch)
         losses, saved["loss"] = self.layers["crossentropy"].forward(logits, targets)
-        saved["logits"] = logits
+        saved["logits"], saved["targets"] = logits, targets
         self._saved = saved
-        return float(np.mean(losses))
+        return float(mean_loss(losses, targets))
 
     def loss(self, tokens: ArrayLike, targets: ArrayLike) -> float:
         """The mean loss, for evaluation: activations are released."""
@@ -620,12 +623,10 @@ class GPT2:
                 f"GPT2.forward: {name} has T={ids.shape[1]} positions, more than "
                 f"block_size {self.config.block_size}; pass shorter sequences"
             )
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.config.vocab_size:
-            raise ValueError(
-                f"GPT2.forward: {name} contains {low if low < 0 else high}, "
-                f"expected ids from 0 to {self.config.vocab_size - 1}"
-            )
+        if name == "targets":
+            check_targets("GPT2.forward", ids, self.config.vocab_size)
+        else:
+            check_ids("GPT2.forward", name, ids, self.config.vocab_size)
         return ids
 
 

@@ -8,6 +8,7 @@ A step is three calls of every worker: forward and backward; add up the own part
 own part. Each begins when all have answered the one before.
 """
 
+import functools
 import math
 import pickle
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
 from gpt2.parallel.cores import threads_each
 from gpt2.parallel.group import Group
-from gpt2.parallel.split import Batch, add_up, cut, gradient_of, loss_of, part
+from gpt2.parallel.split import Batch, add_up, counted, counted_in, cut, gradient_of, loss_of, part
 from gpt2.parallel.team import Team
 from gpt2.parallel.workers import Workers
 
@@ -75,7 +76,7 @@ class Processes(Team):
     def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
         self._check_environment()
         each = [([cut(batch, r, self.size) for batch in batches],) for r in range(self.size)]
-        losses = self.workers.call(_gradient, each=each)
+        losses = self.workers.call(_gradient, counted_in(batches), each=each)
         return sum(losses), math.sqrt(sum(self.workers.call(_add_up)))
 
     def update(self, norm: float, lr: float | None, clip: float | None) -> None:
@@ -86,7 +87,7 @@ class Processes(Team):
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         self._check_environment()
         each = [(cut((inputs, targets), r, self.size),) for r in range(self.size)]
-        return sum(self.workers.call(_loss, len(inputs), each=each))
+        return sum(self.workers.call(_loss, max(1, counted(targets)), each=each))
 
     def _check_environment(self):
         """Raise UserError if globals that own layers read have changed since the workers started."""
@@ -136,8 +137,9 @@ def _set_up(worker, config, options, adamw, threads):
     return model.environment.results
 
 
-def _gradient(worker, shares):
-    return gradient_of(worker.kept.model, shares, 1.0 / worker.size, beat=lambda: worker.beat("computing"))
+def _gradient(worker, total, shares):
+    beat = functools.partial(worker.beat, "computing")
+    return gradient_of(worker.kept.model, shares, worker.size, total, beat=beat)
 
 
 def _add_up(worker):
@@ -151,5 +153,5 @@ def _update(worker, norm, lr, clip, t):
     worker.kept.optimizer.update(norm, lr, clip, *worker.kept.part)
 
 
-def _loss(worker, count, share):
-    return loss_of(worker.kept.model, share, count)
+def _loss(worker, total, share):
+    return loss_of(worker.kept.model, share, total)

@@ -19,7 +19,7 @@ from gpt2.autodiff import run_apart
 from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
 from gpt2.parallel.group import Group
-from gpt2.parallel.split import Batch, add_up, cut, gradient_of, loss_of, part
+from gpt2.parallel.split import Batch, add_up, counted, counted_in, cut, gradient_of, loss_of, part
 from gpt2.parallel.team import Team
 
 
@@ -29,7 +29,7 @@ class BatchShares:
     def __init__(self, model: GPT2, size: int):
         self.size = size
         self.models = [model, *(model.twin() for _ in range(size - 1))]
-        self.compiled: set[tuple] = set()  # keys of jobs whose programs are compiled
+        self.compiled: set[tuple] = set()  # (kind, accumulates, all count, shape) whose program is compiled
 
     def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
         """The mean loss over the batches and the norm of its gradient, which the first model's grads hold."""
@@ -41,29 +41,32 @@ class BatchShares:
 
     def _losses(self, batches) -> float:
         """The mean loss over the batches; each model's grads hold the contribution of its share."""
+        total = counted_in(batches)
+        shares = [[cut(batch, r, self.size) for batch in batches] for r in range(self.size)]
 
         def work(r: int) -> float:
-            shares = [cut(batch, r, self.size) for batch in batches]
-            return gradient_of(self.models[r], shares, 1.0 / self.size)
+            return gradient_of(self.models[r], shares[r], self.size, total)
 
         if self.size == 1:  # the threads work inside its products
             return work(0)
-        return sum(self._each(work, ("gradient", len(batches) > 1, *batches[0][0].shape)))
+        return sum(self._each(work, _programs("gradient", shares)))
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         """The mean loss over a batch, whose shares need not be equal."""
+        total = max(1, counted(targets))
+        shares = [cut((inputs, targets), r, self.size) for r in range(self.size)]
 
         def work(r: int) -> float:
-            return loss_of(self.models[r], cut((inputs, targets), r, self.size), len(inputs))
+            return loss_of(self.models[r], shares[r], total)
 
-        return sum(self._each(work, ("loss", *inputs.shape)))
+        return sum(self._each(work, _programs("loss", [[share] for share in shares])))
 
-    def _each(self, work: Callable[[int], float], key: tuple) -> list[float]:
-        """The results of work(r) for each share r. For a new key, which includes the shapes, the first thread
-        does them all, so that nothing is compiled twice."""
+    def _each(self, work: Callable[[int], float], programs: set[tuple]) -> list[float]:
+        """The results of work(r) for each share r. If one of its programs is new, the first thread does them
+        all, so that nothing is compiled twice."""
         results = [0.0] * self.size
         todo = iter(range(self.size))  # next() on it is atomic
-        alone = key not in self.compiled
+        alone = not programs <= self.compiled
 
         def job(thread: int) -> None:
             if alone and thread:
@@ -72,8 +75,17 @@ class BatchShares:
                 results[r] = work(r)
 
         run_apart(job)
-        self.compiled.add(key)
+        self.compiled |= programs
         return results
+
+
+def _programs(kind: str, shares: Sequence[Sequence[Batch]]) -> set[tuple]:
+    """What decides which programs run: see BatchShares.compiled."""
+    return {
+        (kind, i > 0, bool((targets >= 0).all()), targets.shape)
+        for batches in shares
+        for i, (_, targets) in enumerate(batches)
+    }
 
 
 class Shares(Team):

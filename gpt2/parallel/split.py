@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpt2.errors import UserError
 from gpt2.model.optimizer import sum_of_squares
 
 if TYPE_CHECKING:
@@ -39,34 +40,54 @@ def part(n: int, rank: int, size: int) -> tuple[int, int]:
     return min(n, grains * rank // size * GRAIN), min(n, grains * (rank + 1) // size * GRAIN)
 
 
+def counted(targets: np.ndarray) -> int:
+    """The number of targets that count."""
+    return int(np.count_nonzero(np.asarray(targets) >= 0))
+
+
+def counted_in(batches: Sequence[Batch]) -> int:
+    """The number of targets of a step that count. Raises UserError if none does."""
+    total = sum(counted(targets) for _, targets in batches)
+    if not total:
+        raise UserError("no target of this step counts: all are -1 or -100, so there is no loss to train on")
+    return total
+
+
 def gradient_of(
     model: GPT2,
     shares: Sequence[Batch],
-    weight: float,
+    size: int,
+    total: int,
     on_ready: Callable[[int, int], None] | None = None,
     beat: Callable[[], None] | None = None,
 ) -> float:
-    """A worker's part of the mean loss over some batches; model.grads then hold the gradient of that part.
+    """A worker's part of the mean loss of a step; model.grads then hold the gradient of that part.
+
+    The mean is over all targets of the step that count, so a share weighs as many as it has: the mean of the
+    shares' means would be another number where they count differently.
 
     shares    the worker's share of each batch
-    weight    the part of a batch that each share is
+    size      workers
+    total     targets that count in all shares of all workers
     on_ready  as for model.backward, called in the last backward
     beat      called before each batch
     """
     loss = 0.0
-    count = len(shares)
+    batches = len(shares)
+    mean = total / (size * batches)  # targets of a share
     for i, (inputs, targets) in enumerate(shares):
         if beat is not None:
             beat()
-        ready = (on_ready,) if on_ready is not None and i == count - 1 else ()
-        loss += weight * model.loss_and_grads(inputs, targets, weight / count, i > 0, *ready) / count
+        ready = (on_ready,) if on_ready is not None and i == batches - 1 else ()
+        weight = counted(targets) / mean / size  # 1 / size where all count
+        loss += weight * model.loss_and_grads(inputs, targets, weight / batches, i > 0, *ready) / batches
     return loss
 
 
-def loss_of(model: GPT2, share: Batch, count: int) -> float:
-    """A worker's part of the mean loss over `count` sequences, from its share of them."""
+def loss_of(model: GPT2, share: Batch, total: int) -> float:
+    """A worker's part of the mean loss over `total` targets that count, from its share of them."""
     inputs, targets = share
-    return model.loss(inputs, targets) * (len(inputs) / count) if len(inputs) else 0.0
+    return model.loss(inputs, targets) * (counted(targets) / total) if len(inputs) else 0.0
 
 
 def add_up(gradients: Sequence[np.ndarray], start: int, stop: int) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from gpt2.model.optimizer import sum_of_squares
 from gpt2.parallel.errors import check_batch
 from gpt2.parallel.group import Group
-from gpt2.parallel.split import Batch, cut, gradient_of, loss_of, part
+from gpt2.parallel.split import Batch, counted, counted_in, cut, gradient_of, loss_of, part
 
 if TYPE_CHECKING:
     from gpt2.model.gpt2 import GPT2
@@ -55,7 +55,7 @@ class Team:
     ) -> tuple[float, float]:
         """One optimizer step. Returns the mean loss and the norm of its gradient.
 
-        batches  a list of (inputs, targets), each (B, T): the gradients of all of them make one step
+        batches  a list of (inputs, targets), each (B, T): the gradient is that of one batch with all of them
         lr       learning rate, by default the optimizer's
         clip     the largest norm: a longer gradient is scaled down to it; None for no clipping
 
@@ -68,11 +68,11 @@ class Team:
         return loss, norm
 
     def gradient(self, batches: Sequence[Batch]) -> tuple[float, float]:
-        """The mean loss over the batches, and the norm of its gradient."""
+        """The mean loss over the targets of all batches that count, and the norm of its gradient."""
         group, grads = self.group, self.model.flat_grads
         shares = [cut(batch, group.rank, self.size) for batch in batches]
         reduction = group.reduction(grads)
-        loss = gradient_of(self.model, shares, 1.0 / self.size, reduction)
+        loss = gradient_of(self.model, shares, self.size, counted_in(batches), reduction)
         squares = sum_of_squares(grads) if reduction is None else reduction.wait()
         loss, squares = group.total(loss, squares)
         return loss, math.sqrt(squares)
@@ -86,9 +86,9 @@ class Team:
         self.group.all_gather(self.model.flat_params)
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
-        """The mean loss over a batch (B, T) in nats per token, whose shares need not be equal."""
+        """The mean loss over the targets of a batch (B, T) that count, in nats; shares need not be equal."""
         share = cut((inputs, targets), self.group.rank, self.size)
-        return self.group.total(loss_of(self.model, share, len(inputs)))[0]
+        return self.group.total(loss_of(self.model, share, max(1, counted(targets))))[0]
 
     def _part(self):
         return part(self.model.flat_params.size, self.group.rank, self.size)

@@ -18,6 +18,7 @@ from gpt2.model.description import described
 from gpt2.model.gpt2 import unflatten
 from gpt2.model.optimizer import cosine_lr
 from gpt2.parallel.handover import Handover
+from gpt2.parallel.split import counted
 from gpt2.sampling import generate
 from gpt2.storage import curve, metrics, runs
 from gpt2.storage.files import write_atomically
@@ -131,8 +132,9 @@ class Run:
         batches = self.order.validation(self.val, s.batch_size, s.block_size, s.eval_batches)
         total, count = 0.0, 0
         for inputs, targets in batches:
-            total += self.team.loss(inputs, targets) * inputs.size
-            count += inputs.size
+            here = counted(targets)
+            total += self.team.loss(inputs, targets) * here
+            count += here
         return total / count
 
     @property

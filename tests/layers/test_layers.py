@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from gpt2.backward import auto
 from gpt2.layers import ALL_LAYERS, LAYERS, attention, matmul
 from tests.support.cases import CASES, NH, B, C, T, V, float_arguments
 
@@ -227,6 +228,13 @@ def test_crossentropy_is_invariant_to_a_shift_of_logits():
     assert np.array_equal(losses, shifted)
 
 
+def test_targets_that_all_count_have_a_program_without_the_others():
+    targets = ids(B, T)
+    pair = auto(LAYERS["crossentropy"]).forward.__self__
+    ignoring = pair.source(LOGITS, np.where(np.arange(T) == 1, -1, targets))
+    assert "where" in ignoring and "where" not in pair.source(LOGITS, targets)
+
+
 # Errors: one line with the argument, what was expected and what was given
 
 
@@ -256,7 +264,11 @@ BAD_INPUT = [
     ("residual", (f(B, T), f(1, T)), "b has shape (1, 5), expected (2, 5)"),
     ("crossentropy", (LOGITS, ids(T, B)), "targets has shape (5, 2), expected (2, 5)"),
     ("crossentropy", (LOGITS, ids(B, T, value=V)), "targets contains 11, expected ids from 0 to 10"),
-    ("crossentropy", (LOGITS, ids(B, T, value=-1)), "targets contains -1, expected ids from 0 to 10"),
+    (
+        "crossentropy",
+        (LOGITS, np.array([[0, -1, -2, 3, 4], [-100, 0, 0, 0, 0]])),
+        "targets contains -2, expected ids from 0 to 10, or -1 or -100 for targets that do not count",
+    ),
     ("crossentropy", (LOGITS, f(B, T)), "targets has dtype float64, expected integers"),
 ]
 

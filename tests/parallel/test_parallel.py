@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 from gpt2.errors import UserError
+from gpt2.layers import Layer
+from gpt2.model.backward import Gradients, backward_pass
+from gpt2.model.forward import forward_pass
 from gpt2.parallel import WorkerError, auto, cores, memory
 from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import Group
@@ -148,6 +151,69 @@ def test_workers_with_compiled_backwards_agree(alone, backward):
     """With one process that runs the manual backward uncompiled."""
     result = jobs.train("processes", Group(), 2, options={"backward": backward})
     check_agreement(result, alone["float64"], "float64")
+
+
+@pytest.fixture(scope="module")
+def over_the_tokens():
+    """Loss, norm and gradient of a step with uneven targets, and the loss of its first batch, from the
+    formula over all targets that count: by PyTorch's crossentropy of this model's logits, in float64."""
+    torch = pytest.importorskip("torch")
+    model, _ = jobs.model_and_optimizer("float64")
+    pairs = jobs.uneven()
+
+    def entropy(logits, targets):
+        ids = torch.tensor(np.where(targets == -100, -1, targets).reshape(-1))
+        return torch.nn.functional.cross_entropy(logits.reshape(-1, jobs.V), ids, ignore_index=-1)
+
+    tokens, targets = (np.concatenate(arrays) for arrays in zip(*pairs))
+    logits, saved = forward_pass(model.params, tokens, model.description, model.layers)
+    leaf = torch.tensor(logits, requires_grad=True)
+    loss = entropy(leaf, targets)
+    loss.backward()
+    saved["logits"], saved["loss"], saved["targets"] = logits, (), targets
+    given = Layer("crossentropy", None, lambda *_, **__: (leaf.grad.numpy(), None))
+    layers = {**model.layers, "crossentropy": given}
+    grads = Gradients(model.grads, False, None, model.description)
+    backward_pass(saved, 1.0, grads, model.description, layers)
+    first = entropy(torch.tensor(model.forward(pairs[0][0])), pairs[0][1])
+    gradient = model.flat_grads
+    return np.array([float(loss.detach()), np.linalg.norm(gradient), float(first)]), gradient
+
+
+def check_uneven(numbers, gradient, expected, tolerance=1e-12):
+    np.testing.assert_allclose(numbers, expected[0], rtol=tolerance)
+    assert relative(gradient, expected[1]) < tolerance
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("accumulate", (1, 2))
+@pytest.mark.parametrize(
+    ("kind", "workers", "options"),
+    [
+        *(("none", 1, {"backward": backward}) for backward in ("manual", "auto", "whole")),
+        ("none", 1, jobs.AS_WRITTEN),
+        ("shares", 2, {"backward": "whole"}),
+        ("shares", 3, jobs.AS_WRITTEN),
+        ("processes", 3, jobs.AS_WRITTEN),
+    ],
+    ids=str,
+)
+def test_mean_of_a_step_is_over_its_targets_that_count(over_the_tokens, kind, workers, options, accumulate):
+    """Not a mean of means, in any way to run; for MPI see below. In float32 to 1e-6."""
+    for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-6)):
+        result = jobs.uneven_step(kind, Group(), workers, dtype, options, accumulate)
+        check_uneven(*result, over_the_tokens, tolerance)
+
+
+def test_step_without_targets_that_count_is_an_error():
+    model, optimizer = jobs.model_and_optimizer("float64")
+    before = model.flat_params.copy()
+    with jobs.team_of("none", model, optimizer, Group(), 1) as team:
+        tokens = jobs.uneven()[0][0]
+        with pytest.raises(UserError, match="no target of this step counts: all are -1 or -100"):
+            team.step([(tokens, np.full_like(tokens, -1))])
+    assert model.loss(tokens, np.full_like(tokens, -100)) == 0.0
+    assert np.array_equal(model.flat_params, before)
 
 
 def test_gradient_after_a_step_is_that_of_the_whole_batch():
@@ -563,7 +629,7 @@ def mpiexec(size, *arguments):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("size", SIZES)
-def test_mpi_agrees_with_one_process_and_repeats_bit_for_bit(alone, size, tmp_path):
+def test_mpi_agrees_with_one_process_and_repeats_bit_for_bit(alone, over_the_tokens, size, tmp_path):
     """With moments split among ranks or not; and its group has the contract of all groups."""
     done = mpiexec(size, "-m", jobs.__name__, "under_mpi", tmp_path / "results.npz")
     assert done.returncode == 0, done.stderr
@@ -571,6 +637,7 @@ def test_mpi_agrees_with_one_process_and_repeats_bit_for_bit(alone, size, tmp_pa
     words = {name[5:]: value for name, value in results.items() if name.startswith("word ")}
     assert results["met"]
     check_words([words], size)
+    check_uneven(results["uneven"], results["uneven gradient"], over_the_tokens)
     for dtype in TOLERANCE:
         variants = {
             (shard, n): (

@@ -90,7 +90,8 @@ def residual_formula(a, b):
 
 def crossentropy_formula(logits, targets):
     probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    return -np.log((probs * np.eye(logits.shape[-1])[targets]).sum(-1))
+    onehot = targets[..., None] == np.arange(logits.shape[-1])  # (B, T, V), no row for an ignored target
+    return -np.log((probs * onehot).sum(-1) + ~onehot.any(-1))
 
 
 FORMULAS = {
@@ -122,6 +123,9 @@ def _cases():
     yield replace(
         rows["scaled_attention"], name="attention-unscaled", shapes=((B, T, 3 * C),), static=unscaled
     )
+    logits, targets = rows["crossentropy"].shapes
+    ignored = replace(targets, ignored=(-1, -100))
+    yield replace(rows["crossentropy"], name="crossentropy-ignored", shapes=(logits, ignored))
 
 
 CASES = [Checked(case.name, case.layer, case.shapes, case.static) for case in _cases()]

@@ -102,6 +102,28 @@ def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=
         return arrays, np.array(words)
 
 
+def uneven():
+    """Two batches whose sequences have different numbers of targets that count, one of them none."""
+    rng = np.random.default_rng(8)
+    pairs = [tuple(rng.integers(0, V, (2, B, T))) for _ in range(2)]
+    for (_, targets), lengths in zip(pairs, ([T, 1, 0, 3, 9, 2], [4, 4, 5, 1, 1, 8])):
+        for row, length in zip(targets, lengths):
+            row[length:] = -1 if length % 2 else -100
+    return pairs
+
+
+def uneven_step(kind, group, workers=1, dtype="float64", options=AS_WRITTEN, accumulate=2):
+    """Of one step on those batches: its loss, the norm and the gradient; and the loss of the first batch."""
+    model, optimizer = model_and_optimizer(dtype, options)
+    pairs = uneven()
+    if accumulate == 1:
+        pairs = [tuple(np.concatenate(arrays) for arrays in zip(*pairs))]
+    with team_of(kind, model, optimizer, group, workers, options=options) as team:
+        validation = team.loss(*uneven()[0])
+        loss, norm = team.step(pairs)
+        return np.array([loss, norm, validation]), model.flat_grads.copy()
+
+
 # ---- Failures, each of worker 1 ----------------------------------------------------------------------------
 
 
@@ -178,6 +200,7 @@ def under_mpi(path):
                     arrays, losses = train("mpi", group, dtype=dtype, shard=shard)
                     for name, array in (*arrays.items(), ("losses", losses)):
                         results[f"{dtype} {shard} {run} {name}"] = array
+        results["uneven"], results["uneven gradient"] = uneven_step("mpi", group)
         if group.rank == 0:
             np.savez(path, **results)
 
