@@ -44,10 +44,10 @@ def crossentropy_forward(logits: Array, targets: Array) -> tuple[Array, tuple]:
     exps = logits - largest  # (..., V)
     np.exp(exps, out=exps)  # in place: one array of the size of logits is enough
     total = np.sum(exps, axis=-1, keepdims=True)  # (..., 1)
-    losses = (np.log(total) - (at_target - largest))[..., 0]
+    losses = np.log(total) - (at_target - largest)  # (..., 1)
     if not all_count(targets):
-        losses = np.where(targets < 0, 0.0, losses)
-    return losses, (logits, targets, largest, total)
+        losses = np.where(targets[..., None] < 0, 0.0, losses)
+    return losses[..., 0], (logits, targets, largest, total)
 
 
 def crossentropy_backward(dlosses: Array, saved: tuple) -> tuple:
