@@ -7,7 +7,8 @@ python -m tests.long.seeds worlds --start 42 --count 1       that world again
 programs   derivatives of random NumPy programs, in several ways (tests/support/random/programs.py)
 values     programs at the edges have NumPy's bits (tests/support/random/values.py)
 escapes    plain numbers that are taken out of recorded values (tests/support/random/escapes.py)
-    blocks     stacks of nearly equal blocks, with passes and without (tests/support/random/blocks.py)
+branches   gradients of guarded branches (tests/support/random/branches.py)
+blocks     stacks of nearly equal blocks, with passes and without (tests/support/random/blocks.py)
 worlds     functions of which the world changes, each 20 times (tests/support/worlds/random_worlds.py)
 """
 
@@ -24,7 +25,7 @@ import time
 import traceback
 import warnings
 
-from tests.support.random import blocks, escapes, programs, values
+from tests.support.random import blocks, branches, escapes, programs, values
 from tests.support.small_sizes import set_sizes
 from tests.support.worlds import random_worlds
 
@@ -71,6 +72,7 @@ KINDS = {
     "programs": (check_program, 10_000),
     "values": (check_values, 100_000),
     "escapes": (check_escape, 10_000),
+    "branches": (lambda seed: branches.check(branches.write(seed)), 10_000),
     "blocks": (blocks.check, 1000),
     "worlds": (check_world, 5000),
 }

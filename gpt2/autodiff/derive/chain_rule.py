@@ -8,17 +8,18 @@ Here is all that the rules leave out: zeros, broadcasting, dtypes, complex parts
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from ..errors import AutodiffError, UnsupportedError, unsupported
 from ..graph import Node, is_scalar_const
+from ..hidden import decided
 from ..ops import OPS, apply
-from ..ops.build import broadcast, cast, real, reshape, sum_, where, zeros
+from ..ops.build import broadcast, cast, fits, real, reshape, sum_, where, zeros
 
 
 class Masked:
@@ -27,13 +28,68 @@ class Masked:
     The branch that `where(c, a, b)` does not take may be infinite or nan, its partials too, and 0 * nan is
     nan. So the mask stays beside the gradient through elementwise ops and is applied at their end:
     where(c, g * partial, 0).
+
+    Under several masks, of a `where` in another or of two that read one value, it counts only where `guard`
+    is true as well. While `value` is zero outside the guard by itself, `raw` is the same gradient that need
+    not be; a factor that may be infinite or nan goes to `raw`, which becomes the value (`raw` is None then),
+    and the guard is applied with the mask. Without a mask the guard is all that limits it.
     """
 
-    def __init__(self, value: Node, mask: Node, side: bool):
-        self.value, self.mask, self.side = value, mask, side
+    def __init__(
+        self,
+        value: Node,
+        mask: Node | None,
+        side: bool = True,
+        guard: Node | None = None,
+        raw: Node | None = None,
+    ):
+        self.value, self.mask, self.side, self.guard, self.raw = value, mask, side, guard, raw
 
     def applied(self) -> Node:
+        if self.guard is not None and self.raw is None:
+            return where(self.support(), self.value, 0.0)
+        if self.mask is None:
+            return self.value
         return where(self.mask, self.value, 0.0) if self.side else where(self.mask, 0.0, self.value)
+
+    def support(self) -> Node:
+        """Where the gradient counts."""
+        if self.mask is None:
+            return self.guard
+        here = self.mask if self.side else apply("logical_not", self.mask)
+        return here if self.guard is None else apply("logical_and", self.guard, here)
+
+    def unmasked(self) -> Node:
+        """The gradient where it counts, and anything elsewhere."""
+        return self.value if self.raw is None else self.raw
+
+    def times(self, factors: tuple, shape: tuple[int, ...]) -> Masked:
+        if self.guard is None or (self.raw is not None and all(map(_is_finite, factors))):
+            raw = None if self.raw is None else times(self.raw, factors, shape)
+            return Masked(times(self.value, factors, shape), self.mask, self.side, self.guard, raw)
+        return Masked(times(self.unmasked(), factors, shape), self.mask, self.side, self.guard)
+
+    def through(self, linear: Callable[[Node], Node], arg: Node) -> Node | Masked:
+        """Pulled back to `arg` through an op that keeps zeros: a cast, a real part, a broadcast by which the
+        mask does not differ.
+        """
+        support, value = self.support(), linear(self.applied())
+        if not fits(support.shape, arg.shape):
+            return value
+        return Masked(value, None, True, support, linear(self.unmasked()))
+
+    def under(self, mask: Node, side: bool) -> Masked:
+        """Pulled back through another `where`, to the branch that it takes where its mask is `side`."""
+        if self.guard is None and self.mask is mask and self.side == side:
+            return Masked(self.applied(), mask, side)
+        return Masked(self.applied(), mask, side, self.support(), self.unmasked())
+
+
+def _is_finite(factor: Node | float) -> bool:
+    """Whether it is a finite number: zeros stay zeros when they are multiplied by it."""
+    if isinstance(factor, Node):
+        return is_scalar_const(factor) and decided(np.isfinite, factor.value)
+    return decided(np.isfinite, factor)
 
 
 def applied(g: Node | Masked | None) -> Node | None:
@@ -85,20 +141,14 @@ def pull_factors(g: Node | Masked, factors: tuple, arg: Node, node: Node) -> Nod
     """g times the factors, in the argument's type. Factors as small as the argument leave the sum over the
     axes along which it was broadcast."""
     if isinstance(g, Masked):
-        value = times(g.value, factors, node.shape)
-        if arg.shape == node.shape and arg.dtype == node.dtype:
-            return Masked(value, g.mask, g.side)
-        return fit(Masked(value, g.mask, g.side).applied(), arg)
+        g = g.times(factors, node.shape)
+        same = arg.shape == node.shape and arg.dtype == node.dtype
+        return g if same else g.through(lambda v: fit(v, arg), arg)
     if arg.shape == node.shape:
         return fit(times(g, factors, node.shape), arg)
     small = tuple(f for f in factors if not isinstance(f, Node) or fits(f.shape, arg.shape))
     large = tuple(f for f in factors if f not in small)
     return fit(times(unbroadcast(times(g, large, node.shape), arg), small, arg.shape), arg)
-
-
-def fits(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:
-    """Whether an array of `shape` broadcasts to the shape `into`."""
-    return len(shape) <= len(into) and all(n in (1, m) for n, m in zip(shape[::-1], into[::-1]))
 
 
 def times(g: Node, factors: tuple, shape: tuple[int, ...]) -> Node:
@@ -128,13 +178,14 @@ def is_number(x: Any, value: float) -> bool:
     return isinstance(x, (int, float)) and x == value
 
 
-def pull_where(node: Node, g: Node, needed: Sequence[bool]) -> list:
+def pull_where(node: Node, g: Node | Masked, needed: Sequence[bool]) -> list:
     condition, *branches = node.args
     grads: list = [None]
     for branch, side, need in zip(branches, (True, False), needed[1:]):
-        masked = Masked(g, condition, side)
+        masked = g.under(condition, side) if isinstance(g, Masked) else Masked(g, condition, side)
         same = branch.shape == node.shape and branch.dtype == node.dtype
-        grads.append(None if not need else masked if same else fit(masked.applied(), branch))
+        fitted = partial(fit, x=branch)
+        grads.append(None if not need else masked if same else masked.through(fitted, branch))
     return grads
 
 
@@ -162,24 +213,73 @@ def total(parts: list) -> Node | Masked:
     """The sum of gradients, in the order given.
 
     Masked by the same condition they stay masked, or become one `where` if they lie on both of its sides.
-    Parts of slices become one assemble.
+    Masked by several it stays guarded by any of them. Parts of slices become one assemble.
     """
+    if len(parts) > 1:
+        parts = _with_guards_applied(parts)
     if len(parts) == 1:
         return parts[0]
     plain = [p for p in parts if not isinstance(p, Masked)]
-    groups: dict[Node, dict[bool, list]] = {}
+    guarded = not plain  # whether something limits where the sum counts
+    groups: dict[Node | None, dict[bool, list[Masked]]] = {}
     for p in parts:
         if isinstance(p, Masked):
-            groups.setdefault(p.mask, {}).setdefault(p.side, []).append(p.value)
-    if len(groups) == 1 and not plain:
-        ((mask, sides),) = groups.items()
-        if len(sides) == 1:
-            ((side, values),) = sides.items()
-            return Masked(add_all(values), mask, side)
+            groups.setdefault(p.mask, {}).setdefault(p.side, []).append(p)
+    guards: list[Node] = []
     for mask, sides in groups.items():
+        sums = {side: _joined(found) for side, found in sides.items()}
+        if len(groups) == len(sums) == 1 and not plain:
+            return sums.popitem()[1]
+        limits = {m.guard for m in sums.values()}
+        if len(sums) == 1 or len(limits) == 2:
+            guards += [m.support() for m in sums.values()]
+        elif limits == {None}:
+            guarded = False
+        else:  # both sides of one mask under the same guard
+            guards += limits
+        values = {side: m.value for side, m in sums.items()}
+        plain.append(
+            values[True] if mask is None else where(mask, values.get(True, 0.0), values.get(False, 0.0))
+        )
+    value = add_all(plain)
+    return Masked(value, None, True, _any(guards), value) if guarded else value
+
+
+def _with_guards_applied(parts: list) -> list:
+    """The parts with those whose guard is due joined by guard and mask, and zero outside of it."""
+    due: dict[tuple, dict[bool, list[Node]]] = {}
+    rest = []
+    for p in parts:
+        if isinstance(p, Masked) and p.guard is not None and p.raw is None:
+            due.setdefault((p.guard, p.mask), {}).setdefault(p.side, []).append(p.value)
+        else:
+            rest.append(p)
+    joined = []
+    for (guard, mask), sides in due.items():
         values = {side: add_all(found) for side, found in sides.items()}
-        plain.append(where(mask, values.get(True, 0.0), values.get(False, 0.0)))
-    return add_all(plain)
+        if len(values) == 2:
+            joined.append(Masked(where(mask, values[True], values[False]), None, True, guard))
+        else:
+            joined += [Masked(value, mask, side, guard) for side, value in values.items()]
+    if len(joined) + len(rest) > 1:
+        joined = [Masked(p.applied(), None, True, p.support(), p.value) for p in joined]
+    return rest + joined
+
+
+def _joined(parts: Sequence[Masked]) -> Masked:
+    """The sum of gradients under the same side of the same mask, or under none."""
+    if len(parts) == 1:
+        return parts[0]
+    first, guards = parts[0], list(dict.fromkeys(p.guard for p in parts))
+    value = add_all([p.value for p in parts])
+    if None in guards:
+        return Masked(value, first.mask, first.side)
+    raw = value if len(guards) > 1 else add_all([p.unmasked() for p in parts])
+    return Masked(value, first.mask, first.side, _any(guards), raw)
+
+
+def _any(guards: Iterable[Node]) -> Node:
+    return reduce(lambda a, b: apply("logical_or", a, b), dict.fromkeys(guards))
 
 
 def add_all(parts: Sequence[Node]) -> Node:

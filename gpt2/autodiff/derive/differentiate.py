@@ -136,8 +136,9 @@ def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[No
             g = total(parts.pop(n))
             if n in wanted:
                 g = done[n] = applied(g)
-            if isinstance(g, Node) and g.name is None and n.name is not None and g.id > first_new:
-                g.name = "d" + n.name
+            whole = g.value if isinstance(g, Masked) and g.mask is None else g
+            if isinstance(whole, Node) and whole.name is None and n.name is not None and whole.id > first_new:
+                whole.name = "d" + n.name
         locate((g, *_handed_down(n, g, is_active, parts)), n.loc, start)
     results = [done.get(x) for x in wrt]
     mark_derived(results, first_new)
@@ -162,7 +163,9 @@ def _handed_down(n: Node, g, is_active: set[Node], parts: dict[Node, list]) -> S
 
 def locate(made: Iterable, loc: tuple | None, start: int) -> None:
     """Give the new nodes among `made`, and those they read, the source line of the forward statement."""
-    stack = [x.value if isinstance(x, Masked) else x for x in made]
+    stack: list = []
+    for x in made:
+        stack += (x.value, x.raw, x.guard) if isinstance(x, Masked) else (x,)
     while stack:
         n = stack.pop()
         if isinstance(n, Node) and n.loc is None and n.id > start and n.op != "input":
@@ -203,9 +206,12 @@ def pull(node: Node, g: Any, needed: Sequence[bool]) -> list:
         g = [applied(c) for c in g] if isinstance(g, list) else applied(g)
         grads = op.vjp_rule(g, node, *node.args, wanted=tuple(needed), **node.attrs)
     elif node.op == "where":
-        return pull_where(node, applied(g), needed)
+        return pull_where(node, g, needed)
     elif op.kind == "elementwise":
         return pull_elementwise(node, g, needed)
+    elif isinstance(g, Masked) and op.streams and op.kind == "linear":
+        (x,) = node.args
+        return [g.through(lambda v: fit(op.transpose(v, node, x, **node.attrs)[0], x), x)]
     elif op.transpose is not None:
         grads = op.transpose(applied(g), node, *node.args, **node.attrs)
     elif op.jvp is not None:

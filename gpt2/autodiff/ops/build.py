@@ -85,6 +85,11 @@ def broadcast(x: Node, shape: Sequence[int]) -> Node:
     return x if x.shape == shape else apply("broadcast", x, shape=shape)
 
 
+def fits(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to the shape `into`."""
+    return len(shape) <= len(into) and all(n in (1, m) for n, m in zip(shape[::-1], into[::-1]))
+
+
 def sum_(x: Node, axes: int | Sequence[int], keepdims: bool = False) -> Node:
     axes = (axes,) if isinstance(axes, int) else axes
     axes = tuple(sorted(a % x.ndim for a in axes))

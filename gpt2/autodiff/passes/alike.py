@@ -27,8 +27,9 @@ import numpy as np
 
 from ..graph import Graph, Node, const_value, freeze, is_scalar_const, rewrite, with_args
 from ..ops import input_node
+from ..ops.build import fits
 from ..ops.subgraph import Cut, given, items, outlined, splice
-from ..ops.table import VIEWS, facts, root
+from ..ops.table import VIEWS, facts, is_elementwise, root
 from .match import calls_back
 
 FEWEST = 3  # copies; fewer gain nothing
@@ -113,23 +114,31 @@ def _last_readers(graph: Graph, index_of: dict[int, int], beyond: int) -> dict[i
 
 def _masked(graph: Graph) -> set[int]:
     """The ids of values through which a gradient is handed on with a mask (derive/chain_rule.py, Masked):
-    all that is made of them leads to one side of a `where`, element by element, and so are they made.
+    all that is made of them leads to one side of a `where`, or to some of several, element by element.
     """
-    sides: dict[int, set] = {o.id: {None} for o in graph.outputs}  # that readers need; None: both
+    # id -> the masks of its readers, each as (what it is, its side, its shape); None: a reader needs all
+    masks: dict[int, set] = {o.id: {None} for o in graph.outputs}
     masked: set[int] = set()
     for n in reversed(graph.nodes):
-        if n.id not in sides or facts(n).kind == "nondiff":
+        if n.id not in masks or facts(n).kind == "nondiff":
             continue
-        side = None
-        if facts(n).kind == "elementwise" and n.op != "where" and len(sides[n.id]) == 1:
-            (side,) = sides[n.id]
-        if side is not None:
+        handed: set = masks[n.id]
+        if None in handed or any((m, 3 - side, shape) in handed for m, side, shape in handed):
+            handed = {None}
+        elif n.op == "where" and {m for m, *_ in handed} == {n.args[0].id}:  # it has the same mask itself
+            handed = {None}
+        else:
             masked.add(n.id)
+        if not is_elementwise(n.op):
+            handed = {None}
         for k, a in enumerate(n.args):
-            same = a.shape == n.shape and a.dtype == n.dtype
-            wanted = (n.args[0].id, k) if n.op == "where" else side
             if isinstance(a.dtype, tuple) or a.dtype.kind in "fc":
-                sides.setdefault(a.id, set()).add(wanted if same else None)
+                wanted = handed
+                if n.op == "where":
+                    inner = np.broadcast_shapes(n.args[0].shape, *[m[2] for m in handed if m])
+                    wanted = {(n.args[0].id, k, inner) if None in handed else (n.id, 0, inner)}
+                fit = all(m is None or fits(m[2], a.shape) for m in wanted)
+                masks.setdefault(a.id, set()).update(wanted if fit else {None})
     return masked
 
 

@@ -92,7 +92,6 @@ SURVIVORS = {
         ("if arg.shape == node.shape:", "if False:"): SHORTCUT,
         ("node", "g"): (SAME_SHAPE, 3),
     },
-    ("autodiff.derive.chain_rule", "fits"): {("1", "-1"): SHORTCUT},
     ("autodiff.derive.chain_rule", "times"): {
         ("if g.op != 'broadcast':", "if True:"): SHORTCUT,
         ("g.args[0] if f.shape == shape else g", "g"): SHORTCUT,
@@ -114,7 +113,7 @@ SURVIVORS = {
     ("autodiff.derive.chain_rule", "is_number"): {("x", "value"): "a node is equal to no number"},
     ("autodiff.derive.chain_rule", "pull_where"): {
         ("node", "g"): (SAME_SHAPE, 2),
-        (None, "masked if same else fit(masked.applied(), branch)"): SHORTCUT,
+        (None, "masked if same else masked.through(fitted, branch)"): SHORTCUT,
     },
     ("autodiff.derive.differentiate", "transposed_jvp"): {
         ("applied(c)", "c"): MASKED,

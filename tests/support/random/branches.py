@@ -1,0 +1,83 @@
+"""Random programs of guarded branches: the gradient at each point is that of the branches taken there.
+
+    check(write(seed))      "right", or "undecided", where a branch that is taken has no finite derivative
+
+The functions work element by element. Many are infinite or nan in a branch that is not taken, and values are
+shared by branches under other masks. The reference takes one element at a time, and a branch by `if`.
+"""
+
+import numpy as np
+
+from gpt2 import autodiff as ad
+
+POINTS = np.array([-2.0, -1.0, 0.0, 0.5, 1.0, 3.0])
+FORMS = """
+np.sqrt({a})
+np.log({a})
+1.0 / {a}
+{a} * np.nan
+{a} * np.inf
+np.exp(1000.0 * {a})
+np.arcsin({a})
+np.log1p(-{a})
+{a} ** 0.5
+np.sin({a})
+-{a}
+{k} * {a}
+{a} + {b}
+{a} * {b}
+{a} / {b}
+{a} + {k}
+{a}.astype(np.float32)
+{a}.astype(np.float64)
+np.real({a} * (1.0 + 0.0j))
+""".strip().splitlines()
+CHOICES = """
+where({a} > {k}, {b}, {c})
+where({c} < {k}, {a}, np.float64(0.0))
+where({a} <= {k}, np.float64(1.0), {b})
+where(x > {k}, {a}, {b})
+where(x < {k}, {a}, where(x > {k}, {b}, {c}))
+select([x > 1.0, x > {k}], [{a}, {b}], {c})
+where(x > {k}, {a}, 0.0) + where(x > {m}, {a}, {b})
+""".strip().splitlines()
+NUMBERS = ("-1.5", "-0.5", "0.0", "0.25", "0.75", "2.0")
+
+
+def write(seed: int) -> str:
+    """The source of a function f of x."""
+    rng = np.random.default_rng([14, seed])
+    names, lines = ["x"], []
+    for k in range(rng.integers(3, 12)):
+        forms = CHOICES if rng.random() < 0.4 else FORMS
+        picked = dict(zip("abc", rng.choice(names[-4:], 3)), k=rng.choice(NUMBERS), m=rng.choice(NUMBERS))
+        lines.append(f"t{k} = {rng.choice(forms).format(**picked)}")
+        names.append(f"t{k}")
+    results = [f"where(x > {rng.choice(NUMBERS)}, {rng.choice(names[1:])}, 0.0)" for _ in range(2)]
+    return "\n    ".join(["def f(x):", *lines, f"return {names[-1]} + {' + '.join(results)}"])
+
+
+def _if(condition, a, b):
+    return a if condition else b
+
+
+def _first(conditions, values, default):
+    return next((v for c, v in zip(conditions, values) if c), default)
+
+
+def _made(source: str, where, select):
+    names = {"np": np, "where": where, "select": select}
+    exec(source, names)
+    return names["f"]
+
+
+def check(source: str) -> str:
+    """How it went; raises AssertionError with the source where the gradient is wrong."""
+    f, by_element = _made(source, np.where, np.select), _made(source, _if, _first)
+    with np.errstate(all="ignore"):
+        wanted = np.array([ad.grad(by_element)(x) for x in POINTS])
+        found = ad.grad(lambda x: np.sum(f(x)))(POINTS)
+        finite = np.isfinite(wanted)
+        close = np.isclose(found, wanted, rtol=1e-4, atol=1e-6)  # in part in float32
+    assert np.all(close | ~finite), f"at {POINTS}: {found} for {wanted} of\n{source}"
+    return "right" if finite.any() else "undecided"
