@@ -1,4 +1,4 @@
-"""Random programs of guarded branches: the gradient is that of the branches taken, without nan or infinity."""
+"""Random programs of guarded branches: gradients are those of the branches taken, without nan or infinity."""
 
 import collections
 
