@@ -1,7 +1,7 @@
 """GPT-2 in NumPy, with gradients written by hand or derived by a compiler.
 
     GPT2, GPT2Config          the model and its shape
-    AdamW                     the optimizer
+    AdamW, Muon               the optimizers
     load, load_tokenizer      weights and tokenizer by name or path: "gpt2", a run, a folder, a file
     save                      a model to a file or folder, in the format that its name says
     lora, merged              a model with low-rank adapters, which alone are trained; with them merged
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpt2.library import load, load_tokenizer, lora, merged, save
     from gpt2.model.config import GPT2Config
     from gpt2.model.gpt2 import GPT2
+    from gpt2.model.muon import Muon
     from gpt2.model.optimizer import AdamW
     from gpt2.sampling import generate
 
@@ -31,6 +32,7 @@ _EXPORTS = {
     "GPT2": "gpt2.model.gpt2",
     "GPT2Config": "gpt2.model.config",
     "AdamW": "gpt2.model.optimizer",
+    "Muon": "gpt2.model.muon",
     "load": "gpt2.library",
     "load_tokenizer": "gpt2.library",
     "lora": "gpt2.library",
@@ -45,6 +47,7 @@ __all__ = [
     "GPT2",
     "AdamW",
     "GPT2Config",
+    "Muon",
     "__version__",
     "autodiff",
     "generate",

@@ -26,6 +26,7 @@ LEAST_BLOCK, BLOCKS_EACH = 32 * 1024, 4
 LEAST_SCALE = 1e-9
 # Entries whose squares are summed in the gradient's own precision.
 SUM_BLOCK = 64 * 1024
+GRAIN = 1024  # entries: parts of a flat buffer begin at multiples of it, so that no two share a page
 
 
 class Trainable(Protocol):
@@ -46,7 +47,7 @@ class AdamW:
     betas, eps    as above
     weight_decay  share of a decayed entry that is lost per step and unit of lr
 
-    m, v (N,) are the moments, t counts the steps.
+    m, v (N,) are the moments, t counts the steps. one_moment names the tensors without v: none.
 
         >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
         >>> model = gpt2.GPT2(config, seed=0)
@@ -59,6 +60,9 @@ class AdamW:
         >>> losses[-1] < losses[0] and optimizer.t
         20
     """
+
+    name = "adamw"
+    one_moment: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class AdamW:
             )
         self.lr, self.betas, self.eps, self.weight_decay = lr, tuple(betas), eps, weight_decay
         self.decayed = model.decayed
+        self.apart: list[tuple[int, int]] = []  # ranges that another rule updates: Muon's matrices
         self.t = 0
         # not zeros_like, which touches the memory
         m, v = (np.zeros(model.flat_params.shape, model.flat_params.dtype) for _ in range(2))
@@ -141,7 +146,8 @@ class AdamW:
     ) -> None:
         """step() for the parameters start..stop alone, given the norm of all gradients, which is finite.
 
-        Several workers make one step together, each for its part of the parameters.
+        Several workers make one step together: each for its part() if it has the moments of that alone, or
+        for its share() of moments that all can reach.
         """
         lr = self.lr if lr is None else lr
         stop = self.params.size if stop is None else stop
@@ -149,7 +155,7 @@ class AdamW:
         scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))  # as PyTorch clips
         # next() on the iterator is atomic, so threads can share it
         size = min(BLOCK, max(LEAST_BLOCK, (stop - start) // (BLOCKS_EACH * get_threads())))
-        pieces = iter(list(_pieces(start, stop, self.decayed, size)))
+        pieces = iter(list(_pieces(start, stop, self.decayed, self.apart, size)))
         while len(self._scratch) < get_threads():
             self._scratch.append(np.empty((3, min(BLOCK, self.m.size)), self.params.dtype))
 
@@ -160,6 +166,14 @@ class AdamW:
                 )
 
         run_on_threads(job)
+
+    def part(self, rank: int, size: int) -> tuple[int, int]:
+        """(start, stop) for one of `size` workers: consecutive ranges of all parameters."""
+        return part(self.params.size, rank, size)
+
+    def share(self, rank: int, size: int) -> tuple:
+        """The last arguments of update() for one of `size` workers."""
+        return self.part(rank, size)
 
     def _update(self, start, stop, lr, scale, decay, scratch):
         """The formulas on one piece, in place.
@@ -196,6 +210,12 @@ class AdamW:
         self.t = int(state["t"])
 
 
+def part(n: int, rank: int, size: int) -> tuple[int, int]:
+    """(start, stop): the part of n entries that belongs to one of `size` workers, in whole GRAINs."""
+    grains = -(-n // GRAIN)
+    return min(n, grains * rank // size * GRAIN), min(n, grains * (rank + 1) // size * GRAIN)
+
+
 def sum_of_squares(flat: np.ndarray, others: Sequence[np.ndarray] = ()) -> float:
     """The sum of squares of a flat array (N,), in float64; the same for any number of threads.
 
@@ -216,11 +236,13 @@ def sum_of_squares(flat: np.ndarray, others: Sequence[np.ndarray] = ()) -> float
     return math.fsum(sums)
 
 
-def _pieces(start, stop, decayed, size):
-    """Cut start..stop into (start, stop, decays) at borders of decayed ranges, and every `size` entries."""
-    borders = {edge for pair in decayed for edge in pair if start < edge < stop}
+def _pieces(start, stop, decayed, apart, size):
+    """Cut start..stop, without the ranges `apart`, into (start, stop, decays), every `size` entries."""
+    borders = {edge for pair in (*decayed, *apart) for edge in pair if start < edge < stop}
     edges = sorted({start, stop, *borders})
     for first, last in zip(edges, edges[1:]):
+        if any(start <= first < stop for start, stop in apart):
+            continue
         decays = any(start <= first < stop for start, stop in decayed)
         for start in range(first, last, size):
             yield start, min(start + size, last), decays

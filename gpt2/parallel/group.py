@@ -6,7 +6,7 @@ be repeated bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Group:
         """The largest of the workers' numbers."""
         return value
 
-    def all_gather(self, array: np.ndarray) -> None:
-        """Complete a flat array of which each worker has its own split.part."""
+    def all_gather(self, array: np.ndarray, parts: Sequence[tuple[int, int]]) -> None:
+        """Complete a flat array of which each worker has its own part, (start, stop), one a rank."""
 
     def from_root(self, function: Callable[[], Any]) -> Any:
         """Call function() on the root and return its result on all ranks. A UserError is raised on all."""

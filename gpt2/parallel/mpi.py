@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,10 @@ import numpy as np
 
 from gpt2.errors import UserError, reason
 from gpt2.hints import install
-from gpt2.model.optimizer import sum_of_squares
+from gpt2.model.optimizer import part, sum_of_squares
 from gpt2.parallel.cores import launched_rank
 from gpt2.parallel.group import Group
 from gpt2.parallel.interrupts import die_of_interrupt, ended_after
-from gpt2.parallel.split import part
 from gpt2.parallel.time_limit import TimeLimit
 
 LARGEST = 1 << 28  # entries in one message; older MPIs count bytes in 31 bits
@@ -80,9 +79,8 @@ class MPIGroup(Group):
         with self.watch:
             return max(self.comm.allgather(value))
 
-    def all_gather(self, array: np.ndarray) -> None:
-        for rank in range(self.size):
-            start, stop = part(array.size, rank, self.size)
+    def all_gather(self, array: np.ndarray, parts: Sequence[tuple[int, int]]) -> None:
+        for rank, (start, stop) in enumerate(parts):
             self.broadcast(array[start:stop], root=rank)
 
     def from_root(self, function: Callable[[], Any]) -> Any:

@@ -19,10 +19,10 @@ import numpy as np
 from gpt2.autodiff import set_threads
 from gpt2.errors import UserError, no_overflow_warnings, reason
 from gpt2.model.gpt2 import GPT2
-from gpt2.model.optimizer import AdamW
+from gpt2.model.optimizer import AdamW, part
 from gpt2.parallel.cores import threads_each
 from gpt2.parallel.group import Group
-from gpt2.parallel.split import Batch, add_up, counted, counted_in, cut, gradient_of, loss_of, part
+from gpt2.parallel.split import Batch, add_up, counted, counted_in, cut, gradient_of, loss_of
 from gpt2.parallel.team import Team
 from gpt2.parallel.workers import Workers
 
@@ -56,7 +56,9 @@ class Processes(Team):
         try:
             self._move(self.workers.arrays)  # while the processes start
             options = options or {"backward": model.spec, **model.description.options}
-            results = self.workers.call(_set_up, model.config, options, optimizer.options(), each)
+            results = self.workers.call(
+                _set_up, model.config, options, (type(optimizer), optimizer.options()), each
+            )
             if not all(map(self.environment.matches, results)):
                 raise UserError(f"worker processes import own layers anew, and get different ones: {_MOVE}")
         except BaseException:
@@ -120,7 +122,7 @@ def _check_sendable(options):
 # ---- In a worker -------------------------------------------------------------------------------------------
 
 
-def _set_up(worker, config, options, adamw, threads):
+def _set_up(worker, config, options, optimizer, threads):
     """Make this worker's model and optimizer on the shared arrays."""
     no_overflow_warnings()
     if options.get("compile", True):  # compiled programs use their own threads
@@ -130,7 +132,8 @@ def _set_up(worker, config, options, adamw, threads):
     model = GPT2(config, seed=None, **options)
     model.use(arrays["params"], gradients[worker.rank])
     model.freeze(arrays["frozen"])
-    optimizer = AdamW(model, **adamw)
+    kind, settings = optimizer
+    optimizer = kind(model, **settings)
     optimizer.use(model.flat_params, gradients[0], arrays["m"], arrays["v"])  # sums go to the first one's
     kept.model, kept.optimizer, kept.gradients = model, optimizer, gradients
     kept.part = part(model.flat_params.size, worker.rank, worker.size)
@@ -150,7 +153,8 @@ def _add_up(worker):
 def _update(worker, norm, lr, clip, t):
     worker.beat("updating")
     worker.kept.optimizer.t = t
-    worker.kept.optimizer.update(norm, lr, clip, *worker.kept.part)
+    optimizer = worker.kept.optimizer
+    optimizer.update(norm, lr, clip, *optimizer.share(worker.rank, worker.size))
 
 
 def _loss(worker, total, share):

@@ -17,9 +17,9 @@ import numpy as np
 
 from gpt2.autodiff import run_apart
 from gpt2.model.gpt2 import GPT2
-from gpt2.model.optimizer import AdamW
+from gpt2.model.optimizer import AdamW, part
 from gpt2.parallel.group import Group
-from gpt2.parallel.split import Batch, add_up, counted, counted_in, cut, gradient_of, loss_of, part
+from gpt2.parallel.split import Batch, add_up, counted, counted_in, cut, gradient_of, loss_of
 from gpt2.parallel.team import Team
 
 

@@ -17,8 +17,6 @@ from gpt2.model.optimizer import sum_of_squares
 if TYPE_CHECKING:
     from gpt2.model.gpt2 import GPT2
 
-GRAIN = 1024  # entries: parts of a flat buffer begin at multiples of it, so that no two share a page
-
 Batch = tuple[np.ndarray, np.ndarray]  # inputs and targets, (B, T) each
 
 
@@ -32,12 +30,6 @@ def cut(batch: Batch, rank: int, size: int) -> Batch:
     inputs, targets = batch
     mine = share(len(inputs), rank, size)
     return inputs[mine], targets[mine]
-
-
-def part(n: int, rank: int, size: int) -> tuple[int, int]:
-    """(start, stop): the part of n entries that belongs to one of `size` workers, in whole GRAINs."""
-    grains = -(-n // GRAIN)
-    return min(n, grains * rank // size * GRAIN), min(n, grains * (rank + 1) // size * GRAIN)
 
 
 def counted(targets: np.ndarray) -> int:

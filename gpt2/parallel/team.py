@@ -19,7 +19,7 @@ import numpy as np
 from gpt2.model.optimizer import sum_of_squares
 from gpt2.parallel.errors import check_batch
 from gpt2.parallel.group import Group
-from gpt2.parallel.split import Batch, counted, counted_in, cut, gradient_of, loss_of, part
+from gpt2.parallel.split import Batch, counted, counted_in, cut, gradient_of, loss_of
 
 if TYPE_CHECKING:
     from gpt2.model.gpt2 import GPT2
@@ -83,15 +83,18 @@ class Team:
             self.optimizer.update(norm, lr, clip)
             return
         self.optimizer.update(norm, lr, clip, *self._part())
-        self.group.all_gather(self.model.flat_params)
+        self.group.all_gather(self.model.flat_params, self._parts())
 
     def loss(self, inputs: np.ndarray, targets: np.ndarray) -> float:
         """The mean loss over the targets of a batch (B, T) that count, in nats; shares need not be equal."""
         share = cut((inputs, targets), self.group.rank, self.size)
         return self.group.total(loss_of(self.model, share, max(1, counted(targets))))[0]
 
+    def _parts(self):
+        return [self.optimizer.part(rank, self.size) for rank in range(self.size)]
+
     def _part(self):
-        return part(self.model.flat_params.size, self.group.rank, self.size)
+        return self.optimizer.part(self.group.rank, self.size)
 
     # -- moments
 
@@ -103,7 +106,7 @@ class Team:
     def _gather(self, mine):
         whole = np.empty(self.model.flat_params.size, mine.dtype)
         whole[slice(*self._part())] = mine
-        self.group.all_gather(whole)
+        self.group.all_gather(whole, self._parts())
         return whole
 
     def put_moments(self, m: np.ndarray, v: np.ndarray) -> None:

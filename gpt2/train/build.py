@@ -10,6 +10,7 @@ from gpt2.errors import OptionError, UserError
 from gpt2.hints import quoted, typed
 from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2, initialise
+from gpt2.model.muon import Muon
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
 from gpt2.model.tuning import Tuning
@@ -127,8 +128,15 @@ def model_options(s: Settings) -> dict[str, Any]:
 
 
 def make_optimizer(model: GPT2, s: Settings) -> AdamW:
-    """The AdamW of these settings."""
-    return AdamW(model, lr=s.lr, betas=(s.beta1, s.beta2), eps=s.eps, weight_decay=s.weight_decay)
+    """The AdamW or Muon of these settings."""
+    shared = {"betas": (s.beta1, s.beta2), "eps": s.eps, "weight_decay": s.weight_decay}
+    if s.optimizer == "muon":
+        if s.lr == 0.0:
+            raise UserError(
+                "--lr is 0, expected more with --optimizer muon, whose rate follows lr's schedule"
+            )
+        return Muon(model, lr=s.muon_lr, momentum=s.muon_momentum, adamw_lr=s.lr, **shared)
+    return AdamW(model, lr=s.lr, **shared)
 
 
 def start_team(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:

@@ -10,6 +10,8 @@ from gpt2.data import corpora
 from gpt2.errors import counted, no_overflow_warnings, printable
 from gpt2.hints import quoted, typed
 from gpt2.machine import free_memory
+from gpt2.model.muon import Muon
+from gpt2.model.optimizer import AdamW
 from gpt2.output import Output
 from gpt2.storage import runs
 from gpt2.train import cost, fastest, flops
@@ -58,7 +60,8 @@ def dry_run(s: Settings) -> int:
     config = model_config(s, V)
     print(table(s))
     with errors_as_flags(s):
-        estimate = cost.estimate(config, s.batch_size, s.block_size, s.accumulate, **model_options(s))
+        options = {"optimizer": Muon if s.optimizer == "muon" else AdamW, **model_options(s)}
+        estimate = cost.estimate(config, s.batch_size, s.block_size, s.accumulate, **options)
     print("\n".join(cost.lines(estimate, s.steps, free_memory())))
     return 0
 

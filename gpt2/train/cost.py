@@ -17,6 +17,7 @@ from gpt2.machine import free_memory, size
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.gpt2 import GPT2, scratch_range
+from gpt2.model.muon import Muon, matrices_of
 from gpt2.model.optimizer import AdamW
 from gpt2.train.flops import gflop, training_flops
 
@@ -42,10 +43,18 @@ class Cost:
     seconds: float | None
 
 
-def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options: Any) -> Cost:
+def estimate(
+    config: GPT2Config,
+    B: int,
+    T: int,
+    accumulate: int = 1,
+    optimizer: type[AdamW] = AdamW,
+    **options: Any,
+) -> Cost:
     """The Cost of a step of `accumulate` batches of B sequences of T tokens.
 
-    options   for GPT2: backward, compile, layers, train
+    optimizer  AdamW or Muon
+    options    for GPT2: backward, compile, layers, train
 
     Takes a few steps of a model with two blocks, and its memory, if that much is free.
     """
@@ -57,19 +66,22 @@ def estimate(config: GPT2Config, B: int, T: int, accumulate: int = 1, **options:
     one, two = ((dataclasses.replace(config, n_layer=n), _training(d, n, options)) for n in (1, 2))
     free = free_memory()
     if free is not None and 4 * Description(two[0]).num_parameters * item + scores > free:
-        return _cost(d, B, T, accumulate, scores, None)
+        return _cost(d, B, T, accumulate, optimizer, scores, None)
     tokens = np.zeros((B, T), np.int64)
     GPT2(one[0], seed=None, **one[1]).loss_and_grads(
         tokens, tokens
     )  # compiling takes memory as well, but only once
-    first = _measure(one[0], B, T, one[1], shared)
-    trained = _measure(two[0], B, T, two[1], shared)
+
+    def measure(config, options):
+        return _measure(config, B, T, options, shared, optimizer)
+
+    first, trained = measure(*one), measure(*two)
     last = d.tuning.number if d.tuning.kind == "last" else config.n_layer
-    frozen = first if last == config.n_layer else _measure(two[0], B, T, _training(d, 1, options), shared)
+    frozen = first if last == config.n_layer else measure(two[0], _training(d, 1, options))
     work, step, update = (
         _extended(a, b, last, c, config.n_layer - last) for a, b, c in zip(first, trained, frozen)
     )
-    return _cost(d, B, T, accumulate, int(work), accumulate * step + update)
+    return _cost(d, B, T, accumulate, optimizer, int(work), accumulate * step + update)
 
 
 def _training(d, n, options):
@@ -79,11 +91,13 @@ def _training(d, n, options):
     return {**options, "train": dataclasses.replace(d.tuning, train=f"last:{min(n, d.tuning.number)}")}
 
 
-def _cost(d, B, T, accumulate, work, seconds):
+def _cost(d, B, T, accumulate, optimizer, work, seconds):
     """The Cost, with the counted figures added."""
     item = np.dtype(d.config.dtype).itemsize
     stored, trained = d.num_parameters * item, d.trained.count * item
     sizes = {"parameters": stored, "gradients": trained, "moments": 2 * trained, "activations": work}
+    if optimizer is Muon:
+        sizes["moments"] -= sum(m.rows * m.columns for m in sum(matrices_of(d).values(), [])) * item
     return Cost(d.num_parameters, sizes, accumulate * training_flops(d, B, T), seconds)
 
 
@@ -95,7 +109,7 @@ def _extended(one, two, trained, with_frozen=0.0, frozen=0):
     return one + max(two - one, 0) * (trained - 1) + max(with_frozen - one, 0) * frozen
 
 
-def _measure(config, B, T, options, shared):
+def _measure(config, B, T, options, shared, optimizer):
     """(bytes of the first step, seconds of loss and gradients, seconds of the update) of a model.
 
     shared   whether logits use the memory of gradients, as in the deeper model
@@ -104,7 +118,7 @@ def _measure(config, B, T, options, shared):
     model.flat_params.fill(0.02)  # zeros would make some arithmetic faster
     model.freeze(np.full(model.num_parameters - model.flat_params.size, 0.02, config.dtype))
     model.use_scratch(np.empty(B * T * config.vocab_size + LINE if shared else 0, config.dtype))
-    optimizer = AdamW(model)
+    optimizer = optimizer(model)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (B, T + 1))
     tracing = tracemalloc.is_tracing()
     if not tracing:

@@ -97,7 +97,8 @@ class Run:
         batches = [self.loader.next_batch() for _ in range(s.accumulate)]
         lr = cosine_lr(self.step, lr=s.lr, min_lr=s.min_lr, warmup=s.warmup, steps=s.steps)
         try:
-            loss, norm = self.team.step(batches, lr, clip=s.clip or None)
+            rate = lr if s.optimizer == "adamw" else s.muon_lr * (lr / s.lr)  # both on one schedule
+            loss, norm = self.team.step(batches, rate, clip=s.clip or None)
         except UserError as error:  # from --detect-anomaly
             raise UserError(f"step {self.step + 1}: {error}") from None
         if not math.isfinite(loss):
@@ -236,9 +237,11 @@ class Run:
 
     def _write(self, arrays, gathered):
         """The root's part of save()."""
+        optimizer, d = self.optimizer, self.model.description
         for name, flat in zip(("m", "v"), gathered):
-            moments = unflatten(flat, self.model.description)
-            arrays.update({f"adamw.{name}.{tensor}": array for tensor, array in moments.items()})
+            without = optimizer.one_moment if name == "v" else ()
+            moments = {tensor: a for tensor, a in unflatten(flat, d).items() if tensor not in without}
+            arrays.update({f"{optimizer.name}.{name}.{tensor}": array for tensor, array in moments.items()})
         try:
             os.fsync(self.metrics.fileno())
         except OSError as error:
@@ -249,7 +252,7 @@ class Run:
             {
                 "step": self.step,
                 "turn": runs.next_turn(self.folder),
-                "adamw.t": self.optimizer.t,
+                f"{optimizer.name}.t": optimizer.t,
                 "loader": self.loader.state(),
                 "best": self.best,
                 "validated": self.validated,
@@ -274,24 +277,12 @@ class Run:
             raise UserError(f"{folder} has no checkpoint yet; start over with --overwrite")
         arrays, state = checkpoint.load(path)
         self._check_corpus(path, state)  # first: with another vocabulary the arrays have other shapes as well
-        d = self.model.description
-        described(self.model.config, state, path, d.options)  # raises if the layers differ
-        m, v = self.team.moments()
-        checkpoint.check_finite(path, {name.removeprefix("params."): array for name, array in arrays.items()})
-        checkpoint.check_shapes(path, arrays, d, "params.", trained="base" in state)
-        if "base" in state:
-            checkpoint.fill(unflatten(self.model.flat_params, d), arrays, "params.")
-        else:
-            checkpoint.fill(self.model.params, arrays, "params.")
-        for prefix, flat in (("adamw.m.", m), ("adamw.v.", v)):
-            checkpoint.check_shapes(path, arrays, d, prefix, trained=True)
-            checkpoint.fill(unflatten(flat, d), arrays, prefix)
-        self.team.put_moments(m, v)
+        self._load_arrays(path, arrays, state)
         try:
             best, validated = state["best"], state["validated"]
             self.best = None if best is None else float(best)
             self.validated = None if validated is None else int(validated)
-            self.step, self.optimizer.t = int(state["step"]), int(state["adamw.t"])
+            self.step, self.optimizer.t = int(state["step"]), int(state[f"{self.optimizer.name}.t"])
             self.loader.load_state(state["loader"])
             self.spikes.load_state(state["spikes"])
             metrics_bytes = int(state["metrics_bytes"])
@@ -303,6 +294,31 @@ class Run:
                 os.truncate(metrics, metrics_bytes)
             except OSError as error:
                 raise cannot_write(metrics, error) from None
+
+    def _load_arrays(self, path, arrays, state):
+        """Fill parameters and moments from those of a checkpoint. Raises UserError if they do not fit."""
+        d = self.model.description
+        described(self.model.config, state, path, d.options)  # raises if the layers differ
+        m, v = self.team.moments()
+        optimizer = self.optimizer
+        if f"{optimizer.name}.t" not in state and any(name.endswith(".t") for name in state):
+            other = next(name for name in state if name.endswith(".t")).removesuffix(".t")
+            raise UserError(
+                f"{path}: was trained with --optimizer {other}, whose moments {optimizer.name} cannot use; "
+                f"go on with it, or start a new run from its weights: --init {path.parent}"
+            )
+        checkpoint.check_finite(path, {name.removeprefix("params."): array for name, array in arrays.items()})
+        checkpoint.check_shapes(path, arrays, d, "params.", trained="base" in state)
+        if "base" in state:
+            checkpoint.fill(unflatten(self.model.flat_params, d), arrays, "params.")
+        else:
+            checkpoint.fill(self.model.params, arrays, "params.")
+        for prefix, flat, without in (("m.", m, ()), ("v.", v, optimizer.one_moment)):
+            prefix = f"{optimizer.name}.{prefix}"
+            checkpoint.check_shapes(path, arrays, d, prefix, trained=True, without=without)
+            tensors = {name: a for name, a in unflatten(flat, d).items() if name not in without}
+            checkpoint.fill(tensors, arrays, prefix)
+        self.team.put_moments(m, v)
 
     @cached_property
     def tokenizer_contents(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -178,6 +178,12 @@ class Settings:
         fixed=True,
     )
 
+    optimizer: str = OPTIMISATION(
+        "adamw",
+        "adamw; or muon, for the matrices of the blocks, with adamw for all other tensors",
+        choices=("adamw", "muon"),
+        fixed=True,
+    )
     steps: int = OPTIMISATION(400, "optimizer steps in all", minimum=1)
     lr: float = OPTIMISATION(2e-3, "highest learning rate; small models tolerate more", minimum=0)
     min_lr: float = OPTIMISATION(2e-4, "learning rate at the end; a tenth is customary", minimum=0)
@@ -187,6 +193,12 @@ class Settings:
     eps: float = OPTIMISATION(1e-8, "AdamW: avoids division by zero", minimum=1e-30)
     weight_decay: float = OPTIMISATION(
         0.1, "AdamW: weight decay of matrices, per step and unit of lr", minimum=0
+    )
+    muon_lr: float = OPTIMISATION(
+        0.02, "Muon: highest learning rate of the blocks' matrices; it follows lr's schedule", minimum=1e-12
+    )
+    muon_momentum: float = OPTIMISATION(
+        0.95, "Muon: decay of the gradient's running mean", minimum=0, below=1
     )
     clip: float = OPTIMISATION(1.0, "largest gradient norm; 0: no clipping", minimum=0)
 

@@ -11,7 +11,7 @@ import errno
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -153,14 +153,20 @@ def description_of(
 
 
 def check_shapes(
-    path: str | Path, arrays: Mapping[str, np.ndarray], d: Description, prefix: str, trained: bool = False
+    path: str | Path,
+    arrays: Mapping[str, np.ndarray],
+    d: Description,
+    prefix: str,
+    trained: bool = False,
+    without: Collection[str] = (),
 ) -> None:
     """Raise UserError unless `arrays` has the tensors of `d` under `prefix`, and no others.
 
     trained   only the trained ones
+    without   names of tensors that are not in it
     """
     dtype = d.config.dtype
-    shapes = d.trained.shapes if trained else d.shapes
+    shapes = [row for row in (d.trained.shapes if trained else d.shapes) if row[0] not in without]
     for name, shape in shapes:
         array = arrays.get(prefix + name)
         if array is None or array.shape != shape or array.dtype != dtype:

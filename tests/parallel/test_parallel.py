@@ -17,10 +17,11 @@ from gpt2.errors import UserError
 from gpt2.layers import Layer
 from gpt2.model.backward import Gradients, backward_pass
 from gpt2.model.forward import forward_pass
+from gpt2.model.optimizer import part
 from gpt2.parallel import WorkerError, auto, cores, memory
 from gpt2.parallel import workers as workers_module
 from gpt2.parallel.group import Group
-from gpt2.parallel.split import part, share
+from gpt2.parallel.split import share
 from gpt2.parallel.time_limit import TimeLimit
 from gpt2.parallel.workers import Workers
 from gpt2.storage import runs
@@ -122,8 +123,12 @@ def test_shares_cover_the_batch_and_differ_by_one_at_most():
 
 @pytest.fixture(scope="module")
 def alone():
-    """dtype -> the results of one process without workers."""
-    return {dtype: jobs.train("none", Group(), dtype=dtype) for dtype in TOLERANCE}
+    """(optimizer, dtype) -> the results of one process without workers."""
+    return {
+        (optimizer, dtype): jobs.train("none", Group(), dtype=dtype, optimizer=optimizer)
+        for optimizer in jobs.OPTIMIZERS
+        for dtype in TOLERANCE
+    }
 
 
 def check_agreement(result, expected, dtype):
@@ -136,11 +141,11 @@ def check_agreement(result, expected, dtype):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("workers", (2, 3))
-def test_workers_agree_with_one_process_and_repeat_bit_for_bit(alone, workers, dtype):
+@pytest.mark.parametrize(("workers", "optimizer"), [(2, "AdamW"), (3, "AdamW"), (3, "Muon")])
+def test_workers_agree_with_one_process_and_repeat_bit_for_bit(alone, workers, optimizer, dtype):
     """With accumulated batches, clipping and weight decay."""
-    first, again = (jobs.train("processes", Group(), workers, dtype) for _ in range(2))
-    check_agreement(first, alone[dtype], dtype)
+    first, again = (jobs.train("processes", Group(), workers, dtype, optimizer=optimizer) for _ in range(2))
+    check_agreement(first, alone[optimizer, dtype], dtype)
     assert np.array_equal(first[1], again[1])
     assert all(np.array_equal(first[0][name], again[0][name]) for name in first[0])
 
@@ -150,7 +155,7 @@ def test_workers_agree_with_one_process_and_repeat_bit_for_bit(alone, workers, d
 def test_workers_with_compiled_backwards_agree(alone, backward):
     """With one process that runs the manual backward uncompiled."""
     result = jobs.train("processes", Group(), 2, options={"backward": backward})
-    check_agreement(result, alone["float64"], "float64")
+    check_agreement(result, alone["AdamW", "float64"], "float64")
 
 
 @pytest.fixture(scope="module")
@@ -638,19 +643,12 @@ def test_mpi_agrees_with_one_process_and_repeats_bit_for_bit(alone, over_the_tok
     assert results["met"]
     check_words([words], size)
     check_uneven(results["uneven"], results["uneven gradient"], over_the_tokens)
-    for dtype in TOLERANCE:
-        variants = {
-            (shard, n): (
-                {name: results[f"{dtype} {shard} {n} {name}"] for name in alone[dtype][0]},
-                results[f"{dtype} {shard} {n} losses"],
-            )
-            for shard in (False, True)
-            for n in (1, 2)
-        }
-        for result in variants.values():
-            check_agreement(result, alone[dtype], dtype)
-            for name, array in result[0].items():
-                assert np.array_equal(array, variants[False, 1][0][name]), name
+    for optimizer, dtype, shard, run in jobs.MPI_VARIANTS:
+        of_run = f"{optimizer} {dtype} {shard} {run}"
+        arrays = {name: results[f"{of_run} {name}"] for name in alone[optimizer, dtype][0]}
+        check_agreement((arrays, results[f"{of_run} losses"]), alone[optimizer, dtype], dtype)
+        for name, array in arrays.items():
+            assert np.array_equal(array, results[f"{optimizer} {dtype} False 1 {name}"]), name
 
 
 def test_mpi_trains_and_only_rank_0_prints(mpi_command, tmp_path):

@@ -1,5 +1,6 @@
 """Functions that the tests of tests/parallel run in workers, and programs that they start."""
 
+import itertools
 import os
 import signal
 import sys
@@ -11,6 +12,8 @@ V, T, B = 61, 16, 6
 AS_WRITTEN = {"backward": "manual", "compile": False}  # nothing to compile: a worker is ready sooner
 NAMES = ("params", "m", "v")
 COUNT = 5000  # entries
+OPTIMIZERS = ("AdamW", "Muon")
+MPI_VARIANTS = list(itertools.product(OPTIMIZERS, ("float64", "float32"), (False, True), (1, 2)))
 
 
 # ---- With a group ------------------------------------------------------------------------------------------
@@ -23,7 +26,7 @@ def numbers(rank, dtype="float64"):
 
 def words(group):
     """What each method of a group returns to this worker."""
-    from gpt2.parallel.split import part
+    from gpt2.model.optimizer import part
 
     rank, size = group.rank, group.size
     mine = numbers(rank)
@@ -39,7 +42,7 @@ def words(group):
     start, stop = part(COUNT, rank, size)
     gathered = np.zeros(COUNT)
     gathered[start:stop] = mine[start:stop]
-    group.all_gather(gathered)
+    group.all_gather(gathered, [part(COUNT, r, size) for r in range(size)])
     return {
         "rank": rank,
         "size": size,
@@ -64,12 +67,13 @@ def meet(group):
 # ---- With a team -------------------------------------------------------------------------------------------
 
 
-def model_and_optimizer(dtype, options=AS_WRITTEN):
-    from gpt2 import GPT2, AdamW, GPT2Config
+def model_and_optimizer(dtype, options=AS_WRITTEN, kind="AdamW"):
+    import gpt2
+    from gpt2 import GPT2, GPT2Config
 
     config = GPT2Config(vocab_size=V, block_size=T, n_layer=3, n_head=3, n_embd=24, dtype=dtype)
     model = GPT2(config, seed=3, **options)
-    return model, AdamW(model, lr=6e-4)
+    return model, getattr(gpt2, kind)(model, lr=6e-4)
 
 
 def batches(step, accumulate):
@@ -85,11 +89,21 @@ def team_of(kind, model, optimizer, group, workers, shard=False, options=AS_WRIT
     )
 
 
-def train(kind, group, workers=1, dtype="float64", steps=3, accumulate=2, shard=False, options=AS_WRITTEN):
+def train(
+    kind,
+    group,
+    workers=1,
+    dtype="float64",
+    steps=3,
+    accumulate=2,
+    shard=False,
+    options=AS_WRITTEN,
+    optimizer="AdamW",
+):
     """Some steps of a tiny model: its arrays after the first and the last, by name; losses and norms of all,
     followed by the loss of five sequences.
     """
-    model, optimizer = model_and_optimizer(dtype, options)
+    model, optimizer = model_and_optimizer(dtype, options, optimizer)
     with team_of(kind, model, optimizer, group, workers, shard=shard, options=options) as team:
         words, arrays = [], {}
         for step in range(steps):
@@ -194,12 +208,10 @@ def under_mpi(path):
         results = {f"word {name}": value for name, value in words(group).items()}
         before, after = zip(*group.comm.allgather(meet(group)))
         results["met"] = min(after) >= max(before)
-        for dtype in ("float64", "float32"):
-            for shard in (False, True):
-                for run in (1, 2):
-                    arrays, losses = train("mpi", group, dtype=dtype, shard=shard)
-                    for name, array in (*arrays.items(), ("losses", losses)):
-                        results[f"{dtype} {shard} {run} {name}"] = array
+        for optimizer, dtype, shard, run in MPI_VARIANTS:
+            arrays, losses = train("mpi", group, dtype=dtype, shard=shard, optimizer=optimizer)
+            for name, array in (*arrays.items(), ("losses", losses)):
+                results[f"{optimizer} {dtype} {shard} {run} {name}"] = array
         results["uneven"], results["uneven gradient"] = uneven_step("mpi", group)
         if group.rank == 0:
             np.savez(path, **results)

@@ -44,13 +44,13 @@ def lines(folder):
     return [{name: value for name, value in record.items() if name not in timed} for record in records]
 
 
-def assert_same(one, other):
+def assert_same(one, other, optimizer="adamw", moments=32):
     """Check that two runs have the same weights, moments and metrics, to the last bit."""
     (a, state_a), (b, state_b) = (checkpoint.load(run / "last.safetensors") for run in (one, other))
-    assert list(a) == list(b) and len(a) == 3 * 16 + 1  # parameters, moments, the tokenizer
+    assert list(a) == list(b) and len(a) == 16 + moments + 1  # parameters, moments, the tokenizer
     for name in a:
         assert a[name].tobytes() == b[name].tobytes(), name
-    for name in ("step", "adamw.t", "loader", "best", "spikes"):
+    for name in ("step", f"{optimizer}.t", "loader", "best", "spikes"):
         assert state_a[name] == state_b[name]
     assert (one / "best.safetensors").exists() and (other / "best.safetensors").exists()
     assert lines(one) == lines(other)
@@ -208,6 +208,23 @@ def test_crashed_and_resumed_run_has_the_bits_of_an_uninterrupted_one(
     """The last checkpoint is of step 4 or 8."""
     crash_and_resume(small, tmp_path / "broken", step)
     assert_same(whole, tmp_path / "broken")
+
+
+def test_run_with_muon_resumes_to_the_bit_and_keeps_its_optimizer(small, tmp_path, crash_and_resume, refusal):
+    """A matrix of a block has one moment in the checkpoint; AdamW's state is not taken for Muon's."""
+    flags = [*small, "--optimizer", "muon", "--muon-lr", "0.01"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert program.main([*flags, "--out", str(whole)]) == 0
+    crash_and_resume(flags, broken, 6)
+    assert_same(whole, broken, "muon", moments=16 + 12)
+    arrays, _ = checkpoint.load(whole / "last.safetensors")
+    assert "muon.v.wte" in arrays and "muon.m.fcw" in arrays and "muon.v.fcw" not in arrays
+
+    settings = broken / "settings.toml"
+    settings.write_text(settings.read_text().replace('optimizer = "muon"', 'optimizer = "adamw"'))
+    assert "was trained with --optimizer muon, whose moments adamw cannot use" in refusal(
+        program.main, "--resume", broken
+    )
 
 
 def test_spike_of_the_loss_is_reported_also_after_a_resume(

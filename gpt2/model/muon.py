@@ -1,0 +1,238 @@
+"""Muon: momentum, made orthogonal, for the matrices of the blocks; AdamW for all other tensors.
+
+    m <- momentum m + (1 - momentum) g               running mean of the gradient of a matrix
+    u  = momentum m + (1 - momentum) g               Nesterov's look ahead
+    p <- p - lr * decay * p - lr * sqrt(max(1, rows / columns)) * orthogonal(u)
+
+orthogonal(u) is U V' for the singular value decomposition u = U S V': the same directions, each with the
+singular value 1, so that a step changes the output of a layer equally in all. It is found without a
+decomposition: iterations of a polynomial push every singular value towards 1.
+
+    x = u / |u|,  then each time  A = x x',  x <- (a + b A + c A A) x
+
+Jordan et al. 2024: the method, and a, b, c, which in five iterations bring singular values from 0.003 |u| on
+to between 0.68 and 1.21. torch.optim.Muon has the same update, with products in bfloat16. A matrix has one
+moment, where AdamW's tensors have two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gpt2.autodiff import axpby, get_threads, run_on_threads
+from gpt2.errors import OptionError
+from gpt2.model.optimizer import AdamW
+from gpt2.model.tensors import ranges_of
+
+if TYPE_CHECKING:
+    from gpt2.model.description import Description
+    from gpt2.model.gpt2 import GPT2
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c
+TINY = 1e-7  # the least norm that a matrix is divided by
+
+
+class Matrix(NamedTuple):
+    """A matrix of a block: the index of its first entry in the flat buffer, and its shape."""
+
+    start: int
+    rows: int
+    columns: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.rows * self.columns
+
+
+class Muon(AdamW):
+    """Updates the matrices of a model's blocks by Muon, and its other tensors by AdamW.
+
+    model         GPT2 whose blocks' matrices are trained: qkvw, as three, attprojw, fcw, fcprojw, and those
+                  of own layers; embeddings, gains and biases are AdamW's
+    lr            learning rate of the matrices, unless step() gets another
+    momentum      as above
+    weight_decay  share of a matrix that is lost per step and unit of lr; of AdamW's decayed tensors likewise
+    iterations    of the polynomial
+    adamw_lr      learning rate of the other tensors; it follows lr where step() gets another one
+    betas, eps    AdamW's
+
+    m (N,) has the moments of all parameters, v (N,) AdamW's second ones, whose memory is not touched where
+    the matrices lie. Raises OptionError, a ValueError, if no matrix is trained, as with adapters.
+
+        >>> config = gpt2.GPT2Config(vocab_size=65, block_size=16, n_layer=1, n_head=2, n_embd=8)
+        >>> model = gpt2.GPT2(config, seed=0)
+        >>> optimizer = gpt2.Muon(model, lr=0.02, adamw_lr=1e-2)
+        >>> tokens = np.arange(12).reshape(2, 6)
+        >>> losses = []
+        >>> for _ in range(20):
+        ...     losses.append(model.loss_and_grads(tokens, tokens + 1))
+        ...     norm = optimizer.step(clip=1.0)
+        >>> losses[-1] < losses[0] and optimizer.t
+        20
+    """
+
+    name = "muon"
+
+    def __init__(
+        self,
+        model: GPT2,
+        lr: float = 0.02,
+        momentum: float = 0.95,
+        weight_decay: float = 0.1,
+        iterations: int = 5,
+        adamw_lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+    ):
+        super().__init__(model, adamw_lr, betas, eps, weight_decay)
+        for name, value, valid in (
+            ("lr", lr, lambda v: v > 0.0),
+            ("momentum", momentum, lambda v: 0.0 <= v < 1.0),
+            ("iterations", iterations, lambda v: v >= 1),
+        ):
+            if not isinstance(value, int | float | np.number):
+                raise TypeError(f"Muon: {name} is {value!r}, expected a number")
+            if not valid(value):
+                expected = {"lr": "above 0", "momentum": "from 0 to below 1", "iterations": "at least 1"}[
+                    name
+                ]
+                raise ValueError(f"Muon: {name} is {value}, expected a number {expected}")
+        self.adamw_lr, self.lr, self.momentum, self.iterations = self.lr, lr, momentum, int(iterations)
+        tensors = matrices_of(model.description)
+        if not tensors:
+            text = "updates matrices of the blocks, and none of them is trained; take adamw"
+            raise OptionError(f"Muon: {text}", f"--optimizer muon: {text}")
+        self.one_moment = tuple(tensors)
+        ranges = ranges_of(model.description.trained.shapes)
+        self.apart = [ranges[name] for name in tensors]
+        # the largest first, so that threads end together
+        self.matrices = sorted(sum(tensors.values(), []), key=lambda a: -a.rows * a.columns * min(a[1:]))
+
+    def __repr__(self) -> str:
+        settings = f"lr={self.lr:g}, momentum={self.momentum:g}, adamw_lr={self.adamw_lr:g}"
+        count = f"{len(self.matrices)} matrices of {self.params.size:,} parameters"
+        return f"<Muon of {count}: {settings}; {self.t} steps taken>"
+
+    def options(self) -> dict[str, Any]:
+        mine = {"momentum": self.momentum, "iterations": self.iterations, "adamw_lr": self.adamw_lr}
+        return super().options() | mine
+
+    def part(self, rank: int, size: int) -> tuple[int, int]:
+        """AdamW's parts, with a border that lies within a matrix moved to its beginning."""
+
+        def moved(border):
+            return next((m.start for m in self.matrices if m.start < border < m.stop), border)
+
+        start, stop = super().part(rank, size)
+        return moved(start), moved(stop)
+
+    def share(self, rank: int, size: int) -> tuple[int, int, list[Matrix]]:
+        """Entries for AdamW, and every size-th matrix, as matrices cost the most."""
+        return *super().part(rank, size), self.matrices[rank::size]
+
+    def update(
+        self,
+        norm: float,
+        lr: float | None = None,
+        clip: float | None = 1.0,
+        start: int = 0,
+        stop: int | None = None,
+        matrices: Sequence[Matrix] | None = None,
+    ) -> None:
+        """AdamW's update(), and that of some matrices, by default those that begin in start..stop."""
+        lr = self.lr if lr is None else lr
+        stop = self.params.size if stop is None else stop
+        if matrices is None:
+            matrices = [m for m in self.matrices if start <= m.start < stop]
+        super().update(norm, self.adamw_lr * (lr / self.lr), clip, start, stop)
+        scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))
+        todo = iter(matrices)
+        while len(self._workspaces) < get_threads():
+            self._workspaces.append({})
+
+        def job(thread):
+            for matrix in todo:
+                self._update_matrix(matrix, lr, scale, self._workspaces[thread])
+
+        run_on_threads(job)
+
+    def use(self, params, grads, m, v, first=0) -> None:
+        super().use(params, grads, m, v, first)
+        self._workspaces: list[dict] = []  # one for each thread
+
+    def __getstate__(self) -> dict:
+        return {**super().__getstate__(), "_workspaces": []}
+
+    def _update_matrix(self, matrix, lr, scale, workspace):
+        """The formulas on one matrix, in place."""
+        start, rows, columns = matrix
+        stop = matrix.stop
+        p, g = self.params[start:stop], self.grads[start:stop]
+        m = self.m[start - self.first : stop - self.first]
+        if (rows, columns) not in workspace:
+            workspace[rows, columns] = Workspace(rows, columns, p.dtype)
+        at = workspace[rows, columns]
+        u, other = at.x.reshape(-1), at.y.reshape(-1)
+        axpby((1.0 - self.momentum) * scale, g, self.momentum, m, other)
+        np.multiply(m, self.momentum, out=u)
+        axpby((1.0 - self.momentum) * scale, g, 1.0, u, other)
+        result = at.orthogonal(rows, columns, self.iterations)
+        lr_here = lr * math.sqrt(max(1.0, rows / columns))
+        axpby(-lr_here, result.reshape(-1), 1.0 - lr * self.weight_decay, p, at.free(result).reshape(-1))
+
+
+class Workspace:
+    """Arrays for matrices of one shape: x and y like one, gram and square (n, n) of its shorter side."""
+
+    def __init__(self, rows: int, columns: int, dtype: np.dtype):
+        n, long = sorted((rows, columns))
+        self.x, self.y = np.empty((n, long), dtype), np.empty((n, long), dtype)
+        self.gram, self.square = np.empty((n, n), dtype), np.empty((n, n), dtype)
+
+    def free(self, result: np.ndarray) -> np.ndarray:
+        """The one of x and y that `result` does not lie in."""
+        return self.y if result.base is self.x or result is self.x else self.x
+
+    def orthogonal(self, rows: int, columns: int, iterations: int) -> np.ndarray:
+        """The matrix (rows, columns) whose entries x holds, made orthogonal: in x or y, contiguous.
+
+        The polynomial is taken on the side with fewer rows. NumPy computes a product of an array and its own
+        transpose by syrk, half of the work, which also serves the square of the symmetric gram.
+        """
+        x, y, gram, square = self.x, self.y, self.gram, self.square
+        if rows > columns:
+            np.copyto(y, x.reshape(rows, columns).T)
+            x, y = y, x
+        flat = x.reshape(-1)
+        norm = math.sqrt(float(np.dot(flat, flat)))
+        np.multiply(x, 1.0 / max(norm, TINY), out=x)
+        a, b, c = COEFFICIENTS
+        for _ in range(iterations):
+            np.matmul(x, x.T, out=gram)
+            np.matmul(gram, gram.T, out=square)
+            axpby(b, gram.reshape(-1), c, square.reshape(-1), y.reshape(-1)[: gram.size])
+            square.reshape(-1)[:: len(square) + 1] += a
+            np.matmul(square, x, out=y)
+            x, y = y, x
+        if rows > columns:
+            y = y.reshape(rows, columns)
+            np.copyto(y, x.T)
+            return y
+        return x
+
+
+def matrices_of(d: Description) -> dict[str, list[Matrix]]:
+    """The trained matrices of the blocks by the name of their tensor; queries, keys and values are three."""
+    ranges, tensors = ranges_of(d.trained.shapes), {}
+    for name, shape in d.trained.shapes:
+        if name in d.in_block and len(shape) == 3 and name not in d.adapters:
+            count, rows, columns = shape
+            if name == "qkvw":
+                count, rows = 3 * count, rows // 3
+            starts = range(*ranges[name], rows * columns)
+            tensors[name] = [Matrix(start, rows, columns) for start in starts]
+    return tensors
