@@ -36,7 +36,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c
 TINY = 1e-7  # the least norm that a matrix is divided by
 
 
-class Matrix(NamedTuple):
+class FlatMatrix(NamedTuple):
     """A matrix of a block: the index of its first entry in the flat buffer, and its shape."""
 
     start: int
@@ -130,7 +130,7 @@ class Muon(AdamW):
         start, stop = super().part(rank, size)
         return moved(start), moved(stop)
 
-    def share(self, rank: int, size: int) -> tuple[int, int, list[Matrix]]:
+    def share(self, rank: int, size: int) -> tuple[int, int, list[FlatMatrix]]:
         """Entries for AdamW, and every size-th matrix, as matrices cost the most."""
         return *super().part(rank, size), self.matrices[rank::size]
 
@@ -141,7 +141,7 @@ class Muon(AdamW):
         clip: float | None = 1.0,
         start: int = 0,
         stop: int | None = None,
-        matrices: Sequence[Matrix] | None = None,
+        matrices: Sequence[FlatMatrix] | None = None,
     ) -> None:
         """AdamW's update(), and that of some matrices, by default those that begin in start..stop."""
         lr = self.lr if lr is None else lr
@@ -225,7 +225,7 @@ class Workspace:
         return x
 
 
-def matrices_of(d: Description) -> dict[str, list[Matrix]]:
+def matrices_of(d: Description) -> dict[str, list[FlatMatrix]]:
     """The trained matrices of the blocks by the name of their tensor; queries, keys and values are three."""
     ranges, tensors = ranges_of(d.trained.shapes), {}
     for name, shape in d.trained.shapes:
@@ -234,5 +234,5 @@ def matrices_of(d: Description) -> dict[str, list[Matrix]]:
             if name == "qkvw":
                 count, rows = 3 * count, rows // 3
             starts = range(*ranges[name], rows * columns)
-            tensors[name] = [Matrix(start, rows, columns) for start in starts]
+            tensors[name] = [FlatMatrix(start, rows, columns) for start in starts]
     return tensors
