@@ -77,7 +77,7 @@ class GPT2Config:
         if F is not None and (isinstance(F, bool) or not isinstance(F, int | np.integer) or F < 1):
             raise UserError(f"GPT2Config: n_inner is {F!r}, expected a whole number from 1, or None")
         object.__setattr__(self, "n_inner", None if F in (None, 4 * self.n_embd) else int(F))
-        if activation not in ACTIVATIONS:
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise UserError(
                 f"GPT2Config: activation_function is {activation!r}, expected one of "
                 + ", ".join(ACTIVATIONS)

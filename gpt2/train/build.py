@@ -33,7 +33,7 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
         raise UserError(
             f"--n-embd {s.n_embd} is not divisible by --n-head {s.n_head}; heads share the channels equally"
         )
-    return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype)
+    return GPT2Config(vocab_size, context, s.n_layer, s.n_head, s.n_embd, s.dtype, **s.variant)
 
 
 def make_model(
@@ -72,7 +72,9 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
     """Raise UserError if the weights or the log format do not fit a model with own layers."""
     d = model.description
     if s.lines == "llm.c" and not d.standard:
-        raise UserError(f"--lines llm.c: only for GPT-2, and this model has own layers: {d.summary()}")
+        raise UserError(
+            f"--lines llm.c: only for GPT-2 as it was released, and this model is another: {d.summary()}"
+        )
     if s.lines == "llm.c" and s.sample_every and s.sample_tokens > d.config.block_size:
         most = d.config.block_size
         raise UserError(

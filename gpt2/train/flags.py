@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
         group = field.metadata["group"]
         if group not in groups:
             groups[group] = parser.add_argument_group(group)
-        default = "off" if field.default is False else field.default
+        default = {True: "on", False: "off"}[field.default] if field.type in (bool, "bool") else field.default
         shown = "" if default == "" else f" (default: {default})"
         options = dict(dest=field.name, default=argparse.SUPPRESS, help=field.metadata["help"] + shown)
         if field.type is bool or field.type == "bool":

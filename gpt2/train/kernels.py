@@ -105,7 +105,7 @@ def fastest(given: Mapping[str, Any]) -> Kernels:
     with suppress(UserError):  # no home folder: nothing is cached
         remember(cache_folder())
     model = {"preset": s.init or s.preset, "batch_size": s.batch_size, "block_size": s.block_size}
-    model |= {name: given[name] for name in ("n_layer", "n_embd", "tokenizer") if name in given}
+    model |= {name: given[name] for name in ("n_layer", "n_embd", "n_inner", "tokenizer") if name in given}
     # another environment's NumPy may have another BLAS
     key = (sys.prefix, *(f"{name}={value}" for name, value in model.items()))
     if (known := chosen.get(key)) is not None:

@@ -84,13 +84,14 @@ class Product:
 def products(s: Settings) -> Iterator[Product]:
     """The products of GPT-2 with these settings."""
     rng, C, L = np.random.default_rng(0), s.n_embd, s.n_layer
+    F = s.n_inner or 4 * C
     rows = s.batch_size * s.block_size
     M = min(rows, MOST_ROWS)
     for OC, K, count in (
         (3 * C, C, L),
         (C, C, L),
-        (4 * C, C, L),
-        (C, 4 * C, L),
+        (F, C, L),
+        (C, F, L),
         (approximate_vocabulary(s.tokenizer), C, 1),
     ):
         N = min(OC, max(MOST_OUT, 4 * C))

@@ -69,7 +69,7 @@ def with_corpus(s: Settings, given: dict[str, Any]) -> tuple[Settings, list[str]
 def backward_for(s: Settings) -> str:
     """The default backward of a run with own layers: manual, except for the layers that have none."""
     # the vocabulary is not known yet, and makes no difference
-    config = GPT2Config(256, s.context or s.block_size, s.n_layer, s.n_head, s.n_embd, s.dtype)
+    config = GPT2Config(256, s.context or s.block_size, s.n_layer, s.n_head, s.n_embd, s.dtype, **s.variant)
     try:
         return default_backward(Description(config, s.layers, train=s.tuning))
     except OptionError as error:
@@ -88,8 +88,16 @@ def of_weights(s: Settings, config: GPT2Config, given: dict[str, Any]) -> Settin
         "n_head": config.n_head,
         "n_embd": config.n_embd,
         "context": config.block_size,
+        "n_inner": config.n_inner or 0,
+        "activation": config.activation_function,
+        "bias": config.bias,
+        "untied": not config.tie_word_embeddings,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "scale_attn_weights": config.scale_attn_weights,
+        "scale_attn_by_inverse_layer_idx": config.scale_attn_by_inverse_layer_idx,
     }
     for name, value in shape.items():
-        if given.get(name, value) not in (value, 0):
+        unset = name in ("context", "n_inner") and given.get(name) == 0
+        if given.get(name, value) != value and not unset:
             raise UserError(f"{flag(name)} {given[name]}: the weights {s.init} have {value}; leave it out")
     return dataclasses.replace(s, **shape)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from gpt2 import parallel
 from gpt2.cli import Parser
 from gpt2.errors import UserError
+from gpt2.model import ACTIVATIONS, RELEASED
 from gpt2.model import PRESETS as SIZES
-from gpt2.model import RELEASED
 from gpt2.model.own import check_trained_with
 from gpt2.model.tuning import Tuning
 from gpt2.storage import runs
@@ -171,6 +171,22 @@ class Settings:
     context: int = MODEL(
         0, "longest context of the model; 0: block_size, or that of --init", minimum=0, fixed=True
     )
+    n_inner: int = MODEL(0, "channels inside the MLP; 0: 4 n_embd", minimum=0, fixed=True)
+    activation: str = MODEL(
+        "gelu_new",
+        "of the MLP, by transformers' names: gelu_new is GPT-2's, gelu the one of erf",
+        choices=tuple(ACTIVATIONS),
+        fixed=True,
+    )
+    bias: bool = MODEL(True, "biases in all layers", fixed=True)
+    untied: bool = MODEL(
+        False, "a head with a matrix of its own, in place of the token embedding", fixed=True
+    )
+    layer_norm_epsilon: float = MODEL(1e-5, "added to the variance in layernorm", minimum=0, fixed=True)
+    scale_attn_weights: bool = MODEL(
+        True, "divide attention's scores by the root of a head's channels", fixed=True
+    )
+    scale_attn_by_inverse_layer_idx: bool = MODEL(False, "and by the number of the block, from 1", fixed=True)
     dtype: str = MODEL(
         "float32",
         "of all arrays; float64 is for checking gradients",
@@ -258,6 +274,17 @@ class Settings:
     def __post_init__(self) -> None:
         check(self)
         self.tuning  # noqa: B018  # raises for invalid values
+
+    @property
+    def variant(self) -> dict[str, Any]:
+        """The fields of GPT2Config besides sizes and dtype."""
+        same = ("bias", "layer_norm_epsilon", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
+        return {
+            "n_inner": self.n_inner or None,
+            "activation_function": self.activation,
+            "tie_word_embeddings": not self.untied,
+            **{name: getattr(self, name) for name in same},
+        }
 
     @property
     def tuning(self) -> Tuning:

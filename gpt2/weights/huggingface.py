@@ -1,13 +1,19 @@
 """Folders of Hugging Face transformers: config.json and model.safetensors.
 
 Tensors are named h.N.attn.c_attn.weight and so on, with or without the prefix `transformer.`. Their linear
-layers (Conv1D) store weights as (in, out), ours as (out, in). Attention masks in old files are skipped. The
-head is wte; a file may repeat it as lm_head.weight.
+layers (Conv1D) store weights as (in, out), ours as (out, in). Attention masks in old files are skipped, and
+the heads of classifiers: only the language model is read.
+
+As in transformers, the file decides whether the head is wte: a lm_head.weight of other numbers is a head of
+its own, whatever tie_word_embeddings says. GPT-2 has no setting for biases there, so a model without them is
+written with zeros, and with "bias": false, which transformers ignores.
 """
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,73 +49,122 @@ NAMES = (
     ("fcprojb", "h.{l}.mlp.c_proj.bias", False),
     ("lnfw", "ln_f.weight", False),
     ("lnfb", "ln_f.bias", False),
+    ("lmheadw", "lm_head.weight", False),
 )
 BUFFERS = (".attn.bias", ".attn.masked_bias")  # causal masks; h.0.attn.c_attn.bias does not end like this
 # NumPy has no bfloat16: its bits are read as uint16
 TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
 PREFIX = "transformer."
-HEAD = "lm_head.weight"
+HEAD, EMBEDDING = "lm_head.weight", "wte.weight"
+# Heads of GPT2ForSequenceClassification and other classes, and TRL's value head, which transformers' language
+# model ignores too
+OTHER_HEADS = ("score.", "classifier.", "qa_outputs.", "multiple_choice_head.", "v_head.")
 
-# Values in config.json for which the model is the one that this project computes. Any other value is an
-# error: the weights would load, and the text would be nonsense.
-EXPECTED = {
-    "model_type": ("gpt2",),
-    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # both the tanh form
-    "layer_norm_epsilon": (1e-5,),
-    "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "add_cross_attention": (False,),
-    "tie_word_embeddings": (True,),
+# Our sizes, and their names in config.json: n_ctx in files of 2019, and the aliases that transformers takes
+SIZES = {
+    "vocab_size": ("vocab_size",),
+    "block_size": ("n_positions", "max_position_embeddings", "n_ctx"),
+    "n_layer": ("n_layer", "num_hidden_layers"),
+    "n_head": ("n_head", "num_attention_heads"),
+    "n_embd": ("n_embd", "hidden_size"),
 }
+# Settings of config.json that are fields of GPT2Config
+SETTINGS = (
+    "n_inner",
+    "activation_function",
+    "layer_norm_epsilon",
+    "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx",
+)
 
 
 def read_config(folder: str | Path, dtype: str = "float32") -> GPT2Config:
-    """The GPT2Config of config.json. Raises UserError for another kind of model."""
+    """The GPT2Config of a folder. Raises UserError for another kind of model."""
     path = Path(folder) / CONFIG
     fields = json_object(path)
-    for name, allowed in EXPECTED.items():
-        value = fields.get(name, allowed[0])  # the default is GPT-2's
-        if value not in allowed:
-            raise UserError(
-                f"{path}: {name} is {value!r}, expected {allowed[0]!r}; only GPT-2 as it was "
-                "released can be read"
-            )
+    if fields.get("model_type", "gpt2") != "gpt2":
+        raise UserError(f"{path}: model_type is {fields['model_type']!r}, expected 'gpt2'")
+    if fields.get("add_cross_attention", False) is not False:
+        raise UserError(
+            f"{path}: add_cross_attention is {fields['add_cross_attention']!r}; a decoder that attends to an "
+            "encoder cannot be read"
+        )
+    sizes = {name: _size(path, fields, names) for name, names in SIZES.items()}
+    settings = {name: fields[name] for name in SETTINGS if name in fields}
+    tensors = _stored(folder)
+    settings |= {"tie_word_embeddings": _is_tied(path, fields, tensors), "bias": _has_biases(fields, tensors)}
     try:
-        C = fields["n_embd"]
-        # n_ctx: the name in files of 2019
-        block_size = fields["n_positions"] if "n_positions" in fields else fields["n_ctx"]
-        config = GPT2Config(fields["vocab_size"], block_size, fields["n_layer"], fields["n_head"], C, dtype)
-    except KeyError as missing:
-        raise UserError(f"{path}: lacks {missing}, expected the config.json of a GPT-2") from None
+        return GPT2Config(**sizes, dtype=dtype, **settings)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    if fields.get("n_inner") not in (None, 4 * C):
-        raise UserError(f"{path}: n_inner is {fields['n_inner']!r}, expected {4 * C}: four times n_embd")
-    return config
 
 
-def read_views(folder: str | Path, config: GPT2Config) -> Iterator[tuple[str, Any]]:
-    """(name, array) of each of the sixteen tensors; of those in the blocks a list of arrays, one a block.
+def _size(path, fields, names):
+    """The value of the first of these names; UserError if there is none, or if an alias differs."""
+    values = {name: fields[name] for name in names if name in fields}
+    if not values:
+        raise UserError(f"{path}: lacks {names[0]!r}, expected the config.json of a GPT-2")
+    name, value = next(iter(values.items()))
+    for other in values.keys() - {"n_ctx"}:  # which transformers ignores
+        if values[other] != value:
+            raise UserError(f"{path}: {name} is {value!r}, and {other} {values[other]!r}; remove one of them")
+    return value
 
-    They are read-only memory maps of the files, in their stored type (bfloat16: float32 copies).
 
-    Raises UserError for tensors that are missing, unknown, of another shape or kind, and for a head that is
-    not tied to the embedding.
-    """
-    where, files = weight_files(Path(folder))
-    tensors = {
+def _stored(folder):
+    """The folder's tensors by name, without prefix and attention masks; {} if there are none yet."""
+    _, files = weight_files(Path(folder))
+    return {
         name.removeprefix(PREFIX): tensor
         for file in files
+        if file.exists()
         for name, tensor in tensors_of(file).items()
         if not name.endswith(BUFFERS)
     }
-    wanted = {theirs.format(l=l) for _, theirs, _ in NAMES for l in range(config.n_layer)}
+
+
+def _is_tied(path, fields, tensors):
+    """Whether the head is wte: as config.json says, unless the head's numbers are others."""
+    tied = fields.get("tie_word_embeddings", True)
+    if not isinstance(tied, bool):
+        raise UserError(f"{path}: tie_word_embeddings is {tied!r}, expected true or false")
+    if not tied and tensors and HEAD not in tensors:
+        raise UserError(
+            f"{path}: tie_word_embeddings is False, and the weights have no {HEAD}; transformers would draw "
+            "one at random"
+        )
+    both = HEAD in tensors and EMBEDDING in tensors
+    return tied and not (both and not _same(tensors[HEAD].array(), tensors[EMBEDDING].array()))
+
+
+def _has_biases(fields, tensors):
+    """Whether there are biases: unless config.json says that there are none, and they are missing or zero."""
+    named = [t for name, t in tensors.items() if name.endswith(".bias") and not name.startswith(OTHER_HEADS)]
+    return fields.get("bias") is not False or any(np.any(tensor.array()) for tensor in named)
+
+
+def read_views(folder: str | Path, config: GPT2Config) -> Iterator[tuple[str, Any]]:
+    """(name, array) of each tensor; of those in the blocks a list of arrays, one a block.
+
+    They are read-only memory maps of the files, in their stored type (bfloat16: float32 copies).
+
+    Raises UserError for tensors that are missing, unknown, of another shape or kind.
+    """
+    where, _ = weight_files(Path(folder))
+    tensors = _stored(folder)
+    if config.tie_word_embeddings and HEAD in tensors:
+        tensors.setdefault(EMBEDDING, tensors[HEAD])
+    shapes = dict(parameter_table(config))
+    names = [row for row in NAMES if row[0] in shapes]
+    wanted = {theirs.format(l=l) for _, theirs, _ in names for l in range(config.n_layer)}
+    absent = {theirs.format(l=l) for _, theirs, _ in NAMES for l in range(config.n_layer)} - wanted
     blocks = f"GPT-2 of {config.n_layer} blocks"
     if missing := sorted(wanted - tensors.keys()):
         raise UserError(
             f"{where}: {len(missing)} tensors are missing, the first is {missing[0]}; expected a {blocks}"
         )
-    if unknown := sorted(tensors.keys() - wanted - {HEAD}):
+    unknown = sorted(name for name in tensors.keys() - wanted - absent if not name.startswith(OTHER_HEADS))
+    if unknown:
         raise UserError(
             f"{where}: {len(unknown)} tensors do not belong to a {blocks}, the first is {unknown[0]}"
         )
@@ -121,16 +176,12 @@ def read_views(folder: str | Path, config: GPT2Config) -> Iterator[tuple[str, An
             raise UserError(f"{where}: {tensor.name} has shape {tensor.entry.shape}, expected {expected}")
         return tensor.array().T if transposed else tensor.array()
 
-    for (name, theirs, transposed), (_, shape) in zip(NAMES, parameter_table(config)):
+    for name, theirs, transposed in names:
         if "{l}" in theirs:
-            yield name, [read(theirs.format(l=l), shape[1:], transposed) for l in range(config.n_layer)]
+            parts = [read(theirs.format(l=l), shapes[name][1:], transposed) for l in range(config.n_layer)]
+            yield name, parts
         else:
-            yield name, read(theirs, shape, transposed)
-    wte = tensors["wte.weight"]
-    if HEAD in tensors and not _same(tensors[HEAD].array(), wte.array()):
-        raise UserError(
-            f"{where}: {HEAD} differs from {wte.name}; only a head tied to the embedding can be read"
-        )
+            yield name, read(theirs, shapes[name], transposed)
 
 
 def write(
@@ -150,7 +201,10 @@ def write(
         {} if tokenizer is None else huggingface_tokenizer.contents(tokenizer, config.block_size)
     )
     targets = _targets(params, config)
-    tensors = {PREFIX + name: array.T if transposed else array for name, (array, transposed) in targets}
+    tensors = {
+        name if name == HEAD else PREFIX + name: array.T if transposed else array
+        for name, (array, transposed) in targets
+    }
     text = json.dumps(_config(config, end), indent=2) + "\n"
     contents: dict[str, bytes | Iterator[bytes]] = {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode()}
     contents |= tokenizer_files
@@ -179,17 +233,20 @@ def _config(config, end_of_text):
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
-        "activation_function": "gelu_new",
+        "activation_function": config.activation_function,
         "vocab_size": config.vocab_size,
         "n_positions": config.block_size,
         "n_ctx": config.block_size,
         "n_embd": config.n_embd,
         "n_layer": config.n_layer,
         "n_head": config.n_head,
-        "n_inner": None,
-        "layer_norm_epsilon": 1e-5,
+        "n_inner": config.n_inner,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "scale_attn_weights": config.scale_attn_weights,
+        "scale_attn_by_inverse_layer_idx": config.scale_attn_by_inverse_layer_idx,
         "initializer_range": 0.02,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        **({} if config.bias else {"bias": False}),
         # this project trains without dropout
         "attn_pdrop": 0.0,
         "embd_pdrop": 0.0,
@@ -202,13 +259,20 @@ def _config(config, end_of_text):
 
 
 def _targets(params, config):
-    """(transformers' name, (our array, whether it is transposed there)) of every tensor, block by block."""
+    """(transformers' name, (our array, whether it is transposed there)) of every tensor, block by block.
+
+    Biases that the model does not have are zeros.
+    """
+    shapes = dict(parameter_table(replace(config, bias=True)))
     for name, theirs, transposed in NAMES:
+        if name not in shapes:
+            continue
+        array = params[name] if name in params else np.zeros(shapes[name], np.float32)
         if "{l}" in theirs:
             for l in range(config.n_layer):
-                yield theirs.format(l=l), (params[name][l], transposed)
+                yield theirs.format(l=l), (array[l], transposed)
         else:
-            yield theirs, (params[name], transposed)
+            yield theirs, (array, transposed)
 
 
 def _same(a, b):
@@ -234,11 +298,16 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> tuple[Path, list[Path]]:
-    """The file that says which tensors a folder has, and the files that hold them: itself, or several."""
+    """The file that says which tensors a folder has, and the files that hold them: itself, or several.
+
+    Without model.safetensors it is that of the only variant, such as model.fp16.safetensors. Raises UserError
+    if there are several.
+    """
     path = folder / WEIGHTS
-    if path.exists() or not (folder / INDEX).exists():
+    if not path.exists():
+        path = folder / INDEX if (folder / INDEX).exists() else _variant(folder) or path
+    if path.suffix != ".json":
         return path, [path]
-    path = folder / INDEX
     table = json_object(path).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise UserError(f"{path}: weight_map is missing, expected names of tensors and files")
@@ -247,6 +316,21 @@ def weight_files(folder: Path) -> tuple[Path, list[Path]]:
         if Path(name).name != name:  # only files beside the index
             raise UserError(f"{path}: weight_map names {name!r}, expected a file in the same folder")
     return path, [folder / name for name in names]
+
+
+# Not a part of one, such as model.fp16-00001-of-00005.safetensors
+VARIANT = re.compile(r"model\.((?!.*-of-)[\w-]+)\.safetensors|model\.safetensors\.index\.([\w-]+)\.json")
+
+
+def _variant(folder):
+    """The weights or index of the folder's only variant; None if it has none."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    found = {match[1] or match[2]: match[0] for name in sorted(names) if (match := VARIANT.fullmatch(name))}
+    if len(found) > 1:
+        raise UserError(
+            f"{folder}: has several variants of the weights, {', '.join(found)}, and no {WEIGHTS}; leave one"
+        )
+    return next((folder / name for name in found.values()), None)
 
 
 def files_of(folder: str | Path) -> list[Path]:

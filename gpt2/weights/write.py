@@ -36,16 +36,16 @@ def check_kind(destination: Path, d: Description) -> None:
     """Raise UserError if the program that reads this format would compute something else."""
     if destination.suffix == ".safetensors" or d.standard:
         return
-    if differences := d.config.differences:
-        raise UserError(
-            f"{destination}: this format holds GPT-2 as it was released, and this model has {differences}; "
-            "write it as X.safetensors"
-        )
     who = "llm.c" if destination.suffix == ".bin" else "transformers"
     if not d.gpt2:
         raise UserError(
             f"{destination}: {who} would compute GPT-2 with these weights, and this is another model: "
             f"{d.summary()}; write it as X.safetensors"
+        )
+    if who == "llm.c" and (differences := d.config.differences):
+        raise UserError(
+            f"{destination}: llm.c knows only GPT-2 as it was released, and this model has {differences}; "
+            "write a folder for transformers, or X.safetensors"
         )
     if who == "llm.c":
         raise UserError(f"{destination}: llm.c has no adapters; merge them with --merge (gpt2.merged)")

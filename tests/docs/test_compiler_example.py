@@ -13,7 +13,7 @@ from tests import ROOT
 
 SMALL = at(Sizes(B=2, T=5, C=12, OC=7, NH=3, V=11, max_t=8))
 LONG = at(Sizes(B=1, T=QUERY_BLOCK + 3, C=4, OC=5, NH=2, V=7, max_t=QUERY_BLOCK + 5))  # two blocks of queries
-CASES = [*SMALL.values(), LONG["attention"]]
+CASES = [*(SMALL[name] for name in LAYERS), LONG["attention"]]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.name}-{case.shapes[0]}" for case in CASES])

@@ -24,10 +24,10 @@ from gpt2.train.settings import read_settings
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 LAYER = """
-def gelu(inp):
-    return inp * inp
+def residual(a, b):
+    return a + 0.5 * b
 
-LAYERS = {"gelu": gelu}
+LAYERS = {"residual": residual}
 """
 # A value for each setting that is not its default; values() adds those that name files
 FLAGS = """
@@ -35,6 +35,8 @@ FLAGS = """
 --tokenizer char --batch-size 4 --block-size 6 --accumulate 2 --order random
 --train lora:2 --freeze wpe --lora-alpha 3 --lora-targets c_fc
 --n-layer 1 --n-head 2 --n-embd 16 --context 9 --dtype float64
+--n-inner 24 --activation relu --no-bias --untied
+--layer-norm-epsilon 1e-3 --no-scale-attn-weights --scale-attn-by-inverse-layer-idx
 --steps 6 --lr 3e-3 --min-lr 1e-3 --warmup 1
 --beta1 0.8 --beta2 0.95 --eps 1e-7 --weight-decay 0.05 --clip 0.7
 --backward auto --compile off --detect-anomaly --elementwise tuned --threads 2 --kernels own
@@ -135,6 +137,13 @@ ARRIVED = {
     "n_head": lambda run, calls: run.model.config.n_head,
     "n_embd": lambda run, calls: run.model.config.n_embd,
     "context": lambda run, calls: run.model.config.block_size,
+    "n_inner": lambda run, calls: run.model.config.n_inner,
+    "activation": lambda run, calls: run.model.config.activation_function,
+    "bias": lambda run, calls: "fcb" in run.model.params,
+    "untied": lambda run, calls: "lmheadw" in run.model.params,
+    "layer_norm_epsilon": lambda run, calls: run.model.config.layer_norm_epsilon,
+    "scale_attn_weights": lambda run, calls: run.model.config.scale_attn_weights,
+    "scale_attn_by_inverse_layer_idx": lambda run, calls: run.model.config.scale_attn_by_inverse_layer_idx,
     "dtype": lambda run, calls: str(run.model.flat_params.dtype),
     "steps": lambda run, calls: calls.count,
     "beta1": lambda run, calls: run.optimizer.betas[0],
@@ -203,6 +212,8 @@ def test_settings_arrive(trained):
 OTHER_FLAGS = """
 --batch-size 8 --block-size 3 --accumulate 1 --layers= --train last:1
 --n-layer 2 --n-head 4 --n-embd 32 --context 12 --dtype float32
+--n-inner 32 --activation silu --bias --no-untied
+--layer-norm-epsilon 1e-5 --scale-attn-weights --no-scale-attn-by-inverse-layer-idx
 --elementwise numpy --kernels Haswell --compile off --backward manual --parallel none
 """
 KEYED = read_settings(OTHER_FLAGS.split()).given

@@ -212,11 +212,16 @@ def test_sharded_weights_are_read(tmp_path):
     "changes, message",
     [
         (dict(model_type="gpt_neo"), "model_type is 'gpt_neo', expected 'gpt2'"),
-        (dict(activation_function="relu"), "activation_function is 'relu'"),
-        (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon is 1e-06"),
-        (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
-        (dict(tie_word_embeddings=False), "tie_word_embeddings is False"),
-        (dict(n_inner=100), "n_inner is 100, expected 96"),
+        (dict(activation_function="relu6"), "activation_function is 'relu6', expected one of gelu_new, "),
+        (dict(activation_function=["relu"]), "activation_function is ['relu'], expected one of gelu_new, "),
+        (dict(layer_norm_epsilon="small"), "layer_norm_epsilon is 'small', expected a number"),
+        (dict(scale_attn_by_inverse_layer_idx=2), "scale_attn_by_inverse_layer_idx is 2, expected True"),
+        (dict(tie_word_embeddings=False), "tie_word_embeddings is False, and the weights have no lm_head"),
+        (dict(tie_word_embeddings="yes"), "tie_word_embeddings is 'yes', expected true or false"),
+        (dict(add_cross_attention=True), "attends to an encoder cannot be read"),
+        (dict(n_inner=0), "n_inner is 0, expected a whole number from 1, or None"),
+        (dict(n_inner=100), "h.0.mlp.c_fc.weight has shape (24, 96), expected (24, 100)"),
+        (dict(hidden_size=32), "n_embd is 24, and hidden_size 32; remove one of them"),
         (dict(n_head=5), "n_embd 24 is not divisible by n_head 5"),
         (dict(n_layer="three"), "n_layer is 'three', expected a whole number"),
         (dict(n_embd=...), "lacks 'n_embd'"),
@@ -236,7 +241,8 @@ def test_unsupported_config_is_one_error_line(tmp_path, changes, message):
 @pytest.mark.parametrize(
     "name, tensor, message",
     [
-        ("lm_head.weight", np.ones((97, 24), np.float32), "lm_head.weight differs"),  # an untied head
+        ("lm_head.weight", np.ones((98, 24), np.float32), r"lm_head.weight has shape \(98, 24\)"),
+        ("transformer.h.0.mlp.c_gate.weight", np.ones((4, 4), np.float32), "do not belong to a GPT-2"),
         ("transformer.ln_f.bias", np.zeros(24, np.int32), "ln_f.bias is of type I32"),
     ],
 )
