@@ -4,13 +4,15 @@
     d out / d x = Phi(x) + x * phi(x)       phi(x) = exp(-x^2 / 2) / sqrt(2 pi), its density
 
 Hendrycks and Gimpel 2016. NumPy has no erf, and 1 + erf cancels where x is far below zero, so the tail is
-computed: for x >= 0, with the variable t of Shepherd and Laframboise 1981, which maps it onto [-1, 1],
+computed, with a = |x| and the variable t of Shepherd and Laframboise 1981, which maps a onto [-1, 1]:
 
-    1 - Phi(x) = exp(-x^2 / 2) / (x + K) * p(t)         t = (x - K) / (x + K)
+    tail(a) = 1 - Phi(a) = exp(-a^2 / 2) / (a + K) * p(t)         t = (a - K) / (a + K)
+    out     = max(x, 0) - a * tail(a)                             as Phi(-a) = tail(a)
+    Phi(x)  = (1 + sign(x)) / 2 - sign(x) * tail(a)
 
 p interpolates at the Chebyshev nodes, computed in 50 digits with mpmath, with a relative error of 3e-18 for
-float64 and 1.4e-8 for float32. Phi is right to a few units in the last place; far below zero, where it is
-tiny, to a few times x^2 / 2 of them.
+float64 and 1.4e-8 for float32. The tail is right to 5 units in the last place; where it is tiny, to a^2 / 4
+times as many. With np.where in place of signs it took three times as long: it branches. Infinities give nan.
 """
 
 import math
@@ -66,29 +68,30 @@ POLYNOMIALS = {
 }
 
 
-def normal_cdf(inp: Array) -> Array:
-    """The normal distribution function, of each element: from 0 to 1."""
-    x = np.where(inp < 0.0, -inp, inp)  # has a slope at 0, unlike np.abs: it may be differentiated twice
-    u = 1.0 / (x + K)
+def upper_tail(a: Array) -> Array:
+    """1 - Phi(a) of each element, for a from 0: from a half to 0."""
+    u = 1.0 / (a + K)
     t = 1.0 - 2.0 * K * u  # infinity gives 1
-    highest, *lower = reversed(POLYNOMIALS[inp.dtype.name])
+    highest, *lower, constant = reversed(POLYNOMIALS[a.dtype.name])
     p = highest * t
-    for coefficient in lower[:-1]:
+    for coefficient in lower:
         p = (p + coefficient) * t
-    tail = np.exp(-0.5 * inp * inp) * u * (p + lower[-1])
-    return np.where(inp < 0.0, tail, 1.0 - tail)
+    return np.exp(-0.5 * a * a) * u * (p + constant)
 
 
 def gelu_erf_forward(inp: Array) -> tuple[Array, tuple]:
     """Apply GELU to each element of inp, of any shape. Saved: inp."""
-    return inp * normal_cdf(inp), (inp,)
+    a = np.abs(inp)
+    return 0.5 * inp + 0.5 * a - a * upper_tail(a), (inp,)
 
 
 def gelu_erf_backward(dout: Array, saved: tuple) -> tuple:
-    """Gradient of gelu_erf_forward: (dinp,), shaped like inp. Phi is computed again rather than kept."""
+    """Gradient of gelu_erf_forward: (dinp,), shaped like inp. The tail is computed again rather than kept."""
     (inp,) = saved
+    sign = np.sign(inp)
+    cdf = 0.5 + 0.5 * sign - sign * upper_tail(np.abs(inp))
     density = np.exp(-0.5 * inp * inp) * (1.0 / math.sqrt(2.0 * math.pi))
-    return (dout * (normal_cdf(inp) + inp * density),)
+    return (dout * (cdf + inp * density),)
 
 
 LAYER = Layer("gelu_erf", gelu_erf_forward, gelu_erf_backward, by_position=True)

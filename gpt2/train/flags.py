@@ -52,6 +52,13 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def as_typed(name: str, value: Any) -> str:
+    """A field with its value as on the command line: --steps 10, --no-bias."""
+    if isinstance(value, bool):
+        return flag(name) if value else f"--no-{flag(name)[2:]}"
+    return f"{flag(name)} {value}"
+
+
 def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
     """Add a flag for every field of the settings class, in groups. Flags not given are not in the result."""
     groups = {}
@@ -59,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
         group = field.metadata["group"]
         if group not in groups:
             groups[group] = parser.add_argument_group(group)
-        default = {True: "on", False: "off"}[field.default] if field.type in (bool, "bool") else field.default
+        default = ("off", "on")[field.default] if isinstance(field.default, bool) else field.default
         shown = "" if default == "" else f" (default: {default})"
         options = dict(dest=field.name, default=argparse.SUPPRESS, help=field.metadata["help"] + shown)
         if field.type is bool or field.type == "bool":

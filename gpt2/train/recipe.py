@@ -9,7 +9,7 @@ from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.gpt2 import default_backward
 from gpt2.model.own import OwnFile
-from gpt2.train.flags import flag
+from gpt2.train.flags import as_typed
 from gpt2.train.settings import PRESETS, Settings
 from gpt2.weights import pretrained
 
@@ -99,5 +99,5 @@ def of_weights(s: Settings, config: GPT2Config, given: dict[str, Any]) -> Settin
     for name, value in shape.items():
         unset = name in ("context", "n_inner") and given.get(name) == 0
         if given.get(name, value) != value and not unset:
-            raise UserError(f"{flag(name)} {given[name]}: the weights {s.init} have {value}; leave it out")
+            raise UserError(f"{as_typed(name, given[name])}: the weights {s.init} have {value}; leave it out")
     return dataclasses.replace(s, **shape)

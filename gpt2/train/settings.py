@@ -18,7 +18,7 @@ from gpt2.model import PRESETS as SIZES
 from gpt2.model.own import check_trained_with
 from gpt2.model.tuning import Tuning
 from gpt2.storage import runs
-from gpt2.train.flags import add_arguments, check, flag, parse, read_toml, setting
+from gpt2.train.flags import add_arguments, as_typed, check, flag, parse, read_toml, setting
 
 FASTEST = "fastest"  # of backward, parallel and kernels: chosen by timing
 OWN = "own"  # of kernels: OpenBLAS's own choice
@@ -408,7 +408,7 @@ def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) ->
             and not (field.name == "init" and stored.train != "all")
         ):
             raise UserError(
-                f"{flag(field.name)} {now}: the run in {folder} has {before}, and a resumed run "
+                f"{as_typed(field.name, now)}: the run in {folder} has {before}, and a resumed run "
                 "keeps it; start a new run instead"
             )
     if stored.layers and "layers" not in given:
