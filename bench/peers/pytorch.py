@@ -87,12 +87,12 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def build(config):
-    """GPT with every contender's initial weights; the meta device saves PyTorch's own initialisation."""
+def build(config, tensors=None):
+    """GPT with these weights, by default every contender's initial ones. PyTorch makes none."""
     with torch.device("meta"):
         gpt = GPT(config)
     state = {}
-    for name, tensor in initial_weights(config).items():
+    for name, tensor in (tensors or initial_weights(config)).items():
         theirs = name if name in ("wte", "wpe") else name[:-1]  # ln1w, ln1b: ln1.weight, ln1.bias
         theirs += ".bias" if name.endswith("b") else ".weight"
         if hasattr(gpt, theirs.split(".")[0]):
