@@ -13,7 +13,7 @@ from typing import Any
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.model.adapters import lora, merged
 from gpt2.model.gpt2 import GPT2
-from gpt2.weights.pretrained import find
+from gpt2.weights.pretrained import find, find_tokenizer
 from gpt2.weights.write import write
 
 __all__ = ["load", "load_tokenizer", "lora", "merged", "save"]
@@ -51,6 +51,8 @@ def load(
 def load_tokenizer(name: str | Path, layers: Any = None, block: Any = None) -> Tokenizer:
     """The tokenizer that belongs to the weights called `name`; layers and block as for `load`.
 
+    name   also a folder or a file (tokenizer.json) of Hugging Face that holds a tokenizer alone
+
     Raises UserError if there is none and the vocabulary is not GPT-2's.
 
         >>> from gpt2.data import tokenizer
@@ -60,7 +62,7 @@ def load_tokenizer(name: str | Path, layers: Any = None, block: Any = None) -> T
         >>> words.decode(words.encode("to be"))
         'to be'
     """
-    return find(str(name), None, layers, block).tokenizer()
+    return find_tokenizer(str(name), layers, block)
 
 
 def save(

@@ -7,7 +7,6 @@ The window therefore drops its older half and reads the newer half again, which 
 tokens comes to one more position's work per token.
 """
 
-import codecs
 import math
 import reprlib
 import warnings
@@ -337,7 +336,7 @@ def write_samples(
     steps = generate_batch(model, ids, samples, **options)
     results = [Sample() for _ in range(samples)]
     ends = [Stop([stop] if isinstance(stop, str) else stop) for _ in results]
-    decoders = [codecs.getincrementaldecoder("utf-8")(errors="replace") for _ in results]
+    decoders = [tokenizer.decoder() for _ in results]
     for chosen, logits in steps:
         for i, sample in enumerate(results):
             if ends[i].found:
@@ -346,12 +345,11 @@ def write_samples(
             sample.tokens.append(token)
             if logprobs is not None:
                 _add_logprobs(sample, token, log_probabilities(logits[i]), logprobs)
-            text = decoders[i].decode(tokenizer.decode_bytes([token]))
-            _add_text(sample, ends[i].feed(text), show if i == 0 else None)
+            _add_text(sample, ends[i].feed(decoders[i].feed(token)), show if i == 0 else None)
         if all(end.found for end in ends):
             break
     for i, sample in enumerate(results):
-        rest = ends[i].feed(decoders[i].decode(b"", final=True)) + ends[i].close()
+        rest = ends[i].feed(decoders[i].close()) + ends[i].close()
         _add_text(sample, rest, show if i == 0 else None)
         sample.stopped = "stop" if ends[i].found else "length"
     return results

@@ -18,7 +18,7 @@ def parser() -> cli.Parser:
     command = cli.Parser("data", "Turn text into token files.", EXAMPLES)
     command.add_argument("corpus", help="tinyshakespeare, stdlib, auto or a text file")
     command.add_argument(
-        "--tokenizer", default="auto", help="gpt2, byte, char, bpe:N or auto (default: auto)"
+        "--tokenizer", default="auto", help="gpt2, byte, char, bpe:N, a path or auto (default: auto)"
     )
     command.add_argument("--out", help="folder for the files (default: one in the cache folder)")
     return command

@@ -20,7 +20,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gpt2.data import stdlib, textfile, tinyshakespeare
+from gpt2.data import huggingface, stdlib, textfile, tinyshakespeare
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokens import read_tokens, write_token_stream
 from gpt2.errors import UserError, os_errors, printable, reason, suggestion
@@ -64,12 +64,16 @@ def prepare(
 ) -> Prepared:
     """Encode `corpus` with `tokenizer`, write its two token files, and return a Prepared.
 
-    tokenizer is a name, or a Tokenizer, such as that of the weights to start from.
+    tokenizer is a name, the path of a tokenizer of transformers, or a Tokenizer, such as that of the weights
+    to start from.
 
     Intact files from an earlier call with the same text and tokenizer are reused. `folder` is where they lie,
     by default one in the cache folder. Raises UserError if text or vocabulary is missing.
     """
     given = None
+    if not isinstance(tokenizer, tokenizers.Tokenizer) and not tokenizers.is_name(tokenizer):
+        if os.path.exists(tokenizer):
+            tokenizer = huggingface.alone(tokenizer)
     if isinstance(tokenizer, tokenizers.Tokenizer):
         given = tokenizer
     else:

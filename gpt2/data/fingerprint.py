@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpt2.data.tokenizer import Tokenizer
+from gpt2.data.tokenizer_json import FileTokenizer
 
 BLOCK = 1 << 24  # tokens
 
@@ -43,6 +44,8 @@ def _crc32(tokens):
 
 def vocabulary(tokenizer: Tokenizer) -> int:
     """A checksum of a Tokenizer's tokens."""
+    if isinstance(tokenizer, FileTokenizer):
+        return zlib.crc32(tokenizer.to_json().encode())
     crc = zlib.crc32(repr(sorted(tokenizer.special.items())).encode())
     for rank in tokenizer.ranks:
         crc = zlib.crc32(len(rank).to_bytes(4, "little") + rank, crc)

@@ -10,6 +10,7 @@ A tokenizer is stored beside a run as JSON, ranks included, so that sampling nee
 
 import base64
 import codecs
+import copy
 import hashlib
 import json
 import os
@@ -28,7 +29,11 @@ from gpt2.storage.files import write_atomically
 
 VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 VOCAB_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+TOKENS_SHA256 = (
+    "50fa6e3913609e5a8339bb9d9b90931b8272ced6502789605af2b4e9576fea4d"  # of GPT-2's, one after the other
+)
 END_OF_TEXT = "<|endoftext|>"
+RELEASED_VOCABULARY = 50257  # of GPT-2
 
 # How GPT-2 cuts text before merging: contractions, words, numbers, other signs, blanks (Radford et al. 2019)
 GPT2_PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -51,12 +56,13 @@ SPELLING = _spelling()
 BYTES = {character: byte for byte, character in SPELLING.items()}
 LARGEST_VOCABULARY = 1 << 20  # that is trained here; llm.c's token files would hold 1 << 32
 FORMAT = "gpt2 tokenizer 1"
+FORMAT_OF_FILES = "gpt2 tokenizer 2"  # of tokenizer_json.py
 
 
 class Tokenizer:
     """Ranks, the pattern that cuts text into pieces, and a name.
 
-    name      one of gpt2, byte, char, bpe:N
+    name      one of gpt2, byte, char, bpe:N; for tokenizers of other programs also wordlevel:N and so on
     pattern   regular expression; every piece of text it cuts is merged by itself
     ranks     list of bytes: token id -> bytes
     special   text -> id of tokens that no text produces; ids follow the ranks
@@ -69,6 +75,8 @@ class Tokenizer:
         self.pattern = pattern
         self.ranks = list(ranks)
         self.special = dict(special or {})
+        self.silent = set(self.special.values())  # ids that `stream` leaves out
+        self.size = 0
         self.encoding = tiktoken.Encoding(
             name,
             pat_str=pattern,
@@ -79,8 +87,14 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids, special ones included."""
-        return len(self.ranks) + len(self.special)
+        """Number of token ids, special ones included, and those without a token after `sized`."""
+        return max(self.size, len(self.ranks) + len(self.special))
+
+    def sized(self, rows: int) -> "Tokenizer":
+        """This tokenizer for a model with so many rows; the ids above its own tokens have no text."""
+        new = copy.copy(self)
+        new.size = rows
+        return new
 
     @property
     def end_of_text(self) -> int | None:
@@ -138,6 +152,8 @@ class Tokenizer:
         for token in tokens:
             if not 0 <= token < self.vocab_size:
                 raise UserError(f"tokenizer {self.name}: token {token} is outside 0..{self.vocab_size - 1}")
+        if self.size:
+            tokens = [token for token in tokens if token < len(self.ranks) + len(self.special)]
         return self.encoding.decode_bytes(tokens)
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -149,11 +165,14 @@ class Tokenizer:
 
         Special tokens give no text.
         """
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        special = set(self.special.values())
+        decoder = self.decoder()
         for token in tokens:
-            yield "" if token in special else decoder.decode(self.decode_bytes([token]))
-        yield decoder.decode(b"", final=True)
+            yield "" if token in self.silent else decoder.feed(token)
+        yield decoder.close()
+
+    def decoder(self) -> "Decoder":
+        """A Decoder of one sequence of tokens."""
+        return Decoder(self)
 
     def to_json(self) -> str:
         """Everything that `from_json` needs, as a str."""
@@ -165,12 +184,29 @@ class Tokenizer:
                 "pattern": self.pattern,
                 "special": self.special,
                 "ranks": ranks,
+                **({"size": self.size} if self.size else {}),
             }
         )
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to `path`, atomically."""
         write_atomically(path, self.to_json().encode())
+
+
+class Decoder:
+    """Text of a sequence of tokens as they arrive: a character once its last byte is there."""
+
+    def __init__(self, words: Tokenizer) -> None:
+        self.words = words
+        self.utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token: int) -> str:
+        """The text that is certain with this token."""
+        return self.utf8.decode(self.words.decode_bytes([token]))
+
+    def close(self) -> str:
+        """The rest."""
+        return self.utf8.decode(b"", final=True)
 
 
 def _symbols(name, text):
@@ -192,11 +228,11 @@ def _lookup(name, ranks):
     return symbols[order], order.astype(np.uint32)
 
 
-def cut_safely(texts: Iterable[str]) -> Iterator[str]:
-    """The same text in other parts, each of which ends at a SAFE_CUT; text without any stays whole."""
+def cut_safely(texts: Iterable[str], cut: re.Pattern[str] = SAFE_CUT) -> Iterator[str]:
+    """The same text in other parts, each of which ends where `cut` matches; text without any stays whole."""
     pending: list[str] = []
     for text in texts:
-        last = _last_cut(text)
+        last = _last_cut(text, cut)
         if last:
             yield "".join([*pending, text[:last]])
             pending = []
@@ -204,10 +240,10 @@ def cut_safely(texts: Iterable[str]) -> Iterator[str]:
     yield "".join(pending)
 
 
-def _last_cut(text):
-    """The last SAFE_CUT inside `text`, or 0. The end is searched first: it nearly always has one."""
+def _last_cut(text, cut):
+    """The last match of `cut` inside `text`, or 0. The end is searched first: it nearly always has one."""
     for start in (max(0, len(text) - 200), 0):
-        cuts = [match.start() for match in SAFE_CUT.finditer(text, start)]
+        cuts = [match.start() for match in cut.finditer(text, start)]
         if cuts and cuts[-1]:
             return cuts[-1]
     return 0
@@ -224,8 +260,15 @@ def load(path: str | Path) -> Tokenizer:
 def from_json(path: str | Path, content: bytes) -> Tokenizer:
     """The tokenizer of the result of `to_json`, read from `path`. Raises UserError for anything else."""
     try:
-        return _from_fields(json.loads(content))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        fields = json.loads(content)
+        if isinstance(fields, dict) and fields.get("format") == FORMAT_OF_FILES:
+            from gpt2.data.tokenizer_json import from_state
+
+            return from_state(fields, str(path))
+        return _from_fields(fields)
+    except UserError:  # which is a ValueError
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: not a tokenizer written by this program ({reason})") from None
 
@@ -248,7 +291,12 @@ def _from_fields(fields):
         raise ValueError("a single byte has no rank")
     if special not in ({}, {END_OF_TEXT: len(ranks)}):
         raise ValueError("special tokens do not follow the ranks")
-    return Tokenizer(name, pattern, ranks, special)
+    return Tokenizer(name, pattern, ranks, special).sized(int(fields.get("size", 0)))
+
+
+def is_name(name: str) -> bool:
+    """Whether `--tokenizer name` is a tokenizer made here, and no path."""
+    return re.fullmatch(r"auto|gpt2|byte|char|bpe:.*", name) is not None
 
 
 def check_name(name: str) -> str:
@@ -260,7 +308,7 @@ def check_name(name: str) -> str:
         return name
     if name.startswith("bpe"):
         raise option_error("tokenizer", f"{name!r}: expected bpe:N with N from 256 to {LARGEST_VOCABULARY}")
-    text = f"{name!r}: expected gpt2, byte, char or bpe:N"
+    text = f"{name!r}: expected gpt2, byte, char, bpe:N, or the path of a tokenizer of transformers"
     raise option_error("tokenizer", text + suggestion(name, ["gpt2", "byte", "char", "auto"]))
 
 
@@ -301,8 +349,19 @@ def gpt2() -> Tokenizer:
     path = _vocab_file()
     ranks = [bytes([b]) for b in SPELLING]
     merges = path.read_text(encoding="utf-8").split("\n")[1:-1]  # a version line, and a final line break
-    ranks += [bytes(BYTES[c] for c in merge.replace(" ", "")) for merge in merges]
+    return of_gpt2(ranks + [bytes(BYTES[c] for c in merge.replace(" ", "")) for merge in merges])
+
+
+def of_gpt2(ranks: list[bytes]) -> Tokenizer:
+    """GPT-2's own Tokenizer, from its ranks."""
     return Tokenizer("gpt2", GPT2_PIECES, ranks, {END_OF_TEXT: len(ranks)})
+
+
+def name_of(ranks: Iterable[bytes]) -> str:
+    """The name of byte-pair encoding with these ranks: gpt2 or bpe:N."""
+    ranks = list(ranks)
+    same = hashlib.sha256(b"".join(ranks)).hexdigest() == TOKENS_SHA256
+    return "gpt2" if same else f"bpe:{len(ranks)}"
 
 
 def _vocab_file():

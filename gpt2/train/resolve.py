@@ -17,7 +17,7 @@ from gpt2.autodiff import blas_kernels
 from gpt2.data import corpora, tokenizer
 from gpt2.data.fingerprint import as_number, fingerprint
 from gpt2.data.orders import ORDERS
-from gpt2.data.tokenizer import Tokenizer
+from gpt2.data.tokenizer import Tokenizer, is_name
 from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError
 from gpt2.model.config import GPT2Config
@@ -88,7 +88,7 @@ def resolve(
     start, base = weights(s, own, folder)
     prepared = prepare(s, start_tokenizer(s, start, folder), resumed=folder is not None)
     tokenizer = prepared.tokenizer
-    s = replace(s, data=prepared.corpus, tokenizer=tokenizer.name)
+    s = replace(s, data=prepared.corpus, tokenizer=_recorded(s, tokenizer))
     train, val = read_tokens(prepared.train), read_tokens(prepared.val)
     config = model_config(s, tokenizer.vocab_size)
     check_fits(s, config)
@@ -178,13 +178,18 @@ def with_kernels(s: Settings) -> Settings:
     return s
 
 
+def _recorded(s, words):
+    """The setting `tokenizer` of a run: a name, or the absolute path that the user gave."""
+    return words.name if s.init or is_name(s.tokenizer) else os.path.abspath(s.tokenizer)
+
+
 def start_tokenizer(s: Settings, start: Pretrained | None, folder: Path | None) -> Tokenizer | None:
     """The Tokenizer of the weights of --init, or None if --tokenizer and the text decide.
 
     start    the weights of --init, for a new run
     folder   of a resumed run, which has its tokenizer
     """
-    if not s.init:
+    if not s.init and (folder is None or is_name(s.tokenizer)):
         return None
     if start is None:
         return tokenizer.load(folder / runs.TOKENIZER)

@@ -129,7 +129,10 @@ class Settings:
 
     data: str = DATA("auto", "auto, tinyshakespeare, stdlib, a text file, or llm.c's X_train.bin", fixed=True)
     tokenizer: str = DATA(
-        "auto", "gpt2, byte, char, bpe:N, or auto: gpt2 if its vocabulary is available, else byte", fixed=True
+        "auto",
+        "gpt2, byte, char, bpe:N, a folder or file with a tokenizer of transformers, or auto: gpt2 if its "
+        "vocabulary is available, else byte",
+        fixed=True,
     )
     batch_size: int = DATA(8, "sequences in a batch", minimum=1)
     block_size: int = DATA(64, "tokens in a sequence, the longest context", minimum=1, fixed=True)

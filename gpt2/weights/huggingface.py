@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt2.data.huggingface import FILES as TOKENIZER_FILES
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, reason
 from gpt2.model.config import GPT2Config, parameter_table
@@ -213,7 +214,7 @@ def write(
 
 
 # Files that would make the folder a model of another kind, or with another tokenizer
-OTHERS = (WEIGHTS, "adapter_config.json", *huggingface_tokenizer.VOCABULARIES)
+OTHERS = (WEIGHTS, "adapter_config.json", *TOKENIZER_FILES)
 
 
 def replace_model(folder: str | Path, contents: Mapping[str, bytes | Iterator[bytes]]) -> None:

@@ -2,7 +2,7 @@
 
 gpt2, gpt2-medium, gpt2-large, gpt2-xl    as OpenAI released them: from the folder of this name in
                                           GPT2_DATA_DIR, else through huggingface_hub and its cache
-hf:OWNER/NAME                             another GPT-2 on the hub
+hf:OWNER/NAME, hf:OWNER/NAME@REVISION     another GPT-2 on the hub, or an adapter
 path/to/folder                            of Hugging Face transformers, or a run of train.py
 path/to/file.bin                          llm.c's checkpoint
 path/to/file.safetensors                  a checkpoint of a run
@@ -15,18 +15,17 @@ model, tokenizer = load(run="runs/mine")    or load(init="gpt2")
 
 import hashlib
 import os
-import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
+from gpt2.data import huggingface as tokenizer_files
 from gpt2.data import tokenizer
-from gpt2.data.tokenizer import Tokenizer
+from gpt2.data.tokenizer import RELEASED_VOCABULARY, Tokenizer
+from gpt2.data.tokenizer_json import FileTokenizer
 from gpt2.errors import UserError, reason, suggestion
-from gpt2.hints import install, quoted
+from gpt2.hints import quoted
 from gpt2.model import RELEASED
 from gpt2.model.adapters import take
 from gpt2.model.config import GPT2Config
@@ -35,9 +34,7 @@ from gpt2.model.gpt2 import GPT2
 from gpt2.model.own import OwnFile
 from gpt2.storage import runs
 from gpt2.storage.files import check_whole
-from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, peft
-
-RELEASED_VOCABULARY = 50257
+from gpt2.weights import checkpoint, hub, huggingface, llmc, peft
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,8 @@ class Pretrained:
     config       GPT2Config
     words        the Tokenizer beside the weights, or None
     made_of      the Description of a checkpoint's model; None: GPT-2's
-    base         the frozen base weights of an adapter, or of a checkpoint with only trained weights
+    base     the frozen base weights of an adapter, or of a checkpoint with only trained weights
+    unsure       why it is not known whether there is a tokenizer, or ""
     """
 
     name: str
@@ -59,6 +57,7 @@ class Pretrained:
     words: Any = None
     made_of: Description | None = None
     base: "Pretrained | None" = None
+    unsure: str = ""
 
     @property
     def description(self) -> Description:
@@ -143,12 +142,16 @@ class Pretrained:
         V = self.config.vocab_size
         if self.words is None and self.base is not None:
             return self.base.tokenizer()
+        if self.words is None and self.unsure:
+            raise UserError(self.unsure)
         words = tokenizer.gpt2() if self.words is None and V == RELEASED_VOCABULARY else self.words
         if words is None:
             raise UserError(
                 f"{self.path}: no tokenizer belongs to these weights, and a vocabulary of {V} "
                 "tokens is not GPT-2's"
             )
+        if isinstance(words, FileTokenizer):
+            words = words.sized(V)
         if words.vocab_size != V:
             raise UserError(
                 f"{self.path}: the model has {V} tokens, its tokenizer {words.vocab_size}; they do not "
@@ -188,9 +191,14 @@ def find(
 
 def _find(name, dtype, given):
     if name in RELEASED:
-        return _folder(name, _released(name), dtype, given)
+        weights = _folder(name, _released(name), dtype, given)
+        if weights.words is not None and weights.words.name == "gpt2":
+            # by this name, as in llm.c, a text that spells <|endoftext|> is ordinary text
+            weights = replace(weights, words=tokenizer.of_gpt2(weights.words.ranks))
+        return weights
     if name.startswith("hf:"):
-        return _folder(name, _from_hub(name, name.removeprefix("hf:")), dtype, given)
+        path = _on_hub(name)
+        return replace(_folder(name, path, dtype, given), unsure=hub.unsure(name, path))
     path = Path(name)
     if not os.path.exists(path):  # also False for an impossible file name
         raise UserError(
@@ -206,6 +214,18 @@ def _find(name, dtype, given):
     check_whole(path)
     config = llmc.read_config(path, dtype or "float32")
     return Pretrained(name, path, "llm.c", config, _words_beside(path, config))
+
+
+def find_tokenizer(name: str, layers: Any = None, block: Any = None) -> Tokenizer:
+    """The Tokenizer of the weights called `name`, or of a folder or file that holds a tokenizer alone."""
+    on_hub = name.startswith("hf:")
+    path = _on_hub(name, weights=False) if on_hub else Path(name)
+    beside = any((path / file).exists() for file in (runs.SETTINGS, huggingface.CONFIG, peft.CONFIG))
+    if name not in RELEASED and (path.suffix == ".json" if path.is_file() else path.is_dir() and not beside):
+        return tokenizer_files.alone(path)
+    if on_hub and not peft.is_adapter(path):  # without its weights
+        return replace(_folder(name, path, None, {}), unsure=hub.unsure(name, path)).tokenizer()
+    return find(name, None, layers, block).tokenizer()
 
 
 def find_config(name: str, dtype: str | None = None, offered: OwnFile | None = None) -> GPT2Config:
@@ -287,7 +307,7 @@ def _folder(name, path, dtype, given):
     if peft.is_adapter(path):
         return _adapter(name, path, dtype)
     config = huggingface.read_config(path, dtype or "float32")
-    return Pretrained(name, path, "huggingface", config, huggingface_tokenizer.read(path))
+    return Pretrained(name, path, "huggingface", config, tokenizer_files.read(path))
 
 
 def _checkpoint(name, path, dtype, given):
@@ -340,7 +360,7 @@ def _adapter(name, path, dtype):
         raise UserError(f"{path}: its base {adapter.base} is not GPT-2 as it was released")
     d = base.description.tuned(adapter.tuning)
     adapter.check(d)
-    return Pretrained(name, adapter.path, "adapter", d.config, huggingface_tokenizer.read(path), d, base)
+    return Pretrained(name, adapter.path, "adapter", d.config, tokenizer_files.read(path), d, base)
 
 
 def _of_peft(name):
@@ -366,66 +386,17 @@ def _words_beside(path, config):
 
 
 def _released(name):
-    """The folder of one of OpenAI's four."""
-    return _at_hand(name) or _from_hub(name, f"openai-community/{name}")
+    """The folder of one of OpenAI's four, which do not change: files in the cache are not requested again."""
+    return _at_hand(name) or hub.folder(name, f"openai-community/{name}", cached=True)
+
+
+def _on_hub(name, weights=True):
+    """The folder of hf:OWNER/NAME or hf:OWNER/NAME@REVISION."""
+    repository, _, revision = name.removeprefix("hf:").partition("@")
+    return hub.folder(name, repository, revision, weights)
 
 
 def _at_hand(name):
     """The folder of this name in GPT2_DATA_DIR, or None."""
     data = os.environ.get("GPT2_DATA_DIR")
     return Path(data) / name if data and (Path(data) / name / huggingface.CONFIG).exists() else None
-
-
-def _from_hub(name, repository):
-    """The folder in huggingface_hub's cache that has this repository's config, weights and tokenizer.
-
-    Files in the cache are not requested again: released weights do not change, and the network may
-    be slow or missing. GPT2_OFFLINE=1 forbids it altogether.
-    """
-    advice = (
-        "put config.json and model.safetensors into a folder and give its path, or that of llm.c's .bin, or "
-        f"set GPT2_DATA_DIR to a folder that has them in {Path(repository).name}/"
-    )
-    try:
-        import huggingface_hub as hub
-    except ImportError:
-        raise UserError(
-            f"{name}: needs the huggingface_hub package ({install('huggingface_hub')}); or {advice}"
-        ) from None
-    hub.logging.set_verbosity_error()  # errors are reported below, once
-
-    def get(file, needed=True):
-        cached = hub.try_to_load_from_cache(repository, file)
-        if isinstance(cached, str):
-            return Path(cached)
-        reason = _no_network(hub)
-        try:
-            if reason is None:
-                return Path(hub.hf_hub_download(repository, file))
-        except Exception as error:  # errors of the hub, of http and of sockets have no common base
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-        if needed:
-            raise UserError(
-                f"{name}: {file} is not in huggingface_hub's cache and cannot be downloaded from the "
-                f"hub ({reason}); {advice}"
-            )
-        return None
-
-    config = get(huggingface.CONFIG)
-    for file in (huggingface_tokenizer.VOCAB, huggingface_tokenizer.MERGES):
-        get(file, needed=False)
-    get(huggingface.WEIGHTS)
-    return config.parent
-
-
-def _no_network(hub):
-    """Why the hub cannot be reached, or None. Its client would try six times, for half a minute."""
-    if os.environ.get("GPT2_OFFLINE", "") not in ("", "0"):
-        return "GPT2_OFFLINE is set"
-    host = urlsplit(hub.constants.ENDPOINT).hostname
-    try:
-        if not getproxies():  # a proxy resolves names by itself
-            socket.getaddrinfo(host, 443)
-    except OSError as error:
-        return f"{host}: {error.strerror or error}"
-    return None

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpt2.data.tokenizer import Tokenizer
+from gpt2.data.tokenizer import RELEASED_VOCABULARY, Tokenizer
 from gpt2.errors import UserError
 from gpt2.model.description import Description
 from gpt2.model.gpt2 import GPT2
@@ -26,7 +26,13 @@ def write(
     check_dtype(destination, dtype)
     check_kind(destination, model.description)
     if destination.suffix == ".bin":
-        return llmc.write(destination, model.params, model.config, dtype, tokenizer)
+        words = tokenizer if tokenizer is not None and tokenizer.ranks else None
+        if words is not tokenizer and model.config.vocab_size == RELEASED_VOCABULARY:
+            raise UserError(
+                f"{destination}: llm.c's tokenizer files hold only tokenizers like GPT-2's, and this model would be "
+                "read with GPT-2's own; give the name of a folder"
+            )
+        return llmc.write(destination, model.params, model.config, dtype, words)
     if destination.suffix == ".safetensors":
         return _to_checkpoint(destination, model, tokenizer)
     return _to_huggingface(destination, model, tokenizer, base)

@@ -28,7 +28,9 @@ from typing import Any
 import numpy as np
 
 from gpt2.commands.convert import state_of
+from gpt2.data import huggingface as tokenizer_files
 from gpt2.data import textfile, tokenizer
+from gpt2.data.tokenizer_json import BYTE_LEVEL
 from gpt2.data.tokens import Loader, read_tokens, write_tokens
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
@@ -173,17 +175,27 @@ def in_two_files(folder):
 
 def all_in_one(folder):
     hub(folder)
-    vocab = json.loads((folder / huggingface_tokenizer.VOCAB).read_text())
-    end = vocab.pop(tokenizer.END_OF_TEXT)
-    merges = (folder / huggingface_tokenizer.MERGES).read_text(encoding="utf-8").splitlines()[1:]
+    write_all_in_one(folder, words())
+    (folder / tokenizer_files.VOCAB).unlink()
+    (folder / tokenizer_files.MERGES).unlink()
+
+
+def write_all_in_one(folder, words):
+    """A tokenizer.json of these words."""
+    ids = {huggingface_tokenizer.spell(token): i for i, token in enumerate(words.ranks)}
+    merges = list(huggingface_tokenizer.merges(words))
+    special = [{"content": text, "id": i, "special": True} for text, i in words.special.items()]
     content = {
-        "model": {"type": "BPE", "vocab": vocab, "merges": [line.split(" ") for line in merges]},
-        "added_tokens": [{"content": tokenizer.END_OF_TEXT, "id": end}],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "vocab": ids,
+            "merges": [[*map(huggingface_tokenizer.spell, p)] for p in merges],
+        },
+        "added_tokens": special,
+        "pre_tokenizer": BYTE_LEVEL,
+        "decoder": BYTE_LEVEL,
     }
-    (folder / huggingface_tokenizer.VOCAB).unlink()
-    (folder / huggingface_tokenizer.MERGES).unlink()
-    (folder / huggingface_tokenizer.ALL_IN_ONE).write_text(json.dumps(content))
+    (folder / tokenizer_files.ALL_IN_ONE).write_text(json.dumps(content))
 
 
 def adapter(folder):
@@ -239,12 +251,12 @@ def subjects():
             lambda folder: (folder / "a.txt").write_text("To be, naïve\n" * 9, "utf-8"),
             use_text,
         ),
-        Subject("vocab.json", huggingface_tokenizer.VOCAB, hub, use_tokenizer(huggingface_tokenizer.read)),
+        Subject("vocab.json", tokenizer_files.VOCAB, hub, use_tokenizer(tokenizer_files.read)),
         Subject(
             "tokenizer.json",
-            huggingface_tokenizer.ALL_IN_ONE,
+            tokenizer_files.ALL_IN_ONE,
             all_in_one,
-            use_tokenizer(huggingface_tokenizer.read),
+            use_tokenizer(tokenizer_files.read),
         ),
         Subject("config.json", huggingface.CONFIG, hub, use_weights("")),
         Subject("adapter_config.json", peft.CONFIG, adapter, use_weights("")),

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpt2.data import tokenizer
 from gpt2.model import GPT2, GPT2Config
 from gpt2.train.settings import PRESETS
-from gpt2.weights import huggingface, llmc
+from gpt2.weights import huggingface, huggingface_tokenizer, llmc
 from tests.support import pages
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age. " * 80
@@ -39,6 +40,9 @@ def test_every_command_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quic
     monkeypatch.setitem(PRESETS, "finetune", {**PRESETS["finetune"], "steps": 3})
     monkeypatch.chdir(tmp_path)
     Path("my.txt").write_text(TEXT, encoding="utf-8")
+    Path("my-tokenizer").mkdir()
+    for name, content in huggingface_tokenizer.contents(tokenizer.bpe(TEXT, 260), 64).items():
+        Path("my-tokenizer", name).write_bytes(content)
     # the files of llm.c that commands name
     llmc.write("gpt2_124M.bin", model.params, config)
     from gpt2.commands.convert import state_of

@@ -13,6 +13,7 @@ import pytest
 
 import gpt2
 from gpt2.commands import convert
+from gpt2.data import huggingface as tokenizer_files
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
@@ -122,10 +123,10 @@ def test_tokenizer_agrees_with_transformers(peers, tmp_path, request, name):
         assert theirs.encode(sample) == words.encode(sample).tolist()
     if words.special:
         assert theirs.encode("<|endoftext|>") == [words.end_of_text]
-    back = huggingface_tokenizer.read(tmp_path)
+    back = tokenizer_files.read(tmp_path)
     assert back.ranks == words.ranks and back.special == words.special
     theirs.save_pretrained(tmp_path / "again")  # version 5 puts everything into tokenizer.json
-    again = huggingface_tokenizer.read(tmp_path / "again")
+    again = tokenizer_files.read(tmp_path / "again")
     assert again.ranks == words.ranks and again.special == words.special
 
 
@@ -310,99 +311,13 @@ def test_missing_package_is_named(monkeypatch):
         pretrained.find("gpt2")
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ("[]", "not the vocabulary"),
-        ('{"a": 0, "b": 2}', "ids are not 0, 1, 2"),
-        ('{"a": 0, "b": "x"}', "not the vocabulary"),
-        ('{"a": 0, "b": 1}', "first 256 tokens are not the 256 bytes"),
-        ("{", "not the vocabulary"),
-    ],
-)
-def test_damaged_vocabulary_is_refused(tmp_path, content, message):
-    (tmp_path / "vocab.json").write_text(content)
-    with pytest.raises(UserError, match=message):
-        huggingface_tokenizer.read(tmp_path)
-
-
-LLAMA = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+"
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (dict(pre_tokenizer={"type": "Whitespace"}), "in another way than GPT-2's, by Whitespace"),
-        (dict(pre_tokenizer=None), "cuts text into pieces in another way than GPT-2's, by nothing"),
-        (dict(pre_tokenizer={**BYTE_LEVEL, "use_regex": False}), "in another way than GPT-2's, by ByteLevel"),
-        (
-            dict(
-                pre_tokenizer={
-                    "type": "Sequence",
-                    "pretokenizers": [
-                        {"type": "Split", "pattern": {"Regex": LLAMA}, "behavior": "Isolated"},
-                        {**BYTE_LEVEL, "use_regex": False},
-                    ],
-                }
-            ),
-            "in another way than GPT-2's, by Sequence of Split, ByteLevel",
-        ),
-        (dict(pre_tokenizer={**BYTE_LEVEL, "add_prefix_space": True}), "puts a blank before the text"),
-        (dict(normalizer={"type": "NFC"}), "changes the text first, by NFC"),
-        (
-            dict(post_processor={"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}]}),
-            "adds tokens to the text, by TemplateProcessing",
-        ),
-        (dict(model={"type": "WordPiece", "vocab": {}}), "its model is WordPiece, expected BPE"),
-        (dict(model={"type": "BPE", "vocab": {}, "dropout": 0.1}), "it has dropout = 0.1"),
-    ],
-)
-def test_other_tokenizer_than_gpt2s_is_refused(tmp_path, change, message):
-    """Read as GPT-2's, it would split text differently, and every figure would be of other tokens."""
-    words = tokenizer.bpe("a cat, a hat, a bat. " * 20, 262)
-    write_words(tmp_path, words, 64)
-    vocab = json.loads((tmp_path / "vocab.json").read_text())
-    merges = (tmp_path / "merges.txt").read_text().splitlines()[1:]
-    content = {
-        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
-        "added_tokens": [],
-        "pre_tokenizer": BYTE_LEVEL,
-    }
-    (tmp_path / "vocab.json").unlink()
-    (tmp_path / "merges.txt").unlink()
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    text = "a cat's hat, 1234"
-    assert np.array_equal(huggingface_tokenizer.read(tmp_path).encode(text), words.encode(text))
-    (tmp_path / "tokenizer.json").write_text(json.dumps({**content, **change}))
-    with pytest.raises(
-        UserError, match=f"tokenizer.json: not the vocabulary of a GPT-2 .*{message}"
-    ) as error:
-        huggingface_tokenizer.read(tmp_path)
-    assert "\n" not in str(error.value)
-
-
-def test_other_order_of_merges_and_other_class_are_refused(tmp_path):
-    write_words(tmp_path, tokenizer.bpe("a cat, a hat, a bat. " * 20, 262), 64)
-    lines = (tmp_path / "merges.txt").read_text().splitlines()
-    (tmp_path / "merges.txt").write_text("\n".join([lines[0], *lines[:0:-1]]))
-    with pytest.raises(UserError, match="merges.txt: its tokens are merged in another order than that of"):
-        huggingface_tokenizer.read(tmp_path)
-    (tmp_path / "merges.txt").unlink()
-    with pytest.raises(UserError, match="merges.txt: is missing"):
-        huggingface_tokenizer.read(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BloomTokenizer"}')
-    with pytest.raises(UserError, match="tokenizer_class is BloomTokenizer, expected GPT2Tokenizer"):
-        huggingface_tokenizer.read(tmp_path)
-
-
 def test_char_tokenizer_has_no_huggingface_files(tmp_path):
     assert not huggingface_tokenizer.contents(tokenizer.char("naïve"), 16)
     assert not list(tmp_path.iterdir())
 
 
 def test_spelling_of_bytes_is_one_to_one():
-    assert len(huggingface_tokenizer.BYTES) == 256
+    assert len(tokenizer.BYTES) == 256
     assert huggingface_tokenizer.spell(b" \n\x00a\xff") == "ĠĊĀaÿ"
 
 

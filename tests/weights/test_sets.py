@@ -95,6 +95,11 @@ def test_saving_beside_files_of_another_model_is_refused(tmp_path):
         with pytest.raises(UserError, match="(x_tokenizer.bin|vocab.json): belongs to other weights"):
             gpt2.save(constant_model(3, char), tmp_path / name, None if name == "x.bin" else char)
         assert gpt2.load(tmp_path / name).flat_params[0] == 2
+    stale = tmp_path / "folder" / "special_tokens_map.json"  # transformers would add its tokens to these
+    stale.write_text("{}")
+    with pytest.raises(UserError, match="special_tokens_map.json: belongs to other weights; remove it"):
+        gpt2.save(constant_model(1, words), tmp_path / "folder", words)
+    stale.unlink()
     tuned = gpt2.lora(gpt2.load(tmp_path / "folder"), rank=1)
     with pytest.raises(UserError, match="model.safetensors: belongs to other weights"):
         gpt2.save(tuned, tmp_path / "folder")
