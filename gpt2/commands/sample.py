@@ -116,9 +116,14 @@ def _run(args):
     if args.logprobs is not None:
         print(_as_json(tokenizer, prompt, write_samples(model, tokenizer, prompt, **options)))
     elif args.samples == 1:
-        print(prompt, end="", flush=True)
-        write_samples(model, tokenizer, prompt, show=lambda text: print(text, end="", flush=True), **options)
-        print()
+        text = [prompt]  # shown with the first piece, so that an error does not stand behind it
+
+        def show(piece):
+            print(*text, piece, sep="", end="", flush=True)
+            text.clear()
+
+        write_samples(model, tokenizer, prompt, show=show, **options)
+        print(*text)
     else:
         for number, sample in enumerate(write_samples(model, tokenizer, prompt, **options), 1):
             print(f"---- sample {number} of {args.samples} " + "-" * 40)

@@ -45,7 +45,7 @@ def read(where: str | Path) -> Tokenizer | None:
     Raises UserError if files are damaged, or if they describe a tokenizer that is not known here.
     """
     path = Path(where)
-    folder = path if path.is_dir() else None
+    folder = path if path.is_dir() else path.parent if path.name == VOCAB else None
     if folder is not None:
         path = next(
             (folder / name for name in (ALL_IN_ONE, VOCAB, WORDPIECES) if (folder / name).exists()), None
@@ -54,7 +54,7 @@ def read(where: str | Path) -> Tokenizer | None:
             if other := next((folder / name for name in OTHERS if (folder / name).exists()), None):
                 raise UserError(f"{other}: this kind of tokenizer cannot be read; {ADVICE}")
             return None
-    content = _object(path) if path.name != WORDPIECES else {}
+    content = _object(path) if path.name not in (VOCAB, WORDPIECES) else {}
     if str(content.get("format", "")).startswith("gpt2 tokenizer"):
         return tokenizer.load(path)
     try:
@@ -125,7 +125,7 @@ def _gpt2(path, content, settings):
     if path.name == VOCAB:
         lines = _lines(path.with_name(MERGES))
         model = {
-            "vocab": content,
+            "vocab": _object(path),
             "merges": [line.split(" ") for line in lines if not line.startswith("#version")],
         }
     else:

@@ -10,6 +10,7 @@ what is merged between two boundaries does not depend on the text outside them.
 """
 
 import copy
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,6 +48,7 @@ PATTERNS = (
     rf"{_START}{_UPPER}*{_LOWER}+{_SUFFIX}?|{_START}{_UPPER}+{_LOWER}*{_SUFFIX}?|\p{{N}}{{1,3}}"
     + _REST.replace(r"[\r\n]*", r"[\r\n/]*", 1),  # o200k
 )
+MERGES_SHA256 = "04e3597d7996f292ca9b8b7285ca4d58a6ae171ac47d73fc7140ceb0c7a6bbc0"  # of GPT-2's, one a line
 SPELLED = [bytes([byte]) for byte in SPELLING]
 WORD_END = re.compile(r"(?<=[A-Za-z0-9])(?= )")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -317,15 +319,15 @@ def _ranks(model, added):
     if lacking := [c for c in BYTES if c not in vocab]:
         raise Differs(f"{len(lacking)} of the 256 bytes have no token")
     ranks = {bytes([byte]): vocab[c] for byte, c in SPELLING.items()}
-    pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
-    for token, group in groupby(
-        ([_bytes(a), _bytes(b)] for a, b in pairs), key=lambda pair: pair[0] + pair[1]
-    ):
-        number = vocab.get(spell(token), -1)
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+    listed = "\n".join(map(" ".join, pairs))
+    checked = hashlib.sha256(listed.encode()).hexdigest() == MERGES_SHA256  # the check takes half a second
+    for spelled, group in groupby(pairs, key=lambda pair: pair[0] + pair[1]):
+        token, number = _bytes(spelled), vocab.get(spelled, -1)
         if number <= last:
             raise Differs("its tokens are merged in another order than that of their ids")
-        if parts(token, ranks) not in list(group):
-            raise Differs(f"tiktoken would merge {token!r} from other parts than those listed")
+        if not checked and parts(token, ranks) not in [[_bytes(a), _bytes(b)] for a, b in group]:
+            raise Differs(f"tiktoken would merge {spelled!r} from other parts than those listed")
         ranks[token] = last = number
     if model.get("ignore_merges") and len(vocab.keys() - added) > len({spell(t) for t in ranks} - added):
         raise Differs("it has tokens that no merge makes")
@@ -334,17 +336,15 @@ def _ranks(model, added):
 
 def parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     """The bytes of a token, merged by `ranks`, lowest first, until two parts are left, or no merge."""
+    none = 1 << 31
     parts = [token[i : i + 1] for i in range(len(token))]
-    while len(parts) > 2:
-        found = [
-            (rank, i)
-            for i in range(len(parts) - 1)
-            if (rank := ranks.get(parts[i] + parts[i + 1])) is not None
-        ]
-        if not found:
-            break
-        _, i = min(found)
+    found = [ranks.get(token[i : i + 2], none) for i in range(len(token) - 1)]  # of each with its neighbour
+    while len(parts) > 2 and (best := min(found)) != none:
+        i = found.index(best)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        del found[i]
+        for k in range(max(i - 1, 0), min(i + 1, len(found))):
+            found[k] = ranks.get(parts[k] + parts[k + 1], none)
     return parts
 
 
@@ -381,7 +381,10 @@ def spell(token: bytes) -> str:
 
 def _bytes(token):
     """The bytes that a token decodes to: text that does not spell bytes stands for itself."""
-    return bytes(map(BYTES.get, token)) if BYTES.keys() >= set(token) else token.encode()
+    try:
+        return bytes(map(BYTES.__getitem__, token))
+    except KeyError:
+        return token.encode()
 
 
 def _any_of(tokens):

@@ -5,6 +5,7 @@ import html
 import json
 import math
 import os
+import re
 import warnings
 from functools import cached_property
 from pathlib import Path
@@ -142,6 +143,11 @@ class Run:
     def prompt(self) -> str:
         """The prompt of samples: a definition if the text is Python, else nothing."""
         return "def " if self.settings.data == "stdlib" else ""
+
+    def first_word(self) -> str:
+        """The first word of the validation text; "" if it does not begin with text."""
+        found = re.search(r"\w+", "".join(self.tokenizer.stream(self.val[:64])).replace("\ufffd", " "))
+        return found[0] if found else ""
 
     def sample(self) -> str:
         """A sample of text, the same for the same weights."""

@@ -29,8 +29,8 @@ def write(
         words = tokenizer if tokenizer is not None and tokenizer.ranks else None
         if words is not tokenizer and model.config.vocab_size == RELEASED_VOCABULARY:
             raise UserError(
-                f"{destination}: llm.c's tokenizer files hold only tokenizers like GPT-2's, and this model would be "
-                "read with GPT-2's own; give the name of a folder"
+                f"{destination}: llm.c's files cannot hold this tokenizer, and weights of this vocabulary "
+                "size would be read with GPT-2's; give the name of a folder"
             )
         return llmc.write(destination, model.params, model.config, dtype, words)
     if destination.suffix == ".safetensors":

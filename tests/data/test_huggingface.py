@@ -189,6 +189,16 @@ def test_tokenizer_json_comes_before_the_old_files_and_a_word_that_is_special_is
     assert cut.encode("at").tolist() == [cut.special["at"]] and len(cut.encode("")) == 0
 
 
+def test_released_vocabulary_has_words_that_are_names_of_fields(gpt2_tokenizer, tmp_path):
+    for name, content in huggingface_tokenizer.contents(gpt2_tokenizer, 1024).items():
+        (tmp_path / name).write_bytes(content)
+    words = huggingface.read(tmp_path)
+    assert words.ranks == gpt2_tokenizer.ranks and words.name == "gpt2"
+    assert {"format", "padding"} < words.ids.keys()
+    text = "It's <|endoftext|>"
+    assert words.encode(text).tolist() == [*gpt2_tokenizer.encode("It's "), words.end_of_text]
+
+
 def test_tokens_beyond_the_rows_of_a_model_are_ordinary_text(tmp_path):
     """GPT2Tokenizer adds an end of text with an id after all others, which the model may lack."""
     write_json(tmp_path)
