@@ -123,11 +123,9 @@ def _class(folder, settings, path):
 def _gpt2(path, content, settings):
     """What GPT2Tokenizer makes of these files."""
     if path.name == VOCAB:
-        lines = _lines(path.with_name(MERGES))
-        model = {
-            "vocab": _object(path),
-            "merges": [line.split(" ") for line in lines if not line.startswith("#version")],
-        }
+        vocab, lines = _object(path), _lines(path.with_name(MERGES))
+        merges = [line.split(" ") for line in lines if not line.startswith("#version")]
+        model = {"vocab": vocab, "merges": merges}
     else:
         model = {"vocab": vocabulary(content["model"]), "merges": content["model"].get("merges", [])}
     cuts = {**BYTE_LEVEL, "add_prefix_space": bool(settings.get("add_prefix_space"))}
