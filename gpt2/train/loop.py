@@ -119,7 +119,8 @@ def validate(run: Run, reporter: Reporter) -> float:
             f"step {run.step}: the validation loss is {loss}; the weights of the last checkpoint "
             "are intact. Resume from it with a lower --lr"
         )
-    best = run.step > 0 and (run.best is None or loss < run.best)  # untrained weights do not count
+    counts = run.step > 0 or bool(run.settings.init)  # weights that nothing has trained do not count
+    best = counts and (run.best is None or loss < run.best)
     run.validated = run.step
     run.record(step=run.step, val_loss=loss)
     reporter.validated(run, loss, best)

@@ -180,7 +180,11 @@ class Own(Reporter):
         best = f"best validation loss {run.best:.4f} nats per token"
         done = f"done: {counted(run.step, 'step')}, {best}, all in {printable(run.folder)}"
         with suppress(UserError):  # another machine of an MPI job need not see the folder
-            _, losses = metrics.read(run.folder).get("loss")
+            read = metrics.read(run.folder)
+            validated = read.get("val_loss")[1]
+            if s.init and len(validated) > 1 and run.best == validated[0]:
+                done += f"; no step was better than {s.init}, whose weights are kept as the best"
+            _, losses = read.get("loss")
             if picture := curve.bars(losses):
                 _print_if_encodable(f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}")
         print(fitted(done))

@@ -76,6 +76,17 @@ def test_run_starts_from_weights(kind, prose, tmp_path, model):
     assert (stored["n_layer"], stored["n_embd"], stored["context"], stored["block_size"]) == (2, 24, 32, 16)
 
 
+def test_weights_that_no_step_improves_are_kept_as_the_best(start, model, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert program.main([*start, "--lr", "3", "--clip", "0", "--out", str(out)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("the best so far") == 1 and "no step was better than" in printed
+    best, _ = checkpoint.load(out / "best.safetensors")
+    begun = model.params
+    for name, array in begun.items():
+        assert np.array_equal(best[f"params.{name}"], array), name
+
+
 def test_resumed_run_needs_no_initial_weights(start, tmp_path):
     """It ends with the bits of an uninterrupted run."""
     start = [*start, "--lr", "0.002", "--min-lr", "0.002"]  # whatever --steps is
