@@ -28,12 +28,13 @@ def from_preset(preset: str, **given: Any) -> Settings:
 
 
 def new_settings(given: dict[str, Any]) -> Settings:
-    """Settings of a new run: defaults, preset, and given values."""
-    preset = given.get("preset", "shakespeare")
+    """Settings of a new run: defaults, preset, and given values. With weights the preset is finetune, whose
+    learning rate does not destroy them."""
+    preset = given.get("preset", "finetune" if given.get("init") else "shakespeare")
     if preset not in PRESETS:
         text = f"--preset {preset}: expected one of {', '.join(PRESETS)}"
         raise UserError(text + suggestion(preset, PRESETS))
-    settings = Settings(**{**PRESETS[preset], **given})
+    settings = Settings(**{"preset": preset, **PRESETS[preset], **given})
     if settings.init:
         settings = of_weights(settings, weights_config(settings), given)
     if settings.layers and not {"backward"} & {*given, *PRESETS[preset]}:
@@ -100,4 +101,6 @@ def of_weights(s: Settings, config: GPT2Config, given: dict[str, Any]) -> Settin
         unset = name in ("context", "n_inner") and given.get(name) == 0
         if given.get(name, value) != value and not unset:
             raise UserError(f"{as_typed(name, given[name])}: the weights {s.init} have {value}; leave it out")
+    if "block_size" not in given:  # a preset's may be longer than the weights' context
+        shape["block_size"] = min(s.block_size, config.block_size)
     return dataclasses.replace(s, **shape)

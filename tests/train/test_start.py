@@ -76,6 +76,14 @@ def test_run_starts_from_weights(kind, prose, tmp_path, model):
     assert (stored["n_layer"], stored["n_embd"], stored["context"], stored["block_size"]) == (2, 24, 32, 16)
 
 
+def test_weights_imply_the_finetune_preset_in_their_own_window(start):
+    init = {"init": start[start.index("--init") + 1]}
+    settings = recipe.new_settings(init)
+    assert (settings.preset, settings.lr, settings.block_size) == ("finetune", 5e-5, 32)
+    settings = recipe.new_settings({**init, "preset": "shakespeare-char-cpu", "block_size": 16})
+    assert (settings.lr, settings.block_size) == (1e-3, 16)
+
+
 def test_weights_that_no_step_improves_are_kept_as_the_best(start, model, tmp_path, capsys):
     out = tmp_path / "run"
     assert program.main([*start, "--lr", "3", "--clip", "0", "--out", str(out)]) == 0
