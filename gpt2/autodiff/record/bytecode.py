@@ -14,6 +14,9 @@
     reads(code).tries     where it may catch an exception: ranges of its instructions, as offsets
     reads(code).trouble   why running it again might not give the same, whatever its values are; or None
 
+Each Python has its own instructions: `instructions_of` spells those of 3.11 to 3.15 in one way. Code with
+another one has trouble.
+
 Functions defined inside count when they run. world.py looks up the values of the names. A result is kept only
 as long as its code object lives: a process may make functions without end.
 """
@@ -22,11 +25,13 @@ from __future__ import annotations
 
 import dis
 import functools
+import opcode
+import re
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, EllipsisType, NoneType
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -63,6 +68,49 @@ def cached_by_code(function: Callable[[CodeType], T]) -> Callable[[CodeType], T]
     cached.known = CodeMap()  # type: ignore[attr-defined]
     return cached
 
+
+# --- the instructions of all Pythons -------------------------------------------------------------------
+
+_SPELLINGS = {
+    **dict.fromkeys(("LOAD_FAST_BORROW", "LOAD_FAST_CHECK"), "LOAD_FAST"),
+    "LOAD_SMALL_INT": "LOAD_CONST",
+    "LOAD_CLASSDEREF": "LOAD_DEREF",
+}
+_PAIR = re.compile(r"(LOAD|STORE)_FAST(?:_BORROW)?_(LOAD|STORE)_FAST(?:_BORROW)?")
+_CALLED = "NULL|self"  # in the text of a LOAD_ATTR that takes a method to be called
+_COMMON_CONSTANTS = getattr(opcode, "_common_constants", ())  # from 3.14 on
+
+
+@cached_by_code
+def instructions_of(code: CodeType) -> list[dis.Instruction]:
+    """The instructions of a function, spelled in the same way on each Python: constants are LOAD_CONST, local
+    variables LOAD_FAST, one at a time, and RETURN_VALUE returns.
+    """
+    return list(_respelled([*dis.get_instructions(code)]))
+
+
+def _respelled(instructions: list[dis.Instruction]) -> Iterator[dis.Instruction]:
+    for ins, following in zip(instructions, (*instructions[1:], None)):
+        if ins.opname == "LOAD_COMMON_CONSTANT":
+            yield ins._replace(opname="LOAD_CONST", argval=_COMMON_CONSTANTS[ins.arg])
+        elif ins.opname == "LOAD_ASSERTION_ERROR":
+            yield ins._replace(opname="LOAD_CONST", argval=AssertionError)
+        elif ins.opname == "LOAD_METHOD":
+            yield ins._replace(opname="LOAD_ATTR", argrepr=f"{_CALLED} + {ins.argval}")
+        elif ins.opname == "RETURN_CONST":
+            yield ins._replace(opname="LOAD_CONST")
+            yield ins._replace(opname="RETURN_VALUE")
+        elif pair := _PAIR.fullmatch(ins.opname):  # both have the source position of the first variable
+            yield ins._replace(opname=f"{pair[1]}_FAST", argval=ins.argval[0])
+            # The second begins where an attribute of it, or a call of it, does
+            goes_on = following is not None and following.opname.startswith(("LOAD_ATTR", "PUSH_NULL"))
+            places = following.positions if goes_on else None
+            yield ins._replace(opname=f"{pair[2]}_FAST", argval=ins.argval[1], positions=places)
+        else:
+            yield ins._replace(opname=_SPELLINGS.get(ins.opname, ins.opname))
+
+
+# --- what they read -------------------------------------------------------------------------------------
 
 # Attributes that lead to what is not followed: frames, code, the insides of functions, all names at once
 OPAQUE_ATTRIBUTES = frozenset(
@@ -101,10 +149,32 @@ class Reads:
         self.trouble = self.trouble or why
 
 
-_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
-_NAMES = _ATTRIBUTE | {"STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM", "LOAD_SUPER_ATTR"}
+_NAMES = {"LOAD_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM", "LOAD_SUPER_ATTR"}
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
-_FREE = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF", "DELETE_DEREF"}
+_FREE = {"LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF", "DELETE_DEREF"}
+# These read nothing but constants, local variables and the stack
+_NEUTRAL = frozenset(
+    """
+    ASYNC_GEN_WRAP BEFORE_ASYNC_WITH BEFORE_WITH BINARY_OP BINARY_SLICE BINARY_SUBSCR BUILD_CONST_KEY_MAP
+    BUILD_INTERPOLATION BUILD_LIST BUILD_MAP BUILD_SET BUILD_SLICE BUILD_STRING BUILD_TEMPLATE BUILD_TUPLE
+    CALL CALL_FUNCTION_EX CALL_INTRINSIC_1 CALL_INTRINSIC_2 CALL_KW CHECK_EG_MATCH CHECK_EXC_MATCH
+    CLEANUP_THROW COMPARE_OP CONTAINS_OP CONVERT_VALUE COPY COPY_FREE_VARS DELETE_FAST DELETE_NAME
+    DELETE_SUBSCR DICT_MERGE DICT_UPDATE END_ASYNC_FOR END_FOR END_SEND EXTENDED_ARG FORMAT_SIMPLE
+    FORMAT_VALUE FORMAT_WITH_SPEC FOR_ITER GET_AITER GET_ANEXT GET_AWAITABLE GET_ITER GET_LEN
+    GET_YIELD_FROM_ITER JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD JUMP_IF_FALSE_OR_POP
+    JUMP_IF_TRUE_OR_POP KW_NAMES LIST_APPEND LIST_EXTEND LIST_TO_TUPLE LOAD_BUILD_CLASS LOAD_CLOSURE
+    LOAD_CONST LOAD_FAST LOAD_FAST_AND_CLEAR LOAD_LOCALS LOAD_SPECIAL MAKE_CELL MAKE_FUNCTION MAP_ADD
+    MATCH_KEYS NOP NOT_TAKEN POP_EXCEPT POP_ITER POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_NONE
+    POP_JUMP_BACKWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_NONE
+    POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE
+    POP_JUMP_IF_NOT_NONE POP_JUMP_IF_TRUE POP_TOP PRECALL PREP_RERAISE_STAR PUSH_EXC_INFO PUSH_NULL
+    RAISE_VARARGS RERAISE RESUME RETURN_GENERATOR RETURN_VALUE SEND SETUP_ANNOTATIONS SET_ADD
+    SET_FUNCTION_ATTRIBUTE SET_UPDATE STORE_FAST STORE_NAME STORE_SLICE STORE_SUBSCR SWAP TO_BOOL UNARY_INVERT
+    UNARY_NEGATIVE UNARY_NOT UNARY_POSITIVE UNPACK_EX UNPACK_SEQUENCE YIELD_VALUE
+    """.split()
+)
+_PATTERNS = {"MATCH_CLASS", "MATCH_SEQUENCE", "MATCH_MAPPING"}
+KNOWN = _NEUTRAL | _NAMES | _GLOBAL | _FREE | _PATTERNS | {"IMPORT_NAME", "IS_OP", "WITH_EXCEPT_START"}
 
 
 @cached_by_code
@@ -112,7 +182,7 @@ def reads(code: CodeType) -> Reads:
     """The analysis of one code object."""
     result = Reads()
     own_names = set()  # what a class body inside the function has defined: LOAD_NAME finds it first
-    instructions = list(dis.get_instructions(code))
+    instructions = instructions_of(code)
     for i, ins in enumerate(instructions):
         op, name = ins.opname, ins.argval
         if op == "STORE_NAME":
@@ -120,7 +190,7 @@ def reads(code: CodeType) -> Reads:
         elif op != "LOAD_NAME" or name not in own_names:
             _read(result, code, instructions, i)
         result.formats |= _formats(instructions, i)
-        result.errstates += op in _ATTRIBUTE | _GLOBAL and name == "errstate"
+        result.errstates += op in _GLOBAL | {"LOAD_ATTR"} and name == "errstate"
         if op in _NAMES:
             result.names.add(name)
             if name in OPAQUE_ATTRIBUTES:
@@ -152,12 +222,18 @@ def _read(result: Reads, code: CodeType, instructions, i: int) -> None:
         result.fail("it matches a class, sequence or mapping (`match`)")
     elif op == "WITH_EXCEPT_START":
         result.withs += 1
-    elif op == "IS_OP" and not _is_constant(instructions[i - 1], (bool, type(None), type(...))):
+    elif op == "IS_OP" and not _is_constant(instructions[i - 1], _SINGLE):
         result.identity_tests.add(_path_to(instructions, i - 1))
         _note_type_test(result, instructions, i)
+    elif op not in KNOWN:
+        result.fail(
+            f"its instruction {op} is not known: Python {sys.version_info[0]}.{sys.version_info[1]} is new"
+        )
 
 
-_PATTERNS = {"MATCH_CLASS", "MATCH_SEQUENCE", "MATCH_MAPPING"}
+# Constants of which there is one each. A class or function is not the user's: from 3.14 on the code of
+# `tuple(... for ...)` has an inline variant, for the case that the name `tuple` is the built-in class
+_SINGLE = (bool, NoneType, EllipsisType, type, BuiltinFunctionType)
 _FORMATTING = {"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"}
 
 
@@ -169,13 +245,13 @@ def _formats(instructions, i: int) -> bool:
 
 
 def _is_constant(ins: dis.Instruction, kinds: tuple) -> bool:
-    return ins.opname.startswith(("LOAD_CONST", "LOAD_SMALL_INT")) and type(ins.argval) in kinds
+    return ins.opname == "LOAD_CONST" and type(ins.argval) in kinds
 
 
 def _path_to(instructions, i: int) -> tuple[str, ...]:
     """A global name and the attributes taken of it, up to instruction i; () if that is something else."""
     path: list[str] = []
-    while i >= 0 and instructions[i].opname in _ATTRIBUTE:
+    while i >= 0 and instructions[i].opname == "LOAD_ATTR":
         path.append(instructions[i].argval)
         i -= 1
     return (instructions[i].argval, *reversed(path)) if instructions[i].opname == "LOAD_GLOBAL" else ()
@@ -203,13 +279,17 @@ def _inner(code: CodeType) -> list[CodeType]:
 def _use(instructions, i: int) -> Use:
     """The chain of attributes of what instruction i loads, and whether the last one is called."""
     end = i + 1
-    while end < len(instructions) and instructions[end].opname in _ATTRIBUTE:
+    while end < len(instructions) and instructions[end].opname == "LOAD_ATTR":
         end += 1
     # what is called has a NULL below it on the stack, or since 3.13 above it
     beside = instructions[end if sys.version_info >= (3, 13) else i - 1].opname
-    own = instructions[i:end]
-    marked = beside == "PUSH_NULL" or any(x.opname == "LOAD_METHOD" or "NULL" in x.argrepr for x in own)
+    marked = beside == "PUSH_NULL" or any(map(is_loaded_to_call, instructions[i:end]))
     return Use(tuple([ins.argval for ins in instructions[i + 1 : end]]), marked)
+
+
+def is_loaded_to_call(ins: dis.Instruction) -> bool:
+    """Whether the instruction pushes a second value, because what it loads is called."""
+    return ins.opname == "LOAD_GLOBAL" and ins.arg & 1 or ins.opname == "LOAD_ATTR" and _CALLED in ins.argrepr
 
 
 def _by_name(result: Reads, instructions, i: int) -> None:
@@ -281,11 +361,9 @@ def _leaves_handler(rest) -> bool:
 @cached_by_code
 def returns_nothing(code: CodeType) -> bool:
     """Whether it only returns None or False. Such an __exit__ lets exceptions through."""
-    instructions = list(dis.get_instructions(code))
+    instructions = instructions_of(code)
     for before, ins in zip(instructions, instructions[1:]):
         if ins.opname == "RETURN_VALUE" and not (before.opname == "LOAD_CONST" and not before.argval):
-            return False
-        if ins.opname == "RETURN_CONST" and ins.argval:
             return False
     return True
 

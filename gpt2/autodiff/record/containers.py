@@ -4,7 +4,6 @@ lost.
 
 from __future__ import annotations
 
-import dis
 import operator
 import types
 from collections import defaultdict
@@ -13,6 +12,7 @@ from typing import Any
 
 from ..errors import WriteError
 from ..tree import Tree, flatten
+from .bytecode import instructions_of
 
 _CHANGES = frozenset(
     "append extend insert remove pop clear sort reverse update setdefault popitem add discard".split()
@@ -68,10 +68,10 @@ def changing_lines(f: Callable) -> list[tuple]:
     if not isinstance(code, types.CodeType):
         return []
     changes, line = [], code.co_firstlineno
-    for i in dis.get_instructions(code):
+    for i in instructions_of(code):
         line = i.positions.lineno or line if i.positions is not None else line
         if i.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") or (
-            i.opname in ("LOAD_METHOD", "LOAD_ATTR") and i.argval in _CHANGES
+            i.opname == "LOAD_ATTR" and i.argval in _CHANGES
         ):
             changes.append((code.co_filename, line, code.co_name))
     return list(dict.fromkeys(changes))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dis
 import math
-import re
 import sys
 import types
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .bytecode import CodeMap, cached_by_code
+from .bytecode import CodeMap, instructions_of, is_loaded_to_call
 from .source_lines import is_inside, is_observer, is_standard
 
 _OF_MATH = tuple(getattr(math, name) for name in "isnan isinf isfinite isclose".split())
@@ -141,18 +140,15 @@ _SLICES = {"BINARY_SLICE": (3, 1), "STORE_SLICE": (4, 0)}
 _LOSES = {
     **dict.fromkeys("LIST_EXTEND SET_UPDATE DICT_UPDATE".split(), (1, 0)),
     "STORE_ATTR": (2, 0),
-    "LOAD_METHOD": (1, 2),
-    "GET_ITER": (1, 1),
 }
 _NOTHING = frozenset(
     "RESUME NOP CACHE PRECALL KW_NAMES EXTENDED_ARG MAKE_CELL COPY_FREE_VARS NOT_TAKEN JUMP_FORWARD "
     "JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split()
 )
 _LOADS = frozenset(
-    "LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_FAST_AND_CLEAR LOAD_GLOBAL "
-    "LOAD_NAME LOAD_DEREF LOAD_CLASSDEREF LOAD_CLOSURE PUSH_NULL LOAD_ASSERTION_ERROR".split()
+    "LOAD_CONST LOAD_FAST LOAD_FAST_AND_CLEAR LOAD_GLOBAL LOAD_NAME LOAD_DEREF LOAD_CLOSURE PUSH_NULL".split()
 )
-_ENDINGS = frozenset("RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE".split())
+_ENDINGS = frozenset("RETURN_VALUE RAISE_VARARGS RERAISE".split())
 _SHOW_VARIABLES = frozenset("locals vars eval exec dir".split())  # they show variables without naming them
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
@@ -162,7 +158,7 @@ class _Flow:
 
     def __init__(self, code: CodeType, frame: FrameType, kind: str):
         self.code, self.frame, self.kind = code, frame, kind
-        self.instructions = _instructions_of(code)
+        self.instructions = instructions_of(code)
         self.at = {ins.offset: k for k, ins in reversed(list(enumerate(self.instructions)))}
         self.handlers = [k for k, ins in enumerate(self.instructions) if ins.opname == "PUSH_EXC_INFO"]
         self.returns = False
@@ -220,11 +216,11 @@ class _Flow:
 
     def loaded(self, ins, state: _State) -> _State:
         name = ins.argval
-        is_variable = ins.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF"))
+        is_variable = ins.opname.startswith(("LOAD_FAST", "LOAD_DEREF"))
         if ins.opname == "LOAD_GLOBAL":
             if state.names and name in _SHOW_VARIABLES:
                 raise _Lost
-            return state.after(0, *[False] * (1 + (ins.arg & 1)))
+            return state.after(0, *[False] * (1 + is_loaded_to_call(ins)))
         after = state.after(0, is_variable and name in state.names)
         return after._replace(names=state.names - {name}) if ins.opname.endswith("CLEAR") else after
 
@@ -272,7 +268,7 @@ class _Flow:
         if op in ("BUILD_STRING", "FORMAT_VALUE"):
             return (n if op == "BUILD_STRING" else 1 + bool(n & 4)), 1, "ends"
         if op == "LOAD_ATTR":
-            return 1, 1 + (sys.version_info >= (3, 12) and n & 1), "loses"
+            return 1, 1 + is_loaded_to_call(ins), "loses"
         if op in ("BUILD_LIST", "BUILD_SET", "LIST_APPEND", "SET_ADD"):
             return (n, 1, "loses") if op.startswith("BUILD") else (1, 0, "loses")
         if op == "CALL_INTRINSIC_1":
@@ -334,35 +330,10 @@ def _stack_moved(ins, state: _State) -> _State:
 
 def _running(frame: FrameType) -> tuple[list[dis.Instruction], int]:
     """The instructions of a frame's function, and the index of the one that runs."""
-    instructions = _instructions_of(frame.f_code)
+    instructions = instructions_of(frame.f_code)
     return instructions, max(
         k for k, ins in enumerate(instructions) if ins.offset <= frame.f_lasti
     )  # or in its cache
-
-
-@cached_by_code
-def _instructions_of(code: CodeType) -> list[dis.Instruction]:
-    return list(_one_by_one([*dis.get_instructions(code)]))
-
-
-_PAIR = re.compile(r"(LOAD|STORE)_FAST(?:_BORROW)?_(LOAD|STORE)_FAST(?:_BORROW)?")
-
-
-def _one_by_one(instructions):
-    """The instructions, with those that handle two local variables (Python 3.13 on) split in two.
-
-    The pair has the source position of its first variable. That of the second is known if the next
-    instruction takes an attribute of it or calls it: it begins at the same place.
-    """
-    for ins, following in zip(instructions, (*instructions[1:], None)):
-        pair = _PAIR.fullmatch(ins.opname)
-        if pair is None:
-            yield ins
-            continue
-        goes_on = following is not None and following.opname.startswith(("LOAD_ATTR", "PUSH_NULL"))
-        yield ins._replace(opname=f"{pair[1]}_FAST", argval=ins.argval[0])
-        places = following.positions if goes_on else None
-        yield ins._replace(opname=f"{pair[2]}_FAST", argval=ins.argval[1], positions=places)
 
 
 def _begins_with(whole, part) -> bool:
@@ -386,7 +357,7 @@ def _parts(call, before) -> list[dis.Instruction]:
     return [] if any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts) else parts
 
 
-_OF_VARIABLES = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
+_OF_VARIABLES = ("LOAD_FAST", "LOAD_DEREF")
 
 
 def _callee(call, before, frame: FrameType, variables: bool = True) -> tuple[tuple[str, ...], Any]:
@@ -406,7 +377,7 @@ def _callee(call, before, frame: FrameType, variables: bool = True) -> tuple[tup
 def _is_method(call, before) -> bool:
     """Whether it is x.reshape(n, -1), or the method `format` of a string constant."""
     parts = _beginning(call, before)
-    if not parts or not parts[-1].opname.startswith(("LOAD_METHOD", "LOAD_ATTR")):
+    if not parts or parts[-1].opname != "LOAD_ATTR":
         return False
     is_text = parts[0].opname == "LOAD_CONST" and type(parts[0].argval) is str
     return parts[-1].argval == "reshape" or is_text and parts[-1].argval == "format"

@@ -1,7 +1,6 @@
 """A signal's exception at each bytecode of a recording: whatever a recording changes is as it was before."""
 
 import contextlib
-import dis
 import gc
 import sys
 import threading
@@ -11,7 +10,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff import pipeline, undo
-from gpt2.autodiff.record import draws, interception, record, recorder
+from gpt2.autodiff.record import bytecode, draws, interception, record, recorder
 from gpt2.autodiff.reuse import same_code
 from gpt2.autodiff.reuse.watch import watches_running
 
@@ -65,7 +64,7 @@ def leaving(code):
     there.
     """
     if id(code) not in _leaving:
-        found, instructions = set(), list(dis.get_instructions(code))
+        found, instructions = set(), bytecode.instructions_of(code)
         for k, ins in enumerate(instructions[3:], 3):
             nones = [i.opname == "LOAD_CONST" and i.argval is None for i in instructions[k - 3 : k]]
             if ins.opname in ("PRECALL", "CALL") and all(nones):
