@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -76,12 +75,18 @@ class CustomVJP:
 
     def __init__(self, make: Callable[[], tuple[Graph, Graph]], forwards: CustomJVP | None = None):
         self._make = make
+        self._graphs: tuple[Graph, Graph] | None = None
         self.forwards = forwards  # a separate rule for forward mode, if there is one
 
-    @cached_property
+    @property
     def graphs(self) -> tuple[Graph, Graph]:
-        """(forward, backward), recorded on first use: forward may call the function whose rule it is."""
-        return self._make()
+        """(forward, backward), recorded on first use: forward may call the function whose rule it is.
+
+        Not a cached_property, which in Python 3.11 holds one lock for all instances while the user's rule runs.
+        """
+        if self._graphs is None:
+            self._graphs = self._make()
+        return self._graphs
 
     def batched(self, b: Any) -> CustomVJP:
         """The rule for all examples: both graphs, of which everything differs from example to example."""
