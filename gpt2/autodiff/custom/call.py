@@ -82,7 +82,7 @@ class CustomVJP:
     def graphs(self) -> tuple[Graph, Graph]:
         """(forward, backward), recorded on first use: forward may call the function whose rule it is.
 
-        Not a cached_property, which in Python 3.11 holds one lock for all instances while the user's rule runs.
+        No cached_property: that of Python 3.11 has one lock for all instances, and the user's rule runs here.
         """
         if self._graphs is None:
             self._graphs = self._make()

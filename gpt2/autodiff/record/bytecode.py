@@ -77,6 +77,7 @@ _SPELLINGS = {
     "LOAD_CLASSDEREF": "LOAD_DEREF",
 }
 _PAIR = re.compile(r"(LOAD|STORE)_FAST(?:_BORROW)?_(LOAD|STORE)_FAST(?:_BORROW)?")
+JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _CALLED = "NULL|self"  # in the text of a LOAD_ATTR that takes a method to be called
 _COMMON_CONSTANTS = getattr(opcode, "_common_constants", ())  # from 3.14 on
 
@@ -294,20 +295,39 @@ def is_loaded_to_call(ins: dis.Instruction) -> bool:
 
 def _by_name(result: Reads, instructions, i: int) -> None:
     """getattr(x, "rate"), with or without a default: the name counts as read."""
-    call = next(
-        (k for k in range(i + 1, len(instructions)) if is_call_of(instructions[k], instructions[i])), i
-    )
-    before = [ins for ins in instructions[i + 1 : call] if ins.opname not in ("PRECALL", "CACHE")]
-    n = instructions[call].arg if instructions[call].opname == "CALL" else 0
-    name = before[-1] if n == 2 else before[-2] if n == 3 and len(before) > 2 else None
-    if instructions[i].argval == "setattr" and n == 3:
-        name = next((ins for ins in before[2:] if ins.opname == "LOAD_CONST"), None)
+    name = _second_argument(instructions, i)
     if name is None or name.opname != "LOAD_CONST" or type(name.argval) is not str:
         return result.fail(f"it calls {instructions[i].argval}() with a name that is not a constant")
     result.names.add(name.argval)
     if name.argval in OPAQUE_ATTRIBUTES:
         result.fail(f"it uses .{name.argval}")
     return None
+
+
+_LEAVE = ("LOAD_", "PUSH_NULL", "PRECALL", "EXTENDED_ARG")  # what is on the stack
+
+
+def _second_argument(instructions, i: int) -> dis.Instruction | None:
+    """The instruction that by itself makes the second argument for the callee that instruction i loads."""
+    depth, second = 0, None  # values on the stack above the callee
+    for ins in instructions[i + 1 :]:
+        if is_call_of(ins, instructions[i]):
+            return second
+        if ins.opcode in JUMPS:
+            return None
+        if depth == 1:
+            second = ins
+        elif depth == 2 and (ins.opname == "LOAD_ATTR" or not ins.opname.startswith(_LEAVE)):
+            second = None
+        depth += -1 if ins.opname == "STORE_FAST" else _pushed(ins)
+        if depth == 2 and ins is not second:  # it computes with it
+            second = None
+    return None
+
+
+def _pushed(ins: dis.Instruction) -> int:
+    """How many values more are on the stack after the instruction; one half of a pair loads one."""
+    return 1 if ins.opname == "LOAD_FAST" else dis.stack_effect(ins.opcode, ins.arg, jump=False)
 
 
 def is_call_of(call: dis.Instruction, callee: dis.Instruction) -> bool:

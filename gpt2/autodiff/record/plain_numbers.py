@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .bytecode import CodeMap, instructions_of, is_loaded_to_call
+from .bytecode import JUMPS, CodeMap, instructions_of, is_loaded_to_call
 from .source_lines import is_inside, is_observer, is_standard
 
 _OF_MATH = tuple(getattr(math, name) for name in "isnan isinf isfinite isclose".split())
@@ -150,7 +150,6 @@ _LOADS = frozenset(
 )
 _ENDINGS = frozenset("RETURN_VALUE RAISE_VARARGS RERAISE".split())
 _SHOW_VARIABLES = frozenset("locals vars eval exec dir".split())  # they show variables without naming them
-_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
 class _Flow:
@@ -187,7 +186,7 @@ class _Flow:
         after = self.after(ins, state)
         if ins.opname in _ENDINGS:
             return
-        if ins.opcode in _JUMPS:
+        if ins.opcode in JUMPS:
             left = state if ins.opname.endswith("_OR_POP") else after
             yield left._replace(k=self.at[ins.argval])
             if ins.opname.startswith(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")):
