@@ -161,6 +161,12 @@ def peers():
     )
 
 
+@pytest.fixture(scope="session")
+def numexpr_package():
+    """Skips where numexpr, an optional backend, is not installed."""
+    pytest.importorskip("numexpr")
+
+
 @pytest.fixture
 def hangup():
     """SIGHUP with its default action, also where pytest runs under nohup, which ignores the signal."""

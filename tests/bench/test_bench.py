@@ -244,6 +244,7 @@ def backends(monkeypatch):
     threads.set_threads(1)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 @pytest.mark.parametrize("variant", ["written", "manual", "auto", "whole"])
 def test_engine_compiles_for_the_backend(backends, variant):
     size = sizes.Size("tiny", TINY, B=2, T=4)

@@ -2,9 +2,9 @@
 
     name -- body of f(x) -- what must hold, if not: it is recorded once
 
-x is an array of three numbers; lines of the body are separated by ` ;; `, and the world that it reads is that of
-`world()`. What must hold is the same on each Python: `again: why it is recorded at each call`, or `error: what it
-says`. A name that ends in `3.14+` is a construct of that version. Value and derivative are compared with those of
+x is an array of three numbers; ` ;; ` ends a line of the body, and the world that it reads is WORLD. What
+must hold is the same on each Python: `again: why it is recorded at each call`, or `error: what it says`. A
+name that ends in `3.14+` is a construct of that version. Value and derivative are compared with those of
 the function itself, also after the world has changed.
 """
 
@@ -22,7 +22,8 @@ import contextlib, dataclasses, enum, functools, itertools, math, sys, time, typ
 import numpy as np
 {lazy}
 K, N, TEXT, TE, NONE, FLAG, COUNT = 2.0, 2, "abc", "te", None, True, 0
-LIST, PAIRS, ARRAY, LOG, KIND, FUNCTION = [1.0, 2.0, 3.0], {{"a": 1.0, "b": 2.0}}, np.array([1.0, 2.0, 3.0]), [], float, len
+LIST, PAIRS, ARRAY, LOG = [1.0, 2.0, 3.0], {{"a": 1.0, "b": 2.0}}, np.array([1.0, 2.0, 3.0]), []
+KIND, FUNCTION = float, len
 
 settings = sys.modules["constructs_settings"] = types.ModuleType("constructs_settings")
 settings.k = 1.5
@@ -103,7 +104,8 @@ async def arriving():
     for k in LIST: yield k
 
 THING, SPECIAL, SLOTTED, ANSWERING, DESCRIBED = Thing(), Special(), Slotted(), Answering(), Described()
-THING.rate, SLOTTED.rate, MATRIX, COLOUR, SPACE = 1.25, 1.25, Matrix(), Colour.RED, types.SimpleNamespace(k=1.5)
+THING.rate, SLOTTED.rate, MATRIX, COLOUR = 1.25, 1.25, Matrix(), Colour.RED
+SPACE = types.SimpleNamespace(k=1.5)
 POINT, FROZEN = Point(1.0, 2.0), Frozen(1.5)
 """
 CHANGE = """

@@ -200,6 +200,7 @@ def test_values_differ_from_the_defaults(tmp_path):
     assert unchanged == {"init", "shard", "lines"}
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_settings_arrive(trained):
     s, run, calls = trained
     results = {name: of(run, calls) for name, of in ARRIVED.items()}

@@ -3,6 +3,7 @@
 Tests that need transformers are skipped if it is not installed, and all of them without safetensors.
 """
 
+import io
 import json
 import re
 import sys
@@ -356,7 +357,7 @@ def test_invalid_convert_command_is_one_error_line(tmp_path, monkeypatch, capsys
 
 @pytest.mark.parametrize("kind", ["huggingface", "llm.c"])
 def test_weights_are_read_without_a_second_copy(kind, tmp_path):
-    model = random_model(n_embd=96)
+    model = random_model(n_embd=240)
     if kind == "huggingface":
         huggingface.write(tmp_path, model.params, model.config)
         path = tmp_path
@@ -366,7 +367,8 @@ def test_weights_are_read_without_a_second_copy(kind, tmp_path):
     weights, read = pretrained.find(str(path)), GPT2(model.config, seed=None)
     weights.into(read)  # imports modules
     largest = max(x.nbytes for name, x in model.params.items() if name != "wte") // model.config.n_layer
-    assert peak_of(lambda: weights.into(read)) < largest / 2
+    buffer = io.DEFAULT_BUFFER_SIZE  # of the open file: 128 KiB from Python 3.14 on
+    assert peak_of(lambda: weights.into(read)) - buffer < largest / 2
     assert np.array_equal(read.flat_params, model.flat_params)
 
 

@@ -102,6 +102,7 @@ def called(monkeypatch):
     return texts
 
 
+@pytest.mark.usefixtures("numexpr_package")
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("kind", [backward.compiled, backward.auto])
 @pytest.mark.parametrize("name", CASES)
@@ -129,6 +130,7 @@ def test_layers_agree(name, kind, dtype, called, monkeypatch):
             assert_close(got, want, dtype)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 @pytest.mark.parametrize("spec", ["manual", "auto", "whole"])
 def test_models_agree(spec):
     config = GPT2Config(vocab_size=50, block_size=16, n_layer=2, n_head=2, n_embd=32)
@@ -142,6 +144,7 @@ def test_models_agree(spec):
     assert_close(grads["numexpr"], grads["numpy"], "float32")
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_float32_stays_to_the_last_temporary():
     """In float64 the small numbers would survive beside the large one."""
     x = np.linspace(0.0, 1.0, 3000, dtype=np.float32)
@@ -160,6 +163,7 @@ def test_float32_stays_to_the_last_temporary():
     assert got.dtype == np.float32 and np.all(got == 0)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_numbers_are_exact():
     """A quotient stays one, a minus belongs to its number, equal numbers may come in any order."""
     x = np.random.default_rng(0).standard_normal(3000)
@@ -168,6 +172,7 @@ def test_numbers_are_exact():
     np.testing.assert_array_equal(out, x / 3.0 - -0.1 * x + 3.0)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_reads_and_writes_may_overlap():
     """numexpr does not check whether its arguments overlap its result, in pieces of 1024 elements."""
     for n in (7, 64, 130):
@@ -183,6 +188,7 @@ def test_reads_and_writes_may_overlap():
             np.testing.assert_allclose(got, want, rtol=1e-13)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_results_larger_than_all_arguments():
     """Arguments broadcast to what is written, not only to one another."""
     x, y = input_node((400,), np.float64, "x"), input_node((1,), np.float64, "y")
@@ -195,6 +201,7 @@ def test_results_larger_than_all_arguments():
     np.testing.assert_allclose(got, np.broadcast_to(arrays[0] + 0.5, (60, 400)), rtol=1e-14)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_threads_inside_one_expression_at_once():
     fused = Fused("a * b + a / (b + 1.5) - b * b * 0.25 + a * a", a="float64", b="float64")
     rng = np.random.default_rng(0)
@@ -206,6 +213,7 @@ def test_threads_inside_one_expression_at_once():
                 np.testing.assert_allclose(got, a * b + a / (b + 1.5) - b * b * 0.25 + a * a, rtol=1e-13)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_blocks_on_two_threads():
     def f(x, y):
         return (x * y + x / (y * y + 1.0) - 0.5 * x) * (x - y)
@@ -222,6 +230,7 @@ def test_blocks_on_two_threads():
         threads.set_threads(1)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_what_stays_with_numpy():
     def f(x, n):
         y = np.maximum(x, 0.5) * 2.0 + np.trunc(x)  # numexpr turns these two into float64
@@ -243,6 +252,7 @@ def chain_source(elementwise):
     return Program(Graph([x, y], [(x * y + x) * (y - x)]), Options(elementwise=elementwise)).source
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_tuned_keeps_the_faster_and_remembers_it(monkeypatch):
     asked = []
 
@@ -261,6 +271,7 @@ def test_tuned_keeps_the_faster_and_remembers_it(monkeypatch):
     assert "Fused(" not in chain_source("tuned") and len(asked) == before == 2
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_tuned_measures_what_it_says(monkeypatch):
     """Each region by itself, with both backends: numexpr made slow loses, NumPy made slow loses."""
     assert "Fused(" not in chain_source("numpy") and "Fused(" in chain_source("numexpr")
@@ -316,6 +327,7 @@ def compile(n, threads=1):
     return run.stdout
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_a_second_process_takes_what_the_first_one_chose(tmp_path):
     first = in_a_process(tmp_path, "print(compile(500), len(measured))")
     assert first.startswith("['numexpr'] ") and int(first.split()[-1]) > 0
@@ -398,6 +410,7 @@ def test_numpy_backend_does_not_load_numexpr():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_expressions_have_no_more_inputs_than_numexpr_takes():
     """Numbers are inputs too: sixty-three of them were refused, when the program ran."""
     x = input_node((20_000,), np.float64, "x")
@@ -411,6 +424,7 @@ def test_expressions_have_no_more_inputs_than_numexpr_takes():
     np.testing.assert_allclose(program(array)[0], evaluate_graph(graph, [array])[0], rtol=1e-12)
 
 
+@pytest.mark.usefixtures("numexpr_package")
 def test_expressions_do_not_grow_without_bound():
     """A square spells its argument twice: forty of them in a row would spell it a million million times."""
     x = input_node((20_000,), np.float64, "x")

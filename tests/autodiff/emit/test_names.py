@@ -45,6 +45,8 @@ def sums(ones_64_float64):
 @pytest.mark.parametrize("elementwise", ["numpy", "numexpr"])
 @pytest.mark.parametrize("f", [scratch, fused])
 def test_names_of_scratch_and_of_expressions(f, elementwise):
+    if elementwise == "numexpr":
+        pytest.importorskip("numexpr")
     with ad.options(elementwise=elementwise):
         program = ad.compile(f)
         for _ in range(2):
