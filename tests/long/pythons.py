@@ -10,8 +10,8 @@
     constructs   tests/support/constructs.txt, in an environment with NumPy and pytest alone
     threads      trains a step, and derives a function in four threads: for free-threaded builds above all
 
---debian takes root, debootstrap and a network: an empty folder is filled, and what runs there runs by `chroot`,
-with the checkout at the same path and no compiler.
+--debian takes root, debootstrap and a network: an empty folder is filled, and what runs there runs by
+`chroot`, with the checkout at the same path and no compiler.
 """
 
 import argparse

@@ -58,7 +58,7 @@ def without_functions_inside(monkeypatch):
 
 
 def without_jumps(monkeypatch):
-    monkeypatch.setattr(plain_numbers, "_JUMPS", frozenset())
+    monkeypatch.setattr(plain_numbers, "JUMPS", frozenset())
 
 
 def without_callers(monkeypatch):
