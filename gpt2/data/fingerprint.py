@@ -1,44 +1,50 @@
 """The fingerprint of an encoded corpus, by which a resumed run checks that its data is unchanged."""
 
-import mmap
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
+from gpt2.data.conversations import Examples
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokenizer_json import FileTokenizer
+from gpt2.data.tokens import blocks, parts_of
 
-BLOCK = 1 << 24  # tokens
 
+def fingerprint(train: Any, val: Any, tokenizer: Tokenizer, texts: Sequence = ()) -> dict[str, Any]:
+    """Numbers that change with any token of either part, and with the vocabulary; of several files also the
+    name of each and its checksum.
 
-def fingerprint(train: np.ndarray, val: np.ndarray, tokenizer: Tokenizer) -> dict[str, int]:
-    """Numbers that change with any token of either part, and with the vocabulary.
+    texts   [name, SHA-256] of each text, if there are several
 
     With `char`, which numbers the characters of the text, another text may have the same tokens.
     """
+    (crc, files), (crc_val, files_val) = _checksums(train), _checksums(val)
+    files = [*texts, *files, *files_val]
     return {
         "train": len(train),
         "val": len(val),
-        "crc32": _crc32(train),
-        "crc32_val": _crc32(val),
+        "crc32": crc,
+        "crc32_val": crc_val,
         "vocabulary": vocabulary(tokenizer),
+        **({"files": files} if files else {}),
     }
 
 
-def _crc32(tokens):
-    """zlib.crc32 of an array, in blocks: Ctrl-C works between them, and pages of a mapped file are released,
-    which would count as memory of this process.
-    """
-    owner = tokens
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    mapped = isinstance(owner, mmap.mmap) and not tokens.flags.writeable and hasattr(mmap, "MADV_DONTNEED")
+def _checksums(tokens):
+    """zlib.crc32 of the tokens, and [name, checksum] of each file if there are several, whose checksum
+    together is that of the list."""
+    if isinstance(tokens, Examples):
+        crc, files = _checksums(tokens.tokens)
+        return zlib.crc32(tokens.counts.tobytes(), zlib.crc32(tokens.lengths.tobytes(), crc)), files
+    files = [[Path(getattr(part, "filename", "") or "").name, _crc32(part)] for part in parts_of(tokens)]
+    return (files[0][1], []) if len(files) == 1 else (zlib.crc32(repr(files).encode()), files)
+
+
+def _crc32(part):
     crc = 0
-    for start in range(0, len(tokens), BLOCK):
-        crc = zlib.crc32(tokens[start : start + BLOCK].data, crc)
-        if mapped:
-            owner.madvise(mmap.MADV_DONTNEED)
+    for block in blocks(part):
+        crc = zlib.crc32(block.data, crc)
     return crc
 
 

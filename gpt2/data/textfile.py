@@ -3,7 +3,8 @@
 import codecs
 import os
 import shlex
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpt2.errors import UserError
@@ -11,15 +12,17 @@ from gpt2.errors import UserError
 CHUNK = 1 << 18  # bytes that are read at once
 
 
-def pieces(path: str | Path) -> Iterator[str]:
+def pieces(path: str | Path, opened: Callable = lambda path: open(path, "rb")) -> Iterator[str]:
     """The text of the UTF-8 file at `path` in parts, without a byte-order mark, line ends as they are.
+
+    opened   opens the file for reading bytes; another one may decompress them
 
     Raises UserError for a file that is missing, empty, or not text.
     """
     path = Path(path)
     decoder = codecs.getincrementaldecoder("utf-8")()
     size, blank = 0, True
-    for content in _chunks(path):
+    for content in _chunks(path, opened):
         text = _decoded(path, decoder, content, size)
         yield text if size else text.removeprefix("\ufeff")
         size += len(content)
@@ -28,16 +31,18 @@ def pieces(path: str | Path) -> Iterator[str]:
         raise UserError(f"--data {path}: the file is empty ({size} bytes), expected text")
 
 
-def _chunks(path):
+def _chunks(path, opened):
     """The bytes of a file, and b"" as the last part."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             while content := file.read(CHUNK):
                 yield content
     except (OSError, ValueError) as error:  # ValueError: an impossible file name
         if os.path.isdir(path):  # Windows says that a folder may not be read
             raise UserError(f"--data {path}: this is a folder, expected a text file") from None
         raise UserError(f"--data {path}: {getattr(error, 'strerror', None) or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise UserError(f"--data {path}: damaged or cut short ({error})") from None
     yield b""
 
 

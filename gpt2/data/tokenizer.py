@@ -108,6 +108,11 @@ class Tokenizer:
             return self.end_of_text
         return self.ranks.index(b"\n") if b"\n" in self.ranks else 0
 
+    @property
+    def by_character(self) -> bool:
+        """Whether a text may be cut anywhere without a change to its tokens."""
+        return self._lookup is not None
+
     def encode(self, text: str) -> np.ndarray:
         """Token ids of `text`, uint32 array. Text that spells a special token is ordinary text here.
 

@@ -1,12 +1,16 @@
 """Token files and the batches drawn from them.
 
 A token file is llm.c's: a header of 256 int32 (magic, version, count of tokens, zeros), then the tokens,
-everything little-endian. It is read through a memory map, so a corpus costs no memory. There are two kinds:
-that of GPT-2, and that of Llama 3 for vocabularies above 65,536 (llm.c's dev/data/data_common.py).
+everything little-endian. There are two kinds: that of GPT-2, and that of Llama 3 for vocabularies above
+65,536 (llm.c's dev/data/data_common.py). nanoGPT's files are tokens of uint16 without a header.
+
+Files are read through memory maps, so a corpus costs no memory: `Shards` joins several, and gives back the
+pages that it has read.
 """
 
+import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,8 @@ MAGIC = FORMATS["<u2"][0]
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
 MOST = (1 << 31) - 1  # tokens: the header counts them in an int32
+BLOCK = 1 << 24  # tokens that are looked at together
+RELEASE = 1 << 9  # sequences read between two releases: each touches up to 64 KiB of pages
 
 
 def write_tokens(path: str | Path, tokens: ArrayLike) -> None:
@@ -64,16 +70,27 @@ def _check_range(path, tokens, bits):
         )
 
 
-def read_tokens(path: str | Path) -> np.memmap:
-    """The tokens of a token file: a read-only memory map, uint16 or uint32, (count,).
+def read_tokens(path: str | Path | Sequence[Path], raw: bool = False) -> Any:
+    """The tokens of a token file: a read-only memory map, uint16 or uint32, (count,). Of several files, or of
+    a large one, Shards.
 
-    Raises UserError if the file is missing, is not a token file, or holds another number of tokens than its
+    raw   the files have no header, as nanoGPT writes them
+
+    Raises UserError if a file is missing, is not a token file, or holds another number of tokens than its
     header says.
     """
-    path = Path(path)
+    parts = [_mapped(Path(p), raw) for p in ([path] if isinstance(path, str | Path) else path)]
+    return parts[0] if len(parts) == 1 and len(parts[0]) < 4 * BLOCK else Shards(parts)
+
+
+def _mapped(path, raw):
     with os_errors(path), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         header = np.frombuffer(file.read(HEADER_BYTES), dtype=np.uint8)
+    if raw:
+        if size == 0 or size % 2:
+            raise UserError(f"{path}: {size} bytes, expected tokens of 2 bytes each, without a header")
+        return np.memmap(path, dtype="<u2", mode="r")
     if header.size < HEADER_BYTES:
         raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}; {_hint()}")
     magic, version, count = (int(n) for n in header.view("<i4")[:3])
@@ -91,6 +108,63 @@ def read_tokens(path: str | Path) -> np.memmap:
     if count == 0:
         raise UserError(f"{path}: the file holds no tokens")
     return np.memmap(path, dtype=dtype, mode="r", offset=HEADER_BYTES, shape=(count,))
+
+
+class Shards:
+    """The tokens of several files as one array (count,), of which slices and arrays of positions are read.
+
+    parts   the tokens of each file
+    edges   the position at which each begins, and the count of all
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self.parts = list(parts)
+        self.edges = np.cumsum([0, *map(len, parts)])
+        self.dtype = np.result_type(*parts)
+        self.sequences = 0  # read since pages were released
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        positions = np.arange(*index.indices(len(self))) if isinstance(index, slice) else np.asarray(index)
+        out = np.empty(positions.shape, self.dtype)
+        which = np.searchsorted(self.edges, positions, side="right") - 1
+        for k in np.unique(which):
+            here = which == k
+            out[here] = self.parts[k][positions[here] - self.edges[k]]
+        self.sequences += len(out) if out.ndim else 1
+        if self.sequences >= RELEASE:
+            self.sequences = 0
+            for part in self.parts:
+                release(part)
+        return out
+
+
+def parts_of(tokens: Any) -> list[np.ndarray]:
+    """The arrays of each file of some tokens."""
+    return tokens.parts if isinstance(tokens, Shards) else [tokens]
+
+
+def blocks(part: np.ndarray) -> Iterator[np.ndarray]:
+    """An array of tokens in blocks: Ctrl-C works between them, and pages of a mapped file are released."""
+    for start in range(0, len(part), BLOCK):
+        yield part[start : start + BLOCK]
+        release(part)
+
+
+def release(part: np.ndarray) -> None:
+    """Release the pages of a mapped file, which would count as memory of this process."""
+    owner = part
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, mmap.mmap) and not part.flags.writeable and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED)
+
+
+def largest(tokens: Any) -> int:
+    """The largest token id."""
+    return max(int(block.max()) for part in parts_of(tokens) for block in blocks(part))
 
 
 class Loader:
@@ -152,12 +226,14 @@ class Epochs(Loader):
         super().__init__(tokens, B, T, seed)
         self.begin = 0  # the sequence with which batch 0 began, had all been of this size
         self.pieces = max(1, (len(tokens) - 1) // T - 1)  # sequences in an epoch
-        self._drawn = None  # (seed, epoch) of the cached shift and order
+        self.shifts = min(T, len(tokens) - T * self.pieces)  # positions at which an epoch may begin
+        self._drawn = None  # (seed, epoch, group) of the cached shift and order
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands; it may reach into the next epoch."""
         numbers = range(self.begin + k * self.B, self.begin + (k + 1) * self.B)
-        return take(self.tokens, [self._start(*divmod(n, self.pieces)) for n in numbers], self.T)
+        places = [self._place(*divmod(n, self.pieces)) for n in numbers]
+        return take(self.tokens, [shift + self.T * place for shift, place in places], self.T)
 
     def state(self) -> dict[str, int]:
         """Where the loader stands, as plain numbers for a checkpoint."""
@@ -172,14 +248,33 @@ class Epochs(Loader):
             raise ValueError(f"Epochs.load_state: {dict(state)}, expected numbers from 0")
         self.begin = sequences - batches
 
-    def _start(self, epoch, i):
-        """The position at which sequence i of an epoch begins."""
-        if self._drawn != (self.seed, epoch):
+    def _place(self, epoch, i):
+        """(position at which an epoch begins, number in the text's own order) of its i-th sequence."""
+        group, i = divmod(i, GROUP)
+        if self._drawn != (self.seed, epoch, group):
             draw = np.random.default_rng([self.seed, epoch])
-            self._shift = int(draw.integers(0, min(self.T, len(self.tokens) - self.T * self.pieces)))
-            self._order = draw.permutation(self.pieces)
-            self._drawn = self.seed, epoch
-        return self._shift + self.T * int(self._order[i])
+            self._shift = int(draw.integers(0, self.shifts))
+            self._first, self._order = order_of(self.pieces, group, draw)
+            self._drawn = self.seed, epoch, group
+        return self._shift, self._first + int(self._order[i])
+
+
+GROUP = 1 << 20  # sequences whose order is drawn, and kept in memory, together
+
+
+def order_of(count: int, group: int, draw: np.random.Generator) -> tuple[int, np.ndarray]:
+    """Of a random order of `count` sequences, the `group`-th GROUP: (first, order), where the sequences are
+    first + order.
+
+    Up to GROUP they are shuffled together. More are cut into groups of neighbours, which come in random
+    order, but for the last and shorter one, and are shuffled within: the memory is that of one group.
+    """
+    whole = count // GROUP
+    if whole == 0 or count == GROUP:
+        return 0, draw.permutation(count)
+    which = int(draw.permutation(whole)[group]) if group < whole else whole
+    shuffled = np.random.default_rng([int(draw.integers(1 << 62)), which])
+    return which * GROUP, shuffled.permutation(min(GROUP, count - which * GROUP))
 
 
 def too_short(part: str, tokens: np.ndarray, T: int) -> OptionError:

@@ -6,7 +6,6 @@ import sys
 from contextlib import closing
 
 from gpt2 import parallel
-from gpt2.data import corpora
 from gpt2.errors import counted, no_overflow_warnings, printable
 from gpt2.hints import quoted, typed
 from gpt2.machine import free_memory
@@ -21,6 +20,7 @@ from gpt2.train.kernels import Kernels
 from gpt2.train.loop import Interrupts, loop
 from gpt2.train.recipe import new_settings, weights_config, with_corpus
 from gpt2.train.reporters import REPORTERS
+from gpt2.train.resolve import prepare
 from gpt2.train.run import Run
 from gpt2.train.session import opened, set_engine_threads
 from gpt2.train.settings import Request, Settings
@@ -56,7 +56,8 @@ def run(request: Request, resumed: Settings | None, kernels: Kernels, out: Outpu
 
 def dry_run(s: Settings) -> int:
     """Print the memory and time that a run with these settings takes. Writes nothing and reads no weights."""
-    V = weights_config(s).vocab_size if s.init else corpora.prepare(s.data, s.tokenizer).tokenizer.vocab_size
+    words = None if s.init else prepare(s, None, resumed=False).tokenizer
+    V = weights_config(s).vocab_size if words is None else words.vocab_size
     config = model_config(s, V)
     print(table(s))
     with errors_as_flags(s):

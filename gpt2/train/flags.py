@@ -32,6 +32,7 @@ def setting(
     below: float | None = None,
     choices: Sequence[str] | None = None,
     fixed: bool = False,
+    many: bool = False,
 ) -> Any:
     """A field of a settings class.
 
@@ -40,11 +41,11 @@ def setting(
     minimum, below  the range of a number: minimum <= x < below
     choices         the only values allowed
     fixed           a resumed run cannot change it
+    many            several words on the command line, or a list in TOML, are joined by commas
     """
-    return dataclasses.field(
-        default=default,
-        metadata=dict(group=group, help=help, minimum=minimum, below=below, choices=choices, fixed=fixed),
-    )
+    limits = dict(minimum=minimum, below=below, choices=choices)
+    facts = dict(group=group, help=help, fixed=fixed, many=many, **limits)
+    return dataclasses.field(default=default, metadata=facts)
 
 
 def flag(name: str) -> str:
@@ -73,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
             groups[group].add_argument(flag(field.name), action=argparse.BooleanOptionalAction, **options)
         else:
             metavar = "|".join(field.metadata["choices"] or ()) or field.name.split("_")[-1].upper()
+            options.update(nargs="+" if field.metadata["many"] else None)
             groups[group].add_argument(flag(field.name), metavar=metavar, **options)
 
 
@@ -132,6 +134,10 @@ def convert(cls: type, name: str, value: Any, where: str) -> Any:
     """`value`, a str from the command line or a TOML value, as the type of the field, its limits checked."""
     field = next(field for field in dataclasses.fields(cls) if field.name == name)
     kind: Any = type(field.default)
+    if field.metadata["many"] and isinstance(value, list) and all(isinstance(v, str) for v in value):
+        if len(value) > 1 and any("," in v for v in value):
+            raise UserError(f"{where}: one of several names has a comma; give a folder or a pattern")
+        value = ",".join(value)
     number = isinstance(value, str | int | float) and not isinstance(value, bool)
     fits = isinstance(value, kind) if kind in (bool, str) else number
     try:

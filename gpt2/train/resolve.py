@@ -15,10 +15,11 @@ import numpy as np
 from gpt2 import parallel
 from gpt2.autodiff import blas_kernels
 from gpt2.data import corpora, tokenizer
+from gpt2.data.conversations import Examples
 from gpt2.data.fingerprint import as_number, fingerprint
 from gpt2.data.orders import ORDERS
 from gpt2.data.tokenizer import Tokenizer, is_name
-from gpt2.data.tokens import read_tokens
+from gpt2.data.tokens import largest
 from gpt2.errors import UserError
 from gpt2.model.config import GPT2Config
 from gpt2.model.decoder import slowness, unread
@@ -88,11 +89,11 @@ def resolve(
     start, base = weights(s, own, folder)
     prepared = prepare(s, start_tokenizer(s, start, folder), resumed=folder is not None)
     tokenizer = prepared.tokenizer
-    s = replace(s, data=prepared.corpus, tokenizer=_recorded(s, tokenizer))
-    train, val = read_tokens(prepared.train), read_tokens(prepared.val)
+    s = replace(s, data=prepared.corpus, tokenizer=_recorded(s, tokenizer), **prepared.options)  # type: ignore[arg-type]
+    train, val = prepared.read(s.pack)
     config = model_config(s, tokenizer.vocab_size)
     check_fits(s, config)
-    check_parts(s, train, val, config.vocab_size)
+    rows = check_parts(s, train, val, config.vocab_size if prepared.elsewhere else 0)
     s, model, choice, contender = fastest.choose(
         s, config, lambda s: make_model(config, s, start, base), spawn
     )
@@ -102,7 +103,7 @@ def resolve(
         s = replace(s, layers=d.file.path)
     optimizer = make_optimizer(model, s)
     group = group or parallel.join("none")
-    cached_fingerprint = functools.cache(lambda: fingerprint(train, val, tokenizer))
+    cached_fingerprint = functools.cache(lambda: fingerprint(train, val, tokenizer, prepared.files))
     if group.size > 1:
         mine = as_number(cached_fingerprint())
         if group.highest(mine) != -group.highest(-mine):
@@ -122,7 +123,7 @@ def resolve(
     origin = base.origin() if base is not None else None
     if start is not None and start.lasting() and not d.trained.everything:
         origin = start.origin()
-    notes = [*prepared.notes, *choice, *team_notes, *slow]
+    notes = [*prepared.notes, *rows, *choice, *team_notes, *slow]
     return Resolved(s, tokenizer, train, val, model, optimizer, team, origin, notes, cached_fingerprint)
 
 
@@ -140,22 +141,23 @@ def weights(
     return None, base_of_run(folder, s, own)
 
 
-def check_parts(s: Settings, train: np.ndarray, val: np.ndarray, vocab_size: int) -> None:
-    """Raise UserError if token files hold tokens that the tokenizer does not have, or a part is too short.
+def check_parts(s: Settings, train: Any, val: Any, vocab_size: int) -> list[str]:
+    """Raise UserError if token files from elsewhere hold tokens above the tokenizer's `vocab_size`, which is
+    0 for the program's own, or if a part is too short. Returns notes about conversations that are too long.
 
     A run that validates only at its end would notice that when it is to be saved, and one with processes
     when they have been started.
     """
     for part in (train, val):
-        if s.data.endswith(".bin") and int(part.max()) >= vocab_size:
+        if vocab_size and (most := largest(part)) >= vocab_size:
             raise UserError(
-                f"--data {s.data}: holds token {int(part.max())}, the tokenizer "
-                f"{s.tokenizer} has 0 to {vocab_size - 1}"
+                f"--data {s.data}: holds token {most}, the tokenizer {s.tokenizer} has 0 to {vocab_size - 1}"
             )
 
     order = ORDERS[s.order]
     order.loader(train, s.batch_size, s.block_size, s.seed)
     next(iter(order.validation(val, s.batch_size, s.block_size, s.eval_batches)))
+    return train.summary(s.block_size) if isinstance(train, Examples) else []
 
 
 def with_kernels(s: Settings) -> Settings:
@@ -239,10 +241,15 @@ def _part(state, name):
     return state.get(name) if isinstance(state, dict) else None
 
 
+def texts(s: Settings) -> dict[str, Any]:
+    """The arguments of corpora.prepare besides corpus and tokenizer."""
+    return {"val_data": s.val_data, "val_fraction": s.val_fraction, "template": s.template}
+
+
 def prepare(s: Settings, words: Any, resumed: bool) -> corpora.Prepared:
     """The corpus of these settings, encoded. That of a resumed run may have moved."""
     try:
-        return corpora.prepare(s.data, words or s.tokenizer)
+        return corpora.prepare(s.data, words or s.tokenizer, **texts(s))
     except UserError as error:
         if resumed and Path(s.data).is_absolute() and not Path(s.data).exists():
             raise UserError(f"{error}; if it was moved, name where it is now with --data") from None

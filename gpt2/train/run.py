@@ -345,8 +345,12 @@ class Run:
                 f"--data {data}: the run in {path.parent} has another text ({before}), and a resumed run "
                 "keeps it; start a new run instead"
             )
+        before, now = (dict(map(tuple, f.get("files", ()))) for f in (saved, self.fingerprint()))
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        which = f"{', '.join(changed[:5])} of {data}" if changed else data
         raise UserError(
-            f"{data}: text or tokens have changed since {path} was written; a resumed run needs the same ones"
+            f"{which}: text or tokens have changed since {path} was written; a resumed run needs "
+            "the same ones"
         )
 
 

@@ -127,7 +127,23 @@ class Settings:
     out: str = RUN("", "folder of the run (default: runs/PRESET-N, N the first free number)")
     seed: int = RUN(1337, "for initial weights, batches and samples", minimum=0, fixed=True)
 
-    data: str = DATA("auto", "auto, tinyshakespeare, stdlib, a text file, or llm.c's X_train.bin", fixed=True)
+    data: str = DATA(
+        "auto",
+        "auto, tinyshakespeare, stdlib; files, folders or patterns of text (.txt, .jsonl, .gz, .parquet) or "
+        "conversations (.jsonl); llm.c's X_train.bin or a pattern of them; nanoGPT's folder",
+        fixed=True,
+        many=True,
+    )
+    val_data: str = DATA(
+        "", "what to validate on, named like --data (default: a part of it)", fixed=True, many=True
+    )
+    val_fraction: float = DATA(
+        0.1, "part of --data to validate on, from its end; whole documents", minimum=0, below=1, fixed=True
+    )
+    template: str = DATA(
+        "", "of a message in a conversation, with {role} and {content} (docs/your-data.md)", fixed=True
+    )
+    pack: bool = DATA(False, "several conversations in a sequence, instead of padding", fixed=True)
     tokenizer: str = DATA(
         "auto",
         "gpt2, byte, char, bpe:N, a folder or file with a tokenizer of transformers, or auto: gpt2 if its "
@@ -385,7 +401,7 @@ def check_effect(request: Request, resumed: Settings | None) -> None:
         )
 
 
-MOVABLE = ("data", "layers")
+MOVABLE = ("data", "val_data", "layers")
 
 
 def resumed_settings(folder: str | Path, given: dict[str, Any] | None = None) -> Settings:
