@@ -316,7 +316,7 @@ class Sample:
 def write_samples(
     model: GPT2,
     tokenizer: Tokenizer,
-    prompt: str,
+    prompt: str | Sequence[int] | np.ndarray,
     samples: int = 1,
     stop: str | Iterable[str] = (),
     logprobs: int | None = None,
@@ -326,13 +326,14 @@ def write_samples(
     """Continue a prompt in `samples` ways; returns a list of Sample.
 
     tokenizer   the model's
-    prompt    text; if it is empty, the token that texts begin with
+    prompt    text, or token ids; if it is empty, the token that texts begin with
     stop      a string, or several, that end a sample
     logprobs  how many of the likeliest tokens to keep at each position; None: no log-probabilities at all
     show      called with each piece of the first sample's text as soon as it is known
     options   max_tokens, temperature, top_k, top_p, seed as for `generate`
     """
-    ids = tokenizer.encode(prompt) if prompt else [tokenizer.start]
+    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    ids = ids if len(ids) else [tokenizer.start]
     steps = generate_batch(model, ids, samples, **options)
     results = [Sample() for _ in range(samples)]
     ends = [Stop([stop] if isinstance(stop, str) else stop) for _ in results]

@@ -6,14 +6,20 @@ gpt2 sample --run runs/shakespeare-1 --prompt "ROMEO:"
 import json
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 from gpt2 import cli
 from gpt2.autodiff import get_threads, set_threads
+from gpt2.data.conversations import ANSWERS, Template
+from gpt2.data.tokenizer import END_OF_TEXT
 from gpt2.errors import UserError, os_errors
 from gpt2.model.decoder import SlowGeneration, slowness, unread
 from gpt2.parallel.cores import threads_each
 from gpt2.sampling import check_options, check_samples, write_samples
+from gpt2.storage import runs
+from gpt2.train.flags import read_toml
+from gpt2.train.settings import Settings
 from gpt2.weights import pretrained
 
 EXAMPLES = (
@@ -22,6 +28,7 @@ EXAMPLES = (
     ('gpt2 sample --init gpt2 --prompt "The meaning of life is"', "with GPT-2's released weights"),
     ('gpt2 sample --prompt "Once" --samples 4 --stop "THE END"', "four texts, each up to a stop string"),
     ('gpt2 sample --prompt "Once" --max-tokens 5 --logprobs 3', "as JSON, with log-probabilities"),
+    ('gpt2 sample --chat --prompt "How are you?"', "the answer of a model trained on conversations"),
 )
 
 
@@ -48,6 +55,8 @@ def parser() -> cli.Parser:
     add(
         "--top-p", type=float, default=1.0, help="draw from the likeliest with total p (default: %(default)s)"
     )
+    add("--chat", action="store_true", help="answer the prompt; without one, each line of standard input")
+    add("--template", default="", metavar="TEXT", help="of messages, for --chat (default: the run's)")
     add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
     add("--threads", type=int, default=0, metavar="N", help="for matrix products (default: one a core)")
     add(
@@ -98,6 +107,10 @@ def _run(args):
     check_samples(args.samples)
     check_options(args.max_tokens, args.temperature, args.top_k, args.top_p)
     prompt = _prompt(args)
+    if args.chat and (args.samples > 1 or args.logprobs is not None):
+        raise UserError("--chat gives one answer as text; leave out --samples and --logprobs")
+    if args.template and not args.chat:
+        raise UserError("--template has no effect without --chat; give both, or neither")
     set_threads(threads_each(1, args.threads))
     model, tokenizer = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=cli.tell)
     if slow := unread(model.description):
@@ -113,7 +126,9 @@ def _run(args):
         top_p=args.top_p,
         seed=args.seed,
     )
-    if args.logprobs is not None:
+    if args.chat:
+        _chat(args, model, tokenizer, prompt, options)
+    elif args.logprobs is not None:
         print(_as_json(tokenizer, prompt, write_samples(model, tokenizer, prompt, **options)))
     elif args.samples == 1:
         text = [prompt]  # shown with the first piece, so that an error does not stand behind it
@@ -128,6 +143,37 @@ def _run(args):
         for number, sample in enumerate(write_samples(model, tokenizer, prompt, **options), 1):
             print(f"---- sample {number} of {args.samples} " + "-" * 40)
             print(prompt + sample.text)
+
+
+def _chat(args, model, tokenizer, prompt, options):
+    """Answer the prompt, or each line of standard input, knowing what was said before."""
+    template = Template(args.template or _template_of_run(args))
+    options["stop"] = [template.end, END_OF_TEXT, *args.stop]
+    messages: list[dict[str, str]] = []
+    for said in [prompt] if prompt else _lines_said():
+        messages.append({"role": "user", "content": said})
+        ids = template.prompt(tokenizer, messages)
+        (answer,) = write_samples(model, tokenizer, ids, show=partial(print, end="", flush=True), **options)
+        messages.append({"role": ANSWERS, "content": answer.text})
+        print()
+
+
+def _lines_said():
+    """The lines of standard input, after a sign that it is the user's turn."""
+    if sys.stdin is None:
+        raise UserError("--chat: standard input is closed; give a --prompt")
+    sign = "> " if sys.stdin.isatty() else ""
+    print(sign, end="", flush=True)
+    for line in sys.stdin:
+        yield line.rstrip("\n")
+        print(sign, end="", flush=True)
+
+
+def _template_of_run(args):
+    """The template that the run was trained with, or "" if weights are named otherwise."""
+    if args.init:
+        return ""
+    return read_toml(runs.existing(args.run) / runs.SETTINGS, Settings).get("template", "")
 
 
 def _as_json(tokenizer, prompt, samples):

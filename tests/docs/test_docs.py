@@ -33,6 +33,7 @@ from tests.support.pages import PAGES, ROOT, blocks
 # Pages whose commands and programs another test runs, in its own order and on its own data
 ELSEWHERE = {
     "docs/formats.md": "weights/test_formats_page.py",
+    "docs/your-data.md": "train/test_your_data.py",
     "docs/adding-an-op.md": "autodiff/whole/test_adding_an_op.py",
     "docs/autodiff.md": "autodiff/whole/test_guide.py",
 }

@@ -1,0 +1,114 @@
+"""The example of docs/your-data.md, from a file to answers; and the same training in transformers."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from gpt2.data.conversations import Template
+from gpt2.library import load, load_tokenizer, save
+from gpt2.model.optimizer import cosine_lr
+from gpt2.sampling import write_samples
+from gpt2.storage import metrics
+from gpt2.train.recipe import new_settings
+from gpt2.train.session import opened
+from gpt2.train.settings import read_settings
+from tests.support import pages
+
+QUICK = "--eval-every 150 --eval-batches 0 --backward whole --parallel none --kernels own --threads 1"
+
+
+def commands():
+    """The commands of the example, in order."""
+    found = [c for block in pages.blocks("docs/your-data.md") for c in block.commands if "questions" in c]
+    return [*found, *(c for b in pages.blocks("docs/your-data.md") for c in b.commands if "--chat" in c)]
+
+
+@pytest.fixture
+def questions(tmp_path, monkeypatch, quick_peak):
+    """The folder in which the script has made its files; returns the command that trains on them."""
+    monkeypatch.chdir(tmp_path)
+    make, train, *_ = commands()
+    assert pages.run(make) == 0
+    return f"{train} {QUICK}"
+
+
+def test_questions_are_answered_to_the_letter(questions, capsys):
+    """Asked in ways that were not trained on; by the page's commands, then every one of them."""
+    assert pages.run(questions) == 0
+    capsys.readouterr()
+    assert pages.run(commands()[-1]) == 0
+    assert capsys.readouterr().out == "The bear is brown.\n"
+    _, losses = metrics.read("runs/colours").get("val_loss")
+    assert losses[-1] < 0.02
+    model, words, template = load("runs/colours"), load_tokenizer("runs/colours"), Template()
+    with open("questions/val.jsonl") as file:
+        examples = [json.loads(line) for line in file]
+    assert len(examples) == 60
+    for example in examples:
+        prompt = template.prompt(words, [{"role": "user", "content": example["prompt"]}])
+        options = {"temperature": 0, "max_tokens": 20, "stop": template.end}
+        assert write_samples(model, words, prompt, **options)[0].text == example["completion"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_trainer_has_the_same_losses(questions, tmp_path):
+    """Of the same weights, batches and learning rates, with two batches to a step whose targets that count
+    differ: within 1e-3."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    words = shlex.split(
+        f"{questions} --steps 60 --batch-size 8 --accumulate 2 --context 49 --weight-decay 0.1"
+    )
+    settings = new_settings(read_settings(words[2:]).given)
+    with opened(settings) as run:
+        save(run.model, "start", run.tokenizer)
+        batches = [run.loader.batch(k) for k in range(2 * settings.steps)]
+        losses = [run.train_step()["loss"] for _ in range(settings.steps)]
+    rows = []
+    for inputs, targets in batches:
+        for row, labels in zip(inputs, np.where(targets < 0, -100, targets)):
+            # transformers shifts the labels itself
+            rows.append({"input_ids": [*map(int, row), 0], "labels": [-100, *map(int, labels)]})
+    model = transformers.GPT2LMHeadModel.from_pretrained("start")
+    for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
+        assert getattr(model.config, name) == 0.0
+    decayed, others = [], []
+    for parameter in model.parameters():
+        (decayed if parameter.ndim > 1 else others).append(parameter)
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+        lr=1.0,
+        betas=(settings.beta1, settings.beta2),
+    )
+
+    def lr(step):
+        names = ("lr", "min_lr", "warmup", "steps")
+        return cosine_lr(step, **{name: getattr(settings, name) for name in names})
+
+    class InOrder(transformers.Trainer):
+        def _get_train_sampler(self, *args):
+            return torch.utils.data.SequentialSampler(rows)
+
+    trainer = InOrder(
+        model=model,
+        args=transformers.TrainingArguments(
+            output_dir=str(tmp_path / "trainer"),
+            per_device_train_batch_size=8,
+            gradient_accumulation_steps=2,
+            max_steps=settings.steps,
+            max_grad_norm=1.0,
+            logging_steps=1,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+        ),
+        train_dataset=rows,
+        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lr)),
+    )
+    trainer.train()
+    theirs = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    np.testing.assert_allclose(theirs, losses, atol=1e-3)
