@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2.data.sources import Line, field_of, is_jsonl, lines
+from gpt2.data.sources import JsonLine, field_of, is_jsonl, lines
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import Epochs
 from gpt2.errors import UserError, counted, option_error, os_errors
@@ -72,7 +72,7 @@ def are_in(paths: Sequence[Path]) -> bool:
     return "messages" in first or ("prompt" in first and "text" not in first)
 
 
-def messages_of(line: Line) -> list[dict[str, str]]:
+def messages_of(line: JsonLine) -> list[dict[str, str]]:
     """The messages of a line. Raises UserError, which names it, for one that has none or no answer."""
     if "messages" not in line:
         return [
@@ -84,7 +84,7 @@ def messages_of(line: Line) -> list[dict[str, str]]:
         raise UserError(f"{line.place}: the field 'messages' is not a list of objects")
     found = []
     for number, message in enumerate(messages):
-        message = Line(message)
+        message = JsonLine(message)
         message.place = f"{line.place}: message {number}"
         found.append({name: field_of(message, name) for name in ("role", "content")})
     if all(message["role"] != ANSWERS for message in found):

@@ -22,7 +22,7 @@ from typing import Any
 from gpt2.data import conversations, huggingface, shards, sources, stdlib, textfile, tinyshakespeare
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.conversations import Examples, Template
-from gpt2.data.documents import Text, arrays_of
+from gpt2.data.documents import Documents, arrays_of
 from gpt2.data.tokens import read_tokens, write_token_stream
 from gpt2.errors import UserError, os_errors, reason, suggestion
 from gpt2.storage import files, runs
@@ -147,8 +147,8 @@ class _Job:
     """What is to be encoded: a text, the one to validate on or the fraction of it, and the template of its
     conversations, or None."""
 
-    text: Text
-    val: Text | None
+    text: Documents
+    val: Documents | None
     fraction: float
     template: Template | None
 
@@ -216,12 +216,12 @@ def _record(text, paths):
 
 
 def _text(corpus, notes, flag="--data"):
-    """The corpus' name, and its Text."""
+    """The corpus' name, and its Documents."""
     if corpus == "auto":
         corpus = choose(notes)
     if corpus in NAMED:
         text = NAMED[corpus]()
-        return corpus, Text(corpus, [("", lambda: _parts_of(text))])
+        return corpus, Documents(corpus, [("", lambda: _parts_of(text))])
     if not any(sign in corpus for sign in "/\\.*,") and not os.path.exists(corpus):
         text = f"{flag} {corpus}: no such corpus or file; corpora: auto, tinyshakespeare, stdlib"
         raise UserError(text + suggestion(corpus, ["auto", *NAMED]))
@@ -232,8 +232,8 @@ def _text(corpus, notes, flag="--data"):
             raise
         raise UserError(f"{flag} {corpus}: {reason(error)}") from None
     if conversations.are_in(paths):
-        return name, Text(name, [(path.name, partial(_lines, path)) for path in paths], paths)
-    return name, Text(name, [(path.name, _reader(path)) for path in paths])
+        return name, Documents(name, [(path.name, partial(_lines, path)) for path in paths], paths)
+    return name, Documents(name, [(path.name, _reader(path)) for path in paths])
 
 
 def _reader(path):

@@ -24,7 +24,7 @@ DELAY = 1.0  # seconds after which a terminal gets a progress line
 TOGETHER = 1 << 17  # characters that a thread encodes in one go
 
 
-class Text:
+class Documents:
     """Documents that are read in pieces, repeatedly, and never held as a whole.
 
     name            of its corpus

@@ -77,13 +77,13 @@ def is_jsonl(path: Path) -> bool:
     return path.name.endswith((".jsonl", ".jsonl.gz"))
 
 
-class Line(dict):
+class JsonLine(dict):
     """The object of a line; `place` says where it is, for errors."""
 
     place = ""
 
 
-def lines(path: Path) -> Iterator[Line]:
+def lines(path: Path) -> Iterator[JsonLine]:
     """The objects of a .jsonl file, without blank lines."""
     count = 0
     with opened(path) as file:
@@ -97,7 +97,7 @@ def lines(path: Path) -> Iterator[Line]:
                 raise UserError(f"{place}: this line is not JSON ({reason(error)})") from None
             if not isinstance(fields, dict):
                 raise UserError(f"{place}: expected an object, {{...}}, and this line is {kind_of(fields)}")
-            fields = Line(fields)
+            fields = JsonLine(fields)
             fields.place = place
             count += 1
             yield fields
@@ -119,7 +119,7 @@ def readable(path: Path, file: Any) -> Iterator[bytes]:
         raise UserError(f"--data {path}: damaged or cut short ({reason(error)})") from None
 
 
-def field_of(fields: Line, name: str) -> str:
+def field_of(fields: JsonLine, name: str) -> str:
     """A text in a line's object. Raises UserError if it is missing, or no text."""
     if name not in fields:
         known = ", ".join(fields) or "none"

@@ -170,7 +170,7 @@ def test_shards_are_one_array_with_validation_found_by_name(four_shards, tmp_pat
     path = tmp_path / "x_train_000002.bin"
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(UserError, match="x_train_000002.bin: the header promises 31 tokens, the file has 30"):
-        corpora.prepare(four_shards, gpt2_tokenizer)
+        corpora.prepare(four_shards, gpt2_tokenizer, val_data=str(tmp_path / "y.bin"))
 
 
 def test_shards_are_trained_on_in_llmcs_order(four_shards, tmp_path):
