@@ -129,12 +129,17 @@ def arrays_of(pieces: Iterable[str | None], tokenizer: Tokenizer) -> Iterator[np
     Documents are joined by the end of text, or by a line break if the tokenizer has no such token.
     """
     end = tokenizer.end_of_text
+    border = np.array([end]) if end is not None else None
 
     def encode(chunks):
-        border = tokenizer.encode("\n") if end is None and None in chunks else [end]
-        parts = [border if chunk is None else tokenizer.encode(chunk) for chunk in chunks]
-        return np.concatenate(parts).astype(np.uint32)
+        joint = tokenizer.encode("\n") if border is None and None in chunks else border
+        return np.concatenate([joint if chunk is None else tokenizer.encode(chunk) for chunk in chunks])
 
+    if type(tokenizer) is not Tokenizer:  # a tokenizer of other programs may not be cut into chunks
+        for is_border, part in groupby(pieces, lambda piece: piece is None):
+            borders = ([None] for _ in part)
+            yield from map(encode, borders) if is_border else tokenizer.encode_stream(part)  # noqa: B031
+        return
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(threads) as pool:
         pending: deque = deque()
