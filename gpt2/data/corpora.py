@@ -63,7 +63,7 @@ class Prepared:
     notes: list = field(default_factory=list)
     elsewhere: bool = False
     raw: bool = False
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     indices: tuple[Path, Path] | None = None
     files: list = field(default_factory=list)
 
@@ -302,7 +302,7 @@ def _tokenizer_of(job, tokenizer):
     task = "making the vocabulary of"
     if job.template is not None:
         train, val = _examples(job)
-        seen = (messages for messages in (chain(train, val) if tokenizer == "char" else train))
+        seen = chain(train, val) if tokenizer == "char" else train
         return tokenizers.make(tokenizer, (t for m in seen for t, _ in job.template.segments(m)))
     whole = tokenizer == "char" or job.val is not None
     seen, _ = job.text.halves(job.text.length if whole else job.text.cut(job.fraction), task)

@@ -2,7 +2,7 @@
 
 A token file is llm.c's: a header of 256 int32 (magic, version, count of tokens, zeros), then the tokens,
 everything little-endian. There are two kinds: that of GPT-2, and that of Llama 3 for vocabularies above
-65,536 (llm.c's data_common.py). nanoGPT's files are tokens of uint16 without a header.
+65,536 (as llm.c's `write_datafile`). nanoGPT's files are tokens of uint16 without a header.
 
 Files are read through memory maps, so a corpus costs no memory: `Shards` joins several, and gives back the
 pages that it has read.

@@ -89,7 +89,7 @@ def resolve(
     start, base = weights(s, own, folder)
     prepared = prepare(s, start_tokenizer(s, start, folder), resumed=folder is not None)
     tokenizer = prepared.tokenizer
-    s = replace(s, data=prepared.corpus, tokenizer=_recorded(s, tokenizer), **prepared.options)  # type: ignore[arg-type]
+    s = replace(s, data=prepared.corpus, tokenizer=_recorded(s, tokenizer), **prepared.options)
     train, val = prepared.read(s.pack)
     config = model_config(s, tokenizer.vocab_size)
     check_fits(s, config)
