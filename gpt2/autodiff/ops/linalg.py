@@ -116,10 +116,83 @@ def inv(x: Node) -> Node:
 # inverse, determinant, solution
 matrix_row("inv", _same, jvp=lambda t, out, x: -(out @ t[0] @ out))
 
+
+def _det_jvp(t, out, x):
+    return sum_(apply("cofactors", x, _as_matrix(out)) * t[0], (-2, -1))
+
+
+def _as_matrix(det: Node) -> Node:
+    return reshape(det, (*det.shape, 1, 1))
+
+
+def _cofactors(x, det):
+    """By the inverse, or where that has lost digits by singular values."""
+    try:
+        inverse = np.linalg.inv(x)
+    except np.linalg.LinAlgError:
+        return _turned_cofactors(x)
+    condition = np.linalg.norm(x, axis=(-2, -1)) * np.linalg.norm(inverse, axis=(-2, -1))
+    return _turned_cofactors(x) if np.any(condition > 1e5) else det * np.swapaxes(inverse, -1, -2)
+
+
+def _turned_cofactors(x, e=None):
+    """The cofactors of matrices u s vh of any rank, or the derivative of them in the direction e.
+
+    Those of the diagonal matrix s are products of all its elements but one, their derivatives of all but two.
+    """
+    dtype = float_dtype(np.result_type(x, *([] if e is None else [e])))
+    finite = np.all(np.isfinite(x), (-2, -1), keepdims=True)
+    n, (u, s, vh) = np.shape(x)[-1], np.linalg.svd(np.where(finite, x, 0.0))
+    size = np.where(s[..., :1] == 0.0, 1.0, s[..., :1]).astype(float)
+    s = np.maximum(s / size, 1e-150)  # 1e-150 stands for 0 in quotients of products
+    others = np.prod(s, -1, keepdims=True) / s
+    if e is None:
+        inner = (others * size ** (n - 1))[..., None] * np.eye(n)
+    else:
+        pairs = others[..., None] / s[..., None, :] * (1.0 - np.eye(n)) * size[..., None] ** float(n - 2)
+        m = np.conj(np.swapaxes(u, -1, -2)) @ e @ np.conj(np.swapaxes(vh, -1, -2))
+        inner = pairs @ np.diagonal(m, axis1=-2, axis2=-1)[..., None] * np.eye(n)
+        inner = inner - pairs * np.swapaxes(m, -1, -2)
+    turn = (np.linalg.det(u) * np.linalg.det(vh))[..., None, None]
+    return np.where(finite, turn * (np.conj(u) @ inner @ np.conj(vh)), np.nan).astype(dtype)
+
+
+def _third_derivative(x, e, t):
+    """Of det along e and t, as the matrix of its derivatives. By the inverse: not of singular matrices."""
+    b = inv(x)
+    be, bt = b @ e, b @ t
+    along_e, along_t, both = (as_column(sum_(diagonal(m), -1, keepdims=True)) for m in (be, bt, be @ bt))
+    turned = (along_e * along_t - both) * b - along_e * (bt @ b) - along_t * (be @ b)
+    return swap_last(_as_matrix(apply("det", x)) * (turned + (be @ bt + bt @ be) @ b))
+
+
+def _along_jvp(t, out, x, e):
+    along = None if t[1] is None else apply("cofactors_along", x, t[1])
+    if t[0] is None:
+        return along
+    moved = _third_derivative(x, e, t[0])
+    return moved if along is None else moved + along
+
+
+matrix_row("det", lambda x: (x.shape[:-2], float_dtype(x.dtype)), jvp=_det_jvp)
+# the derivative of det, which is given as (..., 1, 1); and the derivative of that in a direction
 matrix_row(
-    "det",
-    lambda x: (x.shape[:-2], float_dtype(x.dtype)),
-    jvp=lambda t, out, x: out * sum_(swap_last(inv(x)) * t[0], (-2, -1)),
+    "cofactors",
+    lambda x, det: _same(x),
+    evaluate=_cofactors,
+    code=None,
+    jvp=lambda t, out, x, det: apply("cofactors_along", x, t[0]),
+)
+matrix_row(
+    "cofactors_along",
+    lambda x, e: (np.broadcast_shapes(x.shape, e.shape), float_dtype(np.result_type(x.dtype, e.dtype))),
+    evaluate=_turned_cofactors,
+    code=None,
+    jvp=_along_jvp,
+    transpose=lambda g, out, x, e: (
+        lambda: _third_derivative(x, e, g),
+        lambda: apply("cofactors_along", x, g),
+    ),
 )
 
 
