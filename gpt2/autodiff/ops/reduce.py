@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..graph import Node
-from . import leads, rowwise, shifts
+from . import build, leads, rowwise, shifts
 from .build import broadcast, cast, concatenate, equal, expand, reshape, sum_, take_slice, transpose, where
-from .table import EVERYWHERE, INTEGERS, OPS, Leads, Op, apply, none, row
+from .table import EVERYWHERE, INTEGERS, OPS, Leads, Op, apply, const, none, row
 
 
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
@@ -177,6 +177,52 @@ def _prod_jvp(t, out, x, axes, keepdims):
 reduction_row(
     "prod", "multiply", "nonlinear", sum_dtype, jvp=_prod_jvp, discontinuous=False, exact_on=INTEGERS
 )
+
+
+def _each_element(starts: Sequence[int], n: int) -> tuple[Node, Node, tuple[int, ...]]:
+    """Of the segments of a reduceat, one after the other: their elements, which segment each is of, and where
+    each segment begins among them.
+    """
+    first = np.array(starts, int)
+    lengths = np.maximum(np.append(first[1:], n)[: len(first)] - first, 1)
+    begins = np.cumsum(lengths) - lengths
+    segment = np.repeat(np.arange(len(first)), lengths)
+    return const(np.arange(lengths.sum()) - (begins - first)[segment]), const(segment), tuple(begins.tolist())
+
+
+def _reduceat_rule(v, forward, out, x, starts, ufunc, axis):
+    """The tangent or gradient of sums, or of the largest or smallest elements, of segments of an axis."""
+    element, segment, begins = _each_element(starts, x.shape[axis])
+    spec = (*build.full_index(x.shape[:axis]), ("array", 0))
+
+    def summed(v):
+        return apply("reduceat", v, starts=begins, ufunc="add", axis=axis)
+
+    each = apply("gather", v, element if forward else segment, spec=spec)
+    if ufunc != "add":
+        extreme = apply("gather", out, segment, spec=spec)
+        chosen = equal(apply("gather", x, element, spec=spec), extreme)
+        count = apply("gather", summed(cast(chosen, x.dtype)), segment, spec=spec)
+        unchosen = where(equal(extreme, extreme), const(0.0, x.dtype), const(math.nan, x.dtype))
+        each = where(chosen, each / where(chosen, count, 1.0), unchosen)
+    if forward:
+        return summed(each)
+    return apply("scatter_add", build.zeros(x.shape, x.dtype), each, element, spec=spec)
+
+
+row(
+    "reduceat",  # np.add.reduceat, np.maximum.reduceat, np.minimum.reduceat
+    "nonlinear",
+    infer=lambda x, starts, ufunc, axis: (
+        (*x.shape[:axis], len(starts), *x.shape[axis + 1 :]),
+        sum_dtype(x.dtype) if ufunc == "add" else x.dtype,
+    ),
+    evaluate=lambda x, starts, ufunc, axis: getattr(np, ufunc).reduceat(x, starts, axis),
+    jvp=lambda t, out, *args, **attrs: _reduceat_rule(t[0], True, out, *args, **attrs),
+    transpose=lambda g, out, *args, **attrs: (_reduceat_rule(g, False, out, *args, **attrs),),
+    leads=leads.AXIS,
+)
+
 reduction_row("any", "logical_or", "nondiff", _bool, exact_on=EVERYWHERE)
 reduction_row("all", "logical_and", "nondiff", _bool, exact_on=EVERYWHERE)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import located, unsupported, written_to_plain
+from ..graph import Node
 from ..ops import apply
 from . import dispatch, source_lines, writes
 from .indexing import advanced, expand
@@ -36,6 +37,8 @@ def call_method(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) ->
         return ufunc(a.reshape(a.shape + (1,) * b.ndim), b, **kwargs)
     if method == "at":
         return _at(ufunc, *inputs)
+    if method == "reduceat" and ufunc in (np.add, np.maximum, np.minimum):
+        return _reduceat(ufunc, *inputs, **kwargs)
     raise unsupported(f"{dispatch.full_name(ufunc)}.{method}", source_lines.here())
 
 
@@ -97,14 +100,14 @@ def _is_function(function, dtype, initial) -> bool:
     return dtype is None and (function in (np.max, np.min) or initial is np._NoValue or initial is None)
 
 
-def _in_loop_dtype(method, x, **options):
-    """x in the dtype that a ufunc's reduce or accumulate computes in. NumPy's errors come from one
-    element.
+def _in_loop_dtype(method, x, *args, shape=None, **options):
+    """x in the dtype that a ufunc's reduce or accumulate computes in. NumPy's errors come from an array of
+    this shape, or of one element.
     """
-    one = np.ones((1,) * x.ndim, x.dtype)
+    one = np.ones((1,) * x.ndim if shape is None else shape, x.dtype)
     try:
-        dtype = method(one, **options).dtype
-    except (ValueError, TypeError) as error:
+        dtype = method(one, *args, **options).dtype
+    except (ValueError, TypeError, IndexError) as error:
         name = f"{dispatch.full_name(method.__self__)}.{method.__name__}"
         raise located(error, name, source_lines.here()) from error
     return x if dtype == x.dtype else x.astype(dtype)
@@ -126,6 +129,21 @@ def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
         totals.append(ufunc(totals[-1], part))
     result = np.stack(totals, axis) if totals else x.copy()
     return result if out is None else copied(out, result)
+
+
+def _reduceat(ufunc, x, indices, axis=0, dtype=None, out=None):
+    if type(indices) is Recorded or type(x) is not Recorded:
+        name = f"{dispatch.full_name(ufunc)}.reduceat"
+        raise unsupported(name, source_lines.here(), "with recorded indices is not recorded")
+    starts = np.array(indices)
+    x = _in_loop_dtype(ufunc.reduceat, x, starts, shape=x.shape, axis=axis, dtype=dtype)
+
+    def node(x: Node) -> Node:
+        attrs = {"ufunc": ufunc.__name__, "axis": axis % x.ndim}
+        return apply("reduceat", x, starts=tuple(starts.tolist()), **attrs)
+
+    result = dispatch.handled(lambda v: ufunc.reduceat(v, starts, axis), (x,), {}, node)
+    return result if out is None else copied(out[0] if isinstance(out, tuple) else out, result)
 
 
 def _at(ufunc, x, index, values=None):

@@ -17,7 +17,7 @@ from ..errors import AutodiffError, DtypeError, located, of_another_library, uns
 from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
-from .dispatch import NO_ENTRY, TABLE, Entry, bind, full_name, handles, is_of_scipy, since, typed
+from .dispatch import NO_ENTRY, TABLE, Entry, bind, full_name, handled, handles, is_of_scipy, since, typed
 from .recorder import Recorder, innermost, label, scalar_const, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
@@ -271,6 +271,8 @@ def _two_results(ufunc, inputs):
         )
     if ufunc is np.modf:
         return _modf(*inputs)
+    if ufunc is np.frexp:
+        return _frexp(*inputs)
     raise unsupported(full_name(ufunc), source_lines.here())
 
 
@@ -280,6 +282,14 @@ def _modf(x: Recorded):
     x = x if x.dtype == dtype else x.astype(dtype)
     finite = np.where(np.isinf(x), np.copysign(x.dtype.type(0), x), x)
     return np.fmod(finite, x.dtype.type(1)), operate(np.trunc, np.trunc, x)
+
+
+def _frexp(x: Recorded):
+    """The exponent is a whole number, the mantissa x times a power of 2."""
+    dtype = np.frexp.resolve_dtypes((x.dtype, None, None))[1]
+    x = x if x.dtype == dtype else x.astype(dtype)
+    exponent = handled(lambda v: np.frexp(v)[1], (x,), {}, lambda x: apply("frexp_exponent", x))
+    return np.ldexp(x, -exponent), exponent
 
 
 # operators

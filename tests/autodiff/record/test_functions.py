@@ -573,6 +573,20 @@ def test_modf_at_its_ends(dtype):
         np.testing.assert_array_equal(ad.grad(lambda x: np.sum(np.modf(x)[0]))(x[:4]), np.ones(4))
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([1.0, 3.0, -0.3, 0.0, -0.0, 5e-324, 1e308, np.inf, np.nan]),
+        *(np.array([1, -6], "int8"), np.array([1.5], "float16"), np.float32(3.5), 2.75),
+    ],
+)
+def test_frexp_has_numpys_bits_and_types(x):
+    with np.errstate(invalid="ignore"):
+        for found, expected in zip(ad.compile(lambda x: np.frexp(x))(x), np.frexp(x), strict=True):
+            np.testing.assert_array_equal(found, expected, strict=True)
+            assert type(found) is type(expected)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "bool"])
 def test_powers_of_integers_by_a_float_are_floats(dtype):
     """NumPy converts them first; the square of an int8 would overflow."""

@@ -240,6 +240,7 @@ CALLS = {
     "np.fft.ifftshift": [(lambda x: np.fft.ifftshift(x, axes=1), A)],
     # several results
     "np.divmod": [(lambda x: np.divmod(x, 0.7)[1], A)],
+    "np.frexp": [(lambda x: np.frexp(x)[0], A)],
     "np.modf": [(lambda x: np.modf(x)[0], A)],
 }  # fmt: skip
 
