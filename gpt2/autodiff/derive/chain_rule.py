@@ -8,6 +8,7 @@ Here is all that the rules leave out: zeros, broadcasting, dtypes, complex parts
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
@@ -19,7 +20,9 @@ from ..errors import AutodiffError, UnsupportedError, unsupported
 from ..graph import Node, is_scalar_const
 from ..hidden import decided
 from ..ops import OPS, apply
-from ..ops.build import broadcast, cast, fits, real, reshape, sum_, where, zeros
+from ..ops.build import broadcast, cast, fits, guarded, real, reshape, sum_, where, zeros
+from ..ops.elementwise import squared_norm
+from ..ops.table import ALWAYS, SEVERAL
 
 
 class Masked:
@@ -115,9 +118,14 @@ def force(entry: Any) -> Any:
     return applied(entry()) if callable(entry) else entry
 
 
+def arguments(node: Node) -> Sequence[Node]:
+    """The values through which the node is differentiated."""
+    return (squared_norm(node) or (node.args,))[0]
+
+
 def pull_elementwise(node: Node, g: Node | Masked, needed: Sequence[bool]) -> list:
     grads = []
-    for arg, factors, need in zip(node.args, partials(node), needed):
+    for arg, factors, need in zip(arguments(node), partials(node), needed):
         factors = factor_list(factors) if need else None
         grads.append(None if factors is None else pull_factors(g, factors, arg, node))
     return grads
@@ -127,7 +135,8 @@ def partials(node: Node) -> tuple:
     rule = OPS[node.op].partials
     if rule is None:
         raise unsupported(f"np.{node.op}", node.loc)
-    return rule(node, *node.args)
+    through = squared_norm(node)
+    return rule(node, *node.args) if through is None else through[1]
 
 
 def factor_list(entry: Any) -> tuple | None:
@@ -140,6 +149,8 @@ def factor_list(entry: Any) -> tuple | None:
 def pull_factors(g: Node | Masked, factors: tuple, arg: Node, node: Node) -> Node | Masked:
     """g times the factors, in the argument's type. Factors as small as the argument leave the sum over the
     axes along which it was broadcast."""
+    if OPS[node.op].singular == ALWAYS:
+        factors = guarded_factors(g.unmasked() if isinstance(g, Masked) else g, factors)
     if isinstance(g, Masked):
         g = g.times(factors, node.shape)
         same = arg.shape == node.shape and arg.dtype == node.dtype
@@ -161,6 +172,11 @@ def times(g: Node, factors: tuple, shape: tuple[int, ...]) -> Node:
         else:
             g = multiplied(g.args[0] if f.shape == shape else g, f)
     return broadcast(g, shape)
+
+
+def guarded_factors(g: Node, factors: tuple) -> tuple:
+    """The factors of a product that is 0 where g is, even if they are infinite or nan."""
+    return (guarded(math.prod(factors), g),) if any(isinstance(f, Node) for f in factors) else factors
 
 
 def multiplied(g: Node, f: Node | float) -> Node:
@@ -337,11 +353,14 @@ def tangent_or_zeros(t: Node | None, x: Node) -> Node:
 
 def push_elementwise(node: Node, tangents: Sequence) -> Node | None:
     terms = []
+    singular, several = OPS[node.op].singular, sum(t is not None for t in tangents) > 1
     for t, factors in zip(tangents, partials(node)):
         factors = None if t is None else factor_list(factors)
         if factors is None:
             continue
         shape = np.broadcast_shapes(t.shape, *(f.shape for f in factors if isinstance(f, Node)))
+        if singular == ALWAYS or singular == SEVERAL and several:
+            factors = guarded_factors(t, factors)
         term = times(t, factors, shape)
         terms.append(real(term) if term.dtype.kind == "c" and node.dtype.kind != "c" else term)
     # terms may be smaller than the result, and of different shapes: the addition broadcasts

@@ -22,7 +22,18 @@ from ..ops import OPS, input_node
 from ..ops.build import full, zeros
 from ..ops.exactness import mark_derived
 from ..ops.subgraph import inputs_like
-from .chain_rule import Masked, applied, errors_at, fit, force, pull_elementwise, pull_where, push, total
+from .chain_rule import (
+    Masked,
+    applied,
+    arguments,
+    errors_at,
+    fit,
+    force,
+    pull_elementwise,
+    pull_where,
+    push,
+    total,
+)
 from .shifts import invariant_shifts
 
 
@@ -154,8 +165,8 @@ def _handed_down(n: Node, g, is_active: set[Node], parts: dict[Node, list]) -> S
     if not n.args:
         return ()
     with errors_at(n):
-        grads = pull(n, g, [a in is_active for a in n.args])
-    for a, d in zip(n.args, grads):
+        grads = pull(n, g, [a in is_active for a in arguments(n)])
+    for a, d in zip(arguments(n), grads):
         if d is not None:
             parts.setdefault(a, []).append(d)
     return grads
@@ -180,7 +191,7 @@ def pushforward(outputs: Sequence[Node], tangents: dict[Node, Node]) -> list[Nod
     for n in active_nodes(outputs, tangents):
         if n in tangents:
             continue
-        of_args = [known.get(a) for a in n.args]
+        of_args = [known.get(a) for a in arguments(n)]
         if any(t is not None for t in of_args):
             start = next_id()
             with errors_at(n):

@@ -53,6 +53,11 @@ def where(c: Node, a: Node | complex, b: Node | complex) -> Node:
     return apply("where", c, a, b)
 
 
+def guarded(q: Node, p: Node) -> Node:
+    """q as a factor of p, which is 0 where p is 0 and q infinite or nan."""
+    return where(equal(p, 0.0) * apply("logical_not", apply("isfinite", q)), 0.0, q)
+
+
 def cast(x: Node, dtype: DTypeLike) -> Node:
     dtype = np.dtype(dtype)
     return x if x.dtype == dtype else apply("cast", x, dtype=str(dtype))

@@ -14,14 +14,15 @@ A real result of a complex argument (absolute, real, angle) has d out = real(par
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ..graph import Node, const_value, is_scalar_const
-from . import leads, shifts
+from ..hidden import decided
+from . import leads, shifts, table
 from .build import (
     absolute,
     cast,
@@ -37,7 +38,7 @@ from .build import (
     square,
     where,
 )
-from .table import EVERYWHERE, EXACTLY, INTEGERS, NEARLY, OPS, REALS, Op, apply, const, row
+from .table import EVERYWHERE, EXACTLY, INTEGERS, NEARLY, OPS, REALS, SEVERAL, Op, apply, const, row
 
 
 def broadcast_shape(*nodes: Node) -> tuple[int, ...]:
@@ -99,15 +100,22 @@ def _power_base(a, b):
         n = const_value(b)
         if n == 0:
             return None
+        if 0 < n < 1 and is_sum_of(_is_square, a):
+            return n, or_zero(a, lambda v: v ** (n - 1))
         return 1.0 if n == 1 else (n, a) if n == 2 else (n, a ** (n - 1))
     return b * a ** where(equal(b, 0.0), 1.0, b - 1.0)
 
 
 def _logaddexp(base):
     def partials(out, a, b):
-        # -inf - -inf would be nan; the weight of a term e**-inf is 0
-        safe = where(equal(out, -math.inf), 0.0, out)
-        return lambda: base(a - safe), lambda: base(b - safe)
+        # inf - inf would be nan. The weight of a term e**-inf is 0, and one of e**inf has all of it
+        infinite = apply("isinf", out)
+        safe, shares = where(infinite, 0.0, out), _chosen(out, a, b)
+
+        def weight(x, share):
+            return where(infinite, where(out > 0.0, share(), 0.0), base(x - safe))
+
+        return lambda: weight(a, shares[0]), lambda: weight(b, shares[1])
 
     return partials
 
@@ -115,6 +123,105 @@ def _logaddexp(base):
 def _root(x: Node) -> Node:
     """The root of 1 - x * x; of complex numbers on the side of the cut that arcsin and arccos take."""
     return sqrt(-(x - 1.0)) * sqrt(x + 1.0) if x.dtype.kind == "c" else sqrt(1.0 - square(x))
+
+
+# Norms. A root of a sum of squares has at 0 the derivative 0, the least of its subgradients, as abs has
+_SHAPES = frozenset("sum sum_as_numpy reshape transpose broadcast slice cast real positive conjugate".split())
+
+
+def or_zero(x: Node, f: Callable[[Node], Node]) -> Node:
+    """f(x), but 0 where x is 0."""
+    zero = equal(x, 0.0)
+    return where(zero, 0.0, f(where(zero, 1.0, x)))
+
+
+def is_sum_of(term: Callable[[Node], bool], n: Node) -> bool:
+    """Whether n is made of such terms alone, by adding and scaling: it is 0 only where all of them are."""
+    while not term(n):
+        if n.op == "add":
+            return all(is_sum_of(term, a) for a in n.args)
+        if n.op == "multiply" and any(_is_weight(a) for a in n.args):
+            n = n.args[1] if _is_weight(n.args[0]) else n.args[0]
+        elif n.op in _SHAPES or n.op == "divide":
+            n = n.args[0]
+        else:
+            return False
+    return True
+
+
+def _is_weight(n: Node) -> bool:
+    """Whether n is a constant that scales without changing a sign."""
+    n = table.root(n)
+    return n.op == "const" and decided(_nowhere_negative, n.value)
+
+
+def _nowhere_negative(value: Any) -> bool:
+    return bool(np.all(np.greater_equal(value, 0)))
+
+
+def _is_square(n: Node) -> bool:
+    """Whether n is a square, or another power of an absolute value, or a product of a vector with itself."""
+    a, b = (n.args * 2)[:2] if n.args else (n, n)
+    if n.op == "power" and is_scalar_const(b):
+        p = const_value(b)
+        return bool(p > 1.0 if a.op in ("absolute", "fabs") else p == 2.0 and n.dtype.kind != "c")
+    alike = n.op in ("square", "multiply") or n.op == "matmul" and n.size == 1
+    if n.op == "einsum":
+        alike = len(set(n.attrs["subscripts"].partition("->")[0].split(","))) == 1
+    return alike and (n.dtype.kind != "c" or a.op != b.op) and _same(a, b)
+
+
+def _same(a: Node, b: Node, depth: int = 6) -> bool:
+    """Whether two nodes have the same elements, or conjugates, in the same order."""
+    a, b = (v.args[0] if v.op in ("reshape", "conjugate") else v for v in (a, b))
+    if a is b:
+        return True
+    if a.op == "const" or not depth:
+        return is_scalar_const(a) and is_scalar_const(b) and bool(a.value == b.value)
+    if (a.op, a.shape, a.attrs) != (b.op, b.shape, b.attrs):
+        return False
+    return (table.is_elementwise(a.op) or a.op in table.VIEWS) and all(
+        _same(*pair, depth - 1) for pair in zip(a.args, b.args)
+    )
+
+
+def _sqrt(out, x):
+    return (or_zero(out, lambda r: 0.5 / r) if is_sum_of(_is_square, x) else 0.5 / out,)
+
+
+def _hypot(out, a, b):
+    return lambda: or_zero(out, lambda r: a / r), lambda: or_zero(out, lambda r: b / r)
+
+
+def squared_norm(n: Node) -> tuple[Sequence[Node], tuple] | None:
+    """The values through which a square of a norm or absolute value is differentiated, and the derivatives by
+    them: smooth at 0, where those of the norm are not. None for any other node.
+    """
+    if n.op not in ("square", "multiply", "power"):
+        return None
+    r, p = n.args[0], n.args[-1]
+    if r is not p and not (n.op == "power" and is_scalar_const(p) and const_value(p) == 2.0):
+        return None
+    if (r.shape, r.dtype) != (n.shape, n.dtype) or n.dtype.kind != "f":
+        return None
+    if r.op == "sqrt" and is_sum_of(_is_square, r.args[0]):
+        return r.args, (1.0,)
+    if r.op in ("hypot", "absolute", "fabs"):
+        return r.args, tuple((2.0, conjugate(a) if a.dtype.kind == "c" else a) for a in r.args)
+    return None
+
+
+def _log(out, x):
+    """0 where x is a sum of exponentials of -inf, as of np.logaddexp."""
+    return (or_zero(x, lambda v: 1.0 / v) if is_sum_of(_may_vanish, x) else 1.0 / x,)
+
+
+def _may_vanish(n: Node) -> bool:
+    """Whether n is an exponential, but not of a difference from a maximum, whose sum is at least 1."""
+    if n.op not in ("exp", "exp2"):
+        return False
+    x = n.args[0]
+    return not (x.op == "subtract" and table.root(x.args[1]).op in ("max", "stop_gradient"))
 
 
 def _arctan2(out, a, b):
@@ -144,6 +251,7 @@ def _sign(out, x):
 # name: (partials, nanoseconds an element, other columns). These take a small relative change of an argument
 # to a small one of the result
 _NUMBERS = dict(any_strides=True, exact_on=INTEGERS)
+_SINGULAR = dict(singular=SEVERAL)
 _CONTINUOUS: dict[str, tuple[Callable, float, dict[str, Any]]] = {
     # arithmetic
     "add": (lambda out, a, b: (1.0, 1.0), 0.15, _NUMBERS | dict(commutes=EXACTLY, shift=shifts.terms(1))),
@@ -162,20 +270,20 @@ _CONTINUOUS: dict[str, tuple[Callable, float, dict[str, Any]]] = {
     "positive": (lambda out, x: (1.0,), 0.3, dict(exact_on=EVERYWHERE)),
     "square": (lambda out, x: ((2.0, x),), 0.1, _NUMBERS | dict(shift=shifts.power(2.0))),
     "reciprocal": (lambda out, x: ((square(out), -1.0),), 0.25, dict(shift=shifts.power(-1.0))),
-    "power": (_power, 10.0, {}),
+    "power": (_power, 10.0, _SINGULAR),
     # exponentials, logarithms, roots
     "exp": (lambda out, x: (out,), 0.45, dict(shift=shifts.exp)),
     "exp2": (lambda out, x: ((out, math.log(2)),), 0.25, {}),
     "expm1": (lambda out, x: (out + 1.0,), 0.4, {}),
-    "log": (lambda out, x: (1.0 / x,), 0.4, dict(shift=shifts.log)),
+    "log": (_log, 0.4, dict(shift=shifts.log)),
     "log2": (lambda out, x: (1 / math.log(2) / x,), 0.25, {}),
     "log10": (lambda out, x: (1 / math.log(10) / x,), 0.25, {}),
     "log1p": (lambda out, x: (1.0 / (x + 1.0),), 0.45, {}),
-    "logaddexp": (_logaddexp(exp), 15.0, dict(commutes=NEARLY)),
-    "logaddexp2": (_logaddexp(lambda x: apply("exp2", x)), 15.0, dict(commutes=NEARLY)),
-    "sqrt": (lambda out, x: (0.5 / out,), 0.4, dict(any_strides=True, shift=shifts.power(0.5))),
+    "logaddexp": (_logaddexp(exp), 15.0, _SINGULAR | dict(commutes=NEARLY)),
+    "logaddexp2": (_logaddexp(lambda x: apply("exp2", x)), 15.0, _SINGULAR | dict(commutes=NEARLY)),
+    "sqrt": (_sqrt, 0.4, dict(any_strides=True, shift=shifts.power(0.5))),
     "cbrt": (lambda out, x: (1 / 3 / square(out),), 0.35, {}),
-    "hypot": (lambda out, a, b: (lambda: a / out, lambda: b / out), 4.5, dict(commutes=NEARLY)),
+    "hypot": (_hypot, 4.5, dict(commutes=NEARLY)),
     # trigonometric and hyperbolic functions
     "sin": (lambda out, x: (cos(x),), 0.55, {}),
     "cos": (lambda out, x: ((sin(x), -1.0),), 0.55, {}),
@@ -201,7 +309,7 @@ _CONTINUOUS: dict[str, tuple[Callable, float, dict[str, Any]]] = {
 }
 # The same for those that jump somewhere
 _WITH_JUMPS: dict[str, tuple[Callable, float, dict[str, Any]]] = {
-    "float_power": (_power, 10.0, {}),  # always float64 or complex128
+    "float_power": (_power, 10.0, _SINGULAR),  # always float64 or complex128
     # by b: minus the whole number of times that b was taken, of which the rounded a / b may be one off
     "remainder": (
         lambda out, a, b: (1.0, lambda: (apply("floor_divide", a, b), -1.0)),
@@ -211,7 +319,7 @@ _WITH_JUMPS: dict[str, tuple[Callable, float, dict[str, Any]]] = {
     "fmod": (lambda out, a, b: (1.0, lambda: (apply("rint", (a - out) / b), -1.0)), 5.0, {}),
     "ldexp": (lambda out, a, n: (lambda: apply("ldexp", const(1.0, a.dtype), n), None), 3.0, {}),
     "arctan2": (_arctan2, 0.6, {}),
-    "copysign": (lambda out, a, b: (lambda: cast(equal(out, a), out.dtype) * 2.0 - 1.0, None), 0.6, {}),
+    "copysign": (lambda out, a, b: (lambda: apply("sign", a) * apply("sign", out), None), 0.6, {}),
     "heaviside": (lambda out, x, at_zero: (None, lambda: cast(equal(x, 0.0), out.dtype)), 2.5, {}),
     "sign": (_sign, 0.45, dict(exact_on=REALS)),
 }
@@ -284,6 +392,16 @@ row(
     leads=leads.STACKS,
     work="free",
     discontinuous=False,
+    exact_on=EVERYWHERE,
+)
+
+row(
+    "frexp_exponent",
+    "nondiff",
+    infer=lambda x: (x.shape, np.dtype(np.intc)),
+    evaluate=lambda x: np.frexp(x)[1],
+    code=lambda x: f"np.frexp({x})[1]",
+    leads=leads.ELEMENTWISE,
     exact_on=EVERYWHERE,
 )
 

@@ -66,6 +66,8 @@ class Op:
     code: Any = None  # (*argument texts, **attrs) -> expression text; None: emitted as a call of evaluate
     linear_in: tuple[int, ...] = ()  # which arguments a linear or multilinear op is linear in
     partials: Callable | None = None
+    # When 0 stays 0 though a partial is infinite or nan: ALWAYS, or of the tangents of SEVERAL arguments
+    singular: str = ""
     transpose: Callable | None = None
     jvp: Callable | None = None
     vjp_rule: Callable | None = None
@@ -106,6 +108,7 @@ class Op:
 
 
 EXACTLY, NEARLY = "exactly", "nearly"
+ALWAYS, SEVERAL = "always", "several"
 INTEGERS, REALS, EVERYWHERE = "biu", "biuf", "biufc"
 
 
