@@ -41,6 +41,11 @@ def _interval(x: Any, knots: np.ndarray) -> Any:
     return np.clip(np.searchsorted(knots, x, side="right") - 1, 0, len(knots) - 2)
 
 
+def _clipped(x: Any, first: float, last: float) -> Any:
+    """np.clip, with the derivative 1 at both ends: that from inside, as there is no curve outside."""
+    return np.where(x < first, first, np.where(x > last, last, x))
+
+
 def _across(factor: Any, ndim: int) -> Any:
     """A number for each point, with axes appended to broadcast against values of so many axes."""
     return np.reshape(factor, (*np.shape(factor), *(1,) * ndim))
@@ -165,7 +170,7 @@ def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
     if ext == 2:
         raise unsupported_option("scipy.interpolate.splev", "with ext=2")
     x = _times(x)
-    y = _piecewise(t, c, k)(np.clip(x, first, last) if ext in (1, 3) else x, der)
+    y = _piecewise(t, c, k)(_clipped(x, first, last) if ext in (1, 3) else x, der)
     return np.where((x < first) | (x > last), 0.0, y) if ext == 1 else y
 
 
@@ -424,7 +429,7 @@ class Interpolant:
                 f"interp1d: a value lies beyond {self.x[0]} to {self.x[-1]}, where the curve is given"
             )
         ndim = np.ndim(self.y) - 1
-        inside = x if self.fill is None else np.clip(x, self.x[0], self.x[-1])
+        inside = x if self.fill is None else _clipped(x, self.x[0], self.x[-1])
         y = self.inner(inside, ndim)
         if self.fill is not None:
             below, above = self.fill

@@ -27,8 +27,9 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: Any = False) ->
         # the largest terms sum to 1: without them the sum is exact where the others are small
         first = np.isfinite(largest) & (a == largest)
         share = first / np.maximum(np.sum(first, axis=axis, keepdims=True), 1)
-        rest = np.sum(np.exp(a - shift) - share, axis=axis, keepdims=True)
-        out = np.log1p(rest - ~np.isfinite(largest)) + shift
+        rest = np.sum(np.exp(a - shift) - share, axis=axis, keepdims=True) - ~np.isfinite(largest)
+        empty = largest == -np.inf
+        out = np.where(empty, -np.inf, np.log1p(np.where(empty, 0.0, rest)) + shift)
     else:
         power = np.where(b == 0.0, np.minimum(a - shift, LARGEST), a - shift)
         out = np.log(np.sum(b * np.exp(power), axis=axis, keepdims=True)) + shift

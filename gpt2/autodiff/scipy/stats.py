@@ -102,7 +102,15 @@ class _Dirichlet(Delegate):
     @staticmethod
     @ours(_scipy.dirichlet, "scipy.stats.dirichlet")
     def pdf(x: Any, alpha: Any) -> Any:
-        return np.exp(_Dirichlet.logpdf(x, alpha))
+        """The exponential of logpdf; with a probability of 0 a product of powers, which have derivatives."""
+        if np.shape(x)[0] != np.shape(alpha)[0]:
+            x = np.concatenate([x, 1.0 - np.sum(x, axis=0, keepdims=True)])
+        edge = np.any(x == 0.0, axis=0)
+        inner = np.where(edge, 1.0 / np.shape(x)[0], x)
+        weights = np.reshape(alpha - 1.0, (-1, *(1,) * (np.ndim(x) - 1)))
+        whole = sp.gammaln(np.sum(alpha)) - np.sum(sp.gammaln(alpha))
+        powers = np.prod(np.where(edge, x, 1.0) ** weights, axis=0) * np.exp(whole)
+        return np.where(edge, powers, np.exp(_Dirichlet.logpdf(inner, alpha)))
 
 
 multivariate_normal = _Normal(_scipy.multivariate_normal, "scipy.stats.multivariate_normal")

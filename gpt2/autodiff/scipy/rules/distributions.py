@@ -8,7 +8,8 @@ come from a table: `Law` has for each law the derivatives of its log density, an
     pdf' = pdf (log pdf)',  cdf' = pdf,  sf' = -pdf,  logcdf' = pdf / cdf,  logsf' = -pdf / sf
 
 The two quotients are methods as well, of (z, *shapes): "reversed_hazard" and "hazard". A derivative is 0
-outside of the support, nan where the value is nan, and that from inside at an edge of the support.
+outside of the support, nan where the value is nan, and that from inside at an edge of the support, where a
+density begins with a power (`End`).
 """
 
 from __future__ import annotations
@@ -24,17 +25,35 @@ import scipy.stats
 
 from ...graph import Node, is_scalar_const
 from ...ops import leads
-from ...ops.build import absolute, equal, floor, log, sign, square, tanh, where
+from ...ops.build import absolute, equal, floor, guarded, log, sign, square, tanh, where
 from ...ops.elementwise import broadcast_shape
-from ...ops.table import apply, row
+from ...ops.table import ALWAYS, apply, row
 from .special import no_formula, psi, psi_rise
 
 INF, NAN = math.inf, math.nan
-LEAST = 5e-324  # in place of 0, where a quotient has to go to its limit
 LARGEST = np.finfo(float).max.item()
 NEAR = 1e-290  # below it 1 / z may be infinite
 UNDERFLOW = 1e-290  # below it the logarithm of a tail is no longer exact
 LOG_2 = math.log(2.0)
+
+
+@dataclass(frozen=True)
+class End:
+    """An edge near which the density is u**exponent times a power series in the distance u from it.
+
+    exponent       (*shapes) -> the exponent; of a discrete law (k, *shapes), where u is the distance of the
+                   last shape
+    shapes         which shapes the exponent depends on: it grows with them
+    coefficient    (n, e, *shapes) -> the coefficient of u**n where the exponent is the whole number e <= n;
+                   None where the formulas of the law hold at the edge too
+    sense          du / dz, 1 or -1
+    """
+
+    at: float
+    exponent: Callable
+    shapes: tuple[int, ...] = ()
+    coefficient: Callable | None = None
+    sense: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -47,11 +66,8 @@ class Law:
     by_shape         d log density / d shape for each; None: a shape that is a whole number
     cdf_by_shape     for each shape the factor of z * density, or of a probability, in d cdf / d shape; none
                      where there is no formula
-    edges            (edge, exponent, slope): the density goes by a power of the distance from the edge, by
-                     the slope where that is 1
+    ends             the edges of the support, or of a discrete law's last shape, near which it is a power
     valid            a condition for each shape; that it is positive, if nothing is said
-    at_ends          (slope of the probability by the last shape, z, *shapes) -> it, with its limits where the
-                     shape is 0 or 1
 
     Of arrays (z, *shapes), `values`: methods for which SciPy has no formula or one that fails somewhere.
     """
@@ -64,9 +80,8 @@ class Law:
     cdf_by_shape: tuple[Callable, ...] = ()
     low: float = -INF
     high: float = INF
-    edges: tuple[tuple[float, Callable, Callable], ...] = ()
+    ends: tuple[End, ...] = ()
     valid: tuple[Callable, ...] = ()
-    at_ends: Callable | None = None
     values: dict[str, Callable] = field(default_factory=dict)
 
     @property
@@ -76,6 +91,10 @@ class Law:
     @property
     def discrete(self) -> bool:
         return self.by_z is None
+
+    @property
+    def powers(self) -> list[End]:
+        return [end for end in self.ends if end.coefficient is not None]
 
     @property
     def density(self) -> str:
@@ -262,10 +281,13 @@ def partials(out: Node, *args: Node) -> tuple:
     x, *shapes = args[: 1 + len(of.shapes)]
     loc, scale = args[1 + len(of.shapes)], None if of.discrete else args[-1]
     z = x if is_number(loc, 0.0) else x - loc
-    z = z if scale is None or is_number(scale, 1.0) else z / scale
+    from_0 = z
+    if not (scale is None or is_number(scale, 1.0)):
+        # at an edge at 0 the scale does not move z: dz / dscale is 0 there, also times infinity
+        z, from_0 = z / scale, z / apply("stop_gradient", scale)
     if "cdf" in method or "sf" in method:
         return Tail(of, z, shapes, scale, method, args).partials()
-    return Density(of, z, shapes, scale, out if method in ("pdf", "pmf") else None).partials()
+    return Density(of, z, shapes, scale, out if method in ("pdf", "pmf") else None, from_0).partials()
 
 
 class Standardized:
@@ -326,44 +348,57 @@ class Standardized:
 class Density(Standardized):
     """A point of a density, whose node is `density`, or of its logarithm (None)."""
 
-    def __init__(self, of: Law, z: Node, shapes: list, scale: Node | None, density: Node | None):
+    def __init__(
+        self, of: Law, z: Node, shapes: list, scale: Node | None, density: Node | None, from_0: Node
+    ):
         super().__init__(of, z, shapes, scale)
-        self.density, self.inner = density, self.filled()
+        self.density, self.inner, self.from_0 = density, self.filled(), from_0
 
-    def weighed(self, rule: Callable) -> Node:
-        """A derivative of the logarithm as one of the density, if it is that."""
-        d = rule(self.inner, *self.shapes)
-        return d if self.density is None else times(self.density, d)
+    def weighed(self, rule: Callable, ends: Sequence[End] = ()) -> Node:
+        """A derivative of the logarithm as one of the density, if it is that: away from these ends."""
+        z, shapes = self.inner, list(self.shapes)
+        if self.density is None:
+            return rule(z, *shapes)
+        for end in ends:  # at which the rule may be infinite
+            if self.of.discrete:
+                shapes[-1] = where(equal(shapes[-1], end.at), 0.5, shapes[-1])
+            else:
+                z = where(equal(z, end.at), self.of.low + 0.5, z)
+        return zero_times(self.density, rule(z, *shapes))
+
+    def with_limits(self, slope: Node, ends: Sequence[End], order: int, logs: int = 0) -> Node:
+        """The slope, and at these ends its limit from inside."""
+        varied = self.shapes[-1] if self.of.discrete else self.z
+        for end in ends if self.density is not None else ():
+            z = self.inner if end.at or self.of.discrete else self.from_0
+            there = limit(self.of, end, order, logs, z, *self.shapes)
+            there = self.per_scale(there * end.sense if order else there)
+            slope = where(equal(varied, end.at), there, slope)
+        return slope
 
     def by_z(self) -> Node:
-        """With its limits at edges."""
-        slope = self.weighed(self.of.by_z)  # type: ignore[arg-type]
-        for edge, exponent, first in self.of.edges if self.density is not None else ():
-            power, sense = exponent(*self.shapes), 1.0 if edge == self.of.low else -1.0
-            c = self.per_scale(first(*self.shapes)) * sense
-            limit = where(power > 1.0, 0.0, where(power > 0.0, INF, -INF) * sense)
-            limit = where(equal(power, 1.0), c, limit)
-            slope = where(equal(self.z, edge), where(equal(power, 0.0), slope, limit), slope)
-        return slope
+        ends = self.of.powers
+        return self.with_limits(self.weighed(self.of.by_z, ends), ends, 1)  # type: ignore[arg-type]
 
     def by_x(self) -> Node:
         return self.inside(self.per_scale(self.by_z()))
 
     def by_scale(self) -> Node:
-        slope = self.weighed(self.of.by_scale)  # type: ignore[arg-type]
-        for edge, *_ in self.of.edges if self.density is not None else ():
-            if edge:
-                slope = where(equal(self.inner, edge), self.density + edge * self.by_z(), slope)
+        ends = [end for end in self.of.powers if end.at]
+        slope = self.weighed(self.of.by_scale, ends)  # type: ignore[arg-type]
+        for end in ends if self.density is not None else ():
+            slope = where(equal(self.inner, end.at), self.density + end.at * self.by_z(), slope)
         return -self.inside(self.per_scale(slope))
 
     def by_shape(self, k: int) -> Node:
         rule = self.of.by_shape[k]
         if rule is None:
             return self.checked(constant(0.0, self.z))
-        slope = self.weighed(rule)
-        if self.density is not None and self.of.at_ends is not None:
-            slope = self.of.at_ends(slope, self.inner, *self.shapes)
-        return self.inside(slope)
+        if self.of.discrete:
+            ends = self.of.powers if k == len(self.shapes) - 1 else ()
+            return self.inside(self.with_limits(self.weighed(rule, ends), ends, 1))
+        ends = [end for end in self.of.powers if k in end.shapes]
+        return self.inside(self.with_limits(self.weighed(rule, ends), ends, 0, 1))
 
 
 class Tail(Standardized):
@@ -391,11 +426,13 @@ class Tail(Standardized):
     def z_times_density(self) -> Node:
         """At an edge at 0 its limit: z / cdf times the density goes to the power with which cdf begins."""
         of, z = self.of, self.z
-        d = where(equal(z, 0.0), 0.0, times(self.density_at(z), z))
+        density = self.density_at(z)
+        start = apply("known_slope", 0.0 * density, z, density)  # 0 times infinity, if the density is
+        d = where(equal(z, 0.0), start, zero_times(density, z))
         if self.method != "logcdf" or of.low != 0.0:
             return d
-        if of.edges:
-            return self.inside(where(z < NEAR, of.edges[0][1](*self.shapes) + 1.0, d))
+        if of.ends:
+            return self.inside(where(z < NEAR, of.ends[0].exponent(*self.shapes) + 1.0, d))
         return self.inside(where(equal(z, 0.0), INF, d))
 
     def by_x(self) -> Node:
@@ -413,13 +450,16 @@ class Tail(Standardized):
         if of.discrete:
             d = self.density_at(z)
         elif of.low > 0.0:
+            if self.logarithm:  # infinity times 0 at the edge: the limit, whose own derivative is unknown
+                beside = apply("known_slope", z * 0.0 + np.nextafter(of.low, INF).item(), z, z * NAN)
+                z = where(z <= of.low, beside, z)
             z = above(z, of.low)
-            d = times(self.density_at(z), z)
+            d = zero_times(self.density_at(z), z)
         else:
             d = self.z_times_density()
         if not (self.logarithm or self.scale is None or is_number(self.scale, 1.0)):
             d = d * self.scale
-        return self.signed(self.checked(times(d, of.cdf_by_shape[k](z, *self.shapes))))
+        return self.signed(self.checked(zero_times(d, of.cdf_by_shape[k](z, *self.shapes))))
 
 
 def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -> tuple:
@@ -432,15 +472,71 @@ def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -
             raise no_formula(what, of.shapes[k], of.shapes[k])
         rule = of.cdf_by_shape[k](z, *shapes)
         factor = rule if of.discrete else z * rule
-        return times(out, of.by_shape[k](floor(z) if of.discrete else z, *shapes) + times(more, factor))
+        return zero_times(
+            out, of.by_shape[k](floor(z) if of.discrete else z, *shapes) + zero_times(more, factor)
+        )
 
-    by_z = (lambda: times(out, of.by_z(z, *shapes) + more)) if not of.discrete else (lambda: constant(0.0, z))
+    by_z = (
+        (lambda: zero_times(out, of.by_z(z, *shapes) + more))
+        if not of.discrete
+        else (lambda: constant(0.0, z))
+    )
     return by_z, *[lambda k=k: by_shape(k) for k in range(len(shapes))]
 
 
-def times(p: Node, q: Node) -> Node:
-    """p * q, but 0 where p is 0, even if q is infinite or nan."""
-    return where(equal(p, 0.0), 0.0, p * q)
+def limit(of: Law, end: End, order: int, logs: int, z: Node, *shapes: Node) -> Node:
+    """The derivative of a standardized density at an edge, from inside: `order` times by the distance u from
+    it, `logs` times by the exponent.
+
+    Where the exponent is a whole number, the derivative by u is a coefficient of the series. Otherwise it is
+    0 or infinite, as its first term u**(exponent - order) * log(u)**logs is, with the sign of its factor.
+    """
+    held = [apply("stop_gradient", s) if k in end.shapes else s for k, s in enumerate(shapes)]
+    exponent = end.exponent(z, *held) if of.discrete else end.exponent(*held)
+    value = exponent * 0.0
+    if not of.discrete:
+        whole = equal(exponent, floor(exponent)) * (exponent >= 0.0) * (not logs)
+        steep = where(equal(z, end.at) * (exponent <= order) * equal(whole, 0.0), INF, 0.0)
+        steep = steep * (-1.0) ** logs
+        for i in range(order):  # a factor that is 0 has a derivative by the exponent, with one log fewer
+            steep = steep * where(equal(exponent, i), -1.0, exponent - i)
+        value = value + steep
+    for e in range(0 if logs else order + 1):
+        coefficient = end.coefficient(order, e, *held) * float(math.factorial(order))
+        value = where(equal(exponent, e), coefficient, value)
+    attrs = {"law": of.name, "end": of.ends.index(end), "order": order, "logs": logs}
+    return apply("distribution_limit", value, z, *shapes, **attrs)
+
+
+def limit_partials(out: Node, value: Node, z: Node, *shapes: Node) -> tuple:
+    """One derivative more by z, or by the exponent. Other shapes are in a finite value; an infinite one grows
+    with the density.
+    """
+    of, order, logs = LAWS[out.attrs["law"]], out.attrs["order"], out.attrs["logs"]
+    end = of.ends[out.attrs["end"]]
+
+    def by_u():
+        return limit(of, end, order + 1, logs, z, *shapes) * end.sense
+
+    def by_exponent():
+        return limit(of, end, order, logs + 1, z, *shapes)
+
+    def by_other(k: int):
+        inner = where(equal(z, end.at), z, end.at)
+        return where(apply("isinf", out), out * of.by_shape[k](inner, *shapes), 0.0)
+
+    if of.discrete:
+        return 1.0, None, *[None] * (len(shapes) - 1), by_u
+    others = [by_exponent if k in end.shapes else lambda k=k: by_other(k) for k in range(len(shapes))]
+    return 1.0, by_u, *others
+
+
+def first(value: np.ndarray, *others: np.ndarray, **attrs: Any) -> np.ndarray:
+    return np.array(np.broadcast_arrays(value, *others)[0])
+
+
+def zero_times(p: Node, q: Node) -> Node:
+    return p * guarded(q, p)
 
 
 def constant(value: float, z: Node) -> Node:
@@ -467,13 +563,34 @@ def result_dtype(args: Sequence) -> np.dtype:
 
 
 def above(z: Node, edge: float = 0.0) -> Node:
-    """z, but the next number above the edge where z <= edge."""
-    return where(z <= edge, np.nextafter(edge, INF).item(), z)
+    return where(z < edge, edge, z)
+
+
+def over(c: Node | float, z: Node) -> Node:
+    """c / z, which is 0 where both are."""
+    if not isinstance(c, Node):
+        return c / above(z)
+    return where(equal(c, 0.0) * equal(z, 0.0), 0.0, c / above(z))
 
 
 def log_of(z: Node) -> Node:
     """log(z), which is -inf below 0."""
-    return where(z <= 0.0, -INF, log(where(z <= 0.0, 1.0, z)))
+    return where(z < 0.0, -INF, log(above(z)))
+
+
+def rising(x: Any, n: int) -> Any:
+    """x (x + 1) ... (x + n - 1)."""
+    return math.prod([x + float(i) for i in range(n)], start=1.0)
+
+
+def choose(x: Any, n: int) -> Any:
+    """The binomial coefficient."""
+    return rising(x - (n - 1.0), n) / math.factorial(n)
+
+
+def of_exponential(n: int, e: int, rate: float = 1.0) -> float:
+    """The coefficient of u**n in (rate u)**e / e! exp(-rate u), times the rate."""
+    return rate ** (n + 1) * (-1.0) ** (n - e) / math.factorial(n - e) / math.factorial(e)
 
 
 def inverse_if_large(z: Node) -> tuple[Node, Node]:
@@ -625,7 +742,7 @@ law(
     lambda z: constant(-1.0, z),
     lambda z: 1.0 - z,
     low=0.0,
-    edges=((0.0, lambda: 0.0, lambda: 0.0),),
+    ends=(End(0.0, lambda: 0.0),),
     values={
         "hazard": lambda z: np.where(np.isnan(z), z, 1.0),
         "reversed_hazard": lambda z: 1.0 / np.expm1(z),
@@ -637,7 +754,7 @@ law(
     lambda z: constant(1.0, z),
     low=0.0,
     high=1.0,
-    edges=((0.0, lambda: 0.0, lambda: 0.0),),
+    ends=(End(0.0, lambda: 0.0),),
     values={"hazard": lambda z: 1.0 / (1.0 - z), "reversed_hazard": lambda z: 1.0 / z},
 )
 
@@ -651,7 +768,7 @@ law(
     lambda z: -z,
     lambda z: 1.0 - square(z),
     low=0.0,
-    edges=((0.0, lambda: 0.0, lambda: 0.0),),
+    ends=(End(0.0, lambda: 0.0),),
     values={"logsf": _halfnorm_log_sf, "hazard": normal_hazard},
 )
 
@@ -663,8 +780,8 @@ def _lognorm_reversed(z, s):
 
 
 def _lognorm_by_z(z, s):
-    z = where(z > LARGEST, LARGEST, above(z))
-    return -(1.0 + log(z) / square(s)) / z
+    z = where(z > LARGEST, LARGEST, z)
+    return over(-(1.0 + log_of(z) / square(s)), z)
 
 
 law(
@@ -678,11 +795,11 @@ law(
 )
 law(
     "gamma a",
-    lambda z, a: (a - 1.0) / above(z) - 1.0,
+    lambda z, a: over(a - 1.0, z) - 1.0,
     lambda z, a: a - z,
     by_shape=(lambda z, a: log_of(z) - psi(a),),
     low=0.0,
-    edges=((0.0, lambda a: a - 1.0, lambda a: 1.0 + 0.0 * a),),
+    ends=(End(0.0, lambda a: a - 1.0, (0,), lambda n, e, a: of_exponential(n, e)),),
     values={
         "far_cdf": lambda z, a: log_lower_gamma(a, z),
         "far_sf": lambda z, a: log_upper_gamma(a, z),
@@ -692,11 +809,11 @@ law(
 )
 law(
     "chi2 df",
-    lambda z, df: (0.5 * df - 1.0) / above(z) - 0.5,
+    lambda z, df: over(0.5 * df - 1.0, z) - 0.5,
     lambda z, df: 0.5 * (df - z),
     by_shape=(lambda z, df: 0.5 * ((log_of(z) - LOG_2) - psi(0.5 * df)),),
     low=0.0,
-    edges=((0.0, lambda df: 0.5 * df - 1.0, lambda df: 0.25 + 0.0 * df),),
+    ends=(End(0.0, lambda df: 0.5 * df - 1.0, (0,), lambda n, e, df: of_exponential(n, e, 0.5)),),
     values={
         "far_cdf": lambda z, df: log_lower_gamma(0.5 * df, 0.5 * z),
         "far_sf": lambda z, df: log_upper_gamma(0.5 * df, 0.5 * z),
@@ -712,8 +829,8 @@ def _invgamma_log(z, a):
 
 law(
     "invgamma a",
-    lambda z, a: (1.0 / above(z) - (a + 1.0)) / above(z),
-    lambda z, a: 1.0 / above(z) - a,
+    lambda z, a: over(over(1.0, z) - (a + 1.0), z),
+    lambda z, a: over(1.0, z) - a,
     by_shape=(lambda z, a: -log_of(z) - psi(a),),
     low=0.0,
     values={
@@ -727,10 +844,6 @@ law(
 )
 
 
-def _below_1(z: Node) -> Node:
-    return where(z >= 1.0, LEAST, 1.0 - z)
-
-
 def _beta_pdf(z, a, b):
     try:
         return scipy.stats.beta._pdf(z, a, b)
@@ -738,19 +851,24 @@ def _beta_pdf(z, a, b):
         return np.exp(scipy.stats.beta._logpdf(z, a, b))
 
 
+def _beta_coefficient(n, e, b):
+    """Of u**n in u**e (1 - u)**(b - 1) / B(e + 1, b)."""
+    return rising(b, e + 1) / math.factorial(e) * choose(b - 1.0, n - e) * (-1.0) ** (n - e)
+
+
 law(
     "beta a b",
-    lambda z, a, b: (a - 1.0) / above(z) - (b - 1.0) / _below_1(z),
-    lambda z, a, b: a - (b - 1.0) * z / _below_1(z),
+    lambda z, a, b: over(a - 1.0, z) - over(b - 1.0, 1.0 - z),
+    lambda z, a, b: a - over((b - 1.0) * z, 1.0 - z),
     by_shape=(
         lambda z, a, b: log_of(z) + psi_rise(a, b),
         lambda z, a, b: apply("log1p", -z) + psi_rise(b, a),
     ),
     low=0.0,
     high=1.0,
-    edges=(
-        (0.0, lambda a, b: a - 1.0 + 0.0 * b, lambda a, b: b * (b + 1.0) + 0.0 * a),
-        (1.0, lambda a, b: b - 1.0 + 0.0 * a, lambda a, b: a * (a + 1.0) + 0.0 * b),
+    ends=(
+        End(0.0, lambda a, b: a - 1.0, (0,), lambda n, e, a, b: _beta_coefficient(n, e, b)),
+        End(1.0, lambda a, b: b - 1.0, (1,), lambda n, e, a, b: _beta_coefficient(n, e, a), -1.0),
     ),
     values={
         "pdf": _beta_pdf,
@@ -767,7 +885,7 @@ def _f_middle(z, n, m):
 
 
 def _f_by_n(z, n, m):
-    rest = apply("log1p", m / (n * above(z)))
+    rest = apply("log1p", over(m / n, z))
     return 0.5 * (psi_rise(0.5 * n, 0.5 * m) + m * _f_middle(z, n, m) - rest)
 
 
@@ -784,9 +902,15 @@ def _f_log(z, n, m):
     return np.where(np.isinf(z), -INF, scipy.stats.f._logpdf(np.where(np.isinf(z), 1.0, z), n, m))
 
 
+def _f_coefficient(j, e, m):
+    """Of z**j in z**e (1 + n z / m)**(-(n + m) / 2) (n / m)**(n / 2) / B(n / 2, m / 2); n is 2 e + 2."""
+    n = 2.0 * e + 2.0
+    return rising(0.5 * m, e + 1) / math.factorial(e) * choose(-0.5 * (n + m), j - e) * (n / m) ** (j + 1.0)
+
+
 law(
     "f dfn dfd",
-    lambda z, n, m: ((0.5 * n - 1.0) * m / above(z) - (0.5 * m + 1.0) * n) / (m + n * z),
+    lambda z, n, m: (over((0.5 * n - 1.0) * m, z) - (0.5 * m + 1.0) * n) / (m + n * z),
     lambda z, n, m: 0.5 * n * m * _f_middle(z, n, m),
     by_shape=(
         _f_by_n,
@@ -795,7 +919,7 @@ law(
         ),
     ),
     low=0.0,
-    edges=((0.0, lambda n, m: 0.5 * n - 1.0 + 0.0 * m, lambda n, m: 4.0 + 8.0 / m + 0.0 * n),),
+    ends=(End(0.0, lambda n, m: 0.5 * n - 1.0, (0,), lambda j, e, n, m: _f_coefficient(j, e, m)),),
     values={"far_cdf": _f_far, "far_sf": _f_far_sf, "logpdf": _f_log},
 )
 law(
@@ -819,14 +943,20 @@ def _weibull_log(z, c):
     return np.log(c) + sp.xlogy(c - 1.0, z) - z**c
 
 
+def _weibull_coefficient(n, e):
+    """Of z**n in c z**e exp(-z**c), where c is e + 1."""
+    j, rest = divmod(n - e, e + 1)
+    return 0.0 if rest else (e + 1.0) * (-1.0) ** j / math.factorial(j)
+
+
 law(
     "weibull_min c",
-    lambda z, c: (c - 1.0) / above(z) - c * above(z) ** (c - 1.0),
+    lambda z, c: over(c - 1.0, z) - c * above(z) ** (c - 1.0),
     lambda z, c: c * (1.0 - above(z) ** c),
     by_shape=(lambda z, c: 1.0 / c + log_of(z) * (1.0 - above(z) ** c),),
     cdf_by_shape=(lambda z, c: log_of(z) / c,),
     low=0.0,
-    edges=((0.0, lambda c: c - 1.0, lambda c: 2.0 + 0.0 * c),),
+    ends=(End(0.0, lambda c: c - 1.0, (0,), lambda n, e, c: _weibull_coefficient(n, e)),),
     values={
         "pdf": lambda z, c: np.exp(_weibull_log(z, c)),
         "hazard": lambda z, c: np.where(np.isnan(z), z, c * z ** (c - 1.0)),
@@ -835,10 +965,10 @@ law(
 )
 law(
     "rayleigh",
-    lambda z: 1.0 / above(z) - z,
+    lambda z: over(1.0, z) - z,
     lambda z: 2.0 - square(z),
     low=0.0,
-    edges=((0.0, lambda: 1.0, lambda: 1.0),),
+    ends=(End(0.0, lambda: 1.0, (), lambda n, e: _weibull_coefficient(n, e) / 2.0 ** ((n + 1) / 2)),),
     values={"hazard": lambda z: z, "reversed_hazard": lambda z: 2.0 / z * by_expm1(0.5 * z * z)},
 )
 
@@ -861,19 +991,27 @@ def _whole(n: Node) -> Node:
     return where(n >= 0.0, floor(n), NAN) >= n
 
 
-def _poisson_at_0(slope, k, mu):
-    at_0 = where(equal(k, 0.0), -1.0, where(equal(k, 1.0), 1.0, 0.0))
-    return where(equal(mu, 0.0), at_0, slope)
+def _binom_ends(count: Callable) -> tuple[End, End]:
+    """Of p**k (1 - p)**(n - k) n! / k! / (n - k)!, where count(*shapes) is n."""
+
+    def coefficient(n, e, *shapes):
+        whole = count(*shapes)
+        return choose(whole, e) * choose(whole - e, n - e) * (-1.0) ** (n - e)
+
+    return (
+        End(0.0, lambda k, *shapes: k + 0.0 * shapes[-1], (), coefficient),
+        End(1.0, lambda k, *shapes: count(*shapes) - k, (), coefficient, -1.0),
+    )
 
 
-def _binom_at_ends(slope, k, n, p):
-    at_0 = where(equal(k, 0.0), -n, where(equal(k, 1.0), n, 0.0))
-    at_1 = where(equal(k, n), n, where(equal(k, n - 1.0), -n, 0.0))
-    return where(equal(p, 0.0), at_0, where(equal(p, 1.0), at_1, slope))
+def _nbinom_end(first: float, size: Callable) -> tuple[End]:
+    """Of q**e (1 - q)**n n (n + 1) ... (n + e - 1) / e!, where e is k - first and size(*shapes) is n."""
 
+    def coefficient(m, e, *shapes):
+        n = size(*shapes)
+        return rising(n, e) / math.factorial(e) * choose(n, m - e) * (-1.0) ** (m - e)
 
-def _nbinom_at_1(slope, k, n, p):
-    return where(equal(p, 1.0), where(equal(k, 0.0), n, where(equal(k, 1.0), -n, 0.0)), slope)
+    return (End(1.0, lambda k, *shapes: k - first + 0.0 * shapes[-1], (), coefficient, -1.0),)
 
 
 law(
@@ -882,7 +1020,7 @@ law(
     cdf_by_shape=(lambda k, mu: constant(-1.0, mu),),
     low=0.0,
     valid=(lambda mu: mu >= 0.0,),
-    at_ends=_poisson_at_0,
+    ends=(End(0.0, lambda k, mu: k + 0.0 * mu, (), lambda n, e, mu: of_exponential(n, e)),),
     values={
         "far_cdf": lambda k, mu: log_upper_gamma(np.floor(k) + 1.0, mu),
         "far_sf": lambda k, mu: log_lower_gamma(np.floor(k) + 1.0, mu),
@@ -894,14 +1032,14 @@ law(
     low=0.0,
     high=1.0,
     valid=(_probability,),
-    at_ends=lambda slope, k, p: _binom_at_ends(slope, k, 1.0 + 0.0 * p, p),
+    ends=_binom_ends(lambda p: 1.0 + 0.0 * p),
 )
 law(
     "binom n p",
     by_shape=(None, lambda k, n, p: counted(k, p) - counted(n - k, 1.0 - p)),
     low=0.0,
     valid=(_whole, _probability),
-    at_ends=_binom_at_ends,
+    ends=_binom_ends(lambda n, p: n),
 )
 law(
     "nbinom n p",
@@ -911,14 +1049,14 @@ law(
     ),
     low=0.0,
     valid=(positive, _probability_not_0),
-    at_ends=_nbinom_at_1,
+    ends=_nbinom_end(0.0, lambda n, p: n),
 )
 law(
     "geom p",
     by_shape=(lambda k, p: 1.0 / p - counted(k - 1.0, 1.0 - p),),
     low=1.0,
     valid=(_probability_not_0,),
-    at_ends=lambda slope, k, p: _nbinom_at_1(slope, k - 1.0, 1.0 + 0.0 * p, p),
+    ends=_nbinom_end(1.0, lambda p: 1.0 + 0.0 * p),
 )
 
 
@@ -931,7 +1069,29 @@ row(
     infer=lambda *args, law, method: (broadcast_shape(*args), result_dtype([a.dtype for a in args])),
     evaluate=evaluate,
     partials=partials,
+    singular=ALWAYS,
     leads=leads.ELEMENTWISE,
     cost=40.0,
+    needs="scipy",
+)
+
+# A value with derivatives of its own
+row(
+    "distribution_limit",
+    "elementwise",
+    infer=lambda value, *args, law, end, order, logs: (broadcast_shape(value, *args), value.dtype),
+    evaluate=first,
+    partials=limit_partials,
+    singular=ALWAYS,
+    leads=leads.ELEMENTWISE,
+    needs="scipy",
+)
+row(
+    "known_slope",  # value, with the derivative `slope` by x
+    "elementwise",
+    infer=lambda value, x, slope: (broadcast_shape(value, x, slope), value.dtype),
+    evaluate=first,
+    partials=lambda out, value, x, slope: (None, slope, None),
+    leads=leads.ELEMENTWISE,
     needs="scipy",
 )

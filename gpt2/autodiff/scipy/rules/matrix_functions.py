@@ -45,9 +45,26 @@ def _evaluate_frechet(x, e, which):
     x, e = np.broadcast_arrays(x, e)
     n = x.shape[-1]
     dtype = np.result_type(x.dtype, e.dtype)
+    if which == "sqrtm" and x.size and np.any(np.linalg.cond(x) > 1.0 / np.finfo(dtype).eps):
+        flat = zip(x.reshape(-1, n, n), e.reshape(-1, n, n))
+        return np.reshape([_steep_root(*pair) for pair in flat], x.shape).astype(dtype)
     zero = np.zeros(x.shape, dtype)
     whole = np.concatenate([np.concatenate([x, e], -1), np.concatenate([zero, x], -1)], -2)
     return _of_stack(whole, which, dtype)[..., :n, n:]
+
+
+def _steep_root(x, e):
+    """The derivative of the root of a singular matrix, in part infinite: e divided by sums of two eigenvalues
+    of the root. nan where there are too few eigenvectors.
+    """
+    w, v = np.linalg.eig(x.astype(complex))
+    if np.linalg.cond(v) > 1e6:
+        return np.full(x.shape, np.nan)
+    root = np.sqrt(np.where(np.abs(w) < 1e-15 * len(w) * np.max(np.abs(w)), 0.0, w))
+    sums, inner, back = root[:, None] + root, np.linalg.solve(v, e @ v), np.linalg.inv(v)
+    steep = np.real(v @ np.where(sums == 0.0, inner, 0.0) @ back)
+    finite = np.real(v @ (inner * (sums != 0.0) / np.where(sums == 0.0, 1.0, sums)) @ back)
+    return np.where(np.abs(steep) > 1e-12 * np.max(np.abs(e)), np.copysign(np.inf, steep), finite)
 
 
 def _corner(x: Node, i: int, j: int) -> tuple:

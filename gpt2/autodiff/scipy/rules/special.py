@@ -19,9 +19,9 @@ import scipy.special
 from ...errors import UnsupportedError
 from ...graph import Node
 from ...ops import leads
-from ...ops.build import absolute, cos, equal, exp, log, sign, sin, sqrt, square, where
+from ...ops.build import absolute, cos, equal, exp, floor, log, sign, sin, sqrt, square, where
 from ...ops.elementwise import broadcast_shape, ufunc_dtype
-from ...ops.table import apply, row
+from ...ops.table import SEVERAL, apply, row
 
 PREFIX = "special_"
 OP_OF: dict[np.ufunc, str] = {}
@@ -90,17 +90,31 @@ def _rgamma(out, x):
 
 
 def _gamma_density(a, x):
-    z = where(x < 1e300, x, 1e300)  # no difference of infinities
-    return exp(xlogy(a - 1.0, z) - z - gammaln(a))
+    """At 0 as a power, whose derivatives are exact there."""
+    z = where(x < 1e300, where(equal(x, 0.0), 1.0, x), 1e300)  # no difference of infinities
+    at_0 = where(equal(x, 0.0), x, 0.0) ** (a - 1.0) * exp(-x - gammaln(a))
+    return where(equal(x, 0.0), at_0, exp(xlogy(a - 1.0, z) - z - gammaln(a)))
 
 
 def _beta_density(a, b, x):
-    return exp(xlogy(a - 1.0, x) + xlog1py(b - 1.0, -x) - betaln(a, b))
+    """At 0 and 1 as a product of powers, whose derivatives are exact there."""
+    edge = equal(x * (1.0 - x), 0.0)
+    z, u = where(edge, 0.5, x), where(edge, x, 0.5)
+    at_edge = u ** (a - 1.0) * (1.0 - u) ** (b - 1.0) / beta(a, b)
+    return where(edge, at_edge, exp(xlogy(a - 1.0, z) + xlog1py(b - 1.0, -z) - betaln(a, b)))
 
 
-def _binom(out, k, rise):
+def _binom(out, k, slope):
     """0 for a k of -inf, where the value is 0 and the difference of psi nan."""
-    return valid(out, where(equal(absolute(k), INF), 0.0, out * rise))
+    return valid(out, where(equal(absolute(k), INF), 0.0, slope))
+
+
+def _poch(out, z, m, share=1.0):
+    """The slope by z of share * gamma(z + m) / gamma(z), which is 0 where gamma(z) has a pole."""
+    pole = (z <= 0.0) * equal(z, floor(z)) * (z + m > 0.0)
+    start, end = where(pole, z, 0.0), where(pole, z + m, 1.0)
+    there = gamma(end) * _rgamma(out, start) * share + out * psi(end)
+    return where(pole, there, out * psi_rise(where(pole, 1.0, z), m))
 
 
 def _beta_inverse(out, a, b, y):
@@ -198,13 +212,13 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     "gammaincinv": (lambda out, a, y: (None, lambda: valid(out, 1.0 / _gamma_density(a, out))), (0.2, 0.8)),
     "gammainccinv": (lambda out, a, y: (None, lambda: valid(out, -1.0 / _gamma_density(a, out))), (0.2, 0.8)),
     "poch": (
-        lambda out, z, m: (lambda: out * psi_rise(z, m), lambda: out * psi(z + m)),
+        lambda out, z, m: (lambda: _poch(out, z, m), lambda: out * psi(z + m)),
         (0.5, 3.0),
     ),
     "binom": (
         lambda out, n, k: (
-            lambda: _binom(out, k, psi_rise(n - k + 1.0, k)),
-            lambda: _binom(out, k, psi_rise(k + 1.0, n - 2.0 * k)),
+            lambda: _binom(out, k, _poch(out, n - k + 1.0, k, 1.0 / gamma(k + 1.0))),
+            lambda: _binom(out, k, out * psi_rise(k + 1.0, n - 2.0 * k)),
         ),
         (0.6, 2.4),
     ),
@@ -385,6 +399,7 @@ def _row(name: str, function: Callable, partials: Callable, like: np.ufunc, cost
         infer=lambda *args: (broadcast_shape(*args), ufunc_dtype(like, tuple(a.dtype for a in args))),
         evaluate=function,
         partials=refusing,
+        singular=SEVERAL,
         leads=leads.ELEMENTWISE,
         cost=cost,
         needs="scipy",
@@ -408,7 +423,10 @@ def no_formula(what: str, argument: str, name: str, loc: tuple | None = None) ->
 
 
 def _psi_rise_partials(out, x, h):
-    return lambda: zeta(2.0, x + h) - zeta(2.0, x), lambda: zeta(2.0, x + h)
+    """Between two poles by reflection."""
+    mirrored = equal(h, floor(h)) * (x + h <= 0.0) * (x <= 0.0)
+    start, end = where(mirrored, 1.0 - x - h, x), where(mirrored, 1.0 - x, x + h)
+    return lambda: zeta(2.0, end) - zeta(2.0, start), lambda: zeta(2.0, x + h)
 
 
 _enter()
