@@ -72,7 +72,8 @@ def supported_functions() -> dict[str, list[str]]:
 def composed_ufuncs() -> list[str]:
     """Those that become several ops, or have several results."""
     built = (f.__name__ for f, entry in dispatch.TABLE.items() if entry.nodes)
-    return ["divmod", "frexp", "modf", *(name for name in built if isinstance(getattr(np, name, None), np.ufunc))]
+    ufuncs = (name for name in built if isinstance(getattr(np, name, None), np.ufunc))
+    return ["divmod", "frexp", "modf", *ufuncs]
 
 
 def without_rule() -> dict[str, object]:
