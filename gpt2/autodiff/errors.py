@@ -13,15 +13,15 @@ import numpy as np
 class AutodiffError(Exception):
     """A function that cannot be recorded as it is written. `loc` is (file, line, function).
 
+    >>> table = np.empty(2)
     >>> def f(x):
-    ...     out = np.empty(2)
-    ...     out[:] = x * x
-    ...     return np.sum(out)
+    ...     table[:] = x * x
+    ...     return np.sum(table)
     >>> try:
     ...     ad.grad(f)(np.ones(2))
     ... except ad.AutodiffError as error:
     ...     print(str(error).partition(": ")[2].split(",")[0])
-    this assignment writes a recorded value into a plain NumPy array
+    this assignment writes a recorded value into the plain array 'table'
     """
 
     def __init__(self, message: str, loc: tuple | None = None):
@@ -156,12 +156,12 @@ def lost_in_scipy(name: str, loc: tuple | None) -> ConversionError:
     )
 
 
-def written_to_plain(loc: tuple | None, what: str = "this assignment") -> WriteError:
+def written_to_plain(loc: tuple | None, what: str = "this assignment", name: str | None = None) -> WriteError:
     return WriteError(
-        f"{what} writes a recorded value into a plain NumPy array, where its derivative would be lost. "
-        "Make the array with np.zeros_like(x, shape=...) or np.zeros(shape, like=x), with x a recorded "
-        "value, and it can be written to; or collect the parts in a list and join them with np.stack or "
-        "np.concatenate",
+        f"{what} writes a recorded value into {'a plain array' if name is None else f'the plain array {name!r}'}, "
+        "which the function did not make: its derivative would be lost. Write into an array that the function "
+        f"makes, by np.zeros(shape) or as a copy, np.array({name or 'a'}); or collect the parts in a list and join "
+        "them with np.stack or np.concatenate",
         loc,
     )
 
@@ -237,10 +237,8 @@ def array_lost(loc: tuple | None) -> ConversionError:
         "here NumPy would turn a recorded value into a plain array, and its derivative would be lost. Write\n"
         "    x.astype(np.float32)          for np.float32(x)\n"
         "    np.sin(np.array([a, b]))      for np.sin([a, b]), and other ufuncs of a list\n"
-        "    np.array(x)                   for array(x) after `from numpy import array`\n"
-        "    ad.vmap(f)(x)                 for np.vectorize(f)(x)\n"
+        "    np.array(x)                   for array(x) where array is a variable that holds np.array\n"
         "    np.dot(a, x)                  for a.dot(x)\n"
-        "    np.zeros_like(x, shape=...)   for an array to be filled\n"
         "    x + rng.normal()              for rng.normal(x) of a generator that is made in the function\n"
         "    ad.stop_gradient(x)           if a constant is meant",
         loc,

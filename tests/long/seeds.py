@@ -5,6 +5,7 @@ python -m tests.long.seeds values --start 50000 --count 1000
 python -m tests.long.seeds worlds --start 42 --count 1       that world again
 
 programs   derivatives of random NumPy programs, in several ways (tests/support/random/programs.py)
+fills      programs that make plain arrays and write into them (tests/support/random/fills.py)
 values     programs at the edges have NumPy's bits (tests/support/random/values.py)
 escapes    plain numbers that are taken out of recorded values (tests/support/random/escapes.py)
 branches   gradients of guarded branches (tests/support/random/branches.py)
@@ -25,7 +26,7 @@ import time
 import traceback
 import warnings
 
-from tests.support.random import blocks, branches, escapes, programs, values
+from tests.support.random import blocks, branches, escapes, fills, programs, values
 from tests.support.small_sizes import set_sizes
 from tests.support.worlds import random_worlds
 
@@ -35,6 +36,13 @@ def check_program(seed: int) -> str:
     program = programs.write(seed)
     with shrinking(programs, program):
         return "undecided" if programs.check(program, api=seed % 4 == 0).undecided else "right"
+
+
+def check_fills(seed: int) -> str:
+    set_sizes(small=True)
+    program = fills.write(seed)
+    with shrinking(fills, program):
+        return "undecided" if fills.check(program, api=seed % 4 == 0).undecided else "right"
 
 
 def check_values(seed: int) -> str:
@@ -70,6 +78,7 @@ def check_world(seed: int) -> str:
 # name -> (check of a seed, which says how it went or raises; seeds by default)
 KINDS = {
     "programs": (check_program, 10_000),
+    "fills": (check_fills, 20_000),
     "values": (check_values, 100_000),
     "escapes": (check_escape, 10_000),
     "branches": (lambda seed: branches.check(branches.write(seed)), 10_000),

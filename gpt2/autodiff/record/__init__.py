@@ -3,7 +3,9 @@
 from . import functions, ufuncs  # noqa: F401  they enter what answers NumPy's protocols
 from .dispatch import recorded_functions
 from .functions.as_written import intercept_polynomials
+from .functions.vectorized import intercept_vectorize
 from .interception import intercept
 
 intercept(recorded_functions())
 intercept_polynomials()
+intercept_vectorize()

@@ -29,6 +29,7 @@ from ..graph import Node
 from ..ops import build
 from . import recorder, source_lines
 from .interception import plain
+from .local.arrays import is_local, unwrapped, written_to
 from .recorder import NUMBERS, Recorder, current, innermost, local
 from .unwatched import unwatched
 from .value import PROTOCOLS, Recorded, as_node, node_in
@@ -126,6 +127,7 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     """Run one of NumPy's functions on arguments of which some are recorded."""
     function = plain(function)
     entry = TABLE.get(function, NO_ENTRY)
+    args, kwargs = _unwrapped(function, args, kwargs)
     if entry.rule is not None and (result := entry.rule(*args, **kwargs)) is not NotImplemented:
         return result
     if entry.raw is not None:
@@ -133,6 +135,32 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     if entry.refused is not None:
         raise unsupported(full_name(function), source_lines.here(), entry.refused)
     return handled(function, args, kwargs, entry.nodes)
+
+
+# The parameter that a function writes to, the first; of others it is `out`
+_FILLED = {
+    np.copyto: "dst",
+    np.put: "a",
+    np.place: "arr",
+    np.putmask: "a",
+    np.fill_diagonal: "a",
+    np.put_along_axis: "arr",
+}
+
+
+@unwatched
+def _unwrapped(function: Callable, args: Sequence, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of a call without the arrays that the recorded function made (local/)."""
+    filled, position = _FILLED.get(function), 0
+    if filled is None and any(map(is_local, args)):
+        position = _position_of_out(function)
+    elif filled is None:
+        position = None
+    new = tuple([written_to(v) if k == position else unwrapped(v) for k, v in enumerate(args)])
+    if kwargs:
+        filled = filled or "out"
+        kwargs = {k: written_to(v) if k == filled else unwrapped(v) for k, v in kwargs.items()}
+    return new, kwargs
 
 
 def handled(function: Callable, args: Sequence, kwargs: dict, handler: Callable | None) -> Any:
@@ -261,7 +289,8 @@ def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict
     kwargs = {k: v for k, v in kwargs.items() if k != "out"}
     out = out[0] if isinstance(out, tuple) else out
     if type(out) is not Recorded:
-        raise written_to_plain(source_lines.here(), f"{full_name(function)}(..., out=)")
+        what = f"{full_name(function)}(..., out=)"
+        raise written_to_plain(source_lines.here(), what, recorder.variable_name(out))
     return args, kwargs, out
 
 
@@ -334,6 +363,7 @@ def is_of_scipy(ufunc: Callable) -> bool:
 
 def full_name(function: Callable) -> str:
     """The function's public name; inside a function that runs as NumPy wrote it, the name of that one."""
+    function = plain(function)
     outer, frame = local.__dict__.get("as_written") or (function, None)
     if frame is not None and frame is source_lines.user_frame():
         function = outer

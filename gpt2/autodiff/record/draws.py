@@ -153,41 +153,50 @@ def plain_generator(x: Any) -> Any:
     return x.generator if isinstance(x, Drawing) else x
 
 
-# --- where generators are found -------------------------------------------------------------------------
+# --- where generators, and other objects that get a stand-in, are found -----------------------------------
 
 _lock = threading.Lock()
-_exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (users, holder, generator)
+_exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (users, holder, stand-in)
 
 
 def with_drawings(f: Callable, draws: Draws, run: Callable[[Draws], Any]) -> Any:
     """run(draws), with the generators that f leads to replaced by objects of Drawing."""
-    holders = list(_holders(f))
-    put_back = functools.partial(_put_back, draws, holders)
-    with undoing(put_back), undoing(put_back):
-        _exchange(draws, holders)
+    with exchanging(f, draws, _generator_and_drawing):
         return run(draws)
 
 
-def _exchange(draws: Draws, holders: Sequence) -> None:
-    proxies: dict[int, Drawing] = {}
-    with _lock:
-        for holder, name, g in holders:
-            users, *_ = _exchanged.setdefault((id(holder), name), (set(), holder, g))
-            users.add(draws)
-            if len(users) == 1:
-                _put(holder, name, proxies.setdefault(id(g), _drawing(g)))
+def _generator_and_drawing(held: Any) -> tuple | None:
+    g = plain_generator(held)
+    return (g, _drawing(g)) if type(g) is np.random.Generator else None
 
 
-def _put_back(draws: Draws, holders: Sequence) -> None:
+@contextmanager
+def exchanging(f: Callable, user: Any, stand_in: Callable[[Any], tuple | None]) -> Iterator[None]:
+    """Replaces what f leads to by stand-ins: stand_in(object) gives (the original, the stand-in), or None.
+    `user` is the object that this is for.
+    """
+    holders = list(_holders(f, stand_in))
+    put_back = functools.partial(_put_back, user, holders)
+    with undoing(put_back), undoing(put_back):
+        with _lock:
+            for holder, name, held, replacement in holders:
+                users, *_ = _exchanged.setdefault((id(holder), name), (set(), holder, replacement))
+                users.add(user)
+                if len(users) == 1 and _content(holder, name) is held:  # not changed by another thread since
+                    _put(holder, name, replacement)
+        yield
+
+
+def _put_back(user: Any, holders: Sequence) -> None:
     with _lock:
-        for holder, name, g in holders:
-            users, *_ = _exchanged.get((id(holder), name), (None,))
+        for holder, name, held, _ in holders:
+            users, _, replacement = _exchanged.get((id(holder), name), (None, None, None))
             if users is None:
                 continue
-            users.discard(draws)
+            users.discard(user)
             if not users:
-                if isinstance(_content(holder, name), Drawing):
-                    _put(holder, name, g)
+                if _content(holder, name) is replacement:
+                    _put(holder, name, held)
                 del _exchanged[id(holder), name]
 
 
@@ -205,20 +214,21 @@ def _content(holder: Any, name: str) -> Any:
         return None
 
 
-def _holders(f: Any) -> Iterator[tuple[Any, str, np.random.Generator]]:
-    """(cell or namespace, name, generator) that can be reached from f by the names in the code."""
-    todo, visited = [f], set()
+def _holders(f: Any, stand_in: Callable[[Any], tuple | None]) -> Iterator[tuple[Any, str, Any, Any]]:
+    """(cell or namespace, name, object, its stand-in) that can be reached from f by the names in the code."""
+    todo, visited, stand_ins = [f], set(), {}
     while todo and len(visited) < _MOST:
         v = todo.pop()
         if id(v) in visited:
             continue
         visited.add(id(v))
         for holder, name, held in _around(v):
-            held = plain_generator(held)
-            if type(held) is np.random.Generator:
+            pair = stand_ins.get(id(held)) or stand_in(held)
+            if pair is not None:
+                stand_ins[id(held)] = pair
                 if holder is not None and (id(holder), name) not in visited:
                     visited.add((id(holder), name))
-                    yield holder, name, held
+                    yield holder, name, *pair
             elif isinstance(held, (types.FunctionType, types.MethodType, functools.partial)):
                 todo.append(held)
 
@@ -229,6 +239,8 @@ def _around(v: Any) -> Iterator[tuple[Any, str, Any]]:
         if source_lines.is_own(v.__code__.co_filename):
             state = getattr(v, "__derived__", None)
             yield None, "", getattr(state, "f", None)
+            for cell in v.__closure__ or ():  # of a transform: the function that it calls
+                yield None, "", _content(cell, "")
         elif not source_lines.is_inside(v.__code__.co_filename):
             yield from _variables(v)
     elif isinstance(v, types.MethodType):

@@ -12,6 +12,7 @@ stays an error.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 import threading
@@ -22,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from .draws import plain_generator
-from .recorder import current
-from .source_lines import is_own
-from .value import PROTOCOLS, Recorded
+from .local.arrays import Local, adopted, outside, unwrapped
+from .recorder import NUMBERS, current
+from .source_lines import is_inside, is_of_scipy, is_own
+from .value import PROTOCOLS, Recorded, value_of
 
 _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays, by position and by name
     np.concatenate: (0, "arrays"),
@@ -37,7 +39,16 @@ _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays,
     np.select: (0, "condlist", 1, "choicelist"),
     np.choose: (1, "choices"),
 }
-_NESTED = (np.block, np.piecewise, np.trim_zeros)  # lists of another meaning
+_NESTED = (np.piecewise, np.trim_zeros)  # lists of another meaning
+# They make arrays of plain numbers, which the recorded function may then write to (local/). Not those that read
+# files or buffers: the guard has to see these calls (reuse/)
+_MAKING = tuple(
+    getattr(np, name)
+    for name in """
+        bartlett blackman diag_indices fromfunction fromiter fromstring hamming hanning indices ix_ kaiser lexsort
+        mask_indices require tril_indices triu_indices unpackbits unravel_index
+    """.split()
+) + (np.fft.fftfreq, np.fft.rfftfreq)
 
 
 class Intercepted:
@@ -51,9 +62,12 @@ class Intercepted:
         self.handler = handler
 
     def __call__(self, *args, **kwargs):
-        if current() is None or "like" in kwargs or is_own(sys._getframe(1).f_code.co_filename):
+        file = sys._getframe(1).f_code.co_filename
+        if current() is None or "like" in kwargs or is_own(file):
             return self.function(*args, **kwargs)
-        return self.handler(self.function, args, kwargs)
+        if is_inside(file) or is_of_scipy(file):
+            return self.handler(self.function, args, kwargs)
+        return adopted(self.handler(self.function, args, kwargs), args)
 
     def call_always(self, *args: Any, **kwargs: Any) -> Any:
         """The call, also for the compiler's own code."""
@@ -75,14 +89,26 @@ class Intercepted:
 
 
 def plain(value: Any) -> Any:
-    """The function or generator behind an Intercepted or a Drawing; anything else as it is."""
-    return value.function if type(value) is Intercepted else plain_generator(value)
+    """The function, generator or array from outside that this stands in for; anything else as it is."""
+    if isinstance(value, Intercepted):
+        return value.function
+    return value.plain if type(value) is Local and value.is_outside else plain_generator(value)
+
+
+def local_stand_in(held: Any) -> tuple | None:
+    """(object, its stand-in) for arrays from outside, so that copies of them can be written to, and for
+    functions that a module has imported from NumPy by name.
+    """
+    held = plain(held)
+    if type(held) is np.ndarray and held.dtype.kind in NUMBERS:
+        return held, outside(held)
+    return (held, INTERCEPTED[id(held)]) if id(held) in INTERCEPTED else None
 
 
 class Namespace:
     """A namespace with its own values, and those that replace them while something is recorded."""
 
-    def __init__(self, namespace: dict, stand_ins: dict):
+    def __init__(self, namespace: dict | OfClass, stand_ins: dict):
         self.namespace = namespace
         self.stand_ins = stand_ins
         self.own = {name: namespace[name] for name in stand_ins}
@@ -99,6 +125,22 @@ class Namespace:
         self.namespace.update(those)
 
 
+class OfClass:
+    """The namespace of a class, whose methods can be replaced."""
+
+    def __init__(self, kind: type):
+        self.kind = kind
+
+    def __getitem__(self, name):
+        return getattr(self.kind, name)
+
+    get = __getitem__
+
+    def update(self, values: dict) -> None:
+        for name, value in values.items():
+            setattr(self.kind, name, value)
+
+
 INTERCEPTED: dict[int, Intercepted] = {}  # by the id of NumPy's function
 _names: list[Namespace] = []
 _lock = threading.Lock()
@@ -108,7 +150,7 @@ _standing_in: bool | None = False  # None: an exception came while names were ex
 
 def intercept(functions: Iterable[Callable]) -> None:
     """Intercept these functions of NumPy's under all names in its modules."""
-    for function in functions:
+    for function in (*functions, *_MAKING):
         if function not in _NESTED and not isinstance(function, (np.ufunc, type)):
             INTERCEPTED[id(function)] = Intercepted(function, _HANDLERS.get(function, _lists))
     for module in (np, np.linalg, np.fft, np.emath):
@@ -116,9 +158,25 @@ def intercept(functions: Iterable[Callable]) -> None:
         _names.append(
             Namespace(names, {k: INTERCEPTED[id(v)] for k, v in names.items() if id(v) in INTERCEPTED})
         )
+    for holder in (np.r_, np.c_, np.mgrid, np.ogrid):
+        INTERCEPTED[id(holder)] = _Indexed(holder)
+    replace(vars(np), **{k: INTERCEPTED[id(v)] for k, v in vars(np).items() if type(v) in _INDEXED})
     behind = sys.modules[type(np.r_).__module__].__dict__  # np.r_ and np.c_ say `array` in there
     if behind.get("array") is np.array:
         replace(behind, array=INTERCEPTED[id(np.array)])
+
+
+_INDEXED = (type(np.r_), type(np.c_), type(np.mgrid), type(np.ogrid))
+
+
+class _Indexed(Intercepted):
+    """np.r_ and the like: arrays that are made by an index."""
+
+    def __init__(self, holder: Any):
+        super().__init__(holder, _as_it_is)
+
+    def __getitem__(self, key):
+        return adopted(self.function[key], ()) if current() is not None else self.function[key]
 
 
 def intercepted_in(module: ModuleType) -> dict:
@@ -126,7 +184,7 @@ def intercepted_in(module: ModuleType) -> dict:
     return {k: INTERCEPTED.get(id(v), v) for k, v in vars(module).items() if not k.startswith("_")}
 
 
-def replace(namespace: dict, **stand_ins: Any) -> None:
+def replace(namespace: dict | OfClass, **stand_ins: Any) -> None:
     """Replace these names of the namespace while anything is recorded."""
     _names.append(Namespace(namespace, stand_ins))
 
@@ -163,7 +221,11 @@ def _exchange_names() -> None:
 def _array(function, args, kwargs):
     """np.asarray(x), np.array([x[0], x[1]])"""
     name = next((n for n in ("object", "a") if n in kwargs), None)
-    first = args[0] if args else kwargs.get(name)
+    first = unwrapped(args[0] if args else kwargs.get(name))
+    args, kwargs = (
+        (first, *args[1:]) if args else (),
+        kwargs if args or name is None else {**kwargs, name: first},
+    )
     if type(first) is not Recorded and not _holds_numbers(first):
         return function(*args, **kwargs)
     rest = {k: v for k, v in kwargs.items() if args or k != name}
@@ -173,7 +235,7 @@ def _array(function, args, kwargs):
 def _full(function, args, kwargs):
     """np.full(3, x)"""
     arguments = dict(zip(("shape", "fill_value", "dtype", "order"), args), **kwargs)
-    value = arguments.get("fill_value")
+    value = unwrapped(arguments.get("fill_value"))
     if type(value) is not Recorded and not _holds_numbers(value) or "shape" not in arguments:
         return function(*args, **kwargs)
     shape = _whole(arguments.pop("shape"))
@@ -182,12 +244,28 @@ def _full(function, args, kwargs):
 
 def _arange(function, args, kwargs):
     """np.arange(n)"""
+    args, kwargs = unwrapped(args), {k: unwrapped(v) for k, v in kwargs.items()}
     recorded = [v for v in (*args, *kwargs.values()) if type(v) is Recorded]
     if any(v.dtype.kind in "fc" for v in recorded):
         return PROTOCOLS["function"](function, args, kwargs)
     if not recorded:
         return function(*args, **kwargs)
     return function(*map(_whole, args), **{k: _whole(v) for k, v in kwargs.items()})
+
+
+def _as_it_is(function, args, kwargs):
+    return function(*args, **kwargs)
+
+
+def _from_iter(function, args, kwargs):
+    """np.fromiter(numbers, float)"""
+    iterable, *rest = args
+    count = kwargs.get("count", rest[1] if len(rest) > 1 else -1)
+    items = list(iterable if count < 0 else itertools.islice(iterable, count))
+    if not _holds_numbers(items):
+        return function(items, *rest, **kwargs)
+    plain = function([value_of(v) for v in items], *rest, **kwargs)  # the dtype, and errors
+    return PROTOCOLS["function"](np.array, (items,), {"dtype": plain.dtype})
 
 
 def _lists(function, args, kwargs):
@@ -201,6 +279,7 @@ def _lists(function, args, kwargs):
 
 def _joined(value, is_sequence):
     """A list of recorded numbers as an array; of a sequence of lists each one."""
+    value = unwrapped(value) if type(value) in (list, tuple) else value
     if not _holds_numbers(value):
         return value
     return (
@@ -229,4 +308,7 @@ _HANDLERS: dict[Callable, Callable] = {
     **dict.fromkeys((np.array, np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortranarray), _array),
     np.full: _full,
     np.arange: _arange,
+    np.block: _as_it_is,
+    **dict.fromkeys(_MAKING, _as_it_is),
+    np.fromiter: _from_iter,
 }

@@ -18,6 +18,7 @@ rec.draws        (k, draw): input k of the graph, one of the captures, is the re
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -29,7 +30,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError, ConversionError, DtypeError, lost_in_scipy, no_attribute, not_accepted
+from ..errors import (
+    AutodiffError,
+    ConversionError,
+    DtypeError,
+    array_lost,
+    lost_in_scipy,
+    no_attribute,
+    not_accepted,
+)
 from ..graph import Graph, GraphError, Node, remade, type_text
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph
@@ -40,7 +49,8 @@ from ..undo import undoing
 from . import interception, recorder, source_lines
 from .containers import check_unchanged, with_tuples
 from .dispatch import bind
-from .draws import Draw, Draws, with_drawings_in
+from .draws import Draw, Draws, exchanging, with_drawings_in
+from .local.arrays import MARK, Promoted
 from .recorder import NUMBERS, Read, Recorder, check_kind, native
 from .results import check_results
 from .source_lines import here, observer
@@ -124,7 +134,12 @@ def record(
         rec.arguments.append(_argument(rec, i, x, text))
     inputs = [x.node for x in rec.arguments]
     undo = functools.partial(_end, rec, recorder.state())
-    with undoing(undo), undoing(undo):
+    outermost = recorder.current() is None
+    with (
+        undoing(undo),
+        undoing(undo),
+        exchanging(f, rec, interception.local_stand_in) if outermost else contextlib.nullcontext(),
+    ):
         recorder.push(rec)
         interception.begin(rec)
         copies = with_tuples(unflatten(copies_tree, rec.arguments), (tuple(args), kwargs or {}))
@@ -188,6 +203,8 @@ def _call(rec: Recorder, f, arguments):
             raise rec.refused from None  # where an item is set, NumPy replaces our error by its own
         if isinstance(error, AutodiffError):
             raise
+        if MARK in str(error):
+            raise array_lost((*_raised_at(error), "")) from error
         _blame_scipy(rec, error)
         if isinstance(error, AttributeError) and type(getattr(error, "obj", None)) is Recorded:
             raise no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
@@ -240,7 +257,7 @@ def _blame_recorded(rec: Recorder, error: TypeError) -> None:
 
 
 def _holds_recorded(frame: FrameType) -> bool:
-    return any(type(v) is Recorded for v in frame.f_locals.values())
+    return any(type(v) is Recorded or type(v) is Promoted for v in frame.f_locals.values())
 
 
 def _raised_at(error: Exception) -> tuple:

@@ -268,7 +268,11 @@ def variable_name(value: Any) -> str | None:
     frame = user_frame()
     for names in (frame.f_locals, frame.f_globals):
         for name, held in names.items():
-            if held is value:
+            if (
+                held is value
+                or hasattr(type(held), "__autodiff_leaf__")
+                and held.__autodiff_leaf__() is value
+            ):
                 return name
     return None
 
@@ -330,6 +334,11 @@ def current() -> Recorder | None:
     """The innermost recorder of this thread."""
     stack = _stack()
     return stack[-1] if stack else None
+
+
+def running() -> Sequence[Recorder]:
+    """The recorders of this thread, from the outermost on."""
+    return _stack()
 
 
 def outermost() -> Recorder | None:

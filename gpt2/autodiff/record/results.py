@@ -9,6 +9,7 @@ import types
 
 from ..errors import AutodiffError
 from ..tree import Tree
+from .local.arrays import Promoted
 from .recorder import Recorder
 from .source_lines import here
 from .value import Recorded
@@ -43,6 +44,7 @@ def holds(x: object, rec: Recorder | None = None) -> bool:
     todo = [x]
     while todo and len(seen) < LIMIT:
         x = todo.pop()
+        x = x.recorded if type(x) is Promoted else x
         if type(x) is Recorded:
             if rec is None or x._rec is rec:
                 return True

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import type_unknown
 from .bytecode import reads
+from .local.arrays import is_local
 from .results import holds
 from .value import Recorded
 
@@ -44,6 +45,10 @@ def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Ex
         if isinstance(kind, type) and not issubclass(kind, _STOOD_FOR):
             continue  # false for a recorded value as for the value itself
         known = name is not None and name in variables
-        if type(variables[name]) is Recorded if known else any(map(holds, variables.values())):
+        if (
+            type(variables[name]) is Recorded or is_local(variables[name])
+            if known
+            else any(map(holds, variables.values()))
+        ):
             return type_unknown((code.co_filename, line, code.co_name))
     return None

@@ -12,7 +12,7 @@ from ..graph import Node
 from ..ops import apply
 from . import dispatch, source_lines, writes
 from .indexing import advanced, expand
-from .recorder import label
+from .recorder import label, variable_name
 from .value import Recorded, as_node, check_level, copied, index_arrays, plain_key, value_of
 
 # methods
@@ -149,7 +149,7 @@ def _reduceat(ufunc, x, indices, axis=0, dtype=None, out=None):
 def _at(ufunc, x, index, values=None):
     """ufunc.at: every repetition of an index counts."""
     if type(x) is not Recorded:
-        raise written_to_plain(source_lines.here(), f"{dispatch.full_name(ufunc)}.at")
+        raise written_to_plain(source_lines.here(), f"{dispatch.full_name(ufunc)}.at", variable_name(x))
     if ufunc.__name__ not in ("add", "subtract"):
         return _at_in_rounds(ufunc, x, index, values)
     rec = x._rec

@@ -18,7 +18,8 @@ from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
 from .dispatch import NO_ENTRY, TABLE, Entry, bind, full_name, handled, handles, is_of_scipy, since, typed
-from .recorder import Recorder, innermost, label, scalar_const, weak_dtype
+from .local.arrays import unwrapped, written_to
+from .recorder import Recorder, innermost, label, scalar_const, variable_name, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
 from .value import OPERANDS, PROTOCOLS, Recorded, as_node, copied, node_in, value_of
@@ -36,6 +37,11 @@ POWERS = {2: "square", 0.5: "sqrt", 1: "positive", -1: "reciprocal"}
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> Any:
     """Run a ufunc, or one of its methods, on inputs of which some are recorded."""
+    if kwargs.get("out") is not None:
+        kwargs = {**kwargs, "out": written_to(kwargs["out"])}
+    if method == "at":
+        inputs = (written_to(inputs[0]), *inputs[1:])
+    inputs = tuple(map(unwrapped, inputs))
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
     rule = TABLE.get(ufunc, NO_ENTRY).rule
@@ -45,7 +51,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> 
         return operate(ufunc, ufunc, *inputs)
     kwargs = dict(kwargs)
     outs = kwargs.pop("out", None)
-    where = kwargs.pop("where", True)
+    where = unwrapped(kwargs.pop("where", True))
     if outs is None and where is True and not kwargs:
         return _two_results(ufunc, inputs)
     return _general(ufunc, inputs, outs, where, kwargs)
@@ -68,6 +74,7 @@ def _accepted_inputs(inputs: Sequence) -> Sequence | None:
     """The inputs with lists of recorded values as arrays; None if one of them handles the operation
     itself.
     """
+    inputs = tuple(map(unwrapped, inputs))
     if any(map(_lists_recorded, inputs)):
         inputs = tuple(map(_as_array, inputs))
     return inputs if all(type(x) in OPERANDS or _leaves_operation(x) for x in inputs) else None
@@ -116,6 +123,7 @@ def _lists_recorded(x) -> bool:
 
 def _as_array(x):
     """A list of recorded values as one value; anything else as it is."""
+    x = unwrapped(x)
     return np.array(x, like=_first(x)) if _lists_recorded(x) else x
 
 
@@ -328,7 +336,7 @@ def _general(ufunc, inputs, outs, where, kwargs, function=None):
     site = source_lines.site()
     inputs = tuple(map(_as_array, inputs))
     if outs is not None and type(outs[0]) is not Recorded:
-        raise written_to_plain(site.loc, f"{full_name(ufunc)}(..., out=)")
+        raise written_to_plain(site.loc, f"{full_name(ufunc)}(..., out=)", variable_name(outs[0]))
     if ufunc.nout != 1:
         return _two_results_out(ufunc, inputs, outs, where, kwargs)
     if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):

@@ -36,6 +36,7 @@ from ..graph import Node, type_text
 from ..ops import build, table
 from . import recorder, source_lines, writes
 from .indexing import advanced, basic, expand, is_basic, row_of
+from .local.arrays import is_local, unwrapped, written_to
 from .plain_numbers import consumer
 from .recorder import Recorder, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
@@ -295,14 +296,14 @@ class Recorded(metaclass=_Kind):
     # indexing
     def __getitem__(self, key):
         item = _plain_item(self, key)
-        return _item(self, key) if item is None else item
+        return _item(self, unwrapped(key)) if item is None else item
 
     def __setitem__(self, key, value):
         if not isinstance(self._value, np.ndarray):
             raise TypeError(f"'{type(self._value).__name__}' object does not support item assignment")
-        view = _plain_place(self, key)
+        view, value = _plain_place(self, key), unwrapped(value)
         if view is None:
-            key = _static_slices(key)
+            key = _static_slices(unwrapped(key))
             view = None if _has_recorded(key) else _place(self, key)
         if view is None:
             return _assign_advanced(self, key, value)
@@ -526,6 +527,8 @@ def _check_not_from_c(frame: FrameType) -> None:
     """Raise if a function written in C moves rows of an array, as rng.shuffle does: of views it would write
     one row twice.
     """
+    while source_lines.is_own(frame.f_code.co_filename):
+        frame = frame.f_back
     instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
     if not instruction.startswith("STORE"):
         raise WriteError(
@@ -602,6 +605,8 @@ def as_node(rec: Recorder, x: Any, dtype: np.dtype | None = None) -> Node:
         return scalar_const(x, dtype) if dtype is not None else table.const(x)
     if isinstance(x, np.generic):
         return table.const(x.item(), x.dtype)
+    if is_local(x):
+        return as_node(rec, unwrapped(x), dtype)
     if isinstance(x, np.ndarray):
         return rec.capture(x)
     if isinstance(x, (list, tuple)):
@@ -836,7 +841,8 @@ _add_methods()
 
 
 def copied(target: Any, value: Any) -> Recorded:
+    target = written_to(target)
     if type(target) is not Recorded:
-        raise written_to_plain(source_lines.here())
+        raise written_to_plain(source_lines.here(), name=recorder.variable_name(target))
     target[...] = value
     return target

@@ -147,7 +147,8 @@ def _tests(facts: list[tuple], env: dict[str, Any]) -> list[str]:
         if kind in ("cell", "entry") and _may_be_equal(parts[-1]):
             current = text.rsplit(" is ", 1)[0]
             return f"({text} or same({current}, {ref(parts[-1])}))"
-        if kind == "entry" and id(parts[-1]) in INTERCEPTED:  # the test may run while something is recorded
+        if kind in ("cell", "entry") and (type(parts[-1]) is np.ndarray or id(parts[-1]) in INTERCEPTED):
+            # the test may run while something is recorded
             return f"({text} or plain({text.rsplit(' is ', 1)[0]}) is {ref(parts[-1])})"
         return text
 

@@ -29,6 +29,8 @@ from ..record import source_lines
 from ..record.bytecode import CATCHES, CodeMap, catches_at, reads
 from ..record.draws import Drawing
 from ..record.interception import Intercepted, plain
+from ..record.local.arrays import Promoted, is_local, unwrapped
+from ..record.recorder import Recorder
 from ..record.type_tests import type_test_error
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
@@ -117,6 +119,7 @@ class World:
         self._read: dict[int, object] = {}  # id of code -> code whose tests are noted
         self._users: set[int] = set()  # ids of those outside libraries
         self._nbytes = 0
+        self._before = Recorder.last
 
     def guard(self, arrays: bool = True) -> Guard:
         """The test whether all that was read is unchanged; without `arrays`, except the numbers in arrays."""
@@ -414,6 +417,10 @@ class World:
         """Note a value that may be read. `called`: it is only called."""
         if isinstance(v, Drawing):  # draws are recorded
             return
+        if is_local(v):
+            if v._memory.birth > self._before:  # the function made it, out of what is noted
+                return
+            v = unwrapped(v)
         v = plain(v)
         if v in _FORMATTERS:
             self._formats()
@@ -653,6 +660,8 @@ def may_be_recorded(v: Any, depth: int = 0) -> bool:
         parts = v.values() if type(v) is dict else v
         return any(may_be_recorded(part, depth + 1) for part in parts)
     plain = (type, types.ModuleType, np.ndarray, np.dtype, Intercepted)
+    if is_local(v):
+        return type(v) is Promoted
     return type(v) not in ATOMS and not issubclass(type(v), plain)  # a recorded array says it is an ndarray
 
 

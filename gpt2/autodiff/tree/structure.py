@@ -237,7 +237,8 @@ def tree_map(function: Callable, x: Any, is_leaf: Callable[[Any], bool] = is_dyn
 
 def _flatten(x: Any, leaves: list, is_leaf: Callable[[Any], bool]) -> Tree:
     if is_leaf(x):
-        leaves.append(x)
+        unwrap = getattr(type(x), "__autodiff_leaf__", None)  # an array that a recorded function made
+        leaves.append(x if unwrap is None else unwrap(x))
         return LEAF
     if isinstance(x, (tuple, list)):
         keys, items = None, x

@@ -9,13 +9,14 @@ import numpy as np
 from ...errors import written_to_plain
 from .. import source_lines
 from ..dispatch import RecordedLike, full_name, raw
+from ..recorder import variable_name
 from ..value import Recorded
 
 
 def target(x: RecordedLike, function: Callable) -> Recorded:
     """The argument that is written to; it has to be a recorded one."""
     if type(x) is not Recorded:
-        raise written_to_plain(source_lines.here(), full_name(function))
+        raise written_to_plain(source_lines.here(), full_name(function), variable_name(x))
     return x
 
 
