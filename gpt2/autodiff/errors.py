@@ -157,11 +157,12 @@ def lost_in_scipy(name: str, loc: tuple | None) -> ConversionError:
 
 
 def written_to_plain(loc: tuple | None, what: str = "this assignment", name: str | None = None) -> WriteError:
+    target = "a plain array" if name is None else f"the plain array {name!r}"
     return WriteError(
-        f"{what} writes a recorded value into {'a plain array' if name is None else f'the plain array {name!r}'}, "
-        "which the function did not make: its derivative would be lost. Write into an array that the function "
-        f"makes, by np.zeros(shape) or as a copy, np.array({name or 'a'}); or collect the parts in a list and join "
-        "them with np.stack or np.concatenate",
+        f"{what} writes a recorded value into {target}, which the function did not make: its derivative "
+        "would be lost. Write into an array that the function makes, by np.zeros(shape) or as a copy, "
+        f"np.array({name or 'a'}); or collect the parts in a list and join them with np.stack or "
+        "np.concatenate",
         loc,
     )
 

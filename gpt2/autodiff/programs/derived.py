@@ -34,6 +34,7 @@ from ..ops import input_node
 from ..pipeline import Pipeline, uncollected
 from ..record.bytecode import CATCHES, catches, reads
 from ..record.draws import Draws, redraw, with_drawings
+from ..record.interception import local_stand_in
 from ..record.record import Recording, record
 from ..record.value import Recorded
 from ..reuse.cache import Cache, Store
@@ -351,7 +352,7 @@ class Derived:
             return recorded(None)
         draws = Draws()
         try:
-            return with_drawings(self.f, draws, recorded)
+            return with_drawings(self.f, draws, recorded, local_stand_in)
         except Exception as error:
             if not draws.calls:
                 raise

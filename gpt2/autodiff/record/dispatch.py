@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ..atoms import is_plain
+from ..atoms import ATOMS, is_plain
 from ..errors import AutodiffError, located, of_another_library, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import build
@@ -127,7 +127,8 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
     """Run one of NumPy's functions on arguments of which some are recorded."""
     function = plain(function)
     entry = TABLE.get(function, NO_ENTRY)
-    args, kwargs = _unwrapped(function, args, kwargs)
+    if not (_NO_LOCALS.issuperset(map(type, args)) and _NO_LOCALS.issuperset(map(type, kwargs.values()))):
+        args, kwargs = _unwrapped(function, args, kwargs)
     if entry.rule is not None and (result := entry.rule(*args, **kwargs)) is not NotImplemented:
         return result
     if entry.raw is not None:
@@ -146,6 +147,9 @@ _FILLED = {
     np.fill_diagonal: "a",
     np.put_along_axis: "arr",
 }
+
+
+_NO_LOCALS = ATOMS | {Recorded, np.ndarray}
 
 
 @unwatched

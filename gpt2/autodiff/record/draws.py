@@ -159,9 +159,13 @@ _lock = threading.Lock()
 _exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (users, holder, stand-in)
 
 
-def with_drawings(f: Callable, draws: Draws, run: Callable[[Draws], Any]) -> Any:
-    """run(draws), with the generators that f leads to replaced by objects of Drawing."""
-    with exchanging(f, draws, _generator_and_drawing):
+def with_drawings(
+    f: Callable, draws: Draws, run: Callable[[Draws], Any], other: Callable[[Any], tuple | None]
+) -> Any:
+    """run(draws), with the generators that f leads to replaced by objects of Drawing, and what `other` gives
+    stand-ins for.
+    """
+    with exchanging(f, draws, lambda held: _generator_and_drawing(held) or other(held)):
         return run(draws)
 
 
@@ -176,7 +180,7 @@ def exchanging(f: Callable, user: Any, stand_in: Callable[[Any], tuple | None]) 
     `user` is the object that this is for.
     """
     holders = list(_holders(f, stand_in))
-    put_back = functools.partial(_put_back, user, holders)
+    put_back = functools.partial(_put_back, user, holders, recorder.exchanged())
     with undoing(put_back), undoing(put_back):
         with _lock:
             for holder, name, held, replacement in holders:
@@ -184,10 +188,12 @@ def exchanging(f: Callable, user: Any, stand_in: Callable[[Any], tuple | None]) 
                 users.add(user)
                 if len(users) == 1 and _content(holder, name) is held:  # not changed by another thread since
                     _put(holder, name, replacement)
+        recorder.local.exchanged = True
         yield
 
 
-def _put_back(user: Any, holders: Sequence) -> None:
+def _put_back(user: Any, holders: Sequence, exchanged: bool) -> None:
+    recorder.local.exchanged = exchanged
     with _lock:
         for holder, name, held, _ in holders:
             users, _, replacement = _exchanged.get((id(holder), name), (None, None, None))

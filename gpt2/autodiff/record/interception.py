@@ -40,13 +40,13 @@ _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays,
     np.choose: (1, "choices"),
 }
 _NESTED = (np.piecewise, np.trim_zeros)  # lists of another meaning
-# They make arrays of plain numbers, which the recorded function may then write to (local/). Not those that read
-# files or buffers: the guard has to see these calls (reuse/)
+# They make arrays of plain numbers, which the recorded function may then write to (local/). Not those that
+# read files or buffers: the guard has to see these calls (reuse/)
 _MAKING = tuple(
     getattr(np, name)
     for name in """
-        bartlett blackman diag_indices fromfunction fromiter fromstring hamming hanning indices ix_ kaiser lexsort
-        mask_indices require tril_indices triu_indices unpackbits unravel_index
+        bartlett blackman diag_indices fromfunction fromiter fromstring hamming hanning indices ix_ kaiser
+        lexsort mask_indices require tril_indices triu_indices unpackbits unravel_index
     """.split()
 ) + (np.fft.fftfreq, np.fft.rfftfreq)
 
@@ -153,20 +153,16 @@ def intercept(functions: Iterable[Callable]) -> None:
     for function in (*functions, *_MAKING):
         if function not in _NESTED and not isinstance(function, (np.ufunc, type)):
             INTERCEPTED[id(function)] = Intercepted(function, _HANDLERS.get(function, _lists))
+    for holder in (np.r_, np.c_, np.mgrid, np.ogrid):
+        INTERCEPTED[id(holder)] = _Indexed(holder)
     for module in (np, np.linalg, np.fft, np.emath):
         names = module.__dict__
         _names.append(
             Namespace(names, {k: INTERCEPTED[id(v)] for k, v in names.items() if id(v) in INTERCEPTED})
         )
-    for holder in (np.r_, np.c_, np.mgrid, np.ogrid):
-        INTERCEPTED[id(holder)] = _Indexed(holder)
-    replace(vars(np), **{k: INTERCEPTED[id(v)] for k, v in vars(np).items() if type(v) in _INDEXED})
     behind = sys.modules[type(np.r_).__module__].__dict__  # np.r_ and np.c_ say `array` in there
     if behind.get("array") is np.array:
         replace(behind, array=INTERCEPTED[id(np.array)])
-
-
-_INDEXED = (type(np.r_), type(np.c_), type(np.mgrid), type(np.ogrid))
 
 
 class _Indexed(Intercepted):

@@ -18,7 +18,6 @@ rec.draws        (k, draw): input k of the graph, one of the captures, is the re
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import re
@@ -125,6 +124,9 @@ def record(
     dry     leave large values uncomputed; raises unevaluated.Unknown if f looks at one
     draws   records draws from random generators as inputs of the graph; None: they are plain numbers
     """
+    if not recorder.exchanged():
+        with exchanging(f, object(), interception.local_stand_in):
+            return record(f, args, kwargs, name=name, dry=dry, draws=draws)
     leaves, in_tree = flatten((tuple(args), kwargs or {}))
     name = name or getattr(f, "__name__", None) or type(f).__name__
     rec = Recorder(name if name.isidentifier() else "f", dry)
@@ -134,12 +136,7 @@ def record(
         rec.arguments.append(_argument(rec, i, x, text))
     inputs = [x.node for x in rec.arguments]
     undo = functools.partial(_end, rec, recorder.state())
-    outermost = recorder.current() is None
-    with (
-        undoing(undo),
-        undoing(undo),
-        exchanging(f, rec, interception.local_stand_in) if outermost else contextlib.nullcontext(),
-    ):
+    with undoing(undo), undoing(undo):
         recorder.push(rec)
         interception.begin(rec)
         copies = with_tuples(unflatten(copies_tree, rec.arguments), (tuple(args), kwargs or {}))

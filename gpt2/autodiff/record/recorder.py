@@ -325,6 +325,11 @@ def plain() -> bool:
     return getattr(local, "plain", False)
 
 
+def exchanged() -> bool:
+    """Whether stand-ins have been put where the function that this thread records finds them (draws.py)."""
+    return getattr(local, "exchanged", False)
+
+
 def recorded_so_far() -> bool:
     """Whether anything has been recorded in this process."""
     return Recorder.last > 0

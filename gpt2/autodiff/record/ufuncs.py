@@ -41,7 +41,8 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> 
         kwargs = {**kwargs, "out": written_to(kwargs["out"])}
     if method == "at":
         inputs = (written_to(inputs[0]), *inputs[1:])
-    inputs = tuple(map(unwrapped, inputs))
+    if not OPERANDS.issuperset(map(type, inputs)):
+        inputs = tuple(map(unwrapped, inputs))
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
     rule = TABLE.get(ufunc, NO_ENTRY).rule
@@ -75,6 +76,8 @@ def _accepted_inputs(inputs: Sequence) -> Sequence | None:
     itself.
     """
     inputs = tuple(map(unwrapped, inputs))
+    if OPERANDS.issuperset(map(type, inputs)):
+        return inputs
     if any(map(_lists_recorded, inputs)):
         inputs = tuple(map(_as_array, inputs))
     return inputs if all(type(x) in OPERANDS or _leaves_operation(x) for x in inputs) else None

@@ -301,7 +301,9 @@ class Recorded(metaclass=_Kind):
     def __setitem__(self, key, value):
         if not isinstance(self._value, np.ndarray):
             raise TypeError(f"'{type(self._value).__name__}' object does not support item assignment")
-        view, value = _plain_place(self, key), unwrapped(value)
+        view = _plain_place(self, key)
+        if type(value) not in OPERANDS:
+            value = unwrapped(value)
         if view is None:
             key = _static_slices(unwrapped(key))
             view = None if _has_recorded(key) else _place(self, key)

@@ -526,8 +526,9 @@ def test_program_runs_unchanged(tmp_path):
 
 
 def test_error_names_the_users_line():
+    y = numpy.zeros(2)
+
     def f(x):
-        y = numpy.zeros(2)
         y[0] = x
         return np.sum(y)
 

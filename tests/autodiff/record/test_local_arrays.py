@@ -4,10 +4,10 @@ import copy
 import math
 import pickle
 import threading
-from numpy import array, zeros
 
 import numpy as np
 import pytest
+from numpy import array, zeros
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.record.interception import INTERCEPTED
@@ -255,7 +255,7 @@ def test_arrays_that_are_only_read_cost_nothing():
 
 def seen_as(y):
     return (
-        isinstance(y, np.ndarray) and y.__class__ is np.ndarray and type(y) == np.ndarray,
+        isinstance(y, np.ndarray) and y.__class__ is np.ndarray and type(y) in (np.ndarray, list),
         type(y.sum()),
         type(y.argmax()),
         type(y[0] if y.ndim == 1 else y[0, 0]),

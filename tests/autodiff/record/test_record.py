@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from numpy import array
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.errors import AutodiffError, ConversionError, DtypeError, EscapedError, UnsupportedError

@@ -122,7 +122,7 @@ FILLS = [
     "{t} = filled({b})",
     "{t} = np.zeros({b}.shape)\nfor k in range(len({b})):\n    {t}[k] = {t}[k - 1] * 0.5 + {b}[k]",
     "{t} = np.zeros((2, *{b}.shape))\n{t}[0], {t}[1] = {b}, {b} * 0.5",
-    "{t} = np.zeros(len({b}) + 1)\n{t}[0] = 1.0\nfor k in range(len({b})):\n    {t}[k + 1] = {t}[k] + {b}[k].sum()",
+    "{t} = np.zeros(len({b}) + 1)\nfor k in range(len({b})):\n    {t}[k + 1] = {t}[k] + {b}[k].sum()",
     "{t} = np.arange(3.0)\n{t} = {b} * ({t}[2] + len({t}) + math.fsum({t}) + int({t}[1])) * 0.1",
     "{t} = np.zeros(3)\n{t}[1] = 2.0\n{t} = {b} * [0.5, 0.1, 0.3][int({t}[1])] * len(f'{{{t}[0]:.2f}}')",
     "{t} = np.zeros(2, int)\n{t}[0] = 1\n{t} = {b}[{t}[0]]",

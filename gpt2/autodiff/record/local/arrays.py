@@ -1,11 +1,12 @@
 """Plain arrays that a function makes while it is recorded: np.zeros(n), a.copy(), np.ones(3) * 2.
 
 Such an array is a `Local`: a view of the one that NumPy made, of a subclass of np.ndarray. Code written in C
-sees an ordinary array. NumPy computes with `local.plain`, the same memory without the subclass, so that results
-are the same objects as without it, scalars included; new arrays among them are Local in turn, and so are views.
+sees an ordinary array. NumPy computes with `local.plain`, the same memory without the subclass, so that
+results are what they are without it, scalars included; new arrays among them are Local in turn, and so are
+views.
 
-The first write of a recorded value promotes an array: it and its views become a `Promoted` (promoted.py), which
-stands for a recorded value. Nothing else of the compiler ever meets a Local: where the user's arguments enter,
+The first write of a recorded value promotes an array: it and its views become Promoted (promoted.py), and
+stand for a recorded value. No other part of the compiler meets either: where the user's arguments enter,
 `unwrapped` gives the plain array or the recorded value.
 """
 
@@ -23,8 +24,7 @@ from ..recorder import NUMBERS, current, variable_name
 from ..source_lines import here
 from ..unwatched import unwatched
 
-
-MARK = "recorded values were written into this array"  # part of NumPy's errors about the dtype of a Promoted
+MARK = "recorded values were written into this array"  # in the dtype of a Promoted, and so in NumPy's errors
 
 
 class Memory:
@@ -94,7 +94,7 @@ class Local(np.ndarray, metaclass=_Kind):
         return self.plain
 
     def __setitem__(self, key, value):
-        if not _loses_derivative(value):
+        if type(value) in _KNOWN or not _loses_derivative(value):
             return super().__setitem__(key, value)
         recorded = _promoted(self)
         if recorded is None:
@@ -104,13 +104,12 @@ class Local(np.ndarray, metaclass=_Kind):
 
     @property
     def base(self) -> Any:
+        """As of the plain array; the user's own object where that is Local."""
         base = self.plain.base
+        if base is None:
+            return None
         arrays = (r() for r in self._memory.arrays)
-        return (
-            next((a for a in arrays if a is not None and a._plain is base), base)
-            if base is not None
-            else None
-        )
+        return next((a for a in arrays if a is not None and a._plain is base), base)
 
     @property
     def flat(self) -> Any:
@@ -127,9 +126,11 @@ class Local(np.ndarray, metaclass=_Kind):
         np.put(self, indices, values, mode=mode)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        if _others((*inputs, *_outputs(kwargs), kwargs.get("where"))):
+        if not _KNOWN.issuperset(map(type, inputs)) and _others(inputs):
             return NotImplemented
-        return call(getattr(ufunc, method), inputs, kwargs)
+        if kwargs and _others((*_outputs(kwargs), kwargs.get("where"))):
+            return NotImplemented
+        return call(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
 
     def __array_function__(self, function, types, args, kwargs):
         if any([t is not Local and t is not np.ndarray for t in types]):
@@ -168,8 +169,8 @@ def _computed(name: str) -> Callable:
 
 
 for _name in """
-    all any argmax argmin argpartition argsort astype byteswap choose clip compress conj conjugate copy cumprod
-    cumsum dot flatten max mean min nonzero prod repeat round searchsorted std sum take trace var
+    all any argmax argmin argpartition argsort astype byteswap choose clip compress conj conjugate copy
+    cumprod cumsum dot flatten max mean min nonzero prod repeat round searchsorted std sum take trace var
     __copy__ __deepcopy__
 """.split():
     setattr(Local, _name, _computed(_name))
@@ -252,9 +253,7 @@ def is_local(x: Any) -> bool:
 
 
 def unwrapped(x: Any) -> Any:
-    """The plain array of a Local, the recorded value of a Promoted, and lists with such in them; anything else
-    as it is.
-    """
+    """The plain array of a Local, the recorded value of a Promoted, also in lists; anything else as it is."""
     kind = type(x)
     if kind is Local or kind is Promoted:
         return x.__autodiff_leaf__()
@@ -277,11 +276,12 @@ def written_to(x: Any) -> Any:
 
 def call(function: Callable, args: Sequence, kwargs: dict, *sources: Local) -> Any:
     """NumPy's result for plain arrays, in which new arrays and views of a Local are Local."""
-    sources = (*sources, *args, *kwargs.values(), *_outputs(kwargs))
-    args = [unwrapped(x) for x in args]
-    if kwargs:
-        kwargs = {k: unwrapped(v) for k, v in kwargs.items()}
-    return adopted(function(*args, **kwargs), sources)
+    sources = (*sources, *args)
+    args = tuple([x.plain if type(x) is Local else x if type(x) in _KNOWN else unwrapped(x) for x in args])
+    if not kwargs:
+        return adopted(function(*args), sources)
+    sources += (*kwargs.values(), *_outputs(kwargs))
+    return adopted(function(*args, **{k: unwrapped(v) for k, v in kwargs.items()}), sources)
 
 
 def _outputs(kwargs: dict) -> tuple:
@@ -289,31 +289,35 @@ def _outputs(kwargs: dict) -> tuple:
     return out if type(out) is tuple else ()
 
 
-@unwatched
 def adopted(result: Any, arguments: Sequence | None = (), extra: int = 0) -> Any:
     """NumPy's result with its arrays of numbers as Local: those that are new, and views of arguments that are
     Local. New is what nothing else refers to.
     """
     kind = type(result)
     if kind is np.ndarray:
-        owner = owner_of(result)
-        references = sys.getrefcount(owner)
-        if arguments is None:
-            return references
-        if result.dtype.kind not in NUMBERS or current() is None:
-            return result
-        for x in arguments:
-            if type(x) is Local:
-                if x.plain is result:
-                    return x
-                if owner_of(x) is owner:
-                    return _made(result, x._memory)
-        is_new = owner.flags.owndata and references <= _ALONE + (extra if owner is result else 0)
-        return _made(result, Memory(_serial())) if is_new else result
+        return _adopted(result, arguments, extra)
     if kind is list or kind is tuple or hasattr(kind, "_fields"):
         parts = [adopted(v, arguments, _IN_LIST) for v in result]
         return parts if kind is list else tuple(parts) if kind is tuple else kind(*parts)
     return result
+
+
+@unwatched
+def _adopted(result: np.ndarray, arguments: Sequence | None, extra: int) -> Any:
+    owner = owner_of(result)
+    references = sys.getrefcount(owner)
+    if arguments is None:
+        return references
+    if result.dtype.kind not in NUMBERS or current() is None:
+        return result
+    for x in arguments:
+        if type(x) is Local:
+            if x.plain is result:
+                return x
+            if owner_of(x) is owner:
+                return _made(result, x._memory)
+    is_new = owner.flags.owndata and references <= _ALONE + (extra if owner is result else 0)
+    return _made(result, Memory(_serial())) if is_new else result
 
 
 def owner_of(x: np.ndarray) -> np.ndarray:
@@ -327,7 +331,7 @@ _base = np.ndarray.base.__get__
 
 
 def outside(array: np.ndarray) -> Local:
-    """The stand-in of an array from outside: copies of it are Local, and it is refused where it is written to."""
+    """The stand-in of an array from outside: copies of it are Local, and writing to it is refused."""
     return _made(array, Memory(0))
 
 

@@ -1,9 +1,9 @@
 """Promotes an array that the recorded function made, when a recorded value is first written into it.
 
-The user's variables keep their objects, so these change in place: they become `Promoted`, with the methods and
-attributes of the recorded value that each stands for. Code written in C reads memory without asking, so their
-dtype becomes one that nothing converts to numbers: NumPy raises there instead of losing a derivative, and
-`_call` of record.py explains its error. An alias that was not seen being made finds nan in the old memory.
+The user's variables keep their objects, so these change in place: they become Promoted, with the methods
+and attributes of the recorded value that each stands for. Code written in C reads memory without asking, so
+their dtype becomes one that nothing converts to numbers: NumPy raises there instead of losing a derivative,
+and `_call` of record.py explains its error. An alias that was not seen being made reads nan from then on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .arrays import MARK, Local, Promoted, address, owner_of
 
 
 def promoted(x: Local) -> Recorded | None:
-    """The recorded value that the array now stands for; None if no running recording of this thread made it."""
+    """What the array now stands for; None if no running recording of this thread made it."""
     rec = next((r for r in running() if r.serial == x._memory.birth), None)
     if rec is None:
         return None
@@ -62,7 +62,7 @@ def _in_memory(x: np.ndarray, memory: np.ndarray, offset: int) -> np.ndarray:
 
 
 def _view(root: Recorded, old: np.ndarray, x: np.ndarray) -> Recorded | None:
-    """What x, a view of `old`, becomes where `old` becomes the root; None if it sees the numbers as others."""
+    """What x, a view of `old`, becomes where `old` becomes the root; None for a view of another dtype."""
     offset = address(x) - address(old)
     if (x.shape, x.strides, x.dtype, offset) == (old.shape, old.strides, old.dtype, 0):
         if x.flags.writeable == old.flags.writeable:
