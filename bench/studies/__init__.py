@@ -25,6 +25,7 @@ STUDIES = {
     "roots": "roots",
     "eam": "eam",
     "programs": "program_times",
+    "textbook": "textbook_times",
     "parallel": "parallel",
     "memory": "memory",
     "loops": "loops",
