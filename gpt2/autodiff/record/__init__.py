@@ -5,6 +5,7 @@ from .dispatch import recorded_functions
 from .functions.as_written import intercept_polynomials
 from .functions.vectorized import intercept_vectorize
 from .interception import intercept
+from .local import promoted  # noqa: F401  it enters what a write does
 
 intercept(recorded_functions())
 intercept_polynomials()

@@ -242,12 +242,13 @@ def _holders(f: Any, stand_in: Callable[[Any], tuple | None]) -> Iterator[tuple[
 def _around(v: Any) -> Iterator[tuple[Any, str, Any]]:
     """(holder or None, name there, value) for each value that v leads to."""
     if isinstance(v, types.FunctionType):
-        if source_lines.is_own(v.__code__.co_filename):
+        file = v.__code__.co_filename
+        if source_lines.is_own(file):
             state = getattr(v, "__derived__", None)
             yield None, "", getattr(state, "f", None)
             for cell in v.__closure__ or ():  # of a transform: the function that it calls
                 yield None, "", _content(cell, "")
-        elif not source_lines.is_inside(v.__code__.co_filename):
+        elif not (source_lines.is_inside(file) or source_lines.is_of_compiled(file)):
             yield from _variables(v)
     elif isinstance(v, types.MethodType):
         yield None, "", v.__func__

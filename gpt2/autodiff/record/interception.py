@@ -25,7 +25,7 @@ import numpy as np
 from .draws import plain_generator
 from .local.arrays import Local, adopted, outside, unwrapped
 from .recorder import NUMBERS, current
-from .source_lines import is_inside, is_of_scipy, is_own
+from .source_lines import is_inside, is_of_compiled, is_own
 from .value import PROTOCOLS, Recorded, value_of
 
 _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays, by position and by name
@@ -65,7 +65,7 @@ class Intercepted:
         file = sys._getframe(1).f_code.co_filename
         if current() is None or "like" in kwargs or is_own(file):
             return self.function(*args, **kwargs)
-        if is_inside(file) or is_of_scipy(file):
+        if is_inside(file) or is_of_compiled(file):
             return self.handler(self.function, args, kwargs)
         return adopted(self.handler(self.function, args, kwargs), args)
 

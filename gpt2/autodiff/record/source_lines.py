@@ -64,6 +64,14 @@ def is_of_scipy(file: str) -> bool:
     return _SITE + "scipy" + os.sep in file
 
 
+_COMPILED = tuple(_SITE + name + os.sep for name in "scipy jax jaxlib torch tensorflow pandas numba".split())
+
+
+def is_of_compiled(file: str) -> bool:
+    """Whether it is a file of a library that hands its arrays to compiled code, which may test their type."""
+    return any(name in file for name in _COMPILED)
+
+
 def is_of_numpy(file: str) -> bool:
     """Whether it is a file of NumPy."""
     return file.startswith(_NUMPY)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import source_lines
 from ..interception import INTERCEPTED, OfClass, replace
 from ..local.arrays import adopted, unwrapped
 from ..recorder import current
@@ -18,7 +19,8 @@ _ARRAY = np.array  # its name is replaced while something is recorded
 
 def _vectorize_call(self: np.vectorize, func: Callable, args: Sequence) -> Any:
     """np.vectorize._vectorize_call: `func` has the arguments left that are not excluded."""
-    if current() is None or self.signature is not None or not args:
+    of_library = source_lines.is_of_compiled(source_lines.user_frame().f_code.co_filename)
+    if current() is None or of_library or self.signature is not None or not args:
         return _call(self, func, args)
     arrays = [
         x if type(x) is Recorded else INTERCEPTED[id(_ARRAY)].call_always(x, copy=None)

@@ -27,7 +27,10 @@ from ..unwatched import unwatched
 MARK = "recorded values were written into this array"  # in the dtype of a Promoted, and so in NumPy's errors
 
 
-class Memory:
+PROMOTION: dict = {}  # "promoted": the function of promoted.py, which needs the class of recorded values
+
+
+class SharedMemory:
     """What arrays share that are views of one allocation: the serial of the recording that made it (0 for an
     array from outside), and weak references to the Local arrays.
     """
@@ -45,7 +48,7 @@ class Memory:
         self.arrays.append(weakref.ref(array))
 
 
-class _Kind(type):
+class _LocalType(type):
     """The type of Local, for which `type(x) == np.ndarray` holds."""
 
     def __eq__(cls, other):
@@ -54,16 +57,16 @@ class _Kind(type):
     __hash__ = type.__hash__
 
 
-class Local(np.ndarray, metaclass=_Kind):
+class Local(np.ndarray, metaclass=_LocalType):
     """An array that the recorded function made; see the head of this file."""
 
-    _memory = Memory(0)
+    _memory = SharedMemory(0)
     _plain: Any = None  # the array, or a weak reference where its base is self
 
     def __array_finalize__(self, parent):
         if isinstance(parent, Local):  # a view of it, or a new array
             is_view = owner_of(self) is owner_of(parent)
-            (parent._memory if is_view else Memory(_serial())).add(self)
+            (parent._memory if is_view else SharedMemory(_serial())).add(self)
 
     @property
     def __class__(self):
@@ -96,7 +99,7 @@ class Local(np.ndarray, metaclass=_Kind):
     def __setitem__(self, key, value):
         if type(value) in _KNOWN or not _loses_derivative(value):
             return super().__setitem__(key, value)
-        recorded = _promoted(self)
+        recorded = PROMOTION["promoted"](self)
         if recorded is None:
             raise written_to_plain(here(), name=variable_name(self))
         recorded[key] = value
@@ -185,7 +188,7 @@ class _Flat:
     def __setitem__(self, key, value):
         if not _loses_derivative(value):
             self.array.plain.flat[key] = unwrapped(value)
-        elif (recorded := _promoted(self.array)) is None:
+        elif (recorded := PROMOTION["promoted"](self.array)) is None:
             raise written_to_plain(here(), name=variable_name(self.array))
         else:
             recorded.flat[key] = value
@@ -242,12 +245,6 @@ def _loses_derivative(value: Any) -> bool:
     return _is_recorded(value) and value.dtype.kind in "fc" and value._rec.has_derivative(value.node)
 
 
-def _promoted(x: Local) -> Any:
-    from .promoted import promoted  # needs the class of recorded values, which needs this file
-
-    return promoted(x)
-
-
 def is_local(x: Any) -> bool:
     return type(x) is Local or type(x) is Promoted
 
@@ -270,7 +267,7 @@ def written_to(x: Any) -> Any:
     """
     if type(x) is tuple:  # of outputs
         return tuple(map(written_to, x))
-    recorded = _promoted(x) if type(x) is Local else None
+    recorded = PROMOTION["promoted"](x) if type(x) is Local else None
     return unwrapped(x) if recorded is None else recorded
 
 
@@ -317,7 +314,7 @@ def _adopted(result: np.ndarray, arguments: Sequence | None, extra: int) -> Any:
             if owner_of(x) is owner:
                 return _made(result, x._memory)
     is_new = owner.flags.owndata and references <= _ALONE + (extra if owner is result else 0)
-    return _made(result, Memory(_serial())) if is_new else result
+    return _made(result, SharedMemory(_serial())) if is_new else result
 
 
 def owner_of(x: np.ndarray) -> np.ndarray:
@@ -332,10 +329,10 @@ _base = np.ndarray.base.__get__
 
 def outside(array: np.ndarray) -> Local:
     """The stand-in of an array from outside: copies of it are Local, and writing to it is refused."""
-    return _made(array, Memory(0))
+    return _made(array, SharedMemory(0))
 
 
-def _made(plain: np.ndarray, memory: Memory) -> Local:
+def _made(plain: np.ndarray, memory: SharedMemory) -> Local:
     array = plain.view(Local)
     array._plain = plain
     memory.add(array)

@@ -21,7 +21,7 @@ from ...ops.boxes import triple
 from .. import source_lines
 from ..recorder import label, running, variable_name
 from ..value import Recorded
-from .arrays import MARK, Local, Promoted, address, owner_of
+from .arrays import MARK, PROMOTION, Local, Promoted, address, owner_of
 
 
 def promoted(x: Local) -> Recorded | None:
@@ -158,3 +158,4 @@ for _name in {*dir(np.ndarray), *vars(Recorded)} - _OWN | {
 for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__setattr__"):
     if _name in vars(Recorded):
         setattr(Promoted, _name, _method(vars(Recorded)[_name]))
+PROMOTION["promoted"] = promoted
