@@ -149,7 +149,7 @@ _FILLED = {
 }
 
 
-_NO_LOCALS = ATOMS | {Recorded, np.ndarray}
+_NO_LOCALS = ATOMS | {Recorded, np.ndarray, type(np._NoValue)}
 
 
 @unwatched

@@ -5,6 +5,7 @@ assigned to; and whether its errors are caught. All of it is cached by instructi
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import os
 import sys
@@ -67,6 +68,7 @@ def is_of_scipy(file: str) -> bool:
 _COMPILED = tuple(_SITE + name + os.sep for name in "scipy jax jaxlib torch tensorflow pandas numba".split())
 
 
+@functools.lru_cache(_MOST_FILES)
 def is_of_compiled(file: str) -> bool:
     """Whether it is a file of a library that hands its arrays to compiled code, which may test their type."""
     return any(name in file for name in _COMPILED)
