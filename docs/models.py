@@ -1,4 +1,4 @@
-"""The tables of docs/models.md: `python -m docs.models`, which takes PyTorch and transformers.
+"""The tables of docs/models.md: `python -m docs.models`, which takes PyTorch, transformers and peft.
 
 Each row is made by a function that has the model written by the library that it is from, reads it, compares
 what both compute, trains a step, writes it back, and lets that library read it again. A module of
@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from tests.support.which import configs
+from tests.support.which import adapters, configs
 
 PAGE = Path(__file__).with_suffix(".md")
-MODULES = (configs,)
+MODULES = (configs, adapters)
 COLUMNS = ("read", "trained", "written back")
 
 

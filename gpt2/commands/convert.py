@@ -12,7 +12,6 @@ from gpt2 import cli
 from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError, printable
 from gpt2.hints import typed
-from gpt2.model import RELEASED
 from gpt2.model.adapters import merged
 from gpt2.model.gpt2 import GPT2
 from gpt2.weights import llmc, pretrained
@@ -49,15 +48,7 @@ def convert(
         check_kind(destination, weights.description)
     tokenizer = _tokenizer(weights)
     model = weights.model()
-    return write(destination, merged(model) if merge else model, tokenizer, dtype, _peft_name(weights))
-
-
-def _peft_name(weights):
-    """The base model's name or path for peft's configuration; None if the adapters have no base."""
-    if weights.base is None:
-        return None
-    base = weights.base
-    return f"openai-community/{base.name}" if base.name in RELEASED else str(base.path.absolute())
+    return write(destination, merged(model) if merge else model, tokenizer, dtype)
 
 
 def _tokenizer(weights):

@@ -7,13 +7,16 @@ weight + alpha / rank * b @ a   replaces a matrix (OC, C); Hu et al. 2021
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gpt2.errors import UserError
+from gpt2.layers.lora import lengths
 from gpt2.model.gpt2 import GPT2, initialise
-from gpt2.model.tuning import Tuning
+from gpt2.model.lora import EMBEDDINGS
+from gpt2.model.tuning import MODULES, Tuning
 
 
 def lora(
@@ -66,25 +69,25 @@ def take(model: GPT2, tensors: Iterable[tuple[str, Any]]) -> None:
     frozen = {}
     for name, tensor in tensors:
         if name in shapes:
-            frozen[name] = _as_wanted(tensor, shapes[name], d.config.dtype)
+            frozen[name] = _as_wanted(tensor, d.trained.frozen_blocks(name), d.config.dtype)
         if name not in d.trained:
             continue
         if name not in d.in_block:
             model.params[name][...] = tensor
             continue
-        for l in range(d.trained[name], d.config.n_layer):
+        for l in d.trained[name]:
             model.params[name][l][...] = tensor[l]
     model.freeze(frozen)
 
 
-def _as_wanted(tensor, shape, dtype):
+def _as_wanted(tensor, blocks, dtype):
     """An array, or a list of arrays per block, in this dtype: copied only if needed.
 
-    Only the first shape[0] blocks.
+    blocks   the blocks to take; none: the array as it is
     """
-    if isinstance(tensor, np.ndarray):
-        return _fit(tensor[: shape[0]], dtype)
-    return [_fit(part, dtype) for part in list(tensor)[: shape[0]]]
+    if not blocks or (isinstance(tensor, np.ndarray) and len(blocks) == len(tensor)):
+        return _fit(tensor, dtype)
+    return [_fit(tensor[l], dtype) for l in blocks]
 
 
 def _fit(array, dtype):
@@ -100,17 +103,49 @@ def merged(model: GPT2) -> GPT2:
     >>> gpt2.merged(tuned).num_parameters
     120576
     """
-    d = model.description
-    if d.lora is None:
+    d, lora, params = model.description, model.description.lora, model.params
+    if lora is None:
         raise UserError("the model has no adapters to merge")
-    new = GPT2(model.config, seed=None, **{**d.options, "train": None})
-    for name, tensor in new.params.items():
-        for l in range(d.config.n_layer) if name in d.in_block else [...]:
-            tensor[l] = model.params[name][l] if l is not ... else model.params[name]
-    for place in d.lora.places:
-        weight = d.calls[place].tensors[0]
-        for l in range(d.config.n_layer):
-            a, b = (model.params[f"{place}_lora_{letter}"][l] for letter in "ab")
-            new.params[weight][l] += d.lora.scale * (b @ a)
+    names = [name for name in params if name not in (*d.adapters, *d.fixed)]
+    tensors: dict[str, Any] = {
+        name: [*map(np.array, params[name])] if name in d.in_block else params[name] for name in names
+    }
+    options: dict[str, Any] = {}
+    if d.config.tie_word_embeddings and {"wte", "head"} & {*lora.modules}:
+        options["tie_word_embeddings"] = False  # their adapters act at one of the two places
+        tensors["lmheadw"] = tensors["wte"]
+    for place in lora.modules:
+        for l in range(d.config.n_layer) if place in MODULES else [...]:
+            if (module := lora.at(place, l)) is not None:
+                _merge(d, place, l, module[1], params, tensors)
+    if lora.tokens:
+        tensors["wte"] = np.array(tensors["wte"])
+        tensors["wte"][list(lora.tokens)] = params["wte_lora_rows"]
+    config = replace(d.config, **options)
+    new = GPT2(config, seed=None, **{**d.options, "train": None})
+    take(new, tensors.items())
     new.use_tokenizer_of(model)
     return new
+
+
+def _merge(d, place, l, scale, params, tensors):
+    """Merge the adapter of a place, in block l, into the tensors."""
+    embedding = place in EMBEDDINGS  # whose matrix is transposed
+    weight = "lmheadw" if place == "head" else place if embedding else d.calls[place].tensors[0]
+    a, b = (params[f"{place}_lora_{role}"][l] for role in "ab")
+    old = tensors[weight] if l is ... else tensors[weight][l]
+    new = (old.T if embedding else old) + scale * (b @ a)
+    if d.lora.dora:
+        new = new * (params[f"{place}_lora_magnitude"][l] / lengths(new))[:, None]
+    new = new.T if embedding else new
+    if l is ...:
+        tensors[weight] = new
+    else:
+        tensors[weight][l] = new
+    if d.lora.bias:
+        bias = d.calls[place].tensors[1]
+        if bias is None:
+            raise UserError(
+                f"the adapter of {place} has a bias, and there is none that it could be merged into"
+            )
+        tensors[bias][l] = tensors[bias][l] + scale * params[f"{place}_lora_bias"][l]

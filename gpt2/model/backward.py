@@ -140,12 +140,12 @@ class Gradients:
         """The memory for the gradient of a tensor's slice l; None if it is not wanted."""
         if not self.d.trained.at(name, l):
             return None
-        return self.views[name] if l is ... else self.views[name][l - self.d.trained[name]]
+        return self.views[name] if l is ... else self.views[name][self.d.trained.index(name, l)]
 
     def _announce(self, names, views, l):
         if self.on_ready is None or l is ...:
             return
         for name, view in zip(names, views):
             if view is not None and view.ndim == 2:
-                start = self.ranges[name][0] + (l - self.d.trained[name]) * view.size
+                start = self.ranges[name][0] + self.d.trained.index(name, l) * view.size
                 self.on_ready(start, start + view.size)

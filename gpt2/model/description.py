@@ -54,9 +54,10 @@ from gpt2.model.fitting import (
     try_layer,
     watched,
 )
+from gpt2.model.lora import Adapted, LoRA
 from gpt2.model.own import OwnFile
 from gpt2.model.tensors import ranges_of
-from gpt2.model.tuning import LoRA, Tuning, tuning
+from gpt2.model.tuning import Tuning, tuning
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ class LayerCall:
     data: int = 1
 
 
-class Trained(dict[str, int]):
-    """The tensors that are trained: name -> the first block that is; 0 outside of the blocks.
+class Trained(dict[str, tuple[int, ...]]):
+    """The tensors that are trained: name -> the blocks in which they are; none outside of the blocks.
 
     d   Description of the model, whose `tuning` says what is trained: a kind, less what is frozen by name
     """
@@ -111,42 +112,55 @@ class Trained(dict[str, int]):
             text = f"{tuning.summary()}: nothing is left to train"
             raise OptionError(f"train: {text}", f"--train {text}")
 
-    def _of_kind(self) -> dict[str, int]:
+    def _of_kind(self) -> dict[str, tuple[int, ...]]:
         d, tuning, names = self.d, self.d.tuning, [p.name for p in self.d.table]
-        if tuning.kind == "lora":
-            return dict.fromkeys(d.adapters, 0)
+        L = d.config.n_layer
+        everywhere = {name: tuple(range(L)) if name in d.in_block else () for name in names}
+        if d.lora is not None:
+            trained = {**d.adapters, **d.lora.tensors}
+            return {name: trained[name] for name in names if name in trained}
         if tuning.kind == "biases":
             biases = {place.tensors.get("bias") for place in PLACES.values()}
-            return {name: 0 for name in names if name in biases}
+            return {name: everywhere[name] for name in names if name in biases}
         if tuning.kind != "last":
-            return dict.fromkeys(names, 0)
-        L = d.config.n_layer
+            return everywhere
         if tuning.number > L:
             text = f"the model has {L} block{'s' * (L > 1)}"
             raise tuning.wrong(text)
-        first = {name: 0 for name in d.calls["lnf"].tensors} | dict.fromkeys(d.in_block, L - tuning.number)
-        return {name: first[name] for name in names if name in first}
+        last = {name: () for name in d.calls["lnf"].tensors}
+        last |= dict.fromkeys(d.in_block, tuple(range(L - tuning.number, L)))
+        return {name: last[name] for name in names if name in last}
 
     @property
     def everything(self) -> bool:
         """Whether all of the model is trained."""
-        return len(self) == len(self.d.table) and not any(self.values())
+        L = self.d.config.n_layer
+        return len(self) == len(self.d.table) and all(len(self[name]) == L for name in self.d.in_block)
 
     @cached_property
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Name and shape of what is trained, in order; in the blocks, only the trained blocks."""
         return tuple(
-            (name, (shape[0] - self[name], *shape[1:]) if name in self.d.in_block else shape)
+            (name, (len(self[name]), *shape[1:]) if name in self.d.in_block else shape)
             for name, shape in self.d.shapes
             if name in self
         )
 
     @cached_property
     def frozen_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The same for what is not trained: whole tensors, and the first blocks of others."""
+        """The same for what is not trained: whole tensors, and the other blocks of those trained in some."""
         kept = [(name, shape) for name, shape in self.d.shapes if name not in self]
-        first = [(name, (self[name], *shape[1:])) for name, shape in self.d.shapes if self.get(name)]
-        return (*kept, *first)
+        others = [(name, (len(self.frozen_blocks(name)), *shape[1:])) for name, shape in self.d.shapes]
+        return (*kept, *((name, shape) for name, shape in others if name in self and shape[0]))
+
+    def frozen_blocks(self, name: str) -> list[int]:
+        """The blocks in which a tensor is frozen; none if it is not in the blocks."""
+        blocks = range(self.d.config.n_layer) if name in self.d.in_block else ()
+        return [l for l in blocks if l not in self.get(name, ())]
+
+    def index(self, name: str, l: int) -> int:
+        """The position of block l among the trained blocks of a tensor."""
+        return self[name].index(l)
 
     @property
     def count(self) -> int:
@@ -160,7 +174,7 @@ class Trained(dict[str, int]):
 
     def at(self, name: str | None, l: Any) -> bool:
         """Whether a tensor is trained; l: its slice of this block, ... outside of the blocks."""
-        return name in self and (l is ... or l >= self[name])
+        return name in self and (l is ... or l in self[name])
 
     def wanted(self, place: str, l: Any) -> tuple[bool, ...] | None:
         """Whether the gradient of each input of the layer at a place is needed; None: all are.
@@ -282,7 +296,6 @@ class Description:
         self.calls: dict[str, LayerCall] = {}
         read: dict[str, Parameter] = {}  # outside of blocks, then in them
         in_block: dict[str, Parameter] = {}
-        self._adapt()
         for place, row in PLACES.items():
             tensors: list[str | None] = []
             roles, static, declared = arguments[row.layer]
@@ -297,10 +310,7 @@ class Description:
             layer = self.activation if row.layer == "gelu" else row.layer
             data = len(DATA[row.layer]) + (place == "att" and config.scale_attn_by_inverse_layer_idx)
             self.calls[place] = LayerCall(layer, tuple(tensors), given, data)
-            if self.lora is not None and place in self.lora.places:
-                a, b = self._adapter(place, standard[row.tensors["weight"]].shape, self.lora.rank)
-                self.calls[place] = LayerCall("lora", (*tensors, a.name, b.name), {"scale": self.lora.scale})
-                in_block |= {a.name: a, b.name: b}
+        self._adapt(read, in_block)
         if self.block is not None:
             in_block = self._block_table(standard)
         everything = {**read, **in_block}
@@ -312,23 +322,25 @@ class Description:
         self.table = tuple(everything[name] for name in order)
         self.in_block = frozenset(in_block)
 
-    def _adapt(self):
-        """Add the layer of adapters to the layers if the model has adapters."""
+    def _adapt(self, read, in_block):
+        """Put the layers of adapters in their places, and add their tensors to the tables."""
+        self.adapters: dict[
+            str, tuple[int, ...]
+        ] = {}  # their tensors -> the blocks in which they are trained
+        self.fixed: dict[str, np.ndarray] = {}  # their other tensors -> the values
         if self.lora is None:
             return
         who = "matmul" if "matmul" in self.own else "block" if self.block is not None else ""
         if who:
             text = f"the model's own {who} has taken the place of the matrices that adapters stand beside"
             raise self.tuning.wrong(text)
-        self.layers["lora"] = lora.LAYER
-
-    @staticmethod
-    def _adapter(place, shape, rank):
-        """The tensors of an adapter beside a weight of this shape, (OC, C): a (rank, C) and b (OC, rank)."""
-        OC, C = shape
-        return Parameter(f"{place}_lora_a", (rank, C), start="fan_in"), Parameter(
-            f"{place}_lora_b", (OC, rank), start=0.0
-        )
+        shapes = {name: p.shape for name, p in (read | in_block).items()}
+        adapted = Adapted(self.lora, self.calls, shapes, self.config.n_layer)
+        self.adapters, self.fixed = adapted.trained, adapted.fixed
+        self.calls |= {place: LayerCall(*call) for place, call in adapted.calls.items()}
+        self.layers |= {call.layer: lora.LAYERS[call.layer] for call in adapted.calls.values()}
+        read |= adapted.outside
+        in_block |= adapted.in_block
 
     @property
     def lora(self) -> LoRA | None:
@@ -415,11 +427,6 @@ class Description:
         return ranges_of(self.shapes)
 
     @property
-    def adapters(self) -> tuple[str, ...]:
-        """The tensors of adapters, two beside each matrix that has one."""
-        return tuple(n for s in self.calls.values() if s.layer == "lora" for n in s.tensors[-2:] if n)
-
-    @property
     def num_parameters(self) -> int:
         return sum(math.prod(shape) for _, shape in self.shapes)
 
@@ -442,8 +449,9 @@ class Description:
             return 1.0 / math.sqrt(3 * dict(self.shapes)[name][-1])
         return 0.02 if starts == "normal" else None
 
-    def constant(self, name: str) -> float:
-        return float(next(p.starts for p in self.table if p.name == name))
+    def constant(self, name: str) -> float | np.ndarray:
+        starts = next(p.starts for p in self.table if p.name == name)
+        return self.fixed[name] if name in self.fixed else float(starts)
 
     def divisors(self, l: int) -> tuple[np.ndarray, ...]:
         """The divisor of attention's scores in block l, (1,) int, if the config has one."""

@@ -32,7 +32,7 @@ from gpt2.model.description import Block, Description
 from gpt2.model.fitting import Layers
 from gpt2.model.forward import block_forward, forward_pass, loss_fn
 from gpt2.model.own import OwnFile
-from gpt2.model.tensors import Named, Stack, Tensors, joined, ranges_of, slices_of, views
+from gpt2.model.tensors import Named, Stack, Tensors, joined, ranges_of, views
 from gpt2.model.tuning import Tuning
 
 # ---- Parameters ------------------------------------------------------------------------------------------
@@ -81,8 +81,7 @@ def initialise(
             continue
         deviation = d.deviation(name)
         if deviation is None:
-            for part in slices_of(tensor):
-                part[...] = d.constant(name)
+            tensor[...] = np.broadcast_to(d.constant(name), tensor.shape)
             continue
         if isinstance(tensor, Stack):
             stacks.append((tensor, np.empty(tensor.shape, tensor.dtype)))
@@ -206,10 +205,10 @@ class GPT2:
         self.freeze(
             np.zeros(d.num_parameters - d.trained.count, config.dtype)
         )  # no memory before it is written
-        if seed is not None:
-            initialise(self.params, d, seed)
+        initialise(self.params, d, seed or 0, d.fixed if seed is None else None)
         self._saved: Any = None
         self._find_tokenizer: Callable[[], Any] | None = None
+        self.origin: str | None = None  # the name or folder of its weights, for peft
         self.compiled = compile
         self.generation = Generation()
         self._traced = partial(backwards.traced, compile) if detect_anomaly else nullcontext
@@ -406,7 +405,7 @@ class GPT2:
         """Make params and grads views of the current arrays."""
         d = self.description
         trained = views(self.flat_params, d.trained.shapes)
-        self.params = Named(joined(self.frozen, trained, d.shapes))
+        self.params = Named(joined(self.frozen, trained, d.shapes, d.trained))
         self.grads = Named(views(self.flat_grads, d.trained.shapes))
         self.use_scratch(self.flat_grads[slice(*scratch_range(d))])
 
@@ -422,7 +421,7 @@ class GPT2:
 
     def use_tokenizer_of(self, other: "GPT2") -> None:
         """Set the Tokenizer for texts to that of another model."""
-        self._find_tokenizer = other._find_tokenizer
+        self._find_tokenizer, self.origin = other._find_tokenizer, other.origin
 
     @property
     def tokenizer(self) -> Any:
@@ -550,9 +549,9 @@ class GPT2:
         )
 
     def _grad_buffers(self):
-        first = self.description.trained
+        at = self.description.trained.index
         buffers = [
-            None if not trained else self.grads[name] if l is ... else self.grads[name][l - first[name]]
+            None if not trained else self.grads[name] if l is ... else self.grads[name][at(name, l)]
             for name, l, trained in self._inputs()
         ]
         return (*buffers, *[None] * (2 + len(self._divisors())))

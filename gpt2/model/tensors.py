@@ -121,17 +121,21 @@ def views(flat: np.ndarray, shapes: Shapes) -> Tensors:
     return {name: flat[slice(*ranges[name])].reshape(shape) for name, shape in shapes}
 
 
-def joined(frozen: Mapping[str, Any], trained: Tensors, shapes: Shapes) -> Tensors:
-    """All tensors by name, from the frozen ones (of some only the first blocks) and the trained ones.
+def joined(
+    frozen: Mapping[str, Any], trained: Tensors, shapes: Shapes, blocks: Mapping[str, Sequence[int]]
+) -> Tensors:
+    """All tensors by name, from the frozen ones (of some only some blocks) and the trained ones.
 
     frozen   name -> an array, or a list of its arrays, one a block
+    blocks   name -> the blocks that are trained
     """
     tensors: dict[str, Any] = {}
-    for name, _ in shapes:
+    for name, shape in shapes:
         if name not in frozen:
             tensors[name] = trained[name]
         elif name in trained:
-            tensors[name] = Stack([*frozen[name], *trained[name]])
+            ours, others = iter(trained[name]), iter(frozen[name])
+            tensors[name] = Stack([next(ours if l in blocks[name] else others) for l in range(shape[0])])
         else:
             parts = frozen[name]
             tensors[name] = parts if isinstance(parts, np.ndarray) else Stack(parts)

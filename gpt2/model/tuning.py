@@ -13,29 +13,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from gpt2.errors import OptionError, suggestion
+from gpt2.model.lora import LoRA
 
 KINDS = "all, lora:RANK, last:BLOCKS, biases"
+NAMES = ("all", "lora", "last", "biases", "adapter")  # adapter: the command line's, for that of --init
 # The places of a block that can have an adapter, and the names of their modules in transformers
 MODULES = {"qkv": "attn.c_attn", "attproj": "attn.c_proj", "fc": "mlp.c_fc", "fcproj": "mlp.c_proj"}
 ALL_LINEAR = "all-linear"
-
-
-@dataclass(frozen=True)
-class LoRA:
-    """Low-rank adapters beside matrices: out = inp @ weight.T + bias + alpha / rank * (inp @ a.T) @ b.T
-
-    rank     columns of b (OC, rank), rows of a (rank, C)
-    alpha    the adapter counts alpha / rank times
-    places   of the matrices, of MODULES
-    """
-
-    rank: int
-    alpha: float
-    places: tuple[str, ...]
-
-    @property
-    def scale(self) -> float:
-        return self.alpha / self.rank
 
 
 @dataclass(frozen=True)
@@ -47,22 +31,24 @@ class Tuning:
     lora_alpha    an adapter counts lora_alpha / RANK times
     lora_targets  the matrices that get an adapter, with commas: c_attn, attn.c_proj, c_fc, mlp.c_proj, or
                   c_proj for two of them, as PEFT names them; qkv, attproj, fc, fcproj; attn, mlp, all-linear
+    adapter       instead of these two, an adapter of peft: LoRA.to_json()
 
-    The last two apply only to lora. Raises UserError for invalid values.
+    The last three apply only to lora. Raises UserError for invalid values.
     """
 
     train: str = "all"
     freeze: str = ""
     lora_alpha: float = 8.0
     lora_targets: str = "c_attn"
+    adapter: str = ""
 
     def __post_init__(self):
         if not isinstance(self.freeze, str):
             raise _option("freeze", self.freeze, "expected names, separated by commas")
         kind, number = self._parts()
-        if kind not in ("all", "lora", "last", "biases"):
-            raise self.wrong(f"expected {KINDS}" + suggestion(kind, ("all", "lora", "last", "biases")))
-        if kind in ("all", "biases") and number is not None:
+        if kind not in NAMES:
+            raise self.wrong(f"expected {KINDS}" + suggestion(kind, NAMES))
+        if kind in ("all", "biases", "adapter") and number is not None:
             raise self.wrong(f"{kind} takes no number")
         if kind in ("lora", "last"):
             what = "rank" if kind == "lora" else "number of blocks"
@@ -109,14 +95,26 @@ class Tuning:
         """The adapters, or None."""
         if self.kind != "lora":
             return None
-        return LoRA(self.number, float(self.lora_alpha), places_of(self.lora_targets))
+        if self.adapter:
+            try:
+                return LoRA.from_json(self.adapter)
+            except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+                raise _option("adapter", self.adapter, "is not what an adapter of peft is kept as") from None
+        module = self.number, float(self.lora_alpha) / self.number
+        return LoRA(dict.fromkeys(places_of(self.lora_targets), (module,)))
 
     def summary(self) -> str:
         """As text: "lora:8 (alpha 16) on attn.c_attn", "last:2, wte frozen"."""
         lora = self.lora
         parts = [self.train.strip()]
         if lora is not None:
-            parts = [f"{parts[0]} (alpha {lora.alpha:g}) on {', '.join(MODULES[p] for p in lora.places)}"]
+            alike = {module for modules in lora.modules.values() for module in modules}
+            (rank, scale), *others = alike if None not in alike else {(0, 0.0), None}
+            alpha = f"alpha {rank * scale:g}" if not others else "in some blocks, or of several ranks"
+            where = [MODULES.get(place, place) for place in lora.modules]
+            parts = [f"{parts[0]} ({alpha}) on {', '.join(where)}"] if where else []
+            parts += ["with DoRA"] * lora.dora + [f"with {name}" for name in lora.tensors]
+            parts += [f"{len(lora.tokens)} rows of wte"] if lora.tokens else []
         return ", ".join([*parts, *(f"{name} frozen" for name in self.frozen)])
 
     def check_names(self, names: Collection[str]) -> None:

@@ -84,6 +84,12 @@ class StoredTensor(NamedTuple):
         return np.lib.stride_tricks.as_strided(stored[self.offset :], self.shape, strides, writeable=False)
 
 
+def is_torch(path: str | Path) -> bool:
+    """Whether a file begins as those of torch.save do."""
+    with os_errors(f"{path}: cannot be read"), open(path, "rb") as file:
+        return file.read(len(ZIP)).startswith((ZIP, b"\x80\x02"))
+
+
 def load(path: str | Path) -> Any:
     """The objects in a file of torch.save or pickle. An OrderedDict is a dict; a tensor a StoredTensor.
 

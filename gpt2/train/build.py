@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from gpt2 import parallel
 from gpt2.autodiff import get_threads
 from gpt2.errors import OptionError, UserError
 from gpt2.hints import quoted, typed
 from gpt2.model.config import GPT2Config
-from gpt2.model.gpt2 import GPT2, initialise
+from gpt2.model.gpt2 import GPT2, initialise, unflatten
 from gpt2.model.muon import Muon
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
@@ -85,13 +87,9 @@ def check_layers(model: GPT2, s: Settings, start: Pretrained | None) -> None:
         return
     before = start.description
     if before.lora is not None and before.lora != d.lora:
-        tuning = before.tuning
-        same = (
-            f"--train {tuning.train} --lora-alpha {tuning.lora_alpha:g} --lora-targets {tuning.lora_targets}"
-        )
         raise UserError(
-            f"--init {s.init}: has adapters, {tuning.summary()}; continue with the same ({same}), or merge "
-            f"them first: {typed(f'gpt2 convert {quoted(s.init)} merged --merge')}"
+            f"--init {s.init}: has adapters, {before.tuning.summary()}; go on with them (--train adapter), "
+            f"or merge them first: {typed(f'gpt2 convert {quoted(s.init)} merged --merge')}"
         )
     if not before.gpt2 and d.gpt2:
         raise UserError(
@@ -141,11 +139,34 @@ def make_optimizer(model: GPT2, s: Settings) -> AdamW:
     return AdamW(model, lr=s.lr, **shared)
 
 
-def start_team(s: Settings, model: GPT2, optimizer: AdamW, group: Any) -> tuple[Any, list[str]]:
+def take_moments(start: Pretrained | None, model: GPT2, optimizer: AdamW, team: Any) -> list[str]:
+    """Give AdamW the moments in a nanoGPT checkpoint, if all of the model is trained; returns a note."""
+    d = model.description
+    fits = start is not None and optimizer.name == "adamw" and d.trained.everything
+    if not fits or (found := start.moments()) is None:
+        return []
+    optimizer.t, *moments = found
+    flat = [np.empty(d.trained.count, d.config.dtype) for _ in moments]
+    for array, tensors in zip(flat, moments, strict=True):
+        for name, view in unflatten(array, d).items():
+            view[...] = tensors[name]
+    team.put_moments(*flat)
+    return [f"AdamW goes on with the moments in {start.path}, after {optimizer.t} steps"]
+
+
+def start_team(
+    s: Settings, model: GPT2, optimizer: AdamW, group: Any, start: Pretrained | None = None
+) -> tuple[Any, list[str]]:
     """Start the team for --parallel; returns it, and notes for the log.
 
     group   result of gpt2.parallel.join
+    start   the weights of --init, whose moments AdamW takes if they have some
     """
+    team, notes = _started(s, model, optimizer, group)
+    return team, notes + take_moments(start, model, optimizer, team)
+
+
+def _started(s, model, optimizer, group):
     notes = []
     if s.parallel != "mpi" and launched_ranks() > 1:
         notes.append(

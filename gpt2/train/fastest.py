@@ -79,7 +79,8 @@ def ways(s: Settings, threads: int) -> list[Way]:
 
 def by_hand(s: Settings) -> str:
     """The manual backward, except for adapters, which have none."""
-    return "manual" if s.tuning.lora is None else "manual,lora=auto"
+    lora = s.tuning.lora
+    return ",".join(["manual", *(f"{name}=auto" for name in (() if lora is None else lora.layers))])
 
 
 def unmeasured(s: Settings) -> Settings:

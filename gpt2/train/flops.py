@@ -67,13 +67,13 @@ def _by_place(d, T):
         if s.layer == "attention":  # of both factors of each product, or of none
             work = 4 * d.config.n_embd * T
             yield work, 2 * work * wanted[0]
-        elif s.layer in ("matmul", "lora"):
+        elif s.layer in ("matmul", "lora", "lora_tokens"):
             work = 2 * math.prod(shapes[s.tensors[0]])
             yield work, work * (wanted[0] + wanted[1])
         if s.layer == "lora":
-            a, b = (2 * math.prod(shapes[name]) for name in s.tensors[-2:])
+            a, b = (2 * math.prod(shapes[name]) for name in s.tensors[2:4])
             # the gradients of inp and a, of a's output and b
-            yield a + b, a * (wanted[0] + wanted[-2]) + b * (wanted[-2] + wanted[-1])
+            yield a + b, a * (wanted[0] + wanted[3]) + b * (wanted[3] + wanted[4])
 
 
 def gflop(operations: float) -> str:

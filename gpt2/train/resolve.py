@@ -89,7 +89,9 @@ def resolve(
     start, base = weights(s, own, folder)
     prepared = prepare(s, start_tokenizer(s, start, folder), resumed=folder is not None)
     tokenizer = prepared.tokenizer
-    s = replace(s, data=prepared.corpus, tokenizer=_recorded(s, tokenizer), **prepared.options)
+    s = replace(
+        with_adapter(s, start), tokenizer=_recorded(s, tokenizer), data=prepared.corpus, **prepared.options
+    )
     train, val = prepared.read(s.pack)
     config = model_config(s, tokenizer.vocab_size)
     check_fits(s, config)
@@ -108,7 +110,7 @@ def resolve(
         mine = as_number(cached_fingerprint())
         if group.highest(mine) != -group.highest(-mine):
             raise UserError("--parallel mpi: the processes read different data; all need the same files")
-    team, team_notes = start_team(s, model, optimizer, group)
+    team, team_notes = start_team(s, model, optimizer, group, start)
     if contender is not None:
         shares = team
         team = Handover(
@@ -139,6 +141,19 @@ def weights(
     if own is not None:
         check_same_file(folder / runs.LAST, s.layers, own)
     return None, base_of_run(folder, s, own)
+
+
+def with_adapter(s: Settings, start: Pretrained | None) -> Settings:
+    """The settings with the adapter of --init, if they continue with it."""
+    before = None if start is None else start.description.tuning
+    if before is None or before.lora is None:
+        if s.tuning.kind == "adapter":
+            raise UserError("--train adapter: --init names no adapter, whose training would go on")
+        return s
+    if s.tuning.kind != "adapter" and s.tuning.lora != before.lora:
+        return s  # which check_layers refuses
+    targets, adapter = before.lora_targets, before.adapter
+    return replace(s, train=before.train, lora_alpha=before.lora_alpha, lora_targets=targets, adapter=adapter)
 
 
 def check_parts(s: Settings, train: Any, val: Any, vocab_size: int) -> list[str]:

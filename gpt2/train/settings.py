@@ -170,8 +170,8 @@ class Settings:
     layers: str = MODEL("", "a Python file with your layers or block (docs/adding-a-layer.md)", fixed=True)
     train: str = MODEL(
         "all",
-        "what is trained: all; lora:RANK, adapters beside matrices; last:BLOCKS, the last blocks and the "
-        "layernorm after them; biases (docs/fine-tuning.md)",
+        "what is trained: all; lora:RANK, adapters beside matrices; adapter, what the adapter of --init "
+        "trains; last:BLOCKS, the last blocks and the layernorm after them; biases (docs/fine-tuning.md)",
         fixed=True,
     )
     freeze: str = MODEL("", "names of tensors to freeze, separated by commas: wte,wpe", fixed=True)
@@ -184,6 +184,7 @@ class Settings:
         "mlp.c_proj, c_proj; or attn, mlp, all-linear",
         fixed=True,
     )
+    adapter: str = MODEL("", "for lora: an adapter of peft, as JSON; set by --train adapter", fixed=True)
     n_layer: int = MODEL(4, "blocks", minimum=1, fixed=True)
     n_head: int = MODEL(4, "attention heads in a block, a divisor of n_embd", minimum=1, fixed=True)
     n_embd: int = MODEL(128, "channels", minimum=1, fixed=True)
@@ -308,7 +309,7 @@ class Settings:
     @property
     def tuning(self) -> Tuning:
         """The Tuning of these settings."""
-        return Tuning(self.train, self.freeze, self.lora_alpha, self.lora_targets)
+        return Tuning(self.train, self.freeze, self.lora_alpha, self.lora_targets, self.adapter)
 
 
 class Request(NamedTuple):

@@ -12,7 +12,7 @@ written with zeros, and with "bias": false, which transformers ignores.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,17 @@ from gpt2.data.huggingface import FILES as TOKENIZER_FILES
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, reason
 from gpt2.model.config import GPT2Config, parameter_table
+from gpt2.storage import pickles
 from gpt2.storage.files import made_folder, write_together
-from gpt2.storage.safetensors import StoredArray, header_bytes, read_header
+from gpt2.storage.pickles import StoredTensor
+from gpt2.storage.safetensors import header_bytes, read_header
 from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # for large models in several files
+TORCH = "pytorch_model.bin"  # by torch.save; it may have an index, too
 
 # Our name of a tensor, its name there, and whether it is transposed there. {l} is the number of the block.
 NAMES = (
@@ -151,8 +154,13 @@ def read_views(folder: str | Path, config: GPT2Config) -> Iterator[tuple[str, An
 
     Raises UserError for tensors that are missing, unknown, of another shape or kind.
     """
-    where, _ = weight_files(Path(folder))
-    tensors = _stored(folder)
+    return views_of(weight_files(Path(folder))[0], _stored(folder), config)
+
+
+def views_of(
+    where: Path, tensors: dict[str, "Tensor"], config: GPT2Config, linear: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """read_views of tensors by transformers' names. linear: their matrices are (out, in), as in torch."""
     if config.tie_word_embeddings and HEAD in tensors:
         tensors.setdefault(EMBEDDING, tensors[HEAD])
     shapes = dict(parameter_table(config))
@@ -172,9 +180,10 @@ def read_views(folder: str | Path, config: GPT2Config) -> Iterator[tuple[str, An
 
     def read(name, shape, transposed):
         tensor = tensors[name]
+        transposed = transposed and not linear
         expected = shape[::-1] if transposed else shape
-        if tensor.entry.shape != expected:
-            raise UserError(f"{where}: {tensor.name} has shape {tensor.entry.shape}, expected {expected}")
+        if tensor.shape != expected:
+            raise UserError(f"{where}: {tensor.name} has shape {tensor.shape}, expected {expected}")
         return tensor.array().T if transposed else tensor.array()
 
     for name, theirs, transposed in names:
@@ -214,7 +223,7 @@ def write(
 
 
 # Files that would make the folder a model of another kind, or with another tokenizer
-OTHERS = (WEIGHTS, "adapter_config.json", *TOKENIZER_FILES)
+OTHERS = (WEIGHTS, TORCH, "adapter_config.json", *TOKENIZER_FILES)
 
 
 def replace_model(folder: str | Path, contents: Mapping[str, bytes | Iterator[bytes]]) -> None:
@@ -306,7 +315,9 @@ def weight_files(folder: Path) -> tuple[Path, list[Path]]:
     """
     path = folder / WEIGHTS
     if not path.exists():
-        path = folder / INDEX if (folder / INDEX).exists() else _variant(folder) or path
+        names = (INDEX, TORCH, f"{TORCH}.index.json")  # in transformers' order
+        found = [folder / name for name in names if (folder / name).exists()]
+        path = found[0] if found[:1] == [folder / INDEX] else _variant(folder) or (found or [path])[0]
     if path.suffix != ".json":
         return path, [path]
     table = json_object(path).get("weight_map")
@@ -348,32 +359,57 @@ class Tensor:
 
     path: Path
     name: str
-    entry: StoredArray
-    content: np.ndarray
+    kind: str
+    shape: tuple[int, ...]
+    stored: Callable[[], np.ndarray]
+
+    @classmethod
+    def of_torch(cls, path: Path, name: str, tensor: StoredTensor) -> "Tensor":
+        """A tensor in a file of torch.save."""
+        return cls(path, name, tensor.kind, tensor.shape, tensor.array)
 
     def array(self) -> np.ndarray:
         """A view of the file, of float16, float32 or float64 as stored; bfloat16 as float32."""
-        kind, shape, begin, end = self.entry
-        if kind not in TYPES:
-            raise UserError(f"{self.path}: {self.name} is of type {kind}, expected F32, F16, BF16 or F64")
-        stored = self.content[begin:end].view(TYPES[kind]).reshape(shape)
-        return to_float32(stored) if kind == "BF16" else stored
+        if self.kind not in TYPES:
+            raise UserError(
+                f"{self.path}: {self.name} is of type {self.kind}, expected F32, F16, BF16 or F64"
+            )
+        try:
+            stored = self.stored()
+        except ValueError as error:
+            raise UserError(f"{self.path}: {self.name}: {error}") from None
+        return to_float32(stored) if self.kind == "BF16" else stored
+
+
+def _mapped(content, entry):
+    return lambda: content[entry.begin : entry.end].view(TYPES[entry.dtype]).reshape(entry.shape)
 
 
 def tensors_of(path: Path) -> dict[str, Tensor]:
     """All tensors of a file by name."""
+    if path.suffix == ".bin" and path.exists():
+        tensors = pickles.load(path)
+        pairs = tensors.items() if isinstance(tensors, dict) else [("it", tensors)]
+        for name, tensor in pairs:
+            if not isinstance(name, str) or not isinstance(tensor, StoredTensor):
+                raise UserError(
+                    f"{path}: {name} is no tensor; expected those of a model by name, as torch.save"
+                )
+        return {name: Tensor.of_torch(path, name, tensor) for name, tensor in pairs}
     try:
         with open(path, "rb") as file:
             header = read_header(file)
         content = np.memmap(path, np.uint8, "r").view(np.ndarray)
     except FileNotFoundError:
         raise UserError(
-            f"{path}: no such file; expected {WEIGHTS} in a folder that transformers wrote "
-            "(pytorch_model.bin cannot be read safely)"
+            f"{path}: no such file; expected {WEIGHTS} or {TORCH} in a folder that transformers wrote"
         ) from None
     except (OSError, ValueError) as error:  # ValueError: an impossible file name, too
         raise UserError(f"{path}: no safetensors file, or damaged ({reason(error)})") from None
-    return {name: Tensor(path, name, entry, content) for name, entry in header.entries.items()}
+    return {
+        name: Tensor(path, name, entry.dtype, entry.shape, _mapped(content, entry))
+        for name, entry in header.entries.items()
+    }
 
 
 def tensor_parts(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ gpt2, gpt2-medium, gpt2-large, gpt2-xl    as OpenAI released them: from the fold
 hf:OWNER/NAME, hf:OWNER/NAME@REVISION     another GPT-2 on the hub, or an adapter
 path/to/folder                            of Hugging Face transformers, or a run of train.py
 path/to/file.bin                          llm.c's checkpoint
+path/to/ckpt.pt                           nanoGPT's checkpoint
 path/to/file.safetensors                  a checkpoint of a run
 path/to/adapter                           a folder of peft, with the base weights that it names
 
@@ -32,9 +33,9 @@ from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.gpt2 import GPT2
 from gpt2.model.own import OwnFile
-from gpt2.storage import runs
+from gpt2.storage import pickles, runs
 from gpt2.storage.files import check_whole
-from gpt2.weights import checkpoint, hub, huggingface, llmc, peft
+from gpt2.weights import checkpoint, hub, huggingface, llmc, nanogpt, peft
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Pretrained:
     """The location of weights, and their model.
 
     name, path   as requested, and where it was found
-    kind         huggingface, llm.c, checkpoint or adapter
+    kind         huggingface, llm.c, nanogpt, checkpoint or adapter
     config       GPT2Config
     words        the Tokenizer beside the weights, or None
     made_of      the Description of a checkpoint's model; None: GPT-2's
@@ -105,11 +106,11 @@ class Pretrained:
             return huggingface.read_views(self.path, self.config)
         if self.kind == "llm.c":
             return llmc.read_views(self.path, self.config)
+        if self.kind == "nanogpt":
+            return nanogpt.read_views(self.path, nanogpt.load(self.path), self.config)
         base = {} if self.base is None else dict(self.base.views())
         if self.kind == "adapter":
-            adapter = peft.read(self.path.parent)
-            adapter.check(self.description)
-            return {**base, **adapter.tensors}.items()
+            return peft.read(self.path.parent, self.base.config).views(base).items()
         arrays, state = checkpoint.load(self.path, mapped=True)
         stored = self.description.resized(GPT2Config(**state["model"]))
         checkpoint.check_shapes(self.path, arrays, stored, "params.", trained=self.base is not None)
@@ -117,6 +118,12 @@ class Pretrained:
             name.removeprefix("params."): a for name, a in arrays.items() if name.startswith("params.")
         }
         return (tensors if self.base is None else _completed(stored, base, tensors)).items()
+
+    def moments(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+        """(steps, first and second moments by tensor) of AdamW in a nanoGPT checkpoint, or None."""
+        if self.kind != "nanogpt":
+            return None
+        return nanogpt.moments(self.path, nanogpt.load(self.path), self.config)
 
     def into(self, model: GPT2) -> None:
         """Load these weights into a model of this description, or with adapters beside it.
@@ -132,7 +139,16 @@ class Pretrained:
         model = GPT2(self.config, backward=backward, seed=None, **self.description.options)
         self.into(model)
         model.use_tokenizer(self.tokenizer)
+        model.origin = self.peft_name()
         return model
+
+    def peft_name(self) -> str | None:
+        """The name or path of these weights, or of their base, as peft's base_model_name_or_path."""
+        if self.base is not None:
+            return self.base.peft_name()
+        if self.description.lora is not None:  # with the adapters in one file
+            return None
+        return f"openai-community/{self.name}" if self.name in RELEASED else str(self.path.absolute())
 
     def tokenizer(self) -> Tokenizer:
         """The Tokenizer of these weights: the one beside them, or GPT-2's if they have its vocabulary.
@@ -161,11 +177,14 @@ class Pretrained:
 
 
 def _completed(d, base, trained):
-    """The tensors of the base, with the trained ones, which may be only the last blocks."""
+    """The tensors of the base, with the trained ones, which may be only those of some blocks."""
     tensors = dict(base)
     for name, tensor in trained.items():
-        first = d.trained[name]
-        tensors[name] = [*list(base[name])[:first], *tensor] if first else tensor
+        tensors[name] = tensor
+        if d.trained.frozen_blocks(name):
+            tensors[name] = [*base[name]]
+            for l, array in zip(d.trained[name], tensor, strict=True):
+                tensors[name][l] = array
     return tensors
 
 
@@ -207,10 +226,20 @@ def _find(name, dtype, given):
         )
     if path.is_dir():
         return _folder(name, path, dtype, given)
-    if path.name == huggingface.WEIGHTS:
+    beside = {huggingface.WEIGHTS: huggingface, huggingface.TORCH: huggingface, peft.WEIGHTS: peft}
+    if path.name in beside and (path.parent / beside[path.name].CONFIG).exists():
         return _folder(name, path.parent, dtype, given)
     if path.suffix == ".safetensors":
         return _checkpoint(name, path, dtype, given)
+    if path.suffix in nanogpt.SUFFIXES or pickles.is_torch(path):
+        content = nanogpt.load(path)
+        config = nanogpt.read_config(path, content, dtype or "float32")
+        return Pretrained(name, path, "nanogpt", config, nanogpt.tokenizer_of(path, content, config))
+    if path.suffix != ".bin":
+        raise UserError(
+            f"{path}: is not of a kind that can be read; expected a folder of transformers, peft or a run, "
+            "nanoGPT's ckpt.pt, llm.c's .bin, or a .safetensors of a run"
+        )
     check_whole(path)
     config = llmc.read_config(path, dtype or "float32")
     return Pretrained(name, path, "llm.c", config, _words_beside(path, config))
@@ -349,26 +378,32 @@ def base_of(
 
 def _adapter(name, path, dtype):
     """A folder of peft, with the base weights that it names."""
-    adapter = peft.read(path)
-    if not adapter.base:
-        raise UserError(f"{path / peft.CONFIG}: base_model_name_or_path is empty; enter the base weights")
-    where = _of_peft(adapter.base)
+    base_name, revision = peft.base_of(path)
+    where = _of_peft(base_name, revision)
     # looked at before it is read: an adapter may name itself
     itself = where not in RELEASED and peft.is_adapter(Path(where))
     base = None if itself else find(where, dtype)
     if base is None or not base.description.gpt2 or base.description.lora is not None:
-        raise UserError(f"{path}: its base {adapter.base} is not GPT-2 as it was released")
-    d = base.description.tuned(adapter.tuning)
-    adapter.check(d)
+        raise UserError(f"{path}: its base {base_name} is not GPT-2 as it was released")
+    adapter = peft.read(path, base.config)
+    d = base.description.resized(adapter.config).tuned(adapter.tuning)
     return Pretrained(name, adapter.path, "adapter", d.config, tokenizer_files.read(path), d, base)
 
 
-def _of_peft(name):
-    """A base name of peft as a name for --init: a path, a released model, or hf:OWNER/NAME."""
+def _of_peft(name, revision):
+    """A base name of peft as a name for --init: a path, a released model, or hf:OWNER/NAME@REVISION.
+
+    As for peft, a folder of this name comes first.
+    """
+    if os.path.isdir(name):
+        return str(Path(name).absolute())
     short = name.removeprefix("openai-community/")
-    if short in RELEASED:
+    if short in RELEASED and revision in ("", "main"):
         return short
-    return name if os.path.exists(name) or "/" not in name or name.startswith((".", "/")) else f"hf:{name}"
+    repository = f"openai-community/{short}" if short in RELEASED else name
+    if "/" not in repository or repository.startswith((".", "/")):
+        return name
+    return f"hf:{repository}@{revision}" if revision else f"hf:{repository}"
 
 
 def _words_beside(path, config):

@@ -15,11 +15,8 @@ def write(
     model: GPT2,
     tokenizer: Tokenizer | None = None,
     dtype: str = "float32",
-    base: str | None = None,
 ) -> list[Path]:
     """Write a GPT2, and its Tokenizer if given, in the format of the destination's name.
-
-    base   the base weights' name for peft, for a folder of adapters
 
     Returns the paths written. Raises UserError if they cannot be written.
     """
@@ -35,7 +32,7 @@ def write(
         return llmc.write(destination, model.params, model.config, dtype, words)
     if destination.suffix == ".safetensors":
         return _to_checkpoint(destination, model, tokenizer)
-    return _to_huggingface(destination, model, tokenizer, base)
+    return _to_huggingface(destination, model, tokenizer)
 
 
 def check_kind(destination: Path, d: Description) -> None:
@@ -77,9 +74,9 @@ def _to_checkpoint(path, model, tokenizer):
     return [path]
 
 
-def _to_huggingface(folder, model, tokenizer, base):
+def _to_huggingface(folder, model, tokenizer):
     if (folder / runs.SETTINGS).exists():
         raise UserError(f"{folder}: a run of train.py is in this folder; give another one")
     if model.description.lora is not None:
-        return peft.write(folder, model, base)
+        return peft.write(folder, model)
     return huggingface.write(folder, model.params, model.config, tokenizer)

@@ -1,5 +1,6 @@
 """Runs that train adapters, the last blocks or biases: what is saved, what stays frozen, what is refused."""
 
+import json
 import re
 import shutil
 
@@ -10,9 +11,10 @@ import gpt2
 from gpt2.commands import convert, evaluate, sample
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
+from gpt2.layers.lora import lengths
 from gpt2.model import GPT2, GPT2Config
 from gpt2.train import program
-from gpt2.weights import checkpoint, pretrained
+from gpt2.weights import checkpoint, huggingface, peft, pretrained
 
 pytestmark = pytest.mark.usefixtures("quick_peak")
 
@@ -120,8 +122,38 @@ def test_sample_evaluate_and_convert_read_adapters(begin, prose, tmp_path, capsy
     assert begin(tmp_path / "more", *LORA, *byte, init=tmp_path / "adapter") == 0
     assert begin(tmp_path / "less", "--train", "lora:3", *byte, init=tmp_path / "adapter") == 2
     adapters = "lora:2 (alpha 4) on attn.c_attn, mlp.c_fc, mlp.c_proj"
-    assert f"has adapters, {adapters}; continue with the same" in capsys.readouterr().err
+    assert f"has adapters, {adapters}; go on with them (--train adapter)" in capsys.readouterr().err
     assert not (tmp_path / "less").exists()
+    assert begin(tmp_path / "new", "--train", "adapter", *byte) == 2
+    assert "--train adapter: --init names no adapter" in capsys.readouterr().err
+
+
+def test_run_goes_on_with_an_adapter_of_peft(begin, tmp_path):
+    """With DoRA in a block and biases beside it; what the run wrote has the adapter's base."""
+    start = tmp_path / "hf"
+    gpt2.save(GPT2(CONFIG, seed=2), start, tokenizer.byte())
+    model = gpt2.lora(gpt2.load(start), rank=2)
+    gpt2.save(model, tmp_path / "adapter")
+    path, weights = tmp_path / "adapter" / peft.CONFIG, tmp_path / "adapter" / peft.WEIGHTS
+    fields = {**json.loads(path.read_text()), "use_dora": True, "bias": "lora_only", "lora_alpha": 3}
+    path.write_text(json.dumps({**fields, "target_modules": ["h.1.attn.c_attn"]}))
+    front = "base_model.model.transformer.h.1.attn.c_attn."
+    extra = {
+        "lora_magnitude_vector": lengths(model.params["qkvw"][1]),
+        "base_layer.bias": model.params["qkvb"][1],
+    }
+    tensors = {name: array for name, array in peft.contents(model) if name.startswith(front)}
+    tensors |= {front + name: array for name, array in extra.items()}
+    weights.write_bytes(b"".join(huggingface.tensor_parts(tensors)))
+    run, byte = tmp_path / "run", ["--tokenizer", "byte"]
+    assert begin(run, "--train", "adapter", *byte, "--steps", 2, init=tmp_path / "adapter") == 0
+    assert train("--resume", run, "--steps", 4) == 0
+    assert convert.main([str(run), str(tmp_path / "out")]) == 0
+    assert json.loads((tmp_path / "out" / peft.CONFIG).read_text())["base_model_name_or_path"] == str(start)
+    trained = gpt2.load(tmp_path / "out")
+    assert np.array_equal(trained.flat_params, gpt2.load(run).flat_params)
+    assert not np.array_equal(trained.params["qkvb"][1], model.params["qkvb"][1])
+    assert np.array_equal(trained.params["qkvb"][0], model.params["qkvb"][0])
 
 
 def test_base_that_a_run_may_rewrite_is_saved_with_the_adapters(begin, tmp_path):

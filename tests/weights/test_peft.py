@@ -11,7 +11,7 @@ from gpt2.commands import convert
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.tuning import Tuning
-from gpt2.weights import huggingface, peft
+from gpt2.weights import huggingface, peft, pretrained
 
 pytestmark = pytest.mark.numeric
 save_file = pytest.importorskip("safetensors.numpy").save_file
@@ -146,13 +146,32 @@ def test_merged_model_is_saved_in_every_format_and_adapters_in_some(base, tmp_pa
 
 REFUSED = {
     "other kind of adapter": ({"peft_type": "IA3"}, "peft_type is 'IA3', only LORA can be read"),
-    "DoRA": ({"use_dora": True}, "use_dora is True, which this program does not know; merge it with peft"),
-    "trained biases": ({"bias": "all"}, "bias is 'all', which this program does not know"),
-    "trained modules": ({"modules_to_save": ["lm_head"]}, r"modules_to_save is \['lm_head'\]"),
-    "rank per module": ({"rank_pattern": {"c_attn": 4}}, "rank_pattern is"),
-    "changed base": ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which cannot"),
+    "no magnitudes": ({"use_dora": True}, r"lora_magnitude_vector of attn\.c_attn is missing in block 0"),
+    "no biases": ({"bias": "all"}, r"transformer\.h\.0\.attn\.c_proj\.bias, which it trains, is missing"),
+    "unknown biases": ({"bias": "some"}, "bias is 'some', expected none, all or lora_only"),
+    "no head": ({"modules_to_save": ["lm_head"]}, r"lm_head\.weight, which it trains, is missing"),
+    "modules that are no names": (
+        {"modules_to_save": "lm_head"},
+        "modules_to_save is 'lm_head', expected names",
+    ),
+    "rank per module": ({"rank_pattern": {"c_attn": 4}}, r"has shape \(3, 12\), expected \(4, 12\) for r=4"),
+    "broken pattern": ({"rank_pattern": {"c_(": 4}}, r"rank_pattern is \{'c_\(': 4\}, expected patterns"),
+    "rank of text": (
+        {"alpha_pattern": {"c_attn": "4"}},
+        "alpha_pattern is .*, expected patterns with numbers",
+    ),
+    "tokens that are no ids": (
+        {"trainable_token_indices": ["a"]},
+        "trainable_token_indices is .*, expected ids",
+    ),
+    "no rows of tokens": (
+        {"trainable_token_indices": [1]},
+        r"trainable_token_indices are \[1\], and its rows",
+    ),
+    "changed base": ({"init_lora_weights": "corda"}, "init_lora_weights is 'corda', which cannot"),
+    "random start": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4', which"),
     "rank 0": ({"r": 0}, "r is 0 and lora_alpha 6, expected numbers above 0"),
-    "wrong rank": ({"r": 2}, "attn.c_attn has other shapes than r=2 makes"),
+    "wrong rank": ({"r": 2}, r"attn\.c_attn has shape \(3, 12\), expected \(2, 12\) for r=2"),
     "no base": ({"base_model_name_or_path": None}, "base_model_name_or_path is empty; enter the base"),
     "base that is no text": ({"base_model_name_or_path": ["x"]}, r"base_model_name_or_path is \['x'\]"),
     "rank of 400 digits": ({"r": 10**400, "use_rslora": True}, "expected numbers above 0"),
@@ -181,12 +200,12 @@ def test_adapter_whose_base_is_an_adapter_is_refused(adapter):
 
 def test_adapter_of_another_model_is_refused(base, tmp_path):
     for changes, message in (
-        ({"n_embd": 16}, r"\(3, 3, 12\), expected \(3, 3, 16\)"),
-        ({"n_layer": 2}, "expected"),
+        ({"n_embd": 16}, r"a of .*h\.0\.attn\.c_attn has shape \(3, 12\), expected \(3, 16\)"),
+        ({"n_layer": 2}, r".*h\.2\.attn\.c_attn\.lora_A\.weight in a model of 2 blocks"),
     ):
         gpt2.save(GPT2(GPT2Config(**{**vars(CONFIG), **changes})), tmp_path / "other")
         peft.write(tmp_path / "adapter", adapted(base), str(tmp_path / "other"))
-        with pytest.raises(UserError, match=f"an adapter of another model: qkv_lora_a is .*{message}"):
+        with pytest.raises(UserError, match=f"an adapter of another model: {message}"):
             gpt2.load(tmp_path / "adapter")
         shutil.rmtree(tmp_path / "other")
     with pytest.raises(UserError, match=r"other: no such file or folder"):
@@ -201,7 +220,7 @@ def test_missing_or_unknown_tensors_are_refused(adapter):
     with pytest.raises(UserError, match=r"lora_B of attn\.c_attn is missing in block 1"):
         gpt2.load(adapter)
     save_file({**tensors, "base_model.model.lm_head.lora_A.weight": tensors[name]}, path)
-    with pytest.raises(UserError, match=r"lm_head\.lora_A\.weight is not an adapter"):
+    with pytest.raises(UserError, match=r"lora_B of lm_head is missing$"):
         gpt2.load(adapter)
     save_file({**tensors, name.replace("h.1.", "h.999999999."): tensors[name]}, path)
     with pytest.raises(UserError, match=r"h\.999999999\..* is not an adapter"):  # and not 10^9 missing ones
@@ -209,3 +228,36 @@ def test_missing_or_unknown_tensors_are_refused(adapter):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match="no safetensors file, or damaged"):
         gpt2.load(adapter)
+
+
+def test_base_is_the_one_that_peft_would_take(base, adapter, tmp_path, monkeypatch):
+    """A folder of this name comes before a released model; a revision names a commit of the hub."""
+    expected = gpt2.load(adapter).forward(TOKENS)
+    path, work = adapter / peft.CONFIG, tmp_path / "work"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "gpt2"}))
+    shutil.copytree(base, work / "gpt2")
+    gpt2.save(GPT2(CONFIG, seed=8), tmp_path / "data" / "gpt2")
+    monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(work)
+    assert np.array_equal(gpt2.load(adapter).forward(TOKENS), expected)
+    gpt2.save(gpt2.load(adapter), tmp_path / "again")
+    monkeypatch.chdir(tmp_path)  # read from another folder, too
+    assert np.array_equal(gpt2.load(tmp_path / "again").forward(TOKENS), expected)
+    monkeypatch.setattr(pretrained, "_released", lambda name: tmp_path / "data" / name)
+    tuned = gpt2.lora(gpt2.load("gpt2"))
+    gpt2.save(tuned, tmp_path / "new")
+    assert json.loads((tmp_path / "new" / peft.CONFIG).read_text())["base_model_name_or_path"].endswith(
+        "/gpt2"
+    )
+    assert np.array_equal(gpt2.load(tmp_path / "new").forward(TOKENS), tuned.forward(TOKENS))
+    names = {
+        ("a/b", "v2"): "hf:a/b@v2",
+        ("a/b", ""): "hf:a/b",
+        ("gpt2", "607a30d"): "hf:openai-community/gpt2@607a30d",
+    }
+    names |= {
+        ("gpt2", "main"): "gpt2",
+        ("openai-community/gpt2-xl", ""): "gpt2-xl",
+        ("./there", ""): "./there",
+    }
+    assert {key: pretrained._of_peft(*key) for key in names} == names

@@ -1,0 +1,108 @@
+"""Adapters of every kind that peft writes: read, trained on, written back and merged as there."""
+
+import numpy as np
+import pytest
+
+import gpt2
+from gpt2.model.optimizer import AdamW
+from gpt2.weights import peft as ours
+from tests.support.which.adapters import TOKENS, VARIANTS, base_in, loaded, made, saved, state, torch_loss
+
+pytestmark = pytest.mark.numeric
+torch, _, _ = map(pytest.importorskip, ("torch", "transformers", "peft"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return base_in(tmp_path_factory.mktemp("adapters") / "base")
+
+
+def check_gradients(model, peer, rtol):
+    """All gradients of the trained tensors, and no others."""
+    loss, expected = model.loss_and_grads(*TOKENS), torch_loss(peer)
+    assert loss == pytest.approx(expected.item(), rel=rtol)
+    expected.backward()
+    grads = {name: p.grad for name, p in peer.named_parameters() if p.requires_grad}
+    lora, found = model.description.lora, {name: np.zeros_like(grad) for name, grad in model.grads.items()}
+    for name, grad in state(peer, grads).items():
+        (ours_name, l), transposed = ours.parsed(name)
+        grad = grad.T if transposed else grad
+        ours_name = ours_name if ours_name in found else "wte"
+        target = (
+            found[ours_name] if l is ... else found[ours_name][model.description.trained.index(ours_name, l)]
+        )
+        target[tuple(map(slice, grad.shape))] = grad
+    for name, grad in model.grads.items():
+        scale = max(np.abs(found[name]).max(), 1e-3)
+        np.testing.assert_allclose(grad, found[name], rtol=0, atol=10 * rtol * scale, err_msg=name)
+    assert lora is not None
+
+
+ALWAYS = (
+    "blocks by pattern",
+    "rslora and ranks",
+    "saved wte, head",
+    "DoRA in one block",
+    "tokens",
+    "wte, head",
+    "PiSSA",
+)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS if name not in ALWAYS]
+
+
+@pytest.mark.parametrize("variant", [*ALWAYS, *SLOW])
+def test_variant_computes_and_trains_as_in_peft(base, tmp_path, variant):
+    made_peer = made(base, VARIANTS[variant])
+    saved(made_peer, tmp_path / "theirs")
+    peer = loaded(base, tmp_path / "theirs")
+    exact = 1e-5 if "PiSSA" in variant else 1e-10  # its start is subtracted in float32
+    with torch.no_grad():
+        logits = peer(torch.from_numpy(TOKENS[0])).logits.numpy()
+    model = gpt2.load(tmp_path / "theirs")
+    np.testing.assert_allclose(model.forward(TOKENS[0]), logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        logits, made_peer(torch.from_numpy(TOKENS[0])).logits.detach(), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(gpt2.merged(model).forward(TOKENS[0]), logits, rtol=1e-4, atol=1e-4)
+    for backward in (None, "whole"):
+        exactly = gpt2.load(tmp_path / "theirs", backward, dtype="float64")
+        check_gradients(exactly, loaded(base, tmp_path / "theirs").double(), exact)
+    ten_steps(exactly, peer.double(), exact)
+    gpt2.save(model, tmp_path / "ours")
+    again = loaded(base, tmp_path / "ours")
+    written, expected = state(again), state(loaded(base, tmp_path / "theirs"))
+    assert written.keys() == expected.keys()
+    assert all(np.array_equal(written[name], expected[name]) for name in expected)
+    with torch.no_grad():
+        np.testing.assert_array_equal(again(torch.from_numpy(TOKENS[0])).logits.numpy(), logits)
+    np.testing.assert_array_equal(gpt2.load(tmp_path / "ours").flat_params, model.flat_params)
+
+
+def ten_steps(model, peer, rtol):
+    """Ten steps of AdamW lead to the same tensors."""
+    trained = [p for p in peer.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if (p.ndim > 1) == matrix], "weight_decay": 0.1 * matrix}
+        for matrix in (0, 1)
+    ]
+    optimizer, mine = (
+        torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95), eps=1e-8),
+        AdamW(model, lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
+    )
+    for _ in range(10):
+        optimizer.zero_grad()
+        torch_loss(peer).backward()
+        optimizer.step()
+        model.loss_and_grads(*TOKENS)
+        mine.step(clip=None)
+    expected, found = state(peer), dict(tensors_of(model))
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=1e4 * rtol, atol=1e3 * rtol, err_msg=name
+        )
+
+
+def tensors_of(model):
+    """peft's names and arrays, as they are written."""
+    return ours.contents(model)
