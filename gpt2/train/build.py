@@ -129,7 +129,7 @@ def model_options(s: Settings) -> dict[str, Any]:
 
 def make_optimizer(model: GPT2, s: Settings) -> AdamW:
     """The AdamW or Muon of these settings."""
-    shared = {"betas": (s.beta1, s.beta2), "eps": s.eps, "weight_decay": s.weight_decay}
+    shared: dict[str, Any] = {"betas": (s.beta1, s.beta2), "eps": s.eps, "weight_decay": s.weight_decay}
     if s.optimizer == "muon":
         if s.lr == 0.0:
             raise UserError(
