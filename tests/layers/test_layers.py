@@ -210,6 +210,12 @@ def test_attention_survives_large_scores(dtype):
 # Crossentropy
 
 
+@pytest.mark.parametrize("name, slope", [("gelu_erf", 0.5), ("relu", 0.0)])
+def test_gelu_erf_and_relu_have_pytorchs_slope_at_zero(name, slope):
+    _, saved = ALL_LAYERS[name].forward(np.zeros(3))
+    np.testing.assert_array_equal(ALL_LAYERS[name].backward(np.ones(3), saved)[0], np.full(3, slope))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_crossentropy_survives_large_logits(dtype):
     logits = np.array([[1e4, 0.0, -1e4], [1e4, 1e4, -1e4]], dtype)

@@ -139,6 +139,7 @@ def source(module: str) -> Source:
 # ---- Where mistakes are planted --------------------------------------------------------------------------
 
 LAYERS = ("encoder", "layernorm", "matmul", "attention", "gelu", "residual", "crossentropy")
+LAYERS += ("gelu_erf", "relu", "scaled_attention", "silu")
 MODEL = ("backward_pass", "_loss_backward", "block_backward", "through", "_announce", "backward")
 TABLE = ("elementwise", "reduce", "matrix", "shape", "index", "linalg", "fft")
 
@@ -150,7 +151,7 @@ def of_layers() -> list[Mutant]:
         s = source(f"gpt2.layers.{layer}")
         for node in s.live:
             if "backward" in s.name(node):
-                found += mutants_of(s, node, frozenset([layer]))
+                found += mutants_of(s, node, frozenset([s.name(node).partition("_backward")[0]]))
     return found
 
 
