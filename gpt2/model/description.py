@@ -98,7 +98,7 @@ class LayerCall:
     data: int = 1
 
 
-class Trained(dict[str, tuple[int, ...]]):
+class Trained(dict[str, Sequence[int]]):
     """The tensors that are trained: name -> the blocks in which they are; none outside of the blocks.
 
     d   Description of the model, whose `tuning` says what is trained: a kind, less what is frozen by name
@@ -112,10 +112,10 @@ class Trained(dict[str, tuple[int, ...]]):
             text = f"{tuning.summary()}: nothing is left to train"
             raise OptionError(f"train: {text}", f"--train {text}")
 
-    def _of_kind(self) -> dict[str, tuple[int, ...]]:
+    def _of_kind(self) -> dict[str, Sequence[int]]:
         d, tuning, names = self.d, self.d.tuning, [p.name for p in self.d.table]
         L = d.config.n_layer
-        everywhere = {name: tuple(range(L)) if name in d.in_block else () for name in names}
+        everywhere: dict[str, Sequence[int]] = {n: range(L) if n in d.in_block else () for n in names}
         if d.lora is not None:
             trained = {**d.adapters, **d.lora.tensors}
             return {name: trained[name] for name in names if name in trained}
@@ -127,8 +127,8 @@ class Trained(dict[str, tuple[int, ...]]):
         if tuning.number > L:
             text = f"the model has {L} block{'s' * (L > 1)}"
             raise tuning.wrong(text)
-        last = {name: () for name in d.calls["lnf"].tensors}
-        last |= dict.fromkeys(d.in_block, tuple(range(L - tuning.number, L)))
+        last: dict[Any, Sequence[int]] = {name: () for name in d.calls["lnf"].tensors}
+        last |= dict.fromkeys(d.in_block, range(L - tuning.number, L))
         return {name: last[name] for name in names if name in last}
 
     @property
@@ -150,8 +150,9 @@ class Trained(dict[str, tuple[int, ...]]):
     def frozen_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The same for what is not trained: whole tensors, and the other blocks of those trained in some."""
         kept = [(name, shape) for name, shape in self.d.shapes if name not in self]
-        others = [(name, (len(self.frozen_blocks(name)), *shape[1:])) for name, shape in self.d.shapes]
-        return (*kept, *((name, shape) for name, shape in others if name in self and shape[0]))
+        some = [(name, shape) for name, shape in self.d.shapes if name in self and name in self.d.in_block]
+        others = [(name, (shape[0] - len(self[name]), *shape[1:])) for name, shape in some]
+        return (*kept, *((name, shape) for name, shape in others if shape[0]))
 
     def frozen_blocks(self, name: str) -> list[int]:
         """The blocks in which a tensor is frozen; none if it is not in the blocks."""

@@ -208,7 +208,7 @@ class GPT2:
         initialise(self.params, d, seed or 0, d.fixed if seed is None else None)
         self._saved: Any = None
         self._find_tokenizer: Callable[[], Any] | None = None
-        self.origin: str | None = None  # the name or folder of its weights, for peft
+        self.origin: str | None = None  # of its frozen weights: their name or folder, for peft
         self.compiled = compile
         self.generation = Generation()
         self._traced = partial(backwards.traced, compile) if detect_anomaly else nullcontext
@@ -415,13 +415,13 @@ class GPT2:
         """
         self._scratch = memory
 
-    def use_tokenizer(self, find_tokenizer: Callable[[], Any] | None) -> None:
-        """Set the Tokenizer for texts: the result of find_tokenizer()."""
-        self._find_tokenizer = find_tokenizer
+    def use_tokenizer(self, find_tokenizer: Callable[[], Any] | None, origin: str | None = None) -> None:
+        """Set the Tokenizer for texts: the result of find_tokenizer(). origin: of the frozen weights."""
+        self._find_tokenizer, self.origin = find_tokenizer, origin
 
     def use_tokenizer_of(self, other: "GPT2") -> None:
         """Set the Tokenizer for texts to that of another model."""
-        self._find_tokenizer, self.origin = other._find_tokenizer, other.origin
+        self._find_tokenizer = other._find_tokenizer
 
     @property
     def tokenizer(self) -> Any:

@@ -43,7 +43,7 @@ ZIP = b"PK\x03\x04"
 LOCAL_HEADER = 30  # bytes of a zip file in front of an entry's name
 
 
-class Storage(NamedTuple):
+class TorchStorage(NamedTuple):
     """Numbers in a row, of which tensors are views.
 
     begins   key -> position in the file; in the older format it is filled after the tensors are read
@@ -59,7 +59,7 @@ class Storage(NamedTuple):
 class StoredTensor(NamedTuple):
     """A tensor in a file: a strided view of a storage. offset and strides count numbers."""
 
-    storage: Storage
+    storage: TorchStorage
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -150,7 +150,7 @@ def _of_pickles(path, file):
     return result
 
 
-class Named:
+class KnownName:
     """What a name in a pickle stands for: a function that it may call."""
 
     __slots__ = ("function",)
@@ -177,7 +177,7 @@ class Ordered(dict):
 def _tensor(storage, offset, shape, strides, *flags):
     """torch._utils._rebuild_tensor and _rebuild_tensor_v2; flags: whether it has gradients, hooks, ..."""
     numbers = (offset, *shape, *strides)
-    if not isinstance(storage, Storage) or any(type(n) is not int or n < 0 for n in numbers):
+    if not isinstance(storage, TorchStorage) or any(type(n) is not int or n < 0 for n in numbers):
         raise ValueError("a tensor is made of something else")
     return StoredTensor(storage, offset, tuple(shape), tuple(strides))
 
@@ -188,10 +188,10 @@ def _parameter(tensor, *flags):
 
 
 NAMES = {
-    ("collections", "OrderedDict"): Named(Ordered),
-    ("torch._utils", "_rebuild_tensor"): Named(_tensor),
-    ("torch._utils", "_rebuild_tensor_v2"): Named(_tensor),
-    ("torch._utils", "_rebuild_parameter"): Named(_parameter),
+    ("collections", "OrderedDict"): KnownName(Ordered),
+    ("torch._utils", "_rebuild_tensor"): KnownName(_tensor),
+    ("torch._utils", "_rebuild_tensor_v2"): KnownName(_tensor),
+    ("torch._utils", "_rebuild_parameter"): KnownName(_parameter),
     **{("torch", name): name for name in KINDS},
 }
 
@@ -229,10 +229,10 @@ class Reader(pickle.Unpickler):
             )
         return NAMES[module, name]
 
-    def persistent_load(self, pid: Any) -> Storage:
+    def persistent_load(self, pid: Any) -> TorchStorage:
         """A storage: ("storage", its type, its key, its device, its count)."""
         what, name, key, _device, count, *view = pid
         if what != "storage" or name not in KINDS or type(count) is not int or view not in ([], [None]):
             raise ValueError("it refers to what is no storage")
         self.storages[key] = name, count
-        return Storage(name, key, count, self.begins, self.content)
+        return TorchStorage(name, key, count, self.begins, self.content)

@@ -418,8 +418,7 @@ def parsed(name: str) -> tuple[tuple[str, Any] | None, bool]:
 def write(folder: str | Path, model: GPT2, base: str | None = None) -> list[Path]:
     """Write the adapters of a model for peft, and what is trained with them; returns the paths.
 
-    base   the folder or name of the base model for transformers; by default the model's origin, or the one in
-           whose file the adapters were
+    base   the folder or name of the base model for transformers; by default that of the adapters' file or run
     """
     lora = model.description.lora
     if lora is None:

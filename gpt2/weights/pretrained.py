@@ -138,16 +138,11 @@ class Pretrained:
         self.check()
         model = GPT2(self.config, backward=backward, seed=None, **self.description.options)
         self.into(model)
-        model.use_tokenizer(self.tokenizer)
-        model.origin = self.peft_name()
+        model.use_tokenizer(self.tokenizer, None if self.base is None else self.base.peft_name())
         return model
 
-    def peft_name(self) -> str | None:
-        """The name or path of these weights, or of their base, as peft's base_model_name_or_path."""
-        if self.base is not None:
-            return self.base.peft_name()
-        if self.description.lora is not None:  # with the adapters in one file
-            return None
+    def peft_name(self) -> str:
+        """The name or path of these weights as peft's base_model_name_or_path."""
         return f"openai-community/{self.name}" if self.name in RELEASED else str(self.path.absolute())
 
     def tokenizer(self) -> Tokenizer:
@@ -385,6 +380,7 @@ def _adapter(name, path, dtype):
     base = None if itself else find(where, dtype)
     if base is None or not base.description.gpt2 or base.description.lora is not None:
         raise UserError(f"{path}: its base {base_name} is not GPT-2 as it was released")
+    base.check()
     adapter = peft.read(path, base.config)
     d = base.description.resized(adapter.config).tuned(adapter.tuning)
     return Pretrained(name, adapter.path, "adapter", d.config, tokenizer_files.read(path), d, base)

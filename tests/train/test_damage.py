@@ -231,6 +231,7 @@ PICKLES = {
     "gpt2/parallel/processes.py",
     "gpt2/parallel/worker.py",
     "gpt2/parallel/workers.py",
+    "gpt2/storage/pickles.py",  # knows tensors and containers alone
 }
 EXECUTES = {
     "gpt2/autodiff/reuse/guard.py",
