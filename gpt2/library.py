@@ -29,7 +29,8 @@ def load(
     """The model that `name` stands for, with its weights.
 
     name      what --init takes (docs/formats.md): gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a
-              run's folder, a folder of transformers, a .bin of llm.c, a .safetensors of a run
+              run's folder, a folder of transformers or peft, a .bin of llm.c, nanoGPT's ckpt.pt, a run's
+              .safetensors
     backward  manual, auto, a mix such as "manual,attention=auto", or whole; by default manual, with those
               layers derived that have no backward by hand
     dtype     float32 or float64; by default the one in which a run computed, float32 for other files

@@ -145,10 +145,10 @@ EXAMPLES = (
 ABOUT = """Convert weights from one program's format to another's.
 
 The source is whatever --init takes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf:OWNER/NAME, a run, a folder
-of transformers or peft, a .bin of llm.c, a .safetensors of a run. The name of the destination chooses the
-format: X.bin is llm.c's, X.safetensors this project's, anything else is a folder for transformers, or, for a
-source with adapters and without --merge, a folder for peft with only the adapters. The source's tokenizer is
-written beside the weights."""
+of transformers or peft, a .bin of llm.c, nanoGPT's ckpt.pt, a .safetensors of a run. The name of the
+destination chooses the format: X.bin is llm.c's, X.safetensors this project's, anything else is a folder for
+transformers, or, for a source with adapters and without --merge, a folder for peft with only the adapters.
+The source's tokenizer is written beside the weights."""
 NOTE = """The token files that llm.c trains on, and that --data takes, come from another command, which writes
 tokens/train.bin and tokens/val.bin:
 

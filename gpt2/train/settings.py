@@ -164,7 +164,8 @@ class Settings:
     init: str = MODEL(
         "",
         f"weights to start from: {', '.join(RELEASED)}, "
-        "hf:OWNER/NAME, a run, a folder of transformers, a .bin of llm.c (default: random)",
+        "hf:OWNER/NAME, a run, a folder of transformers or peft, a .bin of llm.c, nanoGPT's ckpt.pt "
+        "(default: random)",
         fixed=True,
     )
     layers: str = MODEL("", "a Python file with your layers or block (docs/adding-a-layer.md)", fixed=True)
