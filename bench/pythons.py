@@ -8,6 +8,7 @@ Python is one process, in which all is compiled first; then they take turns. A r
 rounds' least times, and the ratio with its quartiles. One BLAS thread.
 """
 
+import argparse
 import json
 import math
 import os
@@ -70,14 +71,25 @@ def serve():
         print(least, flush=True)
 
 
-def main(argv):
-    if not argv:
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m bench.pythons", description=__doc__.split("\n")[0])
+    parser.add_argument("pythons", nargs="*", metavar="NAME=COMMAND", help="what starts each Python")
+    parser.add_argument("--serve", action="store_true", help="time what standard input names, in this Python")
+    args = parser.parse_args(argv)
+    if args.serve:
         return serve()
+    if len(args.pythons) < 2 or not all("=" in one for one in args.pythons):
+        parser.error("expected two or more of NAME=COMMAND, as 3.13=python3.13 3.15=python3.15")
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    names, commands = zip(*(one.split("=", 1) for one in argv))
+    names, commands = zip(*(one.split("=", 1) for one in args.pythons))
     workers = [
         subprocess.Popen(
-            [*shlex.split(c), "-m", "bench.pythons"], stdin=-1, stdout=-1, text=True, bufsize=1, env=env
+            [*shlex.split(c), "-m", "bench.pythons", "--serve"],
+            stdin=-1,
+            stdout=-1,
+            text=True,
+            bufsize=1,
+            env=env,
         )
         for c in commands
     ]
@@ -107,4 +119,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
