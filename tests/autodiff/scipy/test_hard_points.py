@@ -112,6 +112,18 @@ def test_hessians_at_edges_against_mpmath(name, shape):
                 np.testing.assert_allclose([h[i, j] for h in found], wanted, 1e-9, 1e-12, err_msg=f"{i}, {j}")
 
 
+def test_mixed_derivatives_at_edges():
+    """With infinities beside them, each by itself."""
+    for f, x, wanted in (
+        (lambda v: stats.beta.pdf(v[0], 3.4, 2.0, 0.0, v[1]), [2.0, 2.0], 12.716),  # at 1, by mpmath
+        (lambda v: stats.gamma.logpdf(v[0], v[1]), [0.0, 1.0], inf),  # log(x)
+        (lambda v: stats.weibull_min.cdf(v[0], v[1]), [0.0, 1.0], -inf),  # x log(x)
+        (lambda v: stats.f.pdf(0.0, v[0], v[1]), [2.0, 3.4], np.nan),  # not infinite, whatever it is
+    ):
+        second = ad.jacrev(ad.grad(f))(A(x))
+        np.testing.assert_allclose([second[0, 1], second[1, 0]], wanted, 1e-5)
+
+
 @pytest.mark.parametrize("kind", ["linear", "slinear", "quadratic", "cubic"])
 @pytest.mark.parametrize("beyond", [{}, {"bounds_error": False}])
 def test_interp1d_has_the_slope_from_inside_at_its_ends(kind, beyond):

@@ -387,7 +387,7 @@ class Density(Standardized):
         ends = [end for end in self.of.powers if end.at]
         slope = self.weighed(self.of.by_scale, ends)  # type: ignore[arg-type]
         for end in ends if self.density is not None else ():
-            slope = where(equal(self.inner, end.at), self.density + end.at * self.by_z(), slope)
+            slope = where(equal(self.inner, end.at), self.density + self.inner * self.by_z(), slope)
         return -self.inside(self.per_scale(slope))
 
     def by_shape(self, k: int) -> Node:
@@ -459,7 +459,12 @@ class Tail(Standardized):
             d = self.z_times_density()
         if not (self.logarithm or self.scale is None or is_number(self.scale, 1.0)):
             d = d * self.scale
-        return self.signed(self.checked(zero_times(d, of.cdf_by_shape[k](z, *self.shapes))))
+        factor = of.cdf_by_shape[k](z, *self.shapes)
+        slope = zero_times(d, factor)
+        if of.low == 0.0 and not (of.discrete or self.logarithm):  # z log(z) times the density
+            start = apply("known_slope", 0.0 * slope, z, zero_times(self.density_at(z), factor))
+            slope = where(equal(z, 0.0), start, slope)
+        return self.signed(self.checked(slope))
 
 
 def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -> tuple:
@@ -522,8 +527,9 @@ def limit_partials(out: Node, value: Node, z: Node, *shapes: Node) -> tuple:
         return limit(of, end, order, logs + 1, z, *shapes)
 
     def by_other(k: int):
-        inner = where(equal(z, end.at), z, end.at)
-        return where(apply("isinf", out), out * of.by_shape[k](inner, *shapes), 0.0)
+        growth = of.by_shape[k](where(equal(z, end.at), z, end.at), *shapes)
+        growth = where(absolute(growth) < 1e-12, NAN, growth)  # of f with dfn = 2 it is 0
+        return where(apply("isinf", out), out * growth, 0.0)
 
     if of.discrete:
         return 1.0, None, *[None] * (len(shapes) - 1), by_u
@@ -570,7 +576,8 @@ def over(c: Node | float, z: Node) -> Node:
     """c / z, which is 0 where both are."""
     if not isinstance(c, Node):
         return c / above(z)
-    return where(equal(c, 0.0) * equal(z, 0.0), 0.0, c / above(z))
+    at_0 = apply("known_slope", 0.0 * c, c, 1.0 / above(z))
+    return where(equal(c, 0.0) * equal(z, 0.0), at_0, c / above(z))
 
 
 def log_of(z: Node) -> Node:
@@ -889,6 +896,12 @@ def _f_by_n(z, n, m):
     return 0.5 * (psi_rise(0.5 * n, 0.5 * m) + m * _f_middle(z, n, m) - rest)
 
 
+def _f_by_m(z, n, m):
+    slope = 0.5 * (psi_rise(0.5 * m, 0.5 * n) - n * _f_middle(z, n, m) - apply("log1p", n * z / m))
+    rounding = equal(z, 0.0) * equal(n, 2.0)  # of 0, beside an infinite derivative by n
+    return where(rounding, slope - apply("stop_gradient", slope), slope)
+
+
 def _f_far(z, n, m):
     x = np.where(np.isinf(z), 1.0, n * z / (n * z + m))
     return log_lower_beta(0.5 * n, 0.5 * m, x, m / (n * z + m))
@@ -914,9 +927,7 @@ law(
     lambda z, n, m: 0.5 * n * m * _f_middle(z, n, m),
     by_shape=(
         _f_by_n,
-        lambda z, n, m: (
-            0.5 * (psi_rise(0.5 * m, 0.5 * n) - n * _f_middle(z, n, m) - apply("log1p", n * z / m))
-        ),
+        _f_by_m,
     ),
     low=0.0,
     ends=(End(0.0, lambda n, m: 0.5 * n - 1.0, (0,), lambda j, e, n, m: _f_coefficient(j, e, m)),),
@@ -1092,6 +1103,7 @@ row(
     infer=lambda value, x, slope: (broadcast_shape(value, x, slope), value.dtype),
     evaluate=first,
     partials=lambda out, value, x, slope: (None, slope, None),
+    singular=ALWAYS,
     leads=leads.ELEMENTWISE,
     needs="scipy",
 )
