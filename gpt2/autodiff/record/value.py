@@ -47,6 +47,9 @@ from .view_chains import chain_between, same_chain, shortened
 PROTOCOLS: dict = {}
 
 
+FORWARDING = "forward_to_recorded"  # the name of the methods in local/promoted.py
+
+
 class _Kind(type):
     """The type of Recorded, which refuses `type(x) == float` and `type(x) in (float, int)`."""
 
@@ -529,8 +532,8 @@ def _check_not_from_c(frame: FrameType) -> None:
     """Raise if a function written in C moves rows of an array, as rng.shuffle does: of views it would write
     one row twice.
     """
-    while source_lines.is_own(frame.f_code.co_filename):
-        frame = frame.f_back
+    if frame.f_code.co_name == FORWARDING and source_lines.is_own(frame.f_code.co_filename):
+        frame = frame.f_back  # what called y[k] = ... of an array that the function made
     instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
     if not instruction.startswith("STORE"):
         raise WriteError(

@@ -340,6 +340,29 @@ def test_an_alias_that_was_not_seen_holds_nan():
     assert np.isnan(ad.grad(f)(X)).any()
 
 
+def test_rows_of_one_array():
+    """A row may be copied over the others; code in C that exchanges rows would write views of itself."""
+
+    def copied(x, target):
+        target[...] = x
+        np.copyto(target, target[-1:])
+        target[0] = target[1] * 2.0
+        return np.sum(target**2)
+
+    x = np.stack([X, X + 1.0])
+    for f in (lambda x: copied(x, np.zeros((2, 3))), lambda x: copied(x, x * 1.0)):
+        np.testing.assert_allclose(ad.grad(f)(x), [np.zeros(3), 10.0 * x[1]], rtol=1e-12)
+
+    def shuffled(x):
+        y = np.zeros((9, 3))
+        y[:2] = x
+        np.random.default_rng(0).shuffle(y)
+        return y
+
+    with pytest.raises(ad.AutodiffError):
+        record(shuffled, (x,))
+
+
 def test_refused_by_name():
     inner = np.zeros(3)
 

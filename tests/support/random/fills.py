@@ -158,7 +158,8 @@ class Filler(Writer):
         return f"{self.fresh()} = " + self.one_of(MAKES).format(a=self.pick())
 
     def fill(self):
-        made = [k for k in self.arrays() if k not in self.arguments]
+        arrays = self.arrays().items()  # not the numbers among them
+        made = [k for k, v in arrays if k not in self.arguments and isinstance(v, np.ndarray) and v.ndim]
         c = self.pick(lambda v: isinstance(v, np.ndarray) and v.ndim and v.flags.writeable)
         if made and self.rng.random() < 0.7:
             c = made[self.rng.integers(len(made))]

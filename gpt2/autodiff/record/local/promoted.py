@@ -131,11 +131,11 @@ def _become(x: Local, value: Recorded) -> None:
 
 def _method(function: Any) -> Any:
     @functools.wraps(function)
-    def method(self, *args, **kwargs):
+    def forward_to_recorded(self, *args, **kwargs):
         result = function(self.recorded, *args, **kwargs)
         return self if result is self.recorded else result  # y += x keeps the object
 
-    return method
+    return forward_to_recorded
 
 
 def _attribute(name: str) -> property:
