@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from tests.support.which import adapters, configs
+from tests.support.which import adapters, configs, tokenizers
 
 PAGE = Path(__file__).with_suffix(".md")
-MODULES = (configs, adapters)
+MODULES = (configs, adapters, tokenizers)
 COLUMNS = ("read", "trained", "written back")
 
 

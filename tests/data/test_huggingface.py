@@ -17,7 +17,7 @@ from tests.support.slow import rest_slow
 try:
     import transformers
 
-    from tests.support import made_tokenizers as made
+    from tests.support.which import tokenizers as made
 
     NAMES = list(made.variants()) if transformers.__version__ >= "5" else []
 except ImportError:

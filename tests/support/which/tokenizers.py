@@ -257,3 +257,81 @@ def bare(folder, words, config=False):
 def roberta(words, processors):
     words.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
     return words
+
+
+# ---- docs/models.md ----------------------------------------------------------------------------------------
+
+TITLE = "Tokenizers"
+FIRST = "what tokenizers and transformers wrote"
+ROWS = {
+    "trained": "byte-level BPE of the library's trainer, end of text first",
+    "no end of text": "no end of text, or another",
+    "many special": "several special tokens",
+    "added tokens": "added tokens, cut out of a text first",
+    "stripping": "added tokens that take blanks beside them, or whole words alone",
+    "pad is a word, GPT2": "a special token that is an ordinary word",
+    "blank before": "`add_prefix_space`",
+    "template": "a template with BOS and EOS: `encode(text, add_special_tokens=True)`",
+    "pattern 2": "the patterns of cl100k, Llama 3, Qwen 2, o200k",
+    "another pattern": "another pattern, or digits apart",
+    "NFC": "normalizers: NFC, lower case, ...",
+    "NFC, GPT2 drops it": "the same of class GPT2Tokenizer, which uses vocabulary and merges alone",
+    "ignore_merges": "`ignore_merges`",
+    "other parts": "merges that tiktoken would join otherwise",
+    "some bytes": "a vocabulary without all of the bytes",
+    "old files, special": "vocab.json, merges.txt, added_tokens.json, special_tokens_map.json",
+    "WordPiece": "BertTokenizer and its vocab.txt",
+    "WordLevel": "WordLevel",
+    "Unigram": "Unigram",
+    "bytes for unknown": "BPE of characters, with bytes for unknown ones",
+}
+
+
+def rows():
+    """The rows of docs/models.md: what was written -> a function from a folder to the cells."""
+    made = {what: lambda folder, name=name: _cells(folder, name) for name, what in ROWS.items()}
+    dropout = lambda folder: fast(folder, bpe(dropout=0.1))  # noqa: E731
+    made["BPE with dropout"] = lambda folder: _refused(folder, dropout)
+    pieces = lambda folder: (folder / "spiece.model").touch()  # noqa: E731
+    made["a model of SentencePiece alone"] = lambda folder: _refused(folder, pieces)
+    other = {"tokenizer_class": "T5Tokenizer"}
+    made["another class"] = lambda folder: _refused(folder, lambda f: old_files(f / "x", bpe(), other), "x")
+    return made
+
+
+def _cells(folder, name):
+    """Read a variant, train a step on a text of it, and let transformers read what is written back."""
+    import numpy as np
+    import transformers
+
+    import gpt2
+    from gpt2.data import huggingface
+
+    variants()[name][0](folder / "made")
+    theirs, words = (
+        transformers.AutoTokenizer.from_pretrained(folder / "made"),
+        huggingface.read(folder / "made"),
+    )
+    texts = list(sentences(40, 0, [*theirs.get_added_vocab(), "qxz"]))
+    ids = [theirs.encode(text) for text in texts]
+    equal = [words.encode(text, add_special_tokens=True).tolist() for text in texts] == ids
+    model = gpt2.GPT2(gpt2.GPT2Config(words.vocab_size, 16, 1, 1, 8), seed=0)
+    tokens = np.resize(np.concatenate(ids), 17)[None].astype(np.int32)
+    trained = model.loss_and_grads(tokens[:, :-1], tokens[:, 1:]) > 0
+    gpt2.save(model, folder / "back", words)
+    again = transformers.AutoTokenizer.from_pretrained(folder / "back")
+    back = [again.encode(text) for text in texts] == ids
+    engine = "by tiktoken" if variants()[name][1] else "by tokenizers"
+    return [engine if equal else "NO", "yes" if trained else "NO", "yes" if back else "NO"]
+
+
+def _refused(folder, write, part=""):
+    from gpt2.data import huggingface
+    from gpt2.errors import UserError
+
+    try:
+        write(folder)
+        huggingface.read(folder / part)
+    except UserError as error:
+        return [f"refused: {str(error).partition(': ')[2]}", "", ""]
+    return ["NO", "", ""]
