@@ -19,7 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from gpt2.data import conversations, huggingface, shards, sources, stdlib, textfile, tinyshakespeare
+from gpt2.data import conversations, huggingface, shards, sources, stdlib, stored, textfile, tinyshakespeare
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.conversations import Examples, Template
 from gpt2.data.documents import Documents, arrays_of
@@ -170,7 +170,7 @@ def _earlier_files(folder: Path, job: _Job, tokenizer: Any) -> tokenizers.Tokeni
     """The tokenizer of the files in `folder`, if they are those of this job; else None."""
     paths = [folder / name for name in job.names]
     try:
-        saved = tokenizers.load(paths[-1])
+        saved = stored.load(paths[-1])
         matches = saved.name == tokenizer or _is_same(saved, tokenizer)
         if matches and json.loads((folder / RECORD).read_bytes()) == _record(job.digest, paths):
             return saved
@@ -187,7 +187,7 @@ def _check_replaced(folder):
         existing = [name for name in FILES if (folder / name).exists() and not (folder / RECORD).exists()]
     for name in existing:
         try:
-            (read_tokens if name.endswith(".bin") else tokenizers.load)(folder / name)
+            (read_tokens if name.endswith(".bin") else stored.load)(folder / name)
         except UserError as error:
             raise UserError(f"{error}; it would be replaced: remove it, or give another folder") from None
 

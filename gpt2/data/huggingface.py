@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpt2.data import tokenizer
+from gpt2.data import stored
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokenizer_json import BYTE_LEVEL, add_tokens, from_fields, vocabulary
 from gpt2.errors import UserError, os_errors
@@ -56,7 +56,7 @@ def read(where: str | Path) -> Tokenizer | None:
             return None
     content = _object(path) if path.name not in (VOCAB, WORDPIECES) else {}
     if str(content.get("format", "")).startswith("gpt2 tokenizer"):
-        return tokenizer.load(path)
+        return stored.load(path)
     try:
         return _read(path, content, folder)
     except UserError:  # which is a ValueError

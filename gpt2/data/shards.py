@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt2.data import sources
+from gpt2.data import sources, stored
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import FORMATS, read_tokens
@@ -82,7 +82,7 @@ def _of_folder(folder, val_data):
     if raw and meta.exists():
         words = tokenizer_of(meta)
     elif not raw and saved.exists():
-        words = tokenizers.load(saved)
+        words = stored.load(saved)
     read_tokens(train, raw), read_tokens(val, raw)
     name = val_data and sources.absolute(val_data)
     return Found(str(folder.resolve()), [train], val, raw, words, name)

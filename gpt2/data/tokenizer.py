@@ -23,7 +23,7 @@ import numpy as np
 import regex
 import tiktoken
 
-from gpt2.errors import UserError, option_error, os_errors, suggestion
+from gpt2.errors import UserError, option_error, suggestion
 from gpt2.storage.download import cache_folder, data_folders, fetch, find, sha256_of
 from gpt2.storage.files import write_atomically
 
@@ -175,9 +175,9 @@ class Tokenizer:
             yield "" if token in self.silent else decoder.feed(token)
         yield decoder.close()
 
-    def decoder(self) -> "Decoder":
-        """A Decoder of one sequence of tokens."""
-        return Decoder(self)
+    def decoder(self) -> "TextDecoder":
+        """A TextDecoder of one sequence of tokens."""
+        return TextDecoder(self)
 
     def to_json(self) -> str:
         """Everything that `from_json` needs, as a str."""
@@ -198,7 +198,7 @@ class Tokenizer:
         write_atomically(path, self.to_json().encode())
 
 
-class Decoder:
+class TextDecoder:
     """Text of a sequence of tokens as they arrive: a character once its last byte is there."""
 
     def __init__(self, words: Tokenizer) -> None:
@@ -252,51 +252,6 @@ def _last_cut(text, cut):
         if cuts and cuts[-1]:
             return cuts[-1]
     return 0
-
-
-def load(path: str | Path) -> Tokenizer:
-    """The tokenizer that `Tokenizer.save` wrote to `path`. Raises UserError for anything else."""
-    path = Path(path)
-    with os_errors(path):
-        content = path.read_bytes()
-    return from_json(path, content)
-
-
-def from_json(path: str | Path, content: bytes) -> Tokenizer:
-    """The tokenizer of the result of `to_json`, read from `path`. Raises UserError for anything else."""
-    try:
-        fields = json.loads(content)
-        if isinstance(fields, dict) and fields.get("format") == FORMAT_OF_FILES:
-            from gpt2.data.tokenizer_json import from_state
-
-            return from_state(fields, str(path))
-        return _from_fields(fields)
-    except UserError:  # which is a ValueError
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: not a tokenizer written by this program ({reason})") from None
-
-
-def _from_fields(fields):
-    """Validate the fields, then build: tiktoken itself panics on invalid ranks."""
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise ValueError(f"expected the format {FORMAT!r}")
-    name, pattern, special = fields["name"], fields["pattern"], fields["special"]
-    ranks = [base64.b64decode(token, validate=True) for token in fields["ranks"]]
-    if not re.fullmatch("gpt2|byte|char|bpe:[0-9]+", name) or pattern not in (GPT2_PIECES, ANY_CHARACTER):
-        raise ValueError("unknown name or pattern")
-    distinct = set(ranks)
-    if not ranks or len(distinct) != len(ranks) or b"" in distinct:
-        raise ValueError("ranks are empty or repeated")
-    if name == "char":
-        if any(len(token.decode()) != 1 for token in ranks):
-            raise ValueError("a rank of char is not one character")
-    elif not all(bytes([b]) in distinct for b in range(256)):
-        raise ValueError("a single byte has no rank")
-    if special not in ({}, {END_OF_TEXT: len(ranks)}):
-        raise ValueError("special tokens do not follow the ranks")
-    return Tokenizer(name, pattern, ranks, special).sized(int(fields.get("size", 0)))
 
 
 def is_name(name: str) -> bool:

@@ -26,7 +26,7 @@ from gpt2.data.tokenizer import (
     FORMAT_OF_FILES,
     GPT2_PIECES,
     SPELLING,
-    Decoder,
+    TextDecoder,
     Tokenizer,
     cut_safely,
     name_of,
@@ -217,7 +217,7 @@ class LibraryTokenizer(FileTokenizer):
         return _WholeDecoder(self)
 
 
-class _WholeDecoder(Decoder):
+class _WholeDecoder(TextDecoder):
     """Text as tokens arrive, where the text of a token depends on those before it."""
 
     def __init__(self, words: LibraryTokenizer) -> None:

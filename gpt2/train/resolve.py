@@ -14,7 +14,7 @@ import numpy as np
 
 from gpt2 import parallel
 from gpt2.autodiff import blas_kernels
-from gpt2.data import corpora, tokenizer
+from gpt2.data import corpora, stored
 from gpt2.data.conversations import Examples
 from gpt2.data.fingerprint import as_number, fingerprint
 from gpt2.data.orders import ORDERS
@@ -209,7 +209,7 @@ def start_tokenizer(s: Settings, start: Pretrained | None, folder: Path | None) 
     if not s.init and (folder is None or is_name(s.tokenizer)):
         return None
     if start is None:
-        return tokenizer.load(folder / runs.TOKENIZER)
+        return stored.load(folder / runs.TOKENIZER)
     if start.words is None and s.tokenizer != "auto":
         return None
     own = start.tokenizer()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2.data import tokenizer
+from gpt2.data import stored as stored_tokenizers
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, os_errors
 from gpt2.model.config import SIZES, GPT2Config
@@ -111,7 +111,7 @@ def load_tokenizer(path: str | Path, state: Mapping[str, Any]) -> Tokenizer | No
             raise KeyError
     except (KeyError, TypeError):
         raise UserError(f"{path}: its tokenizer does not match its checksum; the file is damaged") from None
-    return tokenizer.from_json(path, content)
+    return stored_tokenizers.from_json(path, content)
 
 
 def model_arrays(model: GPT2, trained: bool = False) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2.data import huggingface as tokenizer_files
-from gpt2.data import tokenizer
+from gpt2.data import stored, tokenizer
 from gpt2.data.tokenizer import RELEASED_VOCABULARY, Tokenizer
 from gpt2.data.tokenizer_json import FileTokenizer
 from gpt2.errors import UserError, reason, suggestion
@@ -341,7 +341,7 @@ def _checkpoint(name, path, dtype, given):
     if checkpoint.TOKENIZER in state:
         words = checkpoint.load_tokenizer(path, state)
     else:  # written by checkpoint.save alone
-        words = tokenizer.load(beside) if beside.exists() else None
+        words = stored.load(beside) if beside.exists() else None
     base = base_of(path, state, d.config.dtype, offered=d.file) if "base" in state else None
     return Pretrained(name, path, "checkpoint", d.config, words, d, base)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gpt2
-from gpt2.data import corpora, huggingface, tokenizer
+from gpt2.data import corpora, huggingface, stored, tokenizer
 from gpt2.data.tokenizer_json import BYTE_LEVEL, BytePairTokenizer, LibraryTokenizer
 from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError
@@ -64,7 +64,7 @@ def test_saved_and_written_back_it_is_the_same(tmp_path, name):
     for file, content in huggingface_tokenizer.contents(ours, 64).items():
         (tmp_path / "back" / file).write_bytes(content)
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
-    for words in (tokenizer.load(tmp_path / "run.json"), huggingface.read(tmp_path / "back")):
+    for words in (stored.load(tmp_path / "run.json"), huggingface.read(tmp_path / "back")):
         check_equal(theirs, words, 20, seed=1)
     for text in made.sentences(20, 2, [*theirs.get_added_vocab()]):
         assert again.encode(text) == theirs.encode(text) and again.decode(
@@ -209,7 +209,7 @@ def test_tokens_beyond_the_rows_of_a_model_are_ordinary_text(tmp_path):
     assert fitted.vocab_size == 262 and fitted.end_of_text is None and len(fitted.encode("<|endoftext|>")) > 1
     padded = words.sized(300)
     assert padded.vocab_size == 300 and padded.decode([97, 299]) == words.decode([97])
-    again = tokenizer.from_json("x", padded.to_json().encode())
+    again = stored.from_json("x", padded.to_json().encode())
     assert again.vocab_size == 300 and again.name == padded.name
 
 

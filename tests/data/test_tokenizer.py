@@ -12,7 +12,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt2.data import tokenizer
+from gpt2.data import stored, tokenizer
 from gpt2.errors import UserError
 
 TEXT = "the cat sat on the mat; that cat, the fat cat, sat there.\nnaïve 日本 don't 123  \n\n" * 3
@@ -121,7 +121,7 @@ def test_tokens_outside_the_vocabulary_are_an_error():
 @pytest.mark.parametrize("tok", [*TOKENIZERS.values(), tokenizer.char("日本\n")], ids=lambda tok: tok.name)
 def test_saved_tokenizer_is_the_same_when_loaded(tok, tmp_path):
     tok.save(tmp_path / "t.json")
-    loaded = tokenizer.load(tmp_path / "t.json")
+    loaded = stored.load(tmp_path / "t.json")
     assert (loaded.name, loaded.ranks, loaded.special) == (tok.name, tok.ranks, tok.special)
     assert list(loaded.encode("日本\n")) == list(tok.encode("日本\n"))
     assert loaded.start == tok.start
@@ -153,7 +153,7 @@ def test_inconsistent_tokenizer_file_is_an_error(tmp_path, change):
     path = tmp_path / "t.json"
     path.write_text(json.dumps({**json.loads(tokenizer.byte().to_json()), **change}))
     with pytest.raises(UserError, match="t.json: not a tokenizer"):
-        tokenizer.load(path)
+        stored.load(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1, 2]", b"{", b"[" * 100_000])
@@ -161,7 +161,7 @@ def test_file_that_is_not_a_tokenizer_is_an_error(tmp_path, content):
     path = tmp_path / "t.json"
     path.write_bytes(content)
     with pytest.raises(UserError, match="t.json: not a tokenizer"):
-        tokenizer.load(path)
+        stored.load(path)
 
 
 @pytest.mark.parametrize("name", ["gpt3", "bpe", "bpe:", "bpe:255", "bpe:1048577", "bpe:-3", "bpe:1e3", ""])

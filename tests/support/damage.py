@@ -29,7 +29,7 @@ import numpy as np
 
 from gpt2.commands.convert import state_of
 from gpt2.data import huggingface as tokenizer_files
-from gpt2.data import textfile, tokenizer
+from gpt2.data import stored, textfile, tokenizer
 from gpt2.data.tokenizer_json import BYTE_LEVEL
 from gpt2.data.tokens import Loader, read_tokens, write_tokens
 from gpt2.errors import UserError
@@ -236,7 +236,7 @@ def subjects():
             "tokenizer",
             "t.json",
             lambda folder: words().save(folder / "t.json"),
-            use_tokenizer(lambda folder: tokenizer.load(folder / "t.json")),
+            use_tokenizer(lambda folder: stored.load(folder / "t.json")),
         ),
         Subject(
             "settings",

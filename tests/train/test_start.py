@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpt2.commands import sample
-from gpt2.data import tokenizer
+from gpt2.data import stored, tokenizer
 from gpt2.data.tokens import write_tokens
 from gpt2.model import GPT2, GPT2Config
 from gpt2.train import cost, program, recipe
@@ -116,7 +116,7 @@ def test_char_model_keeps_its_alphabet(prose, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("the queen went to sea\n" * 60)
     assert program.main(["--data", str(other), "--init", first, *OPTIONS, "--out", second]) == 0
-    one, two = (tokenizer.load(f"{folder}/tokenizer.json") for folder in (first, second))
+    one, two = (stored.load(f"{folder}/tokenizer.json") for folder in (first, second))
     assert one.ranks == two.ranks and len(set(other.read_text())) < one.vocab_size
     assert program.main(["--resume", second, "--steps", "5"]) == 0
 
