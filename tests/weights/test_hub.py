@@ -145,15 +145,15 @@ def test_revision_is_a_branch_a_tag_or_a_commit(server, tmp_path):
         gpt2.load("hf:me/mine@new")
 
 
-def test_adapter_on_the_hub_has_its_base_there(server, tmp_path):
+def test_adapter_on_the_hub_has_the_base_of_its_revision(server, tmp_path):
     folders = {name: tmp_path / name for name in ("main", "old")}
     for seed, folder in enumerate(folders.values()):
         make(folder, seed)
-    tuned = gpt2.lora(gpt2.load(folders["main"]), rank=2)
+    tuned = gpt2.lora(gpt2.load(folders["old"]), rank=2)
     tuned.flat_params[:] = np.random.default_rng(0).standard_normal(tuned.flat_params.size)
     peft_config = tmp_path / "adapter" / peft.CONFIG
     gpt2.save(tuned, tmp_path / "adapter")
-    fields = {"base_model_name_or_path": "me/mine"}
+    fields = {"base_model_name_or_path": "me/mine", "revision": "old"}
     peft_config.write_text(json.dumps({**json.loads(peft_config.read_text()), **fields}))
     server.repositories = {"me/mine": folders, "me/tuned": {"main": tmp_path / "adapter"}}
     found, tokens = gpt2.load("hf:me/tuned"), np.arange(8)[None]
