@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2 import cli
-from gpt2.data import corpora, textfile
+from gpt2.data import corpora, sources
+from gpt2.data.documents import arrays_of
 from gpt2.data.tokenizer import Tokenizer
-from gpt2.data.tokens import read_tokens
+from gpt2.data.tokens import largest, read_tokens
 from gpt2.errors import UserError, option_error, printable
 from gpt2.layers import crossentropy_forward
 from gpt2.model.gpt2 import GPT2
@@ -113,20 +114,20 @@ def evaluate(model: GPT2, tokenizer: Tokenizer, tokens: ArrayLike, stride: int =
 
 
 def read_data(path: str | Path, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of a named corpus, a text file, or a token file (X.bin)."""
-    if str(path) in corpora.NAMED:
-        return tokenizer.encode(corpora.NAMED[str(path)]())
-    path = Path(path)
-    if path.suffix == ".bin":
-        tokens = read_tokens(path)
-        if int(tokens.max()) >= tokenizer.vocab_size:
+    """The tokens of a named corpus, of texts in files, or of token files (X.bin)."""
+    if str(path).endswith(".bin"):
+        tokens = read_tokens(sources.files_of(str(path)))
+        if (most := largest(tokens)) >= tokenizer.vocab_size:
             raise UserError(
-                f"--data {path}: holds token {int(tokens.max())}, the tokenizer {tokenizer.name} has "
+                f"--data {path}: holds token {most}, the tokenizer {tokenizer.name} has "
                 f"0 to {tokenizer.vocab_size - 1}; the file was made with another one"
             )
         return tokens
+    _, text = corpora.text_of(str(path), [])
+    if text.paths:
+        raise UserError(f"--data {path}: conversations; a run that validates on them has the loss of answers")
     small = np.min_scalar_type(tokenizer.vocab_size)
-    return np.concatenate([a.astype(small) for a in tokenizer.encode_stream(textfile.pieces(path))])
+    return np.concatenate([a.astype(small) for a in arrays_of(text.pieces(), tokenizer)])
 
 
 EXAMPLES = (

@@ -1,10 +1,10 @@
 """Turn text into token files."""
 
 import sys
+from pathlib import Path
 
 from gpt2 import cli
 from gpt2.data.corpora import prepare
-from gpt2.data.tokens import read_tokens
 from gpt2.errors import printable
 
 EXAMPLES = (
@@ -16,7 +16,8 @@ EXAMPLES = (
 def parser() -> cli.Parser:
     """The flags of `gpt2 data`."""
     command = cli.Parser("data", "Turn text into token files.", EXAMPLES)
-    command.add_argument("corpus", help="tinyshakespeare, stdlib, auto or a text file")
+    command.add_argument("corpus", nargs="+", help="files, folders or patterns; see gpt2 train --data")
+    command.add_argument("--val-data", nargs="+", default=[], metavar="CORPUS", help="what to validate on")
     command.add_argument(
         "--tokenizer", default="auto", help="gpt2, byte, char, bpe:N, a path or auto (default: auto)"
     )
@@ -25,13 +26,14 @@ def parser() -> cli.Parser:
 
 
 def _run(args):
-    prepared = prepare(args.corpus, args.tokenizer, args.out)
+    prepared = prepare(",".join(args.corpus), args.tokenizer, args.out, val_data=",".join(args.val_data))
     for note in prepared.notes:
         print(f"note: {printable(note)}")
     tokenizer = prepared.tokenizer
     print(f"{printable(prepared.corpus)}, tokenizer {tokenizer.name} ({tokenizer.vocab_size} tokens)")
-    for path in (prepared.train, prepared.val):
-        print(f"{len(read_tokens(path)):>12,} tokens  {printable(path)}")
+    for part, paths in zip(prepared.read(), (prepared.train, prepared.val)):
+        names = [paths] if isinstance(paths, Path) else [*paths]
+        print(f"{len(part):>12,} tokens  {' '.join(map(printable, names))}")
 
 
 main = cli.command(parser, _run)

@@ -108,10 +108,10 @@ def prepare(
     if (found := shards.find(str(corpus), val_data)) is not None:
         return _token_files(found, tokenizer)
     notes: list[str] = []
-    name, text = _text(str(corpus), notes)
+    name, text = text_of(str(corpus), notes)
     if tokenizer == "auto":
         tokenizer = _choose_tokenizer(name, notes)
-    val_name, val = _text(val_data, notes, "--val-data") if val_data else ("", None)
+    val_name, val = text_of(val_data, notes, "--val-data") if val_data else ("", None)
     job = _Job(text, val, val_fraction, Template(template) if text.paths else None)
     hint = ""
     if folder is None:
@@ -215,8 +215,8 @@ def _record(text, paths):
     return {"text": text, **{path.name: sha256_of(path) for path in paths}}
 
 
-def _text(corpus, notes, flag="--data"):
-    """The corpus' name, and its Documents."""
+def text_of(corpus: str, notes: list[str], flag: str = "--data") -> tuple[str, Documents]:
+    """The corpus' absolute name, and its Documents."""
     if corpus == "auto":
         corpus = choose(notes)
     if corpus in NAMED:

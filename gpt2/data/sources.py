@@ -144,8 +144,11 @@ def _column(path):
     row = 0
     try:
         with os_errors(f"--data {path}"):
-            for batch in parquet.ParquetFile(path).iter_batches(1024, columns=["text"]):
-                for text in batch.column(0).to_pylist() if batch.num_columns else ():
+            file = parquet.ParquetFile(path)
+            if "text" not in (names := file.schema_arrow.names):  # pyarrow would leave it out in silence
+                raise UserError(f"--data {path}: no column 'text' (it has {', '.join(names)})")
+            for batch in file.iter_batches(1024, columns=["text"]):
+                for text in batch.column(0).to_pylist():
                     if not isinstance(text, str):
                         raise UserError(f"--data {path}: row {row} has no text, but {text!r}")
                     if row:
@@ -155,4 +158,4 @@ def _column(path):
     except ArrowException as error:
         raise UserError(f"--data {path}: not a parquet file ({reason(error)})") from None
     if not row:
-        raise UserError(f"--data {path}: it has no rows, or no column 'text'")
+        raise UserError(f"--data {path}: it has no rows")

@@ -131,6 +131,9 @@ class Shards:
     def __len__(self) -> int:
         return int(self.edges[-1])
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.concatenate(self.parts, dtype=dtype)
+
     def __getitem__(self, index: Any) -> np.ndarray:
         positions = np.arange(*index.indices(len(self))) if isinstance(index, slice) else np.asarray(index)
         out = np.empty(positions.shape, self.dtype)

@@ -70,6 +70,9 @@ def test_parquet_is_read_with_pyarrow(texts, tmp_path, monkeypatch):
         str(tmp_path / "a.parquet"), "byte", val_data=str(tmp_path / "texts" / "a.txt")
     )
     assert prepared.tokenizer.decode(read_tokens(prepared.train)) == "\n".join(texts)
+    parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "b.parquet")
+    with pytest.raises(UserError, match=r"b.parquet: no column 'text' \(it has body\)"):
+        corpora.prepare(str(tmp_path / "b.parquet"), "byte")
     (tmp_path / "b.parquet").write_text("not one")
     with pytest.raises(UserError, match="b.parquet: not a parquet file"):
         corpora.prepare(str(tmp_path / "b.parquet"), "byte")
