@@ -2,11 +2,13 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpt2.data.conversations import Template
+from gpt2.data.tokens import write_tokens
 from gpt2.library import load, load_tokenizer, save
 from gpt2.model.optimizer import cosine_lr
 from gpt2.sampling import write_samples
@@ -50,6 +52,36 @@ def test_questions_are_answered_to_the_letter(questions, capsys):
         prompt = template.prompt(words, [{"role": "user", "content": example["prompt"]}])
         options = {"temperature": 0, "max_tokens": 20, "stop": template.end}
         assert write_samples(model, words, prompt, **options)[0].text == example["completion"]
+
+
+@pytest.mark.slow
+def test_other_commands_of_the_page_run(tmp_path, monkeypatch, quick_peak, gpt2_tokenizer):
+    """On small files of these names; llm.c's preset without the released weights."""
+    monkeypatch.chdir(tmp_path)
+    text = "To be, or not to be, that is the question. " * 400
+    for name in ("my.txt", "other.txt", "texts/a.txt", "texts/b.txt"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    Path("more.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    for name in (
+        "fineweb_train_1.bin",
+        "fineweb_train_2.bin",
+        "fineweb_val_0.bin",
+        "tokens/x_train.bin",
+        "y.bin",
+    ):
+        Path(name).parent.mkdir(exist_ok=True)
+        write_tokens(name, gpt2_tokenizer.encode(text))
+    nanogpt = Path("nanoGPT/data/shakespeare_char")
+    nanogpt.mkdir(parents=True)
+    for name in ("train.bin", "val.bin"):
+        gpt2_tokenizer.encode(text).astype(np.uint16).tofile(nanogpt / name)
+    small = "--steps 1 --n-layer 1 --n-head 1 --n-embd 8 --batch-size 2 --block-size 16 --warmup 0"
+    found = [c for block in pages.blocks("docs/your-data.md") for c in block.commands if c not in commands()]
+    assert len(found) == 8
+    for command in found:
+        command = command.replace("--preset llm.c", "--order llm.c")
+        assert pages.run(f"{command} {small} --sample-tokens 0 --eval-batches 1 --threads 1") == 0, command
 
 
 @pytest.mark.slow
