@@ -189,8 +189,9 @@ class Own(Reporter):
                 _print_if_encodable(f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}")
         print(fitted(done))
         folder = quoted(run.folder)
-        prompt = run.prompt or run.first_word()
-        with_prompt = f' --prompt "{prompt}"' if prompt else ""
+        chat = bool(s.template)  # the text is of conversations
+        prompt = "" if chat else run.prompt or run.first_word()
+        with_prompt = " --chat" if chat else f' --prompt "{prompt}"' if prompt else ""
         print("more text:", typed(f"gpt2 sample --run {folder}{with_prompt}"))
         print("train on: ", typed(f"gpt2 train --resume {folder} --steps {2 * s.steps}"))
         about, command = _next(s)
