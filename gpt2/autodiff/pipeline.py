@@ -72,6 +72,11 @@ def uncollected(f: Callable, *args: Any, **kwargs: Any) -> Any:
         return f(*args, **kwargs)
 
 
+def is_paused() -> bool:
+    """Whether the collector is on for the user's code, and paused here."""
+    return _paused
+
+
 def _resume() -> None:
     global _paused
     if _paused:

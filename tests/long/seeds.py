@@ -8,6 +8,7 @@ programs   derivatives of random NumPy programs, in several ways (tests/support/
 fills      programs that make plain arrays and write into them (tests/support/random/fills.py)
 values     programs at the edges have NumPy's bits (tests/support/random/values.py)
 escapes    plain numbers that are taken out of recorded values (tests/support/random/escapes.py)
+questions  what may be asked of values and functions (tests/support/random/questions.py)
 branches   gradients of guarded branches (tests/support/random/branches.py)
 blocks     stacks of nearly equal blocks, with passes and without (tests/support/random/blocks.py)
 worlds     functions of which the world changes, each 20 times (tests/support/worlds/random_worlds.py)
@@ -26,7 +27,7 @@ import time
 import traceback
 import warnings
 
-from tests.support.random import blocks, branches, escapes, fills, programs, values
+from tests.support.random import blocks, branches, escapes, fills, programs, questions, values
 from tests.support.small_sizes import set_sizes
 from tests.support.worlds import random_worlds
 
@@ -82,6 +83,7 @@ KINDS = {
     "values": (check_values, 100_000),
     "escapes": (check_escape, 10_000),
     "branches": (lambda seed: branches.check(branches.write(seed)), 10_000),
+    "questions": (lambda seed: questions.check(questions.write(seed)), 20_000),
     "blocks": (blocks.check, 1000),
     "worlds": (check_world, 5000),
 }

@@ -450,6 +450,32 @@ def _function_row(name: str, result: Callable[[np.dtype], np.dtype], partials: C
 _PART = dict(cost=0.2, has_out=True, discontinuous=False, exact_on=EVERYWHERE)
 _function_row("real", _part_dtype, lambda out, x: (1.0,), **_PART)
 _function_row("imag", _part_dtype, lambda out, x: (-1j if x.dtype.kind == "c" else None,), **_PART)
+
+
+def _complex(real: Any, imag: Any) -> np.ndarray:
+    """real + 1j * imag, also where a part is infinite, nan or a zero with a sign."""
+    dtype = np.result_type(real, imag, np.complex64)
+    out = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imag)), dtype)
+    out.real, out.imag = real, imag
+    return out
+
+
+def _complex_type(a: Node, b: Node) -> tuple[tuple[int, ...], np.dtype]:
+    if "c" in (a.dtype.kind, b.dtype.kind):
+        raise TypeError("the parts of a complex number are real")
+    return broadcast_shape(a, b), np.result_type(a.dtype, b.dtype, np.complex64)
+
+
+row(
+    "complex",
+    "elementwise",
+    infer=_complex_type,
+    evaluate=_complex,
+    partials=lambda out, a, b: (1.0, 1j),
+    cost=0.5,
+    discontinuous=False,
+    exact_on=EVERYWHERE,
+)
 _function_row("angle", _angle_dtype, _angle, cost=15.0)
 _function_row("sinc", _sinc_dtype, _sinc, cost=5.0, discontinuous=False)
 

@@ -36,6 +36,7 @@ from ..record.bytecode import CATCHES, catches, reads
 from ..record.draws import Draws, redraw, with_drawings
 from ..record.interception import local_stand_in
 from ..record.record import Recording, record
+from ..record.type_tests import compared
 from ..record.value import Recorded
 from ..reuse.cache import Cache, Store
 from ..reuse.conditions import MOST, Path, path_of, repeats_array
@@ -352,7 +353,8 @@ class Derived:
             return recorded(None)
         draws = Draws()
         try:
-            return with_drawings(self.f, draws, recorded, local_stand_in)
+            spared = compared(self.f, (args, kwargs))
+            return with_drawings(self.f, draws, recorded, lambda held: local_stand_in(held, spared))
         except Exception as error:
             if not draws.calls:
                 raise

@@ -9,7 +9,7 @@
     reads(code).identity_tests   what it compares with by `is`, as a name and the attributes that follow it;
                           () where that is not a name. None, True and False are left out: there is one of each
     reads(code).types     its tests `type(x) is float`: the name x, or None if that is not an argument; the
-                          path as in identity_tests; and the line
+                          path as in identity_tests; the line; and the name x if that is a global one
     reads(code).formats   whether it formats a value, by `%` or in an f-string
     reads(code).tries     where it may catch an exception: ranges of its instructions, as offsets
     reads(code).trouble   why running it again might not give the same, whatever its values are; or None
@@ -139,7 +139,7 @@ class Reads:
     names: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
     identity_tests: set[tuple[str, ...]] = field(default_factory=set)
-    types: list[tuple[str | None, tuple[str, ...], int]] = field(default_factory=list)
+    types: list[tuple[str | None, tuple[str, ...], int, str | None]] = field(default_factory=list)
     formats: bool = False
     tries: list[tuple[int, int]] = field(default_factory=list)
     withs: int = 0
@@ -270,7 +270,10 @@ def _note_type_test(result: Reads, instructions, i: int) -> None:
                 name = operand[0].argval if is_local else None
                 if any(ins.opname == "STORE_FAST" and ins.argval == name for ins in instructions):
                     name = None
-                result.types.append((name, path, instructions[k].positions.lineno))
+                held = operand[0].argval if [ins.opname for ins in operand] == ["LOAD_GLOBAL"] else None
+                if any(ins.opname == "STORE_GLOBAL" and ins.argval == held for ins in instructions):
+                    held = None
+                result.types.append((name, path, instructions[k].positions.lineno, held))
 
 
 def _inner(code: CodeType) -> list[CodeType]:

@@ -186,7 +186,7 @@ def exchanging(f: Callable, user: Any, stand_in: Callable[[Any], tuple | None]) 
             for holder, name, held, replacement in holders:
                 users, *_ = _exchanged.setdefault((id(holder), name), (set(), holder, replacement))
                 users.add(user)
-                if len(users) == 1 and _content(holder, name) is held:  # not changed by another thread since
+                if len(users) == 1 and content(holder, name) is held:  # not changed by another thread since
                     _put(holder, name, replacement)
         recorder.local.exchanged = True
         yield
@@ -201,7 +201,7 @@ def _put_back(user: Any, holders: Sequence, exchanged: bool) -> None:
                 continue
             users.discard(user)
             if not users:
-                if _content(holder, name) is replacement:
+                if content(holder, name) is replacement:
                     _put(holder, name, held)
                 del _exchanged[id(holder), name]
 
@@ -213,7 +213,7 @@ def _put(holder: Any, name: str, value: Any) -> None:
         holder[name] = value
 
 
-def _content(holder: Any, name: str) -> Any:
+def content(holder: Any, name: str) -> Any:
     try:
         return holder.cell_contents if isinstance(holder, types.CellType) else holder.get(name)
     except ValueError:  # an empty cell
@@ -228,7 +228,7 @@ def _holders(f: Any, stand_in: Callable[[Any], tuple | None]) -> Iterator[tuple[
         if id(v) in visited:
             continue
         visited.add(id(v))
-        for holder, name, held in _around(v):
+        for holder, name, held in around(v):
             pair = stand_ins.get(id(held)) or stand_in(held)
             if pair is not None:
                 stand_ins[id(held)] = pair
@@ -239,7 +239,7 @@ def _holders(f: Any, stand_in: Callable[[Any], tuple | None]) -> Iterator[tuple[
                 todo.append(held)
 
 
-def _around(v: Any) -> Iterator[tuple[Any, str, Any]]:
+def around(v: Any) -> Iterator[tuple[Any, str, Any]]:
     """(holder or None, name there, value) for each value that v leads to."""
     if isinstance(v, types.FunctionType):
         file = v.__code__.co_filename
@@ -247,7 +247,7 @@ def _around(v: Any) -> Iterator[tuple[Any, str, Any]]:
             state = getattr(v, "__derived__", None)
             yield None, "", getattr(state, "f", None)
             for cell in v.__closure__ or ():  # of a transform: the function that it calls
-                yield None, "", _content(cell, "")
+                yield None, "", content(cell, "")
         elif not (source_lines.is_inside(file) or source_lines.is_of_compiled(file)):
             yield from _variables(v)
     elif isinstance(v, types.MethodType):
@@ -268,7 +268,7 @@ def _variables(f: types.FunctionType) -> Iterator[tuple[Any, str, Any]]:
             if name in f.__globals__:
                 yield f.__globals__, name, f.__globals__[name]
     for cell in f.__closure__ or ():
-        yield cell, "", _content(cell, "")
+        yield cell, "", content(cell, "")
 
 
 def _attributes(v: Any) -> Iterator[tuple[Any, str, Any]]:

@@ -4,7 +4,7 @@ np.array([a, b]), np.full(3, x), np.sum([a, b]), np.arange(n).
 NumPy's protocols are not asked when an array is made, and do not find recorded numbers in a list. So while
 any recording runs, these names in NumPy's modules refer to objects of Intercepted. In a thread that records
 they look at the arguments first; in others, and for the compiler's own code, they pass the call on. A name
-that someone else has replaced is left alone.
+that someone else has replaced is left alone, and so is one that may be compared by `is` (type_tests.py).
 
 `from numpy import array` gets NumPy's own function, which asks the recorded value for a plain array: that
 stays an error.
@@ -12,11 +12,13 @@ stays an error.
 
 from __future__ import annotations
 
+import abc
+import builtins
 import itertools
 import operator
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -25,8 +27,8 @@ import numpy as np
 from .draws import plain_generator
 from .local.arrays import Local, adopted, outside, unwrapped
 from .recorder import NUMBERS, current
-from .source_lines import is_inside, is_of_compiled, is_own
-from .value import PROTOCOLS, Recorded, value_of
+from .source_lines import is_inside, is_of_compiled, is_of_scipy, is_own, is_standard
+from .value import PROTOCOLS, Flat, Recorded, check_type_not_asked, value_of
 
 _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays, by position and by name
     np.concatenate: (0, "arrays"),
@@ -39,6 +41,7 @@ _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays,
     np.select: (0, "condlist", 1, "choicelist"),
     np.choose: (1, "choices"),
 }
+_HASATTR = hasattr  # Python's own, also while the name is replaced
 _NESTED = (np.piecewise, np.trim_zeros)  # lists of another meaning
 # They make arrays of plain numbers, which the recorded function may then write to (local/). Not those that
 # read files or buffers: the guard has to see these calls (reuse/)
@@ -56,6 +59,8 @@ class Intercepted:
     # records. Its docstring is the function's: numpy.ma reads that when it is imported.
     __slots__ = ("function", "handler")
     __doc__ = property(lambda self: self.function.__doc__)  # type: ignore[assignment]
+    __module__ = property(lambda self: self.function.__module__)  # type: ignore[assignment]
+    __class__ = property(lambda self: type(self.function))  # type: ignore[assignment]
 
     def __init__(self, function: Callable, handler: Callable):
         self.function = function
@@ -78,6 +83,12 @@ class Intercepted:
     def __getattr__(self, name):
         return getattr(self.function, name)
 
+    def __repr__(self):
+        return repr(self.function)
+
+    def __str__(self):
+        return str(self.function)
+
     def __eq__(self, other):
         return plain(other) == self.function
 
@@ -95,14 +106,14 @@ def plain(value: Any) -> Any:
     return value.plain if type(value) is Local and value.is_outside else plain_generator(value)
 
 
-def local_stand_in(held: Any) -> tuple | None:
+def local_stand_in(held: Any, spared: Collection[int] = ()) -> tuple | None:
     """(object, its stand-in) for arrays from outside, so that copies of them can be written to, and for
     functions that a module has imported from NumPy by name.
     """
     held = plain(held)
     if type(held) is np.ndarray and held.dtype.kind in NUMBERS:
         return held, outside(held)
-    return (held, INTERCEPTED[id(held)]) if id(held) in INTERCEPTED else None
+    return (held, INTERCEPTED[id(held)]) if id(held) in INTERCEPTED and id(held) not in spared else None
 
 
 class Namespace:
@@ -123,6 +134,12 @@ class Namespace:
         if not untouched:
             those = {k: v for k, v in those.items() if self.namespace.get(k) is these[k]}
         self.namespace.update(those)
+
+    def restore(self, spared: Collection[int]) -> None:
+        """Take back the replacement of NumPy's functions with these ids."""
+        for name, v in self.stand_ins.items():
+            if type(v) is Intercepted and id(v.function) in spared and self.namespace.get(name) is v:
+                self.namespace[name] = v.function
 
 
 class OfClass:
@@ -185,11 +202,13 @@ def replace(namespace: dict | OfClass, **stand_ins: Any) -> None:
     _names.append(Namespace(namespace, stand_ins))
 
 
-def begin(rec: Any) -> None:
-    """A recording begins."""
+def begin(rec: Any, spared: Collection[int] = ()) -> None:
+    """A recording begins. `spared`: ids of functions that are not replaced until no recording runs."""
     with _lock:
         running.add(rec)
         _exchange_names()
+        for names in _names if spared else ():
+            names.restore(spared)
 
 
 def end(rec: Any) -> None:
@@ -222,6 +241,8 @@ def _array(function, args, kwargs):
         (first, *args[1:]) if args else (),
         kwargs if args or name is None else {**kwargs, name: first},
     )
+    if type(first) is Flat:
+        return first.copy().astype(kwargs.get("dtype", first.base.dtype))
     if type(first) is not Recorded and not _holds_numbers(first):
         return function(*args, **kwargs)
     rest = {k: v for k, v in kwargs.items() if args or k != name}
@@ -291,6 +312,40 @@ def _holds_numbers(value) -> bool:
     if Recorded in kinds and any(v.dtype.kind in "fc" for v in value if type(v) is Recorded):
         return True
     return not kinds.isdisjoint((list, tuple)) and any(map(_holds_numbers, value))
+
+
+def _asked(function, args, kwargs):
+    """hasattr(x, name), getattr(x, name, default): as of the value that x stands for. Libraries that record
+    as they are written need the attributes of x itself.
+    """
+    file = sys._getframe(2).f_code.co_filename
+    if len(args) < 2 or type(args[0]) is not Recorded or is_inside(file) or is_of_scipy(file):
+        return function(*args, **kwargs)
+    x, *rest = args
+    has = _HASATTR(x._value, rest[0])
+    if function is _HASATTR or rest[0] == "__hash__":  # None for arrays
+        return function(x._value, *rest)
+    return function(x, *rest[: 2 if is_standard(file) else 1]) if has else function(x._value, *rest)
+
+
+def _is_subclass(function, args, kwargs):
+    """issubclass(type(x), float)"""
+    if args and args[0] is Recorded:
+        check_type_not_asked(sys._getframe(2))
+    return function(*args, **kwargs)
+
+
+def _is_instance(function, args, kwargs):
+    """isinstance(x, Iterable), of the abstract class's own check"""
+    kind, x = args
+    return function(kind, x._value if type(x) is Recorded else x)
+
+
+def intercept_questions() -> None:
+    """Have questions about a recorded value answered as of the value that it stands for."""
+    asked = {"hasattr": _asked, "getattr": _asked, "issubclass": _is_subclass}
+    replace(vars(builtins), **{k: Intercepted(vars(builtins)[k], f) for k, f in asked.items()})
+    replace(vars(abc), _abc_instancecheck=Intercepted(vars(abc)["_abc_instancecheck"], _is_instance))
 
 
 def _whole(value):

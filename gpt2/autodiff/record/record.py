@@ -53,7 +53,7 @@ from .local.arrays import MARK, Promoted
 from .recorder import NUMBERS, Read, Recorder, check_kind, native
 from .results import check_results
 from .source_lines import here, observer
-from .type_tests import check_type_tests
+from .type_tests import check_type_tests, compared
 from .unevaluated import Unknown, depends_on
 from .value import Recorded, as_node, value_of
 
@@ -125,7 +125,8 @@ def record(
     draws   records draws from random generators as inputs of the graph; None: they are plain numbers
     """
     if not recorder.exchanged():
-        with exchanging(f, object(), interception.local_stand_in):
+        spared = compared(f, (args, kwargs))
+        with exchanging(f, object(), lambda held: interception.local_stand_in(held, spared)):
             return record(f, args, kwargs, name=name, dry=dry, draws=draws)
     leaves, in_tree = flatten((tuple(args), kwargs or {}))
     name = name or getattr(f, "__name__", None) or type(f).__name__
@@ -138,10 +139,12 @@ def record(
     undo = functools.partial(_end, rec, recorder.state())
     with undoing(undo), undoing(undo):
         recorder.push(rec)
-        interception.begin(rec)
+        interception.begin(rec, compared(f, in_tree.objects()))
         copies = with_tuples(unflatten(copies_tree, rec.arguments), (tuple(args), kwargs or {}))
         check_type_tests(f, *copies)
         out_leaves, out_tree = flatten(_call(rec, f, copies), _is_result)
+        if rec.unanswered is not None:
+            raise rec.unanswered
         check_unchanged(f, rec.name, copies, copies_tree, rec.arguments)
         check_results(rec, out_tree)
         outputs = [as_node(rec, x) for x in out_leaves]

@@ -74,6 +74,7 @@ class Recorder:
         self.written: list[int] = []  # flat positions of arguments, in the order of the first write
         # the last error raised by a recorded value, which NumPy may replace by its own
         self.refused: AutodiffError | None = None
+        self.unanswered: AutodiffError | None = None  # an error that the function must not handle
         self.unstable: list[str] = []  # why another run might give another graph
         self.draws: Any = None  # of random numbers (draws.py); None: they are plain numbers
         self.plain_draws_noted: list[str] = []  # methods of random generators that gave plain numbers

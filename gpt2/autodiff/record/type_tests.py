@@ -1,7 +1,13 @@
-"""Refuses `type(x) is float` where x is a recorded value: its type is Recorded.
+"""Tests of type and identity: `type(x) is float`, `how is np.sum`.
+
+`type(x) is float` is refused where x is a recorded value: its type is Recorded.
 
 The test is found in the bytecode, and x among the arguments of the call. isinstance(x, float) and
 x.__class__ answer for the value itself.
+
+While something is recorded, names in NumPy's modules refer to other objects (interception.py), which are
+equal to the functions and not the same. So a function that tests identity gets NumPy's own ones where it
+takes them as values. Called with lists of recorded numbers these raise an error.
 """
 
 from __future__ import annotations
@@ -9,18 +15,23 @@ from __future__ import annotations
 import builtins
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import type_unknown
-from .bytecode import reads
+from . import source_lines
+from .bytecode import Reads, reads
+from .draws import around, content
+from .interception import INTERCEPTED, plain
 from .local.arrays import is_local
 from .results import holds
 from .value import Recorded
 
 _STOOD_FOR = (float, complex, np.generic, np.ndarray)  # the types that a recorded value stands for
+_MOST = 1000  # functions and objects that are looked through
+_TESTS = {"id", "is_", "is_not", "type"}
 
 
 def check_type_tests(f: Callable, args: Sequence, kwargs: dict) -> None:
@@ -38,12 +49,14 @@ def check_type_tests(f: Callable, args: Sequence, kwargs: dict) -> None:
 
 def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Exception | None:
     """The error if code that is called with these local variables tests the type of a recorded one."""
-    for name, path, line in reads(code).types:
+    for name, path, line, held in reads(code).types:
         kind: Any = names.get(path[0], vars(builtins).get(path[0])) if path else None
         for part in path[1:]:
             kind = getattr(kind, part, None)
         if isinstance(kind, type) and not issubclass(kind, _STOOD_FOR):
             continue  # false for a recorded value as for the value itself
+        if held in names and not holds(names[held]):
+            continue
         known = name is not None and name in variables
         if (
             type(variables[name]) is Recorded or is_local(variables[name])
@@ -52,3 +65,60 @@ def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Ex
         ):
             return type_unknown((code.co_filename, line, code.co_name))
     return None
+
+
+def compared(f: Callable, objects: Iterable) -> set[int]:
+    """Ids of NumPy's functions that f, or what it leads to or is given, takes as values and may compare."""
+    taken: set[int] = set()
+    tests = False
+    todo, visited = [f, *objects], set()
+    while todo and len(visited) < _MOST:
+        v = todo.pop()
+        if id(v) in visited or isinstance(v, (types.ModuleType, np.ndarray)):
+            continue
+        visited.add(id(v))
+        file = v.__code__.co_filename if isinstance(v, types.FunctionType) else None
+        if isinstance(v, (list, tuple, set, frozenset, dict)):
+            todo += list(v.values() if isinstance(v, dict) else v)[:_MOST]
+        elif file is None or source_lines.is_own(file):
+            todo += [held for _, _, held in around(v)]
+            todo += [content(cell, "") for cell in (v.__closure__ or () if file else ())]
+        elif not source_lines.is_foreign(file):
+            todo += [*(v.__defaults__ or ()), *(v.__kwdefaults__ or {}).values()]
+            for code_reads, value, called in _values(v):
+                tests = tests or _tests_identity(code_reads, v.__globals__)
+                value = plain(value)
+                todo.append(value)
+                if id(value) in INTERCEPTED and not called:
+                    taken.add(id(value))
+    return taken if tests else set()
+
+
+def _values(f: types.FunctionType) -> Iterator[tuple[Reads, Any, bool]]:
+    """(what the code reads, a value it takes from outside, whether it only calls that)."""
+    codes = [f.__code__]
+    free = {n: content(c, "") for n, c in zip(f.__code__.co_freevars, f.__closure__ or ())}
+    for code in codes:
+        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        code_reads = reads(code)
+        yield code_reads, None, True
+        for names, held in ((code_reads.globals, f.__globals__), (code_reads.free, free)):
+            for name, uses in names.items():
+                yield from ((code_reads, _at_end(held.get(name), chain), called) for chain, called in uses)
+        if any(name.split(".")[0] == "numpy" for name in code_reads.imports):
+            for m in (np, np.linalg, np.fft):
+                yield from ((code_reads, vars(m).get(name), False) for name in code_reads.names)
+
+
+def _at_end(value: Any, chain: Iterable[str]) -> Any:
+    """What a chain of attributes leads to through modules."""
+    for name in chain:
+        value = vars(value).get(name) if isinstance(value, types.ModuleType) else value
+    return value
+
+
+def _tests_identity(code_reads: Reads, names: dict) -> bool:
+    """Whether a test may be one of a function of NumPy's."""
+    tested = [_at_end(names.get(path[0]), path[1:]) if path else None for path in code_reads.identity_tests]
+    named = _TESTS & (code_reads.names | code_reads.globals.keys())
+    return bool(named) or any(v is None or id(v) in INTERCEPTED for v in tested)

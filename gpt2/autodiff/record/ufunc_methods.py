@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..atoms import SCALARS
 from ..errors import located, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import apply
@@ -150,7 +151,7 @@ def _at(ufunc, x, index, values=None):
     """ufunc.at: every repetition of an index counts."""
     if type(x) is not Recorded:
         raise written_to_plain(source_lines.here(), f"{dispatch.full_name(ufunc)}.at", variable_name(x))
-    if ufunc.__name__ not in ("add", "subtract"):
+    if ufunc.__name__ not in ("add", "subtract") or _adds_in(x.dtype, plain_key(values)) != x.dtype:
         return _at_in_rounds(ufunc, x, index, values)
     rec = x._rec
     if type(values) is Recorded:
@@ -165,8 +166,18 @@ def _at(ufunc, x, index, values=None):
     writes.write(x, new, lambda array: ufunc.at(array, plain, concrete))
 
 
+def _adds_in(dtype: np.dtype, values: Any) -> np.dtype:
+    """The dtype in which NumPy adds these to elements of an array."""
+    return np.result_type(dtype, values if type(values) in SCALARS else np.asarray(values).dtype)
+
+
 def _at_in_rounds(ufunc, x, index, values):
     """Any other ufunc: the first occurrences of each index, then the second ones, and so on."""
+    if type(values) in (list, tuple):
+        values = np.array(values)
+    ufunc.at(
+        np.array(x.value), plain_key(index), *([] if values is None else [value_of(values)])
+    )  # its errors
     where = np.arange(x.size).reshape(x.shape)[plain_key(index)]
     if values is not None:
         shape = np.broadcast_shapes(where.shape, np.shape(values))

@@ -51,16 +51,30 @@ FORWARDING = "forward_to_recorded"  # the name of the methods in local/promoted.
 
 
 class _Kind(type):
-    """The type of Recorded, which refuses `type(x) == float` and `type(x) in (float, int)`."""
+    """The type of Recorded, which refuses type(x) == float, type(x) in (float, int), type(x).__name__."""
+
+    def __getattribute__(cls, name):
+        if name in ("__name__", "__qualname__", "__mro__", "__bases__"):
+            frame = sys._getframe(1)
+            if (
+                "ATTR" in dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            ):  # not C, which asks for its warnings
+                check_type_not_asked(frame)
+        return type.__getattribute__(cls, name)
 
     def __eq__(cls, other):
         if cls is not other and isinstance(other, type) and other in _STOOD_FOR:
-            file = sys._getframe(1).f_code.co_filename
-            if not source_lines.is_inside(file) and not source_lines.is_standard(file):
-                raise type_unknown(source_lines.here())
+            check_type_not_asked(sys._getframe(1))
         return cls is other
 
     __hash__ = type.__hash__
+
+
+def check_type_not_asked(frame: FrameType) -> None:
+    """Raise if the user's code in this frame looks at type(x)."""
+    file = frame.f_code.co_filename
+    if not source_lines.is_foreign(file) and not source_lines.is_of_scipy(file):
+        raise type_unknown(source_lines.here())
 
 
 _STOOD_FOR = frozenset({np.ndarray, *NUMBER_TYPES})
@@ -99,12 +113,7 @@ class Digits(str):
 def _of_type(name: str) -> Any:
     """The property of that name, which the node has as well."""
 
-    def get(self):
-        if type(self._value) in SCALARS:
-            _check_not_by_name(name, sys._getframe(1))
-        return getattr(self._node, name)
-
-    return property(get)
+    return property(lambda self: getattr(self._node, name))
 
 
 class Recorded(metaclass=_Kind):
@@ -279,6 +288,9 @@ class Recorded(metaclass=_Kind):
             raise AttributeError(f"'Recorded' object has no attribute {name!r}", name=name, obj=self)
         raise no_attribute(type(self._value), name, source_lines.here())
 
+    def __dir__(self):
+        return dir(self._value)
+
     def __len__(self):
         if not self.shape:
             raise TypeError("len() of unsized object")
@@ -290,11 +302,14 @@ class Recorded(metaclass=_Kind):
         return (self[i] for i in range(self.shape[0]))
 
     def __hash__(self):
-        raise ConversionError(
+        error = ConversionError(
             "unhashable type: a recorded value is no key of a dict and no member of a set, as it stands for "
             "another number at the next call. Look up int(x) or float(x), or compare with ==",
             source_lines.outside(),
         )
+        if not self.is_array and not source_lines.is_foreign(sys._getframe(1).f_code.co_filename):
+            self._rec.unanswered = error  # `except TypeError` must not catch it
+        raise error
 
     # indexing
     def __getitem__(self, key):
@@ -320,6 +335,8 @@ class Recorded(metaclass=_Kind):
         return store(view, value)
 
     def __contains__(self, item):
+        if not self.is_array:
+            raise TypeError(f"argument of type '{type(self._value).__name__}' is not iterable")
         return bool((self == item).any())
 
     # plain numbers
@@ -476,7 +493,10 @@ class Recorded(metaclass=_Kind):
         return _function(np.transpose, self, axes)
 
     def conjugate(self) -> Recorded:
-        return np.conjugate(self) if self.dtype.kind == "c" else self
+        if self.dtype.kind != "c":
+            return self
+        z = np.conjugate(self)
+        return Recorded(z._rec, z.node, z.value.item()) if self.weak else z
 
     conj = conjugate
 
@@ -517,17 +537,6 @@ class Recorded(metaclass=_Kind):
         return PROTOCOLS["function"](function, args, kwargs)
 
 
-def _check_not_by_name(name: str, frame: FrameType) -> None:
-    """Raise AttributeError for hasattr(x, "shape") of a Python number. x.shape itself works, as in other
-    tools: a number may be passed where an array is meant.
-    """
-    code = frame.f_code
-    if source_lines.is_inside(code.co_filename) or "ATTR" in dis.opname[code.co_code[frame.f_lasti]]:
-        return
-    if not dis.opname[code.co_code[frame.f_lasti]].startswith("LOAD_METHOD"):
-        raise AttributeError(f"a Python number has no attribute {name!r}")
-
-
 def _check_not_from_c(frame: FrameType) -> None:
     """Raise if a function written in C moves rows of an array, as rng.shuffle does: of views it would write
     one row twice.
@@ -551,30 +560,97 @@ def _whole(function, ufunc, x: Recorded) -> int:
 
 
 class Flat:
-    """x.flat: the elements one after another, to read and to assign."""
+    """x.flat, an np.flatiter: the elements one after another, to read, as copies, and to assign."""
+
+    __slots__ = ("base", "index")
+    __hash__ = None  # type: ignore[assignment]
+    __reversed__ = None
+    __class__ = property(lambda self: np.flatiter)  # type: ignore[assignment]
+    coords = property(lambda self: tuple(map(int, np.unravel_index(self.index, self.base.shape))))
 
     def __init__(self, x: Recorded):
-        self.x = x
+        self.base, self.index = x, 0
+
+    def copy(self) -> Recorded:
+        return self.base.flatten()
 
     def __len__(self):
-        return self.x.size
+        return self.base.size
 
     def __iter__(self):
-        return iter(self.x.reshape(-1))
+        return self
+
+    def __next__(self):
+        if self.index == self.base.size:
+            raise StopIteration
+        self.index += 1
+        return self.base.reshape(-1)[self.index - 1]
 
     def __getitem__(self, key):
-        return self.x.reshape(-1)[key]
+        self.index = 0  # as in NumPy
+        item = self.base.reshape(-1)[key]
+        return item.copy() if item.is_array else item
 
     def __setitem__(self, key, value):
         """A value that is too short is repeated, as in NumPy."""
-        whole = self.x.reshape(-1).copy()
+        self.index = 0
+        x = self.base
+        value = value.copy() if type(value) is Flat else value
+        _check_apart(x, value)
+        plain, concrete = plain_key(key), plain_key(value)
+        note_conversion(x, value)
+        if not np.size(concrete):
+            return
+        whole = x.reshape(-1).copy()
         shape = whole[key].shape
-        whole[key] = np.resize(value, shape) if shape else value
-        self.x[...] = whole.reshape(self.x.shape)
+        value = np.resize(value, shape) if shape else np.ravel(value)[0] if np.ndim(value) else value
+        whole[key] = value
+        new = writes.assigned(whole.reshape(x.shape).node, x.shape, x.dtype)
+        writes.write(x, new, lambda array: array.flat.__setitem__(plain, concrete))
+
+    def __array__(self, dtype=None, copy=None):
+        return self.copy().__array__(dtype)
 
     def __array_function__(self, function, types, args, kwargs):
-        args = [a.x.reshape(-1) if isinstance(a, Flat) else a for a in args]
-        return function(*args, **kwargs)
+        return function(*map(_unrolled, args), **kwargs)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        return getattr(ufunc, method)(*map(_unrolled, inputs), **kwargs)
+
+
+Flat.__name__ = "flatiter"
+for _short, _ufunc in zip(
+    "eq ne lt le gt ge".split(),
+    (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
+):
+    setattr(Flat, f"__{_short}__", lambda self, other, ufunc=_ufunc: ufunc(self.copy(), _unrolled(other)))
+
+
+def _unrolled(x: Any) -> Any:
+    return x.copy() if type(x) is Flat else x
+
+
+def _check_apart(x: Recorded, value: Any) -> None:
+    """Raise if what is written lies in the same memory: NumPy reads elements that it has written already."""
+    if type(value) is Recorded and value.is_array and value.shape and not _same_view(x, value):
+        if value.root is x.root and np.may_share_memory(x.value, value.value):
+            raise WriteError(
+                "the values lie in the array that is written to, and NumPy would read some that it has "
+                "overwritten. Write a copy of them",
+                source_lines.here(),
+            )
+
+
+def note_conversion(x: Recorded, value: Any) -> None:
+    """Check a Python number, or a list of some, that is written into an array of integers: whether NumPy
+    refuses it depends on the number, as for 300.0 into int8 and nan into any.
+    """
+    listed = type(value) in (list, tuple)
+    if x.dtype.kind in "iu" and (listed or type(value) is Recorded and value.weak):
+        np.zeros(np.shape(plain_key(value)), x.dtype)[...] = plain_key(value)
+        if not listed or _has_recorded(value):
+            why = "it writes a Python number into an array of integers, which NumPy may refuse"
+            x._rec.unstable.append(why)
 
 
 def _function(function, *args, **kwargs):
@@ -768,6 +844,7 @@ def store(target: Recorded, value: Any) -> None:
 def _assigned(target: Recorded, value: Any) -> tuple[Any, Node]:
     """The value that an assignment stores, and its node."""
     rec = target._rec
+    note_conversion(target, value)
     if type(value) is Recorded:
         check_level(target, value)
     elif isinstance(value, (list, tuple)):
@@ -808,6 +885,9 @@ def _assign_advanced(x: Recorded, key, value) -> None:
     rec = x._rec
     for r in (*_recorded_in(key), *([value] if type(value) is Recorded else ())):
         check_level(x, r)
+    note_conversion(x, value)
+    if _is_mask(key):
+        _check_apart(x, value)
     if isinstance(value, (list, tuple)):
         value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
     plain, concrete = plain_key(key), value_of(value)
@@ -822,6 +902,10 @@ def _assign_advanced(x: Recorded, key, value) -> None:
         shape = table.apply("gather", x.node, *arrays, spec=spec).shape
         new = table.apply("scatter", x.node, writes.assigned(node, shape, x.dtype), *arrays, spec=spec)
     writes.write(x, new, lambda array: array.__setitem__(plain, concrete))
+
+
+def _is_mask(key) -> bool:
+    return isinstance(key, (Recorded, np.ndarray)) and key.dtype.kind == "b"
 
 
 # methods that are NumPy functions of the same arguments

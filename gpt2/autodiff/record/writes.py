@@ -94,9 +94,9 @@ def _undo(step: Node, whole: Node, new: Node) -> Node:
     if op == "gather":
         return table.apply("scatter", whole, new, *step.args[1:], spec=attrs["spec"])
     if op == "real":
-        return build.cast(new + 1j * build.imag(whole), whole.dtype)
+        return table.apply("complex", new, build.imag(whole))
     if op == "imag":
-        return build.cast(build.real(whole) + 1j * new, whole.dtype)
+        return table.apply("complex", build.real(whole), new)
     raise AutodiffError(f"cannot write through a view made by {op}", here())
 
 

@@ -6,17 +6,23 @@ guard = world.guard()
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..pipeline import uncollected
+from ..pipeline import is_paused, uncollected
+from ..record.interception import Intercepted, replace
 from ..record.unwatched import watches
 from ..undo import undoing
 from .guard import Guard
 from .world import OWN_CODE, World
 
+# The user's function sees the collector as it was before
+replace(
+    vars(gc), isenabled=Intercepted(gc.isenabled, lambda function, args, kwargs: function() or is_paused())
+)
 _local = threading.local()
 watches_running: set[World] = set()  # in all threads
 

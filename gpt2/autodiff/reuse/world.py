@@ -28,7 +28,7 @@ from ..atoms import ATOMS
 from ..record import source_lines
 from ..record.bytecode import CATCHES, CodeMap, catches_at, reads
 from ..record.draws import Drawing
-from ..record.interception import Intercepted, plain
+from ..record.interception import INTERCEPTED, Intercepted, plain
 from ..record.local.arrays import Promoted, is_local, unwrapped
 from ..record.recorder import Recorder
 from ..record.type_tests import type_test_error
@@ -340,7 +340,7 @@ class World:
                 self.fact("absent", namespace, name)
                 value = builtin.get(name, MISSING)
                 self._entry(builtin, name, value)
-            if value is not MISSING and value is not NAMING.get(name):
+            if value is not MISSING and plain(value) is not NAMING.get(name):
                 self._used(value, uses)
         for name in code_reads.imports:
             if code_reads.tries and name not in sys.modules:
@@ -651,7 +651,7 @@ def _is_of_a_data_class(code: types.CodeType) -> bool:
 
 def _compares_by_identity(v: Any) -> bool:
     """Whether the guard compares it by identity: a class, a function, a member of an enumeration."""
-    return isinstance(v, (type, types.FunctionType, enum.Enum))
+    return isinstance(v, (type, types.FunctionType, enum.Enum)) or id(plain(v)) in INTERCEPTED
 
 
 def may_be_recorded(v: Any, depth: int = 0) -> bool:

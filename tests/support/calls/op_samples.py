@@ -145,6 +145,7 @@ SAMPLES: dict[str, list[OpSample]] = {
     "round_decimal": [sample((), digits=2)],
     "frexp_exponent": [sample((3, 4))],
     **dict.fromkeys(("real", "imag", "angle"), each((3, 4))),
+    "complex": [sample((3, 4), (4,), dtypes=REAL)],
     "where": [
         sample(np.array([True, False, True]), (2, 3), (2, 3), dtypes=BOTH),
         sample(np.array([[True], [False]]), (4, 2, 3), (3,)),

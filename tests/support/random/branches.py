@@ -20,7 +20,7 @@ np.log({a})
 np.exp(1000.0 * {a})
 np.arcsin({a})
 np.log1p(-{a})
-{a} ** 0.5
+np.cbrt({a})
 np.sin({a})
 -{a}
 {k} * {a}

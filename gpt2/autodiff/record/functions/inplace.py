@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ...errors import written_to_plain
-from .. import source_lines
+from .. import source_lines, writes
 from ..dispatch import RecordedLike, full_name, raw
 from ..recorder import variable_name
-from ..value import Recorded
+from ..value import Recorded, as_node, check_level, note_conversion, plain_key
 
 
 def target(x: RecordedLike, function: Callable) -> Recorded:
@@ -20,49 +21,69 @@ def target(x: RecordedLike, function: Callable) -> Recorded:
     return x
 
 
+def tried(a: Recorded, values: RecordedLike, function: Callable, *args: Any) -> Callable[[Any], None]:
+    """function(array, *args) on a copy of the array, which refuses what NumPy refuses, such as nan in an
+    array of integers. Returns write(new), which makes `new` the content of `a`.
+    """
+    plain = [plain_key(x) for x in args]
+    note_conversion(a, values)
+    function(np.array(a.value), *plain)
+
+    def write(new: Any) -> None:
+        if type(new) is Recorded:
+            check_level(a, new)
+        node = writes.assigned(as_node(a._rec, new.astype(a.dtype)), a.shape, a.dtype)
+        writes.write(a, node, lambda array: function(array, *plain))
+
+    return write
+
+
 @raw(np.copyto)
 def copyto(
     dst: RecordedLike, src: RecordedLike, casting: str = "same_kind", where: RecordedLike = True
 ) -> None:
     dst = target(dst, np.copyto)
-    dtype = getattr(src, "dtype", None)
-    if dtype is not None and not np.can_cast(dtype, dst.dtype, casting):
-        raise TypeError(
-            f"Cannot cast array data from {dtype!r} to {dst.dtype!r} according to the rule '{casting}'"
-        )
-    if where is True:
-        dst[...] = src
+    write = tried(dst, src, np.copyto, src, casting, where)
+    source: Any = src if hasattr(src, "dtype") else np.asarray(src)
+    if where is not True:
+        write(np.where(where, source.astype(dst.dtype), dst))
     else:
-        dst[...] = np.where(where, src, dst).astype(dst.dtype)
+        write(np.broadcast_to(source, dst.shape))
 
 
 @raw(np.put)
 def put(a: RecordedLike, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
     a = target(a, np.put)
-    ind = np.ravel(np.asarray(ind))
+    write = tried(a, v, np.put, ind, v, mode)
     if a.size and not np.size(v):  # as in NumPy, nothing is written
         return
+    write(_put(a, ind, v, mode))
+
+
+def _put(a: Recorded, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> Recorded:
+    ind = np.ravel(np.asarray(ind))
     if mode == "wrap":
         ind = ind % a.size
     elif mode == "clip":
         ind = np.clip(ind, 0, a.size - 1)
     flat = a.reshape(-1).copy()
     flat[ind] = np.resize(v, ind.shape)
-    a[...] = flat.reshape(a.shape)
+    return flat.reshape(a.shape)
 
 
 @raw(np.place)
 def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
     arr = target(arr, np.place)
+    write = tried(arr, vals, np.place, mask, vals)
     positions = np.flatnonzero(mask)
-    put(arr, positions, np.resize(vals, positions.shape))
+    if len(positions):
+        write(_put(arr, positions, vals))
 
 
 @raw(np.putmask)
 def putmask(a: RecordedLike, mask: RecordedLike, values: RecordedLike) -> None:
     a = target(a, np.putmask)
-    if np.size(mask) == a.size and not np.size(values):
-        return
-    a[...] = np.where(mask, np.resize(values, a.shape) if np.shape(values) != a.shape else values, a).astype(
-        a.dtype
-    )
+    write = tried(a, values, np.putmask, mask, values)
+    if np.size(values):
+        values = np.resize(values, a.shape) if np.shape(values) != a.shape else values
+        write(np.where(np.reshape(mask, a.shape), values, a))

@@ -57,10 +57,10 @@ def _in_dtype(a: Operand, dtype) -> Node:
 
 
 def _with(x: Node, op: str, initial) -> Node:
-    """The result of a reduction combined with the initial value."""
+    """The result of a reduction combined with the initial value, which NumPy converts to its dtype."""
     if initial is NONE or initial is None:
         return x
-    return build.cast(apply(op, x, operand(initial, x.dtype)), x.dtype)
+    return apply(op, x, build.cast(operand(initial, x.dtype), x.dtype))
 
 
 def _total(reduced, ufunc: str, neutral: int):

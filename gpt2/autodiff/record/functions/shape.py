@@ -281,15 +281,17 @@ def type_question(function: Callable) -> None:
 
 
 def _like(x):
-    return (x.dtype.type(0) if x.weak else np.empty(x.shape, x.dtype)) if type(x) is Recorded else x
+    return (type(x.value)(0) if x.weak else np.empty(x.shape, x.dtype)) if type(x) is Recorded else x
 
 
-for _function in (
-    np.result_type,
-    np.can_cast,
-    np.min_scalar_type,
-):
+for _function in (np.result_type, np.can_cast):
     type_question(_function)
+
+
+@raw(np.min_scalar_type)
+def min_scalar_type(a: Recorded) -> np.dtype:
+    """Of a number it depends on the value."""
+    return np.min_scalar_type(_like(a) if a.shape else a._read(a.value, "float"))
 
 
 @raw(np.shares_memory)

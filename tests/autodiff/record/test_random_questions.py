@@ -1,0 +1,50 @@
+"""Questions about values and functions are answered as by plain Python, or refused (tests/support/random)."""
+
+import abc
+import collections
+
+import pytest
+
+from gpt2.autodiff.record import interception, record
+from gpt2.autodiff.record.value import Recorded
+from tests.support.random.questions import check, write
+
+
+def test_none_is_answered_wrongly():
+    found = collections.Counter(check(write(seed)) for seed in range(600))
+    assert found["right"] > 450
+
+
+def compared_functions(monkeypatch):
+    """All functions of NumPy's are replaced, also those that are compared by `is`."""
+    monkeypatch.setattr(record, "compared", lambda f, objects: ())
+
+
+def attributes(monkeypatch):
+    """A recorded value has its own attributes."""
+    names = next(n for n in interception._names if "hasattr" in n.stand_ins)
+    monkeypatch.setattr(names, "stand_ins", names.own)
+
+
+def abstract_classes(monkeypatch):
+    names = next(n for n in interception._names if n.namespace is vars(abc))
+    monkeypatch.setattr(names, "stand_ins", names.own)
+
+
+def names_of_types(monkeypatch):
+    monkeypatch.delattr(type(Recorded), "__getattribute__")
+
+
+def types_of_results(monkeypatch):
+    """A Python complex is conjugated to one of NumPy's."""
+    monkeypatch.setattr(Recorded, "weak", False)
+
+
+@pytest.mark.parametrize(
+    "plant", [compared_functions, attributes, abstract_classes, names_of_types, types_of_results]
+)
+def test_planted_faults_are_noticed(plant, monkeypatch):
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(3000):
+            check(write(seed))

@@ -1,0 +1,88 @@
+"""Writes in place do what NumPy does, or raise where it raises, at the first call and later ones."""
+
+import numpy as np
+import pytest
+
+from gpt2 import autodiff as ad
+
+ARRAYS = {
+    "F": np.array([1.0, -2.0, 3.0, 4.0]),
+    "I": np.array([1, 2, 3]),
+    "B": np.array([1, 2, 3], np.int8),
+    "C": np.array([1j, 2 + 1j]),
+    "M": np.arange(6.0).reshape(2, 3),
+}
+# Array and statements; the result is r, or what y is afterwards
+CASES = """
+F v = y.flat[0:2]; v *= 10.0 | F v = y.flat[0:2]; y *= 10.0; r = v | F y.flat[:] = y | F y.flat[::2] = [7, 8]
+F y.flat[1] = [7, 8] | F y.flat[[0, 3]] = 5 | F y.flat[:] = [] | M y.flat[1:5] = [1, 2] | M y.flat = [1, 2]
+M y.flat[y.flat > 2] = 9 | M r = [a * 1 for a in y.flat] | M r = y.T.flat[1:3] | M r = y.flat == 2
+M i = y.flat; a = next(i); b = next(i); r = [a, b, i.index, *i.coords, len(i)] | M r = y.flat.base is y
+M i = y.flat; a = next(i); b = i[3]; r = [a, b, next(i)] | M r = np.sum(y.flat) + np.add(y.flat, 1).sum()
+M r = np.asarray(y.flat) | M r = y.flat.copy() | I np.add.at(y, [0, 1, 0], [1.5, 2.5, -1.5])
+I np.subtract.at(y, [0, 1, 0], [1.5, 2.5, -1.5]) | I np.add.at(y, [0, 1, 0], 2) | F np.add.at(y, [0], 1j)
+I np.add.at(y, [0, 0], np.array([1.5, 2.5])) | B np.add.at(y, [0, 0], np.array([100, 100]))
+C r = np.nan_to_num(y * np.array([np.nan, np.inf])) | C y.real[0] = 5 | C v = y.imag; y *= 2; r = v
+C y.imag = [np.inf, np.nan] | C y.real = [-0.0, np.inf] | C y.imag[1:] = -0.0
+I r = np.prod(y, initial=0.5) | I r = np.prod(y, initial=4.9) | I r = np.sum(y * 2**53 + 1, initial=1.0)
+I r = np.max(y, initial=4.9) | F r = np.sum(y, initial=1j) | B r = np.sum(y, initial=300)
+I np.put(y, 0, np.nan) | I np.put(y, 0, 2.5) | I np.put(y, 0, np.array([2.5])) | F np.put(y, 0, 1j)
+I np.put(y, [0, 5], [7, 8], mode="wrap") | I np.put(y, [0, 5], [7, 8], mode="clip") | I np.put(y, [5], 1)
+I np.putmask(y, y > 1, np.nan) | I np.putmask(y, y > 1, 2.5) | I np.putmask(y, y > 1, [5, 6])
+F np.putmask(y, y > 1, [5, 6]) | F np.putmask(y, y > 1, 1j) | F y[0] = 1j | F y[y > 0] = 1j
+M z = y.astype(int); np.fill_diagonal(z, np.nan); r = z | M z = y.astype(int); np.fill_diagonal(z, 2.7); r = z
+I y.fill(np.nan) | I y[0] = np.nan | I y[y > 1] = np.nan | B y[0] = 300 | B y[0] = 300.0
+B y[:] = [300.0, 1, 2]
+B y[:] = np.array([300.0, 1, 2]) | I np.copyto(y, 2.5) | I np.copyto(y, 2.5, casting="unsafe")
+I np.copyto(y, np.nan, casting="unsafe") | I np.copyto(y, np.array([1.5] * 3), casting="unsafe")
+I np.copyto(y, np.array([1.5] * 3)) | I np.copyto(y, 5, where=[True, False, True])
+F np.copyto(y[1:], y[:-1])
+I r = np.full_like(y, 1e300) | I r = np.full_like(y, np.inf) | F r = np.full_like(y, 1j)
+B r = np.full_like(y, 300)
+F y[:] = y[::-1] | F y[1:] = y[:-1] | F y[[0, 1, 2, 3]] = y[::-1] | F np.put(y, [0, 1, 2, 3], y[::-1])
+F np.place(y, y > 0, [9, 8]) | F np.place(y, y > 0, []) | I np.place(y, y > 0, np.nan)
+I np.place(y, y > 0, 2.5)
+F z = y[:1].reshape(()).copy(); np.put(z, 0, 5.0); r = z | F z = y[:1].reshape(()).copy(); z[...] = 3; r = z
+"""
+WRITES = [case.strip() for line in CASES.strip().splitlines() for case in line.split(" | ")]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", WRITES)
+def test_a_write(case):
+    names = {"np": np}
+    exec(f"def f(y):\n y = r = np.array(y)\n {case[2:]}\n return r", names)
+    f, x = names["f"], ARRAYS[case[0]]
+    g = ad.compile(f)
+    try:
+        wanted = f(x)
+    except Exception as error:
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                g(x)
+        return
+    for _ in range(2):
+        for found, value in zip(ad.tree.leaves(g(x)), ad.tree.leaves(wanted), strict=True):
+            np.testing.assert_array_equal(found, value, strict=type(value) is np.ndarray)
+            np.testing.assert_array_equal(np.signbit(np.real(found)), np.signbit(np.real(value)))
+
+
+@pytest.mark.parametrize("case", ["y.flat[:] = y[::-1]", "y[y > -9] = y[::-1]", "y[y > 0] = y[::-1][:3]"])
+def test_a_write_that_reads_what_it_has_written_is_refused(case):
+    names = {"np": np}
+    exec(f"def f(y):\n y = np.array(y)\n {case}\n return y", names)
+    with pytest.raises(ad.AutodiffError, match="Write a copy"):
+        ad.compile(names["f"])(ARRAYS["F"])
+
+
+def test_a_number_that_an_array_of_integers_cannot_hold_is_an_error_at_later_calls():
+    def f(v, t, i):
+        t = t.copy()
+        t[i] = v * 1.5
+        return t
+
+    g, t = ad.compile(f), np.array([1, 2], np.int8)
+    assert g(2.0, t, 0)[0] == 3
+    for v, kind in ((200.0, OverflowError), (np.nan, ValueError)):
+        with pytest.raises(kind):
+            g(v, t, 0)
