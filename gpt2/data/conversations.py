@@ -119,7 +119,7 @@ class Examples:
     """
 
     def __init__(self, tokens: Any, index: Path, pack: bool = False, fill: int = 0) -> None:
-        with np.load(index) as arrays:
+        with np.load(index, allow_pickle=False) as arrays:
             self.lengths = arrays["lengths"]
             self.counts = np.unpackbits(arrays["counts"], count=len(tokens)).astype(bool)
         self.tokens, self.pack, self.fill = tokens, pack, fill

@@ -9,6 +9,7 @@ gradient.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def scaled_attention_backward(dout: Array, saved: tuple, *, num_heads: int, scal
 
 
 def scaled_attention_read(
-    qkv: Array, divisor: Array | None = None, *, num_heads: int, scaled: bool = True, **where
+    qkv: Array, divisor: Array | None = None, *, num_heads: int, scaled: bool = True, **where: Any
 ) -> Array:
     """attention_read with scores of another scale; where: kept, start and length."""
     return attention_read(scale_queries(qkv, divisor, num_heads, scaled), num_heads=num_heads, **where)

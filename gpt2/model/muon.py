@@ -160,7 +160,9 @@ class Muon(AdamW):
 
         run_on_threads(job)
 
-    def use(self, params, grads, m, v, first=0) -> None:
+    def use(
+        self, params: np.ndarray, grads: np.ndarray, m: np.ndarray, v: np.ndarray, first: int = 0
+    ) -> None:
         super().use(params, grads, m, v, first)
         self._workspaces: list[dict] = []  # one for each thread
 

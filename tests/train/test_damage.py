@@ -258,6 +258,8 @@ def dangers(path):
             called = ast.unparse(node.func)
             if called in ("eval", "exec", "__import__", "builtins.eval", "builtins.exec"):
                 yield "exec"
+            elif any(ast.unparse(word) == "allow_pickle=False" for word in node.keywords):
+                continue
             elif called in ("np.load", "numpy.load", "torch.load"):
                 yield called
             elif any(word.arg == "allow_pickle" for word in node.keywords):
@@ -274,5 +276,8 @@ def test_no_file_that_is_read_is_executed():
 
 def test_dangers_are_found(tmp_path):
     path = tmp_path / "x.py"
-    path.write_text("import pickle\nfrom yaml import load\nnp.load(x, allow_pickle=True)\neval('1')\n")
+    path.write_text(
+        "import pickle\nfrom yaml import load\nnp.load(x, allow_pickle=True)\neval('1')\n"
+        "np.load(x, allow_pickle=False)\n"
+    )
     assert sorted(dangers(path)) == ["exec", "np.load", "pickle", "pickle"]

@@ -139,7 +139,7 @@ class Namespace:
         """Take back the replacement of NumPy's functions with these ids."""
         for name, v in self.stand_ins.items():
             if type(v) is Intercepted and id(v.function) in spared and self.namespace.get(name) is v:
-                self.namespace[name] = v.function
+                self.namespace.update({name: v.function})
 
 
 class OfClass:
