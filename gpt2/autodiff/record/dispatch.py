@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias

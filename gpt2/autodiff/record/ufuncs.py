@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 

@@ -53,14 +53,9 @@ FORWARDING = "forward_to_recorded"  # the name of the methods in local/promoted.
 class _Kind(type):
     """The type of Recorded, which refuses type(x) == float, type(x) in (float, int), type(x).__name__."""
 
-    def __getattribute__(cls, name):
-        if name in ("__name__", "__qualname__", "__mro__", "__bases__"):
-            frame = sys._getframe(1)
-            if (
-                "ATTR" in dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            ):  # not C, which asks for its warnings
-                check_type_not_asked(frame)
-        return type.__getattribute__(cls, name)
+    # not __getattribute__, for which NumPy would call Python at each operation
+    __name__ = property(lambda cls: _name_of_type(cls, sys._getframe(1)))  # type: ignore[assignment]
+    __mro__ = property(lambda cls: _name_of_type(cls, sys._getframe(1)) and type.mro(cls))  # type: ignore
 
     def __eq__(cls, other):
         if cls is not other and isinstance(other, type) and other in _STOOD_FOR:
@@ -68,6 +63,12 @@ class _Kind(type):
         return cls is other
 
     __hash__ = type.__hash__
+
+
+def _name_of_type(cls: type, frame: FrameType) -> str:
+    if "ATTR" in dis.opname[frame.f_code.co_code[frame.f_lasti]]:  # not C, which asks for its warnings
+        check_type_not_asked(frame)
+    return "Recorded"
 
 
 def check_type_not_asked(frame: FrameType) -> None:
