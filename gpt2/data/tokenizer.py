@@ -318,8 +318,10 @@ def of_gpt2(ranks: list[bytes]) -> Tokenizer:
 
 
 def name_of(ranks: Iterable[bytes]) -> str:
-    """The name of byte-pair encoding with these ranks: gpt2 or bpe:N."""
+    """The name of byte-pair encoding with these ranks: gpt2, bpe:N, or byte if there are no merges."""
     ranks = list(ranks)
+    if ranks == [bytes([b]) for b in range(256)]:
+        return "byte"
     same = hashlib.sha256(b"".join(ranks)).hexdigest() == TOKENS_SHA256
     return "gpt2" if same else f"bpe:{len(ranks)}"
 
