@@ -49,7 +49,7 @@ OPERATIONS = {
 @only_where_it_pays
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_few_calls_are_watched_in_an_operation(name):
-    """Some tens, where the compiler makes hundreds. A sum is the most, 104: NumPy's own Python asks by getattr,
+    """Some tens, where the compiler makes hundreds. A sum has most, 104: NumPy's own Python calls getattr,
     which is answered here as for any function's."""
 
     def f(x, times):
