@@ -25,6 +25,7 @@ from gpt2.errors import OptionError, UserError
 from gpt2.layers import LAYERS, Layer, lora
 from gpt2.layers.layer import Parameter
 from gpt2.model import ACTIVATIONS
+from gpt2.model.adapted import Adapted
 from gpt2.model.config import (
     BLOCK_PLACES,
     COMPUTED_BY,
@@ -54,7 +55,7 @@ from gpt2.model.fitting import (
     try_layer,
     watched,
 )
-from gpt2.model.lora import Adapted, LoRA
+from gpt2.model.lora import LoRA
 from gpt2.model.own import OwnFile
 from gpt2.model.tensors import ranges_of
 from gpt2.model.tuning import Tuning, tuning
