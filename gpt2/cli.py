@@ -57,6 +57,15 @@ class Page(argparse.RawDescriptionHelpFormatter):
         options["width"] = min(width(PAGE), PAGE) - 1
         super().__init__(prog, max_help_position=26, **options)
 
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """The flag and its choices, a|b, which are broken after a bar into lines that fit."""
+        lines, room = [""], self._width - self._current_indent
+        for piece in re.findall(r"[^|]*\|?", super()._format_action_invocation(action)):
+            if len(lines[-1] + piece) > room:
+                lines.append(" " * 6)
+            lines[-1] += piece
+        return ("\n" + " " * self._current_indent).join(lines)
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UserError and suggests the nearest flag or choice.

@@ -72,7 +72,7 @@ class Options:
             raise ImportError(NO_NUMEXPR)
 
 
-NO_NUMEXPR = "elementwise: the package numexpr is not installed; pip install numexpr, or choose numpy"
+NO_NUMEXPR = "elementwise: the package numexpr is not installed; install it, or choose numpy"
 DEFAULT = Options()
 
 

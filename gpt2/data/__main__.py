@@ -16,7 +16,7 @@ EXAMPLES = (
 def parser() -> cli.Parser:
     """The flags of `gpt2 data`."""
     command = cli.Parser("data", "Turn text into token files.", EXAMPLES)
-    command.add_argument("corpus", nargs="+", help="files, folders or patterns; see gpt2 train --data")
+    command.add_argument("corpus", nargs="+", help="files, folders or patterns, as for --data of a run")
     command.add_argument("--val-data", nargs="+", default=[], metavar="CORPUS", help="what to validate on")
     command.add_argument(
         "--tokenizer", default="auto", help="gpt2, byte, char, bpe:N, a path or auto (default: auto)"

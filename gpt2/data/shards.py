@@ -6,6 +6,7 @@ a folder                     with train.bin and val.bin: nanoGPT's, or one that 
 """
 
 import glob
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +44,8 @@ def find(data: str, val_data: str = "") -> Found | None:
 
     Raises UserError if files are missing, damaged, or of two kinds.
     """
-    if (folder := Path(data)).is_dir() and (folder / "train.bin").exists():
-        return _of_folder(folder, val_data)
+    if os.path.isdir(data) and os.path.exists(os.path.join(data, "train.bin")):  # False for impossible names
+        return _of_folder(Path(data), val_data)
     if not any(name.endswith(".bin") for name in sources.names_of(data)):
         return None
     train = sources.files_of(data)

@@ -202,7 +202,7 @@ def test_bash_completes_commands_flags_and_choices(known):
         return done.stdout.split()
 
     assert completed("gpt2", "ex") == ["explain", "exercises"]
-    assert completed("gpt2", "sample", "--temp") == ["--temperature"]
+    assert completed("gpt2", "sample", "--tempe") == ["--temperature"]
     assert completed("gpt2", "train", "--comp") == ["--compile"]
     assert completed("gpt2", "sample", "--checkpoint", "") == ["best", "last"]
     assert completed("gpt2", "train", "--order", "e") == ["epochs"]

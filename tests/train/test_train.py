@@ -350,7 +350,10 @@ def test_single_files_of_a_run_are_not_overwritten_without_the_flag(small, tmp_p
         (["--n-head", "3"], "--n-embd 16 is not divisible by --n-head 3"),
         (["--block-size", "100000"], "a sequence of --block-size 100000 needs 100001"),
         (["--data", "nothing.txt"], "--data nothing.txt: No such file"),
-        (["--tokenizer", "gpt3"], "tokenizer 'gpt3': expected gpt2, byte, char or bpe:N"),
+        (
+            ["--tokenizer", "gpt3"],
+            "tokenizer 'gpt3': expected gpt2, byte, char, bpe:N, or the path of a tokenizer",
+        ),
         (["--backward", "hand"], "error: --backward hand: 'hand' is not one of manual"),
         (["--backward", "hand", "--dry-run"], "error: --backward hand: 'hand' is not one of manual"),
         (["--threads", "100000"], "--threads: expected less than 1025, got 100000"),
