@@ -127,7 +127,7 @@ ARRIVED = {
     "batch_size": lambda run, calls: calls.batches[0][0].shape[0],
     "block_size": lambda run, calls: calls.batches[0][0].shape[1],
     "accumulate": lambda run, calls: len(calls.batches),
-    "order": lambda run, calls: next(name for name in ORDERS if ORDERS[name].loader is run.order.loader),
+    "order": lambda run, calls: next(name for name in ORDERS if ORDERS[name].loader == run.order.loader),
     "layers": lambda run, calls: run.model.description.file.path,
     "train": lambda run, calls: run.model.description.tuning.train,
     "freeze": lambda run, calls: run.model.description.tuning.freeze,
@@ -172,8 +172,14 @@ DECIDED = {
     "sample_tokens": (lambda run, calls: {call.args[2] for call in calls.generate.call_args_list}, {3}),
     "save_every": (steps_of("save"), [4, 6]),
 }
-# Settings that are only printed, or need more than one process: the file that tests them
+THIS = Path(__file__).name  # test_settings_of_conversations_arrive, test_settings_of_muon_arrive
+# Settings that are only printed, exclude others of FLAGS, or need more than one process: the file that tests
+# them
 ELSEWHERE = {
+    **dict.fromkeys(
+        ("val_data", "val_fraction", "template", "pack", "optimizer", "muon_lr", "muon_momentum"), THIS
+    ),
+    "adapter": "test_tuned_runs.py",
     "preset": "test_start.py",
     "init": "test_start.py",
     "kernels": "test_kernels.py",
@@ -197,7 +203,7 @@ def test_every_setting_has_one_row():
 def test_values_differ_from_the_defaults(tmp_path):
     s = values(tmp_path)
     unchanged = {name for name in FIELDS if getattr(s, name) == FIELDS[name].default}
-    assert unchanged == {"init", "shard", "lines"}
+    assert unchanged == {name for name in ELSEWHERE if name not in ("preset", "kernels", "log_every")}
 
 
 @pytest.mark.usefixtures("numexpr_package")
@@ -207,6 +213,44 @@ def test_settings_arrive(trained):
     assert results == {name: getattr(s, name) for name in ARRIVED}
     results = {name: of(run, calls) for name, (of, _) in DECIDED.items()}
     assert results == {name: expected for name, (_, expected) in DECIDED.items()}
+
+
+SMALL = """--tokenizer byte --n-layer 1 --n-head 1 --n-embd 8 --batch-size 2 --block-size 32 --steps 2
+--warmup 0 --sample-tokens 0 --parallel none --threads 1 --kernels own"""
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_settings_of_conversations_arrive(pack, tmp_path):
+    for name, count in (("text", 20), ("other", 6)):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * count)
+    s = Settings(
+        **read_settings(SMALL.split()).given,
+        data=str(tmp_path / "text.jsonl"),
+        out=str(tmp_path / "run"),
+        template="{role}>{content};",
+        pack=pack,
+    )
+    text = b"user>a;assistant>b;"
+    for given, sizes in (({}, (18, 2)), ({"val_fraction": 0.4}, (12, 8))):
+        with opened(dataclasses.replace(s, **given), overwrite=True) as run:
+            assert (len(run.train.lengths), len(run.val.lengths)) == sizes
+            assert bytes(run.train.tokens[: len(text)].astype(np.uint8)) == text
+            assert (len(run.train.rows(64)) < sizes[0]) == pack
+    with opened(dataclasses.replace(s, val_data=str(tmp_path / "other.jsonl")), overwrite=True) as run:
+        assert (len(run.train.lengths), len(run.val.lengths)) == (20, 6)
+
+
+def test_settings_of_muon_arrive(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("The quick brown fox, 1,000 of them.\n" * 60)
+    flags = "--optimizer muon --muon-lr 0.03 --muon-momentum 0.8 --lr 0.004 --min-lr 0.001".split()
+    files = {"data": str(tmp_path / "text.txt"), "out": str(tmp_path / "run")}
+    with opened(Settings(**read_settings([*SMALL.split(), *flags]).given, **files)) as run:
+        assert (run.optimizer.name, run.optimizer.momentum, run.optimizer.adamw_lr) == ("muon", 0.8, 0.004)
+        step = Mock(wraps=run.team.step)
+        monkeypatch.setattr(run.team, "step", step)
+        list(steps(run))
+    rates = [cosine_lr(k, lr=0.004, min_lr=0.001, warmup=0, steps=2) for k in range(2)]
+    assert [call.args[1] for call in step.call_args_list] == pytest.approx([0.03 * r / 0.004 for r in rates])
 
 
 # Settings that the fastest way depends on, with a value that differs from that of values()
@@ -222,6 +266,7 @@ KEYED = read_settings(OTHER_FLAGS.split()).given
 NOT_KEYED = set(
     """preset init tokenizer freeze lora_alpha lora_targets threads workers
     out seed data order steps lr min_lr warmup beta1 beta2 eps weight_decay clip detect_anomaly
+    val_data val_fraction template pack adapter optimizer muon_lr muon_momentum
     worker_timeout shard eval_every eval_batches sample_every sample_tokens save_every log_every
     lines""".split()
 )
