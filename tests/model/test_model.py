@@ -353,6 +353,24 @@ def test_head_may_save_its_output(options):
     assert model.flat_grads @ direction == pytest.approx(expected, rel=1e-6)
 
 
+def test_gradient_of_the_logits_uses_their_memory():
+    """Unless the head saves its output, see above."""
+    outs = []
+
+    for layers in ({}, {"matmul": tanh_head()}):
+        model = small_model(compile=False, layers=layers)
+        layer = model.layers["crossentropy"]
+
+        def backward(dlosses, saved, out, layer=layer):
+            outs.append(out[0] is not None)
+            return layer.backward(dlosses, saved, out=out)
+
+        model.layers["crossentropy"] = replace(layer, backward=backward)
+        model.forward(*batch())
+        model.backward()
+    assert outs == [True, False]
+
+
 @pytest.mark.parametrize("backward", ["auto", "manual,attention=auto,gelu=auto", "whole"])
 @pytest.mark.parametrize("halves", [False, True])
 def test_derived_gradients_agree_with_uncompiled_manual(backward, halves):

@@ -263,6 +263,12 @@ NAN_TRAPS = {
     "copied": lambda x: where(x > 0.0, apply("copy", log(x)), x),
     "broadcast": lambda x: sum_(where(x > 0.0, sqrt(x), const(np.ones((3, 4)))), 0),
     "two products": lambda x: (lambda r: where(x > 0.0, r, 0.0) * where(x > 1.0, r, 2.0))(sqrt(x)),
+    "both sides under one guard": lambda x: (
+        lambda r: where(x > 0.0, where(x > 4.0, r, 2.0 * r), 0.0) + where(x > 3.0, r, 0.0)
+    )(sqrt(x)),
+    "one mask under two guards": lambda x: (
+        lambda r, m: where(x < 3.0, where(m, r, 0.0), 1.0) + where(x > 1.0, where(m, r, 0.0), 1.0)
+    )(log(x), x > 0.0),
 }
 
 

@@ -204,7 +204,7 @@ def test_interrupts_at_many_instructions(make):
 
 @pytest.mark.slow
 def test_an_interrupt_at_each_instruction_of_what_is_undone():
-    undone = record._end, draws._exchange, draws._put_back, recorder.restore, pipeline._resume
+    undone = record._end, draws.exchanging.__wrapped__, draws._put_back, recorder.restore, pipeline._resume
     for code in (*undone, undo.undoing.__exit__):
         n = interrupted(drawing, None, code.__code__)[1]
         for at in range(n):

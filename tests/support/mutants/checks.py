@@ -96,6 +96,7 @@ def model_checks():
             test_model.test_forward_and_backward_write_to_no_argument,
             test_model.test_backward_needs_a_forward_each_time,
             test_parts_are_announced,
+            test_model.test_gradient_of_the_logits_uses_their_memory,
             test_model.test_uncompiled_step_holds_two_copies_of_the_logits_at_most,
         ):
             yield test.__name__, test

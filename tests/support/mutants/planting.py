@@ -414,6 +414,8 @@ def _compiled(node, f, path):
         plain = copy.copy(node)
         plain.decorator_list = []
         inside = [plain]
+        if node.name not in free:  # or a function that calls itself would be bound to it
+            inside.insert(0, ast.Global([node.name]))
     arguments = ast.arguments([], [ast.arg(v) for v in free], None, [], [], None, [])
     factory = ast.FunctionDef("factory", arguments, inside, [], None, lineno=1, col_offset=0)
     module = ast.fix_missing_locations(ast.Module([factory], []))

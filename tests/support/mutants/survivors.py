@@ -66,6 +66,14 @@ SURVIVORS = {
     ("autodiff.ops.elementwise", "partials"): {
         ("0.0", "1.0"): "what is subtracted where the result is infinite is not read",
     },
+    ("autodiff.ops.elementwise", "or_zero"): {("1.0", "2.0"): UNUSED},
+    ("autodiff.ops.elementwise", "is_sum_of"): {
+        (
+            None,
+            "return -all((is_sum_of(term, a) for a in n.args))",
+        ): "only its truth is read, and -True is true"
+    },
+    ("autodiff.ops.elementwise", "_same"): {("depth - 1", "-1"): "bounds only how deep it is compared"},
     ("autodiff.ops.elementwise", "_sinc"): {
         ("1.0", "2.0"): UNUSED,
         ("1.0", "-1.0"): UNUSED,
