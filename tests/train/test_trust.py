@@ -175,7 +175,7 @@ def test_truncated_record_is_written_again(place):
 def test_run_without_a_cache_folder_for_the_record_is_trained(place, monkeypatch):
     (place / "no-folder").touch()
     data = corpora.prepare("text.txt", "byte", place / "tokens")
-    monkeypatch.setattr(corpora, "prepare", lambda *args: data)
+    monkeypatch.setattr(corpora, "prepare", lambda *args, **options: data)
     monkeypatch.setenv("GPT2_CACHE_DIR", str(place / "no-folder"))
     assert program.main([*SMALL, "--layers", "mine.py", "--out", "run"]) == 0
     assert sample.main(["--run", "run", "--max-tokens", "1"]) == 2

@@ -100,7 +100,7 @@ def _power_base(a, b):
         n = const_value(b)
         if n == 0:
             return None
-        if 0 < n < 1 and is_sum_of(_is_square, a):
+        if not isinstance(n, complex) and 0 < n < 1 and is_sum_of(_is_square, a):
             return n, or_zero(a, lambda v: v ** (n - 1))
         return 1.0 if n == 1 else (n, a) if n == 2 else (n, a ** (n - 1))
     return b * a ** where(equal(b, 0.0), 1.0, b - 1.0)
