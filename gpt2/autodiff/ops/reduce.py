@@ -218,6 +218,7 @@ row(
         sum_dtype(x.dtype) if ufunc == "add" else x.dtype,
     ),
     evaluate=lambda x, starts, ufunc, axis: getattr(np, ufunc).reduceat(x, starts, axis),
+    code=lambda x, starts, ufunc, axis: f"np.{ufunc}.reduceat({x}, {list(starts)}, axis={axis})",
     jvp=lambda t, out, *args, **attrs: _reduceat_rule(t[0], True, out, *args, **attrs),
     transpose=lambda g, out, *args, **attrs: (_reduceat_rule(g, False, out, *args, **attrs),),
     leads=leads.AXIS,

@@ -79,7 +79,7 @@ def cases(which=lambda name, op: True, of=True):
 
 def test_every_op_has_samples():
     """Except structural ops (subgraphs, items of tuples), tested where they are made, and random draws, whose
-    derivatives hold the quantile fixed: tests/autodiff/random/test_draws.py; nor cofactors, given with det; nor
+    derivatives hold the quantile fixed: tests/autodiff/random/test_draws.py; cofactors, given with det; nor
     what densities are made of at edges: tests/autodiff/scipy/test_hard_points.py.
     """
     without = {name for name, op in list(OPS.items()) if not samples_of(name) and op.kind != "structural"}
