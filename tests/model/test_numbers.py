@@ -145,7 +145,7 @@ def logarithm(x):
 
 
 def root(x):
-    return np.sum(np.sqrt(x * x))
+    return np.sum(np.sqrt(x * 1.5))
 
 
 def masked(x):

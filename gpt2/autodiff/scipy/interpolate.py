@@ -377,7 +377,8 @@ class interp1d(_Curve, _scipy.interp1d):  # noqa: N801  SciPy's name
     def _ours(self) -> Interpolant:
         x, y, *beyond = self._made
         as_made = np.array_equal(self.x, x) and np.array_equal(self.y, y, equal_nan=True)
-        if not as_made or self.fill_value is not beyond[0] or self.bounds_error is not beyond[1]:
+        now = self.fill_value, self.bounds_error
+        if not as_made or not all(map(_unchanged, now, beyond)):
             raise unsupported_option("scipy.interpolate.interp1d", "changed after it was made")
         args, options = self._given
         return Interpolant(*args, **options)
@@ -572,3 +573,10 @@ def interpn(
     if method == "splinef2d":
         raise unsupported_option("scipy.interpolate.interpn", "with method='splinef2d'")
     return RegularGridInterpolator(points, values, method, bounds_error, fill_value)(xi)
+
+
+def _unchanged(now: Any, before: Any) -> bool:
+    """Whether a setting is the same object, or an array of the same values, as its stand-in is."""
+    return now is before or (
+        isinstance(before, np.ndarray) and np.array_equal(np.asarray(now), before, equal_nan=True)
+    )
