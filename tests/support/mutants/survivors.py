@@ -73,7 +73,10 @@ SURVIVORS = {
             "return -all((is_sum_of(term, a) for a in n.args))",
         ): "only its truth is read, and -True is true"
     },
-    ("autodiff.ops.elementwise", "_same"): {("depth - 1", "-1"): "bounds only how deep it is compared"},
+    ("autodiff.ops.elementwise", "_same"): {
+        ("depth - 1", "-1"): "bounds only how deep it is compared",
+        ("depth - 1", "depth"): "bounds only how deep it is compared",
+    },
     ("autodiff.ops.elementwise", "_sinc"): {
         ("1.0", "2.0"): UNUSED,
         ("1.0", "-1.0"): UNUSED,
