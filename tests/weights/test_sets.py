@@ -190,6 +190,8 @@ def model_number(target):
     number = int(model.flat_params[0])
     assert np.all(model.flat_params == number)
     if model.description.lora is not None:
-        assert model.description.lora.alpha == number and model.params["lnfb"][0] == number
+        modules = [module for place in model.description.lora.modules.values() for module in place]
+        assert {rank * scale for rank, scale in modules} == {number}  # alpha
+        assert model.params["lnfb"][0] == number
     assert last_token(target).strip() in LETTERS[number]
     return number
