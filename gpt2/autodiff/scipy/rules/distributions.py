@@ -427,7 +427,7 @@ class Tail(Standardized):
         """At an edge at 0 its limit: z / cdf times the density goes to the power with which cdf begins."""
         of, z = self.of, self.z
         density = self.density_at(z)
-        start = apply("known_slope", 0.0 * density, z, density)  # 0 times infinity, if the density is
+        start = apply("known_slope", zero_times(z, density), z, density)  # 0, also times infinity
         d = where(equal(z, 0.0), start, zero_times(density, z))
         if self.method != "logcdf" or of.low != 0.0:
             return d
