@@ -244,11 +244,13 @@ def write_released(folder):
 
 @pytest.fixture
 def reader_folder(tmp_path, monkeypatch, quick_peak):
-    """The working directory of the commands, with a text."""
+    """The working directory of the commands, with texts."""
     monkeypatch.chdir(tmp_path)
     # has enough words for a vocabulary of 1024, and the letters of the prompts
     text = "ROMEO: " + inspect.getsource(argparse)[:30_000]
-    Path("my.txt").write_text(text, encoding="utf-8")
+    Path("texts").mkdir()
+    for name in ("my.txt", "other.txt", "texts/a.txt"):
+        Path(name).write_text(text, encoding="utf-8")
 
 
 @pytest.mark.slow
