@@ -19,10 +19,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples import compiler
 from gpt2 import autodiff as ad
 from gpt2 import layers
 from gpt2.__main__ import commands as gpt2_commands
 from gpt2.errors import UserError
+from gpt2.layers import cases
 from gpt2.model import GPT2, GPT2Config
 from gpt2.train import flags, settings
 from gpt2.train.flops import training_flops
@@ -210,11 +212,19 @@ def check_formula(text):
 
 
 # Programs without a fence or a prompt: page and first line -> the function that checks them
+def check_small_compiler(text):
+    """What examples/compiler.py prints."""
+    case = cases.at(cases.Sizes(B=2, T=5, C=12, OC=7, NH=3, V=11, max_t=8))["gelu"]
+    _, source = compiler.backward_of(layers.LAYERS["gelu"].forward, *case.inputs())
+    assert text.strip() == source
+
+
 SNIPPETS = {
     (
         "docs/adding-a-setting.md",
         'ema: float = OPTIMISATION(0.0, "memory of averaged weights", minimum=0, below=1)',
     ): check_setting,
+    ("docs/compiler.md", "def gelu_backward(dout, inp):"): check_small_compiler,
     ("docs/derivatives.md", "np.where(x > 0, np.sqrt(x), 0.0)"): check_branch_not_taken,
     ("docs/derivatives.md", "safe = np.where(x > 0, x, 1.0)"): check_branch_not_taken,
     ("docs/tour.md", "dinp = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm))"): check_formula,
