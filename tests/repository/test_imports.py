@@ -86,6 +86,15 @@ def test_only_public_names_of_the_compiler_are_used():
         assert {name for name in used if name.startswith("gpt2.autodiff.")} <= public, path
 
 
+def test_tests_and_pages_load_without_the_peers():
+    """Few have what [peers] brings: it is imported in functions, in a try, or with importorskip."""
+    peers = tomllib.loads(PYPROJECT)["project"]["optional-dependencies"]["peers"]
+    packages = "|".join(re.match(r"\w+", requirement)[0] for requirement in peers)
+    for path in [*house.files("tests").values(), *house.files("docs").values()]:
+        for statement in map(ast.unparse, house.parsed(path).body):
+            assert not re.match(rf"(import|from) ({packages})\b", statement), (path, statement)
+
+
 def test_import_gpt2_loads_no_numpy():
     """That keeps it quick; all names are there, and load what they need."""
     code = (

@@ -9,10 +9,6 @@ import warnings
 from functools import partial
 
 import numpy as np
-import peft as theirs
-import safetensors
-import torch
-import transformers
 
 import gpt2
 from gpt2.errors import UserError
@@ -104,6 +100,10 @@ def base_in(folder):
 
 def made(base, settings):
     """A model of peft with adapters that have been trained a little."""
+    import peft
+    import torch
+    import transformers
+
     torch.manual_seed(0)
     defaults = {
         "r": 3,
@@ -117,7 +117,7 @@ def made(base, settings):
         model = transformers.GPT2LMHeadModel.from_pretrained(base)
         fields = {**defaults, **settings}
         model.resize_token_embeddings(fields.pop("rows", CONFIG.vocab_size))
-        model = theirs.get_peft_model(model, theirs.LoraConfig(**fields)).eval()
+        model = peft.get_peft_model(model, peft.LoraConfig(**fields)).eval()
     with torch.no_grad():
         for p in model.parameters():
             if p.requires_grad:
@@ -134,20 +134,26 @@ def saved(model, folder):
 
 def loaded(base, folder):
     """The model that peft loads."""
+    import peft
+    import safetensors
+    import transformers
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = transformers.GPT2LMHeadModel.from_pretrained(base)
         with safetensors.safe_open(folder / "adapter_model.safetensors", "np") as file:
             embeddings = [file.get_slice(name).get_shape()[0] for name in file.keys() if ".wte." in name]
         model.resize_token_embeddings(max([CONFIG.vocab_size, *embeddings]))
-        return theirs.PeftModel.from_pretrained(model, str(folder), is_trainable=True).eval()
+        return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True).eval()
 
 
 def state(model, values=None):
     """peft's names of what it saves -> arrays; values: of the model's parameters, by default their own."""
+    import peft
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tensors = theirs.get_peft_model_state_dict(model, values)
+        tensors = peft.get_peft_model_state_dict(model, values)
     # with bias="all", those of modules_to_save are there three times
     again = (".modules_to_save.", ".original_module.")
     return {
@@ -156,6 +162,8 @@ def state(model, values=None):
 
 
 def torch_loss(model):
+    import torch
+
     logits = model(torch.from_numpy(TOKENS[0])).logits
     return torch.nn.functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]), torch.from_numpy(TOKENS[1]).reshape(-1)
@@ -168,6 +176,8 @@ def rows():
 
 
 def _cells(name, folder):
+    import torch
+
     base, tokens = base_in(folder / "base"), TOKENS[0]
     peer = made(base, {**VARIANTS, **REFUSED}[name])
     saved(peer, folder / "a")
