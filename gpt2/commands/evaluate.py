@@ -3,20 +3,23 @@
     gpt2 evaluate --run runs/mine --data my.txt
 
 The end-of-text token precedes the first token; if the tokenizer has none, the first token is not predicted,
-and its bytes do not count.
+and its bytes do not count. Of conversations the answers alone are predicted, cut as in training.
 """
 
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2 import cli
-from gpt2.data import corpora, sources
+from gpt2.commands.sample import template_of_run
+from gpt2.data import conversations, corpora, sources
+from gpt2.data.conversations import Examples, Template
 from gpt2.data.documents import arrays_of
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokens import largest, read_tokens
@@ -72,8 +75,7 @@ def token_losses(model: GPT2, tokens: np.ndarray, stride: int = 0) -> np.ndarray
         raise option_error("stride", f"is {stride}, expected 1 to block_size, {T}, or 0 for block_size")
     losses = np.empty(len(tokens) - 1)
     cuts = list(windows(len(losses), T, stride))
-    at_once = max(1, LOGITS_AT_ONCE // (T * model.config.vocab_size))
-    for batch in _batches(cuts, at_once):
+    for batch in _batches(cuts, _rows_at_once(model)):
         inputs = np.stack([tokens[start:stop] for start, stop, _ in batch]).astype(np.int64)
         targets = np.stack([tokens[start + 1 : stop + 1] for start, stop, _ in batch]).astype(np.int64)
         batch_losses, _ = crossentropy_forward(model.forward(inputs), targets)  # (B, T)
@@ -103,18 +105,38 @@ def evaluate(model: GPT2, tokenizer: Tokenizer, tokens: ArrayLike, stride: int =
     size = len(tokenizer.decode_bytes(predicted[predicted != end]))  # end of text has no bytes
     if end is not None:
         tokens = np.concatenate([[end], tokens])
-    losses = token_losses(model, tokens, stride)
+    return _score(token_losses(model, tokens, stride), size)
+
+
+def evaluate_answers(model: GPT2, tokenizer: Tokenizer, examples: Examples) -> Score:
+    """The Score of a model on the answers of conversations, from the rows that training validates on."""
+    T, losses, answers = model.config.block_size, [], []
+    for inputs, targets in conversations.evenly(examples, _rows_at_once(model), T):
+        batch_losses, _ = crossentropy_forward(model.forward(inputs), targets)  # (B, T)
+        counts = targets != conversations.IGNORED
+        losses.append(batch_losses[counts])
+        answers.append(targets[counts])
+    ids = np.concatenate(answers)
+    size = len(tokenizer.decode_bytes(ids[ids != tokenizer.end_of_text]))
+    return _score(np.concatenate(losses).astype(float), size)
+
+
+def _score(losses, size):
     mean = float(losses.mean())
     perplexity = math.exp(mean) if mean < 700 else math.inf
     bits = float(losses.sum()) / math.log(2.0)
     return Score(len(losses), size, mean, perplexity, bits / size if size else math.inf)
 
 
+def _rows_at_once(model):
+    return max(1, LOGITS_AT_ONCE // (model.config.block_size * model.config.vocab_size))
+
+
 # ---- The command -----------------------------------------------------------------------------------------
 
 
-def read_data(path: str | Path, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of a named corpus, of texts in files, or of token files (X.bin)."""
+def read_data(path: str | Path, tokenizer: Tokenizer, template: str = "") -> np.ndarray | Examples:
+    """The tokens of a corpus, of texts in files, or of token files (X.bin); Examples of conversations."""
     if str(path).endswith(".bin"):
         tokens = read_tokens(sources.files_of(str(path)))
         if (most := largest(tokens)) >= tokenizer.vocab_size:
@@ -125,7 +147,8 @@ def read_data(path: str | Path, tokenizer: Tokenizer) -> np.ndarray:
         return tokens
     _, text = corpora.text_of(str(path), [])
     if text.paths:
-        raise UserError(f"--data {path}: conversations; a run that validates on them has the loss of answers")
+        messages = map(conversations.messages_of, chain(*map(sources.lines, text.paths)))
+        return Examples.of(messages, Template(template), tokenizer)
     small = np.min_scalar_type(tokenizer.vocab_size)
     return np.concatenate([a.astype(small) for a in arrays_of(text.pieces(), tokenizer)])
 
@@ -139,7 +162,8 @@ ABOUT = """How well a model predicts a text: nats per token, perplexity, bits pe
 
 The text is cut into windows of block_size tokens. Each token is predicted once, from what stands before it
 in its window. With --stride S a window begins S tokens after the one before it, and only its new tokens
-count: that takes block_size / S times as long and gives a better figure.
+count: that takes block_size / S times as long and gives a better figure. Of conversations (.jsonl) the
+answers alone count, by the template of the run.
 
 Nats per token compare models of one tokenizer; bits per byte compare any two."""
 
@@ -163,7 +187,14 @@ def parser() -> cli.Parser:
 def _run(args):
     notes: list[str] = []
     model, tokenizer = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=notes.append)
-    score = evaluate(model, tokenizer, read_data(args.data, tokenizer), args.stride)
+    data = read_data(args.data, tokenizer, template_of_run(args))
+    if isinstance(data, Examples):
+        if args.stride:
+            raise UserError("--stride: conversations have no windows; leave it out")
+        notes += data.summary(model.config.block_size)
+        score = evaluate_answers(model, tokenizer, data)
+    else:
+        score = evaluate(model, tokenizer, data, args.stride)
     for line in notes:
         cli.tell(line)
     if args.json:

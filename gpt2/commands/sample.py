@@ -3,6 +3,7 @@
 gpt2 sample --run runs/shakespeare-1 --prompt "ROMEO:"
 """
 
+import argparse
 import json
 import sys
 import warnings
@@ -147,7 +148,7 @@ def _run(args):
 
 def _chat(args, model, tokenizer, prompt, options):
     """Answer the prompt, or each line of standard input, knowing what was said before."""
-    template = Template(args.template or _template_of_run(args))
+    template = Template(args.template or template_of_run(args))
     options["stop"] = [template.end, END_OF_TEXT, *args.stop]
     messages: list[dict[str, str]] = []
     for said in [prompt] if prompt else _lines_said():
@@ -169,8 +170,8 @@ def _lines_said():
         print(sign, end="", flush=True)
 
 
-def _template_of_run(args):
-    """The template that the run was trained with, or "" if weights are named otherwise."""
+def template_of_run(args: argparse.Namespace) -> str:
+    """The template that the run of --run was trained with, or "" if weights are named otherwise."""
     if args.init:
         return ""
     return read_toml(runs.existing(args.run) / runs.SETTINGS, Settings).get("template", "")

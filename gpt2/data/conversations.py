@@ -8,6 +8,8 @@ An example takes a row of T targets, padded at its end, or shares it with others
 target belongs to the example of its input. A longer one is cut.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,20 +112,33 @@ def write_index(path: Path, lengths: Sequence[int], counts: Sequence[np.ndarray]
 
 
 class Examples:
-    """Examples in a token file.
+    """Examples, one after the other.
 
-    tokens, lengths, counts   of all of them, one after the other: (count,) integers; tokens of each example;
-                              whether a token counts as a target, (count,) bool
+    tokens, lengths, counts   of all of them: (count,) integers; tokens of each example; whether a token
+                              counts as a target, (count,) bool
     pack                      whether several examples may share a row
     fill                      the token of inputs after the last example of a row
     """
 
-    def __init__(self, tokens: Any, index: Path, pack: bool = False, fill: int = 0) -> None:
+    def __init__(
+        self, tokens: Any, lengths: np.ndarray, counts: np.ndarray, pack: bool = False, fill: int = 0
+    ) -> None:
+        self.tokens, self.lengths, self.counts, self.pack, self.fill = tokens, lengths, counts, pack, fill
+        self.starts = np.cumsum(lengths) - lengths
+
+    @classmethod
+    def of(cls, conversations: Iterable[Any], template: Template, tokenizer: Tokenizer) -> Examples:
+        """Those of some conversations, each a list of messages."""
+        ids, counts = zip(*(tokens_of(messages, template, tokenizer) for messages in conversations))
+        lengths = np.array([len(one) for one in ids])
+        return cls(np.concatenate(ids), lengths, np.concatenate(counts), fill=tokenizer.start)
+
+    @classmethod
+    def read(cls, tokens: Any, index: Path, pack: bool, fill: int) -> Examples:
+        """Those whose tokens lie in a token file, and the rest in an index file."""
         with np.load(index, allow_pickle=False) as arrays:
-            self.lengths = arrays["lengths"]
-            self.counts = np.unpackbits(arrays["counts"], count=len(tokens)).astype(bool)
-        self.tokens, self.pack, self.fill = tokens, pack, fill
-        self.starts = np.cumsum(self.lengths) - self.lengths
+            counts = np.unpackbits(arrays["counts"], count=len(tokens)).astype(bool)
+            return cls(tokens, arrays["lengths"], counts, pack, fill)
 
     def __len__(self) -> int:
         return len(self.tokens)

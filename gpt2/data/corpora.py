@@ -73,7 +73,7 @@ class Prepared:
         if self.indices is None:
             return parts
         fill = self.tokenizer.start
-        train, val = (Examples(part, index, pack, fill) for part, index in zip(parts, self.indices))
+        train, val = (Examples.read(part, index, pack, fill) for part, index in zip(parts, self.indices))
         return train, val
 
 

@@ -131,6 +131,7 @@ def test_text_and_token_file_give_the_same_figures(run, prose, tmp_path, capsys)
         (["--data", "large.bin"], "holds token 300, the tokenizer byte has 0 to 255"),
         (["--data", "fine.txt", "--stride", "9"], "error: --stride is 9, expected 1 to block_size, 8"),
         (["--data", "fine.txt", "--stride", "-1"], "--stride is -1"),
+        (["--data", "chat.jsonl", "--stride", "4"], "--stride: conversations have no windows; leave it out"),
         (["--data", "fine.txt", "--run", "nowhere"], "nowhere: no run here"),
         (["--data", "fine.txt", "--run", "run", "--init", "run"], "give one of them"),
         (["--data", "fine.txt", "--init", "elsewhere"], "elsewhere: no such file or folder"),
@@ -141,6 +142,7 @@ def test_invalid_arguments_are_one_line(run, monkeypatch, refusal, arguments, me
     (run.parent / "latin.txt").write_bytes(b"n\xefve")
     (run.parent / "empty.txt").write_bytes(b"")
     (run.parent / "fine.txt").write_bytes(b"fine enough")
+    (run.parent / "chat.jsonl").write_text('{"prompt": "How?", "completion": "So."}')
     write_tokens(run.parent / "large.bin", [300, 1, 2])
     arguments = arguments if {"--run", "--init"} & set(arguments) else ["--run", "run", *arguments]
     assert message in refusal(evaluate.main, *arguments)

@@ -57,6 +57,8 @@ def test_questions_are_answered_to_the_letter(questions):
     assert run(commands()[-1]) == "The bear is brown.\n"
     _, losses = metrics.read("runs/colours").get("val_loss")
     assert losses[-1] < 0.02
+    score = json.loads(run("python -m gpt2 evaluate --run runs/colours --data questions/val.jsonl --json"))
+    assert np.isclose(score["nats_per_token"], losses.min(), rtol=1e-4)  # of the best step
     model, words, template = load("runs/colours"), load_tokenizer("runs/colours"), Template()
     with open("questions/val.jsonl") as file:
         examples = [json.loads(line) for line in file]
