@@ -99,7 +99,8 @@ def pytest_terminal_summary(terminalreporter):
     parts = [f"{reason} ({n})" for reason, n in others.most_common()]
     if packages:
         names = ", ".join(f"{name} ({n})" for name, n in packages.most_common())
-        parts.insert(0, f"not installed: {names}; pip install -e '.[peers]' brings them")
+        extras = "peers,numexpr" if "numexpr" in packages else "peers"
+        parts.insert(0, f"not installed: {names}; pip install -e '.[{extras}]' brings them")
     if parts:
         terminalreporter.write_line("skipped: " + "; ".join(parts))
 

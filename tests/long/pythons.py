@@ -96,7 +96,7 @@ def make_debian(folder: str) -> None:
     git = subprocess.check_output(
         ["git", "rev-parse", "--path-format=absolute", "--git-common-dir"], cwd=ROOT, text=True
     )
-    for path in ("/proc", "/dev", "/tmp", str(ROOT), git.strip()):
+    for path in ("/proc", "/dev", "/dev/pts", "/tmp", str(ROOT), git.strip()):
         os.makedirs(folder + path, exist_ok=True)
         if not os.path.ismount(folder + path):
             subprocess.run(["mount", "--bind", path, folder + path], check=True)
@@ -121,9 +121,10 @@ def wheels(python: Python, place: Path):
 
 
 def outcome(done: subprocess.CompletedProcess):
-    """(whether it went well, the last line that it printed)."""
+    """(whether it went well, the last line that it printed; before it, the tests that failed)."""
     lines = (done.stdout if done.returncode == 0 else done.stdout + done.stderr).strip().splitlines()
-    return done.returncode == 0, lines[-1] if lines else ""
+    failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    return done.returncode == 0, "\n".join([*failed, *lines[-1:]])
 
 
 def constructs(python: Python, place: Path):
@@ -167,7 +168,13 @@ def main(argv=None) -> int:
                 good, text = STEPS[step](python, Path(place))
             bad |= not good
             took = f"{time.monotonic() - begin:5.0f} s"
-            print(f"{python.name:9} {step:10} {'good' if good else 'BAD '} {took}  {text}", flush=True)
+            *failed, last = text.split("\n")
+            print(
+                f"{python.name:9} {step:10} {'good' if good else 'BAD '} {took}  {last}",
+                *failed,
+                sep="\n  ",
+                flush=True,
+            )
     return int(bad)
 
 

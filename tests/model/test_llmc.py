@@ -17,10 +17,11 @@ import pytest
 from gpt2.commands import convert
 from gpt2.data import llmc as batches
 from gpt2.data import tokenizer
-from gpt2.data.tokens import write_tokens
+from gpt2.data.tokens import read_tokens, write_tokens
 from gpt2.errors import UserError
-from gpt2.model import GPT2Config
+from gpt2.model import GPT2, GPT2Config
 from gpt2.model.decoder import Decoder
+from gpt2.model.optimizer import AdamW
 from gpt2.train import llmc, program
 from gpt2.weights import checkpoint, pretrained
 from gpt2.weights import llmc as files
@@ -385,6 +386,39 @@ def test_training_batches_are_in_llmcs_order():
         inputs, targets = loader.next_batch()
         assert np.array_equal(inputs, np.arange(sample * B * T, (sample + 1) * B * T).reshape(B, T))
         assert np.array_equal(targets, inputs + 1)
+
+
+# What llm.c's train_gpt2.c (commit f1e2ace) prints for the model and the shards below, compiled by gcc -O2
+LOSSES = """
+6.434602 6.508258 6.491731 6.460641 6.482021 6.439984 6.506698 6.401340 6.464622 6.430015 6.393169
+6.460842 6.421002 6.470214 6.383882 6.397212 6.394194 6.472570 6.451945 6.431022 6.434548 6.444744
+6.458311 6.489871 6.466274 6.466702 6.418662 6.445631 6.450938 6.494456 6.471065 6.408348 6.461405
+6.447299 6.434843 6.402320 6.444920 6.451632 6.432360 6.468594 6.431434
+"""
+VALIDATED = {0: 6.468810, 10: 6.468349, 20: 6.467449, 30: 6.456753, 40: 6.446902}
+
+
+def test_losses_on_uneven_shards_are_llmcs(tmp_path):
+    """41 steps of 4 times 64 over four shards, to the last digit and the order of float32 sums."""
+    model = GPT2(GPT2Config(vocab_size=512, block_size=64, n_layer=2, n_head=2, n_embd=32), "whole")
+    rng = random.Random(7)
+    for name, p in model.params.items():
+        p[...] = np.reshape([0.4 * rng.random() - 0.2 for _ in range(p.size)], p.shape)
+        p += name in ("ln1w", "ln2w", "lnfw")
+    paths = {"train": [], "val": []}
+    for part, sizes in (("train", (3000, 5203, 2311, 4100)), ("val", (1500, 1900))):
+        for k, i in enumerate(map(np.arange, sizes)):
+            paths[part].append(tmp_path / f"{part}_{k}.bin")
+            write_tokens(paths[part][-1], (i * i // 7 + 5 * i + k) % 512)
+    train, val = map(read_tokens, paths.values())
+    loader = batches.LlmcLoader(train, 4, 64)
+    optimizer = AdamW(model, lr=1e-4, betas=(0.9, 0.999), weight_decay=0.0)
+    for step, expected in enumerate(map(float, LOSSES.split())):
+        if step in VALIDATED:
+            losses = [model.loss(*batch) for batch in batches.validation(val, 4, 64, 5)]
+            assert np.isclose(np.mean(losses), VALIDATED[step], rtol=1e-6), step
+        assert np.isclose(model.loss_and_grads(*loader.next_batch()), expected, rtol=1e-6), step
+        optimizer.step(clip=None)
 
 
 def test_loader_resumes():

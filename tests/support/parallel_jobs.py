@@ -212,7 +212,9 @@ def under_mpi(path):
             arrays, losses = train("mpi", group, dtype=dtype, shard=shard, optimizer=optimizer)
             for name, array in (*arrays.items(), ("losses", losses)):
                 results[f"{optimizer} {dtype} {shard} {run} {name}"] = array
-        results["uneven"], results["uneven gradient"] = uneven_step("mpi", group)
+        for dtype in ("float64", "float32"):
+            numbers, gradient = uneven_step("mpi", group, dtype=dtype)
+            results |= {f"uneven {dtype}": numbers, f"uneven gradient {dtype}": gradient}
         if group.rank == 0:
             np.savez(path, **results)
 

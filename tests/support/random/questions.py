@@ -95,6 +95,7 @@ def matched(v):
         case int(): return "int"
         case float(): return "float"
         case complex(): return "complex"
+        case np.ndarray(): return "array"  # from NumPy 2.5 on it matches [*_] too: docs/limits.md
         case [*_]: return "sequence"
         case {}: return "mapping"
     return "other"
