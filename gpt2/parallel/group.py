@@ -7,12 +7,20 @@ be repeated bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from gpt2.parallel.mpi import MPIReduction
+
+class Reduction(Protocol):
+    """A sum of gradients over all workers, taken while they are computed."""
+
+    def __call__(self, start: int, stop: int) -> None:
+        """Begin with these entries, which are final in this worker."""
+
+    def wait(self) -> float:
+        """Do the rest; the sum of squares of this worker's part."""
 
 
 class Group:
@@ -30,7 +38,7 @@ class Group:
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         """Fill a flat array with that of worker `root`."""
 
-    def reduction(self, grads: np.ndarray) -> MPIReduction | None:
+    def reduction(self, grads: np.ndarray) -> Reduction | None:
         """Sums the workers' gradients, grads (n,); None in a group of one."""
 
     def total(self, *values: float) -> list[float]:

@@ -21,7 +21,7 @@ from ..ops import apply, build, const
 from .collect import RING, improve, representable
 from .engine import BITS, DIGITS, Family
 from .match import ONE_NUMBER, is_inexact, number
-from .patterns import R
+from .patterns import R, enter
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -84,7 +84,7 @@ def _power(x: Node, p) -> Node:
     return result
 
 
-algebra.table(R("x * x", "square(x)", bits="fiu"))  # one argument to read, and one to differentiate
+enter(algebra, R("x * x", "square(x)", bits="fiu"))  # one argument to read, and one to differentiate
 
 
 @algebra.rule("divide", keeps=BITS, reads=ONE_NUMBER)

@@ -26,7 +26,6 @@ import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,9 +35,6 @@ from ..ops.exactness import decided
 from ..ops.table import EXACTLY, NEARLY, VIEWS, apply, facts, is_elementwise, root, views_of
 from ..switches import FAST, STRICT
 from .match import calls_back, number
-
-if TYPE_CHECKING:
-    from .patterns import R
 
 Rule = Callable[[Node, "Sweep"], "Node | None"]
 
@@ -81,18 +77,6 @@ class Family:
             return function
 
         return add
-
-    def table(self, *rewrites: R) -> None:
-        """Enter rules that are patterns, in this order."""
-        for r in rewrites:
-            entries = self.rules.setdefault(r.op, [])
-            if r.bits:
-                entries.append((r, BITS, r.bits))
-            if r.bits != r.kinds:
-                entries.append((r, None, r.kinds))
-            if r.reads:
-                READS[r] = frozenset(r.reads)
-        _chosen.clear()
 
     def of(self, op: str, kind: str, kept: tuple) -> list[Rule]:
         """The rules for an op with a result of this kind that keep one of these."""

@@ -28,7 +28,7 @@ from ..ops import apply, build, const, evaluate
 from ..ops.table import takes_plain_numbers
 from .engine import ANY, BITS, ELEMENTWISE, Family
 from .match import number
-from .patterns import ALL, R
+from .patterns import ALL, R, enter
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -127,7 +127,8 @@ def _negates(n: Node, values: Mapping[str, Node]) -> bool:
     return y.dtype.kind == n.dtype.kind == "f" or y.dtype == n.dtype
 
 
-fold.table(
+enter(
+    fold,
     # terms
     R("x + 0", "x", bits="biu"),
     R("x - 0.0", "x", bits="biuf"),

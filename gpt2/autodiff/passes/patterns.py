@@ -1,6 +1,7 @@
 """Rules that are patterns: what stands in a program, and what takes its place.
 
-    family.table(
+    enter(
+        family,
         R("-(-x)", "x", bits=ALL),
         R("x * 1", "x", bits="biuf"),
         R("where(logical_not(c), x, y)", "where(c, y, x)", bits=ALL),
@@ -22,14 +23,12 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph import Node
 from ..ops import OPS, apply, build, const
+from .engine import BITS, Family, Sweep
 from .match import ONE_NUMBER, as_type_of, number
-
-if TYPE_CHECKING:
-    from .engine import Sweep
 
 ALL = "biufc"  # kinds of dtypes
 Values = dict[str, Node]  # what the names of a pattern stand for
@@ -97,6 +96,15 @@ class R:
         if self._is_value:
             return as_type_of(n, result)
         return build.broadcast(result, n.shape) if result.dtype == n.dtype else None
+
+
+def enter(family: Family, *rewrites: R) -> None:
+    """Enter rules that are patterns into a family, in this order."""
+    for r in rewrites:
+        if r.bits:
+            family.rule(r.op, keeps=BITS, kinds=r.bits, reads=r.reads)(r)
+        if r.bits != r.kinds:
+            family.rule(r.op, kinds=r.kinds, reads=r.reads)(r)
 
 
 def _expression(text: str) -> ast.expr:

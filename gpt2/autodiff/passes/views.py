@@ -13,7 +13,7 @@ from ..ops import build, table
 from ..ops.boxes import as_index, disjoint, inside, is_full, ranges
 from .engine import BITS, Family
 from .match import ONE_NUMBER, REDUCTIONS, groups, number, reshaped_operand, strip_ones
-from .patterns import ALL, R
+from .patterns import ALL, R, enter
 
 if TYPE_CHECKING:
     from .engine import Sweep
@@ -34,7 +34,8 @@ def to_the_same_shape(n: Node, sweep: Sweep) -> Node | None:
     return x if x.shape == n.shape else None
 
 
-views.table(
+enter(
+    views,
     R("reshape(reshape(x))", "reshape(x)", bits=ALL),
     R("broadcast(broadcast(x))", "broadcast(x)", bits=ALL),
 )

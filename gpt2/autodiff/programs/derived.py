@@ -23,7 +23,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from ..graph import Graph, Node, rewrite, type_text
 from ..ops import input_node
 from ..pipeline import Pipeline, uncollected
 from ..record.bytecode import CATCHES, catches, reads
-from ..record.draws import Draws, redraw, with_drawings
+from ..record.draws import Draws, with_drawings
 from ..record.interception import local_stand_in
 from ..record.record import Recording, record
 from ..record.type_tests import compared
@@ -45,15 +45,15 @@ from ..reuse.kinds import cannot_change
 from ..reuse.same_code import SameCode, same_code_of, shared_recordings
 from ..reuse.watch import relied_on, watch
 from ..switches import overrides
-from ..tree import Tree, flatten
+from ..tree import Tree
+from .compiled import Compiled
 from .families import Key, SharedProgram, memory_of, shared_programs, structure
-from .fast_path import make_entry
+from .fast_path import entry_for
 from .wiring import (
     Arguments,
     Transform,
     Wiring,
     check_overlap,
-    leaf_key,
     output_buffers,
     result_kind,
     result_leaves,
@@ -65,49 +65,6 @@ SAME_CODE = "its first call used the recording of another function with the same
 MUTABLE_RESULT = "it returns an object that can be changed"
 CHANGES = "what it reads is different at almost every call"
 OTHER_CONSTANTS = "; its program is reused with other constants"
-
-
-@dataclass
-class Compiled:
-    """A program for one combination of argument types."""
-
-    wiring: Wiring
-    program: Any
-    outside: list
-    guard: Guard
-    # condition(leaves, outside): whether it may be used for these arguments
-    conditions: list[Callable[[Sequence, Sequence], bool]] = field(default_factory=list)
-    draws: list = field(default_factory=list)  # as in a Recording
-    inputs: Sequence[Node] = ()  # of the recorded graph
-    entries: dict = field(default_factory=dict)  # structure and types of `out` -> fast entry
-
-    def accepts(self, call: Arguments) -> bool:
-        """Whether it may be used for a call with arguments of these types."""
-        return all(condition(call.leaves, self.outside) for condition in self.conditions)
-
-    def entry(self, derived: Derived, call: Arguments, out: Any) -> Callable:
-        """The fast entry for calls like this one, written on first use."""
-        leaves, tree = flatten(out)
-        key = tree, tuple(map(leaf_key, leaves))
-        if key not in self.entries:
-            self.entries[key] = make_entry(derived, self, call, out)
-        return self.entries[key]
-
-    def drawn(self, leaves: list) -> list:
-        """The operands from outside, with fresh random numbers."""
-        if not self.draws:
-            return self.outside
-        n = len(self.inputs) - len(self.outside)  # the leaves of f: a call of ad.jvp has tangents besides
-        operands = [*leaves[:n], *self.outside]
-        redraw(self.draws, self.inputs, operands)
-        return operands[n:]
-
-    def let_draws_go(self) -> None:
-        """Let the numbers go that were drawn while recording, as each later call draws its own."""
-        n = len(self.inputs) - len(self.outside)
-        for k, draw in self.draws:
-            self.outside[k - n] = np.broadcast_to(np.zeros((), draw.node.dtype), draw.node.shape)
-            draw.value = None
 
 
 class Derived:
@@ -176,7 +133,7 @@ class Derived:
         if outside is compiled.outside:
             compiled.let_draws_go()
         if compiled.guard.trouble is None and not overrides() and not compiled.draws:
-            self.entry = compiled.entry(self, call, out)
+            self.entry = entry_for(self.slow, self.name, self.transform, compiled, call, out)
         return result
 
     def from_same_code(self, call: Arguments, key: tuple) -> Compiled | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +29,8 @@ from ..reuse.watch import watches_running
 from ..same import same_items
 from ..switches import overrides
 from ..tree import ContainerKind, Tree, flatten, unflatten
-from .wiring import SCALAR, Transform, check_apart, check_overlap, matched_buffers
-
-if TYPE_CHECKING:
-    from .derived import Compiled, Derived
-    from .wiring import Arguments
+from .compiled import Compiled
+from .wiring import SCALAR, Arguments, Transform, check_apart, check_overlap, leaf_key, matched_buffers
 
 _UNSET = object()
 commas = ", ".join
@@ -41,9 +38,10 @@ DEEPEST = 64  # nested containers: Python's parser allows 200
 
 
 class _Text:
-    """The source under construction."""
+    """The source under construction, for a derived function of this name."""
 
-    def __init__(self):
+    def __init__(self, name: str, transform: Transform):
+        self.name, self.transform = name, transform
         self.lines: list[str] = []
         self.env: dict = {"ndarray": np.ndarray, "unset": _UNSET}
         self.leaves: list[str] = []
@@ -68,18 +66,24 @@ class _TooSpecial(Exception):
     """Raised for an argument that is not worth a fast entry."""
 
 
-def make_entry(derived: Derived, compiled: Compiled, call: Arguments, out: Any) -> Callable:
-    """The entry for calls like this one, or `derived.slow` if there is none."""
-    try:
-        return _entry_for(derived, compiled, call, out)
-    except _TooSpecial:
-        return derived.slow
+def entry_for(
+    slow: Callable, name: str, transform: Transform, compiled: Compiled, call: Arguments, out: Any
+) -> Callable:
+    """The entry for calls like this one, written on first use; `slow` if there is none."""
+    leaves, tree = flatten(out)
+    key = tree, tuple(map(leaf_key, leaves))
+    if key not in compiled.entries:
+        try:
+            text = _written(_Text(name, transform), compiled, call, out)
+            compiled.entries[key] = _load(text, slow)
+        except _TooSpecial:
+            compiled.entries[key] = slow
+    return compiled.entries[key]
 
 
-def _entry_for(derived, compiled, call, out):
+def _written(t: _Text, compiled: Compiled, call: Arguments, out: Any) -> _Text:
     if max(call.tree.depth(), compiled.wiring.tree.depth()) > DEEPEST:
         raise _TooSpecial
-    t = _Text()
     args_tree, kwargs_tree = call.tree.children
     leaves = iter(call.leaves)
     _container(t, args_tree, "args", leaves)
@@ -87,17 +91,17 @@ def _entry_for(derived, compiled, call, out):
         _container(t, kwargs_tree, "kwargs", leaves, extra=int(out is not None))
     else:
         t.unless("kwargs")
-    buffers = "None" if out is None else _buffers(t, derived, compiled.wiring, out)
+    buffers = "None" if out is None else _buffers(t, compiled.wiring, out)
     _guard(t, compiled.guard)
     for condition in compiled.conditions:
         t.unless(f"not {t.value(condition)}(({commas(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.wiring.written:
         t.lines.append(
-            f"    {t.value(check_overlap)}({derived.name!r}, {compiled.wiring.written}, "
+            f"    {t.value(check_overlap)}({t.name!r}, {compiled.wiring.written}, "
             f"[{commas(t.leaves)}], {t.value(compiled.outside)})"
         )
-    _call(t, derived, compiled, buffers)
-    return _load(t, derived)
+    _call(t, compiled, buffers)
+    return t
 
 
 def _guard(t: _Text, guard) -> None:
@@ -115,8 +119,8 @@ def _guard(t: _Text, guard) -> None:
     ]
 
 
-def _load(t: _Text, derived):
-    env = {**t.env, "slow": derived.slow, "overrides": overrides}
+def _load(t: _Text, slow: Callable) -> Callable:
+    env = {**t.env, "slow": slow, "overrides": overrides}
     source = "def entry(args, kwargs):\n" + "\n".join(t.lines) + "\n"
     exec(code_of(source, "<autodiff entry>"), env)
     return env["entry"]
@@ -192,7 +196,7 @@ def _leaf(t: _Text, name: str, x) -> None:
         raise _TooSpecial
 
 
-def _buffers(t: _Text, derived, wiring, out) -> str:
+def _buffers(t: _Text, wiring, out) -> str:
     """Check `out`; the text of the tuple of buffers."""
     t.lines.append("    out = kwargs.get('out', unset)")
     leaves, tree = flatten(out)
@@ -201,24 +205,22 @@ def _buffers(t: _Text, derived, wiring, out) -> str:
     names, t.leaves = t.leaves, outer
     chosen = ["None"] * len(wiring.graph.outputs)
     numbered = unflatten(tree, [np.float64(i) for i in range(len(leaves))])
-    for o, k, _ in matched_buffers(derived.transform.name, wiring, numbered):
+    for o, k, _ in matched_buffers(t.transform.name, wiring, numbered):
         chosen[o.index] = names[int(k)]
         t.unless(f"not {names[int(k)]}.flags.writeable")
     buffers = f"({', '.join(chosen)},)"
     written = [t.leaves[u.leaf] for u in wiring.updates]
     if len(chosen) - chosen.count("None") + len(written) > 1:
-        name = derived.transform.name
-        t.lines.append(
-            f"    {t.value(check_apart)}({name!r}, ({commas([*chosen, *written])},), {len(written)})"
-        )
+        arrays = commas([*chosen, *written])
+        t.lines.append(f"    {t.value(check_apart)}({t.transform.name!r}, ({arrays},), {len(written)})")
     return buffers
 
 
-def _call(t: _Text, derived, compiled, buffers: str) -> None:
+def _call(t: _Text, compiled, buffers: str) -> None:
     wiring, program = compiled.wiring, compiled.program
     operands = [t.leaves[i] for i in wiring.feed] + [t.value(a) for a in compiled.outside]
-    if type(derived.transform).execute is not Transform.execute:
-        run = t.value(derived.transform.execute)
+    if type(t.transform).execute is not Transform.execute:
+        run = t.value(t.transform.execute)
         t.lines.append(
             f"    return {run}({t.value(program)}, {t.value(wiring)}, [{commas(t.leaves)}], "
             f"{t.value(compiled.outside)}, {buffers})"

@@ -8,15 +8,13 @@ code that changes one has its name.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..record.interception import plain
-
-if TYPE_CHECKING:
-    from .world import World
 
 MISSING = object()
 _NAMES_OF_CODE = ("__name__", "__qualname__", "__module__")  # of functions
@@ -27,26 +25,26 @@ class Names:
         self.holder = holder
         self.initial = dict(initial)
 
-    def reach(self, world: World, name: str) -> None:
-        """Note that some code reads this name, perhaps of this holder."""
+    def reach(self, reach: Callable, name: str) -> None:
+        """Call reach(value) with what this name has here, as some code reads it, perhaps of this holder."""
         value = self.initial.get(name, MISSING)
         if value is not MISSING:
-            world.reach(value)
+            reach(value)
 
-    def note(self, world: World) -> None:
-        """Add the facts for the guard."""
-        names = tuple(n for n in self.initial if n in world.names)
-        absent = frozenset(world.names.difference(names))
-        world.fact("attributes", self.holder, names, tuple(plain(self.initial[n]) for n in names), absent)
+    def note(self, names: set[str], fact: Callable) -> None:
+        """Call fact(kind, *parts) for each fact that the guard needs: of these names, which code has."""
+        present = tuple(n for n in self.initial if n in names)
+        absent = frozenset(names.difference(present))
+        fact("attributes", self.holder, present, tuple(plain(self.initial[n]) for n in present), absent)
 
 
 class ModuleNames(Names):
     def __init__(self, module: ModuleType):
         super().__init__(module, {k: plain(v) for k, v in module.__dict__.items()})
 
-    def reach(self, world: World, name: str) -> None:
+    def reach(self, reach: Callable, name: str) -> None:
         if name in self.initial:
-            world.reach(self.initial[name], called=name == "__getattr__")
+            reach(self.initial[name], called=name == "__getattr__")
 
 
 class ArrayNames(Names):
@@ -55,34 +53,34 @@ class ArrayNames(Names):
     def __init__(self, a: np.ndarray):
         super().__init__(a, {"base": a.base, "flags.num": a.flags.num})
 
-    def note(self, world: World) -> None:
-        if "base" in world.names:
-            world.fact("attribute", self.holder, "base", self.initial["base"])
-        if "flags" in world.names:
-            world.fact("answer", self.holder, "flags.num", self.initial["flags.num"])
+    def note(self, names: set[str], fact: Callable) -> None:
+        if "base" in names:
+            fact("attribute", self.holder, "base", self.initial["base"])
+        if "flags" in names:
+            fact("answer", self.holder, "flags.num", self.initial["flags.num"])
 
 
 class FunctionNames(Names):
     def __init__(self, f: FunctionType):
         super().__init__(f, f.__dict__)
 
-    def note(self, world: World) -> None:
+    def note(self, names: set[str], fact: Callable) -> None:
         if self.initial:
-            super().note(world)
+            super().note(names, fact)
         else:
-            world.fact("bare", self.holder)
-        _note_names(world, self.holder)
+            fact("bare", self.holder)
+        _note_names(self.holder, names, fact)
 
 
 class ClassNames(Names):
     def __init__(self, c: type):
         super().__init__(c, c.__dict__)
 
-    def note(self, world: World) -> None:
+    def note(self, names: set[str], fact: Callable) -> None:
         c = self.holder
-        world.fact("class", c, tuple(self.initial), tuple(self.initial.values()), c.__mro__)
+        fact("class", c, tuple(self.initial), tuple(self.initial.values()), c.__mro__)
         for name in ("__name__", "__qualname__"):  # the text of an instance has them
-            world.fact("attribute", c, name, getattr(c, name))
+            fact("attribute", c, name, getattr(c, name))
 
 
 class InstanceNames(Names):
@@ -98,26 +96,23 @@ class InstanceNames(Names):
                     except AttributeError:
                         self.slots[name] = member, MISSING
 
-    def reach(self, world: World, name: str) -> None:
-        super().reach(world, name)
+    def reach(self, reach: Callable, name: str) -> None:
+        super().reach(reach, name)
         value = self.slots.get(name, (None, MISSING))[1]
         if value is not MISSING:
-            world.reach(value)
+            reach(value)
 
-    def note(self, world: World) -> None:
+    def note(self, names: set[str], fact: Callable) -> None:
         if self.has_dict:
-            super().note(world)
+            super().note(names, fact)
         for name, (member, value) in self.slots.items():
-            if name in world.names:
-                fact = (
-                    ("no slot", self.holder, member)
-                    if value is MISSING
-                    else ("slot", self.holder, member, value)
-                )
-                world.facts["slot", id(self.holder), name] = fact
+            if name in names and value is MISSING:
+                fact("no slot", self.holder, member)
+            elif name in names:
+                fact("slot", self.holder, member, value)
 
 
-def _note_names(world, holder) -> None:
+def _note_names(holder: Any, names: set[str], fact: Callable) -> None:
     for name in _NAMES_OF_CODE:
-        if name in world.names:
-            world.fact("attribute", holder, name, getattr(holder, name))
+        if name in names:
+            fact("attribute", holder, name, getattr(holder, name))

@@ -68,7 +68,8 @@ _NUMPY_ATTRIBUTES = frozenset(
     "__array_priority__ __array_ufunc__ __array_function__ __array_wrap__".split()
 )
 _ABSTRACT = (abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck__.__code__)
-_SEVERAL = ("entry", "absent", "attribute", "answer")  # facts of which one thing may have several
+# Facts of which one thing may have several
+_SEVERAL = ("entry", "absent", "attribute", "answer", "slot", "no slot")
 _ERRSTATE = np.errstate.__init__.__code__
 # What they return of a recorded value does not depend on its numbers
 _TYPE_GETTERS = {
@@ -140,7 +141,7 @@ class World:
 
     def _finish(self) -> None:
         for holder in self._open:
-            holder.note(self)
+            holder.note(self.names, self.fact)
             if self._tries and type(holder) is ClassNames:  # a call that failed before anything ran
                 for f in [f for v in holder.initial.values() for f in functions_of(v)]:
                     self._signature(f)
@@ -309,7 +310,7 @@ class World:
             self.names |= new
             for holder in tuple(self._open):
                 for name in new:
-                    holder.reach(self, name)
+                    holder.reach(self.reach, name)
         return code_reads
 
     def _in_classes(self, code) -> list:
@@ -594,7 +595,7 @@ class World:
     def _opened(self, holder) -> None:
         self._open.append(holder)
         for name in self.names:
-            holder.reach(self, name)
+            holder.reach(self.reach, name)
 
 
 _VISITS = {

@@ -13,7 +13,7 @@ from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.passes import FAMILIES, engine, simplify
 from gpt2.autodiff.passes.engine import READS, Family, sweep_to_end
 from gpt2.autodiff.passes.match import as_type_of
-from gpt2.autodiff.passes.patterns import ALL, R
+from gpt2.autodiff.passes.patterns import ALL, R, enter
 from gpt2.autodiff.switches import FAST, MATH, Options
 
 
@@ -32,7 +32,7 @@ X, Y, Z = f("x"), f("y"), f("z")
 def after(n, rule, math="fast"):
     """The node by which a rule replaces n; None if it does not."""
     family = Family("one rule")
-    family.table(rule)
+    enter(family, rule)
     inputs = [a for a in Graph((), [n]).nodes if a.op == "input"]
     graph = Graph(inputs, [n])
     out = sweep_to_end(graph, (family,), math=math).outputs[0]

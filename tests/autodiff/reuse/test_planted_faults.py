@@ -67,13 +67,13 @@ def the_dict_of_then(monkeypatch):
 
     note = named.Names.note
 
-    def noted(self, w):
+    def noted(self, names, fact):
         box = Box()
         box.__dict__ = self.holder.__dict__
         holder, self.holder = self.holder, box
-        note(self, w)
+        note(self, names, fact)
         self.holder = holder
-        w.kept = [*getattr(w, "kept", []), box]
+        fact.__self__.kept = [*getattr(fact.__self__, "kept", []), box]  # by the World
 
     monkeypatch.setattr(named.Names, "note", noted)
 
@@ -197,7 +197,7 @@ FAULTS = {
     "order of sets": (sets_without_order, "a_set"),
     "a replaced __dict__": (the_dict_of_then, "instance"),
     "attributes of functions": (
-        lambda m: m.setattr(named.FunctionNames, "note", lambda self, w: None),
+        lambda m: m.setattr(named.FunctionNames, "note", lambda self, names, fact: None),
         "function",
     ),
     "names of functions": (lambda m: m.setattr(named, "_note_names", lambda *a: None), "function"),
@@ -209,7 +209,7 @@ FAULTS = {
     "caches": (lambda m: taken_as_it_is(m, functools._lru_cache_wrapper), "cached_function"),
     "__str__ and others": (unseen_code, "special_methods"),
     "members of enumerations": (
-        lambda m: m.setattr(named.InstanceNames, "note", lambda self, w: None),
+        lambda m: m.setattr(named.InstanceNames, "note", lambda self, names, fact: None),
         "enumeration",
     ),
     "metaclasses": (
