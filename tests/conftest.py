@@ -118,6 +118,15 @@ def cache_folder(tmp_path_factory):
         os.environ["GPT2_CACHE_DIR"] = before
 
 
+@pytest.fixture(autouse=True)
+def one_thread_afterwards():
+    """Programs run on one thread again after each test, whatever it set."""
+    yield
+    threads = sys.modules.get("gpt2.autodiff.run.threads")
+    if threads is not None and threads.count > 1:
+        threads.set_threads(1)
+
+
 @pytest.fixture(scope="session")
 def shakespeare():
     """The text of tinyshakespeare; tests that need the real corpus are skipped where it is not to be had."""

@@ -167,14 +167,10 @@ def test_worker_threads_have_the_switches_of_the_caller(switch):
         for _ in pieces:
             seen.append(state())
 
-    threads = ad.get_threads()
     ad.set_threads(2)
-    try:
-        with switch():
-            inside = state()
-            ad.run_on_threads(job)
-    finally:
-        ad.set_threads(threads)
+    with switch():
+        inside = state()
+        ad.run_on_threads(job)
     assert set(seen) == {inside} != {UNSET}
 
 

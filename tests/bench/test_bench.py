@@ -22,7 +22,7 @@ from bench.harness.sizes import step_flops
 from bench.harness.worker import Worker
 from bench.peers import llmc
 from gpt2.autodiff.emit import numexpr
-from gpt2.autodiff.run import blas, kernels, remembered, threads
+from gpt2.autodiff.run import blas, kernels, remembered
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2Config
@@ -93,11 +93,9 @@ def test_memory_picture_names_the_tensors_of_a_step(tmp_path):
 
 @pytest.fixture
 def quick_rates(monkeypatch):
-    """Small matrices and a fixed rate of 1 GFLOP/s; one thread again afterwards."""
+    """Small matrices and a fixed rate of 1 GFLOP/s."""
     monkeypatch.setattr(rates, "SIDES", (96, 50))
     monkeypatch.setattr(rates, "_fastest", lambda product, seconds: product.flops / 1e9)
-    yield
-    threads.set_threads(1)
 
 
 @pytest.mark.parametrize("way", ["BLAS", "columns"])
@@ -231,7 +229,7 @@ def player(name, own_data=False):
 
 @pytest.fixture
 def backends(monkeypatch):
-    """The set of backends other than NumPy that programs are compiled for; threads and memory are reset."""
+    """The set of backends other than NumPy that programs are compiled for; choices are forgotten."""
     used, fuse = set(), numexpr.fused_regions
 
     def record(graph, regions, pick=None):
@@ -241,7 +239,6 @@ def backends(monkeypatch):
     monkeypatch.setattr(numexpr, "fused_regions", record)
     yield used
     remembered.forget()
-    threads.set_threads(1)
 
 
 @pytest.mark.usefixtures("numexpr_package")

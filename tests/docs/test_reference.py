@@ -48,11 +48,7 @@ def test_every_public_name_has_an_example_that_runs(module, name, tmp_path, monk
     (tmp_path / "my.txt").write_text("to be or not to be that is the question " * 600, encoding="utf-8")
     test = doctest.DocTestParser().get_doctest(text, {"np": np, "gpt2": gpt2, "ad": ad}, name, None, 0)
     importlib.import_module("gpt2.train")
-    threads = ad.get_threads()
-    try:
-        result = doctest.DocTestRunner().run(test)
-    finally:
-        ad.set_threads(threads)
+    result = doctest.DocTestRunner().run(test)
     assert result.attempted and not result.failed
 
 

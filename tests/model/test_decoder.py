@@ -162,11 +162,8 @@ def test_number_of_threads_changes_no_bit():
     config = GPT2Config(vocab_size=97, block_size=16, n_layer=2, n_head=4, n_embd=320)
     model = GPT2(config, seed=0)
     logits = []
-    try:
-        for threads in (1, 2):
-            ad.set_threads(threads)
-            ad.limit_blas_threads(1)
-            logits.append(read_all(model, [5, 1, 1, 1], TOKENS[:, :8]))
-    finally:
-        ad.set_threads(1)
+    for threads in (1, 2):
+        ad.set_threads(threads)
+        ad.limit_blas_threads(1)
+        logits.append(read_all(model, [5, 1, 1, 1], TOKENS[:, :8]))
     np.testing.assert_array_equal(*logits)

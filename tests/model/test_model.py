@@ -102,12 +102,9 @@ def test_initial_weights_do_not_depend_on_the_number_of_threads(monkeypatch):
     """And no two pieces, of one tensor or of two, hold the same numbers."""
     monkeypatch.setattr(gpt2.model.gpt2, "PIECE", 48)  # so that these small tensors have several
     models = []
-    try:
-        for threads in (1, 2, 3):
-            ad.set_threads(threads)
-            models.append(GPT2(GPT2Config(V, MAX_T, L, NH, C), seed=1))
-    finally:
-        ad.set_threads(1)
+    for threads in (1, 2, 3):
+        ad.set_threads(threads)
+        models.append(GPT2(GPT2Config(V, MAX_T, L, NH, C), seed=1))
     for other in models[1:]:
         assert np.array_equal(other.flat_params, models[0].flat_params)
     tensors = [models[0].params[name].reshape(-1) for name in MATRICES]

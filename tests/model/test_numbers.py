@@ -106,15 +106,12 @@ def test_threads_and_repetition_change_no_bit(backward):
     blas.limit_blas_threads(1)
     tokens, targets = np.random.default_rng(0).integers(0, SHAPE["vocab_size"], (2, B, T))
     results = []
-    try:
-        for n in (1, 2, 3, 1):
-            threads.set_threads(n)
-            model = GPT2(GPT2Config(**SHAPE), backward)
-            for _ in range(2):  # the second step reuses memory
-                loss = model.loss_and_grads(tokens, targets)
-                results.append((loss, model.flat_grads.copy()))
-    finally:
-        threads.set_threads(1)
+    for n in (1, 2, 3, 1):
+        threads.set_threads(n)
+        model = GPT2(GPT2Config(**SHAPE), backward)
+        for _ in range(2):  # the second step reuses memory
+            loss = model.loss_and_grads(tokens, targets)
+            results.append((loss, model.flat_grads.copy()))
     first_loss, first_grads = results[0]
     assert first_grads.any()
     assert all(loss == first_loss and np.array_equal(grads, first_grads) for loss, grads in results)
@@ -128,10 +125,7 @@ def test_model_of_that_size_splits_products_and_regions(monkeypatch):
     )
     tokens = np.zeros((B, T), int)
     threads.set_threads(2)
-    try:
-        GPT2(GPT2Config(**SHAPE)).loss_and_grads(tokens, tokens)
-    finally:
-        threads.set_threads(1)
+    GPT2(GPT2Config(**SHAPE)).loss_and_grads(tokens, tokens)
     assert {"_run.<locals>.job", "run_blocks.<locals>.job"} <= jobs
 
 

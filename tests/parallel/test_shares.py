@@ -14,12 +14,6 @@ from tests.support import parallel_jobs as jobs
 WHOLE = {"backward": "whole"}
 
 
-@pytest.fixture(autouse=True)
-def one_thread_afterwards():
-    yield
-    set_threads(1)
-
-
 def trained(threads, size=2, dtype="float32", options=jobs.AS_WRITTEN):
     set_threads(threads)
     return jobs.train("shares", Group(), size, dtype, options=options)

@@ -34,7 +34,6 @@ def nothing_remembered():
     set_threads(2)
     yield
     remembered.forget()
-    set_threads(1)
 
 
 @pytest.fixture

@@ -85,29 +85,24 @@ def compare(seed, rng, graph, lend=False):
     before = [a.copy() for a in arrays]
     want = evaluate_graph(graph, arrays)
     threads.set_threads(1 + seed % 2)
-    try:
-        for _ in range(2):  # the second call works in used memory
-            got = program(*arrays)
-            for k, (x, y) in enumerate(zip(got, want)):
-                np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k}")
-                assert x.dtype == y.dtype
-        out = tuple(np.full(y.shape, np.nan) for y in want)
-        for x, y in zip(program(*arrays, out=out), out):
-            assert x is y
-        for x, y in zip(out, want):
-            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed} with out=")
-        for a, b in zip(arrays, before):
-            np.testing.assert_array_equal(a, b)
-        over = tuple(
-            next((a for a in arrays if a.shape == y.shape and a.dtype == y.dtype), None) for y in want
-        )
-        if len({id(o) for o in over}) == len(over):  # results over arguments, safe or not
-            for k, (x, y) in enumerate(zip(program(*arrays, out=over), want)):
-                np.testing.assert_allclose(
-                    x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k} over an input"
-                )
-    finally:
-        threads.set_threads(1)
+    for _ in range(2):  # the second call works in used memory
+        got = program(*arrays)
+        for k, (x, y) in enumerate(zip(got, want)):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k}")
+            assert x.dtype == y.dtype
+    out = tuple(np.full(y.shape, np.nan) for y in want)
+    for x, y in zip(program(*arrays, out=out), out):
+        assert x is y
+    for x, y in zip(out, want):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed} with out=")
+    for a, b in zip(arrays, before):
+        np.testing.assert_array_equal(a, b)
+    over = tuple(next((a for a in arrays if a.shape == y.shape and a.dtype == y.dtype), None) for y in want)
+    if len({id(o) for o in over}) == len(over):  # results over arguments, safe or not
+        for k, (x, y) in enumerate(zip(program(*arrays, out=over), want)):
+            np.testing.assert_allclose(
+                x, y, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, output {k} over an input"
+            )
 
 
 def test_numbers_are_handled_by_operators(monkeypatch):
@@ -207,12 +202,9 @@ def test_threads_do_not_change_a_bit(monkeypatch):
     want = [a.copy() for a in program(*arrays)]
     shared, original = [], threads.run_on_threads
     monkeypatch.setattr(threads, "run_on_threads", lambda job: (shared.append(job), original(job)))
-    try:
-        threads.set_threads(3)
-        for got, alone in zip(program(*arrays), want):
-            np.testing.assert_array_equal(got, alone)
-    finally:
-        threads.set_threads(1)
+    threads.set_threads(3)
+    for got, alone in zip(program(*arrays), want):
+        np.testing.assert_array_equal(got, alone)
     assert shared  # else one thread was compared with one
 
 
@@ -223,19 +215,16 @@ def test_threads_follow_the_callers_errstate(monkeypatch):
     assert "run_blocks" in program.source and "alone" not in program.source
     seen = []
     threads.set_threads(3)
-    try:
-        for wanted in ("ignore", "raise", "warn"):
-            seen.clear()
-            with np.errstate(divide=wanted):
-                threads.run_on_threads(lambda thread: seen.append(np.geterr()["divide"]))
-            assert seen == [wanted] * 3
-        with warnings.catch_warnings(), np.errstate(divide="ignore"):
-            warnings.simplefilter("error")
-            program(np.zeros(200_000))
-        with pytest.raises(FloatingPointError), np.errstate(divide="raise"):
-            program(np.zeros(200_000))
-    finally:
-        threads.set_threads(1)
+    for wanted in ("ignore", "raise", "warn"):
+        seen.clear()
+        with np.errstate(divide=wanted):
+            threads.run_on_threads(lambda thread: seen.append(np.geterr()["divide"]))
+        assert seen == [wanted] * 3
+    with warnings.catch_warnings(), np.errstate(divide="ignore"):
+        warnings.simplefilter("error")
+        program(np.zeros(200_000))
+    with pytest.raises(FloatingPointError), np.errstate(divide="raise"):
+        program(np.zeros(200_000))
 
 
 def test_a_small_value_of_inputs_alone_does_not_cut_a_region(monkeypatch):
@@ -262,21 +251,16 @@ def test_an_error_in_a_thread_reaches_the_caller():
             raise ZeroDivisionError("block 3")
 
     threads.set_threads(2)
-    try:
-        with pytest.raises(ZeroDivisionError, match="block 3"):
-            kernels.run_blocks(body, tuple((i, i + 1) for i in range(8)), ((1, (), ()), (1, (), ())))
-        kernels.run_blocks(
-            lambda k, i, j: None, ((0, 1), (1, 2)), ((1, (), ()), (1, (), ()))
-        )  # and the pool lives on
-    finally:
-        threads.set_threads(1)
+    with pytest.raises(ZeroDivisionError, match="block 3"):
+        kernels.run_blocks(body, tuple((i, i + 1) for i in range(8)), ((1, (), ()), (1, (), ())))
+    kernels.run_blocks(
+        lambda k, i, j: None, ((0, 1), (1, 2)), ((1, (), ()), (1, (), ()))
+    )  # and the pool lives on
 
 
 @pytest.fixture
 def two_threads():
     threads.set_threads(2)
-    yield
-    threads.set_threads(1)
 
 
 def test_an_error_on_all_threads_is_raised_once(two_threads):
@@ -396,15 +380,12 @@ def test_work_that_is_spread_is_the_work_as_a_whole(shape, monkeypatch):
 
     for count in (1, 2):
         threads.set_threads(count)
-        try:
-            for a, b in ((x, y), (x, row), (2.0, x), (x.T.copy().T, 3.0), (x, np.array(2.0))):
-                out, whole = np.empty(shape[::-1]).T, np.divide(a, b)
-                calls.clear()
-                kernels.spread(divided, out, a, b)
-                np.testing.assert_array_equal(out, whole)
-                assert len(calls) > 1 and sum(calls) == x.size
-        finally:
-            threads.set_threads(1)
+        for a, b in ((x, y), (x, row), (2.0, x), (x.T.copy().T, 3.0), (x, np.array(2.0))):
+            out, whole = np.empty(shape[::-1]).T, np.divide(a, b)
+            calls.clear()
+            kernels.spread(divided, out, a, b)
+            np.testing.assert_array_equal(out, whole)
+            assert len(calls) > 1 and sum(calls) == x.size
 
 
 def test_work_over_its_own_memory_is_spread_where_no_piece_reads_another(monkeypatch):

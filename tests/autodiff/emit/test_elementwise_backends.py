@@ -220,14 +220,11 @@ def test_blocks_on_two_threads():
 
     x, y = np.random.default_rng(0).standard_normal((2, 300, 4000))
     threads.set_threads(2)
-    try:
-        with ad.options(elementwise="numexpr"):
-            g = ad.compile(f)
-            for _ in range(3):
-                np.testing.assert_allclose(g(x, y), f(x, y), rtol=0, atol=1e-12)
-            assert "run_blocks" in ad.source(g, emitted=True) and "Fused(" in ad.source(g, emitted=True)
-    finally:
-        threads.set_threads(1)
+    with ad.options(elementwise="numexpr"):
+        g = ad.compile(f)
+        for _ in range(3):
+            np.testing.assert_allclose(g(x, y), f(x, y), rtol=0, atol=1e-12)
+        assert "run_blocks" in ad.source(g, emitted=True) and "Fused(" in ad.source(g, emitted=True)
 
 
 @pytest.mark.usefixtures("numexpr_package")

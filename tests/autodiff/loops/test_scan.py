@@ -235,15 +235,8 @@ def map_loop(body, *arrays):
     return np.stack([body(*slices) for slices in zip(*arrays)])
 
 
-@pytest.fixture
-def restored_threads():
-    before = ad.get_threads()
-    yield
-    ad.set_threads(before)
-
-
 @pytest.fixture(params=[1, 2])
-def threads(request, restored_threads):
+def threads(request):
     ad.set_threads(request.param)
 
 
@@ -282,7 +275,7 @@ def test_map_outside_of_recordings_and_its_errors(threads):
         ad.parallel_map(lambda: 1.0)
 
 
-def test_sums_do_not_depend_on_the_number_of_threads(restored_threads):
+def test_sums_do_not_depend_on_the_number_of_threads():
     a, w = rng.normal(size=(50, 4)), rng.normal(size=4)
     g = ad.grad(lambda w: np.sum(ad.parallel_map(lambda x: np.exp(np.sum(x * w)), a)))
     results = []

@@ -12,7 +12,6 @@ def two_threads():
     one_row.trials.forget()
     ad.set_threads(2)
     yield
-    ad.set_threads(1)
     one_row.trials.forget()
 
 

@@ -24,7 +24,6 @@ def three_threads():
     split_matmul.trials.forget()
     threads.set_threads(3)
     yield
-    threads.set_threads(1)
     remembered.forget()
     split_matmul.trials.forget()
 
