@@ -311,7 +311,7 @@ class Derived:
         draws = Draws()
         try:
             spared = compared(self.f, (args, kwargs))
-            return with_drawings(self.f, draws, recorded, lambda held: local_stand_in(held, spared))
+            return with_drawings(self.f, draws, recorded, lambda held: local_stand_in(held, spared), spared)
         except Exception as error:
             if not draws.calls:
                 raise

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -160,12 +160,16 @@ _exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (users, holde
 
 
 def with_drawings(
-    f: Callable, draws: Draws, run: Callable[[Draws], Any], other: Callable[[Any], tuple | None]
+    f: Callable,
+    draws: Draws,
+    run: Callable[[Draws], Any],
+    other: Callable[[Any], tuple | None],
+    spared: Collection[int],
 ) -> Any:
     """run(draws), with the generators that f leads to replaced by objects of Drawing, and what `other` gives
-    stand-ins for.
+    stand-ins for. `spared` as of `exchanging`.
     """
-    with exchanging(f, draws, lambda held: _generator_and_drawing(held) or other(held)):
+    with exchanging(f, draws, lambda held: _generator_and_drawing(held) or other(held), spared):
         return run(draws)
 
 
@@ -175,12 +179,14 @@ def _generator_and_drawing(held: Any) -> tuple | None:
 
 
 @contextmanager
-def exchanging(f: Callable, user: Any, stand_in: Callable[[Any], tuple | None]) -> Iterator[None]:
+def exchanging(
+    f: Callable, user: Any, stand_in: Callable[[Any], tuple | None], spared: Collection[int]
+) -> Iterator[None]:
     """Replaces what f leads to by stand-ins: stand_in(object) gives (the original, the stand-in), or None.
-    `user` is the object that this is for.
+    `user` is the object that this is for, `spared` what recorder.spared() says meanwhile.
     """
     holders = list(_holders(f, stand_in))
-    put_back = functools.partial(_put_back, user, holders, recorder.exchanged())
+    put_back = functools.partial(_put_back, user, holders, recorder.spared())
     with undoing(put_back), undoing(put_back):
         with _lock:
             for holder, name, held, replacement in holders:
@@ -188,12 +194,12 @@ def exchanging(f: Callable, user: Any, stand_in: Callable[[Any], tuple | None]) 
                 users.add(user)
                 if len(users) == 1 and content(holder, name) is held:  # not changed by another thread since
                     _put(holder, name, replacement)
-        recorder.local.exchanged = True
+        recorder.local.spared = spared
         yield
 
 
-def _put_back(user: Any, holders: Sequence, exchanged: bool) -> None:
-    recorder.local.exchanged = exchanged
+def _put_back(user: Any, holders: Sequence, spared: Collection[int] | None) -> None:
+    recorder.local.spared = spared
     with _lock:
         for holder, name, held, _ in holders:
             users, _, replacement = _exchanged.get((id(holder), name), (None, None, None))

@@ -7,6 +7,7 @@ x[advanced]   gather, with an index array for every array, list and integer of t
 from __future__ import annotations
 
 import operator
+from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections.abc import Callable, Sequence
 from typing import Any
 

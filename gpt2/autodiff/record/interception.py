@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from ..atoms import is_plain
 from .draws import plain_generator
 from .local.arrays import Local, adopted, outside, unwrapped
 from .recorder import NUMBERS, current
@@ -74,6 +75,8 @@ class Intercepted:
             return self.function(*args, **kwargs)
         if is_inside(file) or is_of_compiled(file):
             return self.handler(self.function, args, kwargs)
+        if args and (type(args[0]) is Recorded and self.handler is _lists or is_plain((args, *kwargs.values()))):
+            return adopted(self.function(*args, **kwargs), args)  # nothing to be done for lists
         return adopted(self.handler(self.function, args, kwargs), args)
 
     def call_always(self, *args: Any, **kwargs: Any) -> Any:

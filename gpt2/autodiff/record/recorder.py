@@ -10,8 +10,9 @@ import itertools
 import math
 import sys
 import threading
+from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -326,9 +327,11 @@ def plain() -> bool:
     return getattr(local, "plain", False)
 
 
-def exchanged() -> bool:
-    """Whether stand-ins have been put where the function that this thread records finds them (draws.py)."""
-    return getattr(local, "exchanged", False)
+def spared() -> Collection[int] | None:
+    """Ids of NumPy's functions that the function that this thread records may compare (type_tests.py). None
+    until stand-ins have been put where it finds them (draws.py).
+    """
+    return getattr(local, "spared", None)
 
 
 def recorded_so_far() -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..atoms import ATOMS
 from ..errors import type_unknown
 from . import source_lines
 from .bytecode import Reads, reads
@@ -31,6 +32,8 @@ from .value import Recorded
 
 _STOOD_FOR = (float, complex, np.generic, np.ndarray)  # the types that a recorded value stands for
 _MOST = 1000  # functions and objects that are looked through
+# Types of objects that lead to no code of the user's
+_CLOSED = {*ATOMS, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.ufunc, type(np.concatenate)}
 _TESTS = {"id", "is_", "is_not", "type"}
 
 
@@ -74,7 +77,7 @@ def compared(f: Callable, objects: Iterable) -> set[int]:
     todo, visited = [f, *objects], set()
     while todo and len(visited) < _MOST:
         v = todo.pop()
-        if id(v) in visited or isinstance(v, (types.ModuleType, np.ndarray)):
+        if id(v) in visited or type(v) in _CLOSED:
             continue
         visited.add(id(v))
         file = v.__code__.co_filename if isinstance(v, types.FunctionType) else None
@@ -88,8 +91,9 @@ def compared(f: Callable, objects: Iterable) -> set[int]:
             for code_reads, value, called in _values(v):
                 tests = tests or _tests_identity(code_reads, v.__globals__)
                 value = plain(value)
-                todo.append(value)
-                if id(value) in INTERCEPTED and not called:
+                if id(value) not in INTERCEPTED:
+                    todo.append(value)
+                elif not called:
                     taken.add(id(value))
     return taken if tests else set()
 
@@ -120,5 +124,5 @@ def _at_end(value: Any, chain: Iterable[str]) -> Any:
 def _tests_identity(code_reads: Reads, names: dict) -> bool:
     """Whether a test may be one of a function of NumPy's."""
     tested = [_at_end(names.get(path[0]), path[1:]) if path else None for path in code_reads.identity_tests]
-    named = _TESTS & (code_reads.names | code_reads.globals.keys())
-    return bool(named) or any(v is None or id(v) in INTERCEPTED for v in tested)
+    named = not (_TESTS.isdisjoint(code_reads.names) and _TESTS.isdisjoint(code_reads.globals))
+    return named or any(v is None or id(v) in INTERCEPTED for v in tested)

@@ -19,7 +19,7 @@ from ..graph import Node
 from ..ops import OPS, apply, build, table
 from . import source_lines, writes
 from .dispatch import NO_ENTRY, TABLE, Entry, bind, full_name, handled, handles, is_of_scipy, since, typed
-from .local.arrays import unwrapped, written_to
+from .local.arrays import all_unwrapped, is_local, unwrapped, written_to
 from .recorder import Recorder, innermost, label, scalar_const, variable_name, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
@@ -43,7 +43,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> 
     if method == "at":
         inputs = (written_to(inputs[0]), *inputs[1:])
     if not OPERANDS.issuperset(map(type, inputs)):
-        inputs = tuple(map(unwrapped, inputs))
+        inputs = all_unwrapped(inputs)
     if method != "__call__":
         return call_method(ufunc, method, inputs, kwargs)
     rule = TABLE.get(ufunc, NO_ENTRY).rule
@@ -76,7 +76,7 @@ def _accepted_inputs(inputs: Sequence) -> Sequence | None:
     """The inputs with lists of recorded values as arrays; None if one of them handles the operation
     itself.
     """
-    inputs = tuple(map(unwrapped, inputs))
+    inputs = all_unwrapped(inputs)
     if OPERANDS.issuperset(map(type, inputs)):
         return inputs
     if any(map(_lists_recorded, inputs)):
@@ -149,6 +149,8 @@ def _has_precedence(x: Any, other: Any, method: str) -> bool:
     """Whether Python tries x first in `other <operator> x`: its class is derived from that of the other, a
     number, and overrides `method`. NumPy's numbers do so among each other.
     """
+    if is_local(x):
+        return False
     kind = type(other.value)
     if isinstance(x, np.generic):
         derived = issubclass(kind, np.generic) or kind in SCALARS and isinstance(x, kind)
@@ -216,7 +218,7 @@ def operands(rec: Recorder, inputs: Sequence, values: Sequence, name: str = "") 
     """Arguments of an elementwise op, cast so that constants may be written as Python numbers (NEP 50)."""
     if len(inputs) == 2 and name not in _OWN_KINDS:  # the frequent case of an array and a Python number
         for i, (x, c) in enumerate((inputs, inputs[::-1])):
-            if type(c) in SCALARS and type(x) is Recorded and x._rec is rec and not x.weak:
+            if type(x) is Recorded is not type(c) in SCALARS and x._rec is rec and not x.weak:
                 node = x.node
                 number = scalar_const(c, node.dtype)
                 return [number, node] if i else [node, number]

@@ -12,6 +12,7 @@ import math
 import operator
 import sys
 import weakref
+from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Literal, cast

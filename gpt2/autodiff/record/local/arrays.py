@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ class Local(np.ndarray, metaclass=_LocalType):
     _memory = SharedMemory(0)
     _plain: Any = None  # the array, or a weak reference where its base is self
 
+    @unwatched
     def __array_finalize__(self, parent):
         if isinstance(parent, Local):  # a view of it, or a new array
             is_view = owner_of(self) is owner_of(parent)
@@ -98,7 +100,7 @@ class Local(np.ndarray, metaclass=_LocalType):
 
     def __setitem__(self, key, value):
         if type(value) in _KNOWN or not _loses_derivative(value):
-            return super().__setitem__(key, value)
+            return _assign(self, key, value)
         recorded = PROMOTION["promoted"](self)
         if recorded is None:
             raise written_to_plain(here(), name=variable_name(self))
@@ -129,8 +131,9 @@ class Local(np.ndarray, metaclass=_LocalType):
         np.put(self, indices, values, mode=mode)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        if not _KNOWN.issuperset(map(type, inputs)) and _others(inputs):
-            return NotImplemented
+        plain = _plain(inputs)
+        if plain is NotImplemented or not kwargs and method == "__call__" and plain is not None:
+            return plain if plain is NotImplemented else _new(ufunc(*plain))
         if kwargs and _others((*_outputs(kwargs), kwargs.get("where"))):
             return NotImplemented
         return call(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
@@ -163,6 +166,8 @@ def address(x: np.ndarray) -> int:
 
 def _computed(name: str) -> Callable:
     def method(self, *args, **kwargs):
+        if not args and not kwargs and name == "copy":
+            return _new(self.plain.copy())
         if any(map(_is_recorded, args)) and hasattr(np, name):  # C code would ask for plain arrays
             return getattr(np, name)(self, *args, **kwargs)
         return call(getattr(self.plain, name), args, kwargs, self)
@@ -223,6 +228,20 @@ def _is_recorded(x: Any) -> bool:
     return "__autodiff_node__" in type(x).__dict__
 
 
+@unwatched
+def _plain(operands: Sequence) -> Any:
+    """The operands without Local; None if there are lists, NotImplemented if one handles the call itself."""
+    if not _KNOWN.issuperset(map(type, operands)):
+        return NotImplemented if _others(operands) else None
+    return [x.plain if type(x) is Local else x for x in operands]
+
+
+@unwatched
+def _new(result: Any) -> Any:
+    """A new array as a Local."""
+    return _made(result, SharedMemory(_serial())) if type(result) is np.ndarray and current() else result
+
+
 def _others(operands: Sequence) -> bool:
     """Whether one of these handles NumPy's functions itself."""
     for x in operands:
@@ -259,6 +278,12 @@ def unwrapped(x: Any) -> Any:
         if any([a is not b for a, b in zip(parts, x)]):
             return kind(parts)
     return x
+
+
+@unwatched
+def all_unwrapped(operands: Sequence) -> tuple:
+    """`unwrapped` of each."""
+    return tuple([unwrapped(x) for x in operands])
 
 
 def written_to(x: Any) -> Any:
@@ -325,6 +350,7 @@ def owner_of(x: np.ndarray) -> np.ndarray:
 
 
 _base = np.ndarray.base.__get__
+_assign = np.ndarray.__setitem__
 
 
 def outside(array: np.ndarray) -> Local:
