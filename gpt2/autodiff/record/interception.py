@@ -15,6 +15,7 @@ from __future__ import annotations
 import abc
 import builtins
 import itertools
+import math
 import operator
 import sys
 import threading
@@ -75,7 +76,9 @@ class Intercepted:
             return self.function(*args, **kwargs)
         if is_inside(file) or is_of_compiled(file):
             return self.handler(self.function, args, kwargs)
-        if args and (type(args[0]) is Recorded and self.handler is _lists or is_plain((args, *kwargs.values()))):
+        if args and (
+            type(args[0]) is Recorded and self.handler is _lists or is_plain((args, *kwargs.values()))
+        ):
             return adopted(self.function(*args, **kwargs), args)  # nothing to be done for lists
         return adopted(self.handler(self.function, args, kwargs), args)
 
@@ -143,7 +146,7 @@ class Namespace:
     def restore(self, spared: Collection[int]) -> None:
         """Take back the replacement of NumPy's functions with these ids."""
         for name, v in self.stand_ins.items():
-            if type(v) is Intercepted and id(v.function) in spared and self.namespace.get(name) is v:
+            if isinstance(v, Intercepted) and id(v.function) in spared and self.namespace.get(name) is v:
                 self.namespace.update({name: v.function})
 
 
@@ -195,6 +198,15 @@ class _Indexed(Intercepted):
 
     def __getitem__(self, key):
         return adopted(self.function[key], ()) if current() is not None else self.function[key]
+
+
+class _Extremum(Intercepted):
+    """Python's min or max, which return one of their arguments: never a new array."""
+
+    def __call__(self, *args, **kwargs):
+        if current() is None or is_own(sys._getframe(1).f_code.co_filename):
+            return self.function(*args, **kwargs)
+        return self.handler(self.function, args, kwargs)
 
 
 def intercepted_in(module: ModuleType) -> dict:
@@ -319,6 +331,50 @@ def _holds_numbers(value) -> bool:
     return not kinds.isdisjoint((list, tuple)) and any(map(_holds_numbers, value))
 
 
+def _extremum(function, args, kwargs):
+    """min(x, y): of recorded numbers the value and the derivative of the one chosen, as of np.where. A
+    comparison would decide the path, and the program would hold on that path only.
+    """
+    if kwargs or not args:
+        return function(*args, **kwargs)
+    items = args if len(args) > 1 else list(unwrapped(args[0]))
+    numbers, weak = _of_one_type(items)
+    if not numbers:
+        return function(items)
+    best, *others = numbers
+    for x in others:
+        replaces = x < best if function.__name__ == "min" else x > best
+        if type(replaces) is Recorded:
+            best = PROTOCOLS["function"](np.where, (replaces, x, best), {})
+            best = best.item() if weak else best[()]
+        elif replaces:
+            best = x
+    return best
+
+
+def _of_one_type(items: Collection) -> tuple[list, bool]:
+    """(the numbers as recorded ones of one dtype and plain ones of its type, whether they are Python's).
+    No numbers where that would change a value, or where none is recorded.
+    """
+    recorded = [v for v in items if type(v) is Recorded]
+    weak = all([v.weak for v in recorded])
+    if not recorded or any(
+        [v.shape or v.dtype.kind != "f" or v.dtype != recorded[0].dtype for v in recorded]
+    ):
+        return [], weak
+    kind = float if weak else recorded[0].dtype.type
+    numbers = []
+    for v in items:
+        if type(v) is not Recorded:
+            if type(v) not in (int, float, kind) or abs(v) > 2**53 and abs(v) != math.inf:
+                return [], weak
+            if (number := kind(v)) != v:
+                return [], weak
+            v = number
+        numbers.append(v)
+    return numbers, weak
+
+
 def _asked(function, args, kwargs):
     """hasattr(x, name), getattr(x, name, default): as of the value that x stands for. Libraries that record
     as they are written need the attributes of x itself.
@@ -350,6 +406,9 @@ def intercept_questions() -> None:
     """Have questions about a recorded value answered as of the value that it stands for."""
     asked = {"hasattr": _asked, "getattr": _asked, "issubclass": _is_subclass}
     replace(vars(builtins), **{k: Intercepted(vars(builtins)[k], f) for k, f in asked.items()})
+    extrema = {f.__name__: _Extremum(f, _extremum) for f in (min, max)}
+    INTERCEPTED.update((id(v.function), v) for v in extrema.values())
+    replace(vars(builtins), **extrema)
     replace(vars(abc), _abc_instancecheck=Intercepted(vars(abc)["_abc_instancecheck"], _is_instance))
 
 

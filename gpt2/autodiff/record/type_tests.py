@@ -71,7 +71,9 @@ def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Ex
 
 
 def compared(f: Callable, objects: Iterable) -> set[int]:
-    """Ids of NumPy's functions that f, or what it leads to or is given, takes as values and may compare."""
+    """Ids of functions of NumPy's, and of min and max, that f, or what it leads to or is given, takes as
+    values and may compare.
+    """
     taken: set[int] = set()
     tests = False
     todo, visited = [f, *objects], set()
@@ -108,7 +110,8 @@ def _values(f: types.FunctionType) -> Iterator[tuple[Reads, Any, bool]]:
         yield code_reads, None, True
         for names, held in ((code_reads.globals, f.__globals__), (code_reads.free, free)):
             for name, uses in names.items():
-                yield from ((code_reads, _at_end(held.get(name), chain), called) for chain, called in uses)
+                value = held.get(name, vars(builtins).get(name))
+                yield from ((code_reads, _at_end(value, chain), called) for chain, called in uses)
         if any(name.split(".")[0] == "numpy" for name in code_reads.imports):
             for m in (np, np.linalg, np.fft):
                 yield from ((code_reads, vars(m).get(name), False) for name in code_reads.names)

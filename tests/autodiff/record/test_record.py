@@ -3,6 +3,7 @@
 import copy
 import enum
 import functools
+import itertools
 import math
 import pickle
 import threading
@@ -238,13 +239,33 @@ def test_same_path():
     assert path_of_pure(record(lambda x: x * 2, (X,))).taken([X], [])
 
 
+@pytest.mark.parametrize("f", [
+    lambda x, y: max(x, y) * y,
+    lambda x, y: min(x * y, 0.0, 2),
+    lambda x, y: max([x, y]) - min(v for v in (x, y)),
+    lambda x, y: max(np.array([x, y])) * x,
+])  # fmt: skip
+def test_min_and_max_of_numbers_are_not_branches(f):
+    """The value is Python's, also of nan and of signed zeros; of equal numbers the first counts."""
+    plain, g = ad.compile(f), ad.grad(f, (0, 1))
+    for at in itertools.product((0.5, -1.5, 0.0, -0.0, math.nan, 3.0), repeat=2):
+        assert repr(float(plain(*at))) == repr(float(f(*at)))
+        if at[0] != at[1] and 0.0 not in at and math.nan not in at:
+            ad.check_grads(f, at, order=2)
+            g(*at)
+    assert ad.why_recorded(plain) is None and ad.why_recorded(g) is None
+    assert ad.grad(lambda x, y: max(x, y), (0, 1))(2.0, 2.0) == (1.0, 0.0)
+    assert ad.grad(lambda x, function=max: function(x, 1.0) if function is max else 0.0 * x)(2.0) == 1.0
+    assert record(f, (0.5, 2.0)).reads == [] and ad.grad(lambda x: max(1e-3, np.sqrt(x)))(0.0) == 0.0
+
+
 @pytest.mark.parametrize("f, kind", [
     (lambda x: f"{x[0, 0]:.2f}", "text"),
     (lambda x: str(x), "text"),
     (lambda x: bool(x[0, 0]), "bool"),
     (lambda x: list(range(int(x[0, 1]))), "int"),
     (lambda x: math.floor(x[0, 1]), "float"),
-    (lambda x: max(x[0]), "bool"),
+    (lambda x: max(x[0], key=abs), "bool"),
     (lambda x: x[x > 1].size, "array"),
     (lambda x: 3.0 in x, "bool"),
     (lambda x: np.nonzero(x)[0].sum(), "array"),
