@@ -9,7 +9,9 @@ which ad.source shows. docs/autodiff.md is the guide.
 """
 
 import importlib
+import os
 import sys
+import threading
 
 # Loaded on first use: importing the compiler costs nothing until it compiles.
 _EXPORTS = {
@@ -64,14 +66,24 @@ _ROOMS = ("tree",)  # used by their own names, as ad.tree.map
 __all__ = sorted([*_HOME, *_ROOMS])
 
 
+# A fork waits until no thread imports: in the child that thread, and with it the module, would never be done
+_importing = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+    )
+
+
 def __getattr__(name):
     if name in _ROOMS:
-        return importlib.import_module(f".{name}", __name__)
+        with _importing:
+            return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
         found = {"name": name, "obj": sys.modules[__name__]}  # with which Python says what may be meant
         other = f"; here it is ad.{_SYNONYMS[name]}" if name in _SYNONYMS else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{other}", **found)
-    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    with _importing:
+        value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value
 

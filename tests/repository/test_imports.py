@@ -156,6 +156,39 @@ def test_a_module_can_be_imported_first():
     assert run.returncode == 0, run.stderr
 
 
+FORK_DURING_AN_IMPORT = """
+import os, signal, sys, threading, time
+from gpt2 import autodiff as ad
+
+begun = threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "gpt2.autodiff.passes.parts" and not begun.is_set():
+            begun.set()
+            time.sleep(0.3)  # while other modules of the compiler wait for this one
+
+sys.meta_path.insert(0, Slow())
+importing = threading.Thread(target=lambda: ad.grad(abs)(2.0))
+importing.start()
+begun.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    os._exit(ad.grad(abs)(2.0) != 1.0)
+importing.join()
+sys.exit(os.waitpid(child, 0)[1] != 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
+def test_a_fork_waits_for_the_imports_of_other_threads():
+    run = subprocess.run(
+        [sys.executable, "-c", FORK_DURING_AN_IMPORT], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
 # ---- The core without the packages beside it -------------------------------------------------------------
 
 CORE_ALONE = """

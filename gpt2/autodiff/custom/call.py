@@ -25,10 +25,19 @@ import numpy as np
 from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, backward_of, forward_of
 from ..errors import AutodiffError, UnsupportedError
-from ..graph import Graph, Node
+from ..graph import Graph, Node, remade
 from ..ops import apply
 from ..ops.interpret import apart, evaluate_graph
-from ..ops.subgraph import inputs_like, is_float, items, or_zeros, result_types, splice
+from ..ops.subgraph import (
+    influenced,
+    inputs_like,
+    is_float,
+    items,
+    or_zeros,
+    result_types,
+    splice,
+    zeros_like,
+)
 from ..ops.table import Leads, row
 from ..pipeline import program_of
 
@@ -158,25 +167,19 @@ def transposed(
 ) -> list[Node | None]:
     """The gradients of the marks, in which the results should be linear.
 
-    Raises AutodiffError with this trouble if they still read a mark, as those of np.clip(dout) would.
+    Raises AutodiffError with this trouble if they still depend on a mark, as those of np.clip(dout) would.
     """
     seeds = [(r, c) for r, c in zip(results, cts) if r is not None and c is not None]
     grads = backprop(seeds, marks)
-    marked = {m.id for m in marks}
-    oldest = min(marked, default=0)
-    seen: set[int] = set()
-    stack = [n for n in grads if n is not None]
-    while stack:
-        n = stack.pop()
-        if n.id in marked:
-            raise AutodiffError(
-                f"{trouble}, and cannot be transposed. Give the function a rule of the other mode, or remove "
-                "the nonlinear part (np.clip, abs, a norm)"
-            )
-        if n.id > oldest and n.id not in seen:
-            seen.add(n.id)
-            stack.extend(n.args)
-    return grads
+    found = [d for d in grads if d is not None]
+    if any(influenced(found, marks)):
+        raise AutodiffError(
+            f"{trouble}, and cannot be transposed. Give the function a rule of the other mode, or remove "
+            "the nonlinear part (np.clip, abs, a norm)"
+        )
+    # A loop that computes them beside what does depend on the marks takes zeros for these
+    values = iter(remade(found, {m: zeros_like(m) for m in marks}))
+    return [None if d is None else next(values) for d in grads]
 
 
 def _types(*args, graph: Graph, rule):
@@ -219,6 +222,7 @@ row(
     vjp_rule=_vjp,
     jvp_rule=_jvp,
     leads=Leads(_batch),
+    influence=lambda flags, of_graph, graph, rule: of_graph(graph, flags),
     cost=1000.0,
     scheduled_alone=True,
 )

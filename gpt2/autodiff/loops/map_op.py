@@ -125,5 +125,6 @@ row(
     jvp_rule=_jvp,
     vjp_rule=_vjp,
     leads=Leads(_batch),
+    influence=lambda flags, of_graph, body, **attrs: of_graph(body, flags),
     cost=1000.0,
 )

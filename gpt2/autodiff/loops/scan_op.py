@@ -497,6 +497,11 @@ def flags_of_all_steps(flags: Sequence[bool], carries: int, results_of: Callable
         flags[:carries] = grown
 
 
+def _influence(flags, of_graph, body: Graph, n: int, carries: int, **attrs) -> list[bool]:
+    flags = flags_of_all_steps(flags, carries, lambda flags: of_graph(body, flags))
+    return [*flags[:carries], *of_graph(body, flags)[carries:], *flags[:carries]]
+
+
 def rows_of(x: Node, k: int) -> Node:
     """An input that holds k of x."""
     return input_node((k, *x.shape), x.dtype, x.name)
@@ -510,6 +515,7 @@ row(
     jvp_rule=_jvp,
     vjp_rule=_vjp,
     leads=Leads(_batch),
+    influence=_influence,
     cost=100.0,
     scheduled_alone=True,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
-from ..graph import Graph, Node, remade, with_args
-from . import input_node
+from ..graph import Graph, Node, reachable, remade, with_args
+from . import OPS, input_node
 from .build import axis_index, slice_, zeros
 
 Cut = tuple[int, int, int]  # (axis, start, stop): what of an argument a call is given
@@ -21,6 +22,30 @@ def splice(graph: Graph, args: Sequence[Node]) -> list[Node]:
         if a.shape != i.shape or a.dtype != i.dtype:
             raise ValueError(f"{graph.name} takes {i!r}, got {a!r}")
     return remade(graph.outputs, dict(zip(graph.inputs, args)))
+
+
+def influenced(outputs: Sequence[Node], sources: Sequence[Node]) -> list[bool]:
+    """For each output whether its value may depend on one of the sources.
+
+    Of a loop each result counts by itself: that of x alone does not depend on the tangents beside it.
+    """
+    found: dict[Node, Any] = dict.fromkeys(sources, True)  # a tuple node's has a flag for each result
+    for n in reachable(outputs, oldest=min([s.id for s in sources], default=0)) if sources else ():
+        if n in found:
+            continue
+        flags = [found.get(a, False) for a in n.args]
+        if n.op == "item":
+            found[n] = flags[0][n.attrs["i"]] if isinstance(flags[0], list) else flags[0]
+        elif any(flags) and (rule := OPS[n.op].influence) is not None:
+            found[n] = rule(flags, lambda g, flags: influenced(g.outputs, marked(g.inputs, flags)), **n.attrs)
+        else:
+            found[n] = any(flags)
+    return [found.get(o, False) for o in outputs]
+
+
+def marked(nodes: Sequence[Node], flags: Sequence[bool]) -> list[Node]:
+    """The nodes with a flag."""
+    return [x for x, has in zip(nodes, flags) if has]
 
 
 def result_types(graph: Graph) -> tuple[tuple, tuple]:

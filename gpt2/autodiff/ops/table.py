@@ -90,6 +90,9 @@ class Op:
     gathers: bool = False  # takes elements out of its first argument at an array of indices
     # drop_unused(results that are read, attrs): attrs that leave out some of the others
     drop_unused: Callable | None = None
+    # influence(flags of arguments, flags of a graph's outputs by those of its inputs, **attrs) -> flags of
+    # results: which of them depend on an argument with a flag. None: all do
+    influence: Callable | None = None
     leads: Leads = Leads()  # more leading axes: one of the pairs of ops/leads.py
     adds_axes: Callable[[Node], int] = none  # of how many axes, from the first on, it adds up all arguments
     product: Callable | None = None  # (*argument texts) -> texts of the two operands of np.matmul that it is

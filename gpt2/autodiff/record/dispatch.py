@@ -412,6 +412,7 @@ def _wrap(rec: Recorder, nodes, value, recorded, site, function, views):
         kind = type(value)
         return parts if kind is list else kind(*parts) if hasattr(kind, "_fields") else kind(parts)
     node = typed(nodes, value, site, function, recorded)
+    rec.count()
     if not isinstance(value, np.ndarray) or isinstance(function, np.ufunc):
         return Recorded(rec, node, value)
     if not views:

@@ -70,8 +70,9 @@ class Intercepted:
 
     def __call__(self, *args, **kwargs):
         file = sys._getframe(1).f_code.co_filename
-        if self.handler is _asked and is_inside(file):  # first: NumPy asks at each operation
-            return self.function(*args, **kwargs)
+        if self.handler is _asked:  # first: NumPy asks at each operation. What it finds is no new array
+            inside = is_inside(file) or current() is None or is_own(file)
+            return self.function(*args, **kwargs) if inside else _asked(self.function, args, kwargs)
         if current() is None or "like" in kwargs or is_own(file):
             return self.function(*args, **kwargs)
         if is_inside(file) or is_of_compiled(file):

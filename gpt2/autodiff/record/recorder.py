@@ -10,6 +10,7 @@ import itertools
 import math
 import sys
 import threading
+import warnings
 from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 NUMBERS = "biufc"  # dtype kinds
 _serials = itertools.count(1)
+LONG = 50_000  # operations of one recording, from which on a loop in it is too long for Python's `for`
 
 # stack: the recordings of a thread; building (dispatch.py); plain (draws.py); as_written (functions/)
 local = threading.local()
@@ -61,6 +63,7 @@ class Recorder:
 
     def __init__(self, name: str, dry: bool = False):
         self.name = name
+        self.operations = 0
         self.dry = dry  # large values are not computed (unevaluated.py)
         self.guessed: set[Node] = set()  # nodes of values that were not computed
         self.repeated: dict = {}  # recordings of functions under ad.repeated (programs/repeated.py)
@@ -92,6 +95,17 @@ class Recorder:
         if self.guessed and unevaluated.depends_on(read.node, self.guessed):
             raise unevaluated.Unknown
         self.reads.append(read)
+
+    def count(self) -> None:
+        """Count one more operation; say once what to write where there are very many."""
+        self.operations += 1
+        if self.operations == LONG:
+            warnings.warn(
+                f"{location(here())}: {self.name} has recorded {LONG:,} operations, and each takes memory "
+                "and time to compile. A Python loop is recorded step by step; ad.scan and ad.while_loop "
+                "record its body once",
+                stacklevel=2,
+            )
 
     def note_query(self) -> None:
         """Note that the function asked how arrays lie in memory."""
@@ -246,7 +260,9 @@ def check_numbers(dtype: np.dtype) -> None:
 
 
 def check_kind(array: np.ndarray, subject: str) -> None:
-    if isinstance(array, np.ma.MaskedArray):
+    # Its module is imported only where somebody uses it, and never while names are replaced
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(array, masked.MaskedArray):
         raise DtypeError(f"{subject}: masked arrays are not recorded; pass the data and the mask", here())
     if not computes_as_ndarray(array):
         raise DtypeError(

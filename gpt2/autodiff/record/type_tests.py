@@ -23,14 +23,14 @@ import numpy as np
 from ..atoms import ATOMS
 from ..errors import type_unknown
 from . import source_lines
-from .bytecode import Reads, reads
+from .bytecode import Reads, instructions_of, reads
 from .draws import around, content
 from .interception import INTERCEPTED, plain
 from .local.arrays import is_local
 from .results import holds
 from .value import Recorded
 
-_STOOD_FOR = (float, complex, np.generic, np.ndarray)  # the types that a recorded value stands for
+_STOOD_FOR = (float, complex, bool, np.generic, np.ndarray)  # the types that a recorded value stands for
 _MOST = 1000  # functions and objects that are looked through
 # Types of objects that lead to no code of the user's
 _CLOSED = {*ATOMS, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.ufunc, type(np.concatenate)}
@@ -61,6 +61,8 @@ def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Ex
         if held in names and not holds(names[held]):
             continue
         known = name is not None and name in variables
+        if kind is bool and not known and not any(i.opname == "COMPARE_OP" for i in instructions_of(code)):
+            continue  # a recorded bool is what a comparison of numbers gives
         if (
             type(variables[name]) is Recorded or is_local(variables[name])
             if known

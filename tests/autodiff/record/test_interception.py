@@ -2,6 +2,7 @@
 NumPy's results, and a derivative. NumPy itself is as it was when nothing is recorded.
 """
 
+import ast
 import copy
 import functools
 import pickle
@@ -13,7 +14,7 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.autodiff.check.check_grads import check_grads
 from gpt2.autodiff.errors import AutodiffError
-from gpt2.autodiff.record import interception
+from gpt2.autodiff.record import interception, recorder
 from gpt2.autodiff.reuse.watch import watch
 
 V = np.array([0.3, -0.7, 1.9, 1.2])
@@ -230,3 +231,31 @@ def test_numbers_in_lists_are_not_looked_at():
     g(V)
     assert ad.why_recorded(g) is None
     np.testing.assert_allclose(g(V * 2), [1, V[2] * 2, V[1] * 2, 1])
+
+
+def test_getattr_with_a_default_gives_the_object_itself():
+    class Settings:
+        log: list = []
+        array = np.ones(3)
+        operator = ast.parse("-1").body[0].value.op  # its class has _fields, as a named tuple's
+
+    def f(x):
+        assert getattr(Settings, "array", None) is Settings.array
+        assert getattr(Settings, "operator", None) is Settings.operator
+        getattr(Settings, "log", None).append(1)
+        return x * 2.0
+
+    assert ad.grad(f)(1.0) == 2.0 and Settings.log == [1]
+
+
+def test_a_recording_without_end_says_what_to_write_instead(monkeypatch):
+    monkeypatch.setattr(recorder, "LONG", 50)
+
+    def f(x):
+        for _ in range(100):
+            x = x * 0.5
+        return x
+
+    with pytest.warns(UserWarning, match=r"test_interception.py:\d+: f has recorded 50 .* ad.scan") as found:
+        ad.grad(f)(1.0)
+    assert len(found) == 1

@@ -3,9 +3,10 @@
 import abc
 import collections
 
+import numpy as np
 import pytest
 
-from gpt2.autodiff.record import interception, record, value
+from gpt2.autodiff.record import interception, record, type_tests, value
 from gpt2.autodiff.record.value import Recorded
 from tests.support.random.questions import check, write
 
@@ -40,9 +41,14 @@ def types_of_results(monkeypatch):
     monkeypatch.setattr(Recorded, "weak", False)
 
 
-@pytest.mark.parametrize(
-    "plant", [compared_functions, attributes, abstract_classes, names_of_types, types_of_results]
-)
+def types_of_comparisons(monkeypatch):
+    monkeypatch.setattr(type_tests, "_STOOD_FOR", (float, complex, np.generic, np.ndarray))
+
+
+PLANTS = [compared_functions, attributes, abstract_classes, names_of_types, types_of_results]
+
+
+@pytest.mark.parametrize("plant", [*PLANTS, types_of_comparisons])
 def test_planted_faults_are_noticed(plant, monkeypatch):
     plant(monkeypatch)
     with pytest.raises(AssertionError):

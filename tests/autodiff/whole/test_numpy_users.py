@@ -120,6 +120,39 @@ def test_a_rule_that_is_not_linear_is_not_transposed():
     with pytest.raises(AutodiffError, match="not linear in dout"):
         ad.jvp(clipped, (X,), (X,))
 
+    @ad.custom_jvp
+    def f(x):
+        return x * 1.0
+
+    f.defjvp(lambda primals, tangents: (primals[0] * 1.0, ad.scan(squared, *tangents, length=2)[0]))
+    with pytest.raises(AutodiffError, match="not linear in tangents"):
+        ad.grad(f)(1.5)
+
+
+def squared(c, _):
+    return c * c, None
+
+
+LOOPS = [
+    (lambda x: ad.scan(squared, x, length=2)[0], 13.5),
+    (lambda x: ad.scan(lambda c, s: (c * s + x, c * x), x, np.array([1.0, 2.0, 3.0]))[1].sum(), 24.0),
+    (lambda x: ad.scan(squared, x, length=4, every=3)[0], 16 * 1.5**15),
+    (lambda x: ad.while_loop(lambda c: c < 100.0, lambda c: c * c, x), 16 * 1.5**15),
+    (lambda x: ad.parallel_map(lambda s: s * s * x, np.ones(3) * x).sum(), 3 * 3 * 1.5**2),
+]
+
+
+@pytest.mark.parametrize("f, slope", LOOPS)
+def test_the_other_mode_of_a_rule_that_differentiates_a_loop(f, slope):
+    forwards, backwards = ad.custom_jvp(f), ad.custom_vjp(f)
+    forwards.defjvp(lambda primals, tangents: ad.jvp(f, primals, tangents))
+    backwards.defvjp(lambda dout, out, x: ad.vjp(f, x)[1](dout))
+    second = pytest.approx(float(ad.hessian(f)(1.5)), rel=1e-12)
+    for g in (forwards, backwards):
+        for first in (ad.grad(g)(1.5), ad.jvp(g, (1.5,), (1.0,))[1]):
+            assert first == pytest.approx(slope, rel=1e-12)
+        assert ad.hessian(g)(1.5) == second and ad.grad(ad.grad(g))(1.5) == second
+
 
 def test_empty_scan_and_map():
     def f(x):

@@ -132,7 +132,7 @@ args, kwargs = {arguments}
 """
     types = rng.sample([*TYPES], 2)
     words = dict(name=rng.choice(ATTRIBUTES), type=types[0], other=types[1])
-    question = rng.choice(QUESTIONS).format(**words).replace("type(v) is bool", "v.__class__ is bool")
+    question = rng.choice(QUESTIONS).format(**words)
     made = rng.choice(MADE)
     return f"""{HEAD}
 def f(x):

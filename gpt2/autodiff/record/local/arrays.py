@@ -49,6 +49,9 @@ class SharedMemory:
         self.arrays.append(weakref.ref(array))
 
 
+_OUTSIDE = SharedMemory(0)
+
+
 class _LocalType(type):
     """The type of Local, for which `type(x) == np.ndarray` holds."""
 
@@ -61,11 +64,12 @@ class _LocalType(type):
 class Local(np.ndarray, metaclass=_LocalType):
     """An array that the recorded function made; see the head of this file."""
 
-    _memory = SharedMemory(0)
-    _plain: Any = None  # the array, or a weak reference where its base is self
+    # _plain: the array, or a weak reference where its base is self; recorded: of a Promoted
+    __slots__ = ("_memory", "_plain", "recorded")  # no dict, as np.ndarray has none: vars(x)
 
     @unwatched
     def __array_finalize__(self, parent):
+        self._plain, self._memory = None, _OUTSIDE
         if isinstance(parent, Local):  # a view of it, or a new array
             is_view = owner_of(self) is owner_of(parent)
             (parent._memory if is_view else SharedMemory(_serial())).add(self)
@@ -213,10 +217,14 @@ for _name in "__getitem__ __iter__ __next__ __len__ __array__ __eq__ __ne__".spl
 class Promoted(Local):
     """A Local that a recorded value was written into: it stands for `recorded` (promoted.py)."""
 
-    recorded: Any
+    __slots__ = ()
 
     def __autodiff_leaf__(self) -> Any:
         return self.recorded
+
+
+for _kind in (Local, Promoted):  # what `type(x).__name__` and repr(type(x)) say of an array
+    _kind.__module__, _kind.__name__, _kind.__qualname__ = "numpy", "ndarray", "ndarray"
 
 
 def _serial() -> int:
@@ -318,7 +326,7 @@ def adopted(result: Any, arguments: Sequence | None = (), extra: int = 0) -> Any
     kind = type(result)
     if kind is np.ndarray:
         return _adopted(result, arguments, extra)
-    if kind is list or kind is tuple or hasattr(kind, "_fields"):
+    if kind is list or issubclass(kind, tuple) and (kind is tuple or hasattr(kind, "_fields")):
         parts = [adopted(v, arguments, _IN_LIST) for v in result]
         return parts if kind is list else tuple(parts) if kind is tuple else kind(*parts)
     return result
