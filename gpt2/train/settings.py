@@ -32,8 +32,23 @@ def _sizes(name: str) -> dict[str, int]:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "shakespeare": {},  # the defaults below
-    "shakespeare-char-cpu": dict(  # the command that nanoGPT's README gives for a CPU
+    "shakespeare": dict(optimizer="muon", steps=250, lr=3e-3, min_lr=3e-4, muon_lr=0.03),
+    "shakespeare-char-cpu": dict(  # letter by letter
+        tokenizer="char",
+        **_sizes("shakespeare-char-cpu"),
+        optimizer="muon",
+        batch_size=12,
+        block_size=64,
+        steps=600,
+        warmup=100,
+        beta2=0.99,
+        eval_every=100,
+        eval_batches=20,
+        save_every=100,
+        sample_tokens=300,
+        log_every=50,
+    ),
+    "nanogpt-char-cpu": dict(  # the command that nanoGPT's README gives for a CPU
         tokenizer="char",
         **_sizes("shakespeare-char-cpu"),
         batch_size=12,

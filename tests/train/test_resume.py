@@ -136,7 +136,7 @@ def test_token_files_of_a_changed_text_are_written_again(text, tmp_path):
 # ---- Weights that are not finite -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["params.fcw", "adamw.v.fcw"])
+@pytest.mark.parametrize("name", ["params.fcw", "muon.m.fcw"])
 def test_weights_that_are_not_finite_are_refused_with_the_first_index(run, resume_error, name):
     path = run / runs.LAST
     arrays, state = checkpoint.load(path)

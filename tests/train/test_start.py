@@ -81,7 +81,7 @@ def test_weights_imply_the_finetune_preset_in_their_own_window(start):
     settings = recipe.new_settings(init)
     assert (settings.preset, settings.lr, settings.block_size) == ("finetune", 5e-5, 32)
     settings = recipe.new_settings({**init, "preset": "shakespeare-char-cpu", "block_size": 16})
-    assert (settings.lr, settings.block_size) == (1e-3, 16)
+    assert (settings.lr, settings.block_size) == (2e-3, 16)
 
 
 def test_weights_that_no_step_improves_are_kept_as_the_best(start, model, tmp_path, capsys):
@@ -213,7 +213,7 @@ def test_run_without_a_network_takes_the_standard_library_and_more_steps(monkeyp
     for given, steps, text in (
         ({}, 2500, "2,500 steps, one or two minutes"),
         ({"steps": 7, "lr": 1e-3}, 7, "standard library instead of tinyshakespeare"),
-        ({"preset": "shakespeare-char-cpu"}, 2000, "standard library"),
+        ({"preset": "shakespeare-char-cpu"}, 600, "standard library"),
     ):
         settings, (note,) = recipe.with_corpus(recipe.new_settings(given), given)
         assert (settings.data, settings.steps) == ("stdlib", steps) and text in note and "\n" not in note
@@ -222,4 +222,4 @@ def test_run_without_a_network_takes_the_standard_library_and_more_steps(monkeyp
     assert recipe.with_corpus(settings, {}) == (settings, [])
     monkeypatch.setattr(recipe.corpora.tinyshakespeare, "read", lambda: "text")
     settings, notes = recipe.with_corpus(recipe.new_settings({}), {})
-    assert (settings.data, settings.steps, notes) == ("tinyshakespeare", 400, [])
+    assert (settings.data, settings.steps, notes) == ("tinyshakespeare", 250, [])

@@ -34,7 +34,7 @@ SMALL = (
 
 @pytest.fixture
 def small(prose):
-    return ["--data", str(prose[0]), *SMALL]
+    return ["--data", str(prose[0]), *SMALL, "--optimizer", "adamw"]
 
 
 def lines(folder):
@@ -346,7 +346,10 @@ def test_single_files_of_a_run_are_not_overwritten_without_the_flag(small, tmp_p
     "argv, message",
     [
         (["--batchsize", "4"], "unknown argument --batchsize; did you mean --batch-size?"),
-        (["--preset", "gpt5"], "--preset gpt5: expected one of shakespeare, shakespeare-char-cpu, finetune"),
+        (
+            ["--preset", "gpt5"],
+            "--preset gpt5: expected one of shakespeare, shakespeare-char-cpu, nanogpt-char-cpu, finetune",
+        ),
         (["--n-head", "3"], "--n-embd 16 is not divisible by --n-head 3"),
         (["--block-size", "100000"], "a sequence of --block-size 100000 needs 100001"),
         (["--data", "nothing.txt"], "--data nothing.txt: No such file"),

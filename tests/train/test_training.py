@@ -11,6 +11,7 @@ import pytest
 from gpt2.errors import UserError
 from gpt2.train import Reporter, Settings, from_preset, opened, program, resumed_settings, steps, train
 from gpt2.train.loop import Interrupts, loop
+from gpt2.train.recipe import new_settings
 from gpt2.weights import checkpoint
 from tests.support import small_run
 from tests.support.small_run import ROOT
@@ -40,7 +41,9 @@ def test_steps_are_yielded_complete_and_print_nothing(settings, tmp_path, capsys
 
 def test_steps_train_as_the_program_does_to_the_bit(settings, tmp_path):
     losses = [step.loss for step in steps(settings)]
-    changed = {name: value for name, value in vars(settings).items() if value != getattr(Settings(), name)}
+    changed = {
+        name: value for name, value in vars(settings).items() if value != getattr(new_settings({}), name)
+    }
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in changed.items()]
     assert program.main([*flags, "--out", str(tmp_path / "other")]) == 0
     one, other = (checkpoint.load(tmp_path / name / "last.safetensors") for name in ("run", "other"))

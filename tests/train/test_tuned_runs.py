@@ -44,7 +44,11 @@ def begin(prose, start):
     """begin(out, *flags, init=start): trains a run from the checkpoint, or with init=None a new model."""
 
     def begin(out, *flags, init=start):
-        model = ["--init", init] if init else "--tokenizer byte --n-layer 2 --n-head 2 --n-embd 16".split()
+        model = (
+            ["--init", init]
+            if init
+            else "--tokenizer byte --n-layer 2 --n-head 2 --n-embd 16 --optimizer adamw".split()
+        )
         return train("--data", prose[0], *model, "--out", out, *FLAGS, *flags)
 
     return begin
