@@ -25,9 +25,11 @@ STUDIES = {
     "roots": "roots",
     "eam": "eam",
     "programs": "program_times",
+    "textbook": "textbook_times",
     "parallel": "parallel",
     "memory": "memory",
     "loops": "loops",
+    "jacobian": "jacobian",
     "enzyme": "llvm",
 }
 
