@@ -55,8 +55,6 @@ _OUTSIDE = SharedMemory(0)
 class _LocalType(type):
     """The type of Local, for which `type(x) == np.ndarray` holds."""
 
-    __name__ = property(lambda cls: "ndarray")  # type: ignore[assignment]
-
     def __eq__(cls, other):
         return other is cls or other is np.ndarray
 
@@ -79,10 +77,6 @@ class Local(np.ndarray, metaclass=_LocalType):
     @property
     def __class__(self):
         return np.ndarray
-
-    @property
-    def __dict__(self):
-        raise AttributeError("'numpy.ndarray' object has no attribute '__dict__'")
 
     @property
     def plain(self) -> np.ndarray:
