@@ -1,16 +1,11 @@
 """Token files and the batches drawn from them.
 
 A token file is llm.c's: a header of 256 int32 (magic, version, count of tokens, zeros), then the tokens,
-<<<<<<< HEAD
 everything little-endian. There are two kinds: that of GPT-2, and that of Llama 3 for vocabularies above
 65,536 (as llm.c's `write_datafile`). nanoGPT's files are tokens of uint16 without a header.
 
 Files are read through memory maps, so a corpus costs no memory: `Shards` joins several, and gives back the
 pages that it has read.
-=======
-everything little-endian. It is read through a memory map, so a corpus costs no memory. There are two kinds:
-that of GPT-2, and that of Llama 3 for vocabularies above 65,536 (as llm.c's data_common writes them).
->>>>>>> 2d9ab34f (Stored tokenizers are read in a module of their own, so that imports have no circle)
 """
 
 import mmap
