@@ -176,9 +176,9 @@ def same_items(same: Callable, items: Collection, then: tuple) -> bool:
     return len(items) == len(then) and all(map(same, items, then))
 
 
-def settings_of_texts() -> object:
-    """The setting that determines the text of NumPy's numbers."""
-    return np.get_printoptions().get("legacy")
+def settings_of_texts() -> dict:
+    """The settings that determine the texts of NumPy's numbers and arrays."""
+    return {**np.get_printoptions()}
 
 
 def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...]) -> bool:

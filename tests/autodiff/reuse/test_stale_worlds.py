@@ -207,3 +207,11 @@ def test_the_sign_of_a_zero_that_was_looked_at():
     for _ in range(3):
         assert g(0.0) == 1.0
         assert g(-0.0) == -1.0
+
+
+def test_settings_of_the_text_of_an_array():
+    held = np.array([1 / 3, 2.0])
+    with np.printoptions(precision=8):
+        stays_current(
+            lambda x: np.sum(x) * len(str(held)), lambda: np.set_printoptions(precision=3, suppress=True)
+        )
