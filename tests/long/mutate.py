@@ -1,6 +1,6 @@
 """Plant every small mistake of tests/support/mutants, one at a time; list those no gradient test sees.
 
-    python tests/long/mutate.py                      all 2131 of them, two minutes
+    python tests/long/mutate.py                      all of them, two minutes of one core or more
     python tests/long/mutate.py layers model         the hand-written backwards only
     python tests/long/mutate.py table --every 10     each tenth of the table's
 

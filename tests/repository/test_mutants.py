@@ -1,4 +1,4 @@
-"""Tests notice a small mistake in a backward or a rule: a sample here, all 2,135 in tests/long/mutate.py."""
+"""Tests notice a small mistake in a backward or a rule: a sample here, all in tests/long/mutate.py."""
 
 import functools
 import time

@@ -204,7 +204,7 @@ def _reached(f) -> Iterator[tuple[Source, ast.AST]]:
             continue
         seen.add(g)
         yield s, nodes[g]
-        used = [g.__globals__.get(name) for name in _names(g.__code__)]
+        used = [g.__globals__.get(name) for name in sorted(_names(g.__code__))]
         cells = [c.cell_contents for c in g.__closure__ or ()]
         todo += [h for h in used + cells if isinstance(h, types.FunctionType)]
 

@@ -31,6 +31,14 @@ SURVIVORS = {
         ("v[:, :, keys].swapaxes(-1, -2)", "v[:, :, keys].swapaxes(-2, -1)"): SYMMETRIC,
         ("dscores.swapaxes(-1, -2)", "dscores.swapaxes(-2, -1)"): SYMMETRIC,
     },
+    ("layers.crossentropy", "crossentropy_backward"): {
+        ("if not all_count(targets):", "if True:"): SHORTCUT,
+        ("np.maximum(targets, 0)", "np.maximum(0, targets)"): SYMMETRIC,
+    },
+    ("model.backward", "_loss_backward"): {
+        ("max(1, np.count_nonzero(counted))", "max(np.count_nonzero(counted), 1)"): SYMMETRIC,
+        ("_may_share(kept, logits)", "_may_share(logits, kept)"): SYMMETRIC,
+    },
     ("model.backward", "backward_pass"): {("if dx is None:", "if False:"): "nothing comes of None"},
     ("model.backward", "block_backward"): {("plus(dx, dbranch)", "plus(dbranch, dx)"): (SYMMETRIC, 2)},
     ("model.gpt2", "backward"): {
