@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import sys
 import types
 
 import numpy as np
@@ -158,7 +159,9 @@ def test_pullbacks_and_programs_are_not_pickled():
 
 def arrays_without_owner(*roots):
     """Arrays reachable from these objects whose memory belongs to no live object, only to an address."""
-    arrays, seen, todo = [], set(), list(roots)
+    arrays, todo = [], list(roots)
+    # functions lead to the globals of their modules, and these to all that other tests have loaded
+    seen = {id(vars(m)) for name, m in [*sys.modules.items()] if name.partition(".")[0] != "gpt2"}
     while todo:
         x = todo.pop()
         if id(x) in seen or isinstance(x, (type, types.ModuleType)):
