@@ -35,6 +35,8 @@ def new_settings(given: dict[str, Any]) -> Settings:
         text = f"--preset {preset}: expected one of {', '.join(PRESETS)}"
         raise UserError(text + suggestion(preset, PRESETS))
     settings = Settings(**{"preset": preset, **PRESETS[preset], **given})
+    if settings.train != "all" and "optimizer" not in given:  # adapters are no matrices of Muon's
+        settings = dataclasses.replace(settings, optimizer="adamw")
     if settings.init:
         settings = of_weights(settings, weights_config(settings), given)
     if settings.layers and not {"backward"} & {*given, *PRESETS[preset]}:

@@ -660,7 +660,8 @@ def test_mpi_trains_and_only_rank_0_prints(mpi_command, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done: 4 steps") == 1 and "note: 2 MPI processes" in done.stdout
     arrays, state = checkpoint.load(tmp_path / "run" / runs.LAST)
-    assert state["step"] == 4 and all(arrays[f"adamw.v.{name}"].any() for name in ("wte", "fcprojw", "lnfb"))
+    moments = [arrays[f"muon.{name}"] for name in ("v.wte", "m.fcprojw", "v.lnfb")]
+    assert state["step"] == 4 and all(moment.any() for moment in moments)
     lines = (tmp_path / "run" / runs.METRICS).read_text().splitlines()
     assert sum('"loss"' in line for line in lines) == 4
     again = mpiexec(3, ROOT / "train.py", "--resume", tmp_path / "run", "--steps", "6")

@@ -107,9 +107,8 @@ def test_transformers_trainer_has_the_same_losses(questions, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    words = shlex.split(
-        f"{questions} --steps 60 --batch-size 8 --accumulate 2 --context 49 --weight-decay 0.1"
-    )
+    more = "--steps 60 --batch-size 8 --accumulate 2 --context 49 --weight-decay 0.1 --optimizer adamw"
+    words = shlex.split(f"{questions} {more}")
     settings = new_settings(read_settings(words[2:]).given)
     with opened(settings) as run:
         save(run.model, "start", run.tokenizer)
