@@ -5,13 +5,14 @@ with seed 42, anew in each epoch; validation takes the first ones, in order. Of 
 one after the other, themselves in shuffled order, as its DataLoader does in a single process.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
 
-from gpt2.data.tokens import Loader, evenly, parts_of, take
+from gpt2.data.tokens import RELEASE, Loader, evenly, parts_of, release, take
 from gpt2.errors import UserError
 
 SHUFFLE_SEED = 42
@@ -33,8 +34,11 @@ class LlmcLoader(Loader):
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Batch number k, wherever the loader stands."""
-        part, sample = self._orders[k]
-        return _sample(self.parts[part], self.B, self.T, sample)
+        which, sample = self._orders[k]
+        part = self.parts[which]
+        if k % max(1, RELEASE // self.B) == 0:
+            release(part)
+        return _sample(part, self.B, self.T, sample)
 
     def state(self) -> dict[str, int]:
         return {"position": self.position}
@@ -56,7 +60,7 @@ class _Orders:
         self.twister = np.random.RandomState(SHUFFLE_SEED)
         self.files = list(range(len(self.samples)))
         self.at = len(self.files)  # in `files`: at the end of an epoch
-        self.first, self.order = 0, []  # the first batch of the file, and its samples
+        self.first, self.order = 0, array("i")  # the first batch of the file, and its samples
 
     def __getitem__(self, k):
         if k < self.first:
@@ -71,14 +75,14 @@ class _Orders:
         return self.files[self.at], self.order[k - self.first]
 
 
-def permutation(count: int, twister: np.random.RandomState) -> list[int]:
+def permutation(count: int, twister: np.random.RandomState) -> Sequence[int]:
     """0 .. count-1 shuffled as llm.c does: from the end, each entry swaps with one drawn from those up to it.
 
     twister  a numpy.random.RandomState; count - 1 of its 32-bit numbers are used
     """
-    draws = twister.randint(0, 1 << 32, size=max(count - 1, 0), dtype=np.uint32).tolist()
-    order = list(range(count))
-    for i, draw in zip(range(count - 1, 0, -1), draws):
+    draws = twister.randint(0, 1 << 32, size=max(count - 1, 0), dtype=np.uint32)
+    order = array("i", range(count))  # a file has fewer than 1 << 31; a list would take ten times the memory
+    for i, draw in zip(range(count - 1, 0, -1), draws.data):
         j = draw % (i + 1)
         order[i], order[j] = order[j], order[i]
     return order

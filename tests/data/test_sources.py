@@ -238,7 +238,8 @@ def test_order_of_many_sequences_is_a_permutation_in_the_memory_of_one_group(mon
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's count of memory")
-def test_ten_gigabytes_of_tokens_need_little_memory(tmp_path):
+@pytest.mark.parametrize("order", ["epochs", "llm.c"])
+def test_ten_gigabytes_of_tokens_need_little_memory(tmp_path, order):
     """Sparse files: what check_parts, the fingerprint and 3000 batches keep in memory."""
     header = np.zeros(256, "<i4")
     header[:3] = 20240520, 1, 1_000_000_000
@@ -251,14 +252,14 @@ def test_ten_gigabytes_of_tokens_need_little_memory(tmp_path):
         "from gpt2.data import fingerprint, tokens\nfrom gpt2.data.orders import ORDERS\n"
         "most = lambda: int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])\n"
         "train = tokens.read_tokens(sorted(Path(sys.argv[1]).glob('x_train_*')))\n"
-        "loader = ORDERS['epochs'].loader(train, 8, 64, 0)\n"
+        "loader = ORDERS[sys.argv[2]].loader(train, 8, 64, 0)\n"
         "assert tokens.largest(train) == 0\n"
         "fingerprint._checksums(train)\n"
         "for _ in range(3000): loader.next_batch()\n"
         "print(len(train), most())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, tmp_path], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, tmp_path, order], cwd=ROOT, capture_output=True, text=True, check=True
     )
     count, peak = map(int, done.stdout.split())
     assert count == 5_000_000_000 and peak < 200_000  # kB
