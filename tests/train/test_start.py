@@ -211,13 +211,13 @@ def test_run_without_a_network_takes_the_standard_library_and_more_steps(monkeyp
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path))
     for given, steps, text in (
-        ({}, 2500, "2,500 steps, one or two minutes"),
+        ({}, 1500, "1,500 steps, one or two minutes"),
         ({"steps": 7, "lr": 1e-3}, 7, "standard library instead of tinyshakespeare"),
         ({"preset": "shakespeare-char-cpu"}, 600, "standard library"),
     ):
         settings, (note,) = recipe.with_corpus(recipe.new_settings(given), given)
         assert (settings.data, settings.steps) == ("stdlib", steps) and text in note and "\n" not in note
-        assert ("2,500" in note) == (not given)
+        assert ("1,500" in note) == (not given)
     settings = recipe.new_settings({"data": "my.txt"})
     assert recipe.with_corpus(settings, {}) == (settings, [])
     monkeypatch.setattr(recipe.corpora.tinyshakespeare, "read", lambda: "text")
