@@ -220,7 +220,8 @@ SMALL = """--tokenizer byte --n-layer 1 --n-head 1 --n-embd 8 --batch-size 2 --b
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_settings_of_conversations_arrive(pack, tmp_path):
+def test_settings_of_conversations_arrive(pack, tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
     for name, count in (("text", 20), ("other", 6)):
         (tmp_path / f"{name}.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * count)
     s = Settings(
@@ -241,6 +242,7 @@ def test_settings_of_conversations_arrive(pack, tmp_path):
 
 
 def test_settings_of_muon_arrive(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
     (tmp_path / "text.txt").write_text("The quick brown fox, 1,000 of them.\n" * 60)
     flags = "--optimizer muon --muon-lr 0.03 --muon-momentum 0.8 --lr 0.004 --min-lr 0.001".split()
     files = {"data": str(tmp_path / "text.txt"), "out": str(tmp_path / "run")}
