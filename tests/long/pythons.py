@@ -98,7 +98,8 @@ def make_debian(folder: str) -> None:
     )
     for path in ("/proc", "/dev", "/dev/pts", "/tmp", str(ROOT), git.strip()):
         os.makedirs(folder + path, exist_ok=True)
-        if not os.path.ismount(folder + path):
+        # os.path.ismount does not see a bind mount from the same file system
+        if subprocess.run(["mountpoint", "--quiet", folder + path]).returncode:
             subprocess.run(["mount", "--bind", path, folder + path], check=True)
 
 
