@@ -1,8 +1,7 @@
-"""Measure how training scales over the processes of this machine, or compute it for many machines.
+"""Measure how training scales over the processes of this machine.
 
     python -m bench.scaling
     python -m bench.scaling --size 124M-B8T64 --workers 1,2 --json scaling.json
-    python -m bench.scaling --cluster                   the computed table alone (harness/cluster.py)
 
 Strong scaling splits a fixed batch over the workers; weak scaling gives each worker a batch of fixed size.
 The first row of each table is one process with one thread. Setups take turns step by step, and the result is
@@ -14,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from bench.harness import cluster, program, ratios, sizes
+from bench.harness import program, ratios, sizes
 from bench.harness.turns import play_rounds, settle
 from bench.harness.worker import set_priority
 from gpt2 import GPT2, AdamW
@@ -50,7 +49,7 @@ class Setup:
 def main(argv):
     parser = program.parser(
         "bench.scaling",
-        "Strong and weak scaling: measured here, computed past it.",
+        "Strong and weak scaling over processes.",
         "threads of each process, e.g. 1,2",
     )
     size = f"of model and batch: {', '.join(SIZES)} (default 124M-B8T64)"
@@ -62,12 +61,7 @@ def main(argv):
     program.number(parser, "--rounds", 12, "rounds at most")
     program.number(parser, "--seconds", 90.0, "time for all rounds; at least three are played", float)
     program.nice_flag(parser)
-    parser.add_argument("--cluster", action="store_true", help="only the table for many machines")
     options = parser.parse_args(argv)
-    if options.cluster:
-        program.say(options, cluster.as_text())
-        program.write_json(options, {"benchmark": "cluster", "rows": cluster.rows()})
-        return 0
     size, b = sizes.find(options.size, SIZES, "--size")
     B = size.B
     counts = worker_counts(options.workers, B)

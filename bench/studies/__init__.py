@@ -29,7 +29,6 @@ STUDIES = {
     "parallel": "parallel",
     "memory": "memory",
     "loops": "loops",
-    "jacobian": "jacobian",
     "enzyme": "llvm",
 }
 

@@ -1,4 +1,4 @@
-"""bench.first_step and bench.roofline: the time of a step by its parts and beside its bounds."""
+"""bench.roofline: the time of a step's statements beside the machine's bounds."""
 
 import ast
 import re
@@ -6,20 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from bench import first_step, roofline
+from bench import roofline
 from bench.harness import rates, sizes
-from bench.harness.first_process import PARTS
 from gpt2.model import GPT2Config
-
-
-@pytest.mark.slow
-def test_parts_of_a_first_step_add_up(monkeypatch, tmp_path):
-    size = sizes.Size("tiny", GPT2Config(64, 16, 2, 2, 16), 2, 16)
-    seconds = first_step.measure(size, "whole", 1, str(tmp_path))
-    assert set(seconds) == set(PARTS) and min(seconds.values()) >= 0.0
-    assert seconds["recording, compiling"] > 0.01 and seconds["running"] > 0.0
-    parts = [seconds[part] for part in PARTS if part not in ("all", "later")]
-    assert sum(parts) == pytest.approx(seconds["all"], abs=1e-3)
 
 
 def test_statements_report_flops_bytes_and_time(monkeypatch):
