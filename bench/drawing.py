@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,26 +263,6 @@ def _keys(figure: Any, keys: Mapping[str, str]) -> None:
         figure.legend(
             handles=patches, loc="upper left", bbox_to_anchor=(0, 1 - 32 / height), ncol=len(patches)
         )
-
-
-def lanes(
-    title: str, names: Sequence[str], spans: Iterable[tuple], seconds: float, keys: Mapping[str, str]
-) -> Any:
-    """Gantt chart: a lane for each name, a bar for each of the spans (lane, colour, begin, end, tooltip)."""
-    deep = 46 * len(names)
-    with look():
-        figure = canvas(1100, 66 + deep + 34, title)
-        axes = place(figure, 90, 66, 970, deep)
-        axes.set(xlim=(0, seconds), ylim=(len(names) - 0.5, -0.5))
-        axes.barh(range(len(names)), seconds, 0.78, color=LIGHT["panel"])
-        for lane, colour, begin, end, words in spans:
-            (bar,) = axes.barh(lane, max(end - begin, seconds / 3000), 0.78, left=begin, color=LIGHT[colour])
-            hint(bar, words)
-        axes.set_yticks(range(len(names)), names, color=LIGHT["text"])
-        axes.set_xticks([seconds * k / 4 for k in range(5)])
-        axes.xaxis.set_major_formatter(lambda x, _: f"{1e3 * x:.1f} ms")
-        _keys(figure, keys)
-    return figure
 
 
 # ---- Files -------------------------------------------------------------------------------------------------

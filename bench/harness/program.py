@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentTypeError  # unlike a ValueError's, its text reaches the user
 from pathlib import Path
 
-from bench.harness import contenders, machine, processors, sizes
+from bench.harness import contenders, machine, processors
 from gpt2.autodiff import Options
 from gpt2.backward import options_for
 from gpt2.cli import Parser
@@ -42,12 +42,6 @@ def number(p, flag, default, words, kind=int):
 def names(p, flag, default, words):
     """A flag that takes comma-separated names."""
     text(p, flag, "NAME,...", default, f"{words} (default {default or 'all'})")
-
-
-def model_flags(p, size="124M-B4T64"):
-    """--size and --backward, for programs that profile steps of one model."""
-    text(p, "--size", "NAME", size, f"of model and batch: {', '.join(sizes.SIZES)} (default {size})")
-    text(p, "--backward", "WHICH", "whole", "manual, auto, whole, or a mix (default whole)")
 
 
 def contest_flags(p, rounds, seconds, default, among=contenders.CONTENDERS):

@@ -19,7 +19,6 @@ from gpt2.errors import UserError
 # Name on the command line -> module, in the order of the report.
 STUDIES = {
     "layers": "layers",
-    "llama": "llama",
     "optimise-first": "optimise_first",
     "scalar": "scalar",
     "roots": "roots",

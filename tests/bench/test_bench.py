@@ -3,26 +3,24 @@
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from bench import finetune, layers, roofline, step, timeline
+from bench import finetune, layers, roofline, step
 from bench.harness import contenders, engine, machine, peak, processors, program, rates, ratios, sizes, turns
 from bench.harness.cases import cases, find_batch
 from bench.harness.sizes import step_flops
 from bench.harness.worker import Worker
 from bench.peers import llmc
 from gpt2.autodiff.emit import numexpr
-from gpt2.autodiff.run import blas, kernels, remembered
+from gpt2.autodiff.run import blas, remembered
 from gpt2.errors import UserError
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2Config
@@ -61,31 +59,6 @@ def test_roofline_picture_has_its_bounds():
     words = said(roofline.picture({**facts, "rows": rows}))
     assert "a < b, gpt2 manual, 1 thread" in words and {*roofline.KEYS.values()} < set(words)
     assert {*names.values(), "1000.0 ms, 2.5 x"} <= set(words)
-
-
-def test_timeline_picture_has_a_bar_for_each_span():
-    tiny = sizes.Size("tiny", GPT2Config.preset("tiny"), 32, 64)
-    spans, seconds = timeline.record(tiny, "whole", 1, steps=2)
-    assert kernels.run_blocks is timeline.RUN_BLOCKS and kernels.matmul is timeline.MATMUL
-    assert {kind for _, kind, *_ in spans} == {"product", "region"} and len(timeline.lanes(spans)) == 1
-    assert all(0 <= begin <= end <= seconds for *_, begin, end in spans)
-    assert list(timeline.summary([(1, "product", "", 0.0, 0.5), (1, "region", "", 0.5, 0.6)], 1.0)) == [
-        "thread 1: products 50%, regions 10%, neither 40%"
-    ]
-    pytest.importorskip("matplotlib")
-    words = said(timeline.picture(spans, seconds, "a < b"))
-    assert sum(bool(re.fullmatch(r".+: \d+ us", word)) for word in words) == len(spans)
-    assert {"a < b", "thread 1", *timeline.KEYS.values()} < set(words)
-
-
-def test_memory_picture_names_the_tensors_of_a_step(tmp_path):
-    tiny = sizes.Size("tiny", GPT2Config(n_layer=4, n_head=2, n_embd=32, block_size=16, vocab_size=50), 2, 16)
-    text = timeline.memory(tiny)
-    tree = ElementTree.fromstring(text)
-    words = [t.text for t in tree.iter("{http://www.w3.org/2000/svg}title")]
-    assert any("dfcw: f32[4,128,32]" in w for w in words) and "arrays_" not in text
-    with pytest.raises(UserError, match="--memory"):
-        timeline.main(["--backward", "manual", "--memory", str(tmp_path / "m.svg")])
 
 
 # ---- The peak ----------------------------------------------------------------------------------------------

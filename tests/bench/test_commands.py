@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench import finetune, timeline
+from bench import finetune, scaling
 from bench.harness import sizes
 from gpt2.errors import UserError
 
 # Started by other benchmarks, with positional arguments
-INTERNAL = ("first_process", "prelude", "worker")
+INTERNAL = ("prelude", "worker")
 
 
 def commands():
@@ -55,8 +55,8 @@ def test_documentation_lists_every_program(name):
 
 
 def test_unknown_names_are_reported_with_their_flag():
-    with pytest.raises(UserError, match="^--size: no size '124M', expected one of 124M-B4T64"):
-        timeline.main(["--size", "124M"])
+    with pytest.raises(UserError, match="^--size: no size '124M', expected one of 124M-B8T64"):
+        scaling.main(["--size", "124M"])
     with pytest.raises(UserError, match="^--sizes: no size '124M', expected some of .*, or all$"):
         sizes.find("124M")
     with pytest.raises(UserError, match="^--contenders: unknown name 'pft', expected some of full"):

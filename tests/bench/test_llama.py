@@ -8,7 +8,6 @@ import pytest
 from bench import step
 from bench.harness import engine, sizes
 from bench.harness.sizes import step_flops
-from bench.studies import llama as study
 from examples import llama
 from gpt2 import autodiff as ad
 
@@ -44,9 +43,3 @@ def test_step_flops_agree_with_the_compilers_count():
     width, N = c.num_attention_heads * c.head_dim, size.B * size.T
     above = 3 * 4 * c.num_hidden_layers * width * N * (size.T - (size.T + 1) / 2)
     assert math.isclose(counted, step_flops(size) + above, rel_tol=1e-12)
-
-
-@pytest.mark.parametrize("name", study.LAYERS)
-def test_manual_backwards_are_right(name):
-    layer, case = study.LAYERS[name], study.study_cases(2, 5, 12, 7, 3)[name]
-    ad.check_backward(layer.forward, layer.backward, [case.inputs()])

@@ -405,10 +405,6 @@ class FixedPair(_Entries):
         text = beside("show.runnable").runnable_pair(forward, backward, names)
         return text or f"{e.forward.source}\n\n{e.backward.program.source}"
 
-    def memory_drawing(self, *args: Any, **static: Any) -> str:
-        """The use of memory while `both` runs on these arguments, as an SVG; see ad.drawing."""
-        return self.entry(args, static)[0].joint.program.memory_drawing()
-
     def forward(self, *args: Any, out: np.ndarray | None = None, **static: Any) -> tuple[Any, Saved]:
         """(f's first result, what its backward needs)."""
         e, arrays = self.entry(args, static)
