@@ -1,4 +1,4 @@
-"""GPT2_REQUIRE_PEERS=1 turns skips into failures (tests/conftest.py)."""
+"""GPT2_REQUIRE_PEERS=1 turns skips into failures, GPT2_PASSED leaves tests out (tests/conftest.py)."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def outcome(folder, **environment):
     """(counts, skips by reason): pytest's last two lines for SKIPS and a module that skips itself."""
     (folder / "test_skips.py").write_text(SKIPS)
     (folder / "test_module.py").write_text('import pytest\npytest.importorskip("no_such_package")\n')
-    unset = ("GPT2_REQUIRE_PEERS", "GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR")
+    unset = ("GPT2_PASSED", "GPT2_REQUIRE_PEERS", "GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR")
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
     environment = {**inherited, "PYTHONPATH": str(TESTS), **environment}
     flags = "-m pytest -q -p conftest --continue-on-collection-errors --rootdir".split()
@@ -59,3 +59,5 @@ def test_skip_is_a_failure_where_peers_are_required(tmp_path):
         tmp_path, GPT2_REQUIRE_PEERS="1", GPT2_DATA_DIR="/data"
     )  # requires the corpus as well
     assert counts == "2 failed, 1 skipped, 1 xfailed, 2 errors"
+    (tmp_path / "passed").write_text("test_skips.py::test_marked\nanother.py::test_marked\n")
+    assert outcome(tmp_path, GPT2_PASSED=str(tmp_path / "passed"))[0] == "4 skipped, 1 deselected, 1 xfailed"
