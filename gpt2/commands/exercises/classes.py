@@ -1,0 +1,160 @@
+"""Students' folders, and what a class has done: a table, its mistakes, CSV, JSON and a worksheet each."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpt2 import cli
+from gpt2.commands.exercises.sheets import ORDER, file_of, has_exercises, sheet
+from gpt2.errors import printable
+from gpt2.output import painted
+
+STATES = {"right": "green", "wrong": "red", "open": "blue"}
+HEADS = {"layernorm": "layer norm", "crossentropy": "cross entropy"}  # titles of columns that need two lines
+LONGEST = 20  # characters of a name in the table: it fits into 80 columns
+
+Student = dict[str, Any]  # name, folder, right, of, exercises: a result of each
+
+
+def folders_of(given: Sequence[Path]) -> dict[str, Path]:
+    """Name -> folder of exercises, of each student in the folders given.
+
+    A folder without exercises is a class: each of its folders is a student's, whose exercises lie there or
+    one folder below, as in unpacked archives. A student's name is that of the folder, or its path if two
+    have the same.
+    """
+    found: list[tuple[str, Path]] = []
+    for folder in given:
+        students = list(_students_in(folder))
+        if len(students) == 1 and len(given) > 1:
+            students = [(folder.resolve().name, students[0][1])]
+        found += students
+    count = Counter(name for name, _ in found)
+    return {name if count[name] == 1 else str(path): path for name, path in found}
+
+
+def _students_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    if not has_exercises(folder):
+        members = {sub: _below(sub) for sub in _subfolders(folder)}
+        if any(map(has_exercises, members.values())):
+            yield from ((sub.name, path) for sub, path in members.items())
+            return
+    yield folder.resolve().name, folder
+
+
+def _below(folder: Path) -> Path:
+    """The folder with exercises: `folder`, or else the first one in it that has some, or else `folder`."""
+    return next(filter(has_exercises, [folder, *_subfolders(folder)]), folder)
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    """Folders in a folder, without hidden ones, __pycache__ and __MACOSX."""
+    try:
+        return sorted(
+            sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith((".", "__"))
+        )
+    except OSError:
+        return []
+
+
+def student(name: str, folder: Path, results: list[dict[str, Any]]) -> Student:
+    """What is known of one student."""
+    right = sum(result["state"] == "right" for result in results)
+    return {"name": name, "folder": str(folder), "right": right, "of": len(results), "exercises": results}
+
+
+# ---- The table -------------------------------------------------------------------------------------------
+
+
+def heading(names: Iterable[str]) -> list[str]:
+    """The two lines over the table."""
+    upper, lower = zip(*(HEADS.get(name, f" {name}").split(" ") for name in ORDER))
+    room = _room(names)
+    return [_line(room, "", upper), _line(room, "student", lower, "right")]
+
+
+def row(names: Iterable[str], of: Student) -> str:
+    """The line of a student."""
+    states = [result["state"] for result in of["exercises"]]
+    return _line(_room(names), printable(of["name"]), states, f"{of['right']} of {of['of']}")
+
+
+def total(names: Iterable[str], students: Sequence[Student]) -> str:
+    """The last line: how many have each exercise right, and all."""
+    counts = [sum(of["exercises"][i]["state"] == "right" for of in students) for i in range(len(ORDER))]
+    right = sum(of["right"] == of["of"] for of in students)
+    return _line(_room(names), "right", list(map(str, counts)), f"{right} have all")
+
+
+def _room(names):
+    return min(LONGEST, max(len(printable(name)) for name in (*names, "student")))
+
+
+def _line(room, name, cells, last=""):
+    """A line of the table; a longer name stands on a line of its own."""
+    begin = f"{name:{room}}" if len(name) <= room else f"{name}\n{'':{room}}"
+    for layer, cell in zip(ORDER, cells):
+        width = max(5, *map(len, HEADS.get(layer, layer).split()))
+        text = f"  {cell:{width}}"
+        begin += text.replace(cell, painted(cell, STATES[cell])) if cell in STATES else text
+    return f"{begin}  {last}".rstrip()
+
+
+# ---- Mistakes --------------------------------------------------------------------------------------------
+
+
+def mistakes_of(students: Iterable[Student]) -> list[dict[str, Any]]:
+    """{layer, cause, students} of each mistake that was made, those of most students first."""
+    who: dict[tuple[str, str], list[str]] = {}
+    for of in students:
+        for result in of["exercises"]:
+            if result["state"] == "wrong":
+                who.setdefault((result["name"], result["cause"]), []).append(of["name"])
+    ordered = sorted(who.items(), key=lambda item: (-len(item[1]), ORDER.index(item[0][0]), item[0][1]))
+    return [{"layer": layer, "cause": cause, "students": names} for (layer, cause), names in ordered]
+
+
+def mistake_lines(mistakes: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """A line for each mistake: how many made it, what it is, and who."""
+    for mistake in mistakes:
+        names = ", ".join(map(printable, mistake["students"]))
+        text = f"{len(mistake['students']):3}  {mistake['layer']}: {printable(mistake['cause'])} ({names})"
+        yield from cli.wrapped(text, min(cli.width(), 110) - 1)
+
+
+# ---- Files -----------------------------------------------------------------------------------------------
+
+
+def as_csv(students: Iterable[Student]) -> bytes:
+    """A line for each student: the name, the state of each exercise, how many are right."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["student", *ORDER, "right"])
+    for of in students:
+        writer.writerow([of["name"], *(result["state"] for result in of["exercises"]), of["right"]])
+    return text.getvalue().encode()
+
+
+def worksheets(students: Iterable[Student], folder: Path) -> dict[Path, bytes]:
+    """Path -> content of a Markdown page for each student: what is wrong, with a hint, and what is left."""
+    pages = {}
+    for of in students:
+        name = "-".join(Path(of["name"]).parts).strip("/\\-")
+        pages[folder / f"{name}.md"] = _worksheet(of).encode()
+    return pages
+
+
+def _worksheet(of):
+    lines = [f"# {printable(of['name'])}: {of['right']} of {of['of']} right"]
+    if right := [result["name"] for result in of["exercises"] if result["state"] == "right"]:
+        lines.append(f"Right: {', '.join(right)}.")
+    for result in of["exercises"]:
+        if result["state"] != "right":
+            message = "\n".join(f"    {printable(line)}" for line in result["message"].split("\n"))
+            title = file_of(Path(), result["name"])
+            lines += [f"## {title}: {result['state']}", message, f"A hint: {sheet(result['name']).HINTS[0]}"]
+            lines.append(f"A second one: `python -m gpt2 exercises --hint {result['name']} --more`")
+    return "\n\n".join(lines) + "\n"
