@@ -18,7 +18,7 @@ import numpy as np
 from gpt2.errors import UserError, suggestion
 from gpt2.layers import ALL_LAYERS, LAYERS
 from gpt2.layers.layer import Layer, Parameter
-from gpt2.model import ACTIVATIONS, PRESETS
+from gpt2.model.presets import ACTIVATIONS, PRESETS
 
 # ---- Settings --------------------------------------------------------------------------------------------
 

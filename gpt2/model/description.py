@@ -24,7 +24,6 @@ import numpy as np
 from gpt2.errors import OptionError, UserError
 from gpt2.layers import LAYERS, Layer, lora
 from gpt2.layers.layer import Parameter
-from gpt2.model import ACTIVATIONS
 from gpt2.model.adapted import Adapted
 from gpt2.model.config import (
     BLOCK_PLACES,
@@ -57,6 +56,7 @@ from gpt2.model.fitting import (
 )
 from gpt2.model.lora import LoRA
 from gpt2.model.own import OwnFile
+from gpt2.model.presets import ACTIVATIONS
 from gpt2.model.tensors import ranges_of
 from gpt2.model.tuning import Tuning, tuning
 

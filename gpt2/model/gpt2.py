@@ -24,7 +24,6 @@ from gpt2.errors import UserError, counted
 from gpt2.layers import Layer
 from gpt2.layers.crossentropy import check_targets, mean_loss
 from gpt2.layers.encoder import check_ids
-from gpt2.model import PRESETS
 from gpt2.model.backward import Gradients, backward_pass
 from gpt2.model.changes import Environment
 from gpt2.model.config import BLOCK_PLACES, GPT2Config
@@ -32,6 +31,7 @@ from gpt2.model.description import Block, Description
 from gpt2.model.fitting import Layers
 from gpt2.model.forward import block_forward, forward_pass, loss_fn
 from gpt2.model.own import OwnFile
+from gpt2.model.presets import PRESETS
 from gpt2.model.tensors import Named, Stack, Tensors, joined, ranges_of, views
 from gpt2.model.tuning import Tuning
 

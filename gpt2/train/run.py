@@ -6,7 +6,10 @@ import json
 import math
 import os
 import re
+import statistics
 import warnings
+from collections import deque
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,8 +29,52 @@ from gpt2.storage.files import write_atomically
 from gpt2.storage.lock import Lock
 from gpt2.train.flags import to_toml
 from gpt2.train.resolve import Resolved
-from gpt2.train.step import Spikes
 from gpt2.weights import checkpoint
+
+RECENT = 32  # losses that a new one is compared with
+FEWEST = 16  # least number of losses to compare with
+FACTOR = 8.0  # of the usual deviation from the median
+LEAST = 0.1  # of the median: less is not a spike, however small the deviation
+
+
+class Spikes:
+    """Detects steps whose loss is far above the previous ones. That is not an error: many runs recover, but
+    it should be noticed before the end.
+
+    of(loss)      the median of the recent losses if this one is a spike, else None. A spike is not counted
+                  among the recent ones, unless losses stay there: then it is their new level.
+    state()       for a checkpoint, so that a resumed run detects the same spikes
+    load_state()  restores it; raises ValueError, TypeError, KeyError or OverflowError if it is invalid
+    """
+
+    def __init__(self) -> None:
+        self.recent = deque(maxlen=RECENT)
+        self.above = []  # spikes in a row
+
+    def of(self, loss: float) -> float | None:
+        if len(self.recent) >= FEWEST:
+            usual = statistics.median(self.recent)
+            spread = 1.4826 * statistics.median(abs(x - usual) for x in self.recent)  # a deviation, if normal
+            if loss - usual > max(FACTOR * spread, LEAST * abs(usual)):
+                self.above.append(loss)
+                if len(self.above) >= FEWEST:
+                    self.recent.clear()
+                    self.recent.extend(self.above)
+                    self.above.clear()
+                return usual
+        self.above.clear()
+        self.recent.append(loss)
+        return None
+
+    def state(self) -> dict[str, list[float]]:
+        return {"recent": list(self.recent), "above": list(self.above)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        recent, above = ([float(loss) for loss in state[name]] for name in ("recent", "above"))
+        if len(recent) > RECENT or len(above) >= FEWEST or not all(map(math.isfinite, recent + above)):
+            raise ValueError("these are not the losses of a Spikes")
+        self.recent = deque(recent, maxlen=RECENT)
+        self.above = above
 
 
 class Run:

@@ -1,23 +1,11 @@
-"""Step: the figures of a training step, its rates, and detection of loss spikes.
+"""Step: the figures of a training step, and its rates."""
 
-A spike is not an error: many runs recover, but it should be noticed before the end.
-"""
-
-import math
-import statistics
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from gpt2.train.run import Run
+from gpt2.train.run import Run
 
 AVERAGED = 20  # steps over which rates are averaged
-RECENT = 32  # losses that a new one is compared with
-FEWEST = 16  # least number of losses to compare with
-FACTOR = 8.0  # of the usual deviation from the median
-LEAST = 0.1  # of the median: less is not a spike, however small the deviation
 
 
 @dataclass(frozen=True)
@@ -57,7 +45,7 @@ class Step:
     rates: Rates
     spike_from: float | None = None
     val_loss: float | None = None
-    run: "Run | None" = field(default=None, repr=False)
+    run: Run | None = field(default=None, repr=False)
 
 
 class Clock:
@@ -76,42 +64,3 @@ class Clock:
         self.recent.append(seconds)
         steps = len(self.recent) / sum(self.recent)
         return Rates(steps, steps * self.tokens, steps * self.flops)
-
-
-class Spikes:
-    """Detects steps whose loss is far above the previous ones.
-
-    of(loss)      the median of the recent losses if this one is a spike, else None. A spike is not counted
-                  among the recent ones, unless losses stay there: then it is their new level.
-    state()       for a checkpoint, so that a resumed run detects the same spikes
-    load_state()  restores it; raises ValueError, TypeError, KeyError or OverflowError if it is invalid
-    """
-
-    def __init__(self) -> None:
-        self.recent = deque(maxlen=RECENT)
-        self.above = []  # spikes in a row
-
-    def of(self, loss: float) -> float | None:
-        if len(self.recent) >= FEWEST:
-            usual = statistics.median(self.recent)
-            spread = 1.4826 * statistics.median(abs(x - usual) for x in self.recent)  # a deviation, if normal
-            if loss - usual > max(FACTOR * spread, LEAST * abs(usual)):
-                self.above.append(loss)
-                if len(self.above) >= FEWEST:
-                    self.recent.clear()
-                    self.recent.extend(self.above)
-                    self.above.clear()
-                return usual
-        self.above.clear()
-        self.recent.append(loss)
-        return None
-
-    def state(self) -> dict[str, list[float]]:
-        return {"recent": list(self.recent), "above": list(self.above)}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        recent, above = ([float(loss) for loss in state[name]] for name in ("recent", "above"))
-        if len(recent) > RECENT or len(above) >= FEWEST or not all(map(math.isfinite, recent + above)):
-            raise ValueError("these are not the losses of a Spikes")
-        self.recent = deque(recent, maxlen=RECENT)
-        self.above = above

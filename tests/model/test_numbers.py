@@ -12,7 +12,7 @@ from gpt2.backward import auto, choose
 from gpt2.errors import UserError
 from gpt2.layers import ALL_LAYERS, LAYERS
 from gpt2.model import GPT2, GPT2Config
-from gpt2.train.step import FEWEST, RECENT, Spikes
+from gpt2.train.run import FEWEST, RECENT, Spikes
 from tests.support.cases import CASES, NH, C
 
 pytestmark = pytest.mark.numeric

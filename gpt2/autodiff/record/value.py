@@ -42,6 +42,7 @@ from .plain_numbers import consumer
 from .recorder import Recorder, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
 from .view_chains import chain_between, same_chain, shortened
+from .writes import Stored
 
 # The handlers of NumPy's two protocols, "ufunc" and "function": entered by ufuncs.py and dispatch.py, which
 # need the class below.
@@ -118,63 +119,17 @@ def _of_type(name: str) -> Any:
     return property(lambda self: getattr(self._node, name))
 
 
-class Recorded(metaclass=_Kind):
-    """A recorded value: node, concrete value, recorder, and for views their root and chain (writes.py)."""
+class Recorded(Stored, metaclass=_Kind):
+    """A recorded value."""
 
-    __slots__ = (
-        "_rec",
-        "_node",
-        "_value",
-        "_root",
-        "_chain",
-        "_version",
-        "_memory",
-        "_owned",
-        "_argument",
-        "_lows",
-        "_buffer",
-        "__weakref__",
-    )
+    __slots__ = ()
     __array_priority__ = 1000.0
-
-    def __init__(self, rec: Recorder, node: Node, value: Any, owned: bool = True):
-        self._rec = rec
-        self._node = node
-        self._value = value
-        self._root = None
-        self._chain = ()
-        self._version = 0
-        self._memory = 0
-        self._owned = owned
-        self._argument = None
-        self._lows = ()
-        self._buffer = None
 
     # what it stands for
     @property
     def __class__(self):
         """The class of the concrete value, for isinstance. `type(x)` is Recorded."""
         return type(self._value)
-
-    @property
-    def node(self) -> Node:
-        root = self._root
-        if root is not None and self._version != root._version:
-            writes.refresh(self)
-        return self._node
-
-    @property
-    def value(self) -> Any:
-        """The concrete value: an array, a NumPy scalar, or a Python number."""
-        root = self._root
-        if root is not None and self._version != root._version:
-            writes.refresh(self)
-        return self._value
-
-    @property
-    def root(self) -> Recorded:
-        """The recorded value that owns the memory."""
-        return self if self._root is None else self._root
 
     @property
     def weak(self) -> bool:

@@ -12,22 +12,73 @@ write, in the same layout, and the views are moved to the copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Self
 
 import numpy as np
 
 from ..errors import AutodiffError, WriteError
 from ..graph import Node
 from ..ops import build, table
-from .recorder import escaped
+from .recorder import Recorder, escaped
 from .source_lines import here
 from .unwatched import unwatched
 from .view_chains import follow
 
-if TYPE_CHECKING:
-    from .value import Recorded
-
 byte_bounds = np.lib.array_utils.byte_bounds
+
+
+class Stored:
+    """A value in memory that a recording knows: its node, the concrete value, the recorder, and for views
+    their root and chain.
+    """
+
+    __slots__ = (
+        "_rec",
+        "_node",
+        "_value",
+        "_root",
+        "_chain",
+        "_version",
+        "_memory",
+        "_owned",
+        "_argument",
+        "_lows",
+        "_buffer",
+        "__weakref__",
+    )
+
+    def __init__(self, rec: Recorder, node: Node, value: Any, owned: bool = True):
+        self._rec = rec
+        self._node = node
+        self._value = value
+        self._root = None
+        self._chain = ()
+        self._version = 0
+        self._memory = 0
+        self._owned = owned
+        self._argument = None
+        self._lows = ()
+        self._buffer = None
+
+    @property
+    def node(self) -> Node:
+        root = self._root
+        if root is not None and self._version != root._version:
+            refresh(self)
+        return self._node
+
+    @property
+    def value(self) -> Any:
+        """The concrete value: an array, a NumPy scalar, or a Python number."""
+        root = self._root
+        if root is not None and self._version != root._version:
+            refresh(self)
+        return self._value
+
+    @property
+    def root(self) -> Self:
+        """The recorded value that owns the memory."""
+        return self if self._root is None else self._root
 
 
 def overlapping(arrays: Sequence[np.ndarray | None]) -> tuple[int, int] | None:
@@ -100,7 +151,7 @@ def _undo(step: Node, whole: Node, new: Node) -> Node:
     raise AutodiffError(f"cannot write through a view made by {op}", here())
 
 
-def refresh(x: Recorded) -> None:
+def refresh(x: Stored) -> None:
     """Bring a view up to date with its root."""
     root = x._root
     if x._memory != root._memory:
@@ -116,7 +167,7 @@ def _moved(value: np.ndarray, low: int, root) -> np.ndarray:
     return np.ndarray(value.shape, value.dtype, root._buffer, offset, value.strides)
 
 
-def make_private(root: Recorded) -> None:
+def make_private(root: Stored) -> None:
     """Copy the root's memory, unless it is private."""
     if root._owned:
         return
@@ -152,7 +203,7 @@ def _mark_written(root) -> None:
     rec.written.append(root._argument)
 
 
-def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None:
+def write(x: Stored, new: Node, store: Callable[[np.ndarray], object]) -> None:
     """Make the node `new` the content of x; `store(array)` does the same to the concrete array."""
     array, loc = _private_array(x)
     if not x._rec.skips_write(array, new):
@@ -161,7 +212,7 @@ def write(x: Recorded, new: Node, store: Callable[[np.ndarray], object]) -> None
 
 
 @unwatched
-def _private_array(x: Recorded) -> tuple[np.ndarray, tuple]:
+def _private_array(x: Stored) -> tuple[np.ndarray, tuple]:
     """(the private array to write to, the line that writes)."""
     if not x._rec.active:
         raise escaped(x)
@@ -175,7 +226,7 @@ def _private_array(x: Recorded) -> tuple[np.ndarray, tuple]:
 
 
 @unwatched
-def _replace_node(x: Recorded, new: Node, loc: tuple) -> None:
+def _replace_node(x: Stored, new: Node, loc: tuple) -> None:
     root = x.root
     name = root._node.name
     node = write_back(root._node, x._chain, new, loc) if x._root is not None else new

@@ -13,37 +13,12 @@ What is read after the loop is in a record, `kept`: a list with a row for each c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..emit.expressions import ATOM
 from ..graph import Node
 from ..ops.shape import index_text
+from .lines import KeptAt, KeptRows, Writer, view_text
 from .loops import Carried, Each, Filled, Loop, MovingSlice, Same
-
-if TYPE_CHECKING:
-    from .readable import Writer
-
-
-@dataclass
-class KeptRows:
-    """A list with a row for each call of a loop, by its name, and how many values are in a row."""
-
-    name: str
-    width: int = 0
-
-
-@dataclass(frozen=True)
-class KeptAt:
-    """Where in a record a value lies."""
-
-    record: KeptRows
-    row: int
-    column: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.record.name}[{self.row}][{self.column}]"
 
 
 class LoopLines:
@@ -194,17 +169,3 @@ class LoopLines:
 def _items(names: Sequence[str]) -> list[str]:
     """The items of a tuple, with a comma after a single one."""
     return [f"{names[0]},"] if len(names) == 1 else list(names)
-
-
-def view_text(n: Node) -> str:
-    """The method call for a reshape or a transpose of an array."""
-    if n.op == "reshape":
-        return f".reshape({n.shape})"
-    return transposed(n.attrs["perm"])
-
-
-def transposed(perm: Sequence[int]) -> str:
-    moved = [k for k, p in enumerate(perm) if k != p]
-    if tuple(perm) == (1, 0):
-        return ".T"
-    return f".swapaxes({moved[0]}, {moved[1]})" if len(moved) == 2 else f".transpose({tuple(perm)})"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..graph import Graph, Node
-from .readable import Writer
+from .readable import ReadableWriter
 
 PRINTED = 4  # numbers of a constant array that are written out
 WIDTH = 100  # of lines, which are broken at commas
@@ -41,8 +41,8 @@ def runnable_pair(forward: Graph, backward: Graph, names: tuple[str, str]) -> st
     return first + "\n\n" + second.split("\n\n\n", 1)[1]
 
 
-class RunnableWriter(Writer):
-    """A Writer that defines constant arrays, or makes them parameters, and breaks long lists:
+class RunnableWriter(ReadableWriter):
+    """A ReadableWriter that defines constant arrays, or makes them parameters, and breaks long lists:
 
     (
         dweight[k:k + 1], dbias[k:k + 1], dout,

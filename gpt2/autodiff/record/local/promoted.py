@@ -21,6 +21,7 @@ from ...ops.boxes import triple
 from .. import source_lines
 from ..recorder import label, running, variable_name
 from ..value import Recorded
+from ..writes import Stored
 from .arrays import MARK, PROMOTION, Local, Promoted, address, owner_of
 
 
@@ -144,8 +145,8 @@ def _attribute(name: str) -> property:
     )
 
 
-_OWN = {*vars(object), *Recorded.__slots__, "__slots__", "__dict__", "__module__", "__array_finalize__"}
-for _name in {*dir(np.ndarray), *vars(Recorded)} - _OWN | {
+_OWN = {*vars(object), *Stored.__slots__, "__slots__", "__dict__", "__module__", "__array_finalize__"}
+for _name in {*dir(np.ndarray), *vars(Stored), *vars(Recorded)} - _OWN | {
     "__reduce_ex__",
     "__repr__",
     "__str__",
