@@ -12,7 +12,7 @@ from gpt2.data.tokenizer_json import BYTE_LEVEL, BytePairTokenizer, LibraryToken
 from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError
 from gpt2.weights import huggingface_tokenizer
-from tests.support.slow import rest_slow
+from tests.support.slow import rest_slow, sampled
 
 try:
     import transformers
@@ -46,8 +46,11 @@ def check_equal(theirs, ours, count, seed):
 
 
 @peers
-@pytest.mark.parametrize("count", [40, pytest.param(10_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name, count",
+    [*((name, 40) for name in NAMES)]
+    + rest_slow([(name, 10_000) for name in sampled(("many special", "stripping"), NAMES)], 0),
+)
 def test_tokens_are_those_of_autotokenizer(tmp_path, name, count):
     theirs, ours = both(tmp_path / "made", name)
     check_equal(theirs, ours, count, seed=count)

@@ -1,4 +1,7 @@
-"""Adapters of every kind that peft writes: read, trained on, written back and merged as there."""
+"""Adapters of every kind that peft writes: read, trained on, written back and merged as there.
+
+SAMPLE has each setting at least once; `python -m tests.long.variants` runs all.
+"""
 
 import numpy as np
 import pytest
@@ -6,6 +9,7 @@ import pytest
 import gpt2
 from gpt2.model.optimizer import AdamW
 from gpt2.weights import peft as ours
+from tests.support.slow import rest_slow, sampled
 from tests.support.which.adapters import TOKENS, VARIANTS, base_in, loaded, made, saved, state, torch_loss
 
 pytestmark = pytest.mark.numeric
@@ -40,19 +44,22 @@ def check_gradients(model, peer, rtol):
     assert lora is not None
 
 
-ALWAYS = (
-    "blocks by pattern",
-    "rslora and ranks",
-    "saved wte, head",
-    "DoRA in one block",
-    "tokens",
-    "wte, head",
-    "PiSSA",
-)
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS if name not in ALWAYS]
+SAMPLE = [
+    *("blocks by pattern", "rslora and ranks", "saved wte, head", "DoRA in one block", "tokens", "wte, head"),
+    *("PiSSA", "alphas", "excluded block", "biases beside one", "saved c_fc, biases", "saved head, tied"),
+    *("DoRA of the head", "biases of adapters", "orthogonal", "more tokens, some trained"),
+]
 
 
-@pytest.mark.parametrize("variant", [*ALWAYS, *SLOW])
+def test_sample_has_each_setting():
+    def settings(names):
+        fields = [pair for name in names for pair in VARIANTS[name].items()]
+        return {(name, value if name in ("bias", "init_lora_weights") else ...) for name, value in fields}
+
+    assert settings(SAMPLE) == settings(VARIANTS)
+
+
+@pytest.mark.parametrize("variant", sampled(rest_slow(SAMPLE, 7), VARIANTS))
 def test_variant_computes_and_trains_as_in_peft(base, tmp_path, variant):
     made_peer = made(base, VARIANTS[variant])
     saved(made_peer, tmp_path / "theirs")
