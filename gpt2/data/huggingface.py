@@ -12,14 +12,13 @@ tokenizer.json. A token of the vocabulary that is among them is cut out of a tex
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpt2.data import stored
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.data.tokenizer_json import BYTE_LEVEL, add_tokens, from_fields, vocabulary
-from gpt2.errors import UserError, os_errors
+from gpt2.errors import UserError, os_errors, reason
 
 ALL_IN_ONE = "tokenizer.json"
 VOCAB, MERGES, WORDPIECES = "vocab.json", "merges.txt", "vocab.txt"
@@ -54,7 +53,7 @@ def read(where: str | Path) -> Tokenizer | None:
             if other := next((folder / name for name in OTHERS if (folder / name).exists()), None):
                 raise UserError(f"{other}: this kind of tokenizer cannot be read; {ADVICE}")
             return None
-    content = _object(path) if path.name not in (VOCAB, WORDPIECES) else {}
+    content = json_object(path) if path.name not in (VOCAB, WORDPIECES) else {}
     if str(content.get("format", "")).startswith("gpt2 tokenizer"):
         return stored.load(path)
     try:
@@ -123,7 +122,7 @@ def _class(folder, settings, path):
 def _gpt2(path, content, settings):
     """What GPT2Tokenizer makes of these files."""
     if path.name == VOCAB:
-        vocab, lines = _object(path), _lines(path.with_name(MERGES))
+        vocab, lines = json_object(path), _lines(path.with_name(MERGES))
         merges = [line.split(" ") for line in lines if not line.startswith("#version")]
         model = {"vocab": vocab, "merges": merges}
     else:
@@ -249,12 +248,12 @@ def _add_template(fields, settings, roles, name):
 # ---- Files -----------------------------------------------------------------------------------------------
 
 
-def _object(path: Path) -> Mapping[str, Any]:
-    """The JSON object in a file."""
-    with os_errors(path):
-        content = path.read_bytes()
+def json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of transformers or peft. Raises UserError if there is none."""
     try:
-        fields = json.loads(content)
+        fields = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: {reason(error)}; expected a folder of transformers or peft") from None
     except (ValueError, RecursionError):
         raise UserError(f"{path}: not JSON") from None
     if not isinstance(fields, dict):
@@ -263,7 +262,7 @@ def _object(path: Path) -> Mapping[str, Any]:
 
 
 def _optional(folder, name):
-    return _object(folder / name) if folder is not None and (folder / name).exists() else {}
+    return json_object(folder / name) if folder is not None and (folder / name).exists() else {}
 
 
 def _lines(path):

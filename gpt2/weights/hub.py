@@ -93,17 +93,11 @@ def _download(hub, where, files, weights):
     for file in wanted:  # the first one finds the commit of the revision
         path = Path(hub.hf_hub_download(filename=file, **where)).parent
         where = {**where, "revision": path.name}
-    # in the order of transformers' preference
-    kinds = (
-        [peft.WEIGHTS]
-        if peft.CONFIG in files
-        else [huggingface.WEIGHTS, huggingface.INDEX, "pytorch_model.bin"]
-    )
-    if path is not None and weights and (kind := next((kind for kind in kinds if kind in files), None)):
+    kind = peft.WEIGHTS if peft.CONFIG in files else huggingface.preferred(files, where["repo_id"])
+    if path is not None and weights and kind in files:
         hub.hf_hub_download(filename=kind, **where)
-        if kind == huggingface.INDEX:
-            for shard in huggingface.weight_files(path)[1]:
-                hub.hf_hub_download(filename=shard.name, **where)
+        for shard in huggingface.weight_files(path)[1] if kind.endswith(".json") else ():
+            hub.hf_hub_download(filename=shard.name, **where)
     return path
 
 
@@ -113,8 +107,6 @@ def _missing(path):
         return "" if (path / peft.WEIGHTS).exists() else peft.WEIGHTS
     if not (path / huggingface.CONFIG).exists():
         return huggingface.CONFIG
-    if (path / "pytorch_model.bin").exists():
-        return ""
     return next((file.name for file in huggingface.weight_files(path)[1] if not file.exists()), "")
 
 

@@ -12,7 +12,7 @@ written with zeros, and with "bias": false, which transformers ignores.
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gpt2.data.huggingface import FILES as TOKENIZER_FILES
+from gpt2.data.huggingface import json_object
 from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, reason
 from gpt2.model.config import GPT2Config, parameter_table
@@ -243,17 +244,9 @@ def _config(config, end_of_text):
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
-        "activation_function": config.activation_function,
-        "vocab_size": config.vocab_size,
-        "n_positions": config.block_size,
+        **{theirs[0]: getattr(config, ours) for ours, theirs in SIZES.items()},
         "n_ctx": config.block_size,
-        "n_embd": config.n_embd,
-        "n_layer": config.n_layer,
-        "n_head": config.n_head,
-        "n_inner": config.n_inner,
-        "layer_norm_epsilon": config.layer_norm_epsilon,
-        "scale_attn_weights": config.scale_attn_weights,
-        "scale_attn_by_inverse_layer_idx": config.scale_attn_by_inverse_layer_idx,
+        **{name: getattr(config, name) for name in SETTINGS},
         "initializer_range": 0.02,
         "tie_word_embeddings": config.tie_word_embeddings,
         **({} if config.bias else {"bias": False}),
@@ -289,35 +282,32 @@ def _same(a, b):
     return a.shape == b.shape and np.array_equal(a.astype(b.dtype, copy=False), b)
 
 
-def json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file of transformers that holds one object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"{path}: {error.strerror or error}; expected a folder that transformers wrote"
-        ) from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not JSON") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}")
-    return content
-
-
 # ---- Files of tensors ------------------------------------------------------------------------------------
 
 
-def weight_files(folder: Path) -> tuple[Path, list[Path]]:
-    """The file that says which tensors a folder has, and the files that hold them: itself, or several.
+# Not a part of one, such as model.fp16-00001-of-00005.safetensors
+VARIANT = re.compile(r"model\.((?!.*-of-)[\w-]+)\.safetensors|model\.safetensors\.index\.([\w-]+)\.json")
+
+
+def preferred(names: Iterable[str], where: object) -> str:
+    """The weights among the names of a folder's files, or their index, as transformers prefers them.
 
     Without model.safetensors it is that of the only variant, such as model.fp16.safetensors. Raises UserError
-    if there are several.
+    if there are several; where: the folder, for its text.
     """
-    path = folder / WEIGHTS
-    if not path.exists():
-        names = (INDEX, TORCH, f"{TORCH}.index.json")  # in transformers' order
-        found = [folder / name for name in names if (folder / name).exists()]
-        path = found[0] if found[:1] == [folder / INDEX] else _variant(folder) or (found or [path])[0]
+    names = sorted(names)
+    variants = {match[1] or match[2]: match[0] for name in names if (match := VARIANT.fullmatch(name))}
+    if len(variants) > 1 and not {WEIGHTS, INDEX} & {*names}:
+        raise UserError(
+            f"{where}: several variants of the weights, {', '.join(variants)}, and no {WEIGHTS}; leave one"
+        )
+    order = (WEIGHTS, INDEX, *variants.values(), TORCH, f"{TORCH}.index.json")
+    return next((name for name in order if name in names), WEIGHTS)
+
+
+def weight_files(folder: Path) -> tuple[Path, list[Path]]:
+    """The file that says which tensors a folder has, and the files that hold them: itself, or several."""
+    path = folder / preferred(os.listdir(folder) if folder.is_dir() else (), folder)
     if path.suffix != ".json":
         return path, [path]
     table = json_object(path).get("weight_map")
@@ -328,21 +318,6 @@ def weight_files(folder: Path) -> tuple[Path, list[Path]]:
         if Path(name).name != name:  # only files beside the index
             raise UserError(f"{path}: weight_map names {name!r}, expected a file in the same folder")
     return path, [folder / name for name in names]
-
-
-# Not a part of one, such as model.fp16-00001-of-00005.safetensors
-VARIANT = re.compile(r"model\.((?!.*-of-)[\w-]+)\.safetensors|model\.safetensors\.index\.([\w-]+)\.json")
-
-
-def _variant(folder):
-    """The weights or index of the folder's only variant; None if it has none."""
-    names = os.listdir(folder) if folder.is_dir() else []
-    found = {match[1] or match[2]: match[0] for name in sorted(names) if (match := VARIANT.fullmatch(name))}
-    if len(found) > 1:
-        raise UserError(
-            f"{folder}: has several variants of the weights, {', '.join(found)}, and no {WEIGHTS}; leave one"
-        )
-    return next((folder / name for name in found.values()), None)
 
 
 def files_of(folder: str | Path) -> list[Path]:

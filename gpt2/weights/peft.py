@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt2.data.huggingface import json_object
 from gpt2.errors import UserError
 from gpt2.layers.lora import lengths
 from gpt2.model.config import GPT2Config, gpt2_tensors
@@ -156,7 +157,7 @@ def is_adapter(folder: Path) -> bool:
 def base_of(folder: Path) -> tuple[str, str]:
     """(base_model_name_or_path, revision) of an adapter."""
     path = folder / CONFIG
-    fields = huggingface.json_object(path)
+    fields = json_object(path)
     texts = [fields.get(name) or "" for name in ("base_model_name_or_path", "revision")]
     if not all(isinstance(text, str) for text in texts):
         raise UserError(
@@ -179,7 +180,7 @@ def read(folder: str | Path, base: GPT2Config) -> Adapter:
 
 def _checked(path):
     """The fields of adapter_config.json, after checking that the formula is the same."""
-    fields = huggingface.json_object(path)
+    fields = json_object(path)
 
     def expect(name, text, good):
         if not good:

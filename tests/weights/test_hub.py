@@ -121,6 +121,21 @@ def test_tokenizer_of_a_repository_with_as_many_rows_as_gpt2_is_its_own(server, 
         gpt2.load_tokenizer("hf:me/piece")
 
 
+@pytest.mark.parametrize(
+    "written, name",
+    [
+        (huggingface.WEIGHTS, "model.fp16.safetensors"),
+        (huggingface.INDEX, "model.safetensors.index.fp16.json"),
+        (huggingface.INDEX, f"{huggingface.TORCH}.index.json"),
+    ],
+)
+def test_variant_or_index_of_another_name_is_downloaded(server, tmp_path, written, name):
+    (damage.hub if written == huggingface.WEIGHTS else damage.in_two_files)(tmp_path / "one")
+    (tmp_path / "one" / written).rename(tmp_path / "one" / name)
+    server.repositories["me/one"] = {"main": tmp_path / "one"}
+    assert same("hf:me/one", tmp_path / "one")
+
+
 def test_shards_are_downloaded_unless_one_file_is_there(server, tmp_path):
     damage.in_two_files(tmp_path / "two")
     server.repositories["me/two"] = {"main": tmp_path / "two"}
