@@ -64,7 +64,7 @@ def test_variant_computes_and_trains_as_in_peft(base, tmp_path, variant):
     made_peer = made(base, VARIANTS[variant])
     saved(made_peer, tmp_path / "theirs")
     peer = loaded(base, tmp_path / "theirs")
-    exact = 1e-5 if "PiSSA" in variant else 1e-10  # its start is subtracted in float32
+    exact = 2e-6 if variant == "PiSSA" else 1e-10  # its start is subtracted in float32
     with torch.no_grad():
         logits = peer(torch.from_numpy(TOKENS[0])).logits.numpy()
     model = gpt2.load(tmp_path / "theirs")
@@ -117,9 +117,10 @@ def ten_steps(model, peer, rtol, folder):
         stored = safetensors.load_file(folder / ours.WEIGHTS)
         np.testing.assert_array_equal(found[HEAD], stored[HEAD])
     for name in expected:
-        np.testing.assert_allclose(
-            found[name], expected[name], rtol=1e4 * rtol, atol=1e3 * rtol, err_msg=name
-        )
+        atol = (
+            10 * rtol * np.abs(expected[name]).max()
+        )  # seen: 3.5 with PiSSA, 0.8 in biases of keys, else less
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=atol, err_msg=name)
 
 
 def tensors_of(model):
