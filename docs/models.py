@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from tests.support.which import adapters, configs, tokenizers
+from tests.support.which import adapters, checkpoints, configs, tokenizers
 
 PAGE = Path(__file__).with_suffix(".md")
-MODULES = (configs, adapters, tokenizers)
+MODULES = (configs, adapters, checkpoints, tokenizers)
 COLUMNS = ("read", "trained", "written back")
 
 

@@ -71,10 +71,8 @@ KNOWN = {
     *"fan_in_fan_out inference_mode init_lora_weights layers_pattern layers_to_transform lora_alpha".split(),
     *"lora_bias lora_dropout megatron_core modules_to_save peft_type peft_version rank_pattern".split(),
     *"qalora_group_size revision target_modules task_type trainable_token_indices use_dora".split(),
-    "use_rslora",
+    *"corda_config eva_config loftq_config lora_ga_config use_rslora".split(),
 }
-PISSA = "pissa"
-STARTS = (True, False, None, "gaussian", "orthogonal", "eva", PISSA)  # others change the base's weights
 
 
 @dataclass(frozen=True)
@@ -106,12 +104,13 @@ class Adapter:
                 tensors[name][l] = array
             else:
                 tensors[name] = array
+        start = RESIDUALS.get(lora.fields.get("init_lora_weights"))
         for place in lora.modules:
             weight = place if place in EMBEDDINGS else "wte" if place == "head" else f"{place}w"
             for l in range(L) if place in MODULES else [...]:
-                if lora.fields.get("init_lora_weights") == PISSA and lora.at(place, l) is not None:
+                if start is not None and (module := lora.at(place, l)) is not None:
                     tensors[weight] = [*tensors[weight]]
-                    tensors[weight][l] = residual(tensors[weight][l], lora.at(place, l)[0])
+                    tensors[weight][l] = start(np.asarray(tensors[weight][l], np.float32), *module)
             roles = ["a", "b", *["magnitude"] * lora.dora, *["bias"] * lora.bias]
             for name in (f"{place}_lora_{role}" for role in roles):
                 if place not in MODULES:
@@ -137,13 +136,28 @@ def _padded(array, shape):
     return out
 
 
-def residual(weight: np.ndarray, rank: int) -> np.ndarray:
-    """A weight without its `rank` largest singular values, as float32, which PiSSA's adapters start from.
+# What is left of a weight (OC, C) float32 beside adapters that start as a part of it: of this rank, counted
+# scale times. peft computes it again when such an adapter is loaded.
 
-    peft computes it again when such an adapter is loaded. Meng et al. 2024.
-    """
-    u, s, v = np.linalg.svd(np.asarray(weight, np.float32), full_matrices=False)
+
+def without_singular_values(weight: np.ndarray, rank: int, scale: float) -> np.ndarray:
+    """PiSSA's: without its `rank` largest singular values. Meng et al. 2024."""
+    u, s, v = np.linalg.svd(weight, full_matrices=False)
     return weight - (u[:, :rank] * s[:rank]) @ v[:rank]
+
+
+def without_columns(weight: np.ndarray, rank: int, scale: float) -> np.ndarray:
+    """OLoRA's: without columns of Q and rows of R of its transpose, scale times. Buyukakyuz 2024."""
+    q, r = np.linalg.qr(weight.T)
+    return weight - (scale * q[:, :rank] @ r[:rank]).T
+
+
+RESIDUALS = {"pissa": without_singular_values, "olora": without_columns}
+STARTS = (True, False, None, "gaussian", "orthogonal", "eva", *RESIDUALS)
+CONVERT = (
+    "save it with peft's path_initial_model_for_weight_conversion; or save and name the changed base too, "
+    "and set init_lora_weights to true"
+)
 
 
 # ---- Reading ---------------------------------------------------------------------------------------------
@@ -196,7 +210,7 @@ def _checked(path):
     start = fields.get("init_lora_weights", True)
     expect(
         "init_lora_weights",
-        "which cannot be read",
+        f"which cannot be read; {CONVERT}",
         start in STARTS if isinstance(start, str | bool) else start is None,
     )
     for name, value in fields.items():
@@ -352,6 +366,17 @@ class _Reading:
             )
             for name, default in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha"))
         )
+        start = fields.get("init_lora_weights")
+        if start == "olora" and place != "attproj":  # which it does not transpose
+            text = "which peft's own forward cannot compute; start from pissa"
+        elif start in RESIDUALS and place not in MODULES:
+            text = f"which cannot be read; {CONVERT}"
+        else:
+            text = ""
+        if text:
+            raise UserError(
+                f"{self.path.with_name(CONFIG)}: init_lora_weights is {start!r} for {full}, {text}"
+            )
         OC, C = shapes[place if embedding else _weight(place, shapes)][:: -1 if embedding else 1]
         shape = {"a": (rank, C), "b": (OC, rank), "bias": (OC,), "magnitude": (OC,)}
         for role in sorted(expected):
@@ -359,9 +384,8 @@ class _Reading:
             if array.shape != shape[role]:
                 other = f"has shape {array.shape}, expected {shape[role]} for r={rank}"
                 raise self._of_another(f"{role} of {full}", other)
-        for name in ("init_lora_weights", "ensure_weight_tying") if place not in MODULES else ():
-            if fields.get(name) in (PISSA, True) and (name, fields[name]) != ("init_lora_weights", True):
-                raise UserError(f"{self.path}: {name} is {fields[name]!r} for {full}, which cannot be read")
+        if place not in MODULES and fields.get("ensure_weight_tying"):
+            raise UserError(f"{self.path}: ensure_weight_tying is true for {full}, which cannot be read")
         return int(rank), alpha / (math.sqrt(rank) if fields.get("use_rslora") else rank)
 
     def _tokens(self, modules, trained, shapes):

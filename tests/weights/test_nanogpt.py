@@ -13,139 +13,36 @@ from gpt2.model import GPT2, GPT2Config
 from gpt2.model.optimizer import AdamW
 from gpt2.train import program
 from gpt2.weights import huggingface, pretrained
+from tests.support.which.checkpoints import (
+    LETTERS,
+    NH,
+    TOKENS,
+    VARIANTS,
+    C,
+    L,
+    T,
+    leaves,
+    logits_of,
+    loss_of,
+    made,
+    optimizer_of,
+    ours,
+    state,
+    step,
+    write,
+    write_letters,
+)
 
 pytestmark = pytest.mark.numeric
 torch = pytest.importorskip("torch")
-F = torch.nn.functional
-
-L, NH, C, T = 3, 2, 12, 8
-TOKENS = np.random.default_rng(0).integers(0, 19, (2, 2, 7))
-
-
-def state(V, bias, seed=0):
-    """The tensors of a nanoGPT model by their names, in its order, head and embedding one."""
-    torch.manual_seed(seed)
-    shapes = {"transformer.wte": (V, C), "transformer.wpe": (T, C)}
-    for l in range(L):
-        h = f"transformer.h.{l}."
-        shapes |= {h + "ln_1": (C,), h + "attn.c_attn": (3 * C, C), h + "attn.c_proj": (C, C)}
-        shapes |= {h + "ln_2": (C,), h + "mlp.c_fc": (4 * C, C), h + "mlp.c_proj": (C, 4 * C)}
-    tensors = {}
-    for name, shape in {**shapes, "transformer.ln_f": (C,)}.items():
-        tensors[f"{name}.weight"] = 0.2 * torch.randn(shape) + (len(shape) == 1)
-        if bias and not name.endswith(("wte", "wpe")):
-            tensors[f"{name}.bias"] = 0.1 * torch.randn(shape[:1])
-    return {**tensors, "lm_head.weight": tensors["transformer.wte.weight"]}
-
-
-def logits_of(p, tokens):
-    """nanoGPT's forward, in PyTorch's functions."""
-
-    def linear(x, name):
-        return F.linear(x, p[f"transformer.{name}.weight"], p.get(f"transformer.{name}.bias"))
-
-    def norm(x, name):
-        weight, bias = p[f"transformer.{name}.weight"], p.get(f"transformer.{name}.bias")
-        return F.layer_norm(x, (C,), weight, bias, 1e-5)
-
-    B, n = tokens.shape
-    x = p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][:n]
-    for l in range(L):
-        parts = linear(norm(x, f"h.{l}.ln_1"), f"h.{l}.attn.c_attn").split(C, dim=2)
-        q, k, v = (part.view(B, n, NH, C // NH).transpose(1, 2) for part in parts)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, n, C)
-        x = x + linear(y, f"h.{l}.attn.c_proj")
-        x = x + linear(F.gelu(linear(norm(x, f"h.{l}.ln_2"), f"h.{l}.mlp.c_fc")), f"h.{l}.mlp.c_proj")
-    return F.linear(norm(x, "ln_f"), p["lm_head.weight"])
-
-
-def loss_of(p):
-    logits = logits_of(p, torch.from_numpy(TOKENS[0]))
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), torch.from_numpy(TOKENS[1]).reshape(-1))
-
-
-def leaves(tensors, dtype=torch.float64):
-    """The tensors as parameters, the head the embedding."""
-    found = {
-        name: tensor.to(dtype).requires_grad_()
-        for name, tensor in tensors.items()
-        if name != "lm_head.weight"
-    }
-    return {**found, "lm_head.weight": found["transformer.wte.weight"]}
-
-
-def optimizer_of(p):
-    """nanoGPT's AdamW: matrices decay, and come first."""
-    parameters = [tensor for name, tensor in p.items() if name != "lm_head.weight"]
-    groups = [
-        {"params": [x for x in parameters if x.ndim > 1], "weight_decay": 0.1},
-        {"params": [x for x in parameters if x.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95))
-
-
-def step(p, optimizer):
-    optimizer.zero_grad()
-    loss_of(p).backward()
-    optimizer.step()
-
-
-def write(path, tensors, V, bias, optimizer=None, prefix="", **changes):
-    """A ckpt.pt."""
-    model = {prefix + name: tensor.detach() for name, tensor in tensors.items()}
-    args = dict(n_layer=L, n_head=NH, n_embd=C, block_size=T, bias=bias, vocab_size=V, dropout=0.0)
-    content = {
-        "model": model,
-        "optimizer": {} if optimizer is None else optimizer.state_dict(),
-        "model_args": args,
-        "iter_num": 3,
-        "best_val_loss": torch.tensor(2.5),
-        "config": {"dataset": "letters", "learning_rate": 1e-3, "compile": True},
-    }
-    torch.save({**content, **changes}, path)
-    return path
-
-
-def ours(name, tensor):
-    """The name and block here of a nanoGPT tensor."""
-    short = name.removeprefix("transformer.")
-    for mine, theirs, _ in huggingface.NAMES:
-        for l in range(L):
-            if theirs.format(l=l) == short:
-                return mine, l if "{l}" in theirs else ...
-    raise AssertionError(name)
-
-
-VARIANTS = {
-    "plain": {},
-    "no biases": {"bias": False},
-    "compiled": {"prefix": "_orig_mod."},
-    "compiled, DDP, no biases": {"prefix": "_orig_mod.module.", "bias": False},
-    "GPT-2's rows": {"V": 50304},
-    "bfloat16": {"dtype": torch.bfloat16},
-    "masks": {"masks": True},
-    "old format": {"zipped": False},
-}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_checkpoint_has_pytorchs_logits_and_gradients(tmp_path, variant):
-    options = {"V": 19, "bias": True, "dtype": torch.float32, "prefix": "", **VARIANTS[variant]}
-    V, bias = options["V"], options["bias"]
-    tensors = {name: tensor.to(options["dtype"]) for name, tensor in state(V, bias).items()}
-    tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
-    stored = dict(tensors)
-    if options.get("masks"):  # of attention that is not flash
-        stored |= {f"transformer.h.{l}.attn.bias": torch.ones(1, 1, T, T).tril() for l in range(L)}
-    path = write(tmp_path / "ckpt.pt", stored, V, bias, prefix=options["prefix"])
-    if not options.get("zipped", True):
-        torch.save(torch.load(path), path, _use_new_zipfile_serialization=False)
+    path, p = made(tmp_path, **VARIANTS[variant])
     model = gpt2.load(path, dtype="float64")
-    rows = min(V, 50257)
-    assert model.config.vocab_size == rows and model.config.bias == bias
-    cut = {name: t[:rows] if t.shape[0] == V and V > 50257 else t for name, t in tensors.items()}
-    cut["lm_head.weight"] = cut["transformer.wte.weight"]
-    p = leaves(cut)
+    assert model.config.vocab_size == len(p["lm_head.weight"])
+    assert model.config.bias == ("transformer.ln_f.bias" in p)
     expected = logits_of(p, torch.from_numpy(TOKENS[0])).detach().numpy()
     np.testing.assert_allclose(model.forward(TOKENS[0]), expected, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(gpt2.load(path).forward(TOKENS[0]), expected, rtol=1e-4, atol=1e-5)
@@ -154,7 +51,7 @@ def test_checkpoint_has_pytorchs_logits_and_gradients(tmp_path, variant):
     assert model.loss_and_grads(*TOKENS) == pytest.approx(loss.item(), rel=1e-12)
     for name, tensor in p.items():
         if name != "lm_head.weight":
-            mine, l = ours(name, tensor)
+            mine, l = ours(name)
             np.testing.assert_allclose(model.grads[mine][l], tensor.grad.numpy(), rtol=1e-8, atol=1e-12)
 
 
@@ -183,7 +80,7 @@ def test_training_goes_on_with_the_moments(tmp_path):
         mine.step(clip=None)
     for name, tensor in p.items():
         if name != "lm_head.weight":
-            own, l = ours(name, tensor)
+            own, l = ours(name)
             np.testing.assert_allclose(model.params[own][l], tensor.detach().numpy(), rtol=1e-9, atol=1e-12)
     assert t == 3
     write(path, p, 19, True)  # without an optimizer
@@ -194,20 +91,10 @@ def test_training_goes_on_with_the_moments(tmp_path):
 def letters(tmp_path, monkeypatch):
     """A checkpoint of letters in nanoGPT's folders, and its text."""
     monkeypatch.chdir(tmp_path)
-    characters = sorted("abcdefghijklmnop \n.")
-    (tmp_path / "data" / "letters").mkdir(parents=True)
-    meta = {
-        "vocab_size": 19,
-        "itos": dict(enumerate(characters)),
-        "stoi": {c: i for i, c in enumerate(characters)},
-    }
-    (tmp_path / "data" / "letters" / "meta.pkl").write_bytes(pickle.dumps(meta))
-    (tmp_path / "text.txt").write_text("a bad fig. " * 60 + "".join(characters))
-    p = leaves(state(19, True), torch.float32)
-    optimizer = optimizer_of(p)
-    step(p, optimizer)
+    write_letters(tmp_path)
+    (tmp_path / "text.txt").write_text("a bad fig. " * 60 + "".join(LETTERS))
     (tmp_path / "out").mkdir()
-    return write(tmp_path / "out" / "ckpt.pt", p, 19, True, optimizer)
+    return made(tmp_path / "out", steps=1)[0]
 
 
 def test_checkpoint_in_every_command(letters, tmp_path, capsys):

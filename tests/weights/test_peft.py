@@ -169,6 +169,10 @@ REFUSED = {
         r"trainable_token_indices are \[1\], and its rows",
     ),
     "changed base": ({"init_lora_weights": "corda"}, "init_lora_weights is 'corda', which cannot"),
+    "base that peft cannot change": (
+        {"init_lora_weights": "olora"},
+        r"'olora' for transformer\.h\.0\.attn\.c_attn, which peft's own forward cannot compute",
+    ),
     "random start": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4', which"),
     "rank 0": ({"r": 0}, "r is 0 and lora_alpha 6, expected numbers above 0"),
     "wrong rank": ({"r": 2}, r"attn\.c_attn has shape \(3, 12\), expected \(2, 12\) for r=2"),

@@ -62,6 +62,7 @@ VARIANTS = {
     "head": {"target_modules": ["c_attn", "lm_head"]},
     "wte, head": {"target_modules": ["wte", "lm_head"]},
     "PiSSA": {"target_modules": ["c_attn", "c_proj"], "init_lora_weights": "pissa"},
+    "OLoRA": {"target_modules": ["attn.c_proj"], "init_lora_weights": "olora"},
     "orthogonal": {**ATTENTION, "init_lora_weights": "orthogonal", "r": 4},
     "more tokens": {**ATTENTION, "rows": 23},
     "more tokens, some trained": {**ATTENTION, "rows": 23, "trainable_token_indices": [20, 22]},
@@ -81,12 +82,20 @@ ROWS = {
     "`trainable_token_indices`": "tokens",
     "`wte` and `lm_head` as targets": "wte, head",
     "`init_lora_weights` pissa": "PiSSA",
+    "`init_lora_weights` olora, of `attn.c_proj`": "OLoRA",
+    "`init_lora_weights` eva, with its `eva_config`; gaussian, orthogonal": "EVA",
+    "`init_lora_weights` corda or lora_ga, saved with `path_initial_model_for_weight_conversion`": "CorDA",
+    "`init_lora_weights` olora, of another matrix, where peft's forward fails": "olora of c_attn",
+    "`init_lora_weights` corda, loftq, lora_ga, mica or pissa_niter_4, saved without": "pissa_niter_4",
     "a vocabulary of another size": "more tokens",
-    "`init_lora_weights` olora": "olora",
     "`ensure_weight_tying` with lm_head: no longer tied, as in peft": "saved head, tied",
 }
-REFUSED = {
-    "olora": {**ATTENTION, "init_lora_weights": "olora"},
+# Only in ROWS
+STARTS = {
+    "EVA": {**ATTENTION, "init_lora_weights": "eva"},
+    "CorDA": {**ATTENTION, "init_lora_weights": "corda"},
+    "olora of c_attn": {**ATTENTION, "init_lora_weights": "olora"},
+    "pissa_niter_4": {**ATTENTION, "init_lora_weights": "pissa_niter_4"},
 }
 
 
@@ -99,10 +108,11 @@ def base_in(folder):
 
 
 def made(base, settings):
-    """A model of peft with adapters that have been trained a little."""
+    """A model of peft with adapters that have been trained a little; CorDA's start is in `start`."""
     import peft
     import torch
     import transformers
+    from peft.tuners.lora.corda import preprocess_corda
 
     torch.manual_seed(0)
     defaults = {
@@ -117,7 +127,14 @@ def made(base, settings):
         model = transformers.GPT2LMHeadModel.from_pretrained(base)
         fields = {**defaults, **settings}
         model.resize_token_embeddings(fields.pop("rows", CONFIG.vocab_size))
-        model = peft.get_peft_model(model, peft.LoraConfig(**fields)).eval()
+        config = peft.LoraConfig(**fields)
+        if config.init_lora_weights == "corda":
+            texts = [torch.from_numpy(ids[None]) for ids in TOKENS.reshape(-1, TOKENS.shape[-1])]
+            preprocess_corda(model.eval(), config, run_model=lambda: [model(text) for text in texts * 5])
+        model = peft.get_peft_model(model, config).eval()
+        if config.init_lora_weights == "corda":
+            model.start = base.with_name("start")
+            model.save_pretrained(model.start)
     with torch.no_grad():
         for p in model.parameters():
             if p.requires_grad:
@@ -128,7 +145,7 @@ def made(base, settings):
 def saved(model, folder):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, path_initial_model_for_weight_conversion=getattr(model, "start", None))
     return folder
 
 
@@ -179,7 +196,7 @@ def _cells(name, folder):
     import torch
 
     base, tokens = base_in(folder / "base"), TOKENS[0]
-    peer = made(base, {**VARIANTS, **REFUSED}[name])
+    peer = made(base, {**VARIANTS, **STARTS}[name])
     saved(peer, folder / "a")
     try:
         model = gpt2.load(folder / "a")
