@@ -56,6 +56,11 @@ def parser() -> cli.Parser:
     add(
         "--top-p", type=float, default=1.0, help="draw from the likeliest with total p (default: %(default)s)"
     )
+    add(
+        "--add-special-tokens",
+        action="store_true",
+        help="with the tokens that its tokenizer's template puts around the prompt, as BOS",
+    )
     add("--chat", action="store_true", help="answer the prompt; without one, each line of standard input")
     add("--template", default="", metavar="TEXT", help="of messages, for --chat (default: the run's)")
     add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
@@ -96,7 +101,8 @@ def _check_text(flag, text):
         raise UserError(f"{flag}: not UTF-8 text (character {error.start})") from None
 
 
-def _run(args):
+def _check(args):
+    """Raise UserError for flags that are wrong, or do not go together."""
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: expected 0 or more")
     for flag, text in [("--prompt", args.prompt), *(("--stop", stop) for stop in args.stop)]:
@@ -107,11 +113,17 @@ def _run(args):
         raise UserError(f"--threads {args.threads}: expected 1 to 1024, or 0 for one a core")
     check_samples(args.samples)
     check_options(args.max_tokens, args.temperature, args.top_k, args.top_p)
-    prompt = _prompt(args)
     if args.chat and (args.samples > 1 or args.logprobs is not None):
         raise UserError("--chat gives one answer as text; leave out --samples and --logprobs")
+    if args.chat and args.add_special_tokens:
+        raise UserError("--add-special-tokens has no effect with --chat, whose template has all tokens")
     if args.template and not args.chat:
         raise UserError("--template has no effect without --chat; give both, or neither")
+
+
+def _run(args):
+    _check(args)
+    prompt = _prompt(args)
     set_threads(threads_each(1, args.threads))
     model, tokenizer = pretrained.load(args.run, args.init, args.checkpoint, args.layers, say=cli.tell)
     if slow := unread(model.description):
@@ -129,8 +141,13 @@ def _run(args):
     )
     if args.chat:
         _chat(args, model, tokenizer, prompt, options)
-    elif args.logprobs is not None:
-        print(_as_json(tokenizer, prompt, write_samples(model, tokenizer, prompt, **options)))
+        return
+    if args.add_special_tokens and not [*tokenizer.before, *tokenizer.after]:
+        print("note: --add-special-tokens: this tokenizer has no template", file=sys.stderr)
+    ids = tokenizer.encode(prompt, args.add_special_tokens)
+    continued = partial(write_samples, model, tokenizer, ids, **options)
+    if args.logprobs is not None:
+        print(_as_json(tokenizer, prompt, continued()))
     elif args.samples == 1:
         text = [prompt]  # shown with the first piece, so that an error does not stand behind it
 
@@ -138,10 +155,10 @@ def _run(args):
             print(*text, piece, sep="", end="", flush=True)
             text.clear()
 
-        write_samples(model, tokenizer, prompt, show=show, **options)
+        continued(show=show)
         print(*text)
     else:
-        for number, sample in enumerate(write_samples(model, tokenizer, prompt, **options), 1):
+        for number, sample in enumerate(continued(), 1):
             print(f"---- sample {number} of {args.samples} " + "-" * 40)
             print(prompt + sample.text)
 

@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,10 @@ class Tokenizer:
     special   text -> id of tokens that no text produces; ids follow the ranks
     """
 
+    # Ids that the template of a tokenizer file puts before and after a text
+    before: Sequence[int] = ()
+    after: Sequence[int] = ()
+
     def __init__(
         self, name: str, pattern: str, ranks: Iterable[bytes], special: Mapping[str, int] | None = None
     ) -> None:
@@ -113,18 +117,23 @@ class Tokenizer:
         """Whether a text may be cut anywhere without a change to its tokens."""
         return self._lookup is not None
 
-    def encode(self, text: str) -> np.ndarray:
-        """Token ids of `text`, uint32 array. Text that spells a special token is ordinary text here.
+    def encode(self, text: str, add_special_tokens: bool = False) -> np.ndarray:
+        """Token ids of `text`, uint32 array. Text that spells a special token is ordinary text here, unless
+        the tokenizer comes from a file of transformers.
+
+        add_special_tokens   with the tokens that such a file's template puts before and after a text, as its
+                             BOS; other tokenizers have none
 
         Raises UserError for a lone surrogate, which UTF-8 cannot hold.
         """
         try:
-            return self._encode(text)
+            ids = self._encode(text)
         except UnicodeEncodeError as error:
             raise UserError(
                 f"tokenizer {self.name}: character {error.start} of the text is a lone surrogate, "
                 f"{error.object[error.start]!r}, which UTF-8 cannot hold; decode its bytes as UTF-8"
             ) from None
+        return np.concatenate([self.before, ids, self.after]).astype(np.uint32) if add_special_tokens else ids
 
     def _encode(self, text):
         if self._lookup is None:

@@ -97,14 +97,6 @@ class FileTokenizer(Tokenizer):
         first = self.ids.get(self.roles.get("bos_token", ""), self.end_of_text)
         return first if first is not None else next(iter(self._encode("\n")), 0)
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> np.ndarray:
-        """Token ids of `text`, uint32 array.
-
-        add_special_tokens   with the tokens that the file's template puts before and after a text
-        """
-        ids = super().encode(text)
-        return np.concatenate([self.before, ids, self.after]).astype(np.uint32) if add_special_tokens else ids
-
     def sized(self, rows: int) -> "FileTokenizer":
         """This tokenizer for a model of so many rows: added tokens beyond them are ordinary text."""
         kept = [token for token in self.fields["added_tokens"] if token["id"] < rows]

@@ -167,6 +167,7 @@ def test_command_needs_only_the_folder_of_the_run(run, model, monkeypatch):
         (["--init", "x"], "--run and --init both name weights"),
         (["--temperature", "-1"], "error: --temperature is -1.0, expected 0 or more\n"),
         (["--top-k", "-1"], "error: --top-k is -1, expected 1 or more, or 0 for all tokens\n"),
+        (["--chat", "--add-special-tokens"], "error: --add-special-tokens has no effect with --chat, whose"),
         (["--top-p", "2"], "error: --top-p is 2.0, expected more than 0 and at most 1\n"),
         (["--max-tokens", "-1"], "error: --max-tokens is -1, expected 0 or more\n"),
         (["--samples", "0"], "error: --samples is 0, expected 1 or more\n"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gpt2
+from gpt2.commands import sample
 from gpt2.data import corpora, huggingface, stored, tokenizer
 from gpt2.data.tokenizer_json import BYTE_LEVEL, BytePairTokenizer, LibraryTokenizer
 from gpt2.data.tokens import read_tokens
@@ -74,6 +75,26 @@ def test_saved_and_written_back_it_is_the_same(tmp_path, name):
             again.encode(text)
         ) == theirs.decode(theirs.encode(text))
     assert again.eos_token in (theirs.eos_token, tokenizer.END_OF_TEXT)
+
+
+@peers
+def test_sample_adds_special_tokens_when_asked(tmp_path, capsys):
+    """As transformers does, a tokenizer without a template none."""
+    theirs, words = both(tmp_path / "words", "template")
+    model = gpt2.GPT2(gpt2.GPT2Config(words.vocab_size, 16, 1, 2, 16), seed=0)
+    model.flat_params += np.random.default_rng(1).normal(0.0, 0.3, model.flat_params.shape).astype("f4")
+    flags = ["--prompt", "The fox", "--max-tokens", "8", "--temperature", "0", "--logprobs"]
+    for name, tokenizer_of in (("with", words), ("without", tokenizer.byte())):
+        gpt2.save(model, tmp_path / name, tokenizer_of)
+        ask = ["--init", str(tmp_path / name), *flags]
+        for more, asked in (([], False), (["--add-special-tokens"], True)):
+            assert sample.main([*ask, *more]) == 0
+            printed, note = capsys.readouterr()
+            assert ("no template" in note) == (asked and name == "without")
+            found = json.loads(printed)["samples"][0]["tokens"]
+            ids = theirs.encode("The fox", add_special_tokens=asked) if name == "with" else [*b"The fox"]
+            assert found == list(gpt2.generate(model, ids, 8, temperature=0)), (name, asked)
+    assert len(theirs.encode("The fox")) == 2 + len(theirs.encode("The fox", add_special_tokens=False))
 
 
 @peers

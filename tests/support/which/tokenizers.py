@@ -271,7 +271,7 @@ ROWS = {
     "stripping": "added tokens that take blanks beside them, or whole words alone",
     "pad is a word, GPT2": "a special token that is an ordinary word",
     "blank before": "`add_prefix_space`",
-    "template": "a template with BOS and EOS: `encode(text, add_special_tokens=True)`",
+    "template": "a template with BOS and EOS: `add_special_tokens=True`, `--add-special-tokens`",
     "pattern 2": "the patterns of cl100k, Llama 3, Qwen 2, o200k",
     "another pattern": "another pattern, or digits apart",
     "NFC": "normalizers: NFC, lower case, ...",
