@@ -124,10 +124,13 @@ def test_shares_cover_the_batch_and_differ_by_one_at_most():
 
 @pytest.fixture(scope="module")
 def alone():
-    """(optimizer, dtype) -> the results of one process without workers."""
+    """(optimizer, dtype) -> the results of one process without workers; also ("settings", dtype)."""
+    kinds = {kind: {"optimizer": kind} for kind in jobs.OPTIMIZERS} | {
+        "settings": {"settings": jobs.SETTINGS}
+    }
     return {
-        (optimizer, dtype): jobs.train("none", Group(), dtype=dtype, optimizer=optimizer)
-        for optimizer in jobs.OPTIMIZERS
+        (kind, dtype): jobs.train("none", Group(), dtype=dtype, **more)
+        for kind, more in kinds.items()
         for dtype in TOLERANCE
     }
 
@@ -149,6 +152,18 @@ def test_workers_agree_with_one_process_and_repeat_bit_for_bit(alone, workers, o
     check_agreement(first, alone[optimizer, dtype], dtype)
     assert np.array_equal(first[1], again[1])
     assert all(np.array_equal(first[0][name], again[0][name]) for name in first[0])
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    ("kind", "workers", "options"),
+    [("processes", 2, jobs.AS_WRITTEN), ("shares", 3, jobs.AS_WRITTEN), ("shares", 2, {"backward": "whole"})],
+    ids=str,
+)
+def test_model_with_other_settings_agrees_with_one_process(alone, kind, workers, options, dtype):
+    result = jobs.train(kind, Group(), workers, dtype, options=options, settings=jobs.SETTINGS)
+    check_agreement(result, alone["settings", dtype], dtype)
 
 
 @pytest.mark.slow
@@ -652,6 +667,9 @@ def test_mpi_agrees_with_one_process_and_repeats_bit_for_bit(alone, over_the_tok
         check_agreement((arrays, results[f"{of_run} losses"]), alone[optimizer, dtype], dtype)
         for name, array in arrays.items():
             assert np.array_equal(array, results[f"{optimizer} {dtype} False 1 {name}"]), name
+    for dtype in TOLERANCE:
+        arrays = {name: results[f"settings {dtype} {name}"] for name in alone["settings", dtype][0]}
+        check_agreement((arrays, results[f"settings {dtype} losses"]), alone["settings", dtype], dtype)
 
 
 def test_mpi_trains_and_only_rank_0_prints(mpi_command, tmp_path):

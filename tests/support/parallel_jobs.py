@@ -10,6 +10,14 @@ import numpy as np
 
 V, T, B = 61, 16, 6
 AS_WRITTEN = {"backward": "manual", "compile": False}  # nothing to compile: a worker is ready sooner
+# Of a model that differs from GPT-2 as it was released
+SETTINGS = {
+    "activation_function": "gelu",
+    "n_inner": 40,
+    "scale_attn_by_inverse_layer_idx": True,
+    "tie_word_embeddings": False,
+    "bias": False,
+}
 NAMES = ("params", "m", "v")
 COUNT = 5000  # entries
 OPTIMIZERS = ("AdamW", "Muon")
@@ -67,11 +75,12 @@ def meet(group):
 # ---- With a team -------------------------------------------------------------------------------------------
 
 
-def model_and_optimizer(dtype, options=AS_WRITTEN, kind="AdamW"):
+def model_and_optimizer(dtype, options=AS_WRITTEN, kind="AdamW", settings=None):
     import gpt2
     from gpt2 import GPT2, GPT2Config
 
-    config = GPT2Config(vocab_size=V, block_size=T, n_layer=3, n_head=3, n_embd=24, dtype=dtype)
+    sizes = dict(vocab_size=V, block_size=T, n_layer=3, n_head=3, n_embd=24, dtype=dtype)
+    config = GPT2Config(**sizes, **(settings or {}))
     model = GPT2(config, seed=3, **options)
     return model, getattr(gpt2, kind)(model, lr=6e-4)
 
@@ -99,11 +108,12 @@ def train(
     shard=False,
     options=AS_WRITTEN,
     optimizer="AdamW",
+    settings=None,
 ):
     """Some steps of a tiny model: its arrays after the first and the last, by name; losses and norms of all,
     followed by the loss of five sequences.
     """
-    model, optimizer = model_and_optimizer(dtype, options, optimizer)
+    model, optimizer = model_and_optimizer(dtype, options, optimizer, settings)
     with team_of(kind, model, optimizer, group, workers, shard=shard, options=options) as team:
         words, arrays = [], {}
         for step in range(steps):
@@ -213,6 +223,9 @@ def under_mpi(path):
             for name, array in (*arrays.items(), ("losses", losses)):
                 results[f"{optimizer} {dtype} {shard} {run} {name}"] = array
         for dtype in ("float64", "float32"):
+            arrays, losses = train("mpi", group, dtype=dtype, shard=True, settings=SETTINGS)
+            results |= {f"settings {dtype} {name}": array for name, array in arrays.items()}
+            results[f"settings {dtype} losses"] = losses
             numbers, gradient = uneven_step("mpi", group, dtype=dtype)
             results |= {f"uneven {dtype}": numbers, f"uneven gradient {dtype}": gradient}
         if group.rank == 0:
