@@ -9,7 +9,7 @@ from bench.harness import machine, program
 from bench.harness.worker import pin
 from gpt2 import autodiff as ad
 from gpt2.autodiff import Options
-from gpt2.parallel.cores import cores
+from gpt2.machine import cores
 
 
 def pytest_addoption(parser):

@@ -18,7 +18,7 @@ from bench.harness.turns import play_rounds, settle
 from bench.harness.worker import set_priority
 from gpt2 import GPT2, AdamW
 from gpt2.errors import UserError, counted
-from gpt2.parallel.cores import cores
+from gpt2.machine import cores
 from gpt2.parallel.processes import Processes
 
 # Name -> size, whose B is that of strong scaling, and B of each worker for weak scaling

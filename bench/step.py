@@ -16,7 +16,7 @@ import time
 from bench.harness import contenders, program, ratios, sizes
 from bench.harness.contenders import PEAK
 from bench.harness.sizes import step_flops
-from bench.harness.turns import Contest
+from bench.harness.turns import Contest, busy
 from bench.harness.worker import training
 from gpt2.errors import counted
 
@@ -33,6 +33,7 @@ def main(argv, name="bench.step", about=ABOUT, size="124M-B4T64", default=conten
     every = f"{', '.join(sizes.SIZES)}, `all` of these, or, of examples/llama.py, {', '.join(sizes.LLAMAS)}"
     program.names(parser, "--sizes", size, f"of model and batch: {every}")
     program.contest_flags(parser, rounds=20, seconds=60, default=default)
+    program.number(parser, "--busy", 0, "other programs that compute meanwhile, on the same cores")
     options = parser.parse_args(argv)
     chosen = sizes.find_all(options.sizes, sizes.SIZES | sizes.LLAMAS)
     active = contenders.find(options.contenders, default)
@@ -69,6 +70,7 @@ def measure(size, threads, names, options):
         "vocab_size": size.config.vocab_size,
         "threads": threads,
         "elementwise": options.elementwise,
+        "busy": options.busy,
         "flops": step_flops(size),
         "reference": reference,
         "rows": {},
@@ -83,7 +85,8 @@ def measure(size, threads, names, options):
         setup = functools.partial(set_up, size=size, elementwise=options.elementwise)
         with Contest(players, threads, setup, options.nice) as contest:
             disagreeing = check_losses(contest)
-            contest.play(options.rounds, options.seconds, TURN_S, BLOCK)
+            with busy(options.busy, threads):
+                contest.play(options.rounds, options.seconds, TURN_S, BLOCK)
             agreeing = {name: times for name, times in contest.samples.items() if name not in disagreeing}
             reference = contenders.fastest_peer(agreeing) or reference
             heat = rows_of(contest, reference, step_flops(size))
@@ -183,7 +186,8 @@ def as_text(result):
         lines.append(cells)
     text = [
         f"{result['size']}, {counted(result['threads'], 'thread')}, "
-        f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}; "
+        f"vocabulary {result['vocab_size']}, gpt2 with elementwise {result['elementwise']}"
+        f"{', beside ' + counted(result['busy'], 'busy program') if result['busy'] else ''}; "
         "ratios: median [quartiles] over rounds",
         *([peak_line(result)] if shares else []),
         ratios.table(header, lines),

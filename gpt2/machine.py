@@ -1,6 +1,7 @@
-"""Free memory of this machine and its containers, and whether other processes keep it busy.
+"""Free memory and cores of this machine and its containers, and whether other processes keep it busy.
 
 free_memory()           bytes, or None if the system does not say
+cores()                 those that this process may use
 with watched() as quiet:
     ...                 # measure
 if quiet(): ...         # keep what was measured
@@ -16,6 +17,8 @@ from pathlib import Path
 # Control groups of version 2 lie in CGROUP itself, those of version 1 in CGROUP/memory
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
+# The CPU time of a container: "QUOTA PERIOD" in microseconds, or "max PERIOD"
+CPU_MAX = CGROUP / "cpu.max"
 
 # Files of a control group: memory limit, memory used, and the same for swap (version 1: for both together)
 V2 = "memory.max", "memory.current", "memory.swap.max", "memory.swap.current"
@@ -38,6 +41,24 @@ def free_memory(swap: bool = False) -> int | None:
         return None
     memory, on_disk = (max(0.0, min(limit)) for limit in zip(*limits))
     return int(memory + (on_disk if swap else 0))
+
+
+def available() -> list[int]:
+    """The numbers of the cores in this process's affinity mask; none if the system does not say."""
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        return []
+
+
+def cores() -> int:
+    """Cores that this process may use, by affinity and its container's limit."""
+    count = len(available()) or os.cpu_count() or 1
+    try:
+        quota, period = CPU_MAX.read_text().split()
+        return max(1, min(count, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or no limit
+        return count
 
 
 def size(count: float) -> str:

@@ -127,7 +127,10 @@ def cache_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def one_thread_afterwards():
-    """Programs run on one thread again after each test, whatever it set."""
+    """Programs run on one thread again after each test, whatever it set, and before the first one too."""
+    threads = sys.modules.get("gpt2.autodiff.run.threads")
+    if threads is not None and not threads.chosen:
+        threads.set_threads(1)
     yield
     threads = sys.modules.get("gpt2.autodiff.run.threads")
     if threads is not None and threads.count > 1:

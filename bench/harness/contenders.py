@@ -72,6 +72,8 @@ CONTENDERS = {  # in the order of tables
     "whole": Contender("gpt2 whole", ENGINE, "whole"),
     "shares": Contender("gpt2 whole, shares", ENGINE, "shares"),
     "processes": Contender("gpt2 whole, processes", ENGINE, "processes"),
+    "library": Contender("gpt2 whole, no set_threads", ENGINE, "library"),
+    "blas": Contender("gpt2 whole, BLAS's threads", ENGINE, "blas"),
     "whole-haswell": Contender("gpt2 whole, Haswell kernels", ENGINE, "whole", "numpy", HASWELL),
     "shares-haswell": Contender("gpt2 shares, Haswell kernels", ENGINE, "shares", "numpy", HASWELL),
     "processes-haswell": Contender(
@@ -81,7 +83,14 @@ CONTENDERS = {  # in the order of tables
 }
 
 PEAK = "peak"  # trains nothing; its rate is the machine's peak
-OPTIONAL = ("torch-fused", "torch-compile", "autograd", *(name for name in CONTENDERS if "haswell" in name))
+OPTIONAL = (
+    "torch-fused",
+    "torch-compile",
+    "autograd",
+    "library",
+    "blas",
+    *(name for name in CONTENDERS if "haswell" in name),
+)
 STEP = tuple(name for name in CONTENDERS if name not in OPTIONAL)
 # That have single layers, and those of them that bench.layers times by default
 LAYERS = ("torch-tuned", "torch-compile-tuned", "torch", "torch-compile", "jax", "autograd")

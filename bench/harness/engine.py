@@ -1,5 +1,6 @@
 """This engine's contenders: its variants `written`, `manual`, `auto`, `whole`, `shares` and `processes`.
 
+`library` and `blas` are `whole` with other threads: those a program gets that sets none, and BLAS's own.
 elementwise is the backend for elementwise operations of compiled programs: numpy, numexpr or tuned.
 """
 
@@ -50,7 +51,8 @@ def check_shares(size, threads):
 
 def training(size, variant, threads, elementwise="numpy"):
     kind = variant if variant in ("shares", "processes") else "none"
-    options = {"backward": "whole" if kind != "none" else variant, "elementwise": elementwise}
+    backward = variant if variant in ("manual", "auto") else "whole"
+    options = {"backward": backward, "elementwise": elementwise}
     if kind != "none":
         check_shares(size, threads)
     set_threads(variant, threads if kind != "processes" else 1)
@@ -78,9 +80,12 @@ def llama(size, variant, threads, elementwise="numpy"):
 
 
 def set_threads(variant, threads):
-    """Set the thread pool of compiled programs. BLAS takes its threads from the environment."""
+    """Set the thread pool of compiled programs. BLAS has as many threads from the environment."""
     if variant != "written":
         ad.remember(cache_folder())
+    if variant == "blas":
+        ad.set_threads(1, blas="restore")
+    elif variant not in ("written", "library"):
         ad.set_threads(threads)
 
 

@@ -8,8 +8,7 @@ import time
 import numpy as np
 
 from gpt2.autodiff.run.remembered import processor
-from gpt2.machine import busy_seconds, own_seconds
-from gpt2.parallel.cores import cores
+from gpt2.machine import busy_seconds, cores, own_seconds
 
 PACKAGES = ("numpy", "numexpr", "torch", "jax", "jaxlib", "autograd")
 

@@ -12,7 +12,7 @@ from gpt2.backward import options_for
 from gpt2.cli import Parser
 from gpt2.errors import UserError
 from gpt2.hints import typed
-from gpt2.parallel.cores import cores
+from gpt2.machine import cores
 
 
 def plain_parser(module, description):

@@ -109,6 +109,20 @@ def settle(*pids):
         time.sleep(0.001)
 
 
+@contextlib.contextmanager
+def busy(count, threads):
+    """Run `count` programs that compute all the time, each in its own session, on the contenders' cores."""
+    code = f"from bench.harness import worker as w\nw.watch_coordinator()\nw.pin({threads})\nwhile True: pass"
+    programs = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, start_new_session=True)
+            stack.enter_context(process)  # waits for its end,
+            stack.callback(process.kill)  # after this
+            programs.append(process)
+        yield programs
+
+
 # ---- Rounds ------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from bench.studies import STUDIES, find
 from bench.studies.markdown import markdown
 from bench.studies.study import Options, Report, from_json, measured
 from gpt2.errors import UserError
-from gpt2.parallel.cores import cores
+from gpt2.machine import cores
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from bench import studies
 from bench.harness import machine
 from bench.studies.measure import Sample
-from gpt2.parallel.cores import cores
+from gpt2.machine import cores
 
 # Units that the report scales: seconds to us or ms, bytes to kB or MB. Any other is printed as it is.
 SECONDS, BYTES, RATIO, COUNT = "s", "B", "x", ""

@@ -45,7 +45,7 @@ _EXPORTS = {
     "run.blas": "blas_kernels limit_blas_threads",
     "run.caches": "cache_bytes in_cache",
     "run.remembered": "Choices processor remember",
-    "run.threads": "get_threads run_apart run_on_threads set_threads",
+    "run.threads": "get_threads prefer_threads run_apart run_on_threads set_threads",
     "switches": "Options detect_anomaly options",
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}

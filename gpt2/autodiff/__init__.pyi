@@ -22,7 +22,7 @@ from .run.axpby import axpby
 from .run.blas import blas_kernels, limit_blas_threads
 from .run.caches import cache_bytes, in_cache
 from .run.remembered import Choices, processor, remember
-from .run.threads import get_threads, run_apart, run_on_threads, set_threads
+from .run.threads import get_threads, prefer_threads, run_apart, run_on_threads, set_threads
 from .show.origins import Origins
 from .show.readable import readable_source
 from .show.shown import drawing, source, stages, why_recorded
@@ -80,6 +80,7 @@ __all__ = [
     "limit_blas_threads",
     "options",
     "parallel_map",
+    "prefer_threads",
     "processor",
     "readable_source",
     "remember",

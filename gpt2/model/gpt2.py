@@ -24,6 +24,7 @@ from gpt2.errors import UserError, counted
 from gpt2.layers import Layer
 from gpt2.layers.crossentropy import check_targets, mean_loss
 from gpt2.layers.encoder import check_ids
+from gpt2.machine import cores
 from gpt2.model.backward import Gradients, backward_pass
 from gpt2.model.changes import Environment
 from gpt2.model.config import BLOCK_PLACES, GPT2Config
@@ -145,7 +146,8 @@ class GPT2:
     backward  "manual", "auto", a mix such as "manual,attention=auto", or "whole"; see gpt2.backward. By
               default "manual", except for the layers that have no manual backward
     seed      of the initial parameters; None leaves them zero, for a caller that fills them
-    compile   False runs every layer line by line in NumPy, for debugging
+    compile   False runs every layer line by line in NumPy, for debugging. Otherwise the first model of a
+              process sets its threads and those of NumPy's BLAS, unless ad.set_threads has
     detect_anomaly   raise UserError with the op and line of the first nan or infinity of a step;
                      steps then take several times as long
     elementwise  "numpy", "numexpr" or "tuned": what computes the compiled elementwise operations
@@ -185,6 +187,8 @@ class GPT2:
         if not isinstance(config, GPT2Config):
             named = f"; GPT2Config.preset({config!r}) is one" if str(config) in PRESETS else ""
             raise TypeError(f"GPT2: config is {config!r}, expected a GPT2Config{named}")
+        if compile:
+            ad.prefer_threads(cores())
         self.config = config
         self.description = d = Description(config, layers, block, train)
         # spelled out, so that it can be shown and saved

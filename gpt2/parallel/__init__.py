@@ -1,6 +1,6 @@
 """Data-parallel training: each worker computes its share of the batch, and all make one step together.
 
-    cores.py       the number of cores, and of threads for each worker
+    cores.py       threads for each worker
     split.py       a worker's share of a batch and its part of the parameters
     group.py       communication of workers: rank, size, barrier, broadcast, sums; of a process alone
     mpi.py         a group of MPI ranks, on one machine or many

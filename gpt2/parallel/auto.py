@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from gpt2.errors import UserError
+from gpt2.machine import cores
 from gpt2.model.config import GPT2Config
 from gpt2.model.gpt2 import GPT2
 from gpt2.model.optimizer import AdamW
-from gpt2.parallel.cores import cores, threads_each
+from gpt2.parallel.cores import threads_each
 from gpt2.parallel.processes import Processes
 
 

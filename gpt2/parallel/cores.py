@@ -1,13 +1,11 @@
-"""Count the cores that this process may use, and divide threads among workers. Needs no NumPy."""
+"""Divide cores and threads among workers. Needs no NumPy."""
 
 import os
-from pathlib import Path
+
+from gpt2.machine import available, cores
 
 # Libraries under NumPy and numexpr; each reads its variable once, when it is loaded.
 LIBRARIES = ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR")
-
-# The CPU time of a container: "QUOTA PERIOD" in microseconds, or "max PERIOD"
-CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 # The number of ranks of an MPI job on this machine, as set by mpich, Intel MPI and Open MPI; and for how
 # many Slurm has made room, which may be more
@@ -15,24 +13,6 @@ LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 ROOM = ("SLURM_NTASKS_PER_NODE",)
 RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
-
-
-def available() -> list[int]:
-    """The numbers of the cores in this process's affinity mask; none if the system does not say."""
-    try:
-        return sorted(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        return []
-
-
-def cores() -> int:
-    """Cores that this process may use, by affinity and its container's limit."""
-    count = len(available()) or os.cpu_count() or 1
-    try:
-        quota, period = CPU_MAX.read_text().split()
-        return max(1, min(count, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or no limit
-        return count
 
 
 def threads_each(workers: int, threads: int = 0) -> int:

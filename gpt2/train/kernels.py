@@ -30,8 +30,8 @@ from typing import Any, NamedTuple, Self
 
 from gpt2.autodiff import Choices, remember
 from gpt2.errors import UserError
-from gpt2.machine import watched
-from gpt2.parallel.cores import available, launched_ranks, thread_variables, threads_each
+from gpt2.machine import available, watched
+from gpt2.parallel.cores import launched_ranks, thread_variables, threads_each
 from gpt2.storage.download import cache_folder
 from gpt2.train.settings import FASTEST, OWN, PRESETS, Request, Settings
 

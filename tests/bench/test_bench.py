@@ -130,10 +130,20 @@ def test_contenders_with_other_losses_are_not_the_reference(monkeypatch):
         peak=lambda name: 0,
     )
     monkeypatch.setattr(step, "Contest", lambda *args: nullcontext(finished))
-    options = SimpleNamespace(elementwise="numpy", nice=0, rounds=2, seconds=1)
+    options = SimpleNamespace(elementwise="numpy", nice=0, rounds=2, seconds=1, busy=0)
     result = step.measure(SMALL, 1, list(seconds), options)
     assert result["reference"] == "torch-tuned" and "disagrees" in result["rows"]["torch-compile-tuned"]
     assert result["rows"]["whole"]["to_torch-tuned"]["median"] == 0.75
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="needs Linux's /proc")
+def test_busy_programs_compute_until_the_end():
+    with turns.busy(2, 1) as programs:
+        waiting = {program.pid for program in programs}
+        while waiting:
+            waiting -= {pid for pid in waiting if machine.is_running(pid)}
+            assert [program.poll() for program in programs] == [None, None]
+    assert None not in [program.returncode for program in programs]
 
 
 # ---- llm.c's own program -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpt2 import machine
 from gpt2.errors import UserError
 from gpt2.layers import Layer
 from gpt2.model.backward import Gradients, backward_pass
@@ -516,12 +517,12 @@ def test_workers_get_their_share_of_threads():
 
 
 def test_cores_respect_the_containers_cpu_limit(monkeypatch, tmp_path):
-    monkeypatch.setattr(cores, "CPU_MAX", tmp_path / "cpu.max")
-    here = cores.cores()
+    monkeypatch.setattr(machine, "CPU_MAX", tmp_path / "cpu.max")
+    here = machine.cores()
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert cores.cores() == here
+    assert machine.cores() == here
     (tmp_path / "cpu.max").write_text("100000 100000\n")
-    assert cores.cores() == 1
+    assert machine.cores() == 1
 
 
 # ---- train.py ----------------------------------------------------------------------------------------------

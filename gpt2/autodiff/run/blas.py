@@ -27,21 +27,26 @@ def numpys_blas() -> LibController | None:
     return next(iter(numpys or libraries), None)
 
 
+@cache
+def blas_threads() -> int | None:
+    """The number of threads that NumPy's BLAS had before limit_blas_threads; None if that cannot be set."""
+    library = numpys_blas()
+    return None if library is None else library.num_threads
+
+
 def limit_blas_threads(n: int) -> bool:
     """Set the number of threads of NumPy's BLAS, for the whole process.
 
     n   at least 1
 
     Returns False if that is impossible: for Apple's Accelerate, or without threadpoolctl. Then set
-    OMP_NUM_THREADS before NumPy is imported. set_threads(n) calls this with 1, as the pool splits products
-    itself.
+    OMP_NUM_THREADS before NumPy is imported. set_threads calls this, as the pool splits products itself.
 
         >>> limited = ad.limit_blas_threads(1)
     """
-    library = numpys_blas()
-    if library is None:
+    if blas_threads() is None:
         return False
-    library.set_num_threads(n)
+    numpys_blas().set_num_threads(n)
     return True
 
 

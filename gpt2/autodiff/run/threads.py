@@ -1,8 +1,8 @@
 """A small pool of threads, for the regions and products of emitted programs.
 
-Threads pay off because NumPy releases the interpreter lock inside ufuncs and products. With
-`set_threads(n)`, n > 1, BLAS itself is limited to one thread and every product and row region is split over
-this pool instead: OpenBLAS's own workers spin between calls and would fight the pool for the cores.
+Threads pay off because NumPy releases the interpreter lock inside ufuncs and products. `set_threads(n)`
+limits BLAS itself to one thread, and every product and row region is split over this pool instead: OpenBLAS's
+own workers spin between calls, and would fight the pool and other programs for the cores.
 (Measured on two cores: two halves of a product on two Python threads run as fast as OpenBLAS's two threads
 from about 30 million multiply-adds.)
 
@@ -16,13 +16,16 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import methodcaller
+from typing import Literal
 
-from .blas import limit_blas_threads
+from .blas import blas_threads, limit_blas_threads
 
 _acquire, _release = methodcaller("acquire"), methodcaller("release")
 
 count = 1  # threads in use; set_threads changes it, so it is read as threads.count
+chosen = False  # by set_threads or prefer_threads
 _pool: list[_Worker] = []
 _pool_lock = threading.Lock()  # held while the pool runs a job: a second caller does its work alone
 _pool_pid = os.getpid()
@@ -56,22 +59,45 @@ class _Worker(threading.Thread):
             self.done.release()
 
 
-def set_threads(n: int) -> None:
-    """Use n threads for regions and products (1: none beside the caller's, and BLAS as it was set up).
+def set_threads(n: int, blas: int | Literal["restore"] = 1) -> None:
+    """Use n threads for regions and products: the caller's, and n - 1 others.
 
-    >>> ad.set_threads(2)
-    >>> ad.get_threads()
-    2
-    >>> ad.set_threads(1)
+    n     at least 1
+    blas  threads that NumPy's BLAS uses for a product, in the whole process; "restore": as many as before
+          this library first changed them
+
+    If a program does not call this, work runs on the caller's thread, with BLAS as it is, or as a library
+    prefers it (prefer_threads).
+
+        >>> ad.set_threads(2)
+        >>> ad.get_threads()
+        2
+        >>> ad.set_threads(1)
     """
-    global count
+    global count, chosen
     if n < 1:
         raise ValueError(f"set_threads: n is {n}, expected at least 1")
+    if blas != "restore" and (isinstance(blas, str) or blas < 1):
+        raise ValueError(f"set_threads: blas is {blas!r}, expected at least 1, or 'restore'")
     with _pool_lock:
         _start(n)
-        count = n
-        if n > 1:
-            limit_blas_threads(1)
+        count, chosen = n, True
+        limit_blas_threads((blas_threads() or 1) if blas == "restore" else blas)
+
+
+def prefer_threads(n: int) -> None:
+    """set_threads(n), for a library: nothing if the program has set them. At most as many as BLAS had.
+
+    Nothing changes where the threads of BLAS cannot be set, or where none can be started.
+
+        >>> ad.set_threads(1)
+        >>> ad.prefer_threads(2)
+        >>> ad.get_threads()
+        1
+    """
+    if not chosen and (most := blas_threads()) is not None:
+        with suppress(RuntimeError):
+            set_threads(min(n, most))
 
 
 def get_threads() -> int:

@@ -24,9 +24,8 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.errors import counted
-from gpt2.machine import free_memory, watched
+from gpt2.machine import cores, free_memory, watched
 from gpt2.model import optimizer
-from gpt2.parallel.cores import cores
 from gpt2.train.kernels import OTHERS, VARIABLE
 
 BYTES = 128 << 20  # of the array that is copied: larger than most last-level caches

@@ -1,5 +1,6 @@
 """Detection of NumPy's BLAS, and its number of threads."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -7,7 +8,13 @@ from types import SimpleNamespace
 import pytest
 import threadpoolctl
 
+from gpt2 import autodiff as ad
 from gpt2.autodiff.run import axpby, blas
+
+
+def forget():
+    blas.numpys_blas.cache_clear()
+    blas.blas_threads.cache_clear()
 
 
 @pytest.fixture
@@ -15,12 +22,12 @@ def loaded(monkeypatch):
     """loaded(*libraries) makes threadpoolctl report exactly these libraries."""
 
     def load(*libraries):
-        blas.numpys_blas.cache_clear()
+        forget()
         controller = SimpleNamespace(select=lambda user_api: SimpleNamespace(lib_controllers=list(libraries)))
         monkeypatch.setattr(threadpoolctl, "ThreadpoolController", lambda: controller)
 
     yield load
-    blas.numpys_blas.cache_clear()
+    forget()
 
 
 def library(path, api="openblas"):
@@ -29,6 +36,7 @@ def library(path, api="openblas"):
         filepath=path,
         internal_api=api,
         architecture="Haswell",
+        num_threads=4,
         threads=threads,
         set_num_threads=threads.append,
     )
@@ -55,10 +63,22 @@ def test_unknown_blas_is_left_alone(loaded):
 def test_limit_blas_threads_sets_the_threads_of_this_blas():
     if blas.numpys_blas() is None:
         pytest.skip("threadpoolctl does not know the BLAS of this NumPy")
-    before = blas.numpys_blas().num_threads
     for n in (2, 1):
         assert blas.limit_blas_threads(n) and blas.numpys_blas().num_threads == n
-    blas.limit_blas_threads(before)
+
+
+@pytest.mark.parametrize(("arguments", "threads"), [((2,), 1), ((1,), 1), ((1, 3), 3), ((2, "restore"), 4)])
+def test_set_threads_sets_those_of_blas(loaded, arguments, threads):
+    numpys = library("/lib/numpy.libs/libscipy_openblas64_.so")
+    loaded(numpys)
+    ad.set_threads(*arguments)
+    assert (ad.get_threads(), numpys.threads[-1]) == (arguments[0], threads)
+
+
+@pytest.mark.parametrize("arguments", [(0,), (1, 0), (1, "own")])
+def test_wrong_numbers_of_threads_are_refused(arguments):
+    with pytest.raises(ValueError, match="^set_threads: (n|blas) is .*, expected at least 1"):
+        ad.set_threads(*arguments)
 
 
 def test_compiler_runs_without_threadpoolctl():
@@ -71,3 +91,39 @@ def test_compiler_runs_without_threadpoolctl():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False [[16.0, 16.0], [16.0, 16.0]]"
+
+
+MODELS = """
+from gpt2 import GPT2, GPT2Config, autodiff as ad, machine
+from gpt2.autodiff.run.blas import numpys_blas
+
+def threads():
+    return ad.get_threads(), numpys_blas().num_threads
+
+machine.cores = lambda: 3
+config = GPT2Config(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4)
+{first}
+GPT2(config, compile=False)
+before = threads()
+GPT2(config)
+print(*before, *threads())
+"""
+
+
+@pytest.mark.skipif(blas.numpys_blas() is None, reason="threadpoolctl does not know the BLAS of this NumPy")
+@pytest.mark.parametrize(
+    ("variable", "first", "expected"),
+    [
+        ("2", "", [1, 2, 2, 1]),  # a thread for each of BLAS's, which itself has one
+        ("1", "", [1, 1, 1, 1]),
+        ("2", "ad.set_threads(1)", [1, 1, 1, 1]),
+        ("2", "ad.set_threads(1, blas='restore')", [1, 2, 1, 2]),
+        ("2", "GPT2(config); ad.set_threads(1, blas='restore')", [1, 2, 1, 2]),
+    ],
+)
+def test_first_compiled_model_sets_the_threads(variable, first, expected):
+    """Only where the program has not; one that runs as written leaves them."""
+    environment = os.environ | dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), variable)
+    command = [sys.executable, "-c", MODELS.format(first=first)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert [*map(int, done.stdout.split())] == expected
