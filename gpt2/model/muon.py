@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpt2.model.description import Description
     from gpt2.model.gpt2 import GPT2
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c
+QUINTIC = ((3.4445, -4.7750, 2.0315),) * 5  # a, b, c of every iteration
 TINY = 1e-7  # the least norm that a matrix is divided by
 
 
@@ -56,7 +56,7 @@ class Muon(AdamW):
     lr            learning rate of the matrices, unless step() gets another
     momentum      as above
     weight_decay  share of a matrix that is lost per step and unit of lr; of AdamW's decayed tensors likewise
-    iterations    of the polynomial
+    coefficients  a, b, c of every iteration of the polynomial
     adamw_lr      learning rate of the other tensors; it follows lr where step() gets another one
     betas, eps    AdamW's
 
@@ -83,7 +83,7 @@ class Muon(AdamW):
         lr: float = 0.02,
         momentum: float = 0.95,
         weight_decay: float = 0.1,
-        iterations: int = 5,
+        coefficients: Sequence[tuple[float, float, float]] = QUINTIC,
         adamw_lr: float = 2e-3,
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
@@ -92,16 +92,15 @@ class Muon(AdamW):
         for name, value, valid in (
             ("lr", lr, lambda v: v > 0.0),
             ("momentum", momentum, lambda v: 0.0 <= v < 1.0),
-            ("iterations", iterations, lambda v: v >= 1),
         ):
             if not isinstance(value, int | float | np.number):
                 raise TypeError(f"Muon: {name} is {value!r}, expected a number")
             if not valid(value):
-                expected = {"lr": "above 0", "momentum": "from 0 to below 1", "iterations": "at least 1"}[
-                    name
-                ]
+                expected = {"lr": "above 0", "momentum": "from 0 to below 1"}[name]
                 raise ValueError(f"Muon: {name} is {value}, expected a number {expected}")
-        self.adamw_lr, self.lr, self.momentum, self.iterations = self.lr, lr, momentum, int(iterations)
+        if not all(len(three) == 3 for three in coefficients):
+            raise ValueError(f"Muon: coefficients are {coefficients}, expected a, b, c of every iteration")
+        self.adamw_lr, self.lr, self.momentum, self.coefficients = self.lr, lr, momentum, coefficients
         tensors = matrices_of(model.description)
         if not tensors:
             text = "updates matrices of the blocks, and none of them is trained; take adamw"
@@ -118,7 +117,7 @@ class Muon(AdamW):
         return f"<Muon of {count}: {settings}; {self.t} steps taken>"
 
     def options(self) -> dict[str, Any]:
-        mine = {"momentum": self.momentum, "iterations": self.iterations, "adamw_lr": self.adamw_lr}
+        mine = {"momentum": self.momentum, "coefficients": self.coefficients, "adamw_lr": self.adamw_lr}
         return super().options() | mine
 
     def part(self, rank: int, size: int) -> tuple[int, int]:
@@ -152,7 +151,7 @@ class Muon(AdamW):
         scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))
         todo = iter(matrices)
         while len(self._workspaces) < get_threads():
-            self._workspaces.append({})
+            self._workspaces.append(Workspace(self.matrices, self.params.dtype))
 
         def job(thread):
             for matrix in todo:
@@ -164,7 +163,7 @@ class Muon(AdamW):
         self, params: np.ndarray, grads: np.ndarray, m: np.ndarray, v: np.ndarray, first: int = 0
     ) -> None:
         super().use(params, grads, m, v, first)
-        self._workspaces: list[dict] = []  # one for each thread
+        self._workspaces: list[Workspace] = []  # one for each thread
 
     def __getstate__(self) -> dict:
         return {**super().__getstate__(), "_workspaces": []}
@@ -175,56 +174,54 @@ class Muon(AdamW):
         stop = matrix.stop
         p, g = self.params[start:stop], self.grads[start:stop]
         m = self.m[start - self.first : stop - self.first]
-        if (rows, columns) not in workspace:
-            workspace[rows, columns] = Workspace(rows, columns, p.dtype)
-        at = workspace[rows, columns]
-        u, other = at.x.reshape(-1), at.y.reshape(-1)
+        u, other = workspace.x[: len(p)], workspace.y[: len(p)]
         axpby((1.0 - self.momentum) * scale, g, self.momentum, m, other)
         np.multiply(m, self.momentum, out=u)
         axpby((1.0 - self.momentum) * scale, g, 1.0, u, other)
-        result = at.orthogonal(rows, columns, self.iterations)
+        result, other = workspace.orthogonal(rows, columns, self.coefficients)
         lr_here = lr * math.sqrt(max(1.0, rows / columns))
-        axpby(-lr_here, result.reshape(-1), 1.0 - lr * self.weight_decay, p, at.free(result).reshape(-1))
+        axpby(-lr_here, result.reshape(-1), 1.0 - lr * self.weight_decay, p, other.reshape(-1))
 
 
 class Workspace:
-    """Arrays for matrices of one shape: x and y like one, gram and square (n, n) of its shorter side."""
+    """Arrays in which any of some matrices is made orthogonal: x and y hold one, gram and square (n, n) of
+    its shorter side."""
 
-    def __init__(self, rows: int, columns: int, dtype: np.dtype):
-        n, long = sorted((rows, columns))
-        self.x, self.y = np.empty((n, long), dtype), np.empty((n, long), dtype)
-        self.gram, self.square = np.empty((n, n), dtype), np.empty((n, n), dtype)
+    def __init__(self, matrices: Sequence[FlatMatrix], dtype: np.dtype):
+        entries = max(m.rows * m.columns for m in matrices)
+        square = max(min(m.rows, m.columns) ** 2 for m in matrices)
+        self.x, self.y = np.empty(entries, dtype), np.empty(entries, dtype)
+        self.gram, self.square = np.empty(square, dtype), np.empty(square, dtype)
 
-    def free(self, result: np.ndarray) -> np.ndarray:
-        """The one of x and y that `result` does not lie in."""
-        return self.y if result.base is self.x or result is self.x else self.x
-
-    def orthogonal(self, rows: int, columns: int, iterations: int) -> np.ndarray:
-        """The matrix (rows, columns) whose entries x holds, made orthogonal: in x or y, contiguous.
+    def orthogonal(
+        self, rows: int, columns: int, coefficients: Sequence[tuple[float, float, float]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(the matrix (rows, columns) whose entries x begins with, made orthogonal; scratch of its size).
 
         The polynomial is taken on the side with fewer rows. NumPy computes a product of an array and its own
         transpose by syrk, half of the work, which also serves the square of the symmetric gram.
         """
-        x, y, gram, square = self.x, self.y, self.gram, self.square
+        n, long = sorted((rows, columns))
+        x, y = (a[: n * long].reshape(n, long) for a in (self.x, self.y))
+        gram, square = (a[: n * n].reshape(n, n) for a in (self.gram, self.square))
         if rows > columns:
             np.copyto(y, x.reshape(rows, columns).T)
             x, y = y, x
         flat = x.reshape(-1)
         norm = math.sqrt(float(np.dot(flat, flat)))
         np.multiply(x, 1.0 / max(norm, TINY), out=x)
-        a, b, c = COEFFICIENTS
-        for _ in range(iterations):
+        for a, b, c in coefficients:
             np.matmul(x, x.T, out=gram)
             np.matmul(gram, gram.T, out=square)
-            axpby(b, gram.reshape(-1), c, square.reshape(-1), y.reshape(-1)[: gram.size])
-            square.reshape(-1)[:: len(square) + 1] += a
+            axpby(b, gram.reshape(-1), c, square.reshape(-1), y.reshape(-1)[: n * n])
+            square.reshape(-1)[:: n + 1] += a
             np.matmul(square, x, out=y)
             x, y = y, x
         if rows > columns:
             y = y.reshape(rows, columns)
             np.copyto(y, x.T)
-            return y
-        return x
+            x, y = y, x
+        return x, y
 
 
 def matrices_of(d: Description) -> dict[str, list[FlatMatrix]]:

@@ -8,7 +8,7 @@ import pytest
 from gpt2 import autodiff as ad
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.model.muon import COEFFICIENTS, Muon, Workspace
+from gpt2.model.muon import QUINTIC, FlatMatrix, Muon, Workspace
 from gpt2.model.optimizer import AdamW
 from gpt2.model.tensors import ranges_of
 
@@ -37,14 +37,13 @@ def matrices(model, flat):
 def test_polynomial_acts_on_singular_values_alone(rows, columns):
     """By a decomposition in float64: x is U p(S) V', p the polynomial taken five times."""
     u = np.random.default_rng(rows).standard_normal((rows, columns))
-    workspace = Workspace(rows, columns, u.dtype)
-    workspace.x.reshape(-1)[...] = u.reshape(-1)
+    workspace = Workspace([FlatMatrix(0, rows, columns)], u.dtype)
+    workspace.x[...] = u.reshape(-1)
     U, s, Vt = np.linalg.svd(u, full_matrices=False)
     s = s / np.linalg.norm(u)
-    a, b, c = COEFFICIENTS
-    for _ in range(5):
+    for a, b, c in QUINTIC:
         s = a * s + b * s**3 + c * s**5
-    np.testing.assert_allclose(workspace.orthogonal(rows, columns, 5), U * s @ Vt, atol=1e-12)
+    np.testing.assert_allclose(workspace.orthogonal(rows, columns, QUINTIC)[0], U * s @ Vt, atol=1e-12)
     assert np.all((0.3 < s) & (s < 1.25)) or min(rows, columns) > 9  # those of a random matrix, but the least
 
 
@@ -143,7 +142,7 @@ def test_wrong_arguments_are_one_line():
         Muon(model_of(train="lora:2"))
     for arguments, text in (
         ({"momentum": 1.0}, "momentum is 1.0, expected a number from 0 to below 1"),
-        ({"iterations": 0}, "iterations is 0, expected a number at least 1"),
+        ({"coefficients": [(1.0, 2.0)]}, "coefficients are .*, expected a, b, c of every iteration"),
         ({"lr": 0.0}, "lr is 0.0, expected a number above 0"),
     ):
         with pytest.raises(ValueError, match=text):
@@ -152,7 +151,7 @@ def test_wrong_arguments_are_one_line():
 
 def test_options_and_pickle_make_another_like_it():
     model = model_of()
-    optimizer = Muon(model, lr=0.03, momentum=0.8, iterations=4, adamw_lr=2e-4, betas=(0.8, 0.9))
+    optimizer = Muon(model, lr=0.03, momentum=0.8, coefficients=QUINTIC[:4], adamw_lr=2e-4, betas=(0.8, 0.9))
     assert Muon(model, **optimizer.options()).options() == optimizer.options()
     assert pickle.loads(pickle.dumps(optimizer)).options() == optimizer.options()
     assert "18 matrices" in repr(optimizer)
