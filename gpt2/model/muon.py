@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpt2.model.gpt2 import GPT2
 
 QUINTIC = ((3.4445, -4.7750, 2.0315),) * 5  # a, b, c of every iteration
+PART = 1 << 18  # entries of a product that are computed at once, to be written over its factor
 TINY = 1e-7  # the least norm that a matrix is divided by
 
 
@@ -178,14 +179,15 @@ class Muon(AdamW):
         axpby((1.0 - self.momentum) * scale, g, self.momentum, m, other)
         np.multiply(m, self.momentum, out=u)
         axpby((1.0 - self.momentum) * scale, g, 1.0, u, other)
-        result, other = workspace.orthogonal(rows, columns, self.coefficients)
+        result = workspace.orthogonal(rows, columns, self.coefficients)
         lr_here = lr * math.sqrt(max(1.0, rows / columns))
-        axpby(-lr_here, result.reshape(-1), 1.0 - lr * self.weight_decay, p, other.reshape(-1))
+        axpby(-lr_here, result.reshape(-1), 1.0 - lr * self.weight_decay, p, other)
 
 
 class Workspace:
-    """Arrays in which any of some matrices is made orthogonal: x and y hold one, gram and square (n, n) of
-    its shorter side."""
+    """Arrays in which any of some matrices is made orthogonal: x holds it, gram and square (n, n) of its
+    shorter side, and the beginning of y, of the size of x, a part of a product. Memory that is not written to
+    is not taken from the system."""
 
     def __init__(self, matrices: Sequence[FlatMatrix], dtype: np.dtype):
         entries = max(m.rows * m.columns for m in matrices)
@@ -195,33 +197,29 @@ class Workspace:
 
     def orthogonal(
         self, rows: int, columns: int, coefficients: Sequence[tuple[float, float, float]]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(the matrix (rows, columns) whose entries x begins with, made orthogonal; scratch of its size).
+    ) -> np.ndarray:
+        """The matrix (rows, columns) whose entries x begins with, made orthogonal in place.
 
-        The polynomial is taken on the side with fewer rows. NumPy computes a product of an array and its own
+        The polynomial is taken on the shorter side. NumPy computes a product of an array and its own
         transpose by syrk, half of the work, which also serves the square of the symmetric gram.
         """
-        n, long = sorted((rows, columns))
-        x, y = (a[: n * long].reshape(n, long) for a in (self.x, self.y))
+        n = min(rows, columns)
+        flat = self.x[: rows * columns]
+        x = flat.reshape(rows, columns)
+        across = x if rows <= columns else x.T  # (n, the longer side)
         gram, square = (a[: n * n].reshape(n, n) for a in (self.gram, self.square))
-        if rows > columns:
-            np.copyto(y, x.reshape(rows, columns).T)
-            x, y = y, x
-        flat = x.reshape(-1)
-        norm = math.sqrt(float(np.dot(flat, flat)))
-        np.multiply(x, 1.0 / max(norm, TINY), out=x)
+        np.multiply(flat, 1.0 / max(math.sqrt(float(np.dot(flat, flat))), TINY), out=flat)
+        count = max(1, PART // n)
         for a, b, c in coefficients:
-            np.matmul(x, x.T, out=gram)
+            np.matmul(across, across.T, out=gram)
             np.matmul(gram, gram.T, out=square)
-            axpby(b, gram.reshape(-1), c, square.reshape(-1), y.reshape(-1)[: n * n])
+            axpby(b, gram.reshape(-1), c, square.reshape(-1), self.y[: n * n])
             square.reshape(-1)[:: n + 1] += a
-            np.matmul(square, x, out=y)
-            x, y = y, x
-        if rows > columns:
-            y = y.reshape(rows, columns)
-            np.copyto(y, x.T)
-            x, y = y, x
-        return x, y
+            for first in range(0, across.shape[1], count):
+                part = across[:, first : first + count]
+                y = self.y[: part.size].reshape(part.shape, order="C" if across is x else "F")
+                part[...] = np.matmul(square, part, out=y)
+        return x
 
 
 def matrices_of(d: Description) -> dict[str, list[FlatMatrix]]:
