@@ -28,6 +28,7 @@ STUDIES = {
     "parallel": "parallel",
     "memory": "memory",
     "loops": "loops",
+    "rooms": "rooms",
     "enzyme": "llvm",
 }
 

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from bench.studies.rooms import ROOMS
 from docs import architecture, house, picture
 from tests.support.pictures import said
 
@@ -96,3 +97,14 @@ CALLS = re.findall(r"^- `(\S+\.py): (\w+)`: ", architecture.sections()["Two call
 def test_the_calls_that_are_followed_are_there(file, name):
     text = (house.ROOT / file).read_text(encoding="utf-8")
     assert re.search(rf"^ *(?:def|class) {name}\b", text, re.M), (file, name)
+
+
+def test_the_compiler_page_says_what_each_room_adds():
+    page = (house.ROOT / "docs" / "compiler.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)(?:/|\.py)` \| ([\d,]+) \|", page, re.M)
+    packages = {room for room in architecture.STAGES if (house.ROOT / "gpt2" / "autodiff" / room).is_dir()}
+    assert [room for room, _ in rows] == list(ROOMS)
+    assert {room for room, _ in rows} == packages | {*architecture.EXTRAS}
+    for room, lines in rows:
+        now, written = lines_of([room]), int(lines.replace(",", ""))
+        assert abs(now - written) <= max(100, written / 5), room
