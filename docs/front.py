@@ -1,8 +1,8 @@
-"""The picture of a run in README.md, for light and for dark surroundings: `python -m docs.front`.
+"""The picture of training in README.md, for light and for dark surroundings: `python -m docs.front`.
 
-It shows the losses in docs/run.json, which has the sample of the run too.
+Validation loss over seconds of training, of the recipes in docs/race.json: medians over their seeds.
 
-    python -m docs.front runs/NAME      keep another run in docs/run.json first
+    python -m docs.front FILE...      first take the curves of these reports of bench.time_to_loss
 
 docs/demo.py draws the moving one. A test compares the files with what this makes.
 """
@@ -12,54 +12,56 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from statistics import median
 
 from bench import drawing
 from bench.drawing import LIGHT
 from docs import house
 
 FOLDER = house.ROOT / "docs" / "pictures"
-RUN = house.ROOT / "docs" / "run.json"
+RACE = house.ROOT / "docs" / "race.json"
 WIDTH = 480  # pixels: legible on a phone, too
+LINES = {  # recipe of bench.time_to_loss -> colour, and what it is called
+    "torch-adamw": ("grey", "PyTorch, AdamW"),
+    "adamw": ("green", "here, AdamW"),
+    "muon": ("own", "here, Muon"),
+}
 
 
-def keep(folder: Path) -> None:
-    """Take up a run: every loss, the validations, the last sample, and how long its steps took."""
-    points = [
-        json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    samples = [point["sample"] for point in points if "sample" in point]
-    kept = {
-        "loss": [[p["step"], round(p["loss"], 4)] for p in points if "loss" in p],
-        "val_loss": [[p["step"], round(p["val_loss"], 4)] for p in points if "val_loss" in p],
-        "seconds": round(sum(p.get("seconds", 0.0) for p in points), 1),
-        "sample": samples[-1] if samples else "",
-    }
-    text = json.dumps(kept).replace("]], ", "]],\n ").replace('{"', '{\n "').replace('"}', '"\n}')
-    RUN.write_text(text.replace(', "', ',\n "') + "\n", encoding="utf-8")
+def keep(reports: list[Path]) -> None:
+    """Take up the curves of one report for each seed: median seconds and loss after every turn of steps."""
+    curves = [json.loads(path.read_text(encoding="utf-8"))["results"][0]["curves"][0] for path in reports]
+    kept = {}
+    for name in LINES:
+        turns = zip(*(curve[name] for curve in curves))  # as far as all seeds go
+        kept[name] = [[round(median(p[i] for p in turn), 4) for i in (1, 2)] for turn in turns]
+    rows = [f' "{name}": {json.dumps(points)}' for name, points in kept.items()]
+    RACE.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 
 def picture() -> str:
-    kept = json.loads(RUN.read_text(encoding="utf-8"))
+    kept = json.loads(RACE.read_text(encoding="utf-8"))
     with drawing.look():
-        figure = drawing.canvas(WIDTH, 270, "Loss, in nats per token")
+        figure = drawing.canvas(WIDTH, 270, "Validation loss, in nats per letter")
         axes = drawing.place(figure, 34, 44, WIDTH - 44, 180)
-        axes.plot(*zip(*kept["loss"]), color=LIGHT["peer"], linewidth=1.5, label="training")
-        label = f"validation: {kept['val_loss'][-1][1]:.2f} in the end"
-        axes.plot(*zip(*kept["val_loss"]), "o-", color=LIGHT["own"], markersize=8, clip_on=False, label=label)
+        for name, (colour, label) in LINES.items():
+            seconds, losses = zip(*kept[name])
+            axes.plot(seconds, losses, color=LIGHT[colour], linewidth=2.5, label=label)
+            axes.plot(seconds[-1], losses[-1], "o", color=LIGHT[colour], markersize=8, clip_on=False)
         axes.grid(axis="y")
-        axes.set(xlabel="step", xlim=(0, kept["loss"][-1][0]))
+        axes.set(xlabel="seconds of training", xlim=(0, None), ylim=(1.8, 2.6))
         axes.legend(loc="upper right")
-    figure.set_label("The losses of a run of the default command")
+    figure.set_label("The validation loss over seconds of training, with Muon and with AdamW")
     return drawing.svg(figure)
 
 
 def files() -> dict[Path, str]:
     """Path -> text of the picture's files, for light and for dark surroundings."""
-    return drawing.pair(FOLDER, "run", picture())
+    return drawing.pair(FOLDER, "race", picture())
 
 
 if __name__ == "__main__":
-    for folder in sys.argv[1:]:
-        keep(Path(folder))
+    if reports := [Path(name) for name in sys.argv[1:]]:
+        keep(reports)
     for path, text in files().items():
         path.write_text(text, encoding="utf-8")

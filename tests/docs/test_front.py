@@ -1,8 +1,6 @@
 """README's pictures are up to date, fit, and show what README and the pages say."""
 
-import json
 import re
-import textwrap
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -27,23 +25,19 @@ def test_the_picture_is_up_to_date():
 
 def test_every_picture_is_shown_in_light_and_dark():
     shown = set(re.findall(r'(?:src|srcset)="docs/pictures/([\w-]+\.svg)"', README))
-    assert shown == {"run-light.svg", "run-dark.svg"} | {path.name for path in demo.files()}
+    assert shown == {"race-light.svg", "race-dark.svg"} | {path.name for path in demo.files()}
 
 
 def test_nothing_stands_beyond_the_edge():
-    text = (front.FOLDER / "run-light.svg").read_text(encoding="utf-8")
+    text = (front.FOLDER / "race-light.svg").read_text(encoding="utf-8")
     assert not beyond(text, front.WIDTH, 6.6)
 
 
 def test_a_dark_picture_is_the_light_one_in_other_colours():
-    light, dark = ((front.FOLDER / f"run-{how}.svg").read_text(encoding="utf-8") for how in ("light", "dark"))
+    names = (f"race-{how}.svg" for how in ("light", "dark"))
+    light, dark = ((front.FOLDER / name).read_text(encoding="utf-8") for name in names)
     assert "#0d1117" in dark and not re.search("#ffffff|#1f2328", dark)
     assert re.sub("#[0-9a-f]{6}", "", light) == re.sub("#[0-9a-f]{6}", "", dark)
-
-
-def test_readme_ends_the_run_with_its_text():
-    speech = json.loads(front.RUN.read_text(encoding="utf-8"))["sample"].strip().partition("\n\n")[0]
-    assert "\n" + textwrap.indent(speech, "    ") + "\n" in README
 
 
 def test_readme_gives_the_range_of_the_kept_figures():
