@@ -53,7 +53,7 @@ PANEL = 2 * PAD + COLUMNS * CHARACTER - 4
 SECONDS, ROUNDS = 10, 3
 LABEL = (
     "A forward of GELU is typed; the compiler derives its backward; a backward by hand lacks a factor 3; "
-    "the check says that this factor is left out"
+    "the check says in which line this factor is missing"
 )
 
 

@@ -41,11 +41,16 @@ def test_solutions_are_right(solved):
 MISTAKES = [
     ("residual", "return dout, dout", "return dout, -dout", "the sign is wrong"),
     ("matmul", "rows.T @ inp.reshape(-1, C)", "inp.reshape(-1, C).T @ rows", "it is transposed"),
-    ("gelu", "3.0 * CUBIC", "CUBIC", "the factor 3 is left out"),
+    ("gelu", "3.0 * CUBIC", "CUBIC", "lacks the factor 3: the derivative of inp**3 is 3 * inp**2"),
     ("layernorm", " - norm * scale)", ")", "the path through variance"),
     ("crossentropy", "(p - is_target)", "p", "the path through at_target"),
     ("encoder", "np.add.at(dwte, tokens, dout)", "dwte[tokens] += dout", "adds once for each"),
-    ("attention", "keepdims=True)) / np.sqrt(HS)", "keepdims=True))", "factor 0.5 is left out"),
+    (
+        "attention",
+        "keepdims=True)) / np.sqrt(HS)",
+        "keepdims=True))",
+        "in attention_backward (7_attention.py:",
+    ),
     ("gelu", "du = ", "du = 1 / 0  #", "gelu_backward raises ZeroDivisionError at 3_gelu.py:26: "),
     ("gelu", "def gelu_backward", "def gelu_back", "has no function gelu_backward"),
     ("gelu", "    (inp,) = saved\n", "    raise SystemExit\n", "gelu_backward raises SystemExit"),

@@ -87,7 +87,7 @@ def test_animation_shows_real_output():
     compile("\n".join(derived.lines), "wrapped", "exec")
     assert sum(demo.WRONG in line for line in by_hand.lines) == 1
     message = " ".join(line.strip() for line in named.lines)
-    assert "not the derivative" in message and "the factor 3 is left out" in message
+    assert "not the derivative" in message and "lacks the factor 3" in message
 
 
 def test_animation_ends_and_respects_reduced_motion():

@@ -5,7 +5,7 @@ backward, cases) tests a backward written by hand, and says what is probably wro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from ..derive.differentiate import vjp_graph
 from ..ops.interpret import evaluate_graph
 from ..record.record import Recording, record
 from ..tree import flatten, unflatten
-from .diagnose import Problem, likely_cause
+from .by_hand import ByHand
+from .corrections import correction
+from .diagnose import AS_A_WHOLE, OF_A_STEP, PATHS, Problem, likely_cause, patterns, repeated
 from .locate import where_it_begins
 from .numeric import check_graph
 
@@ -112,7 +114,8 @@ def check_backward(
     backward is wrong: the backward of a whole model can be checked in one call.
 
     Each case gets a random output gradient. The report says for each wrong gradient which input it is, at how
-    many entries and where most it is wrong, and what mistake would give just this result.
+    many entries and where most it is wrong, which line of the backward makes it wrong (if the backward can be
+    recorded), and what is wrong there: a correction of just this makes the gradient right.
 
         >>> def forward(x, w):
         ...     return x @ w
@@ -125,6 +128,7 @@ def check_backward(
         ...     print(error)
         backward is not the derivative of its forward:
           case 0, gradient 1 (w): it has shape (4, 3), expected (3, 4)
+              in backward (<doctest check_backward[1]>:2): return dout @ w.T, dout.T @ x
               likely cause: it is transposed
     """
     for name, f in (("forward", forward), ("backward", backward)):
@@ -175,6 +179,11 @@ def check_one(
         arguments = "dout, saved" if saves else "dout, *inputs"
         error.add_note(f"check_backward: the backward is called with {arguments}")
         raise
+
+    def of_inputs(gradients):
+        gradients = gradients if isinstance(gradients, (tuple, list)) else (gradients,)
+        return [_at(gradients, path) for path in paths]
+
     got = got if isinstance(got, (tuple, list)) else (got,)
     if len(got) != len(inputs):
         count = f"gradients returned: {len(got)}, inputs: {len(inputs)}"
@@ -182,7 +191,14 @@ def check_one(
     lines = [f"{argument} is written to" for argument in _written(dout, dout_before, leaves, inputs_before)]
     double = [in_double_precision(x) for x in inputs_before]
     rec = record(_output_of(forward, static), tuple(unflatten(tree, double)))
-    case = Compared(rec, inputs_before, double, dout_before, [_at(got, path) for path in paths], rtol)
+
+    def by_hand():
+        exact = tuple(unflatten(tree, [np.array(x) for x in double]))
+        again = forward(*exact, **static)
+        args = (again[1],) if saves else exact
+        return ByHand.recorded(backward, (in_double_precision(dout_before), *args), static, of_inputs)
+
+    case = Compared(rec, inputs_before, double, dout_before, of_inputs(got), rtol, by_hand)
     complaints = [case.wrong(i) for i in range(len(paths))]
     for i, texts in enumerate(complaints):
         lines += [f"gradient {_named(rec, i, paths[i])}: {text}" for text in texts]
@@ -246,7 +262,9 @@ class Compared:
         dout: np.ndarray,
         got: list,
         rtol: float | None,
+        by_hand: Callable[[], ByHand | None],
     ):
+        self._record = by_hand
         self.rec, self.inputs, self.dout, self.got, self.rtol = rec, inputs, dout, got, rtol
         self.everything = [*values, *(a for _, a in rec.captures)]
         wrt = [i for i, x in enumerate(values) if np.asarray(x).dtype.kind in "fc"]
@@ -296,5 +314,29 @@ class Compared:
             text = f"{count}: {g[at]:.6g}, should be {want[at]:.6g}"
         problem = Problem(self.rec.graph, self.everything, i, self.dout.astype(want.dtype), self.right)
         many = sum(w is not None for w in self.right) >= MANY
-        cause = None if many else likely_cause(problem, g, max(tolerance, 1e-9))
-        return [*lines, text + (f"\n      likely cause: {cause}" if cause else "")]
+        why = [] if many else self.reasons(problem, g, max(tolerance, 1e-9))
+        return [*lines, "\n      ".join([text, *why])]
+
+    @cached_property
+    def by_hand(self) -> ByHand | None:
+        """The backward by hand, recorded; None if it cannot be."""
+        try:
+            return self._record()
+        except Exception:  # it is run in double precision, for which it may not be made
+            return None
+
+    def reasons(self, problem: Problem, g: np.ndarray, tolerance: float) -> list[str]:
+        """The line of the backward that makes a gradient wrong, and the likely cause, as lines."""
+
+        def cause(*kinds: Callable) -> str | None:
+            return likely_cause(problem, g, tolerance, kinds)
+
+        edit, last = (self.by_hand and correction(self.by_hand, problem)) or (None, None)
+        whole = cause(*AS_A_WHOLE, repeated)
+        simple = edit.text if edit and edit.simple else None
+        text = whole or simple or cause(*PATHS) or (edit and edit.text) or cause(*OF_A_STEP, patterns)
+        line = edit or (last if whole or g.shape != problem.expected.shape else None)
+        return [
+            *([self.by_hand.place(line.line)] if line else []),
+            *([f"likely cause: {text}"] if text else []),
+        ]

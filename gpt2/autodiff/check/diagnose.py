@@ -91,7 +91,7 @@ def likely_cause(
 
     if got.shape != problem.expected.shape:
         return _shape_cause(problem, got, same)
-    for causes in kinds or (*AS_A_WHOLE, *OF_A_STEP, _patterns):
+    for causes in kinds or (*AS_A_WHOLE, *OF_A_STEP, patterns):
         for cause in causes(problem, got, same):
             return cause
     return None
@@ -120,11 +120,15 @@ def _simple_causes(problem: Problem, got, same) -> Iterator[str]:
         yield "it is zero everywhere: nothing was added to it"
     if same(got, -want):
         yield "the sign is wrong"
+    if got.ndim >= 2 and got.shape[-1] == got.shape[-2] and same(np.swapaxes(got, -1, -2), want):
+        yield "it is transposed"
+
+
+def _a_factor(problem: Problem, got, same) -> Iterator[str]:
+    want = problem.expected
     factor = np.vdot(want, got).real / np.vdot(want, want).real if want.any() else 0.0
     if factor and same(got, factor * want):
         yield _factor_cause(factor, problem)
-    if got.ndim >= 2 and got.shape[-1] == got.shape[-2] and same(np.swapaxes(got, -1, -2), want):
-        yield "it is transposed"
 
 
 def _factor_cause(factor: float, problem: Problem) -> str:
@@ -265,7 +269,7 @@ def input_name(graph: Graph, i: int) -> str:
     return f"input {i} ({name})" if name else f"input {i}"
 
 
-def _repeated(problem: Problem, got, same) -> Iterator[str]:
+def repeated(problem: Problem, got, same) -> Iterator[str]:
     """Rows that an integer input names more than once get one contribution where they should get all."""
     want = problem.expected
     wrong = ~np.isclose(got, want, rtol=1e-6, atol=1e-9 * np.max(np.abs(want), initial=0.0))
@@ -285,7 +289,7 @@ def _repeated(problem: Problem, got, same) -> Iterator[str]:
                 )
 
 
-def _patterns(problem: Problem, got, same) -> Iterator[str]:
+def patterns(problem: Problem, got, same) -> Iterator[str]:
     """Where in the array the difference lies, as text."""
     want = problem.expected
     difference = got - want
@@ -316,4 +320,5 @@ def _patterns(problem: Problem, got, same) -> Iterator[str]:
 
 # Causes that concern the gradient as a whole, and those that name a step of the function
 AS_A_WHOLE = (_cotangent_ignored, _simple_causes, _other_gradient)
-OF_A_STEP = (_paths, _repeated, _named_path_counts, _one_part, _single_steps, _path_counts)
+PATHS = (_paths, _named_path_counts)
+OF_A_STEP = (_a_factor, _paths, repeated, _named_path_counts, _one_part, _single_steps, _path_counts)

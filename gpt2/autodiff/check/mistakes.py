@@ -23,6 +23,22 @@ MOST = 4000  # wrong steps to try; each costs the rest of the formula
 SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"}
 
 
+def text_of(n: Node, depth: int = 2) -> str:
+    """A value as text: its name in the source, or a short formula."""
+    if n.name:
+        return n.name
+    if n.op == "const":
+        return f"{n.value:g}" if not n.shape and np.isrealobj(n.value) else "a constant"
+    if depth == 0 or not n.args:
+        return "..."
+    parts = [text_of(a, depth - 1) for a in n.args]
+    if n.op in ("broadcast", "reshape"):
+        return parts[0]
+    if n.op in SIGNS and len(parts) == 2:
+        return f"({parts[0]} {SIGNS[n.op]} {parts[1]})"
+    return f"{n.op}({', '.join(parts)})"
+
+
 class DerivedFormula:
     """The graph of a function and its gradient with all values, which can be evaluated with one of them
     changed.
@@ -30,6 +46,9 @@ class DerivedFormula:
     graph    the gradient is its last output
     forward  the values that belong to the function itself
     """
+
+    text = whole = staticmethod(text_of)
+    is_right = True  # mistakes are tried in it; in a wrong one, corrections
 
     def __init__(self, graph: Graph, forward: set[Node], values: Sequence[np.ndarray]):
         self.graph, self.forward = graph, forward
@@ -59,19 +78,19 @@ def mistakes(formula: DerivedFormula, suspected: Callable[[Node], bool]) -> Iter
     steps.sort(key=lambda n: n in formula.forward)
     tried = 0
     for kind in (
-        _products,
+        products,
         _sums,
-        _other_axes,
+        other_axes,
         _scalings,
         _terms,
         _factors,
-        _orders,
+        orders,
         _steps_left_out,
         _other_values,
     ):
         for n in steps:
             for text, value in kind(formula, n):
-                if value.shape != n.shape and kind is not _other_axes:
+                if value.shape != n.shape and kind is not other_axes:
                     continue
                 tried += 1
                 if tried > MOST:
@@ -94,37 +113,22 @@ def _location(n: Node) -> str:
     return f" ({'the gradient of ' if n.derived else ''}{file_name(n.loc[0])}:{n.loc[1]})"
 
 
-def text_of(n: Node, depth: int = 2) -> str:
-    """A value as text: its name in the source, or a short formula."""
-    if n.name:
-        return n.name
-    if n.op == "const":
-        return f"{n.value:g}" if not n.shape and np.isrealobj(n.value) else "a constant"
-    if depth == 0 or not n.args:
-        return "..."
-    parts = [text_of(a, depth - 1) for a in n.args]
-    if n.op in ("broadcast", "reshape"):
-        return parts[0]
-    if n.op in SIGNS and len(parts) == 2:
-        return f"({parts[0]} {SIGNS[n.op]} {parts[1]})"
-    return f"{n.op}({', '.join(parts)})"
-
-
-def _products(formula: DerivedFormula, n: Node):
+def products(formula: DerivedFormula, n: Node):
     if n.op == "transpose":
         x = formula.values[n.args[0]]
         if x.shape == n.shape:
             base = n
             while base.op == "transpose":
                 base = base.args[0]
-            yield f"{text_of(base)} and its transpose are taken for each other", x
+            yield f"{formula.text(base)} and its transpose are taken for each other", x
     if n.op == "matmul" and len(n.args) == 2:
         a, b = formula.of(*n.args)
-        text = f"in the product {text_of(n.args[0])} @ {text_of(n.args[1])} "
+        first, second = map(formula.text, n.args)
+        text = f"in {first} @ {second}, "
         if a.ndim > 1 and a.shape[-1] == a.shape[-2]:
-            yield text + f"the operand {text_of(n.args[0])} is transposed", np.swapaxes(a, -1, -2) @ b
+            yield text + f"{first} and its transpose are taken for each other", np.swapaxes(a, -1, -2) @ b
         if b.ndim > 1 and b.shape[-1] == b.shape[-2]:
-            yield text + f"the operand {text_of(n.args[1])} is transposed", a @ np.swapaxes(b, -1, -2)
+            yield text + f"{second} and its transpose are taken for each other", a @ np.swapaxes(b, -1, -2)
         if a.shape == b.shape and a.ndim > 1 and a.shape[-1] == a.shape[-2]:
             yield text + "the operands are in the wrong order", b @ a
 
@@ -135,7 +139,7 @@ def _sums(formula: DerivedFormula, n: Node):
     x = n.args[0]
     axes = n.attrs.get("axes") or tuple(range(x.ndim))
     count = int(np.prod([x.shape[k] for k in axes]))
-    where = f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))}"
+    where = _axes(axes)
     names = axis_names(formula.graph).get(x.name or "", [])
     if len(names) == x.ndim and all(names[k] for k in axes):
         where = " and ".join(names[k] for k in axes)
@@ -146,18 +150,25 @@ def _sums(formula: DerivedFormula, n: Node):
         yield f"the first of {where} of {text_of(x)} is taken where the sum is meant", first.reshape(n.shape)
 
 
-def _other_axes(formula: DerivedFormula, n: Node):
+def other_axes(formula: DerivedFormula, n: Node):
     """A sum, a mean or an extreme over another axis, where the shapes still broadcast."""
-    if n.op not in ("sum", "max", "min") or not n.attrs.get("keepdims") or len(n.attrs["axes"]) != 1:
+    axes = n.attrs.get("axes") or ()
+    if n.op not in ("sum", "max", "min") or not n.attrs.get("keepdims") or len(axes) > 1 and formula.is_right:
         return
-    x, (axis,) = formula.values[n.args[0]], n.attrs["axes"]
-    for other in range(x.ndim):
-        if other != axis:
-            value = evaluate(n.op, [x], {**n.attrs, "axes": (other,)})
-            text = f"the {n.op} of {text_of(n.args[0])} is over axis {other} where axis {axis} is meant"
+    x, count = formula.values[n.args[0]], np.prod([n.args[0].shape[k] for k in axes])
+    for k in range(x.ndim):
+        if axes != (k,):
+            value = evaluate(n.op, [x], {**n.attrs, "axes": (k,)})
+            wrong, meant = ((k,), axes) if formula.is_right else (axes, (k,))
+            over = f"is over {_axes(wrong)} where {_axes(meant)} is meant"
+            text = f"the {n.op} of {formula.text(n.args[0])} {over}"
             yield text, value
             if n.op == "sum":
-                yield text.replace("sum", "mean", 1), value * (x.shape[axis] / x.shape[other])
+                yield text.replace("sum", "mean", 1), value * (count / x.shape[k])
+
+
+def _axes(axes: Sequence[int]) -> str:
+    return f"{'axis' if len(axes) == 1 else 'axes'} {', '.join(map(str, axes))}"
 
 
 def _constants(formula: DerivedFormula) -> Iterator[tuple[str, np.ndarray]]:
@@ -233,7 +244,7 @@ def _factors(formula: DerivedFormula, n: Node):
         yield f"{text_of(n.args[0])} is divided by {text_of(n.args[1])} twice", x / y / y
 
 
-def _orders(formula: DerivedFormula, n: Node):
+def orders(formula: DerivedFormula, n: Node):
     """Concatenated parts, and axes: in another order, or one left out."""
     x = n.args[0]
     if n.op == "assemble" and 1 < len(n.args) < 5:
@@ -243,20 +254,20 @@ def _orders(formula: DerivedFormula, n: Node):
                 parts[i].shape == p.shape for i, p in zip(order, parts)
             ):
                 wrong = evaluate(n.op, [parts[i] for i in order], n.attrs)
-                yield f"the parts of {text_of(n)} are in the wrong order", wrong
+                yield f"the parts of {formula.whole(n)} are in the wrong order", wrong
         for k in range(len(parts)):
             wrong = evaluate(n.op, [p * (i != k) for i, p in enumerate(parts)], n.attrs)
-            yield f"one part of {text_of(n)} is left at zero", wrong
+            yield f"one part of {formula.whole(n)} is left at zero", wrong
     if n.op == "transpose" and x.op == "reshape":
         start = formula.values[x.args[0]]
         yield (
-            f"{text_of(x.args[0])} is reshaped where it has to be reshaped and its axes exchanged",
+            f"{formula.text(x.args[0])} is reshaped where it has to be reshaped and its axes exchanged",
             start.reshape(n.shape),
         )
     if n.op == "reshape" and x.op == "transpose":
         start = formula.values[x.args[0]]
         yield (
-            f"{text_of(x.args[0])} is reshaped without its axes being exchanged first",
+            f"{formula.text(x.args[0])} is reshaped without its axes being exchanged first",
             start.reshape(n.shape),
         )
 

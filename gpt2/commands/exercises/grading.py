@@ -59,7 +59,7 @@ def grade(path: Path, name: str) -> dict[str, Any]:
         return result(name, "wrong", f"{name}_backward raises {raised(error, path)}")
     if wrong:
         lines = [f"{name}_backward is not the derivative of its forward:", *wrong[1:]]
-        return result(name, "wrong", "\n".join(lines).replace(f"{name}.py:", f"{path.name}:"))
+        return result(name, "wrong", re.sub(rf"(?<!\w){name}\.py:", f"{path.name}:", "\n".join(lines)))
     return result(name, "right")
 
 
