@@ -47,6 +47,7 @@ _EXPORTS = {
     "run.remembered": "Choices processor remember",
     "run.threads": "get_threads prefer_threads run_apart run_on_threads set_threads",
     "switches": "Options detect_anomaly options",
+    "tracebacks": "full_tracebacks",
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 

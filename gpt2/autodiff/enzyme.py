@@ -48,6 +48,7 @@ from .programs.wiring import (
 )
 from .record.record import Recording
 from .record.value import value_of
+from .tracebacks import of_user
 from .tree import LEAF, NONE, Tree, flatten
 
 
@@ -195,6 +196,7 @@ def check_shadow(x: Any, dx: Any, text: str) -> None:
         raise AutodiffError(f"autodiff: the shadow of {text} is read-only; the gradient is added to it")
 
 
+@of_user
 def autodiff(
     f: Callable, *activities: Const | Active | Duplicated, value: bool = False, pure: bool = False
 ) -> tuple:

@@ -22,12 +22,14 @@ from ..programs.compile import Operator
 from ..programs.wiring import result_kind
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
+from ..tracebacks import of_user
 from ..tree import Tree, flatten, tree_map
 from . import solvers
 from .rules import Root, SolverCall
 from .vectors import Nested, Unknowns
 
 
+@of_user
 def fixed_point(
     f: Callable,
     x0: Any,
@@ -64,6 +66,7 @@ def fixed_point(
     return solved(f, x0, params, solver, linear_solve)
 
 
+@of_user
 def root(
     f: Callable,
     x0: Any,

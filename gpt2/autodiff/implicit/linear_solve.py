@@ -18,11 +18,13 @@ from ..record import draws
 from ..record.record import Recording, evaluate_graph, inline, record
 from ..record.source_lines import here
 from ..record.value import value_of
+from ..tracebacks import of_user
 from ..tree import flatten, unflatten
 from .rules import LinearSolve, SolverCall, transpose_of
 from .vectors import Nested, Unknowns
 
 
+@of_user
 def custom_linear_solve(
     matvec: Callable,
     b: Any,

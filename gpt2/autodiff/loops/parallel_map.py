@@ -7,10 +7,12 @@ from typing import Any
 
 from ..programs.bodies import applied, body_graph, common_length, operands_of_body, recorded_for_slices
 from ..programs.compile import Operator
+from ..tracebacks import of_user
 from ..tree import flatten, unflatten
 from .map_op import evaluate_map
 
 
+@of_user
 def parallel_map(body: Callable, *arrays: Any, pure: bool = False) -> Any:
     """body over slices along the arrays' leading axis, the results stacked: np.stack([body(x, y), ...]).
 

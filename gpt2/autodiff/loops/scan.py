@@ -23,10 +23,12 @@ from ..programs.wiring import rebuilt, result_kind
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import value_of
+from ..tracebacks import of_user
 from ..tree import Tree, flatten, is_dynamic, unflatten
 from .scan_op import default_every, evaluate_scan
 
 
+@of_user
 def scan(
     body: Callable,
     init: Any,

@@ -26,10 +26,12 @@ from ..programs.wiring import rebuilt, result_kind
 from ..record.record import record
 from ..record.source_lines import here
 from ..record.value import Recorded, value_of
+from ..tracebacks import of_user
 from ..tree import Tree, flatten, unflatten
 from .while_op import default_keep, evaluate_while, too_many
 
 
+@of_user
 def while_loop(
     cond: Callable, body: Callable, init: Any, *, keep: int | None = None, limit: int | None = None
 ) -> Any:

@@ -45,6 +45,7 @@ from ..reuse.kinds import cannot_change
 from ..reuse.same_code import SameCode, same_code_of, shared_recordings
 from ..reuse.watch import relied_on, watch
 from ..switches import overrides
+from ..tracebacks import hide_frames
 from ..tree import Tree
 from .compiled import Compiled
 from .families import Key, SharedProgram, memory_of, shared_programs, structure
@@ -432,8 +433,12 @@ def derived_function(f: Callable, transform: Transform, pure: bool = False) -> D
     """The derived function of (f, transform)."""
     state = Derived(f, transform, pure)
 
-    def call(*args, **kwargs):
-        return state.entry(args, kwargs)
+    def call(*args, **kwargs):  # of_user, without another call
+        try:
+            return state.entry(args, kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     call.__derived__ = state
     derived = DerivedFunction(call)

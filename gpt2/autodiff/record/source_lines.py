@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..tracebacks import observers
 from .bytecode import CodeMap, catches_at, reads
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # the compiler
@@ -94,17 +95,14 @@ def is_foreign(file: str) -> bool:
     return is_inside(file) or is_standard(file)
 
 
-_observers: set[int] = set()  # ids of code objects whose frames call the function that is recorded
-
-
 def is_observer(code: CodeType) -> bool:
     """Whether it is the code of such a frame."""
-    return id(code) in _observers
+    return id(code) in observers
 
 
 def observer(function: Callable) -> Callable:
     """Decorator: marks a function that calls the one that is recorded."""
-    _observers.add(id(function.__code__))
+    observers.add(id(function.__code__))
     return function
 
 
@@ -113,7 +111,7 @@ def error_is_caught() -> bool:
     caught = catching = False
     frame = user_frame()
     while frame is not None:
-        if id(frame.f_code) in _observers:
+        if id(frame.f_code) in observers:
             caught |= catching  # frames further out are not part of the function
         elif not catching and not is_inside(frame.f_code.co_filename):
             uses = reads(frame.f_code)

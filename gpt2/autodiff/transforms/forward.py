@@ -18,6 +18,7 @@ from ..programs.arguments import _described, _dtype, float_leaves
 from ..programs.derived import derived_of
 from ..programs.wiring import Arguments, Transform, Wiring, result_outs, select
 from ..record.record import Recording
+from ..tracebacks import of_user
 from ..tree import Leaf, Tree, matched, numbered
 from .gradient import gradient_of
 from .vjp import vjp
@@ -55,6 +56,7 @@ class Jvp(Transform):
         return select(Wiring(joint, feed, rec.outside, tree, outs + moved))
 
 
+@of_user
 def jvp(f: Callable, args: Sequence, tangents: Sequence, *, pure: bool = False) -> tuple[Any, Any]:
     """The value of f and its derivative in a direction: (f(*args), tangent of the result).
 
@@ -120,6 +122,7 @@ class Hvp(Jvp):
         return select(replace(both, tree=both.tree.children[1], outs=both.outs[gradient.n_results :]))
 
 
+@of_user
 def hvp(f: Callable, x: Any, v: Any, *, pure: bool = False) -> Any:
     """The Hessian of a scalar function f at x times v, both in the structure of x: forward over reverse.
 
@@ -131,6 +134,7 @@ def hvp(f: Callable, x: Any, v: Any, *, pure: bool = False) -> Any:
     return derived_of(f, Hvp(), pure).entry((x, v), {})
 
 
+@of_user
 def ggnvp(f: Callable, loss: Callable, x: Any, v: Any) -> Any:
     """The generalised Gauss-Newton matrix of loss(f(x)) times v, in the structure of x: J^T H J v.
 

@@ -32,6 +32,7 @@ from ..record import recorder
 from ..record.record import Recording, inline
 from ..record.value import Recorded
 from ..switches import current_options
+from ..tracebacks import of_user
 from ..tree import Leaf, Tree, matched, numbered
 
 if TYPE_CHECKING:
@@ -238,6 +239,7 @@ def _cotangent(node: Node | None, d: Any, path: str) -> Any:
     return np.asarray(d, node.dtype)
 
 
+@of_user
 def vjp(f: Callable, *args: Any, pure: bool = False) -> tuple[Any, Pullback]:
     """The value of f, and its pullback: (f(*args), pullback). See Pullback.
 
