@@ -28,6 +28,7 @@ from .show.readable import readable_source
 from .show.shown import drawing, source, stages, why_recorded
 from .sparse import sparse_jacobian
 from .switches import Options, detect_anomaly, options
+from .tracebacks import full_tracebacks
 from .transforms.forward import ggnvp, hvp, jvp
 from .transforms.gradient import elementwise_grad, grad, value_and_grad
 from .transforms.jacobian import hessian, jacfwd, jacobian, jacrev
@@ -67,6 +68,7 @@ __all__ = [
     "flops",
     "from_jax",
     "from_torch",
+    "full_tracebacks",
     "get_threads",
     "ggnvp",
     "grad",
