@@ -251,9 +251,7 @@ def _with_other_args(n: Node, args: tuple) -> Node:
 
 
 def remade(
-    outputs: Sequence[Node],
-    given: dict[Node, Node],
-    make: Callable[[Node, tuple], Node] = _with_other_args,
+    outputs: Sequence[Node], given: dict[Node, Node], make: Callable[[Node, tuple], Node] = _with_other_args
 ) -> list[Node]:
     """Copies of the outputs, and of all nodes that they depend on, with other nodes in place of some.
 

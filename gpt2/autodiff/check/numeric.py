@@ -160,12 +160,7 @@ class Point:
         return total
 
     def pair(
-        self,
-        tangent: Sequence,
-        gradient: Sequence,
-        rtol: float,
-        rounding: Callable,
-        share: float = np.inf,
+        self, tangent: Sequence, gradient: Sequence, rtol: float, rounding: Callable, share: float = np.inf
     ) -> None:
         """Check that both modes agree: <cotangent, tangent> = <gradient, direction>."""
         left, size = pairing(self.cotangent, tangent)

@@ -23,21 +23,7 @@ import numpy as np
 from ..graph import Node, const_value, is_scalar_const
 from ..hidden import decided
 from . import leads, shifts, table
-from .build import (
-    absolute,
-    cast,
-    conjugate,
-    cos,
-    cosh,
-    equal,
-    exp,
-    log,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    where,
-)
+from .build import absolute, cast, conjugate, cos, cosh, equal, exp, log, sin, sinh, sqrt, square, where
 from .table import EVERYWHERE, EXACTLY, INTEGERS, NEARLY, OPS, REALS, SEVERAL, Op, apply, const, row
 
 
@@ -57,12 +43,7 @@ def ufunc_dtype(ufunc: np.ufunc, dtypes: tuple) -> np.dtype:
     return ufunc.resolve_dtypes((*dtypes, None))[-1]
 
 
-def ufunc_row(
-    name: str,
-    partials: Callable | None = None,
-    kind: str = "elementwise",
-    **columns: Any,
-) -> Op:
+def ufunc_row(name: str, partials: Callable | None = None, kind: str = "elementwise", **columns: Any) -> Op:
     """A row for the NumPy ufunc of that name (one result)."""
     ufunc = getattr(np, name)
     if kind != "linear":

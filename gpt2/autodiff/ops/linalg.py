@@ -228,12 +228,7 @@ def _solve_transpose(g, out, a, b):
 
 
 # b is a matrix: the recorder gives a vector a second axis
-matrix_row(
-    "solve",
-    solve_infer,
-    jvp=_solve_jvp,
-    transpose=_solve_transpose,
-)
+matrix_row("solve", solve_infer, jvp=_solve_jvp, transpose=_solve_transpose)
 
 
 def _pinv_jvp(t, out, x, rcond):
@@ -291,12 +286,7 @@ def _qr_jvp(t, out, x):
 
 
 # the reduced form: Q (..., M, K), R (..., K, N), K = min(M, N)
-matrix_row(
-    "qr",
-    _qr_infer,
-    evaluate=lambda x: tuple(np.linalg.qr(x)),
-    jvp=_qr_jvp,
-)
+matrix_row("qr", _qr_infer, evaluate=lambda x: tuple(np.linalg.qr(x)), jvp=_qr_jvp)
 
 
 def _eigh_jvp(t, out, x, uplo):

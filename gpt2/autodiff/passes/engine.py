@@ -321,12 +321,7 @@ def _array_key(n: Node) -> tuple:
     return n._key
 
 
-def sweep_to_end(
-    graph: Graph,
-    families: tuple[Family, ...],
-    share: bool = True,
-    math: str = STRICT,
-) -> Graph:
+def sweep_to_end(graph: Graph, families: tuple[Family, ...], share: bool = True, math: str = STRICT) -> Graph:
     """Sweep until no rule applies, or _MOST times. The graph itself if none does."""
     order = None
     for _ in range(_MOST):

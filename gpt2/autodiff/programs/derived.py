@@ -50,15 +50,7 @@ from ..tree import Tree
 from .compiled import Compiled
 from .families import Key, SharedProgram, memory_of, shared_programs, structure
 from .fast_path import entry_for
-from .wiring import (
-    Arguments,
-    Transform,
-    Wiring,
-    check_overlap,
-    output_buffers,
-    result_kind,
-    result_leaves,
-)
+from .wiring import Arguments, Transform, Wiring, check_overlap, output_buffers, result_kind, result_leaves
 
 CALLS_BETWEEN_WATCHES = 63  # of a function that cannot be guarded
 FIRST = "this was its first call, and most functions of its kind are called once"

@@ -35,16 +35,7 @@ class Guard:
     tests_identity  the function compares by `is` what may be an argument; `arrays_read`: the arrays it reads
     """
 
-    __slots__ = (
-        "trouble",
-        "holds",
-        "watched",
-        "text",
-        "names",
-        "facts",
-        "tests_identity",
-        "arrays_read",
-    )
+    __slots__ = ("trouble", "holds", "watched", "text", "names", "facts", "tests_identity", "arrays_read")
 
     def __init__(
         self,

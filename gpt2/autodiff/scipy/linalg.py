@@ -107,12 +107,7 @@ def eigvalsh(
     a: Any, b: Any = None, *, lower: Any = True, subset_by_index: Any = None, subset_by_value: Any = None
 ) -> Any:
     return eigh(
-        a,
-        b,
-        lower=lower,
-        eigvals_only=True,
-        subset_by_index=subset_by_index,
-        subset_by_value=subset_by_value,
+        a, b, lower=lower, eigvals_only=True, subset_by_index=subset_by_index, subset_by_value=subset_by_value
     )
 
 

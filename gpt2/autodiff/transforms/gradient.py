@@ -121,10 +121,7 @@ V = TypeVar("V")
 # the others. With other argnums, or results besides the value, it knows what the arguments are and no more.
 @overload
 def grad(
-    f: Callable[Concatenate[X, P], Any],
-    *,
-    has_aux: Literal[False] = False,
-    pure: bool = False,
+    f: Callable[Concatenate[X, P], Any], *, has_aux: Literal[False] = False, pure: bool = False
 ) -> Callable[Concatenate[X, P], X]: ...
 @overload
 def grad(
@@ -157,10 +154,7 @@ def grad(
 
 @overload
 def value_and_grad(
-    f: Callable[Concatenate[X, P], V],
-    *,
-    has_aux: Literal[False] = False,
-    pure: bool = False,
+    f: Callable[Concatenate[X, P], V], *, has_aux: Literal[False] = False, pure: bool = False
 ) -> Callable[Concatenate[X, P], tuple[V, X]]: ...
 @overload
 def value_and_grad(

@@ -167,8 +167,7 @@ def _axes_of(tree: Tree, axes: Any, what: str) -> list:
     entries = _children(axes, tree)
     if entries is None:
         raise AutodiffError(
-            f"vmap: {what} has {axes!r}, which is not nested as the value it is for: {tree!r}",
-            here(),
+            f"vmap: {what} has {axes!r}, which is not nested as the value it is for: {tree!r}", here()
         )
     return [a for child, entry in zip(tree.children, entries) for a in _axes_of(child, entry, what)]
 

@@ -253,12 +253,7 @@ def _deviation(root: Node, count: float | Node) -> Node:
 
 @handles(np.average)
 def average(
-    a: Operand,
-    axis: Axes = None,
-    weights: Operand = None,
-    returned: bool = False,
-    *,
-    keepdims: Any = NONE,
+    a: Operand, axis: Axes = None, weights: Operand = None, returned: bool = False, *, keepdims: Any = NONE
 ) -> Node | tuple[Node, Node]:
     a = operand(a)
     if weights is None:
@@ -412,15 +407,7 @@ def _nanquantile(a, q, axis, keepdims, method, weak=False, between=_between) -> 
 
 def _order_statistic(compute, percent: bool):
     def handler(
-        a,
-        q,
-        axis=None,
-        out=None,
-        overwrite_input=False,
-        method="linear",
-        keepdims=False,
-        *,
-        weights=None,
+        a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None
     ):
         if weights is not None or percent and isinstance(q, Node):
             raise NotImplementedError("with a recorded q or with weights is not recorded")

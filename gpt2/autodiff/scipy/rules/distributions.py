@@ -925,10 +925,7 @@ law(
     "f dfn dfd",
     lambda z, n, m: (over((0.5 * n - 1.0) * m, z) - (0.5 * m + 1.0) * n) / (m + n * z),
     lambda z, n, m: 0.5 * n * m * _f_middle(z, n, m),
-    by_shape=(
-        _f_by_n,
-        _f_by_m,
-    ),
+    by_shape=(_f_by_n, _f_by_m),
     low=0.0,
     ends=(End(0.0, lambda n, m: 0.5 * n - 1.0, (0,), lambda j, e, n, m: _f_coefficient(j, e, m)),),
     values={"far_cdf": _f_far, "far_sf": _f_far_sf, "logpdf": _f_log},
@@ -1054,10 +1051,7 @@ law(
 )
 law(
     "nbinom n p",
-    by_shape=(
-        lambda k, n, p: psi_rise(n, k) + log(p),
-        lambda k, n, p: n / p - counted(k, 1.0 - p),
-    ),
+    by_shape=(lambda k, n, p: psi_rise(n, k) + log(p), lambda k, n, p: n / p - counted(k, 1.0 - p)),
     low=0.0,
     valid=(positive, _probability_not_0),
     ends=_nbinom_end(0.0, lambda n, p: n),

@@ -196,10 +196,7 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     "gammasgn": (lambda out, x: (valid(out, 0.0),), (0.3, 2.0)),
     "psi": (lambda out, x: (valid(out, zeta(2.0, x)),), (0.5, 5.0)),
     "zeta": (lambda out, s, q: (None, lambda: valid(out, -s * zeta(s + 1.0, q))), (1.5, 4.0)),
-    "beta": (
-        lambda out, a, b: (lambda: -out * psi_rise(a, b), lambda: -out * psi_rise(b, a)),
-        (0.5, 3.0),
-    ),
+    "beta": (lambda out, a, b: (lambda: -out * psi_rise(a, b), lambda: -out * psi_rise(b, a)), (0.5, 3.0)),
     "betaln": (lambda out, a, b: (lambda: -psi_rise(a, b), lambda: -psi_rise(b, a)), (0.5, 3.0)),
     "betainc": (lambda out, a, b, x: (None, None, lambda: valid(out, _beta_density(a, b, x))), (0.2, 0.8)),
     "betaincc": (lambda out, a, b, x: (None, None, lambda: valid(out, -_beta_density(a, b, x))), (0.2, 0.8)),
@@ -211,10 +208,7 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     "gammaincc": (lambda out, a, x: (None, lambda: valid(out, -_gamma_density(a, x))), (0.5, 3.0)),
     "gammaincinv": (lambda out, a, y: (None, lambda: valid(out, 1.0 / _gamma_density(a, out))), (0.2, 0.8)),
     "gammainccinv": (lambda out, a, y: (None, lambda: valid(out, -1.0 / _gamma_density(a, out))), (0.2, 0.8)),
-    "poch": (
-        lambda out, z, m: (lambda: _poch(out, z, m), lambda: out * psi(z + m)),
-        (0.5, 3.0),
-    ),
+    "poch": (lambda out, z, m: (lambda: _poch(out, z, m), lambda: out * psi(z + m)), (0.5, 3.0)),
     "binom": (
         lambda out, n, k: (
             lambda: _binom(out, k, _poch(out, n - k + 1.0, k, 1.0 / gamma(k + 1.0))),
@@ -236,10 +230,7 @@ PARTIALS: dict[str, tuple[Callable, tuple[float, float]]] = {
     ),
     "entr": (lambda out, x: (-log(x) - 1.0,), (0.2, 3.0)),
     "rel_entr": (
-        lambda out, x, y: (
-            lambda: valid(out, _log_ratio(x, y) + 1.0),
-            lambda: valid(out, -_quotient(x, y)),
-        ),
+        lambda out, x, y: (lambda: valid(out, _log_ratio(x, y) + 1.0), lambda: valid(out, -_quotient(x, y))),
         (0.2, 3.0),
     ),
     "kl_div": (
