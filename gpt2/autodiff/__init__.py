@@ -10,46 +10,19 @@ which ad.source shows. docs/autodiff.md is the guide.
 
 import importlib
 import os
+import pkgutil
+import re
 import sys
 import threading
 
-# Loaded on first use: importing the compiler costs nothing until it compiles.
-_EXPORTS = {
-    "custom.callback": "callback",
-    "programs.compile": "compile",
-    "programs.flops": "flops",
-    "custom.custom": "checkpoint custom_jvp custom_vjp stop_gradient",
-    "enzyme": "Active Const Duplicated autodiff",
-    "programs.fixed": "Fixed FixedPair",
-    "transforms.forward": "ggnvp hvp jvp",
-    "transforms.gradient": "elementwise_grad grad value_and_grad",
-    "implicit.equations": "fixed_point root",
-    "transforms.jacobian": "hessian jacfwd jacobian jacrev",
-    "implicit.linear_solve": "custom_linear_solve",
-    "loops.parallel_map": "parallel_map",
-    "programs.repeated": "repeated",
-    "loops.scan": "scan",
-    "sparse": "sparse_jacobian",
-    "show.shown": "drawing source stages why_recorded",
-    "transforms.vjp": "vjp",
-    "transforms.vmap": "vmap",
-    "loops.while_loop": "while_loop",
-    "check.check_grads": "BackwardMismatch check_backward check_grads",
-    "errors": "AutodiffError ConvergenceError",
-    "interop": "as_numpy from_jax from_torch to_jax to_torch",
-    "ops.anomaly": "AnomalyError",
-    "show.origins": "Origins",
-    "show.readable": "readable_source",
-    "reuse.watch": "watch",
-    "run.axpby": "axpby",
-    "run.blas": "blas_kernels limit_blas_threads",
-    "run.caches": "cache_bytes in_cache",
-    "run.remembered": "Choices processor remember",
-    "run.threads": "get_threads prefer_threads run_apart run_on_threads set_threads",
-    "switches": "Options detect_anomaly options",
-    "tracebacks": "full_tracebacks",
+# Loaded on first use: importing the compiler costs nothing until it compiles. The names are those that type
+# checkers read in __init__.pyi
+_STUB = pkgutil.get_data(__name__, "__init__.pyi").decode()
+_HOME = {
+    name: module
+    for module, names in re.findall(r"^from \.([\w.]+) import (.+)$", _STUB, re.MULTILINE)
+    for name in names.split(", ")
 }
-_HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 # What JAX and autograd call them
 _SYNONYMS = {

@@ -1,4 +1,4 @@
-"""The names of the package, for type checkers: at run time they are loaded on first use."""
+"""The names of the package, for type checkers, and for __init__.py, which loads them on first use."""
 
 from . import tree
 from .check.check_grads import BackwardMismatch, check_backward, check_grads

@@ -1,6 +1,4 @@
-"""Errors of the compiler. Every message starts with the user's file and line, says what happened, and what to
-write instead.
-"""
+"""Errors of the compiler: the user's file and line, what happened, and what to write instead."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Strict equality of immutable values: equal in type and to the last bit, so that no function could tell them
-apart.
-"""
+"""Strict equality of immutable values: of type and to the last bit, so that nothing tells them apart."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def same_items(items: Sequence, then: tuple) -> bool:
 
 
 def interchangeable(a: Any, b: Any) -> bool:
-    """Whether one may replace the other where they are not compared by `is`. A nan may not: `nan in [nan]`
-    tests identity.
-    """
+    """Whether one may replace the other. A nan may not: `nan in [nan]` tests identity."""
     return a is b or (same(a, b) and not _has_nan(a))
 
 

@@ -226,9 +226,7 @@ def central_difference(
 
 
 def rounding_of(f: Callable, values: Sequence, moving: Sequence[int]) -> list:
-    """The largest rounding error of each result of f, estimated from how far it moves when these values
-    change in their last digits.
-    """
+    """The largest rounding error of each result of f: how far it moves with the last digits of values."""
     rng = np.random.default_rng(0)
     results = [np.asarray(x) for x in f(*_copies(values))]
     most = [np.finfo(np.float64).eps * _size(y) for y in results]

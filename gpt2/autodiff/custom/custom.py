@@ -175,9 +175,7 @@ def _signature(f):
 
 @contextmanager
 def _separate_reads() -> Iterator[None]:
-    """A context in which reads do not count as reads of the outer recording: a rule, or the function that has
-    one, will run as one op.
-    """
+    """A context for what will run as one op: reads in it are not the outer recording's."""
     outer = recorder.current()
     with plain_draws():
         if outer is None:

@@ -73,9 +73,7 @@ class Masked:
         return Masked(times(self.unmasked(), factors, shape), self.mask, self.side, self.guard)
 
     def through(self, linear: Callable[[Node], Node], arg: Node) -> Node | Masked:
-        """Pulled back to `arg` through an op that keeps zeros: a cast, a real part, a broadcast by which the
-        mask does not differ.
-        """
+        """Pulled back to `arg` through an op that keeps zeros and the mask: a cast, a real part."""
         support, value = self.support(), linear(self.applied())
         if not fits(support.shape, arg.shape):
             return value
@@ -112,9 +110,7 @@ def errors_at(node: Node) -> Iterator[None]:
 
 
 def force(entry: Any) -> Any:
-    """The derivative that an entry stands for: a rule may give a function of no arguments, which is called
-    only here, where its result is needed.
-    """
+    """The derivative of an entry. A rule may give a function, which is called only here."""
     return applied(entry()) if callable(entry) else entry
 
 

@@ -114,9 +114,7 @@ def storage(plan: Plan, lend: bool) -> dict[Node, Storage]:
 def _spans(
     values: Iterable[Node], start: Mapping[Node, int], end: Mapping[Node, int], plan: Plan
 ) -> dict[Node, Storage]:
-    """A span for each host of these values, for as long as any that lives in it: by the first and last step,
-    or the position, of each op.
-    """
+    """A span for each host of these values, as long as any that lives in it, by steps or positions."""
     spans: dict[Node, Storage] = {}
     for n in values:
         base = plan.base(n)
@@ -152,9 +150,7 @@ def read_in_step(n: Node) -> list[Node]:
 
 
 def reads_in_step(n: Node, x: Node) -> bool:
-    """Whether n reads x element by element alone, if at all. (Ufuncs check operands for overlap; code by
-    columns and numexpr do not.)
-    """
+    """Whether n reads x only element by element; ufuncs check for overlap, other code does not."""
     return sum(root(a) is x for a in n.args) == sum(root(a) is x for a in _in_step(n))
 
 
@@ -390,9 +386,7 @@ class Allocator:
 
 
 def offsets(storages: Iterable[Storage]) -> int:
-    """Place each storage at the lowest offset that is free for its whole life, large ones first. Returns the
-    total of bytes.
-    """
+    """Place each storage at the lowest offset that is free for its whole life; returns the bytes."""
     taken, total = Allocator(), 0
     ordered = sorted(storages, key=lambda s: (-s.nbytes, s.start))
     for _, group in groupby(ordered, lambda s: (s.nbytes, s.start, s.end)):  # of results of one call, say

@@ -258,9 +258,7 @@ def is_result_of_call(n: Node) -> bool:
 
 
 def results_of(graph: Graph) -> dict[Node, dict[int, list[Node]]]:
-    """For each outlined call the nodes that are its results, by their number: none where nothing reads
-    it, and several where equal values were not merged.
-    """
+    """For each outlined call the nodes that are its results, by number: none, one or several equal ones."""
     results: dict[Node, dict[int, list[Node]]] = {n: {} for n in graph.nodes if n.op == "outlined"}
     for n in graph.nodes:
         if n.op == "item" and n.args[0] in results:

@@ -224,9 +224,7 @@ def _is_spelled(n: Node) -> bool:
 
 
 def _folds(n: Node, users) -> bool:
-    """Whether n is a multiplication that only sums over the last axis read: one call of NumPy
-    (plan.py).
-    """
+    """Whether n multiplies only for a sum over the last axis: one call of NumPy (plan.py)."""
     last = (n.ndim - 1,)
     return n.op in ("multiply", "square") and all(u.op == "sum" and u.attrs["axes"] == last for u in users[n])
 

@@ -157,9 +157,7 @@ class Plan:
         return r.N == 1 or all(_reads_own_rows(u, y, r) for u, y in self.reads(x) if self.region[u] is r)
 
     def first_writer(self, base: Node) -> Node | None:
-        """The op that is the first to write to the memory of `base`, if it writes all of that, in its order,
-        as those after it do.
-        """
+        """The op that writes all memory of `base` first, in its order, as those after it do."""
         writers = self._writers.get(base)
         if writers is None:
             return None

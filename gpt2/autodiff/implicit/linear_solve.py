@@ -131,9 +131,7 @@ def _transposed(product: Graph, outside: list) -> Graph:
 def _solver(
     solve: Callable, product: Graph, leaves: list, outside: list, unknowns: Unknowns
 ) -> tuple[Graph, list]:
-    """(the graph of (b, *consts, *more) -> x, the values of `more`): of solve if it can be recorded, else one
-    op that calls it.
-    """
+    """(the graph of (b, *consts, *more) -> x, the values of `more`): solve recorded, or called."""
     tree = unknowns.tree
 
     def flat(b, consts):

@@ -79,9 +79,7 @@ def _key(body: Graph, args: tuple[Node, ...], cuts: tuple) -> tuple:
 
 
 class _Alone:
-    """Calls without a partner, with only the arguments that their graph reads: a gradient may not need its
-    function's values.
-    """
+    """Calls without a partner, with only the arguments that their graph reads."""
 
     def __init__(self, simplified: Callable[[Graph], Graph]):
         self.simplified = simplified

@@ -49,9 +49,7 @@ KEEP_ALL_BYTES = 1 << 20  # carries of at most so many bytes are all kept, and n
 
 
 def default_every(n: int, nbytes: int = KEEP_ALL_BYTES + 1) -> int:
-    """The spacing of checkpoints that needs the least memory; 1 if all carries, of so many bytes each, are
-    small.
-    """
+    """The spacing of checkpoints that needs the least memory; 1 if all carries are small."""
     return 1 if n * nbytes <= KEEP_ALL_BYTES else max(1, math.isqrt(n))
 
 

@@ -68,9 +68,7 @@ def no_gradient(arrays: Sequence) -> tuple[None, ...]:
 
 
 def _scatter_transpose(g, out, x, v, *arrays, spec):
-    """The gradients of a scatter, where only the last of several writes to one element counts: number the
-    elements of v, and see whose number stays.
-    """
+    """The gradients of a scatter, where the last of several writes counts: found by numbering v."""
 
     def dv():
         taken = apply("gather", g, *arrays, spec=spec)

@@ -180,9 +180,7 @@ reduction_row(
 
 
 def _each_element(starts: Sequence[int], n: int) -> tuple[Node, Node, tuple[int, ...]]:
-    """Of the segments of a reduceat, one after the other: their elements, which segment each is of, and where
-    each segment begins among them.
-    """
+    """The elements of a reduceat's segments, which segment each is of, and where each begins."""
     first = np.array(starts, int)
     lengths = np.maximum(np.append(first[1:], n)[: len(first)] - first, 1)
     begins = np.cumsum(lengths) - lengths

@@ -108,9 +108,7 @@ def _item(node: Node, i: int) -> Node:
 def outlined(
     body: Graph, args: Sequence[Node], cuts: Sequence[Cut | None] = (), of: Graph | None = None
 ) -> Node:
-    """An outlined call (derive/outlined.py). `cuts`: of each argument the part that is given, or None for
-    all of it; the last of them may be left out.
-    """
+    """An outlined call (derive/outlined.py). `cuts`: of each argument the part given, or None: all."""
     shape, dtype = result_types(body)
     known = tuple(cuts)
     if not any(known):

@@ -164,9 +164,7 @@ def flat(graph: Graph, keep: Container[Graph] = ()) -> Graph:
 
 
 def _with_recorded_calls(graph: Graph, simplified: Callable[[Graph], Graph]) -> Graph:
-    """The graph with recorded calls (programs/repeated.py) inlined if they are few, and the bodies of the
-    others simplified.
-    """
+    """The graph with few recorded calls (programs/repeated.py) inlined, many simplified."""
     calls: dict[Graph, list[Node]] = {}
     for n in graph.nodes:
         if n.op == "outlined":
@@ -423,9 +421,7 @@ class _Rolled:
         return True
 
     def source(self, column: Sequence[Node]) -> tuple | None:
-        """("inside", position), ("const", node) or ("argument", slot) of what the copies read; None
-        if it differs in a way that one graph cannot express.
-        """
+        """("inside", position), ("const", node) or ("argument", slot) that copies read; None: too unlike."""
         offsets = set()
         for k, a in enumerate(column):
             at = self.index_of.get(a.id)

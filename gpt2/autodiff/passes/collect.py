@@ -160,9 +160,7 @@ class Formula:
         return self._times(p.coef, self.make("divide", self._multiplied(over), below))
 
     def _multiplied(self, factors: Sequence[Node]) -> Node:
-        """The node for factors multiplied: first the pair with the smallest product, of several one
-        whose product is computed anyway.
-        """
+        """The product of factors: the smallest pair first, if possible one computed anyway."""
         factors = list(factors)
 
         def price(pair: tuple[int, int]) -> tuple[int, bool]:
@@ -210,9 +208,7 @@ class Formula:
         return sum([n.size for n in self.dissolved.values() if n is self.root or self.sweep.is_settled(n)])
 
     def cost(self, n: Node) -> int:
-        """How many elements computing `n` touches, beyond what the program computes anyway. A division takes
-        no longer than a sum: both wait for memory.
-        """
+        """How many elements computing `n` touches, beyond what the program computes anyway."""
         total, seen, todo = 0, set(), [n]
         while todo:
             x = todo.pop()

@@ -291,9 +291,7 @@ def lies_otherwise(new: Node, n: Node) -> bool:
 
 
 def _read(graph: Graph, order) -> tuple[dict[int, int], dict[int, Node], set[int], set[int]]:
-    """By id: how often each node is read, results included; one that reads it; which are written over by an
-    `update`, and of which an inverse is computed.
-    """
+    """By id: how often a node is read, and by which; which are written over by `update`, or inverted."""
     uses = Counter([a.id for n in order for a in n.args])
     users = {a.id: n for n in order for a in n.args}
     written_over: set[int] = set()

@@ -73,9 +73,7 @@ def _may_fold(n: Node) -> bool:
 
 
 def _constant_of(op: str, attrs: dict, dtype: np.dtype, alone: bool, arrays: tuple, *values: Any) -> Any:
-    """The op on constants, or numbers that were broadcast, of these shapes and dtypes: an array, or a number
-    where that is `alone`.
-    """
+    """The op on constants of these shapes and dtypes: an array, or a number where that is `alone`."""
     operands = [np.asarray(v, d) for v, (_, d) in zip(values, arrays)]
     operands = [v if v.shape == s else np.broadcast_to(v, s) for v, (s, _) in zip(operands, arrays)]
     value = _evaluated(op, operands, attrs)
@@ -113,9 +111,7 @@ def leave_broadcasting_to_the_op(n: Node, sweep: Sweep) -> Node | None:
 
 
 def squares_by_its_exponent(n: Node) -> bool:
-    """Whether it is a power whose exponent is an array of one number: NumPy squares for the number 2, and
-    not for an array full of it.
-    """
+    """Whether its exponent is an array of one number: NumPy squares for the number 2 only."""
     return n.op in ("power", "float_power") and n.args[1].op == "broadcast" and number(n.args[1]) is not None
 
 

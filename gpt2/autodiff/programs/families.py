@@ -123,9 +123,7 @@ class SharedPrograms:
 
 
 class ProgramFamily:
-    """The programs of recordings that differ only in these constants. `first` has the first ones, as
-    texts.
-    """
+    """The programs of recordings that differ only in these constants; `first`: texts of the first."""
 
     def __init__(self, values: Sequence):
         self.first = list(map(text_of, values))
@@ -174,9 +172,7 @@ class ProgramFamily:
 
 
 class Exchangeable:
-    """A program with hidden inputs. `places` has for each value of the recording which of them it is, or None
-    where it is a constant.
-    """
+    """A program with hidden inputs; `places`: which of them each value is, or None: a constant."""
 
     wiring: Any
     program: Any

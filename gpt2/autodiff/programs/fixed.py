@@ -38,9 +38,7 @@ from .wiring import check_apart, layout
 
 
 def signature(args: Sequence, static: dict) -> tuple:
-    """The key of an entry: the types and layouts of the arrays, and everything else by type and value, as
-    2 == 2.0.
-    """
+    """The key of an entry: types and layouts of arrays; all else by type and value, as 2 == 2.0."""
     types = tuple((a.shape, a.dtype, layout(a)) if type(a) is np.ndarray else (type(a), a) for a in args)
     return types, tuple((name, type(v), v) for name, v in sorted(static.items()))
 
@@ -93,9 +91,7 @@ SIGNATURES = 256  # that programs are cached for; the oldest go first
 
 
 class _Entry:
-    """The programs of one recording, valid for arguments on `path`. `captured`: the arrays from outside that
-    f reads.
-    """
+    """The programs of one recording, for arguments on `path`; `captured`: the arrays from outside."""
 
     path: Path
     captured: list[np.ndarray]
@@ -256,9 +252,7 @@ class Fixed(_Entries):
 
 
 class _PairEntry(_Entry):
-    """Forward and backward program; `joint`, made on first use, is both in one. `slots` has for each argument
-    the index of its gradient, or None.
-    """
+    """Forward, backward and `joint` program; `slots`: of each argument the index of its gradient."""
 
     def __init__(
         self, rec: Recording, wrt: Sequence[int], slots: list, pipeline: Pipeline, rate: float, ample: int

@@ -1,6 +1,4 @@
-"""Transform and Wiring: a Transform turns a recording into a Wiring, a graph with the sources of its inputs
-and the structure of its results.
-"""
+"""A Transform turns a recording into a Wiring: a graph, its inputs' sources, its results' structure."""
 
 from __future__ import annotations
 
@@ -324,9 +322,7 @@ def argument_text(f: Callable, k: int, path: Sequence = ()) -> str:
 
 
 def check_overlap(name: str, written: Sequence[int], leaves: Sequence, outside: Sequence = ()) -> None:
-    """Raise if an argument that is written to shares memory with another, or with an array from outside: the
-    recording treats them as different.
-    """
+    """Raise if an argument that is written to shares memory with another array: two in a recording."""
     leaves, outside = [list(map(value_of, part)) for part in (leaves, outside)] if written else ((), ())
     for i in written:
         for k, x in enumerate((*leaves, *outside)):

@@ -344,9 +344,7 @@ def is_call_of(call: dis.Instruction, callee: dis.Instruction) -> bool:
 
 
 def _caught_ranges(code: CodeType, instructions: list) -> list[tuple[int, int]]:
-    """The ranges of code whose exceptions a handler may catch, also one further out. world.py checks the
-    __exit__ of a `with`.
-    """
+    """The ranges of code whose exceptions a handler may catch, also one further out."""
     entries = dis.Bytecode(code).exception_entries
     places = {ins.offset: i for i, ins in enumerate(instructions)}
     ending = {e.target for e in entries if _may_catch(instructions[places[e.target] :])}

@@ -1,6 +1,4 @@
-"""Refuses changes of containers among the arguments: f gets copies while it is recorded, so they would be
-lost.
-"""
+"""Refuses changes of containers among the arguments: f gets copies, so they would be lost."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ _CHANGES = frozenset(
 
 
 def check_unchanged(f: Callable, name: str, copies: Any, tree: Tree, leaves: Sequence) -> None:
-    """Raise WriteError if f changed a container among its arguments; `copies` are those it was called
-    with.
-    """
+    """Raise WriteError if f changed a container among its arguments; `copies` are what it got."""
     _drop_defaults(copies, tree)
     new_leaves, new_tree = flatten(copies)
     if new_tree == tree and all(a is b for a, b in zip(new_leaves, leaves)):

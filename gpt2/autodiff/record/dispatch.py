@@ -242,9 +242,7 @@ _LAYOUT_OPTIONS = frozenset(("axis", "axes", "order", "shape"))
 
 @unwatched
 def _values_of_call(args: Sequence, kwargs: dict, out: Recorded | None, recorded: list) -> tuple:
-    """(positional values, keyword values, recorder, site, whether none is an object of the user's). Recorded
-    values are added to `recorded`.
-    """
+    """(values, keyword values, recorder, site, whether none is the user's object)."""
     values = _values(args, recorded)
     options = {k: _values(v, recorded) for k, v in kwargs.items()} if kwargs else {}
     if not recorded:  # only `like=` or `out=` is recorded

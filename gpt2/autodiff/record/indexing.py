@@ -83,9 +83,7 @@ def row_of(i: int, shape: Sequence[int]) -> tuple[tuple, tuple]:
 def advanced(
     items: Sequence, shape: Sequence[int], as_index: Callable[[Any], Sequence]
 ) -> tuple[tuple, list]:
-    """An advanced index as (spec, index arrays). `as_index(entry)` gives the entry's index arrays: one, or
-    for a mask one per axis of it.
-    """
+    """An advanced index as (spec, index arrays); as_index gives an entry's arrays: of a mask one per axis."""
     spec: list = []
     arrays: list = []
     axis = 0

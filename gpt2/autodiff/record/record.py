@@ -29,15 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import (
-    AutodiffError,
-    ConversionError,
-    DtypeError,
-    array_lost,
-    lost_in_scipy,
-    no_attribute,
-    not_accepted,
-)
+from .. import errors
 from ..graph import Graph, GraphError, Node, remade, type_text
 from ..ops import build, evaluate, infer, input_node
 from ..ops.interpret import evaluate_graph
@@ -201,13 +193,13 @@ def _call(rec: Recorder, f, arguments):
     except Exception as error:
         if rec.refused is not None and error is not rec.refused and _raised_at(error) == rec.refused.loc[:2]:
             raise rec.refused from None  # where an item is set, NumPy replaces our error by its own
-        if isinstance(error, AutodiffError):
+        if isinstance(error, errors.AutodiffError):
             raise
         if MARK in str(error):
-            raise array_lost((*_raised_at(error), "")) from error
+            raise errors.array_lost((*_raised_at(error), "")) from error
         _blame_scipy(rec, error)
         if isinstance(error, AttributeError) and type(getattr(error, "obj", None)) is Recorded:
-            raise no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
+            raise errors.no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
         if isinstance(error, TypeError):
             _blame_recorded(rec, error)
             _blame_containers(args, error)
@@ -219,7 +211,7 @@ def _blame_containers(args: tuple, error: TypeError) -> None:
     names = {type(x).__name__ for x in args if type(x) in (list, tuple)}
     about = f"'(?:{'|'.join(names)})'|sequence by"
     if names and re.search(about, str(error)):
-        raise ConversionError(
+        raise errors.ConversionError(
             f"{error}; an argument is a {names.pop()}, which the function gets as such: pass np.array(...)",
             (*_raised_at(error), ""),
         ) from error
@@ -233,7 +225,7 @@ def _blame_scipy(rec: Recorder, error: Exception) -> None:
         frames = [*traceback.walk_tb(error.__traceback__)]
         entered = source_lines.call_of_scipy(reversed(frames))
         if entered is not None and _holds_recorded(entered[0]):
-            raise lost_in_scipy(*entered[1:]) from error
+            raise errors.lost_in_scipy(*entered[1:]) from error
 
 
 def _blame_recorded(rec: Recorder, error: TypeError) -> None:
@@ -253,7 +245,7 @@ def _blame_recorded(rec: Recorder, error: TypeError) -> None:
     if library and source_lines.is_standard(library[0].tb_frame.f_code.co_filename):
         entered = library[0].tb_frame
         callee = f"{entered.f_globals.get('__name__')}.{entered.f_code.co_name}"
-    raise not_accepted(error, callee, (code.co_filename, last.tb_lineno, code.co_name)) from error
+    raise errors.not_accepted(error, callee, (code.co_filename, last.tb_lineno, code.co_name)) from error
 
 
 def _holds_recorded(frame: FrameType) -> bool:
@@ -277,7 +269,7 @@ def _argument(rec: Recorder, position: int, x, text: str) -> Recorded:
     value = value_of(x)
     dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
     if dtype.kind not in NUMBERS:
-        raise DtypeError(
+        raise errors.DtypeError(
             f"{rec.name}: argument {text} has dtype {dtype}, expected numbers or bools. Convert it, for "
             "example with x.astype(float)",
             here(),
@@ -301,9 +293,7 @@ def _is_result(x) -> bool:
 
 
 def note_reads_outside(inner: Recording, leaves: Sequence) -> None:
-    """Note in the enclosing recording what the inner function looked at, as far as the values belong to
-    it.
-    """
+    """Note in the enclosing recording what the inner function looked at of its values."""
     outer = recorder.current()
     if outer is None:
         return
@@ -341,9 +331,7 @@ def inline(graph: Graph, args: Sequence) -> list:
 
 
 def apply_op(op: str, *args: Any, **attrs: Any) -> Recorded | tuple[Recorded, ...]:
-    """One op on recorded or plain operands: a recorded value, or several for a tuple node. Plain results if
-    all operands are plain.
-    """
+    """One op: a recorded value, or several for a tuple node; plain if all operands are plain."""
     check_arguments(op, args, attrs)
     if not any(type(x) is Recorded for x in args):
         return evaluate(op, list(map(np.asarray, args)), attrs)

@@ -177,9 +177,7 @@ class Recorder:
         return node
 
     def close(self) -> list[tuple[Node, np.ndarray]]:
-        """End the recording. Arrays that nothing else refers to become constants; the others are returned as
-        (input, array), in the order of their first use.
-        """
+        """End the recording. Arrays of no other owner become constants; the others are (input, array)."""
         self.active = False
         captures = []
         views = Counter(id(captured[0].array.base) for captured in self.captures.values())

@@ -73,9 +73,7 @@ def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Ex
 
 
 def compared(f: Callable, objects: Iterable) -> set[int]:
-    """Ids of functions of NumPy's, and of min and max, that f, or what it leads to or is given, takes as
-    values and may compare.
-    """
+    """Ids of NumPy's functions, and of min and max, that f may compare with what it is given."""
     taken: set[int] = set()
     tests = False
     todo, visited = [f, *objects], set()

@@ -102,9 +102,7 @@ def _is_function(function, dtype, initial) -> bool:
 
 
 def _in_loop_dtype(method, x, *args, shape=None, **options):
-    """x in the dtype that a ufunc's reduce or accumulate computes in. NumPy's errors come from an array of
-    this shape, or of one element.
-    """
+    """x in the dtype that a ufunc's reduce or accumulate computes in."""
     one = np.ones((1,) * x.ndim if shape is None else shape, x.dtype)
     try:
         dtype = method(one, *args, **options).dtype

@@ -61,9 +61,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) -> 
 
 # plain calls
 def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
-    """One call of a ufunc with one result. `function` computes it: the ufunc, or the operator in the source,
-    which differs for Python numbers.
-    """
+    """One call of a ufunc with one result; `function` computes it: the ufunc, or Python's operator."""
     if not OPERANDS.issuperset(map(type, inputs)):
         inputs = _accepted_inputs(inputs)
         if inputs is None:
@@ -73,9 +71,7 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
 
 
 def _accepted_inputs(inputs: Sequence) -> Sequence | None:
-    """The inputs with lists of recorded values as arrays; None if one of them handles the operation
-    itself.
-    """
+    """The inputs with lists as arrays; None if one of them handles the operation itself."""
     inputs = all_unwrapped(inputs)
     if OPERANDS.issuperset(map(type, inputs)):
         return inputs

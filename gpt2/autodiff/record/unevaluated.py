@@ -111,9 +111,7 @@ def _is_zeros(x: np.ndarray) -> bool:
 
 
 def _zeros(shape: tuple, dtype: np.dtype) -> np.ndarray:
-    """An array of zeros in its own pages, allocated when they are touched. np.zeros would use the heap, and
-    fill it.
-    """
+    """An array of zeros in pages of its own, allocated when touched: np.zeros may fill the heap."""
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < mmap.PAGESIZE:
         return np.zeros(shape, dtype)

@@ -19,20 +19,8 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from .. import errors
 from ..atoms import NUMBER_TYPES, SCALARS, is_plain
-from ..errors import (
-    AutodiffError,
-    ConversionError,
-    UnsupportedError,
-    WriteError,
-    array_lost,
-    located,
-    lost_in_scipy,
-    no_attribute,
-    number_lost,
-    type_unknown,
-    written_to_plain,
-)
 from ..graph import Node, type_text
 from ..ops import build, table
 from . import recorder, source_lines, writes
@@ -77,7 +65,7 @@ def check_type_not_asked(frame: FrameType) -> None:
     """Raise if the user's code in this frame looks at type(x)."""
     file = frame.f_code.co_filename
     if not source_lines.is_foreign(file) and not source_lines.is_of_scipy(file):
-        raise type_unknown(source_lines.here())
+        raise errors.type_unknown(source_lines.here())
 
 
 _STOOD_FOR = frozenset({np.ndarray, *NUMBER_TYPES})
@@ -229,21 +217,21 @@ class Recorded(Stored, metaclass=_Kind):
         Flat(self)[:] = value
 
     def __getattr__(self, name):
-        """Refuse attributes that the concrete value has: the default of getattr(x, name, default) would be
-        wrong.
-        """
+        """Refuse attributes of the concrete value: getattr's default would be wrong."""
         if name == "__array_interface__":
             error = AttributeError(
                 "a recorded array does not show its memory. Use np.lib.stride_tricks.sliding_window_view, or "
                 "slices and np.stack"
             )
             name_in_error = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
-            raise located(error, name_in_error, source_lines.here())  # NumPy itself then asks __array__
+            raise errors.located(
+                error, name_in_error, source_lines.here()
+            )  # NumPy itself then asks __array__
         # Python's own library refuses these by itself: statistics.mean
         of_python = source_lines.is_standard(sys._getframe(1).f_code.co_filename)
         if name.startswith("_") or of_python or not hasattr(type(self._value), name):
             raise AttributeError(f"'Recorded' object has no attribute {name!r}", name=name, obj=self)
-        raise no_attribute(type(self._value), name, source_lines.here())
+        raise errors.no_attribute(type(self._value), name, source_lines.here())
 
     def __dir__(self):
         return dir(self._value)
@@ -259,7 +247,7 @@ class Recorded(Stored, metaclass=_Kind):
         return (self[i] for i in range(self.shape[0]))
 
     def __hash__(self):
-        error = ConversionError(
+        error = errors.ConversionError(
             "unhashable type: a recorded value is no key of a dict and no member of a set, as it stands for "
             "another number at the next call. Look up int(x) or float(x), or compare with ==",
             source_lines.outside(),
@@ -338,9 +326,13 @@ class Recorded(Stored, metaclass=_Kind):
             if use is None or not self._rec.has_derivative(self.node):
                 return self.value
             if use == "assignment":
-                raise self._rec.refuse(written_to_plain(source_lines.here()))
+                raise self._rec.refuse(errors.written_to_plain(source_lines.here()))
             scipy = source_lines.call_of_scipy()
-            error = number_lost(use, source_lines.outside()) if scipy is None else lost_in_scipy(*scipy[1:])
+            error = (
+                errors.number_lost(use, source_lines.outside())
+                if scipy is None
+                else errors.lost_in_scipy(*scipy[1:])
+            )
             raise self._rec.refuse(error)
         return self.value
 
@@ -373,10 +365,10 @@ class Recorded(Stored, metaclass=_Kind):
             return value
         scipy = source_lines.call_of_scipy()
         if scipy is not None:
-            raise self._rec.refuse(lost_in_scipy(*scipy[1:]))
+            raise self._rec.refuse(errors.lost_in_scipy(*scipy[1:]))
         if consumer(self._rec.name) == "assignment":
-            raise self._rec.refuse(written_to_plain(source_lines.here()))
-        raise self._rec.refuse(array_lost(source_lines.here()))
+            raise self._rec.refuse(errors.written_to_plain(source_lines.here()))
+        raise self._rec.refuse(errors.array_lost(source_lines.here()))
 
     def __repr__(self):
         name = f"{self._node.name}: " if self._node.name else ""
@@ -404,7 +396,7 @@ class Recorded(Stored, metaclass=_Kind):
         return new
 
     def __reduce_ex__(self, protocol):
-        raise ConversionError(
+        raise errors.ConversionError(
             "a recorded value cannot be pickled: it exists only while its function is recorded. "
             "Return it from the function, and pickle the result",
             source_lines.here(),
@@ -431,7 +423,7 @@ class Recorded(Stored, metaclass=_Kind):
     def view(self, dtype: Any = None, type: Any = None) -> Recorded:
         if (dtype is None or dtype is np.ndarray or dtype == self.dtype) and type is None:
             return self[...]
-        raise UnsupportedError(
+        raise errors.UnsupportedError(
             "x.view(dtype) looks at the bits of a number, which has no derivative. x.astype(dtype) converts",
             source_lines.here(),
         )
@@ -482,7 +474,7 @@ class Recorded(Stored, metaclass=_Kind):
         _function(np.put, self, indices, values, mode=mode)
 
     def resize(self, *shape: Any, refcheck: bool = True) -> None:
-        raise UnsupportedError(
+        raise errors.UnsupportedError(
             "x.resize changes an array's size in place; use np.resize(x, shape)", source_lines.here()
         )
 
@@ -495,14 +487,12 @@ class Recorded(Stored, metaclass=_Kind):
 
 
 def _check_not_from_c(frame: FrameType) -> None:
-    """Raise if a function written in C moves rows of an array, as rng.shuffle does: of views it would write
-    one row twice.
-    """
+    """Raise if C code moves rows of an array, as rng.shuffle does: it would write one twice."""
     if frame.f_code.co_name == FORWARDING and source_lines.is_own(frame.f_code.co_filename):
         frame = frame.f_back  # what called y[k] = ... of an array that the function made
     instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
     if not instruction.startswith("STORE"):
-        raise WriteError(
+        raise errors.WriteError(
             "a function that is written in C moves rows of a recorded array, as shuffle does, and rows would "
             "get lost. For a random order write x[rng.permutation(len(x))]",
             source_lines.here(),
@@ -591,7 +581,7 @@ def _check_apart(x: Recorded, value: Any) -> None:
     """Raise if what is written lies in the same memory: NumPy reads elements that it has written already."""
     if type(value) is Recorded and value.is_array and value.shape and not _same_view(x, value):
         if value.root is x.root and np.may_share_memory(x.value, value.value):
-            raise WriteError(
+            raise errors.WriteError(
                 "the values lie in the array that is written to, and NumPy would read some that it has "
                 "overwritten. Write a copy of them",
                 source_lines.here(),
@@ -729,12 +719,12 @@ def _item(self: Recorded, key: Any) -> Recorded:
     if not isinstance(value, (np.ndarray, np.generic)):
         raise TypeError(f"'{type(value).__name__}' object is not subscriptable")
     if isinstance(value, np.ndarray) and value.dtype.kind == "V" or isinstance(key, str):
-        raise UnsupportedError("fields of structured arrays are not recorded", source_lines.here())
+        raise errors.UnsupportedError("fields of structured arrays are not recorded", source_lines.here())
     key = _static_slices(key)
     try:
         result = cast(Any, value)[plain_key(key)]
     except IndexError as error:
-        raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
+        raise errors.located(error, f"index into shape {self.shape}", source_lines.here()) from error
     site = source_lines.site()
     items = expand(key, self.ndim)
     if is_basic(items):
@@ -757,7 +747,7 @@ def _row(self: Recorded, i: int) -> Recorded:
     try:
         result = value[i]
     except IndexError as error:
-        raise located(error, f"index into shape {self.shape}", source_lines.here()) from error
+        raise errors.located(error, f"index into shape {self.shape}", source_lines.here()) from error
     x = self.node
     node = build.row(x, *row_of(i, x.shape))
     if node is not x:
@@ -826,12 +816,12 @@ def _check_fits(shape: tuple, target: tuple) -> None:
     ):
         return
     error = ValueError(f"could not broadcast input array from shape {shape} into shape {target}")
-    raise located(error, "assignment", source_lines.here())
+    raise errors.located(error, "assignment", source_lines.here())
 
 
 def check_level(target: Recorded, value: Recorded) -> None:
     if value._rec.serial > target._rec.serial:
-        raise AutodiffError(
+        raise errors.AutodiffError(
             f"a value of {value._rec.name} is written into one of {target._rec.name}, which encloses it. "
             "Return it from the inner function, and write it outside",
             source_lines.here(),
@@ -889,6 +879,6 @@ _add_methods()
 def copied(target: Any, value: Any) -> Recorded:
     target = written_to(target)
     if type(target) is not Recorded:
-        raise written_to_plain(source_lines.here(), name=recorder.variable_name(target))
+        raise errors.written_to_plain(source_lines.here(), name=recorder.variable_name(target))
     target[...] = value
     return target

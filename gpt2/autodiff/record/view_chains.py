@@ -15,9 +15,7 @@ ViewChain = tuple[Node, ...]
 
 
 def chain_between(start: Node, end: Node) -> ViewChain | None:
-    """The nodes from `start` (left out) to `end`, each the first argument of the next; None if there is no
-    such chain.
-    """
+    """The nodes after `start` up to `end`, each the first argument of the next; None: no chain."""
     chain = []
     node = end
     while node is not start:

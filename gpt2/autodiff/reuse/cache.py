@@ -24,9 +24,7 @@ def drop_oldest(values: dict) -> Any:
 
 
 class Store:
-    """A cache of at most `size` values and `most` bytes. The least recently used go first; the newest stays,
-    whatever its size.
-    """
+    """A cache of `size` values and `most` bytes: the least recently used go, the newest stays."""
 
     def __init__(self, size: int, most: int):
         self.size, self.most, self.nbytes = size, most, 0

@@ -105,9 +105,7 @@ def _graph_of_reads(rec: Recording) -> tuple[Graph, list]:
 
 
 def agree(value: Any, expected: Any) -> bool:
-    """Whether a value is the expected one to the last bit, the sign of a zero included. In the graph a number
-    or truth value is an array of one element.
-    """
+    """Whether a value is the expected one to the last bit; a number may be an array of one element."""
     if isinstance(expected, np.ndarray):
         return same_array(np.asarray(value, expected.dtype), expected)
     return same(type(expected)(value if isinstance(value, (bool, float)) else value.item()), expected)

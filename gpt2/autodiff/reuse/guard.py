@@ -148,9 +148,7 @@ def _tests(facts: list[tuple], env: dict[str, Any]) -> list[str]:
 
 @functools.lru_cache(256)
 def compiled(source: str, name: str) -> CodeType:
-    """Compile a test or fast entry. Cached: functions made by the same code have the same text, and other
-    names to run it with.
-    """
+    """Compile a test or fast entry, whose text is the same for all functions of one code."""
     return compile(source, name, "exec")
 
 

@@ -154,9 +154,7 @@ class SharedRecordings:
             return self._attempts_of(key).now()
 
     def add(self, key: Hashable, same_code: SameCode, guard: Guard, record: Any, nbytes: int = 0) -> None:
-        """Keep a recording that takes so many bytes. If its guard cannot be kept, the next attempt is long
-        after.
-        """
+        """Keep a recording of so many bytes. If its guard cannot be kept, the next attempt comes late."""
         with self._lock:
             attempts = self._attempts_of(key)
             attempts.missed()

@@ -34,25 +34,8 @@ from ..record.recorder import Recorder
 from ..record.type_tests import type_test_error
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
+from . import kinds
 from .guard import Guard, make_guard, never, settings_of_texts
-from .kinds import (
-    LISTED,
-    METHODS,
-    NAMING,
-    TEXTS,
-    Listed,
-    cannot_change,
-    functions_of,
-    has_other_attributes,
-    is_numpy_class,
-    is_of_a_module,
-    is_pure_method,
-    is_written_in_python,
-    lets_through,
-    location_of,
-    looked_into,
-    name_of,
-)
 from .named import MISSING, ArrayNames, ClassNames, FunctionNames, InstanceNames, ModuleNames, Names
 
 LIMIT = 20_000  # facts; a larger world is cheaper to record again than to check
@@ -89,7 +72,7 @@ def is_inside(code: types.CodeType) -> bool:
 def _is_method_of(code: types.CodeType, c: type) -> bool:
     """Whether the class or one of its bases has a method, property or the like with this code."""
     entries = [k.__dict__.get(code.co_name) for k in c.__mro__]
-    return any(f.__code__ is code for v in entries for f in functions_of(v))
+    return any(f.__code__ is code for v in entries for f in kinds.functions_of(v))
 
 
 OWN_CODE = CodeMap()  # code of the compiler's and of NumPy's that ran
@@ -143,9 +126,9 @@ class World:
         for holder in self._open:
             holder.note(self.names, self.fact)
             if self._tries and type(holder) is ClassNames:  # a call that failed before anything ran
-                for f in [f for v in holder.initial.values() for f in functions_of(v)]:
+                for f in [f for v in holder.initial.values() for f in kinds.functions_of(v)]:
                     self._signature(f)
-        if self._enters and not all(map(lets_through, self._exits)):
+        if self._enters and not all(map(kinds.lets_through, self._exits)):
             self.fail(CATCHES)
         if len(self.facts) > LIMIT:
             self.fail(f"more than {LIMIT} values can be reached from it")
@@ -181,9 +164,7 @@ class World:
             self._safely(self._runs, frame)
 
     def _note_tests(self, frame) -> None:
-        """Note which tests of identity and type the user's code has: a recorded value may answer them
-        wrongly.
-        """
+        """Note tests of identity and type in the user's code: a recorded value may answer wrongly."""
         code = frame.f_code
         libraries = (source_lines.is_inside, source_lines.is_standard, source_lines.is_of_scipy)
         in_library = any(is_in(code.co_filename) for is_in in libraries)
@@ -221,7 +202,9 @@ class World:
             functions = self._in_classes(code)
         self._ran[id(code)] = code
         if not functions and id(code) not in self._known:
-            return self.fail(f"it runs {location_of(code)}, which was reached in a way that is not followed")
+            return self.fail(
+                f"it runs {kinds.location_of(code)}, which was reached in a way that is not followed"
+            )
         code_reads = self._code(code)
         for f in functions or ():
             self._free(f, code_reads)
@@ -229,9 +212,7 @@ class World:
         return self.walk()
 
     def _serves_inside(self, frame) -> bool:
-        """Whether it is code of the standard library or SciPy that this package or NumPy called, or an
-        import.
-        """
+        """Whether it is the standard library's or SciPy's code, called from here, or an import."""
         if _is_in_module_inside(frame):
             return True
         if _is_of_named_tuples(frame):
@@ -278,28 +259,28 @@ class World:
         """
         while frame is not None and frame is not self._outermost:
             if id(frame.f_code) in self._ran and catches_at(frame.f_code, frame.f_lasti):
-                return self.fail(f"{CATCHES} ({location_of(frame.f_code)})")
+                return self.fail(f"{CATCHES} ({kinds.location_of(frame.f_code)})")
             frame = frame.f_back
         return None
 
     def calls(self, code: types.CodeType, function: Any) -> None:
         """Note the call of a function written in C by the user's code."""
         self.tests_identity |= id(code) in self._users and function in _IDENTITY_FUNCTIONS
-        if self.trouble is None and id(code) in self._ran and function not in LISTED:
+        if self.trouble is None and id(code) in self._ran and function not in kinds.LISTED:
             self._safely(self._calls, code, function)
 
     def _calls(self, code, function) -> None:
-        if function in NAMING.values() and function.__name__ in reads(code).globals:
+        if function in kinds.NAMING.values() and function.__name__ in reads(code).globals:
             return
-        if is_of_a_module(function):
-            self.fail(f"it calls {name_of(function)}()")
-        elif not is_pure_method(function):
-            self.fail(f"it calls {function.__name__}() of a {name_of(type(function.__self__))}")
+        if kinds.is_of_a_module(function):
+            self.fail(f"it calls {kinds.name_of(function)}()")
+        elif not kinds.is_pure_method(function):
+            self.fail(f"it calls {function.__name__}() of a {kinds.name_of(type(function.__self__))}")
 
     def _code(self, code):
         code_reads = reads(code)
         if code_reads.trouble and code is not _ENUM_GETTER:
-            self.fail(f"{code_reads.trouble} ({location_of(code)})")
+            self.fail(f"{code_reads.trouble} ({kinds.location_of(code)})")
         self._enters |= code_reads.withs > 0
         self._tries |= bool(code_reads.tries)
         if code_reads.formats:
@@ -318,7 +299,7 @@ class World:
         for holder in tuple(self._open):
             if type(holder) is ClassNames:
                 for v in holder.initial.values():
-                    for f in functions_of(v):
+                    for f in kinds.functions_of(v):
                         if f.__code__ is code:
                             self.reach(f)
         self.walk()
@@ -326,13 +307,13 @@ class World:
 
     def _formats(self) -> None:
         """Note that a value is formatted."""
-        self.fact("texts", TEXTS, settings_of_texts())
+        self.fact("texts", kinds.TEXTS, settings_of_texts())
 
     def _globals(self, code, namespace: dict, builtin: dict) -> None:
         code_reads = reads(code)
         tested = [_value_of_path(path, namespace, builtin) for path in code_reads.identity_tests]
         if not all(map(_compares_by_identity, tested)) and not _is_of_a_data_class(code):
-            self.fail(f"it compares by `is` what may have an equal ({location_of(code)})")
+            self.fail(f"it compares by `is` what may have an equal ({kinds.location_of(code)})")
         for name, uses in code_reads.globals.items():
             value = namespace.get(name, MISSING)
             if value is not MISSING:
@@ -341,7 +322,7 @@ class World:
                 self.fact("absent", namespace, name)
                 value = builtin.get(name, MISSING)
                 self._entry(builtin, name, value)
-            if value is not MISSING and plain(value) is not NAMING.get(name):
+            if value is not MISSING and plain(value) is not kinds.NAMING.get(name):
                 self._used(value, uses)
         for name in code_reads.imports:
             if code_reads.tries and name not in sys.modules:
@@ -386,12 +367,10 @@ class World:
         return None
 
     def returns(self, objects: Iterable) -> None:
-        """Note what the function returns besides arrays. Objects that it makes have to be made at each
-        call.
-        """
+        """Note what the function returns besides arrays: new objects at each call."""
         for v in objects:
-            if not cannot_change(v):  # an argument or setting that is returned must be the same object
-                self.fail(f"it returns a {name_of(type(v))}")
+            if not kinds.cannot_change(v):  # an argument or setting that is returned must be the same object
+                self.fail(f"it returns a {kinds.name_of(type(v))}")
 
     # what is there
 
@@ -425,22 +404,24 @@ class World:
         v = plain(v)
         if v in _FORMATTERS:
             self._formats()
-        if type(v) in ATOMS or v in LISTED or self.trouble:
+        if type(v) in ATOMS or v in kinds.LISTED or self.trouble:
             return
         if not (called and self._needs_no_visit(v)) and id(v) not in self._seen:
             self._seen[id(v)] = v
             self._todo.append(v)
 
     def _needs_no_visit(self, v: Any) -> bool:
-        """Whether a function that is only called need not be visited: it is refused, or `calls` is told of
-        it.
-        """
+        """Whether a function that is only called is refused, or `calls` is told of it."""
         if type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
-            self.refused[id(v.__code__)] = f"it calls {name_of(v)}()"
+            self.refused[id(v.__code__)] = f"it calls {kinds.name_of(v)}()"
         elif type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
-            self.refused[id(v._implementation.__code__)] = f"it calls {name_of(v)}()"
+            self.refused[id(v._implementation.__code__)] = f"it calls {kinds.name_of(v)}()"
         else:
-            return type(v) is types.BuiltinFunctionType and is_of_a_module(v) and v not in NAMING.values()
+            return (
+                type(v) is types.BuiltinFunctionType
+                and kinds.is_of_a_module(v)
+                and v not in kinds.NAMING.values()
+            )
         return True
 
     def _visit(self, v) -> None:
@@ -466,7 +447,7 @@ class World:
     def _function(self, f) -> None:
         code = f.__code__
         if is_inside(code) and not is_own(code):
-            return self.fail(f"it uses {name_of(f)}")
+            return self.fail(f"it uses {kinds.name_of(f)}")
         self._signature(f)
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
@@ -536,17 +517,17 @@ class World:
 
     def _bound(self, v) -> None:
         """Note a method of an object written in C, as `add = items.append`."""
-        if is_of_a_module(v) or not is_pure_method(v):
+        if kinds.is_of_a_module(v) or not kinds.is_pure_method(v):
             return self._refuse_c(v)
         return self.reach(v.__self__)
 
     def _of_type(self, v) -> None:
         """Note a method of a type written in C, as `str.upper`."""
-        if v.__name__ not in METHODS.get(v.__objclass__, ()):
+        if v.__name__ not in kinds.METHODS.get(v.__objclass__, ()):
             self._refuse_c(v)
 
     def _refuse_c(self, v) -> None:
-        self.fail(f"it uses {name_of(v)}")
+        self.fail(f"it uses {kinds.name_of(v)}")
 
     def _of_ours(self, v) -> None:
         """Note an object of this package, and its attributes that the user's code reads."""
@@ -557,11 +538,11 @@ class World:
                 self.reach(part)
 
     def _class(self, c) -> None:
-        kinds = looked_into(c)
-        for k in kinds:
-            if k in LISTED or not is_written_in_python(k):
-                return self.fail(f"it uses {name_of(k)}")
-        for k in kinds:
+        classes = kinds.looked_into(c)
+        for k in classes:
+            if k in kinds.LISTED or not kinds.is_written_in_python(k):
+                return self.fail(f"it uses {kinds.name_of(k)}")
+        for k in classes:
             self.fact("type", k, type(k))
             self._opened(ClassNames(k))
             exit = k.__dict__.get("__exit__")
@@ -572,15 +553,15 @@ class World:
         return None
 
     def _instance(self, v, t) -> None:
-        for c in looked_into(t):
-            if c in LISTED or not is_written_in_python(c) or has_other_attributes(c):
-                return self.fail(f"it reads a {name_of(t)}")
+        for c in kinds.looked_into(t):
+            if c in kinds.LISTED or not kinds.is_written_in_python(c) or kinds.has_other_attributes(c):
+                return self.fail(f"it reads a {kinds.name_of(t)}")
         if issubclass(t, BaseException):
-            return self.fail(f"it reads a {name_of(t)}")
+            return self.fail(f"it reads a {kinds.name_of(t)}")
         self.fact("type", v, t)
         self.reach(t)
         self._opened(InstanceNames(v, t))
-        unseen = [c for c in looked_into(t) if is_numpy_class(c)]
+        unseen = [c for c in kinds.looked_into(t) if kinds.is_numpy_class(c)]
         if unseen or issubclass(t, types.SimpleNamespace):  # repr and == read all attributes
             self.fact("namespace", v, tuple(v.__dict__), tuple(map(plain, v.__dict__.values())))
             for part in v.__dict__.values():
@@ -628,8 +609,8 @@ _VISITS = {
 
 
 _HELD = (np.ndarray, dict, list, set)
-_FORMATTERS = Listed()
-_FORMATTERS.add(TEXTS)
+_FORMATTERS = kinds.Listed()
+_FORMATTERS.add(kinds.TEXTS)
 
 
 def _value_of_path(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any:
@@ -693,17 +674,15 @@ def _is_of_named_tuples(frame: types.FrameType) -> bool:
 
 
 def _has_a_function(frame: types.FrameType) -> bool:
-    """Whether an enumeration's property only calls a function. If not, it reads attributes by computed names
-    (from Python 3.12 on).
-    """
+    """Whether an enumeration's property calls a function, and reads no computed names (3.12)."""
     variables = frame.f_locals
     return variables.get("instance") is not None and getattr(variables.get("self"), "fget", None) is not None
 
 
 def _has_defaults(frame: types.FrameType) -> bool:
     """Whether a named tuple's __new__ has defaults, or that is not known."""
-    kinds = getattr(frame.f_locals.get("_cls"), "__mro__", ())
-    functions = [f for k in kinds for f in functions_of(k.__dict__.get("__new__"))]
+    classes = getattr(frame.f_locals.get("_cls"), "__mro__", ())
+    functions = [f for k in classes for f in kinds.functions_of(k.__dict__.get("__new__"))]
     return not any(f.__code__ is frame.f_code and not f.__defaults__ for f in functions)
 
 

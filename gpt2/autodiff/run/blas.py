@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 @cache
 def numpys_blas() -> LibController | None:
-    """The BLAS that NumPy has loaded: OpenBLAS, MKL, BLIS or FlexiBLAS. None for others (Accelerate), or
-    without threadpoolctl.
-    """
+    """The BLAS that NumPy has loaded; None for Accelerate, or without threadpoolctl."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:

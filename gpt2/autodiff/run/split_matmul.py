@@ -80,9 +80,7 @@ def product(
 
 
 def _is_square_of_one(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether it is x @ x.T, for which NumPy calls a function of BLAS (syrk) that computes half of it, and
-    adds up in an order of its own.
-    """
+    """Whether it is x @ x.T, for which BLAS (syrk) adds up in an order of its own."""
     turned = a.strides == b.strides[::-1] and a.shape == b.shape[::-1]
     return turned and a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
 

@@ -196,9 +196,7 @@ def _run_on(workers: list[_Worker], job: Callable[[int], None]) -> None:
 
 
 def _wait_for(workers: Sequence[_Worker]) -> None:
-    """Return when all of these have ended. If Ctrl-C comes meanwhile, it is raised only then: they write to
-    memory that the next job may be given.
-    """
+    """Return, or raise a Ctrl-C, when all have ended: they write to memory of the next job."""
     ended: list[bool] = []  # extended in C, which no signal interrupts between a lock and its note
     interrupt = None
     while len(ended) < len(workers):

@@ -85,9 +85,7 @@ def _times(x: Any) -> Any:
 
 
 class Piecewise:
-    """Polynomials between breakpoints, as scipy.interpolate.PPoly has them: c[j, i] is the coefficient of
-    (x - x[i])**(degree - j) in interval i.
-    """
+    """Polynomials as of SciPy's PPoly: c[j, i] belongs to (x - x[i])**(degree - j) in interval i."""
 
     def __init__(self, c: Any, x: np.ndarray, extrapolate: Any = None, axis: int = 0):
         self.c, self.x, self.axis = c, x, axis % (np.ndim(c) - 1)
@@ -268,9 +266,7 @@ class CubicSpline(_Polynomials, _scipy.CubicSpline):
     """Its coefficients are linear in the values, and in the derivatives at the ends."""
 
     @classmethod
-    def _of_recorded(
-        cls, x: Any, y: Any, axis: Any = 0, bc_type: Any = "not-a-knot", extrapolate: Any = None
-    ) -> Any:
+    def _of_recorded(cls, x, y, axis=0, bc_type="not-a-knot", extrapolate=None) -> Any:
         if isinstance(bc_type, str) and bc_type == "periodic":
             raise unsupported_option(
                 "scipy.interpolate.CubicSpline", "with bc_type='periodic' and recorded values"
@@ -364,9 +360,7 @@ class interp1d(_Curve, _scipy.interp1d):  # noqa: N801  SciPy's name
     """
 
     @classmethod
-    def _of_recorded(
-        cls, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any
-    ) -> Any:
+    def _of_recorded(cls, x, y, kind="linear", axis=-1, *args, **options) -> Any:
         return Interpolant(_knots("interp1d", x), y, kind, axis, *args, **options)
 
     def __init__(self, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any):
@@ -469,13 +463,7 @@ class RegularGridInterpolator(_Curve, _scipy.RegularGridInterpolator):
 
     @classmethod
     def _of_recorded(
-        cls,
-        points: Any,
-        values: Any,
-        method: Any = "linear",
-        bounds_error: Any = True,
-        fill_value: Any = np.nan,
-        **options: Any,
+        cls, points, values, method="linear", bounds_error=True, fill_value=np.nan, **options
     ) -> Any:
         knots = [_knots("RegularGridInterpolator", p) for p in points]
         return Grid(knots, _values(values), method, bounds_error, fill_value)

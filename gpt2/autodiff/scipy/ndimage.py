@@ -1,6 +1,4 @@
-"""scipy.ndimage: filters along the axes of an image, and its values between the pixels by linear
-interpolation.
-"""
+"""scipy.ndimage: filters along the axes of an image, and linear interpolation between pixels."""
 
 from __future__ import annotations
 
@@ -201,9 +199,7 @@ def _folded(c: Any, n: int, mode: str) -> Any:
 def map_coordinates(
     input: Any, coordinates: Any, order: Any = 3, mode: Any = "constant", cval: Any = 0.0
 ) -> Any:
-    """The value at each point, between the 2**d pixels around it. Where a coordinate is a whole number the
-    derivative is the one to its right.
-    """
+    """The value at each point, from the 2**d pixels around; at a pixel with the slope to its right."""
     name = "scipy.ndimage.map_coordinates"
     if order != 1:
         raise unsupported_option(name, f"with order={order!r} (order=1 has one)")

@@ -35,9 +35,7 @@ MOST = 1 << 24  # elements of a value: larger ones are made slice by slice, in a
 
 
 class Jacobian(Transform):
-    """Rows are computed by pullbacks, columns by tangents, batched as one program (batch.py). By rows or by
-    columns, whichever are fewer, unless `by` says which.
-    """
+    """By rows (pullbacks) or columns (tangents), whichever are fewer, in one batched program."""
 
     name, suffix = "jacobian", "jacobian"
     by: str | None = None

@@ -97,9 +97,7 @@ _DEEPEST = 8  # nested settings; below that they are compared by identity
 
 
 def same_static(a: Any, b: Any, depth: int = 0) -> bool:
-    """Whether no function could tell two static values apart: the same object, or plain values of equal type
-    and content, or lists and data classes of such.
-    """
+    """Whether no function could tell two static values, or lists of them, apart."""
     if same(a, b):
         return True
     if type(a) is not type(b) or depth == _DEEPEST or not (type(a) is list or is_data_class(a)):
@@ -118,9 +116,7 @@ def is_data_class(x: Any) -> bool:
 
 @dataclasses.dataclass
 class Opened:
-    """An instance taken apart. `static`: names of fields that are static. `derived`: (name, value) of
-    attributes that are not fields.
-    """
+    """An instance taken apart: names of static fields, (name, value) of attributes that are no fields."""
 
     kind: ContainerKind
     names: tuple

@@ -113,9 +113,7 @@ def make_jvp(fun: Callable, x: Any) -> Callable:
 
 
 def _own(fun: Any) -> Primitive:
-    """The primitive that a rule is for: NumPy's and SciPy's functions are primitives too. A rule for any
-    other function has no effect, as with autograd.
-    """
+    """The primitive that a rule is for, which NumPy's and SciPy's functions are too."""
     if isinstance(fun, Primitive):
         return fun
     if (primitive_of := ruled(fun)) is not None:

@@ -26,9 +26,7 @@ for _name in ("flatten", "optimizers", "fixed_points", "tracers"):
 
 
 def flatten(value: Any) -> tuple[Any, Callable]:
-    """(vector, unflatten): all entries in one array, those of a dict in the order of its sorted keys, and the
-    function that converts such a vector back.
-    """
+    """(vector, unflatten): all entries in one array, a dict's by sorted keys, and the way back."""
     vector, unravel = tree.ravel(_ordered(value, value, sorted))
     return vector, lambda vector: _ordered(unravel(vector), value, list)
 

@@ -97,17 +97,13 @@ class Primitive:
         custom.recording_rule = self._recording_rule
         return custom
 
-    def _vjp_rule(
-        self, argnums: list[int], whole: Callable, options: dict, dout: Any, ans: Any, *xs: Any
-    ) -> Any:
+    def _vjp_rule(self, argnums: list[int], whole: Callable, options: dict, dout, ans, *xs) -> Any:
         moving = [k for k, x in enumerate(xs) if _moves(x)]
         grads = self.vjp([argnums[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
         by_place = dict(zip(moving, grads))
         return tuple(_shaped(by_place.get(k), x) for k, x in enumerate(xs))
 
-    def _jvp_rule(
-        self, argnums: list[int], whole: Callable, options: dict, primals: Any, tangents: Any
-    ) -> Any:
+    def _jvp_rule(self, argnums: list[int], whole: Callable, options: dict, primals, tangents) -> Any:
         ans = self(*whole(primals), **options)
         moving = [k for k, x in enumerate(primals) if _moves(x)]
         numbers, moved = [argnums[k] for k in moving], [tangents[k] for k in moving]

@@ -82,9 +82,7 @@ class Unary:
         return self.fun(*subvals(subvals(args, zip(recorded, others)), chosen), **kwargs)
 
     def recorded_others(self) -> list:
-        """The other arguments that are recorded for the rest of this call. Without this call all of them are
-        plain.
-        """
+        """The other arguments that are recorded for the rest of this call."""
         calls = self._calls()
         args, kwargs, _ = calls[-1]
         recorded = self._recorded_argnums(args)

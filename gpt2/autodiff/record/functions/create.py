@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ...errors import unsupported
 from ...graph import Node
 from ...ops import apply, build, table
 from .. import source_lines
-from ..dispatch import Operand, RecordedLike, call_function, handles, operand, operands, raw
+from ..dispatch import RecordedLike, call_function, handles, operand, operands, raw
 from ..recorder import current
 from ..value import Recorded
 from . import shape as shape_functions
@@ -52,14 +51,7 @@ def empty(*args: Any, **kwargs: Any) -> Recorded:
 
 
 @handles(np.full)
-def full(
-    shape: int | Sequence[int],
-    fill_value: Operand,
-    dtype: DTypeLike | None = None,
-    order: str = "C",
-    *,
-    device: None = None,
-) -> Node:
+def full(shape, fill_value, dtype=None, order="C", *, device=None) -> Node:
     value = operand(fill_value)
     return build.broadcast(build.cast(value, dtype or value.dtype), _shape(shape))
 
@@ -99,13 +91,7 @@ for _function in (np.eye, np.identity, np.tri):
 
 
 @raw(np.arange)
-def arange(
-    start: RecordedLike | None = None,
-    stop: RecordedLike | None = None,
-    step: RecordedLike | None = None,
-    dtype: DTypeLike | None = None,
-    **options: Any,
-) -> Recorded:
+def arange(start=None, stop=None, step=None, dtype=None, **options) -> Recorded:
     """The length is read. As in NumPy, the step is that of the first two elements, after rounding."""
     if not any(type(v) is Recorded and v.dtype.kind in "fc" for v in (start, stop, step)):
         whole = [_number(v) for v in (start, stop, step)]
@@ -127,17 +113,7 @@ def arange(
 
 
 @handles(np.array, np.asarray, np.asanyarray, np.ascontiguousarray, np.asfortranarray)
-def array(
-    obj: Operand,
-    dtype: DTypeLike | None = None,
-    order: str | None = None,
-    *,
-    copy: bool | None = None,
-    subok: bool = False,
-    ndmin: int = 0,
-    ndmax: int = 0,
-    device: None = None,
-) -> Node:
+def array(obj, dtype=None, order=None, *, copy=None, subok=False, ndmin=0, ndmax=0, device=None) -> Node:
     """The same numbers; lists of recorded values are stacked."""
     x = operand(obj)
     if dtype is not None:
@@ -146,17 +122,7 @@ def array(
 
 
 @handles(np.linspace)
-def linspace(
-    start: Operand,
-    stop: Operand,
-    num: int = 50,
-    endpoint: bool = True,
-    retstep: bool = False,
-    dtype: DTypeLike | None = None,
-    axis: int = 0,
-    *,
-    device: None = None,
-) -> Node:
+def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0, *, device=None) -> Node:
     """As NumPy computes it: multiples of one step added to the start, and the end exactly."""
     start, stop = operands(start, stop)
     common = np.result_type(start.dtype, stop.dtype, float(num))

@@ -6,22 +6,19 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, RecordedLike, handled, operand, raw
+from ..dispatch import Operand, handled, operand, raw
 from ..value import Recorded
 from .as_written import Written, replaces
 
 
 @raw(np.bincount)
-def bincount(
-    x: RecordedLike, /, weights: RecordedLike | None = None, minlength: int = 0
-) -> Recorded | np.ndarray:
+def bincount(x, /, weights=None, minlength=0) -> Recorded | np.ndarray:
     x = _plain(x)
     if type(weights) is not Recorded:
         return np.bincount(x, weights, operator.index(minlength))
@@ -50,13 +47,7 @@ _histogram = Written(np.histogram)
 
 
 @raw(np.histogram)
-def histogram(
-    a: RecordedLike,
-    bins: RecordedLike = 10,
-    range: Sequence | None = None,
-    density: bool | None = None,
-    weights: RecordedLike | None = None,
-) -> tuple[Any, Any]:
+def histogram(a, bins=10, range=None, density=None, weights=None) -> tuple[Any, Any]:
     """As NumPy wrote it. Where the edges do not depend on `a`, it is read as it is: the program holds for
     the same values, and not only for the same rounded bins.
     """

@@ -39,9 +39,7 @@ def tried(a: Recorded, values: RecordedLike, function: Callable, *args: Any) -> 
 
 
 @raw(np.copyto)
-def copyto(
-    dst: RecordedLike, src: RecordedLike, casting: str = "same_kind", where: RecordedLike = True
-) -> None:
+def copyto(dst, src, casting="same_kind", where=True) -> None:
     dst = target(dst, np.copyto)
     write = tried(dst, src, np.copyto, src, casting, where)
     source: Any = src if hasattr(src, "dtype") else np.asarray(src)

@@ -87,9 +87,7 @@ def lstsq_nodes(a: Operand, b: Operand, rcond: Operand, residual_shape: tuple[in
 
 
 @handles(np.linalg.pinv)
-def pinv(
-    a: Operand, rcond: Operand | None = None, hermitian: bool = False, *, rtol: Operand = np._NoValue
-) -> Node:
+def pinv(a, rcond=None, hermitian=False, *, rtol=np._NoValue) -> Node:
     cut = rcond if rtol is np._NoValue else rtol
     if hermitian or isinstance(cut, Node) or np.ndim(cut):
         raise NotImplementedError("with hermitian=True, or with a recorded rcond or several, is not recorded")
@@ -161,9 +159,7 @@ _other_norm = Written(np.linalg.norm)
 
 
 @raw(np.linalg.norm)
-def norm(
-    x: RecordedLike, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False
-) -> Recorded:
+def norm(x, ord=None, axis=None, keepdims=False) -> Recorded:
     """Of all elements NumPy's own code computes it in the order in which they lie in memory."""
     usual = {1: (2, None), 2: ("f", "fro", None)}.get(np.ndim(x), (None,))
     if axis is None and ord in usual:

@@ -98,17 +98,13 @@ def linalg_vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Node:
 
 
 @handles(np.trace)
-def trace(
-    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None
-) -> Node:
+def trace(a, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype=None, out=None) -> Node:
     d = diagonal_view(a, offset, axis1, axis2)
     return plain_sum(build.cast(d, dtype) if dtype is not None else d, -1)
 
 
 @handles(np.cross)
-def cross(
-    a: Operand, b: Operand, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
-) -> Node:
+def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None) -> Node:
     axisa, axisb, axisc = (axis,) * 3 if axis is not None else (axisa, axisb, axisc)
     a, b = operand(a), operand(b)
     a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
@@ -189,14 +185,7 @@ def _coefficients(p: RecordedLike) -> Any:
 
 # einsum
 @handles(np.einsum)
-def einsum(
-    *args: Any,
-    out: Any = None,
-    optimize: Any = False,
-    dtype: Any = None,
-    order: str = "K",
-    casting: str = "safe",
-) -> Node:
+def einsum(*args, out=None, optimize=False, dtype=None, order: str = "K", casting: str = "safe") -> Node:
     if isinstance(args[0], str):
         text, nodes = args[0], [operand(x) for x in args[1:]]
     else:

@@ -146,15 +146,7 @@ def sum_in(x: Node, axis: Axes, dtype: np.dtype, keepdims: Any, where: Any) -> N
 
 
 @handles(np.mean)
-def mean(
-    a: Operand,
-    axis: Axes = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = NONE,
-    *,
-    where: Any = NONE,
-) -> Node:
+def mean(a: Operand, axis: Axes = None, dtype=None, out=None, keepdims=NONE, *, where=NONE) -> Node:
     a = operand(a)
     inner, outer = mean_dtype(a.dtype, dtype)
     total = sum_in(a, axis, inner, keepdims, where)
@@ -225,15 +217,7 @@ def _sizes(d: Node, kind: str) -> Node:
 
 
 @handles(np.std)
-def std(
-    a: Operand,
-    axis: Axes = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: float = 0,
-    keepdims: Any = NONE,
-    **options: Any,
-) -> Node:
+def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, **options) -> Node:
     a = operand(a)
     spread = var(a, axis, dtype, None, ddof, keepdims, **options)
     root = build.cast(build.sqrt(spread), spread.dtype)
@@ -252,9 +236,7 @@ def _deviation(root: Node, count: float | Node) -> Node:
 
 
 @handles(np.average)
-def average(
-    a: Operand, axis: Axes = None, weights: Operand = None, returned: bool = False, *, keepdims: Any = NONE
-) -> Node | tuple[Node, Node]:
+def average(a, axis=None, weights=None, returned=False, *, keepdims=NONE) -> Node | tuple[Node, Node]:
     a = operand(a)
     if weights is None:
         out = mean(a, axis, keepdims=keepdims)
@@ -290,43 +272,25 @@ handles(np.cumprod)(_running("cumprod"))
 
 # sorting and order statistics
 @handles(np.sort)
-def sort(
-    a: Node,
-    axis: int | None = -1,
-    kind: str | None = None,
-    order: str | None = None,
-    *,
-    stable: bool | None = None,
-) -> Node:
+def sort(a, axis=-1, kind=None, order=None, *, stable=None) -> Node:
     a, axis = along(a, axis)
     return apply("take_along", a, argsort(a, axis, kind, stable=stable), axis=axis)
 
 
 @handles(np.argsort)
-def argsort(
-    a: Node,
-    axis: int | None = -1,
-    kind: str | None = None,
-    order: str | None = None,
-    *,
-    stable: bool | None = None,
-) -> Node:
+def argsort(a, axis=-1, kind=None, order=None, *, stable=None) -> Node:
     a, axis = along(a, axis)
     return apply("argsort", a, axis=axis, kind="stable" if stable else kind)
 
 
 @handles(np.partition)
-def partition(
-    a: Node, kth: Any, axis: int | None = -1, kind: str = "introselect", order: str | None = None
-) -> Node:
+def partition(a, kth, axis=-1, kind="introselect", order=None) -> Node:
     a, axis = along(a, axis)
     return apply("take_along", a, argpartition(a, kth, axis), axis=axis)
 
 
 @handles(np.argpartition)
-def argpartition(
-    a: Node, kth: Any, axis: int | None = -1, kind: str = "introselect", order: str | None = None
-) -> Node:
+def argpartition(a, kth, axis=-1, kind="introselect", order=None) -> Node:
     a, axis = along(a, axis)
     return apply("argpartition", a, kth=tuple(kth) if np.ndim(kth) else int(kth), axis=axis)
 
@@ -438,9 +402,7 @@ _MOST_POSITIONS = 2000
 
 
 @raw(np.nanmedian)
-def nanmedian(
-    a: Recorded, axis: Axes = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = NONE
-) -> Recorded:
+def nanmedian(a, axis=None, out=None, overwrite_input=False, keepdims=NONE) -> Recorded:
     if a.dtype.kind not in "fc":  # no nan, and bools have no quantiles
         return np.median(a, axis, out, keepdims=_flag(keepdims))
     return handled(np.nanmedian, (a, axis, out), {"keepdims": keepdims}, _nanmedian)

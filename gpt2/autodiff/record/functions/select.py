@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from .shape import axis_of
 
 
 @raw(np.where)
-def where(
-    condition: RecordedLike, x: RecordedLike | None = None, y: RecordedLike | None = None, /
-) -> Recorded | np.ndarray:
+def where(condition, x=None, y=None, /) -> Recorded | np.ndarray:
     if x is None and y is None:
         return nonzero(condition)
     return handled(np.where, (condition, x, y), {}, where_node)
@@ -55,13 +53,7 @@ def _in_range(index, n: int, mode: str):
 
 # looking up
 @raw(np.take)
-def take(
-    a: RecordedLike,
-    indices: RecordedLike,
-    axis: int | None = None,
-    out: Recorded | None = None,
-    mode: Literal["raise", "wrap", "clip"] = "raise",
-) -> Recorded:
+def take(a, indices, axis=None, out=None, mode="raise") -> Recorded:
     if type(a) is not Recorded and type(indices) is not Recorded and out is not None:
         out[...] = np.take(a, indices, axis, mode=mode)
         return out
@@ -103,9 +95,7 @@ def take_along_axis(arr: Operand, indices: Operand, axis: int | None = -1) -> No
 
 
 @raw(np.compress)
-def compress(
-    condition: RecordedLike, a: RecordedLike, axis: int | None = None, out: Recorded | None = None
-) -> Recorded:
+def compress(condition, a, axis=None, out=None) -> Recorded:
     condition = np.asarray(condition) if type(condition) is not Recorded else np.asarray(condition != 0)
     if axis is None:
         a, axis = np.reshape(a, -1), 0
@@ -157,14 +147,7 @@ def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Operand | N
 
 
 @handles(np.interp)
-def interp(
-    x: Operand,
-    xp: Operand,
-    fp: Operand,
-    left: Operand | None = None,
-    right: Operand | None = None,
-    period: Operand | None = None,
-) -> Node:
+def interp(x, xp, fp, left=None, right=None, period=None) -> Node:
     """Piecewise linear interpolation; the derivative beyond the ends is 0."""
     x, xp, fp = operand(x, np.dtype(float)), operand(xp, np.dtype(float)), operand(fp)
     x, xp = build.cast(x, float), build.cast(xp, float)

@@ -169,15 +169,7 @@ def item_at(x: Node, axis: int, i: int) -> Node:
 
 
 @handles(np.concatenate, np.concat)
-def concatenate(
-    arrays: Sequence,
-    /,
-    axis: int | None = 0,
-    out: Any = None,
-    *,
-    dtype: Any = None,
-    casting: str = "same_kind",
-) -> Node:
+def concatenate(arrays, /, axis=0, out=None, *, dtype=None, casting="same_kind") -> Node:
     nodes = same_dtype(parts_of(arrays), dtype)
     if axis is None:
         nodes, axis = [build.reshape(x, (x.size,)) for x in nodes], 0
@@ -185,9 +177,7 @@ def concatenate(
 
 
 @handles(np.stack)
-def stack(
-    arrays: Sequence, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
-) -> Node:
+def stack(arrays: Sequence, axis: int = 0, out=None, *, dtype=None, casting: str = "same_kind") -> Node:
     nodes = same_dtype(parts_of(arrays), dtype)
     axis = axis_of(axis, nodes[0].ndim + 1)
     return concatenate([expand_dims(x, axis) for x in nodes], axis)
@@ -304,14 +294,7 @@ raw(np.may_share_memory)(functools.partial(shares_memory, function=np.may_share_
 
 
 @handles(np.lib.stride_tricks.sliding_window_view)
-def sliding_window_view(
-    x: Node,
-    window_shape: Any,
-    axis: int | Sequence[int] | None = None,
-    *,
-    subok: bool = False,
-    writeable: bool = False,
-) -> Node:
+def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False) -> Node:
     windows = (window_shape,) if isinstance(window_shape, (int, np.integer)) else tuple(window_shape)
     axes = range(x.ndim) if axis is None else normalize_axis_tuple(axis, x.ndim, allow_duplicate=True)
     for axis, width in zip(axes, windows):

@@ -1,3 +1,1 @@
-"""Plain arrays that a function makes while it is recorded, and what becomes of them when recorded values are
-written into them.
-"""
+"""Plain arrays that a function makes while it is recorded, and writes recorded values into."""

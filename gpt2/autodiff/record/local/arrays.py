@@ -263,9 +263,7 @@ _PLAIN_UFUNC = (None, np.ndarray.__array_ufunc__, Local.__array_ufunc__)
 
 
 def _loses_derivative(value: Any) -> bool:
-    """Whether a plain array cannot hold what is assigned: a recorded value with a derivative, or a list with
-    one.
-    """
+    """Whether a recorded value with a derivative is assigned, which a plain array cannot hold."""
     if isinstance(value, (list, tuple)) and not _is_recorded(value):
         return any(map(_loses_derivative, value))
     value = unwrapped(value)
@@ -295,9 +293,7 @@ def all_unwrapped(operands: Sequence) -> tuple:
 
 
 def written_to(x: Any) -> Any:
-    """The recorded value of an array that an operation with recorded values writes to. A plain array from
-    outside as it is.
-    """
+    """The recorded value of an array that is written to; one from outside as it is."""
     if type(x) is tuple:  # of outputs
         return tuple(map(written_to, x))
     recorded = PROMOTION["promoted"](x) if type(x) is Local else None

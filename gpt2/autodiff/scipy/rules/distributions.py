@@ -514,9 +514,7 @@ def limit(of: Law, end: End, order: int, logs: int, z: Node, *shapes: Node) -> N
 
 
 def limit_partials(out: Node, value: Node, z: Node, *shapes: Node) -> tuple:
-    """One derivative more by z, or by the exponent. Other shapes are in a finite value; an infinite one grows
-    with the density.
-    """
+    """One derivative more by z, or by the exponent; others of a finite value are in it."""
     of, order, logs = LAWS[out.attrs["law"]], out.attrs["order"], out.attrs["logs"]
     end = of.ends[out.attrs["end"]]
 

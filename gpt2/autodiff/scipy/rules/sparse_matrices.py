@@ -24,9 +24,7 @@ from ...ops.table import Leads, apply, row
 
 
 class Matrix:
-    """A constant sparse matrix: a copy in CSR format, with its transpose and its factors, computed on first
-    use. Matrices of equal entries are equal.
-    """
+    """A constant matrix in CSR format, its transpose and factors; equal if its entries are."""
 
     def __init__(self, matrix: Any, origin: Matrix | None = None):
         self.rows = scipy.sparse.csr_array(matrix, copy=origin is None)

@@ -87,9 +87,7 @@ def _is_numpys(x: Any) -> bool:
 
 
 def unbroadcast(x: Any, target_meta: tuple, broadcast_idx: int = 0) -> Any:
-    """A gradient summed over the axes along which its argument was broadcast; target_meta:
-    metadata(argument).
-    """
+    """A gradient summed over the axes along which its argument was broadcast."""
     shape, ndim, _, iscomplex = target_meta
     while np.ndim(x) > ndim:
         x = np.sum(x, axis=broadcast_idx)
