@@ -242,7 +242,7 @@ FAULTS = {
         "list_of_the_library",
     ),
     "NumPy's own classes": (
-        lambda m: m.setattr(world, "is_numpy_class", lambda c: False),
+        lambda m: m.setattr(kinds, "is_numpy_class", lambda c: False),
         "polynomial_of_numpy",
     ),
     "names of fields": (lambda m: m.setattr(World, "_dtype", lambda w, d: None), "structured_array"),

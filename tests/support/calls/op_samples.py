@@ -274,7 +274,8 @@ def scipy_samples(op: Op) -> list[OpSample]:
     if op.name == special.PREFIX + "psi_rise":
         return [sample(*shapes, domain=(0.5, 3.0), signed=False) for shapes in BINARY[:3]]
     if op.name.startswith(special.PREFIX):
-        return list(_of_special(op, *special.PARTIALS[op.name.removeprefix(special.PREFIX)]))
+        name = op.name.removeprefix(special.PREFIX)
+        return list(_of_special(op, special.PARTIALS[name], DOMAINS.get(name, (0.5, 3.0))))
     if op.name == "distribution":
         return [s for name, law in distributions.LAWS.items() for s in _of_law(name, law)]
     if op.name.startswith("sparse"):
@@ -292,6 +293,16 @@ def scipy_samples(op: Op) -> list[OpSample]:
     if op.name == "frechet":
         return [sample(_near_one, (3, 3), which=which) for which in ("expm", "sqrtm")]
     return [sample(_near_one, which=which) for which in matrix_functions.FUNCTIONS]
+
+
+# Where the arguments lie of scipy.special's functions that are not at their best from 0.5 to 3
+DOMAINS = {
+    **dict.fromkeys("betainc betaincc betaincinv ellipk ellipe hyp2f1 ndtri logit".split(), (0.2, 0.8)),
+    **dict.fromkeys("gammaincinv gammainccinv erfcinv".split(), (0.2, 0.8)),
+    **dict.fromkeys("ndtr log_ndtr expit log_expit i0 i1 j0 j1".split(), (-3.0, 3.0)),
+    **dict.fromkeys("erf erfc erfcx erfi dawsn exprel cosm1 exp10 exp2 expm1".split(), (-1.5, 1.5)),
+    **{"erfinv": (-0.9, 0.9), "log1p": (-0.5, 2.0), "zeta": (1.5, 4.0), "binom": (0.6, 2.4)},
+}
 
 
 def _of_special(op, partials, domain):
