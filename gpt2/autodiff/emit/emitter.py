@@ -191,7 +191,8 @@ class Emitter:
         function = self.unique(f"rows{number}" if number > 1 else "rows")
         constant, scratch = self.own(f"blocks{number}"), self.own(f"scratch{number}")
         self.env[constant] = rows.blocks
-        alone = "" if self.pays_to_share(r, len(rows.blocks)) else ", alone=True"
+        nanoseconds_of_block = sum(map(nanoseconds, r.members)) / len(r.members) / len(rows.blocks)
+        alone = "" if nanoseconds_of_block >= SHARE_FROM else ", alone=True"
         parameters = ", ".join(["k", *rows.outer, "i", "j", *rows.scratch.values()])
         self.body += ["", f"def {function}({parameters}):  # {rows.title}"]
         self.body += [f"    {line}" for line in lines]
@@ -199,10 +200,6 @@ class Emitter:
         for n in r.sums:
             self.body.append(f"np.add.reduce({self.partial(n)}, axis=0, out={self.whole(n)})")
         self.block_regions.append((rows.blocks, [(*key[1:], key[0]) for key in rows.scratch]))
-
-    def pays_to_share(self, r: Region, blocks: int) -> bool:
-        """Whether a statement of one block takes long enough to be worth a thread."""
-        return sum(map(nanoseconds, r.members)) / len(r.members) / blocks >= SHARE_FROM
 
     # ---- calls of functions within the program ----
 

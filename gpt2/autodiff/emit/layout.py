@@ -289,7 +289,7 @@ def in_planes(r: Region, slots: dict[Node, int], plan: Plan) -> set[Node]:
                 for n in values
             ):
                 planar.update(values)
-    return planar if any(_gains(n, planar) for n in planar) else set()
+    return planar if any(a not in planar for n in planar for a in n.args) else set()
 
 
 def _is_short(row: tuple) -> bool:
@@ -323,8 +323,3 @@ def _sums_columns(u: Node, n: Node, r: Region) -> bool:
         return len(u.attrs["axes"]) == row_axes(n.shape, r.N)
     last = n.ndim - 1
     return u.attrs["axes"] == (last,) or (u.attrs["axes"] == (last - 1,) and u.op == "sum")
-
-
-def _gains(n: Node, planar: set[Node]) -> bool:
-    """Whether n is computed from values that are not planar, so column by column."""
-    return any(a not in planar for a in n.args)

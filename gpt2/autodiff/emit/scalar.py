@@ -108,14 +108,6 @@ def _number(n: Node):
     return v.item() if isinstance(v, (np.ndarray, np.generic)) else v
 
 
-def scalar_source(graph: Graph, name: str, exact: Container[int] = frozenset()) -> str:
-    """The Python source: a function from the graph's inputs to its outputs (the one output, or a tuple).
-
-    It is called source_name(name, reserved()). `exact`: the ids of values that keep every bit.
-    """
-    return _Writer(graph, exact).source(name)
-
-
 class _Writer:
     """Writes the lines of one graph, in order. What is read once stands where it is read."""
 
@@ -214,7 +206,7 @@ class ScalarProgram(Immutable):
     def __init__(self, graph: Graph, name: str | None = None, exact: Container[int] = frozenset()):
         self.graph = graph
         self.name = name or graph.name
-        self.source = scalar_source(graph, self.name, exact)
+        self.source = _Writer(graph, exact).source(self.name)
         function = source_name(self.name, reserved())
         self.function = load_source(self.source, {}, function)
         self._hidden = hidden_in(self.source, {})

@@ -418,7 +418,7 @@ def _wrap(rec: Recorder, nodes, value, recorded, site, function, views):
             if isinstance(x._value, np.ndarray) and np.may_share_memory(value, x._value):
                 x.root._owned = False
         return Recorded(rec, node, value if value.flags.writeable else value.copy(), owned=False)
-    if value.base is not None or not value.flags.owndata or _is_operand(value, recorded):
+    if value.base is not None or not value.flags.owndata or any(value is x._value for x in recorded):
         for x in recorded:
             if x._rec is rec and isinstance(x._value, np.ndarray) and np.may_share_memory(value, x._value):
                 return x.view_of(node, value)
@@ -449,10 +449,6 @@ def typed(node: Node, value: Any, site: Site, function: Callable, recorded: Sequ
         node = build.cast(node, dtype)
         recorder.label(node, site)
     return node
-
-
-def _is_operand(value, recorded) -> bool:
-    return any(value is x._value for x in recorded)
 
 
 PROTOCOLS["function"] = call_function

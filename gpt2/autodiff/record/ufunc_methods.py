@@ -47,14 +47,9 @@ def _without_none(**kwargs) -> dict:
     return {k: v for k, v in kwargs.items() if v is not None and v is not np._NoValue}
 
 
-def _axis_of(x, axis):
-    """The axis; () for a number, where NumPy accepts 0, the default of a reduction, or -1."""
-    return () if x.ndim == 0 and axis in (0, -1) else axis
-
-
 def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
     out = out[0] if isinstance(out, tuple) else out
-    axis = _axis_of(x, axis)
+    axis = () if x.ndim == 0 and axis in (0, -1) else axis  # of a number NumPy accepts 0 and -1
     function = REDUCTIONS.get(ufunc.__name__)
     if function is not None and _is_function(function, dtype, initial):
         options = _without_none(out=out, initial=initial)

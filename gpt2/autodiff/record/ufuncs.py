@@ -89,7 +89,8 @@ def _node(
     if builder is not None:
         return builder(*operands(rec, inputs, values))
     if ufunc is np.power and not is_operator and not np.shape(value):
-        return _power_of_numbers(*operands(rec, inputs, values))
+        a, b = operands(rec, inputs, values)  # NumPy uses the loop for arrays, unlike a ** b
+        return build.reshape(apply("power", build.reshape(a, (1,)), b), ())
     name, args = op_and_operands(rec, ufunc, inputs, values, is_operator)
     dtype = value.dtype if hasattr(value, "dtype") else np.dtype(type(value))
     return Node(name, tuple(args), {}, getattr(value, "shape", ()), dtype)
@@ -107,11 +108,6 @@ def _computed(ufunc, function, values, options, site):
         return ufunc(*values).item()
     except (ValueError, TypeError, IndexError) as error:
         raise _explained(error, ufunc, values, site) from error
-
-
-def _power_of_numbers(a: Node, b: Node) -> Node:
-    """np.power(a, b) of numbers: NumPy uses the loop for arrays, unlike a ** b."""
-    return build.reshape(apply("power", build.reshape(a, (1,)), b), ())
 
 
 def _lists_recorded(x) -> bool:

@@ -833,7 +833,7 @@ def _assign_advanced(x: Recorded, key, value) -> None:
     for r in (*_recorded_in(key), *([value] if type(value) is Recorded else ())):
         check_level(x, r)
     note_conversion(x, value)
-    if _is_mask(key):
+    if isinstance(key, (Recorded, np.ndarray)) and key.dtype.kind == "b":
         _check_apart(x, value)
     if isinstance(value, (list, tuple)):
         value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
@@ -849,10 +849,6 @@ def _assign_advanced(x: Recorded, key, value) -> None:
         shape = table.apply("gather", x.node, *arrays, spec=spec).shape
         new = table.apply("scatter", x.node, writes.assigned(node, shape, x.dtype), *arrays, spec=spec)
     writes.write(x, new, lambda array: array.__setitem__(plain, concrete))
-
-
-def _is_mask(key) -> bool:
-    return isinstance(key, (Recorded, np.ndarray)) and key.dtype.kind == "b"
 
 
 # methods that are NumPy functions of the same arguments

@@ -90,16 +90,11 @@ def eigh(
 
 def _eigh(a, b, lower):
     if b is not None:
-        half = cholesky_of(b, lower)
+        half = np.linalg.cholesky(b if lower else _adjoint(b))
         inner = np.linalg.solve(half, _adjoint(np.linalg.solve(half, _adjoint(_hermitian(a, lower)))))
         w, v = np.linalg.eigh(inner)
         return w, np.linalg.solve(_adjoint(half), v)
     return np.linalg.eigh(a, "L" if lower else "U")
-
-
-def cholesky_of(b: Any, lower: bool) -> Any:
-    """The lower Cholesky factor of the Hermitian matrix given by a triangle of b."""
-    return np.linalg.cholesky(b if lower else _adjoint(b))
 
 
 @ours(_scipy)

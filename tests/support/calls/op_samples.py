@@ -275,7 +275,7 @@ def scipy_samples(op: Op) -> list[OpSample]:
         return [sample(*shapes, domain=(0.5, 3.0), signed=False) for shapes in BINARY[:3]]
     if op.name.startswith(special.PREFIX):
         name = op.name.removeprefix(special.PREFIX)
-        return list(_of_special(op, special.PARTIALS[name], DOMAINS.get(name, (0.5, 3.0))))
+        return list(_of_special(op, special.PARTIALS[name], OF_SPECIAL.get(name, (0.5, 3.0))))
     if op.name == "distribution":
         return [s for name, law in distributions.LAWS.items() for s in _of_law(name, law)]
     if op.name.startswith("sparse"):
@@ -296,7 +296,7 @@ def scipy_samples(op: Op) -> list[OpSample]:
 
 
 # Where the arguments lie of scipy.special's functions that are not at their best from 0.5 to 3
-DOMAINS = {
+OF_SPECIAL = {
     **dict.fromkeys("betainc betaincc betaincinv ellipk ellipe hyp2f1 ndtri logit".split(), (0.2, 0.8)),
     **dict.fromkeys("gammaincinv gammainccinv erfcinv".split(), (0.2, 0.8)),
     **dict.fromkeys("ndtr log_ndtr expit log_expit i0 i1 j0 j1".split(), (-3.0, 3.0)),

@@ -231,7 +231,7 @@ class VSpace:
 
     def __init__(self, value: Any):
         leaves, self.tree = flatten(value)
-        self.leaves = [(np.shape(x), np.result_type(getval_type(x))) for x in leaves]
+        self.leaves = [(np.shape(x), np.result_type(x.dtype if isbox(x) else x)) for x in leaves]
         self.kinds = [isinstance(x, (float, complex)) and not isinstance(x, np.generic) for x in leaves]
 
     @classmethod
@@ -337,11 +337,6 @@ class VSpace:
 
     def _covector(self, x: Any) -> Any:
         return self._map(lambda v: np.conj(v) if np.iscomplexobj(v) else v, x)
-
-
-def getval_type(x: Any) -> Any:
-    """An object with the dtype of x; no value is read."""
-    return x.dtype if isbox(x) else x
 
 
 def vspace(value: Any) -> VSpace:

@@ -199,7 +199,7 @@ def make_ggnvp(f: Callable, g: Callable | None = None, f_argnum: Any = 0) -> Cal
 
     g is half the sum of squares, unless one is given.
     """
-    outer = g if g is not None else _half_of_squares
+    outer = g if g is not None else lambda x: 0.5 * np.sum(x**2, axis=-1)
 
     @unary_to_nary
     def products(f, x):
@@ -213,10 +213,6 @@ def make_ggnvp(f: Callable, g: Callable | None = None, f_argnum: Any = 0) -> Cal
         return ggnvp
 
     return products(f, f_argnum)
-
-
-def _half_of_squares(x: Any) -> Any:
-    return 0.5 * np.sum(x**2, axis=-1)
 
 
 def hessian_tensor_product(fun: Callable, argnum: Any = 0) -> Callable:

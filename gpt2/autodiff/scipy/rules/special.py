@@ -76,10 +76,6 @@ def _erfcx(out, x):
     return where(x > 50.0, _far(x, 50.0, series, x), 2.0 * x * out - 2.0 / ROOT_PI)
 
 
-def _dawsn(out, x):
-    return _far(x, 50.0, lambda u: -u * (0.5 + u * (0.75 + u * (1.875 + u * 6.5625))), 1.0 - 2.0 * x * out)
-
-
 def _rgamma(out, x):
     """By reflection below 1/2, where out is 0 and psi infinite at the poles of gamma."""
     low = x < 0.5
@@ -171,10 +167,6 @@ def _from_infinity(out, slope):
     return where(equal(absolute(out), INF), -out, valid(out, slope))
 
 
-def _hyp2f1(out, a, b, c, z):
-    return None, None, None, lambda: a * b / c * apply(PREFIX + "hyp2f1", a + 1.0, b + 1.0, c + 1.0, z)
-
-
 PARTIALS: dict[str, Callable] = {
     # error functions and the normal distribution
     "erf": lambda out, x: ((2.0 / ROOT_PI, exp(-square(x))),),
@@ -183,7 +175,9 @@ PARTIALS: dict[str, Callable] = {
     "erfi": lambda out, x: ((2.0 / ROOT_PI, exp(square(x))),),
     "erfinv": lambda out, x: ((0.5 * ROOT_PI, exp(square(out))),),
     "erfcinv": lambda out, x: ((-0.5 * ROOT_PI, exp(square(out))),),
-    "dawsn": lambda out, x: (_dawsn(out, x),),
+    "dawsn": lambda out, x: (
+        _far(x, 50.0, lambda u: -u * (0.5 + u * (0.75 + u * (1.875 + u * 6.5625))), 1.0 - 2.0 * x * out),
+    ),
     "ndtr": lambda out, x: ((1.0 / ROOT_TWO_PI, exp(-0.5 * square(x))),),
     "log_ndtr": lambda out, x: (2.0 / ROOT_TWO_PI / erfcx(x * -math.sqrt(0.5)),),
     "ndtri": lambda out, x: ((ROOT_TWO_PI, exp(0.5 * square(out))),),
@@ -257,11 +251,16 @@ PARTIALS: dict[str, Callable] = {
     "spence": lambda out, x: (_spence(x),),
     "ellipk": lambda out, m: (0.5 * (out - _ellip(m)) / (1.0 - m),),
     "ellipe": lambda out, m: (-0.5 * _ellip(m),),
-    "hyp2f1": _hyp2f1,
+    "hyp2f1": lambda out, a, b, c, z: (
+        None,
+        None,
+        None,
+        lambda: a * b / c * hyp2f1(a + 1.0, b + 1.0, c + 1.0, z),
+    ),
     "hyp1f1": lambda out, a, b, z: (
         None,
         None,
-        lambda: a / b * apply(PREFIX + "hyp1f1", a + 1.0, b + 1.0, z),
+        lambda: a / b * hyp1f1(a + 1.0, b + 1.0, z),
     ),
     "hyp0f1": lambda out, v, z: (None, lambda: apply(PREFIX + "hyp0f1", v + 1.0, z) / v),
     # functions that NumPy has too, or nearly
@@ -285,16 +284,12 @@ def _spence(x):
 
 def _ellip(m):
     """(K - E) / m. DLMF 19.5.1."""
-    return _near(
-        m,
-        0.5,
-        lambda m: 0.25 * math.pi * hyp2f1(1.5, 0.5, 2.0, m),
-        lambda m: _difference_of_k_and_e(where(m < -1e300, -1e300, m)),
-    )
 
+    def quotient(m):
+        m = where(m < -1e300, -1e300, m)
+        return (ellipk(m) - ellipe(m)) / m
 
-def _difference_of_k_and_e(m):
-    return (ellipk(m) - ellipe(m)) / m
+    return _near(m, 0.5, lambda m: 0.25 * math.pi * hyp2f1(1.5, 0.5, 2.0, m), quotient)
 
 
 def _exprel(out, x):
