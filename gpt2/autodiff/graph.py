@@ -328,9 +328,8 @@ def graph_text(graph: Graph) -> str:
     """
     bodies = dict.fromkeys(n.attrs["body"] for n in graph.nodes if n.op == "outlined")
     called = dict(zip(bodies, _numbered([b.name for b in bodies])))
-    return "\n\n".join(
-        [_one_text(graph, graph.name, called), *(_one_text(b, name, called) for b, name in called.items())]
-    )
+    bodies = (_one_text(body, name, called) for body, name in called.items())
+    return "\n\n".join([_one_text(graph, graph.name, called), *bodies])
 
 
 def _numbered(names: Sequence[str]) -> list[str]:

@@ -112,9 +112,8 @@ def _torch_gradient(torch: types.ModuleType, f: Callable, dout: Any, args: tuple
     leaves, tree = _tensors_of(torch, args)
     real = [x.is_floating_point() or x.is_complex() for x in leaves]
     with torch.enable_grad():
-        inputs = [
-            x.detach().requires_grad_() if r and not x.requires_grad else x for x, r in zip(leaves, real)
-        ]
+        grows = [r and not x.requires_grad for x, r in zip(leaves, real)]
+        inputs = [x.detach().requires_grad_() if grow else x for x, grow in zip(leaves, grows)]
         results = f(*tree(inputs))
         outs, _ = _tensors_of(torch, results)
         douts: list = []  # None for a result that has no derivative

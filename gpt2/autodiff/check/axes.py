@@ -59,11 +59,7 @@ def _called(array: Node, axes: tuple[int, ...], names: dict[str, list]) -> str:
     lengths = " x ".join(str(array.shape[k]) for k in axes)
     plain = f"{'axis' if len(axes) == 1 else 'axes'} {_listed(axes)} of {array.name or 'a ' + array.op}"
     axis_list = names.get(array.name or "", [])
-    known = (
-        [axis_list[k] for k in axes if k < len(axis_list) and axis_list[k]]
-        if len(axis_list) == array.ndim
-        else []
-    )
+    known = [axis_list[k] for k in axes if axis_list[k]] if len(axis_list) == array.ndim else []
     if len(known) == len(axes):
         return f"{_listed(known)} ({plain}, {lengths})"
     return f"{plain} ({lengths})"

@@ -228,9 +228,8 @@ def _single_steps(problem: Problem, got, same) -> Iterator[str]:
         formula = DerivedFormula(graph, set(function.nodes), [*problem.values, problem.cotangent])
         with np.errstate(all="ignore"):
             tried = mistakes(formula, problem.suspects)
-            cause = next(
-                (text for text, wrong in tried if np.isfinite(wrong).all() and same(got, wrong)), None
-            )
+            finite = ((text, wrong) for text, wrong in tried if np.isfinite(wrong).all())
+            cause = next((text for text, wrong in finite if same(got, wrong)), None)
         if cause is not None:
             yield cause
 

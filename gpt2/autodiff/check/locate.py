@@ -48,10 +48,8 @@ def pieces(graph: Graph, indices: Iterable[int]) -> list[Piece]:
             at, label = slice(None), x.name or f"argument {i}"
             if apart:
                 first, last, _ = start.attrs["index"][0]
-                at, label = (
-                    slice(first, last),
-                    f"{label}[{first if last == first + 1 else f'{first}:{last}'}]",
-                )
+                part = first if last == first + 1 else f"{first}:{last}"
+                at, label = slice(first, last), f"{label}[{part}]"
             readers = tuple(_readers(start, users))
             if readers:
                 parts.append(Piece(label, i, start, at, readers))
@@ -162,9 +160,8 @@ def _suspects(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, 
     beyond = _after(last.readers, users)
     later = [p for p in good if p.readers[0] in beyond]
     known = {p.readers[0] for p in later}
-    reason = (
-        f"what is used after it is right ({_few(p.label for p in later)})" if later else "it is used last"
-    )
+    right = f"what is used after it is right ({_few(p.label for p in later)})"
+    reason = right if later else "it is used last"
     head = f"{last.label} is the wrong gradient nearest the result, and {reason}: "
     return head + "the mistake is in the backward of ", beyond - known - _after(known, users)
 

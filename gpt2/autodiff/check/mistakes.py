@@ -188,10 +188,7 @@ def _constants(formula: DerivedFormula) -> Iterator[tuple[str, np.ndarray]]:
 def _scalings(formula: DerivedFormula, n: Node):
     if n.op in ("multiply", "divide") and n.args[1].op == "const" and not n.args[1].shape:
         a, c = formula.of(*n.args)
-        yield (
-            f"{text_of(n.args[0])} is scaled by {c:g} twice",
-            (a * c * c if n.op == "multiply" else a / c / c),
-        )
+        yield f"{text_of(n.args[0])} is scaled by {c:g} twice", a * c * c if n.op == "multiply" else a / c / c
 
 
 def _terms(formula: DerivedFormula, n: Node):

@@ -250,9 +250,10 @@ def total(parts: list) -> Node | Masked:
         else:  # both sides of one mask under the same guard
             guards += limits
         values = {side: m.value for side, m in sums.items()}
-        plain.append(
-            values[True] if mask is None else where(mask, values.get(True, 0.0), values.get(False, 0.0))
-        )
+        if mask is None:
+            plain.append(values[True])
+        else:
+            plain.append(where(mask, values.get(True, 0.0), values.get(False, 0.0)))
     value = add_all(plain)
     return Masked(value, None, True, _any(guards), value) if guarded else value
 

@@ -56,9 +56,8 @@ def _backward(body: Graph, has: tuple, wanted: tuple) -> tuple[Graph, list[int]]
 def _jvp(tangents, out, *args, body: Graph, of: Graph | None, cuts: tuple):
     inner, moving = forward_of(body, [t is not None for t in tangents])
     moved = [k for k, t in enumerate(tangents) if t is not None]
-    call = outlined(
-        inner, [*args, *(tangents[k] for k in moved)], (*cuts, *(cuts[k] for k in moved)) if cuts else ()
-    )
+    cuts = (*cuts, *(cuts[k] for k in moved)) if cuts else ()
+    call = outlined(inner, [*args, *(tangents[k] for k in moved)], cuts)
     results = dict(zip(moving, items(call) if moving else ()))
     return tuple(map(results.get, range(len(body.outputs))))
 

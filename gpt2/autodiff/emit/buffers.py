@@ -264,11 +264,8 @@ def _borrow(s: Storage, lenders: dict[Node, Allocator]) -> None:
 
 def partials(plan: Plan) -> dict[Node, Storage]:
     """For each sum over blocks of rows, the memory of the blocks' sums."""
-    return {
-        n: Storage(n.nbytes * len(blocks_of(r)), plan.start[n], plan.end[n])
-        for r in plan.regions
-        for n in r.sums
-    }
+    sums = [(n, r) for r in plan.regions for n in r.sums]
+    return {n: Storage(n.nbytes * len(blocks_of(r)), plan.start[n], plan.end[n]) for n, r in sums}
 
 
 def memory_of_calls(plan: Plan) -> tuple[dict[Node, Storage], dict[tuple[Node, int], Storage]]:

@@ -151,10 +151,8 @@ class Emitter:
         views, lines = dict(self.prelude), []
         if len(views) > MOST_SPELLED:
             named = {view: name for name, view in views.items()}
-            arrays = [
-                *((i, self.names[i]) for i in self.graph.inputs),
-                *zip(self.output_index, self.result_names),
-            ]
+            inputs = [(i, self.names[i]) for i in self.graph.inputs]
+            arrays = [*inputs, *zip(self.output_index, self.result_names)]
             for n, text in arrays:
                 rows = list(itertools.takewhile(named.__contains__, _row_texts(text, n.shape)))
                 if len(rows) > 1 and len(rows) == n.shape[0]:
@@ -210,10 +208,8 @@ class Emitter:
             self.routines[routine] = self.unique(routine.name)
             self.env[self.routines[routine]] = routine.function
         args = [self.argument(n, k, a) for k, a in enumerate(n.args)]
-        outs = [
-            self.whole(results[k][0]) if k in results else self.unread(n, k, o)
-            for k, o in enumerate(body.outputs)
-        ]
+        numbered = enumerate(body.outputs)
+        outs = [self.whole(results[k][0]) if k in results else self.unread(n, k, o) for k, o in numbered]
         key = routine, self.plan.work[n].offset
         if key not in self.works:
             self.works[key] = self.unique("work")
@@ -236,17 +232,15 @@ class Emitter:
 
     def unread(self, n: Node, k: int, like: Node) -> str:
         """Memory for a result that nothing reads."""
-        return self.define_in_arena(
-            self.unique("unread"), self.plan.unread[n, k].offset, like.dtype, like.shape
-        )
+        offset = self.plan.unread[n, k].offset
+        return self.define_in_arena(self.unique("unread"), offset, like.dtype, like.shape)
 
     # ---- operands, and expressions of numbers ----
 
     def operands(self, n: Node, unread: Container[int] = ()) -> list[str]:
         """The operands of an op, "" for those that are folded into it or not read."""
-        return [
-            "" if k in unread or a in self.plan.folded else self.operand(a, n) for k, a in enumerate(n.args)
-        ]
+        unread = {k for k, a in enumerate(n.args) if k in unread or a in self.plan.folded}
+        return ["" if k in unread else self.operand(a, n) for k, a in enumerate(n.args)]
 
     def factors(self, multiply: Node) -> list[str]:
         """The two factors of a folded multiplication: arrays also where they have one element."""

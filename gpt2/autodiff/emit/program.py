@@ -78,9 +78,8 @@ class Program(Immutable):
         self._setup_reads_hidden = not self._hidden.keys().isdisjoint(re.findall(r"\w+", setup))
         self._values: Sequence | None = None
         self.arena_bytes = self._plan.arena_bytes
-        self._results = [
-            None if o.op == "input" else recycled.Recycled(o.shape, o.dtype) for o in self._plan.graph.outputs
-        ]
+        outputs = self._plan.graph.outputs
+        self._results = [None if o.op == "input" else recycled.Recycled(o.shape, o.dtype) for o in outputs]
         self._take = [r.allocator() for r in self._results if r]
         self._dtypes = [i.dtype for i in graph.inputs]
         self._free: list[Memory] = []

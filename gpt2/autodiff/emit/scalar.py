@@ -234,6 +234,5 @@ class ScalarProgram(Immutable):
 
     def in_numpy(self, *floats: float) -> tuple:
         """The same by NumPy's rules for inf and nan; float results."""
-        return tuple(
-            v if isinstance(v, bool) else np.asarray(v).item() for v in evaluate_graph(self.graph, floats)
-        )
+        values = evaluate_graph(self.graph, floats)
+        return tuple(v if isinstance(v, bool) else np.asarray(v).item() for v in values)

@@ -135,6 +135,5 @@ def _unrolled(step: Callable, first, carry_tree: Tree, slices, n: int, reverse: 
         carry, y = _one_step(step, carry, slices, t)
         ys.append(y)
     leaves = [flatten(y)[0] for y in (reversed(ys) if reverse else ys)]
-    return unflatten(carry_tree, carry), unflatten(
-        flatten(ys[0])[1], [np.stack(parts) for parts in zip(*leaves)]
-    )
+    stacked = [np.stack(parts) for parts in zip(*leaves)]
+    return unflatten(carry_tree, carry), unflatten(flatten(ys[0])[1], stacked)

@@ -178,20 +178,16 @@ def evaluate(op: str, values: Sequence, attrs: dict) -> Any:
 def const(value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Node:
     """A constant: a Python scalar, in the dtype of its surroundings; or an array, which must not change."""
     if isinstance(value, (bool, int, float, complex)):
-        d = (
-            np.dtype(dtype)
-            if dtype is not None
-            else np.asarray(0.0 if type(value) is Hidden else value).dtype
-        )
+        like = 0.0 if type(value) is Hidden else value
+        d = np.dtype(dtype) if dtype is not None else np.asarray(like).dtype
         return Node("const", (), {"value": value}, (), d, name)
     value = value if is_hidden(value) else np.asarray(value)
     if value.dtype.kind not in "biufc":
         raise TypeError(f"a constant of dtype {value.dtype}; only numbers and bools can be recorded")
     if dtype is not None and value.dtype != dtype:
         value = value.astype(dtype)
-    return Node(
-        "const", (), {"value": value if value.shape else value.item()}, value.shape, value.dtype, name
-    )
+    plain = value if value.shape else value.item()
+    return Node("const", (), {"value": plain}, value.shape, value.dtype, name)
 
 
 def input_node(shape: Sequence[int], dtype: DTypeLike, name: str | None = None) -> Node:

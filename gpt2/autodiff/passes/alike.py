@@ -476,12 +476,8 @@ class _Rolled:
         inputs = [input_node(g[0].shape, g[0].dtype, _name_of(g)) for g in self.arguments]
         nodes: list[Node] = []
         for n, sources in zip(self.row[self.begin : self.begin + self.length], self.reads):
-            args = tuple(
-                [
-                    nodes[x] if kind == "inside" else inputs[x] if kind == "argument" else x
-                    for kind, x in sources
-                ]
-            )
+            place = {"inside": nodes, "argument": inputs}
+            args = tuple([place[kind][x] if kind in place else x for kind, x in sources])
             nodes.append(Node(n.op, args, n.attrs, n.shape, n.dtype, n.name, n.loc, n.derived))
         return Graph(inputs, [nodes[j] for j in outputs], f"{self.graph.name}_outlined")
 

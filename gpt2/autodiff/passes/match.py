@@ -27,9 +27,9 @@ def number(n: Node) -> Any:
 def is_zeros(n: Node) -> bool:
     """Whether every element of `n` is zero, and known to be. -0.0 is another number."""
     value = number(n)
-    return (
-        n.op == "assemble" and not n.args if value is None else value == 0 and "-" not in repr(known(value))
-    )
+    if value is None:
+        return n.op == "assemble" and not n.args
+    return value == 0 and "-" not in repr(known(value))
 
 
 def calls_back(n: Node) -> bool:

@@ -127,9 +127,8 @@ def slice_view(n: Node, sweep: Sweep) -> Node | None:
         return build.broadcast(build.slice_(y, cut), n.shape) if 0 not in n.shape else None
     if x.op == "transpose":
         perm = x.attrs["perm"]
-        return build.transpose(
-            build.slice_(x.args[0], tuple(index[perm.index(i)] for i in range(x.ndim))), perm
-        )
+        cut = tuple(index[perm.index(i)] for i in range(x.ndim))
+        return build.transpose(build.slice_(x.args[0], cut), perm)
     if x.op == "reshape":
         return _slice_reshape(n, x)
     return None

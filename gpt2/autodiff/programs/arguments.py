@@ -124,6 +124,6 @@ def _described(value) -> str:
         return "an array"
     if hasattr(value, "shape"):
         return f"of shape {value.shape}"
-    return (
-        f"a {type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list, dict)) else repr(value)
-    )
+    if isinstance(value, (tuple, list, dict)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return repr(value)

@@ -332,10 +332,8 @@ class Derived:
         if self.n_recordings[key] > MOST:
             return None, "it looks at recorded values, which are different at almost every call"
         path = path_of(rec, scalar)
-        return (
-            path,
-            None if path else "it looks at results of arithmetic on recorded values, as `if x * x > 2` does",
-        )
+        why = "it looks at results of arithmetic on recorded values, as `if x * x > 2` does"
+        return path, None if path else why
 
 
 def code_tests_identity(f: Callable) -> bool:
@@ -409,9 +407,8 @@ class DerivedFunction(functools.partial):
         last_call = "not called yet"
         if state.last is not None:
             inputs = state.last[0].graph.inputs
-            last_call = "last called with " + ", ".join(
-                f"{n.name or 'an array'}: {type_text(n)}" for n in inputs
-            )
+            types_of = (f"{n.name or 'an array'}: {type_text(n)}" for n in inputs)
+            last_call = "last called with " + ", ".join(types_of)
         return f"<{self.__name__}: ad.{state.transform.name}({name_of(state.f)}), {last_call}>"
 
     def _repr_html_(self):
@@ -436,9 +433,8 @@ def derived_function(f: Callable, transform: Transform, pure: bool = False) -> D
     derived = DerivedFunction(call)
     derived.__name__ = derived.__qualname__ = state.name
     derived.__module__ = getattr(f, "__module__", __name__)
-    derived.__doc__ = (
-        f"{transform.name} of {name_of(f)}, made by gpt2.autodiff.\n\n{inspect.getdoc(f) or ''}".rstrip()
-    )
+    about = f"{transform.name} of {name_of(f)}, made by gpt2.autodiff."
+    derived.__doc__ = f"{about}\n\n{inspect.getdoc(f) or ''}".rstrip()
     derived.__wrapped__ = f
     derived.__derived__ = state
     return derived

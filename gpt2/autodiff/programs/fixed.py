@@ -136,9 +136,8 @@ class _Entries:
         rec = record_pure(*of_arrays(self.f, args, static), name=self.name or name_of(self.f))
         check_pure(rec)
         pipeline = Pipeline(rec.graph.name, self.options, on_stage)
-        pipeline.recorded(
-            rec.graph, time.perf_counter() - begin, "new types of arguments, or another way through f"
-        )
+        why = "new types of arguments, or another way through f"
+        pipeline.recorded(rec.graph, time.perf_counter() - begin, why)
         e = self.entry_of(rec, args, pipeline)
         e.path, e.captured = path_of_pure(rec), [a for _, a in rec.captures]
         if on_stage is not None:
@@ -301,9 +300,8 @@ def _joined(forward: Graph, backward: Graph) -> Graph:
 
     for n in forward.nodes:
         known(n)
-    gradients = remade(
-        backward.outputs, dict(zip(backward.inputs, saved)), lambda n, args: known(with_args(n, args))
-    )
+    given = dict(zip(backward.inputs, saved))
+    gradients = remade(backward.outputs, given, lambda n, args: known(with_args(n, args)))
     inputs = (*forward.inputs, *backward.inputs[len(saved) :])
     return Graph(inputs, (forward.outputs[0], *gradients), forward.name)
 

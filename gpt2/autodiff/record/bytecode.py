@@ -227,9 +227,8 @@ def _read(result: Reads, code: CodeType, instructions, i: int) -> None:
         result.identity_tests.add(_path_to(instructions, i - 1))
         _note_type_test(result, instructions, i)
     elif op not in KNOWN:
-        result.fail(
-            f"its instruction {op} is not known: Python {sys.version_info[0]}.{sys.version_info[1]} is new"
-        )
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        result.fail(f"its instruction {op} is not known: Python {version} is new")
 
 
 # Constants of which there is one each. A class or function is not the user's: from 3.14 on the code of

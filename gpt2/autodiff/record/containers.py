@@ -27,9 +27,8 @@ def check_unchanged(f: Callable, name: str, copies: Any, tree: Tree, leaves: Seq
     if new_tree.size == tree.size:
         paths = (p for p, a, b in zip(tree.paths(), new_leaves, leaves) if a is not b)
         where = next(paths, None)
-    description = (
-        "a list or dict among its arguments" if where is None else f"what its arguments hold at {where[1:]}"
-    )
+    inside = f"what its arguments hold at {where[1:]}" if where is not None else ""
+    description = inside or "a list or dict among its arguments"
     lines = changing_lines(f)
     loc = lines[0] if len(lines) == 1 else None
     lines_text = "" if loc or not lines else f" (in line {' or '.join(str(line) for _, line, _ in lines)})"

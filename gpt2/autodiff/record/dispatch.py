@@ -189,9 +189,8 @@ def handled(function: Callable, args: Sequence, kwargs: dict, handler: Callable 
     if out is None:
         return result
     if not np.can_cast(result.dtype, out.dtype, "same_kind"):
-        raise TypeError(
-            f"Cannot cast array data from {result.dtype!r} to {out.dtype!r} according to 'same_kind'"
-        )
+        types = f"from {result.dtype!r} to {out.dtype!r}"
+        raise TypeError(f"Cannot cast array data {types} according to 'same_kind'")
     out[...] = result
     return out
 
@@ -348,11 +347,8 @@ def _without_handler(function, value, recorded, site):
 def _carries_derivative(value) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_carries_derivative, value))
-    return (
-        value is None
-        or isinstance(value, (float, complex))
-        or getattr(value, "dtype", np.dtype(int)).kind in "fcO"
-    )
+    kind = getattr(value, "dtype", np.dtype(int)).kind
+    return value is None or isinstance(value, (float, complex)) or kind in "fcO"
 
 
 def is_of_scipy(ufunc: Callable) -> bool:

@@ -317,9 +317,9 @@ def _joined(value, is_sequence):
     value = unwrapped(value) if type(value) in (list, tuple) else value
     if not _holds_numbers(value):
         return value
-    return (
-        [_joined(v, False) for v in value] if is_sequence else PROTOCOLS["function"](np.array, (value,), {})
-    )
+    if is_sequence:
+        return [_joined(v, False) for v in value]
+    return PROTOCOLS["function"](np.array, (value,), {})
 
 
 def _holds_numbers(value) -> bool:

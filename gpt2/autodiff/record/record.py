@@ -316,9 +316,8 @@ def inline(graph: Graph, args: Sequence) -> list:
         return [x if x.ndim else x[()] for x in evaluate_graph(graph, values)]
 
     def make(rec, values, value, site):
-        inputs = {
-            n: build.cast(as_node(rec, x, n.dtype), n.dtype) for n, x in zip(graph.inputs, args, strict=True)
-        }
+        given = zip(graph.inputs, args, strict=True)
+        inputs = {n: build.cast(as_node(rec, x, n.dtype), n.dtype) for n, x in given}
 
         def copy(n, nodes):
             if n.op == "const":

@@ -421,11 +421,8 @@ def matmul(a: Node, b: Node) -> Node:
     rows = a if a.ndim > 1 else build.reshape(a, (1, a.shape[0]))
     columns = b if b.ndim > 1 else build.reshape(b, (b.shape[0], 1))
     out = _same_type(rows, columns, lambda a, b: apply("matmul", a, b))
-    shape = (
-        out.shape[: out.ndim - 2]
-        + (out.shape[-2:-1] if a.ndim > 1 else ())
-        + (out.shape[-1:] if b.ndim > 1 else ())
-    )
+    rows = out.shape[-2:-1] if a.ndim > 1 else ()
+    shape = (*out.shape[: out.ndim - 2], *rows, *(out.shape[-1:] if b.ndim > 1 else ()))
     return build.reshape(out, shape)
 
 
@@ -437,9 +434,8 @@ def _same_type(a, b, make):
 @handles(np._core.umath.clip)  # what np.clip and the method call
 def _clip(x, low, high):
     dtype = np.result_type(x.dtype, low.dtype, high.dtype)
-    return apply(
-        "minimum", apply("maximum", build.cast(x, dtype), build.cast(low, dtype)), build.cast(high, dtype)
-    )
+    least = apply("maximum", build.cast(x, dtype), build.cast(low, dtype))
+    return apply("minimum", least, build.cast(high, dtype))
 
 
 @handles(*since("vecdot"))

@@ -328,11 +328,9 @@ class Recorded(Stored, metaclass=_Kind):
             if use == "assignment":
                 raise self._rec.refuse(errors.written_to_plain(source_lines.here()))
             scipy = source_lines.call_of_scipy()
-            error = (
-                errors.number_lost(use, source_lines.outside())
-                if scipy is None
-                else errors.lost_in_scipy(*scipy[1:])
-            )
+            if scipy is not None:
+                raise self._rec.refuse(errors.lost_in_scipy(*scipy[1:]))
+            error = errors.number_lost(use, source_lines.outside())
             raise self._rec.refuse(error)
         return self.value
 

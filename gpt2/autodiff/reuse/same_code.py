@@ -57,11 +57,8 @@ def same_code_of(f: Callable) -> SameCode | None:
     if not _collected(f, key, held, wrappers):
         return None
     room = [BYTES]
-    return (
-        SameCode(tuple(key), tuple(held), tuple(wrappers))
-        if all(_may_be_kept(v, room) for v in held)
-        else None
-    )
+    known = all(_may_be_kept(v, room) for v in held)
+    return SameCode(tuple(key), tuple(held), tuple(wrappers)) if known else None
 
 
 def _collected(v: Any, key: list, held: list, wrappers: list) -> bool:

@@ -172,10 +172,8 @@ class World:
             return
         self._users.add(id(code))
         code_reads = reads(code)
-        paths = [
-            (path, _value_of_path(path, frame.f_globals, frame.f_builtins))
-            for path in code_reads.identity_tests
-        ]
+        names = frame.f_globals, frame.f_builtins
+        paths = [(path, _value_of_path(path, *names)) for path in code_reads.identity_tests]
         self.tests_identity |= any(not path or isinstance(v, np.ndarray) for path, v in paths)
         if code_reads.types:
             self._types.add(id(code))
@@ -658,11 +656,8 @@ def _is_in_module_inside(frame: types.FrameType) -> bool:
         return False
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
-    return (
-        getattr(module, "__dict__", None) is frame.f_globals
-        and file is not None
-        and source_lines.is_inside(file)
-    )
+    own = getattr(module, "__dict__", None) is frame.f_globals
+    return own and file is not None and source_lines.is_inside(file)
 
 
 def _is_of_named_tuples(frame: types.FrameType) -> bool:

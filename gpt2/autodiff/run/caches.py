@@ -39,12 +39,8 @@ def cache_bytes() -> int:
 def read_from_system(root: Path) -> int | None:
     """The smallest value of all cores, from a folder such as Linux's; None if anything is missing there."""
     try:
-        cores = [
-            folder for folder in root.iterdir() if folder.name[:3] == "cpu" and folder.name[3:].isdecimal()
-        ]
-        shares = [
-            share for core in cores if (core / "cache").is_dir() for share in [_of_core(core / "cache")]
-        ]
+        cores = [f for f in root.iterdir() if f.name[:3] == "cpu" and f.name[3:].isdecimal()]
+        shares = [_of_core(core / "cache") for core in cores if (core / "cache").is_dir()]
         return min(shares, default=0) or None
     except (OSError, ValueError, KeyError, IndexError):
         return None

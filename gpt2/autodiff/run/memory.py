@@ -69,9 +69,8 @@ class Memory:
             blocks = [aligned(size) for _ in range(threads)]
         self.threads = threads
         self.arrays = needs.setup(arena) if needs.setup else ()
-        self.scratch = tuple(
-            [tuple([_scratch_views(r, blocks[t]) for t in range(threads)]) for r in needs.regions]
-        )
+        each = range(threads)
+        self.scratch = tuple([tuple([_scratch_views(r, blocks[t]) for t in each]) for r in needs.regions])
         self.calls = tuple(
             [Memory(n, threads, arena[at : at + n.arena_bytes], blocks) for n, at in needs.calls]
         )

@@ -109,13 +109,8 @@ class Choices:
 
     def machine(self) -> str:
         """The machine and the software that the choices depend on besides their keys."""
-        parts = (
-            platform.machine(),
-            processor(),
-            f"{os.cpu_count()} cores",
-            f"numpy {_version()}",
-            self.software(),
-        )
+        cores, version = f"{os.cpu_count()} cores", f"numpy {_version()}"
+        parts = platform.machine(), processor(), cores, version, self.software()
         return " ".join(filter(None, parts))
 
     def read(self) -> None:

@@ -130,9 +130,8 @@ def _trajectory_vjp(dout: Any, out: Any, flow: Flow, y0: Any, ts: Any, *consts: 
     ends = np.cumsum(sizes)
     parts = [np.reshape(flat[e - s : e], np.shape(c)) if s else None for c, s, e in zip(consts, sizes, ends)]
     # A row's derivative by its own time; below, that by the first time
-    _, growth = scan(
-        lambda _, x: (0.0, np.dot(flow.slope(x[0], x[1], *consts), x[2])), 0.0, (out[1:], ts[1:], dout[1:])
-    )
+    rows = out[1:], ts[1:], dout[1:]
+    _, growth = scan(lambda _, x: (0.0, np.dot(flow.slope(x[0], x[1], *consts), x[2])), 0.0, rows)
     first = -np.dot(flow.slope(y0, ts[0], *consts), a - dout[0])
     return None, a, np.concatenate([np.reshape(first, (1,)), growth]), *parts
 
@@ -158,9 +157,8 @@ def _trajectory_jvp(primals: tuple, tangents: tuple) -> tuple:
     start = dy0 - flow.slope(y0, ts[0], *consts) * dts[0]
     states = _trajectory(pair, np.concatenate([y0, start]), ts, *consts, *along)
     out = states[:, :n]
-    _, moved = scan(
-        lambda _, x: (0.0, flow.slope(x[0], x[1], *consts) * x[2]), 0.0, (out[1:], ts[1:], dts[1:])
-    )
+    rows = out[1:], ts[1:], dts[1:]
+    _, moved = scan(lambda _, x: (0.0, flow.slope(x[0], x[1], *consts) * x[2]), 0.0, rows)
     return out, np.concatenate([np.reshape(dy0, (1, n)), states[1:, n:] + moved])
 
 
@@ -474,9 +472,8 @@ def _adjointly(name, fun, start, end, y0, method, ts, args, options) -> Any:
         sign = 1.0 if ts[-1] > ts[0] else -1.0
         times, inverse = np.unique(sign * ts, return_inverse=True)
         span = ts[0], ts[-1] if last is None else last
-        solution = _scipy.solve_ivp(
-            lambda t, y: slope(y, t), span, y0, method, t_eval=sign * times, **options
-        )
+        settings = {**options, "method": method, "t_eval": sign * times}
+        solution = _scipy.solve_ivp(lambda t, y: slope(y, t), span, y0, **settings)
         if not solution.success:
             raise ConvergenceError(f"{name}: {solution.message}", math.nan, int(solution.nfev))
         return solution.y.T[inverse]

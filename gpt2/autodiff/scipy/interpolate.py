@@ -428,9 +428,8 @@ class Interpolant:
         y = self.inner(inside, ndim)
         if self.fill is not None:
             below, above = self.fill
-            y = np.where(
-                _across(x < self.x[0], ndim), below, np.where(_across(x > self.x[-1], ndim), above, y)
-            )
+            inner = np.where(_across(x > self.x[-1], ndim), above, y)
+            y = np.where(_across(x < self.x[0], ndim), below, inner)
         if ndim == 0 or self.kind in (*ORDERS, "linear"):  # others have a value where a point is nan
             y = nan_slopes(y, [x], ndim)
         return _along(y, np.ndim(x), self.axis)
@@ -565,6 +564,6 @@ def interpn(
 
 def _unchanged(now: Any, before: Any) -> bool:
     """Whether a setting is the same object, or an array of the same values, as its stand-in is."""
-    return now is before or (
-        isinstance(before, np.ndarray) and np.array_equal(np.asarray(now), before, equal_nan=True)
-    )
+    if now is before or not isinstance(before, np.ndarray):
+        return now is before
+    return np.array_equal(np.asarray(now), before, equal_nan=True)

@@ -54,11 +54,9 @@ def polygamma(n: Any, x: Any) -> Any:
     """psi, or a Hurwitz zeta function. n is one int."""
     if not isinstance(n, (int, np.integer)):
         raise unsupported_option("scipy.special.polygamma", "with an order that is no int")
-    return (
-        _scipy.psi(x)
-        if n == 0
-        else (-1.0) ** (n + 1) * float(_scipy.gamma(n + 1.0)) * _scipy.zeta(n + 1.0, x)
-    )
+    if n == 0:
+        return _scipy.psi(x)
+    return (-1.0) ** (n + 1) * float(_scipy.gamma(n + 1.0)) * _scipy.zeta(n + 1.0, x)
 
 
 @ours(_scipy)

@@ -84,9 +84,8 @@ def changes(
     inputs["differentiated"] = inputs["simplified again"] = [*arrays, cotangent]
     inputs["backward"] = [*evaluate_graph(stages["forward"], arrays)[1:], cotangent]
     numbers = _ValueNumbers()
-    steps = {
-        title: _steps(origin, stages[title], inputs[title], numbers) for title in BEFORE if title in stages
-    }
+    known = [title for title in BEFORE if title in stages]
+    steps = {title: _steps(origin, stages[title], inputs[title], numbers) for title in known}
     changed = []
     for title, of in steps.items():
         before = steps.get(BEFORE[title])

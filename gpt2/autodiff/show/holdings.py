@@ -104,9 +104,8 @@ def drawing(plan: Plan, name: str) -> str:
     steps = max(plan.end.values(), default=0) + 1
     total = sum(lane.nbytes for lane in all_lanes) or 1
     scale = HEIGHT / total
-    heading = (
-        f"{name}: {size(total)} in arena and results, of which at most {size(held(all_lanes))} in use at once"
-    )
+    in_use = f"at most {size(held(all_lanes))} in use at once"
+    heading = f"{name}: {size(total)} in arena and results, of which {in_use}"
     parts = [_text(0, 16, heading), *_keys()]
     y = float(TOP)
     labelled_until = 0.0

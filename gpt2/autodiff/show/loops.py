@@ -191,13 +191,8 @@ def _filled(nodes: list[list[Node]], users, results) -> Filled | None:
 
 def _mark_inside(loops: Sequence[Loop], users, results) -> None:
     """Note the slices that need no line, as loops write them where they are read."""
-    moving = {
-        (c, k)
-        for loop in loops
-        for c in loop.calls
-        for k, g in enumerate(loop.args)
-        if isinstance(g, MovingSlice)
-    }
+    arguments = [(loop, k) for loop in loops for k, g in enumerate(loop.args) if isinstance(g, MovingSlice)]
+    moving = {(c, k) for loop, k in arguments for c in loop.calls}
     inside: set[Node] = set()
     for n in {c.args[k] for c, k in moving}:
         while n.op in ("reshape", "transpose", "slice") and n not in results:

@@ -153,12 +153,8 @@ def _complete(text: str) -> bool:
     names = [n for n in syntax if isinstance(n, ast.Name | ast.arg)]
     functions = {n.name for n in syntax if isinstance(n, ast.FunctionDef)}
     known = {n.arg if isinstance(n, ast.arg) else n.id for n in names if not _is_read(n)}
-    return {n.id for n in names if isinstance(n, ast.Name) and _is_read(n)} <= {
-        *known,
-        *functions,
-        "np",
-        *dir(builtins),
-    }
+    read = {n.id for n in names if isinstance(n, ast.Name) and _is_read(n)}
+    return read <= {*known, *functions, "np", *dir(builtins)}
 
 
 def _is_read(n: ast.AST) -> bool:

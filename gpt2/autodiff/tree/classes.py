@@ -51,11 +51,8 @@ class ContainerKind:
         return self.build(items)
 
     def __eq__(self, other):
-        return (
-            isinstance(other, ContainerKind)
-            and self.type is other.type
-            and same_static(self.state, other.state)
-        )
+        alike = isinstance(other, ContainerKind) and self.type is other.type
+        return alike and same_static(self.state, other.state)
 
     def __hash__(self):
         return hash(self.type)

@@ -301,7 +301,14 @@ OF_SPECIAL = {
     **dict.fromkeys("gammaincinv gammainccinv erfcinv".split(), (0.2, 0.8)),
     **dict.fromkeys("ndtr log_ndtr expit log_expit i0 i1 j0 j1".split(), (-3.0, 3.0)),
     **dict.fromkeys("erf erfc erfcx erfi dawsn exprel cosm1 exp10 exp2 expm1".split(), (-1.5, 1.5)),
-    **{"erfinv": (-0.9, 0.9), "log1p": (-0.5, 2.0), "zeta": (1.5, 4.0), "binom": (0.6, 2.4)},
+    **{
+        "yn": (0.5, 3.5),
+        "kn": (0.5, 3.5),
+        "erfinv": (-0.9, 0.9),
+        "log1p": (-0.5, 2.0),
+        "zeta": (1.5, 4.0),
+        "binom": (0.6, 2.4),
+    },
 }
 
 

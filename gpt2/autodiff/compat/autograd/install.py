@@ -35,9 +35,7 @@ def installed() -> Iterator[None]:
     """
     _load()
     before = {name: sys.modules.pop(name) for name in _theirs()}
-    ours = {
-        name: module for name, module in sys.modules.items() if name == _HERE or name.startswith(_HERE + ".")
-    }
+    ours = {k: module for k, module in sys.modules.items() if k == _HERE or k.startswith(_HERE + ".")}
     sys.modules.update({NAME + name[len(_HERE) :]: module for name, module in ours.items()})
     try:
         yield

@@ -77,7 +77,6 @@ class _Taking:
         if getattr(self.inside, "now", False) or primitive.vjp is None and primitive.jvp is None:
             return NotImplemented
         if not running():
-            recorder.current().unstable.append(
-                f"{primitive.__name__} has a rule of the program's own, which may change"
-            )
+            why = f"{primitive.__name__} has a rule of the program's own, which may change"
+            recorder.current().unstable.append(why)
         return primitive(*args, **kwargs)

@@ -219,9 +219,8 @@ def trace(start_node: Any, fun: Callable, x: Any) -> tuple[Any, Any]:
             argnums = tuple(i for i, a in enumerate(n.args) if a in nodes)
             if argnums:
                 parents = tuple(nodes[n.args[i]] for i in argnums)
-                nodes[n] = class_of(start_node)(
-                    values[n], _named(n.op), tuple(args), dict(n.attrs or {}), argnums, parents
-                )
+                node = class_of(start_node)
+                nodes[n] = node(values[n], _named(n.op), tuple(args), dict(n.attrs or {}), argnums, parents)
     out = rec.graph.outputs[0]
     return unflatten(rec.out_tree, [values[out]]), nodes.get(out)
 

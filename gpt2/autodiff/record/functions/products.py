@@ -41,11 +41,8 @@ def dot(a: Operand, b: Operand, out: Any = None) -> Node:
 def _times_number(a: Node, b: Node) -> Node:
     """The product of an array and a number; BLAS adds it to zeros, so that -0.0 becomes 0.0."""
     product = apply("multiply", a, b)
-    return (
-        product + 0.0
-        if product.dtype.char in "fdFD" and product.ndim in (1, 2) and product.size > 1
-        else product
-    )
+    added = product.dtype.char in "fdFD" and product.ndim in (1, 2) and product.size > 1
+    return product + 0.0 if added else product
 
 
 @handles(np.inner)

@@ -78,11 +78,8 @@ def take(a, indices, axis=None, out=None, mode="raise") -> Recorded:
 
 def look_up(table: Operand, indices: Operand, axis: int) -> Node:
     table = operand(table)
-    spec = (
-        *((0, n, 1) for n in table.shape[:axis]),
-        ("array", 0),
-        *((0, n, 1) for n in table.shape[axis + 1 :]),
-    )
+    before, after = ([(0, n, 1) for n in part] for part in (table.shape[:axis], table.shape[axis + 1 :]))
+    spec = (*before, ("array", 0), *after)
     return apply("gather", table, operand(indices), spec=spec)
 
 

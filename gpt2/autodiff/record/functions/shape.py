@@ -96,9 +96,8 @@ def expand_dims(a: Node, axis: int | Sequence[int]) -> Node:
 # axes
 @handles(np.transpose, np.permute_dims)
 def transpose(a: Node, axes: Any = None) -> Node:
-    return build.transpose(
-        a, tuple(reversed(range(a.ndim))) if axes is None else normalize_axis_tuple(axes, a.ndim)
-    )
+    axes = reversed(range(a.ndim)) if axes is None else normalize_axis_tuple(axes, a.ndim)
+    return build.transpose(a, tuple(axes))
 
 
 @handles(np.matrix_transpose, np.linalg.matrix_transpose)

@@ -22,10 +22,8 @@ def _vectorize_call(self: np.vectorize, func: Callable, args: Sequence) -> Any:
     of_library = source_lines.is_of_compiled(source_lines.user_frame().f_code.co_filename)
     if current() is None or of_library or self.signature is not None or not args:
         return _call(self, func, args)
-    arrays = [
-        x if type(x) is Recorded else INTERCEPTED[id(_ARRAY)].call_always(x, copy=None)
-        for x in map(unwrapped, args)
-    ]
+    as_array = INTERCEPTED[id(_ARRAY)].call_always
+    arrays = [x if type(x) is Recorded else as_array(x, copy=None) for x in map(unwrapped, args)]
     shape = np.broadcast_shapes(*[x.shape for x in arrays])
     if 0 in shape:
         return _call(self, func, [value_of(x) for x in arrays])

@@ -257,9 +257,8 @@ def gamma_reversed(x: np.ndarray, a: np.ndarray) -> np.ndarray:
     near = x < a
     series = a / sp.hyp1f1(1.0, a + 1.0, np.where(near, x, 0.0))
     filled = np.where(near | np.isinf(x), a, x)
-    return np.where(
-        np.isinf(x), 0.0, np.where(near, series, filled * SHARED["reversed_hazard"](LAWS["gamma"], filled, a))
-    )
+    inner = np.where(near, series, filled * SHARED["reversed_hazard"](LAWS["gamma"], filled, a))
+    return np.where(np.isinf(x), 0.0, inner)
 
 
 def log_lower_beta(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -477,15 +476,12 @@ def quotient_partials(of: Law, method: str, out: Node, z: Node, *shapes: Node) -
             raise no_formula(what, of.shapes[k], of.shapes[k])
         rule = of.cdf_by_shape[k](z, *shapes)
         factor = rule if of.discrete else z * rule
-        return zero_times(
-            out, of.by_shape[k](floor(z) if of.discrete else z, *shapes) + zero_times(more, factor)
-        )
+        own = of.by_shape[k](floor(z) if of.discrete else z, *shapes)
+        return zero_times(out, own + zero_times(more, factor))
 
-    by_z = (
-        (lambda: zero_times(out, of.by_z(z, *shapes) + more))
-        if not of.discrete
-        else (lambda: constant(0.0, z))
-    )
+    def by_z():
+        return constant(0.0, z) if of.discrete else zero_times(out, of.by_z(z, *shapes) + more)
+
     return by_z, *[lambda k=k: by_shape(k) for k in range(len(shapes))]
 
 
@@ -689,9 +685,8 @@ def _t_by_z(z, df):
 def _t_by_scale(z, df):
     large, small = inverse_if_large(z)
     r = 1.0 / df
-    return where(large, square(small) - 1.0, 1.0 - square(small)) / where(
-        large, square(small) + r, 1.0 + r * square(small)
-    )
+    below = where(large, square(small) + r, 1.0 + r * square(small))
+    return where(large, square(small) - 1.0, 1.0 - square(small)) / below
 
 
 def _t_by_df(z, df):

@@ -44,9 +44,8 @@ concatenate, stack, vstack, hstack, column_stack = map(
 
 def append(arr: Any, values: Any, axis: Any = None) -> Any:
     """np.append, also for lists of recorded values."""
-    first, second = (
-        _SEEN["array"].call_always(v) if isinstance(v, (list, tuple)) else v for v in (arr, values)
-    )
+    as_array = _SEEN["array"].call_always
+    first, second = (as_array(v) if isinstance(v, (list, tuple)) else v for v in (arr, values))
     return np.append(first, second, axis=axis)
 
 
