@@ -14,9 +14,8 @@ SCALARS = (bool, int, float, complex)  # Python's numbers
 # NumPy's numbers, texts and times. An np.void may hold objects, and may change.
 NUMPY_SCALARS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
 NUMBER_TYPES = frozenset({*SCALARS, *(t for t in NUMPY_SCALARS if issubclass(t, (np.number, np.bool_)))})
-ATOMS = NUMPY_SCALARS.union(
-    SCALARS, (str, bytes, range, type(None), types.EllipsisType, types.NotImplementedType)
-)
+_OTHERS = (str, bytes, range, type(None), types.EllipsisType, types.NotImplementedType)
+ATOMS = NUMPY_SCALARS.union(SCALARS, _OTHERS)
 
 
 def is_plain(x: Any) -> bool:

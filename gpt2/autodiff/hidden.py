@@ -97,11 +97,9 @@ class Tape:
         """Whether the same of these values are equal to each other, and none to another constant."""
         texts = {i: text_of(values[i]) for i in self._first}
         different = {texts[i] for i in self._keyed.values()}
-        return (
-            len(different) == len(self._keyed)
-            and different.isdisjoint(self.literals)
-            and all(texts[i] == texts[first] for i, first in self._first.items())
-        )
+        if len(different) != len(self._keyed) or not different.isdisjoint(self.literals):
+            return False
+        return all(texts[i] == texts[first] for i, first in self._first.items())
 
 
 class Hidden:

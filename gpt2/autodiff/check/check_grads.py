@@ -277,10 +277,8 @@ class Compared:
 
     def begins_at(self) -> list[str]:
         """Lines on which step of a long function is wrong; none if it has few arguments."""
-        same = [
-            None if g is None or w is None or np.shape(g) != w.shape else np.asarray(g)
-            for g, w in zip(self.got, self.right)
-        ]
+        pairs = zip(self.got, self.right)
+        same = [None if g is None or w is None or np.shape(g) != w.shape else np.asarray(g) for g, w in pairs]
         if sum(g is not None for g in same) < MANY:
             return []
         graph = self.rec.graph

@@ -289,10 +289,8 @@ def place(plan: Plan) -> int:
 
 def lenders(plan: Plan, lend: bool) -> set[Node]:
     """The results whose memory holds, or may hold, other values before."""
-    return {
-        *(s.lender for s in plan.storage.values() if s.lender is not None),
-        *(filter(lends, plan.outputs) if lend else ()),
-    }
+    lenders = {s.lender for s in plan.storage.values() if s.lender is not None}
+    return lenders.union(filter(lends, plan.outputs) if lend else ())
 
 
 def slots(plan: Plan) -> tuple[dict[Node, int], set[Node]]:

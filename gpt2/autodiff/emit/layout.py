@@ -163,10 +163,8 @@ def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = froz
     """
     graph = rewrite(graph, _Lowering(exact).rule)
     times = Counter(graph.outputs)
-    outputs = [
-        o if share_inputs and o.op == "input" or is_result_of_call(o) and times[o] == 1 else _copied(o)
-        for o in graph.outputs
-    ]
+    moved = {o for o in graph.outputs if is_result_of_call(o) and times[o] == 1}
+    outputs = [o if share_inputs and o.op == "input" or o in moved else _copied(o) for o in graph.outputs]
     return Graph(graph.inputs, outputs, graph.name)
 
 

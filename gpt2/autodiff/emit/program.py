@@ -173,12 +173,8 @@ class Program(Immutable):
         for k, (buffer, own) in enumerate(zip(out, self._results)):
             if own is None:
                 continue
-            fits = (
-                buffer is not None
-                and buffer.shape == own.shape
-                and (buffer.dtype is own.dtype or buffer.dtype == own.dtype)
-                and buffer.flags.c_contiguous
-            )
+            fits = buffer is not None and buffer.shape == own.shape and buffer.flags.c_contiguous
+            fits = fits and (buffer.dtype is own.dtype or buffer.dtype == own.dtype)
             if fits:
                 buffer_owner = _owner(buffer)
                 for i, (a, owner) in enumerate(zip(arrays, owners)):

@@ -48,12 +48,8 @@ def widest_row(r: Region) -> int:
     """Bytes of the widest row that a member writes or reads."""
     sums = set(r.sums)
     sizes = [n.nbytes for n in r.members if n not in sums]
-    sizes += [
-        a.nbytes
-        for n in r.members
-        for a, flag in zip(n.args, flags_of(n, r.N))
-        if flag is ROW and a.op != "broadcast"
-    ]
+    operands = [pair for n in r.members for pair in zip(n.args, flags_of(n, r.N))]
+    sizes += [a.nbytes for a, flag in operands if flag is ROW and a.op != "broadcast"]
     return max(1, max(sizes, default=1) // r.N)
 
 

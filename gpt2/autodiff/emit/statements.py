@@ -329,13 +329,9 @@ class Statement:
 
     def sums_evenly(self, x: Node) -> bool:
         """Whether the sum is one over the last axis of an array that a product with ones adds up fastest."""
-        return (
-            self.n.attrs["axes"] == (x.ndim - 1,)
-            and x.dtype.kind == "f"
-            and x.dtype == self.n.dtype
-            and x.shape[-1] >= 16
-            and self.contiguous(x)
-        )
+        if self.n.attrs["axes"] != (x.ndim - 1,) or x.shape[-1] < 16:
+            return False
+        return x.dtype.kind == "f" and x.dtype == self.n.dtype and self.contiguous(x)
 
     def contiguous(self, x: Node) -> bool:
         """Whether x is contiguous, or in a block, each of its rows and the next."""
@@ -425,13 +421,8 @@ def is_zeros(n: Node) -> bool:
     """Whether this is known to be an array of 0.0 in float64."""
     while n.op in ("broadcast", "reshape"):
         n = n.args[0]
-    return (
-        n.op == "const"
-        and n.dtype == F64
-        and n.size == 1
-        and const_value(n) == 0
-        and str(known(const_value(n))) == "0.0"
-    )
+    number = n.op == "const" and n.dtype == F64 and n.size == 1 and const_value(n) == 0
+    return number and str(known(const_value(n))) == "0.0"
 
 
 def with_source(lines: list[str], n: Node) -> list[str]:

@@ -119,13 +119,10 @@ def description(graph: Graph) -> tuple:
     def attributes(n: Node):
         return n.shape if n.op == "const" and not is_scalar_const(n) else plain_value(n.attrs)
 
-    return (
-        tuple(
-            (n.op, tuple(number[a] for a in n.args), attributes(n), n.shape, n.dtype.name)
-            for n in graph.nodes
-        ),
-        tuple(number[n] for n in graph.outputs),
-    )
+    nodes = [
+        (n.op, tuple(number[a] for a in n.args), attributes(n), n.shape, n.dtype.name) for n in graph.nodes
+    ]
+    return tuple(nodes), tuple(number[n] for n in graph.outputs)
 
 
 def plain_value(x: Any) -> Any:

@@ -369,10 +369,8 @@ def _until_all_are_done(b, inner: Graph, more: Graph, carries: int) -> tuple[Gra
     count = input_node((b.n,), np.int64, "count")
     inputs = [*inner.inputs[:carries], count, *inner.inputs[carries:]]
     (going,) = splice(more, inner.inputs)
-    held = [
-        where(reshape(going, (b.n, *(1,) * (o.ndim - 1))), o, c)
-        for o, c in zip(inner.outputs, inner.inputs[:carries])
-    ]
+    pairs = zip(inner.outputs, inner.inputs[:carries])
+    held = [where(reshape(going, (b.n, *(1,) * (o.ndim - 1))), o, c) for o, c in pairs]
     body = Graph(inputs, [*held, count + cast(going, np.int64)], inner.name)
     (left,) = splice(more, inner.inputs)
     test = Graph(inputs, [ufunc("greater")(sum_(cast(left, np.int64), (0,)), const(0, np.int64))], more.name)

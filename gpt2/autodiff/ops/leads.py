@@ -279,10 +279,9 @@ def _one(b: Batch, x: Node, k: int) -> Node:
 def batch_of_along(b: Batch, *args: Node, axis: int) -> Node:
     """take_along, and its transpose: all arguments have the same axes."""
     first = b.out.op == "scatter_along_add"
-    whole = [
-        b.front(x, has) if has or first and k == 0 else reshape(x, (1, *x.shape))
-        for k, (x, has) in enumerate(zip(args, b.flags))
-    ]
+    kept = [has or first and k == 0 for k, has in enumerate(b.flags)]
+    arguments = zip(args, b.flags, kept)
+    whole = [b.front(x, has) if keep else reshape(x, (1, *x.shape)) for x, has, keep in arguments]
     return apply(b.out.op, *whole, axis=_behind(axis))
 
 

@@ -236,11 +236,8 @@ def _pinv_jvp(t, out, x, rcond):
     t = t[0]
     outside_rows = eye(x.shape[-2], x.dtype) - x @ out
     outside_columns = eye(x.shape[-1], x.dtype) - out @ x
-    return (
-        out @ (adjoint(out) @ adjoint(t)) @ outside_rows
-        + outside_columns @ (adjoint(t) @ adjoint(out)) @ out
-        - out @ t @ out
-    )
+    left = out @ (adjoint(out) @ adjoint(t)) @ outside_rows
+    return left + outside_columns @ (adjoint(t) @ adjoint(out)) @ out - out @ t @ out
 
 
 matrix_row(

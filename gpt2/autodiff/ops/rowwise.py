@@ -35,9 +35,6 @@ def first_axes(n: Node) -> int:
 
 def takes_rows(spec: Sequence, table: Node, arrays: Sequence[Node]) -> bool:
     """Whether an index picks whole rows of a table: one array, then nothing but full slices."""
-    return (
-        len(arrays) == 1
-        and spec[0] == ("array", 0)
-        and len(spec) <= table.ndim
-        and all(tuple(s) in ((0, m, 1), (None, None, None)) for s, m in zip(spec[1:], table.shape[1:]))
-    )
+    if len(arrays) != 1 or spec[0] != ("array", 0) or len(spec) > table.ndim:
+        return False
+    return all(tuple(s) in ((0, m, 1), (None, None, None)) for s, m in zip(spec[1:], table.shape[1:]))

@@ -198,14 +198,8 @@ def update_again(n: Node, sweep: Sweep) -> Node | None:
 def add_where_cleared(n: Node, sweep: Sweep) -> Node | None:
     """update(x, 0, i) + assemble(v at i) -> update(x, v, i): for x[i] += v the gradient of x is as it was."""
     for u, part in (n.args, n.args[::-1]):
-        if (
-            u.op == "update"
-            and is_zeros(u.args[1])
-            and part.op == "assemble"
-            and part.attrs["indices"] == (u.attrs["index"],)
-            and u.shape == part.shape
-            and u.dtype == part.dtype
-        ):
+        same = u.op == "update" and part.op == "assemble" and (u.shape, u.dtype) == (part.shape, part.dtype)
+        if same and is_zeros(u.args[1]) and part.attrs["indices"] == (u.attrs["index"],):
             return build.update(u.args[0], part.args[0], u.attrs["index"])
     return None
 

@@ -77,10 +77,8 @@ def _axis(n: Node, sweep: Sweep) -> int | None:
     if len(arrays) != 1 or arrays[0].ndim != 1 or "new" in spec or not sweep.single(x) or 0 in n.shape:
         return None
     axis = spec.index(("array", 0))
-    full = all(
-        s == ("array", 0) or len(range(*slice(*s).indices(m))) == m and (s[2] or 1) == 1
-        for s, m in zip(spec, x.shape)
-    )
+    cuts = [(s, m) for s, m in zip(spec, x.shape) if s != ("array", 0)]
+    full = all(len(range(*slice(*s).indices(m))) == m and (s[2] or 1) == 1 for s, m in cuts)
     return axis if full and 2 * arrays[0].size <= x.shape[axis] else None
 
 

@@ -132,10 +132,8 @@ def body_graph(rec: Recording) -> Graph:
 def operands_of_body(graph: Graph, leaves: Sequence, rec: Recording | None = None) -> list:
     """The leaves, then what the body reads from outside; plain ones in the types of the graph's inputs."""
     outside = [] if rec is None else rec.outside
-    return [
-        x if type(x) is Recorded else np.asarray(x, i.dtype)[()]
-        for x, i in zip([*leaves, *outside], graph.inputs, strict=True)
-    ]
+    values = zip([*leaves, *outside], graph.inputs, strict=True)
+    return [x if type(x) is Recorded else np.asarray(x, i.dtype)[()] for x, i in values]
 
 
 def applied(op: str, operands: Sequence, evaluate: Callable, **attrs: Any) -> Any:

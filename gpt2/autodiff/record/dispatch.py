@@ -69,11 +69,8 @@ RecordedLike: TypeAlias = "Recorded | npt.ArrayLike"
 
 def recorded_functions() -> set[Callable]:
     """The functions of NumPy's, other than ufuncs, that can be called with recorded values."""
-    return {
-        function
-        for function, entry in TABLE.items()
-        if (entry.nodes or entry.raw) and not isinstance(function, np.ufunc)
-    }
+    entered = {function for function, entry in TABLE.items() if entry.nodes or entry.raw}
+    return {function for function in entered if not isinstance(function, np.ufunc)}
 
 
 def _entering(field: str, *functions: Callable) -> Callable[[Callable], Callable]:

@@ -227,9 +227,9 @@ def _mixed_operands(rec, inputs, values, name) -> list[Node]:
     inputs = [
         np.asarray(x) if isinstance(x, (list, tuple)) and not any(map(_is_recorded, x)) else x for x in inputs
     ]
+    pairs = zip(values, inputs)
     values = [
-        np.asarray(v) if isinstance(v, (list, tuple)) and type(x) is not Recorded else v
-        for v, x in zip(values, inputs)
+        np.asarray(v) if isinstance(v, (list, tuple)) and type(x) is not Recorded else v for v, x in pairs
     ]
     strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
     common = np.result_type(*strong) if strong else None
@@ -391,11 +391,8 @@ def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
     name, nodes = op_and_operands(rec, ufunc, inputs, values, is_operator)
     if dtype is None:
         return apply(name, *nodes)
-    types = ufunc.resolve_dtypes(
-        (*(n.dtype for n in nodes), None),
-        signature=(None,) * ufunc.nin + (np.dtype(dtype),),
-        casting="unsafe",
-    )
+    signature = (None,) * ufunc.nin + (np.dtype(dtype),)
+    types = ufunc.resolve_dtypes((*(n.dtype for n in nodes), None), signature=signature, casting="unsafe")
     return build.cast(apply(name, *(build.cast(n, d) for n, d in zip(nodes, types))), types[-1])
 
 

@@ -174,13 +174,9 @@ def same_class(c: type, names: tuple, values: tuple, mro: tuple[type, ...]) -> b
     now: Mapping = c.__dict__
     if len(now) > len(names):  # added by pickle
         now = {name: value for name, value in now.items() if name != "__slotnames__"}
-    return (
-        len(c.__mro__) == len(mro)
-        and all(map(operator.is_, c.__mro__, mro))
-        and len(now) == len(names)
-        and all(map(operator.is_, now.values(), values))
-        and tuple(now) == names
-    )
+    if len(c.__mro__) != len(mro) or not all(map(operator.is_, c.__mro__, mro)):
+        return False
+    return tuple(now) == names and all(map(operator.is_, now.values(), values))
 
 
 def same_attributes(same: Callable, now: dict, names: tuple, values: tuple, absent: frozenset) -> bool:

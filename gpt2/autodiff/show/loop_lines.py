@@ -42,9 +42,9 @@ class LoopLines:
         w, loop = self.writer, self.loop
         carried = {k: self.carry(k, arg) for k, arg in enumerate(loop.args) if isinstance(arg, Carried)}
         args = [carried.get(k) or self.argument(k, arg) for k, arg in enumerate(loop.args)]
+        names = {k: carried[c] for k, c in loop.carried.items()}
         targets = [
-            carried[loop.carried[k]] if k in loop.carried else self.target(k, result)
-            for k, result in enumerate(loop.results)
+            names[k] if k in names else self.target(k, result) for k, result in enumerate(loop.results)
         ]
         for (record, position), names in self.unpacked.items():
             self.first.append(f"{', '.join(_items(names))} = {record}[{position}]")
@@ -124,11 +124,8 @@ class LoopLines:
     def is_read_later(self, nodes: Sequence[Sequence[Node]]) -> bool:
         """Whether any of these is read by others than the loop's calls."""
         w = self.writer
-        return any(
-            n in w.results or any(u not in self.loop.calls for u in w.users[n])
-            for of_call in nodes
-            for n in of_call
-        )
+        each = [n for of_call in nodes for n in of_call]
+        return any(n in w.results or any(u not in self.loop.calls for u in w.users[n]) for n in each)
 
     def keep(self, text: str, nodes: Sequence[Sequence[Node]]) -> None:
         """Put a value into the rows of the record: `nodes` are those that it is in each call."""

@@ -91,11 +91,8 @@ def loops_of(graph: Graph, calls: dict[Node, dict[int, list[Node]]]) -> list[Loo
         grouped.setdefault(n.attrs["body"], []).append(n)
     users = graph.users()
     results = set(graph.outputs)
-    loops = [
-        loop
-        for group in grouped.values()
-        if len(group) >= FEWEST and (loop := _loop(graph, group, calls, users, results)) is not None
-    ]
+    groups = [group for group in grouped.values() if len(group) >= FEWEST]
+    loops = [loop for group in groups if (loop := _loop(graph, group, calls, users, results)) is not None]
     _mark_inside(loops, users, results)
     return loops
 

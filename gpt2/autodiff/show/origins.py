@@ -143,12 +143,8 @@ class Origins:
         """The values of the forward, and of the chain rule applied to it."""
         recorded, differentiated = self.recorded.graph, self.recorded.stages["differentiated"]
         graphs = (recorded, [self.arrays] * 2), (differentiated, [[*self.arrays, c] for c in self.cotangents])
-        return [
-            Reference(pair, self.of(n), n.op == "input")
-            for graph, inputs in graphs
-            for n, pair in values(graph, inputs).items()
-            if not is_scalar_const(n)
-        ]
+        pairs = [item for graph, inputs in graphs for item in values(graph, inputs).items()]
+        return [Reference(pair, self.of(n), n.op == "input") for n, pair in pairs if not is_scalar_const(n)]
 
     @cached_property
     def adjoints(self) -> list[Reference]:

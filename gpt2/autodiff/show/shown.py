@@ -189,10 +189,8 @@ def _note(parts: list, title: str, output, seconds: float) -> None:
 def _check_differentiable(f, args, kwargs) -> None:
     """Raise unless f has a result to differentiate, and an argument to differentiate by."""
     rec = record(f, args, kwargs)
-    has = [
-        any(n.dtype.kind in "fc" for n in nodes)
-        for nodes in (rec.graph.inputs[: rec.in_tree.size], rec.graph.outputs[: rec.n_results])
-    ]
+    nodes_of = rec.graph.inputs[: rec.in_tree.size], rec.graph.outputs[: rec.n_results]
+    has = [any(n.dtype.kind in "fc" for n in nodes) for nodes in nodes_of]
     if not all(has):
         raise AutodiffError(
             f"stages: {rec.graph.name} has no floating-point {'result' if has[0] else 'argument'}"

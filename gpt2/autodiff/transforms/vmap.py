@@ -101,10 +101,8 @@ def _at_once(rec: Recording, moved: list, axes: list, n: int) -> tuple[list, lis
     outside = len(rec.graph.inputs) - len(axes)
     flags = [*(a is not None for a in axes), *[False] * outside]
     graph, has = batched(body_graph(rec), flags, n)
-    operands = [
-        x if hasattr(x, "dtype") else np.asarray(x, i.dtype)
-        for x, i in zip(operands_of_body(body_graph(rec), moved, rec), graph.inputs, strict=True)
-    ]
+    values = zip(operands_of_body(body_graph(rec), moved, rec), graph.inputs, strict=True)
+    operands = [x if hasattr(x, "dtype") else np.asarray(x, i.dtype) for x, i in values]
     return inline(graph, operands), has
 
 

@@ -255,9 +255,9 @@ def _flatten(x: Any, leaves: list, is_leaf: Callable[[Any], bool]) -> Tree:
 def _flatten_opened(x: Any, part: Opened, leaves: list, is_leaf: Callable[[Any], bool]) -> Tree:
     """Flatten an instance of a class of parameters: static without leaves."""
     n = len(leaves)
+    fields = zip(part.names, part.values)
     children = tuple(
-        Tree.static(v) if name in part.static else _flatten(v, leaves, is_leaf)
-        for name, v in zip(part.names, part.values)
+        Tree.static(v) if name in part.static else _flatten(v, leaves, is_leaf) for name, v in fields
     )
     if len(leaves) == n:
         return Tree.static(x)

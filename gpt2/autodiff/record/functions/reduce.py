@@ -242,9 +242,8 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=NONE) -> Nod
         out = mean(a, axis, keepdims=keepdims)
         return (out, build.full(out.shape, count_of(a, axis), out.dtype)) if returned else out
     w = operand(weights)
-    dtype = (
-        np.result_type(a.dtype, w.dtype) if a.dtype.kind in "fc" or w.dtype.kind in "fc" else np.dtype(float)
-    )
+    floats = a.dtype.kind in "fc" or w.dtype.kind in "fc"
+    dtype = np.result_type(a.dtype, w.dtype) if floats else np.dtype(float)
     dtype = np.result_type(a.dtype, w.dtype, np.float64) if a.dtype.kind in "iub" else dtype
     if w.shape != a.shape:
         axes = normalize_axis_tuple(axis, a.ndim)

@@ -53,11 +53,8 @@ def reshape(a: Node, /, shape: Any = None, order: str = "C", *, copy: bool | Non
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(map(operator.index, shape))
     if -1 in shape:
         known = int(np.prod([n for n in shape if n != -1], dtype=np.int64))
-        shape = (
-            tuple(a.size // known if n == -1 else n for n in shape)
-            if known
-            else np.empty(a.shape).reshape(shape).shape
-        )
+        whole = np.empty(a.shape).reshape(shape).shape if not known else shape
+        shape = tuple(a.size // known if n == -1 else n for n in whole)
     if order == "F":
         return reverse_axes(build.reshape(reverse_axes(a), shape[::-1]))
     if order == "A":
