@@ -140,9 +140,7 @@ class _Custom:
         raise NotImplementedError
 
     def keywords_for_rule(self, kwargs: dict) -> dict:
-        """The keyword-only arguments, which the rule takes by the same names. One that it does not take may
-        only have its default, which the rule then stands for.
-        """
+        """The keyword-only arguments, which the rule takes by name; one that it lacks has its default."""
         for name, value in kwargs.items():
             if any(type(x) is Recorded for x in flatten(value)[0]):
                 raise AutodiffError(

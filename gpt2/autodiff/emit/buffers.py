@@ -96,9 +96,7 @@ def _is_read_as_number(n: Node, plan: Plan) -> bool:
 
 
 def storage(plan: Plan, lend: bool) -> dict[Node, Storage]:
-    """The spans of the values in the arena that own memory, not those in windows: shared where one value may
-    be written over another, and some of them in the memory of results.
-    """
+    """The spans of values that own memory: shared where one may be written over another, or lent."""
     arena = [n for n, kind in plan.kind.items() if kind is Kind.ARENA]
     spans = _spans(arena, plan.start, plan.end, plan)
     for r in plan.regions:

@@ -139,9 +139,7 @@ class Plan:
     # ---- what may be written over
 
     def may_write_over(self, n: Node, x: Node) -> bool:
-        """Whether n may be computed in the memory of x, a value or an argument: it fits there, nothing reads
-        x afterwards, and n itself reads each element of x where it writes it, if at all.
-        """
+        """Whether n may be computed in the memory of x: it fits, and nothing but n reads x from then on."""
         r = self.region[n]
         if x.nbytes != n.nbytes or x.dtype != n.dtype or is_result_of_call(n):
             return False

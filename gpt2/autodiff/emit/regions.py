@@ -360,9 +360,7 @@ def finest(n: Node) -> int:
 
 
 def reach_rows(r: Region, plan: Plan) -> None:
-    """Decide how a block indexes its rows: along one axis, or nested, with fewer and wider rows where arrays
-    number their rows differently; else the ops become plain statements.
-    """
+    """Decide how a block indexes its rows: along one axis, or nested; else there are plain statements."""
     r.nested = r.N > 1 and not flat(r, plan)
     if not r.nested or _reached(r, plan):
         return

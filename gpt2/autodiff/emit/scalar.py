@@ -199,9 +199,7 @@ def _repeats_arguments(n: Node) -> bool:
 
 
 class ScalarProgram(Immutable):
-    """A graph of floats as a Python function. `function` is the emitted one; calling the program never raises
-    where NumPy would give inf or nan. `source` is the text that runs.
-    """
+    """A graph of floats as a Python function, which never raises where NumPy gives inf or nan."""
 
     def __init__(self, graph: Graph, name: str | None = None, exact: Container[int] = frozenset()):
         self.graph = graph

@@ -69,9 +69,7 @@ def covers(n: Node) -> bool:
 
 
 def fills(n: Node) -> frozenset[int]:
-    """The numbers of parts that fill an assemble's result without overlapping: they are copied there first,
-    and the others are added. Empty if there are no such parts.
-    """
+    """The numbers of parts that fill an assemble's result without overlapping; the others are added."""
     if covers(n):
         return frozenset(range(len(n.args)))
     sizes = [p.size for p in n.args]

@@ -151,9 +151,7 @@ class Root(CustomJVP):
 
     @cached_property
     def inverse(self) -> Graph:
-        """(b, x, *consts) -> J^-1 b, where J is the Jacobian of the residual by x: with J as a matrix for few
-        unknowns, if the user gave no solver, else by that solver or GMRES.
-        """
+        """(b, x, *consts) -> J^-1 b, J by x: as a matrix, for few unknowns, or by a solver or GMRES."""
         b, *point = inputs_like([self.residual.outputs[0], *self.residual.inputs])
         if self.linear_solve is None and b.size <= DENSE:
             matrix = Graph(self.residual.inputs, jacobian_blocks(self.residual, [0], [0], "columns")[0])

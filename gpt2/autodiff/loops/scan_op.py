@@ -312,9 +312,7 @@ class Backward:
         return results[: len(sums)], results[len(sums) : len(sums) + len(self.float_xs)]
 
     def segment(self, k: int, has_kept: Sequence[bool]) -> Graph:
-        """The graph of k steps back, whose carries are computed again from the first one. `has_kept` says
-        which carries also get the gradient of their checkpoint, the last of the sliced arguments.
-        """
+        """The graph of k steps back. `has_kept`: which carries get the gradient of their checkpoint too."""
         n_sums = len(self.float_carry) + len(self.read_consts)
         step_inputs = inputs_like(self.step.inputs)
         for fresh, old in zip(step_inputs, self.step.inputs):

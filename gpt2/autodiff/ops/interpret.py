@@ -32,9 +32,7 @@ def evaluate_graph(graph: Graph, arrays: Sequence) -> list:
 
 
 def apart(results: Sequence, arrays: Sequence[np.ndarray]) -> tuple:
-    """The results, copies of those that may share memory with one of the arrays. A program writes over what
-    it has given to an op, once nothing reads that any more, while it still reads what the op gave.
-    """
+    """The results, copied where they may share memory with an array: programs write over what they gave."""
     return tuple([np.array(r) if any(np.may_share_memory(r, a) for a in arrays) else r for r in results])
 
 

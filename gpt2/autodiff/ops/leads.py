@@ -31,9 +31,7 @@ from .table import Leads, apply, const
 
 @dataclass
 class Batch:
-    """One op of one example, to be made for n of them. `graph` batches a graph that the op carries:
-    graph(body, flags) -> (the graph for all examples, a flag for each output).
-    """
+    """One op for n examples. graph(body, flags) -> (body for all of them, a flag for each output)."""
 
     n: int
     flags: Sequence[bool]
@@ -217,9 +215,7 @@ UPDATE = Leads(batch_of_update, rows_of_update)
 
 # arrays of indices
 def _indexed(b: Batch, spec: Sequence, arrays: Sequence[Node], flags: Sequence[bool]) -> tuple:
-    """(spec, index arrays) that pick for every example from its own row; the axes that the arrays make come
-    first in the result, after that of the examples.
-    """
+    """(spec, index arrays) that pick for every example from its own row."""
     m = max((x.ndim - has for x, has in zip(arrays, flags)), default=0)
     rows = const(np.arange(b.n).reshape((b.n,) + (1,) * m))
     spec = (("array", 0), *(("array", s[1] + 1) if s != "new" and s[0] == "array" else s for s in spec))

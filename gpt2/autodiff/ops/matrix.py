@@ -16,9 +16,7 @@ from .table import apply, const, row
 
 
 def _matmul_transpose(g, out, a, b):
-    """The gradients da = g b^T and db = a^T g. Beside a plain matrix b the leading axes of a and g are rows:
-    one product for all of them, as batched matmul is a loop over small ones.
-    """
+    """da = g b^T and db = a^T g; beside a plain b leading axes are rows of one product."""
     if b.ndim > 2:
         return lambda: g @ swap_last(b), lambda: swap_last(a) @ g
     rows, columns = b.shape

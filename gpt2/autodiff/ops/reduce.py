@@ -158,9 +158,7 @@ row(
 
 
 def _prod_jvp(t, out, x, axes, keepdims):
-    """The tangent of a product. Pairs (product, its tangent) are multiplied pairwise until one is left: there
-    is no division, so zeros are no exception.
-    """
+    """The tangent of a product, by pairs (product, its tangent): without division, zeros are as others."""
     kept = tuple(i for i in range(x.ndim) if i not in axes)
     flat = (*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
     p, d = (reshape(transpose(v, (*kept, *axes)), flat) for v in (x, t[0]))
@@ -266,9 +264,7 @@ row(
 
 
 def _cumprod_jvp(t, out, x, axis):
-    """The tangent of running products, by Hillis and Steele's scan over pairs (product of a stretch, its
-    tangent), in which stretches double each round. There is no division, so zeros are no exception.
-    """
+    """The tangent of running products, by Hillis and Steele's scan over (product, its tangent)."""
     p, d, n, reach = x, t[0], x.shape[axis], 1
     while reach < n:
         ahead_p, ahead_d, left_p, left_d = (

@@ -113,9 +113,7 @@ def _last_readers(graph: Graph, index_of: dict[int, int], beyond: int) -> dict[i
 
 
 def _masked(graph: Graph) -> set[int]:
-    """The ids of values through which a gradient is handed on with a mask (derive/chain_rule.py, Masked):
-    all that is made of them leads to one side of a `where`, or to some of several, element by element.
-    """
+    """Ids of values whose gradient is handed on with a mask: all they make leads to sides of a `where`."""
     # id -> the masks of its readers, each as (what it is, its side, its shape); None: a reader needs all
     masks: dict[int, set] = {o.id: {None} for o in graph.outputs}
     masked: set[int] = set()
@@ -440,9 +438,7 @@ class _Rolled:
         return "argument", slot
 
     def outputs(self, users: dict[int, int]) -> list[int]:
-        """The positions in a part whose values are read outside of their copy. `users`: id -> the index of
-        the last node that reads it, beyond all of them for a result.
-        """
+        """The positions whose values are read outside of their copy; `users`: id -> its last reader."""
         positions = []
         for j in range(self.length):
             for k in range(self.copies):

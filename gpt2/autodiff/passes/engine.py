@@ -191,9 +191,7 @@ class Sweep:
         return new
 
     def _kept_apart(self, m: Node, n: Node) -> Node:
-        """The product m, which stands for n, with factors in two arrays if they were so in n. Where equal
-        values are computed once, a @ b.T may become a @ a.T, which BLAS adds up in another order.
-        """
+        """The product m, which stands for n, of two arrays if n was: BLAS adds a @ a.T up otherwise."""
         a, b = map(root, m.args)
         if a is not b or root(n.args[0]) is root(n.args[1]):
             return m
@@ -278,9 +276,7 @@ class Sweep:
 
 
 def lies_otherwise(new: Node, n: Node) -> bool:
-    """Whether the new node is a view where the old one is an array, or reads in the other direction. Sums
-    then go through memory in another order, and some functions round differently.
-    """
+    """Whether the new node lies otherwise in memory, where sums are rounded differently."""
     if n.op in VIEWS:
         return n.op == "slice" and new.op == "assemble" and any(step < 0 for *_, step in n.attrs["index"])
     while new.op in VIEWS:

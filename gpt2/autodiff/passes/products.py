@@ -61,9 +61,7 @@ def product_of_column_and_row(n: Node, sweep: Sweep) -> Node | None:
 
 @matrix.rule("matmul", keeps=DIGITS)
 def minus_of_the_smaller(n: Node, sweep: Sweep) -> Node | None:
-    """-a @ b -> a @ -b where b is smaller: each product of two numbers keeps its bits, but where -a is made
-    anew and a lies in strides, BLAS adds them up in another order.
-    """
+    """-a @ b -> a @ -b where b is smaller; of strides BLAS may add up in another order."""
     for k, x in enumerate(n.args):
         other = n.args[1 - k]
         positive = _negated(x, sweep)

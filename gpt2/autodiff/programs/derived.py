@@ -357,9 +357,7 @@ def without_objects(tree: Tree) -> Tree:
 
 
 def with_constants_as_inputs(rec: Recording) -> Recording:
-    """The recording with its constant arrays as captured ones. A function that draws random arrays, or
-    selects by a mask, then has the same graph at each recording, and its program can be reused.
-    """
+    """The recording with its constant arrays captured, so that others give the same graph."""
     constants: list[tuple[Node, np.ndarray]] = []
 
     def lifted(n: Node, args):

@@ -129,9 +129,7 @@ class _Entries:
             ) from None
 
     def build(self, args: Sequence, static: dict, on_stage: Callable | None = None):
-        """A new entry for these arguments. With on_stage, called after each stage, all programs are made now;
-        otherwise each is made when it is first needed.
-        """
+        """A new entry. With on_stage, called after each stage, programs are made now, else when needed."""
         begin = time.perf_counter()
         rec = record_pure(*of_arrays(self.f, args, static), name=self.name or name_of(self.f))
         check_pure(rec)
@@ -285,9 +283,7 @@ class _PairEntry(_Entry):
 
 
 def _joined(forward: Graph, backward: Graph) -> Graph:
-    """Both as one program. Values that the backward recomputes are not merged with the forward's, except
-    views of the inputs, such as the parts of a model's weights that belong to a block.
-    """
+    """Both as one program, in which only views of the inputs are merged: recomputed values stay so."""
     saved = forward.outputs[1:]
     views: dict[tuple, Node] = {}
     from_inputs = set(forward.inputs)  # and the views of them

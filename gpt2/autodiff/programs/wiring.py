@@ -67,9 +67,7 @@ class Wiring:
         return rebuilt(self.tree, [outputs[o.index] for o in self.outs], [o.kind for o in self.outs])
 
     def types_only(self) -> Wiring:
-        """The wiring to keep with its program, without nodes and arrays: only the types of inputs and
-        outputs, as a long program's nodes take hundreds of megabytes.
-        """
+        """The wiring to keep with its program, without nodes, which take hundreds of megabytes."""
         outputs = [Node("input", (), {}, o.shape, o.dtype, o.name) for o in self.graph.outputs]
         return replace(self, graph=Graph(self.graph.inputs, outputs, self.graph.name), outside=[])
 
@@ -119,9 +117,7 @@ class Arguments:
 
 
 def plain_array(x: Any) -> Any:
-    """An argument as programs take it: an array of a subclass that computes like any other (np.memmap) as a
-    plain view of the same memory, and one in another byte order as a copy in this machine's.
-    """
+    """An argument as programs take it: np.memmap as a plain view, another byte order as a copy."""
     if not isinstance(x, np.ndarray) or type(x) is np.ndarray and x.dtype.isnative:
         return x
     return np.asarray(x, native(x.dtype)) if computes_as_ndarray(x) else x

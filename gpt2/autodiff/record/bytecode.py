@@ -84,9 +84,7 @@ _COMMON_CONSTANTS = getattr(opcode, "_common_constants", ())  # from 3.14 on
 
 @cached_by_code
 def instructions_of(code: CodeType) -> list[dis.Instruction]:
-    """The instructions of a function, spelled in the same way on each Python: constants are LOAD_CONST, local
-    variables LOAD_FAST, one at a time, and RETURN_VALUE returns.
-    """
+    """The instructions of a function, in one spelling for every Python."""
     return list(_respelled([*dis.get_instructions(code)]))
 
 

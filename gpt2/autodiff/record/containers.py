@@ -40,9 +40,7 @@ def check_unchanged(f: Callable, name: str, copies: Any, tree: Tree, leaves: Seq
 
 
 def with_tuples(copy: Any, original: Any) -> Any:
-    """`copy`, a container of recorded values like `original`, with those tuples of `original` in which
-    nothing is recorded: a function may compare one by `is`.
-    """
+    """`copy` with those tuples of `original` that hold nothing recorded, which may be tested by `is`."""
     if type(copy) is not type(original) or not (isinstance(copy, tuple) or type(copy) in (list, dict)):
         return copy
     places = list(copy) if type(copy) is dict else range(len(copy))

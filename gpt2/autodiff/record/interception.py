@@ -116,9 +116,7 @@ def plain(value: Any) -> Any:
 
 
 def local_stand_in(held: Any, spared: Collection[int] = ()) -> tuple | None:
-    """(object, its stand-in) for arrays from outside, so that copies of them can be written to, and for
-    functions that a module has imported from NumPy by name.
-    """
+    """(object, its stand-in) for arrays from outside, and NumPy's functions imported by name."""
     held = plain(held)
     if type(held) is np.ndarray and held.dtype.kind in NUMBERS:
         return held, outside(held)
@@ -333,9 +331,7 @@ def _holds_numbers(value) -> bool:
 
 
 def _extremum(function, args, kwargs):
-    """min(x, y): of recorded numbers the value and the derivative of the one chosen, as of np.where. A
-    comparison would decide the path, and the program would hold on that path only.
-    """
+    """min(x, y): value and derivative of the one chosen. A comparison would decide the path."""
     if kwargs or not args:
         return function(*args, **kwargs)
     items = args if len(args) > 1 else list(unwrapped(args[0]))

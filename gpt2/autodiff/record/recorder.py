@@ -342,9 +342,7 @@ def plain() -> bool:
 
 
 def spared() -> Collection[int] | None:
-    """Ids of NumPy's functions that the function that this thread records may compare (type_tests.py). None
-    until stand-ins have been put where it finds them (draws.py).
-    """
+    """Ids of NumPy's functions that may be compared here (type_tests.py); None: no stand-ins yet."""
     return getattr(local, "spared", None)
 
 

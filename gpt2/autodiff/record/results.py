@@ -1,6 +1,4 @@
-"""Checks what a recorded function returns: arrays and numbers, in nested tuples, lists and dicts. Recorded
-values inside any other object would be useless after the recording, so they are refused.
-"""
+"""Checks what a recorded function returns: inside other objects recorded values would be useless."""
 
 from __future__ import annotations
 

@@ -163,9 +163,7 @@ def call_of_scipy(
 
 
 def _name_in_scipy(frame) -> str | None:
-    """The public name of the function that runs in a frame: scipy.linalg.expm, scipy.interpolate.CubicSpline.
-    None for SciPy's own decorators.
-    """
+    """The public name of the function that runs in a frame; None for SciPy's own decorators."""
     public = ".".join(frame.f_globals["__name__"].split(".")[:2])
     if public.startswith("scipy._"):
         return None

@@ -1,6 +1,4 @@
-"""Records NumPy's universal functions and Python's operators: plain calls, `out=`, `where=`, `dtype=`, and
-the methods reduce, accumulate, outer and at.
-"""
+"""Records NumPy's universal functions and Python's operators: calls, with all options, and methods."""
 
 from __future__ import annotations
 

@@ -84,9 +84,7 @@ def zeros_like(like: np.ndarray, dtype: np.dtype | None = None) -> np.ndarray:
 
 
 def reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
-    """A stand-in for function(*values, **options), a reduction of a large stand-in: the reduction of one
-    element along each axis. None if it must be computed.
-    """
+    """A stand-in for the reduction of a large stand-in; None if it must be computed."""
     if function not in REDUCTIONS or len(values) > 2 or not options.keys() <= {"axis", "keepdims", "dtype"}:
         return None
     x = values[0] if values else None

@@ -587,9 +587,7 @@ def _check_apart(x: Recorded, value: Any) -> None:
 
 
 def note_conversion(x: Recorded, value: Any) -> None:
-    """Check a Python number, or a list of some, that is written into an array of integers: whether NumPy
-    refuses it depends on the number, as for 300.0 into int8 and nan into any.
-    """
+    """Check a number that is written into integers: NumPy refuses 300.0 into int8, and nan."""
     listed = type(value) in (list, tuple)
     if x.dtype.kind in "iu" and (listed or type(value) is Recorded and value.weak):
         np.zeros(np.shape(plain_key(value)), x.dtype)[...] = plain_key(value)

@@ -1,6 +1,4 @@
-"""Caches of bounded size: Store for values that all functions share, Cache for the programs of one derived
-function, by shapes, dtypes and static values of its arguments.
-"""
+"""Caches of bounded size: Store for what all functions share, Cache for one function's programs."""
 
 from __future__ import annotations
 

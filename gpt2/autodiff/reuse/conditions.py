@@ -34,9 +34,7 @@ MOST = (
 
 @dataclass
 class Path:
-    """One path through a function. `program`, made by make(), computes the values that were read from the
-    arguments and the arrays from outside: they have to be `expected`.
-    """
+    """One path through a function: the values that it read, computed by `program`, are `expected`."""
 
     make: Callable[[], Callable]
     expected: list

@@ -252,9 +252,7 @@ class World:
             self.fail("it has floating-point errors raised (np.errstate)")
 
     def _check_caught(self, frame: types.FrameType | None) -> None:
-        """Fail if a handler may catch what a computation with recorded values raises, as that depends on the
-        values. All else that is raised in watched code depends on noted facts.
-        """
+        """Fail if a handler may catch what recorded values raise, as that depends on the values."""
         while frame is not None and frame is not self._outermost:
             if id(frame.f_code) in self._ran and catches_at(frame.f_code, frame.f_lasti):
                 return self.fail(f"{CATCHES} ({kinds.location_of(frame.f_code)})")
@@ -661,9 +659,7 @@ def _is_in_module_inside(frame: types.FrameType) -> bool:
 
 
 def _is_of_named_tuples(frame: types.FrameType) -> bool:
-    """Whether it is the generated __new__ of a named tuple, which reads only its defaults: its globals have
-    no built-in names, unlike those of any module.
-    """
+    """Whether it is a named tuple's generated __new__, whose globals have no built-in names."""
     names = frame.f_globals
     return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
 

@@ -49,9 +49,7 @@ class Needs:
 
 
 class Memory:
-    """Memory for a function: `arrays` are views of its arena, `scratch` has blocks for each region and
-    thread, `calls` the memory of the functions that it calls.
-    """
+    """Memory of a function: `arrays` in its arena, `scratch` by region and thread, `calls` of others."""
 
     __slots__ = ("arrays", "calls", "scratch", "threads")
 

@@ -221,9 +221,7 @@ def _random_like(start: int, a: np.ndarray, shape: tuple[int, int]) -> np.ndarra
 
 @cache
 def _pool(dtype: np.dtype) -> np.ndarray:
-    """Random numbers, fewer than a product has, as drawing them takes longer than that. Their number is a
-    prime, so that no two rows of a product's operands are alike.
-    """
+    """Random numbers, a prime number of them, so that no two rows of an operand are alike."""
     numbers = np.random.default_rng(0).standard_normal(100_003)
     return numbers.astype(dtype)
 

@@ -1,6 +1,4 @@
-"""scipy.linalg. Most functions are compositions of numpy.linalg's, which have rules; matrix functions are ops
-(scipy/rules/matrix_functions.py).
-"""
+"""scipy.linalg: compositions of numpy.linalg's functions; functions of matrices are ops."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""scipy.optimize: roots, differentiated by the implicit function theorem (implicit/equations.py), and minima,
-found with a derived gradient for parameters in any tree.
-"""
+"""scipy.optimize: roots, by the implicit function theorem, and minima for parameters in any tree."""
 
 from __future__ import annotations
 

@@ -97,9 +97,7 @@ FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor"'
 
 
 def drawing(plan: Plan, name: str) -> str:
-    """The SVG. A lane for the arena and one for each result, as high as it has bytes; in it a box for each
-    value, from when it is computed to when it is read for the last time.
-    """
+    """The SVG: a lane for the arena and each result, with a box for each value while it is needed."""
     all_lanes = lanes(plan)
     steps = max(plan.end.values(), default=0) + 1
     total = sum(lane.nbytes for lane in all_lanes) or 1

@@ -203,9 +203,7 @@ def _mark_inside(loops: Sequence[Loop], users, results) -> None:
 
 
 def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop]]:
-    """The nodes in an order in which each loop can stand in the place of its first call, and the loops for
-    which there is one. Their other calls are left out.
-    """
+    """An order in which each loop can stand in the place of its first call, and the loops that have one."""
     order, fitting = list(graph.nodes), []
     after = [_depending(graph, loop.calls) for loop in loops]
     for i, loop in enumerate(loops):

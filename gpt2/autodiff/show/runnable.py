@@ -1,6 +1,4 @@
-"""The readable source of a graph as a text that can be pasted and run: constant arrays are written out, and
-those that are too large become arguments, with their shapes and source lines.
-"""
+"""The readable source of a graph as a text that runs; constants too large to print are arguments."""
 
 from __future__ import annotations
 

@@ -24,9 +24,7 @@ def axis_of(axis: int, ndim: int) -> int:
 
 
 def along(a: Node, axis: int | None) -> tuple[Node, int]:
-    """(array, axis) that a function works along: for axis=None the flattened array. A number is an array of
-    one element; functions that do not accept one have raised NumPy's error already.
-    """
+    """(array, axis) to work along: flattened for axis=None, and of a number one element."""
     return (build.reshape(a, (a.size,)), 0) if axis is None or a.ndim == 0 else (a, axis_of(axis, a.ndim))
 
 

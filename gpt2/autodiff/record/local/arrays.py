@@ -32,9 +32,7 @@ PROMOTION: dict = {}  # "promoted": the function of promoted.py, which needs the
 
 
 class SharedMemory:
-    """What arrays share that are views of one allocation: the serial of the recording that made it (0 for an
-    array from outside), and weak references to the Local arrays.
-    """
+    """What views of one allocation share: `birth`, the serial of its recording, or 0; the arrays."""
 
     __slots__ = ("birth", "arrays")
 
@@ -316,9 +314,7 @@ def _outputs(kwargs: dict) -> tuple:
 
 
 def adopted(result: Any, arguments: Sequence | None = (), extra: int = 0) -> Any:
-    """NumPy's result with its arrays of numbers as Local: those that are new, and views of arguments that are
-    Local. New is what nothing else refers to.
-    """
+    """NumPy's result, with new arrays, which nothing else refers to, and views of Local as Local."""
     kind = type(result)
     if kind is np.ndarray:
         return _adopted(result, arguments, extra)
