@@ -278,7 +278,7 @@ class Stepped(NamedTuple):
         return np.sqrt(np.mean((x / scale) ** 2))
 
     def first(self, f: Callable, y: Any, slope: Any) -> Any:
-        """The first step's length. Hairer, Norsett, Wanner: Solving Ordinary Differential Equations I, II.4."""
+        """The length of the first step. Hairer, Norsett, Wanner, Ordinary Differential Equations I, II.4."""
         whole = abs(self.end - self.start)
         if self.first_step is not None:
             return self.first_step
