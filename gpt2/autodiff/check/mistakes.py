@@ -247,26 +247,22 @@ def orders(formula: DerivedFormula, n: Node):
     if n.op == "assemble" and 1 < len(n.args) < 5:
         parts = formula.of(*n.args)
         for order in permutations(range(len(parts))):
-            if order != tuple(range(len(parts))) and all(
-                parts[i].shape == p.shape for i, p in zip(order, parts)
-            ):
+            fits = all(parts[i].shape == p.shape for i, p in zip(order, parts))
+            if fits and order != tuple(range(len(parts))):
                 wrong = evaluate(n.op, [parts[i] for i in order], n.attrs)
                 yield f"the parts of {formula.whole(n)} are in the wrong order", wrong
         for k in range(len(parts)):
             wrong = evaluate(n.op, [p * (i != k) for i, p in enumerate(parts)], n.attrs)
             yield f"one part of {formula.whole(n)} is left at zero", wrong
-    if n.op == "transpose" and x.op == "reshape":
-        start = formula.values[x.args[0]]
-        yield (
-            f"{formula.text(x.args[0])} is reshaped where it has to be reshaped and its axes exchanged",
-            start.reshape(n.shape),
-        )
-    if n.op == "reshape" and x.op == "transpose":
-        start = formula.values[x.args[0]]
-        yield (
-            f"{formula.text(x.args[0])} is reshaped without its axes being exchanged first",
-            start.reshape(n.shape),
-        )
+    if (x.op, n.op) in _REARRANGED:
+        start = x.args[0]
+        yield f"{formula.text(start)} {_REARRANGED[x.op, n.op]}", formula.values[start].reshape(n.shape)
+
+
+_REARRANGED = {
+    ("reshape", "transpose"): "is reshaped where it has to be reshaped and its axes exchanged",
+    ("transpose", "reshape"): "is reshaped without its axes being exchanged first",
+}
 
 
 def _steps_left_out(formula: DerivedFormula, n: Node):

@@ -137,14 +137,8 @@ def call_function(function: Callable, args: Sequence, kwargs: dict) -> Any:
 
 
 # The parameter that a function writes to, the first; of others it is `out`
-_FILLED = {
-    np.copyto: "dst",
-    np.put: "a",
-    np.place: "arr",
-    np.putmask: "a",
-    np.fill_diagonal: "a",
-    np.put_along_axis: "arr",
-}
+_FILLED = dict.fromkeys((np.put, np.putmask, np.fill_diagonal), "a")
+_FILLED |= {np.copyto: "dst", np.place: "arr", np.put_along_axis: "arr"}
 
 
 _NO_LOCALS = ATOMS | {Recorded, np.ndarray, type(np._NoValue)}

@@ -253,10 +253,8 @@ def _array(function, args, kwargs):
     """np.asarray(x), np.array([x[0], x[1]])"""
     name = next((n for n in ("object", "a") if n in kwargs), None)
     first = unwrapped(args[0] if args else kwargs.get(name))
-    args, kwargs = (
-        (first, *args[1:]) if args else (),
-        kwargs if args or name is None else {**kwargs, name: first},
-    )
+    kwargs = kwargs if args or name is None else {**kwargs, name: first}
+    args = (first, *args[1:]) if args else ()
     if type(first) is Flat:
         return first.copy().astype(kwargs.get("dtype", first.base.dtype))
     if type(first) is not Recorded and not _holds_numbers(first):

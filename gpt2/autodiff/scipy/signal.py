@@ -49,9 +49,8 @@ def _convolution(name: str) -> Callable:
     return ours(_scipy)(function)
 
 
-convolve, fftconvolve, oaconvolve, convolve2d = map(
-    _convolution, ("convolve", "fftconvolve", "oaconvolve", "convolve2d")
-)
+_NAMES = "convolve fftconvolve oaconvolve convolve2d".split()
+convolve, fftconvolve, oaconvolve, convolve2d = map(_convolution, _NAMES)
 
 
 @ours(_scipy)

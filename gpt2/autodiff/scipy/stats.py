@@ -50,6 +50,10 @@ for _name, _law in LAWS.items():
     globals()[_name] = Delegate(getattr(_scipy, _name), f"scipy.stats.{_name}", _rules)
 
 
+_of_normal = ours(_scipy.multivariate_normal, "scipy.stats.multivariate_normal")
+_of_dirichlet = ours(_scipy.dirichlet, "scipy.stats.dirichlet")
+
+
 class _Normal(Delegate):
     @staticmethod
     def _factor(mean: Any, cov: Any) -> tuple[int, Any]:
@@ -59,7 +63,7 @@ class _Normal(Delegate):
         return n, np.linalg.cholesky(cov * np.eye(n) if np.ndim(cov) < 2 else cov)
 
     @staticmethod
-    @ours(_scipy.multivariate_normal, "scipy.stats.multivariate_normal")
+    @_of_normal
     def logpdf(x: Any, mean: Any = None, cov: Any = 1) -> Any:
         """From the Cholesky factor of the covariance matrix, which has to be positive definite."""
         x = x if np.ndim(x) else np.reshape(x, (1,))
@@ -74,12 +78,12 @@ class _Normal(Delegate):
         return np.squeeze(np.reshape(size, lead))
 
     @staticmethod
-    @ours(_scipy.multivariate_normal, "scipy.stats.multivariate_normal")
+    @_of_normal
     def pdf(x: Any, mean: Any = None, cov: Any = 1) -> Any:
         return np.exp(_Normal.logpdf(x, mean, cov))
 
     @staticmethod
-    @ours(_scipy.multivariate_normal, "scipy.stats.multivariate_normal")
+    @_of_normal
     def entropy(mean: Any = None, cov: Any = 1) -> Any:
         """Half the logarithm of det(2 pi e cov)."""
         n, half = _Normal._factor(mean, cov)
@@ -88,7 +92,7 @@ class _Normal(Delegate):
 
 class _Dirichlet(Delegate):
     @staticmethod
-    @ours(_scipy.dirichlet, "scipy.stats.dirichlet")
+    @_of_dirichlet
     def logpdf(x: Any, alpha: Any) -> Any:
         if np.shape(x)[0] != np.shape(alpha)[0]:  # the last probability may be left out
             x = np.concatenate([x, 1.0 - np.sum(x, axis=0, keepdims=True)])
@@ -100,7 +104,7 @@ class _Dirichlet(Delegate):
         return (whole + np.sum(terms, axis=0)) * np.where(valid, 1.0, np.nan)  # an error of SciPy's is nan
 
     @staticmethod
-    @ours(_scipy.dirichlet, "scipy.stats.dirichlet")
+    @_of_dirichlet
     def pdf(x: Any, alpha: Any) -> Any:
         """The exponential of logpdf; with a probability of 0 a product of powers, which have derivatives."""
         if np.shape(x)[0] != np.shape(alpha)[0]:

@@ -119,10 +119,8 @@ def _by_rows(y: Node, xs) -> list[Node]:
     if not y.shape:
         return gradients([(y, const(1.0, y.dtype))], xs)
     i, unit = _unit_vector(y)
-    return [
-        reshape(d, (*y.shape, *x.shape))
-        for d, x in zip(_mapped(i, unit, gradients([(y, unit)], xs), y.size), xs)
-    ]
+    rows = _mapped(i, unit, gradients([(y, unit)], xs), y.size)
+    return [reshape(d, (*y.shape, *x.shape)) for d, x in zip(rows, xs)]
 
 
 def _by_columns(x: Node, ys) -> list[Node]:

@@ -26,19 +26,9 @@ def floating(x: Operand) -> Node:
     return x if x.dtype.kind in "fc" else build.cast(x, float)
 
 
-@handles(np.linalg.inv)
-def inv(a: Operand) -> Node:
-    return apply("inv", floating(a))
-
-
-@handles(np.linalg.det)
-def det(a: Operand) -> Node:
-    return apply("det", floating(a))
-
-
-@handles(np.linalg.slogdet)
-def slogdet(a: Operand) -> Any:
-    return items(apply("slogdet", floating(a)))
+handles(np.linalg.inv)(lambda a: apply("inv", floating(a)))
+handles(np.linalg.det)(lambda a: apply("det", floating(a)))
+handles(np.linalg.slogdet)(lambda a: items(apply("slogdet", floating(a))))
 
 
 @handles(np.linalg.solve)

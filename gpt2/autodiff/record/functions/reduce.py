@@ -179,16 +179,7 @@ def _wide(x: Node) -> Node:
 
 @handles(np.var)
 def var(
-    a: Operand,
-    axis: Axes = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: float = 0,
-    keepdims: Any = NONE,
-    *,
-    where: Any = NONE,
-    mean: Operand = NONE,
-    correction: Any = NONE,
+    a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE
 ) -> Node:
     a = operand(a)
     ddof = ddof if correction is NONE else correction

@@ -119,12 +119,7 @@ def count_nonzero(a: Node, axis: int | Sequence[int] | None = None, *, keepdims:
 
 @raw(np.unique)
 def unique(
-    ar: Recorded,
-    return_index: bool = False,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    axis: int | None = None,
-    **kwargs: Any,
+    ar, return_index=False, return_inverse=False, return_counts=False, axis=None, **kwargs
 ) -> Recorded | tuple:
     """The sorted different values, taken from their first positions, which are read."""
     value = ar.value
@@ -203,14 +198,12 @@ def _periodic(x: Node, xp: Node, fp: Node, period: float):
 
 
 # values
-@handles(np.real)
-def real(val: Node) -> Node:
-    return build.real(val) if val.dtype.kind == "c" else val
-
-
 @handles(np.imag)
 def imag(val: Node) -> Node:
     return build.imag(val) if val.dtype.kind == "c" else build.zeros(val.shape, val.dtype)
+
+
+handles(np.real)(lambda val: build.real(val) if val.dtype.kind == "c" else val)
 
 
 @handles(np.angle)

@@ -35,16 +35,12 @@ def f(name: str) -> Callable[..., Node]:
     return lambda *args: apply(PREFIX + name, *args)
 
 
-psi, zeta, gamma, gammaln, beta = f("psi"), f("zeta"), f("gamma"), f("gammaln"), f("beta")
-expit, log_expit, jv, yv, iv, kv, ive, kve = map(
-    f, ("expit", "log_expit", "jv", "yv", "iv", "kv", "ive", "kve")
-)
-j0, j1, y0, y1, i0, i1, i0e, i1e = map(f, ("j0", "j1", "y0", "y1", "i0", "i1", "i0e", "i1e"))
-k0, k1, k0e, k1e, ellipk, ellipe = map(f, ("k0", "k1", "k0e", "k1e", "ellipk", "ellipe"))
-
-
-erfcx, log1p, hyp1f1, hyp2f1, betaincinv = map(f, ("erfcx", "log1p", "hyp1f1", "hyp2f1", "betaincinv"))
-xlogy, xlog1py, betaln = map(f, ("xlogy", "xlog1py", "betaln"))
+psi, zeta, gamma, gammaln, beta, betaln = map(f, "psi zeta gamma gammaln beta betaln".split())
+expit, jv, yv, iv, kv, ive, kve = map(f, "expit jv yv iv kv ive kve".split())
+j0, j1, y0, y1, i0, i1, i0e, i1e = map(f, "j0 j1 y0 y1 i0 i1 i0e i1e".split())
+k0, k1, k0e, k1e, ellipk, ellipe = map(f, "k0 k1 k0e k1e ellipk ellipe".split())
+erfcx, log1p, hyp1f1, hyp2f1, betaincinv = map(f, "erfcx log1p hyp1f1 hyp2f1 betaincinv".split())
+xlogy, xlog1py = f("xlogy"), f("xlog1py")
 
 
 def psi_rise(x: Node, h: Node | float) -> Node:
