@@ -90,9 +90,7 @@ def from_torch(f: Callable) -> Callable:
     return _from_torch(torch, f, getattr(f, "__name__", "f"))
 
 
-def _from_torch(
-    torch: types.ModuleType, f: Callable, name: str, recording_rule: set | None = None
-) -> custom_vjp:
+def _from_torch(torch: Any, f: Callable, name: str, recording_rule: set | None = None) -> custom_vjp:
     def run(*args):
         with torch.no_grad():
             out = f(*tree_map(lambda x: torch.from_numpy(x.copy()), _plain(args)))

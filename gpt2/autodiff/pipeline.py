@@ -96,12 +96,7 @@ class Pipeline:
     on_stage  on_stage(title, graph or program, seconds) is called after each stage
     """
 
-    def __init__(
-        self,
-        name: str,
-        options: Options | None = None,
-        on_stage: Callable[[str, Any, float], None] | None = None,
-    ):
+    def __init__(self, name: str, options: Options | None = None, on_stage: Callable | None = None):
         self.name = name
         self.options = options or DEFAULT
         self.on_stage = on_stage

@@ -122,9 +122,7 @@ def where_it_begins(
     return [head + name if name else every, *([f"    likely cause: {cause}"] if cause else [])]
 
 
-def _cause(
-    suspected: Sequence[tuple[str, Problem]], g: np.ndarray, tolerance: float
-) -> tuple[str, str | None]:
+def _cause(suspected: list[tuple[str, Problem]], g: np.ndarray, tolerance: float) -> tuple[str, str | None]:
     """(the function with the mistake, its likely cause); "" and None if they are not known."""
     cause = likely_cause(suspected[0][1], g, tolerance, AS_A_WHOLE)
     if cause:

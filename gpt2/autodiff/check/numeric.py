@@ -77,9 +77,7 @@ def check_graph(
 class Point:
     """A point to check a graph at: inputs, a random direction in them, a random cotangent of the outputs."""
 
-    def __init__(
-        self, graph: Graph, values: Sequence[np.ndarray], wrt: Sequence[int] | None, f: Callable, seed: int
-    ):
+    def __init__(self, graph: Graph, values: Sequence, wrt: Sequence[int] | None, f: Callable, seed: int):
         rng = np.random.default_rng(seed)
         self.graph, self.values, self.f = graph, list(values), f
         floats = [i for i, n in enumerate(graph.inputs) if n.dtype.kind in "fc"]
@@ -204,12 +202,7 @@ def pairing(a: Sequence, b: Sequence) -> tuple[float, float]:
 
 
 def central_difference(
-    f: Callable,
-    values: Sequence[np.ndarray],
-    wrt: Sequence[int],
-    direction: Sequence,
-    outs: Sequence[int],
-    step: float,
+    f: Callable, values: Sequence, wrt: Sequence[int], direction: Sequence, outs: Sequence[int], step: float
 ) -> list[np.ndarray]:
     """The derivative of the outputs in a direction."""
     total = [0.0 for _ in outs]

@@ -55,9 +55,7 @@ class Checkpoint:
     def batched(self, b: Any) -> Checkpoint:
         return self
 
-    def pull(
-        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
-    ) -> list:
+    def pull(self, graph: Graph, cts: Sequence, args: Sequence[Node], wanted: Sequence[bool]) -> list:
         """The gradients of the wanted arguments, None for the others, from one cotangent per result."""
         back, moving = backward_of(graph, [c is not None for c in cts], wanted)
         grads = call(back, self, [*args, *(c for c in cts if c is not None)]) if moving else []
@@ -102,9 +100,7 @@ class CustomVJP:
         forwards = None if self.forwards is None else self.forwards.batched(b)
         return CustomVJP(lambda: tuple(all_batched(b, g) for g in self.graphs), forwards)
 
-    def pull(
-        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
-    ) -> list:
+    def pull(self, graph: Graph, cts: Sequence, args: Sequence[Node], wanted: Sequence[bool]) -> list:
         forward, backward = self.graphs
         residuals = splice(forward, args)[len(graph.outputs) :]
         cts = [or_zeros(c, o) for o, c in zip(graph.outputs, cts) if is_float(o)]
@@ -151,9 +147,7 @@ class CustomJVP:
         tangents_out = iter(splice(self.tangent(tuple([t is not None for t in dots])), operands))
         return [next(tangents_out) if is_float(o) else None for o in graph.outputs]
 
-    def pull(
-        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
-    ) -> list:
+    def pull(self, graph: Graph, cts: Sequence, args: Sequence[Node], wanted: Sequence[bool]) -> list:
         """The transpose of push, which is linear in the tangents."""
         marks = [m if w and is_float(m) else None for m, w in zip(inputs_like(args), wanted)]
         wrt = [m for m in marks if m is not None]

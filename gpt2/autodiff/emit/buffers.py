@@ -109,9 +109,7 @@ def storage(plan: Plan, lend: bool) -> dict[Node, Storage]:
     return spans
 
 
-def _spans(
-    values: Iterable[Node], start: Mapping[Node, int], end: Mapping[Node, int], plan: Plan
-) -> dict[Node, Storage]:
+def _spans(values: Iterable[Node], start: Mapping, end: Mapping, plan: Plan) -> dict[Node, Storage]:
     """A span for each host of these values, as long as any that lives in it, by steps or positions."""
     spans: dict[Node, Storage] = {}
     for n in values:

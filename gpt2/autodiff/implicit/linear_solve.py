@@ -62,9 +62,7 @@ def custom_linear_solve(
     return solved(matvec, b, solve, transpose_solve)
 
 
-def _solved(
-    matvec: Callable, b: Any, solve: Callable, transpose_solve: Callable | None, symmetric: bool
-) -> Any:
+def _solved(matvec: Callable, b, solve: Callable, transpose_solve: Callable | None, symmetric: bool) -> Any:
     leaves, tree = flatten(b, changes)
     unknowns = Unknowns.like(leaves, tree)
     product, outside = _product(matvec, leaves, unknowns)
@@ -128,9 +126,7 @@ def _transposed(product: Graph, outside: list) -> Graph:
     raise AutodiffError(f"custom_linear_solve: matvec has to be linear in v, and {why}", here())
 
 
-def _solver(
-    solve: Callable, product: Graph, leaves: list, outside: list, unknowns: Unknowns
-) -> tuple[Graph, list]:
+def _solver(solve: Callable, product: Graph, leaves: list, outside: list, unknowns: Unknowns) -> tuple:
     """(the graph of (b, *consts, *more) -> x, the values of `more`): solve recorded, or called."""
     tree = unknowns.tree
 

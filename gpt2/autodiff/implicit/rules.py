@@ -77,9 +77,7 @@ class LinearSolve(CustomJVP):
             rhs = rhs if moved is None else rhs - moved
         return Graph([x, b, *consts, *dots.values()], [self.solved(rhs, consts)], "linear_solve_jvp")
 
-    def pull(
-        self, graph: Graph, cts: Sequence[Node | None], args: Sequence[Node], wanted: Sequence[bool]
-    ) -> list:
+    def pull(self, graph: Graph, cts: Sequence, args: Sequence[Node], wanted: Sequence[bool]) -> list:
         """db = A^-T dx, and the gradients of the constants are those of -A x along it."""
         _, *consts = args
         w = self.transposed.solved(or_zeros(cts[0], graph.outputs[0]), consts)

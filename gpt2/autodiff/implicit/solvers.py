@@ -22,9 +22,7 @@ def largest(x: Vector) -> float:
     return float(np.max(np.abs(x), initial=0.0))
 
 
-def iterate(
-    f: Callable[[Vector], Vector], x: Vector, tol: float, max_steps: int, loc: tuple | None
-) -> Vector:
+def iterate(f: Callable, x: Vector, tol: float, max_steps: int, loc: tuple | None) -> Vector:
     """Iterates x = f(x) until it changes by at most tol * max(1, |x|)."""
     residual, step = math.inf, 0
     while step < max_steps:
@@ -40,12 +38,7 @@ def iterate(
 
 
 def newton(
-    f: Callable[[Vector], Vector],
-    inverse: Callable[[Vector, Vector], Vector],
-    x: Vector,
-    tol: float,
-    max_steps: int,
-    loc: tuple | None,
+    f: Callable, inverse: Callable, x: Vector, tol: float, max_steps: int, loc: tuple | None
 ) -> Vector:
     """x with |f(x)| <= tol by Newton's method, with steps halved while they increase the residual; and one
     more step, which costs little and squares the error.

@@ -100,9 +100,7 @@ class _Alone:
         return alone
 
 
-def origins_of(
-    saved: Sequence[Node], joint: Graph, forward: Graph, n_outputs: int
-) -> tuple[list[tuple[str, int]], list[Node]]:
+def origins_of(saved: Sequence[Node], joint: Graph, forward: Graph, n_outputs: int) -> tuple[list, list]:
     """(where each saved node of `joint` is found, the forward's outputs), with inputs and results not twice.
 
     forward   as `partition` gives it: its outputs are results, then all that it saves

@@ -63,9 +63,7 @@ def _infer(*args, body: Graph, n: int, carries: int, slices: int, every: int):
     return tuple(shapes), tuple(o.dtype for o in (*body.outputs, *carry))
 
 
-def evaluate_scan(
-    *values: np.ndarray, body: Graph, n: int, carries: int, slices: int, every: int
-) -> tuple[np.ndarray, ...]:
+def evaluate_scan(*values: np.ndarray, body: Graph, n: int, carries: int, slices: int, every: int) -> tuple:
     values = [np.asarray(v, i.dtype) for v, i in zip(values, body.inputs)]
     if (run := of_numbers(body)) is not None:
         return _scan_numbers(run, values, body, n, carries, slices, every)
@@ -115,13 +113,7 @@ def of_numbers(body: Graph) -> ScalarProgram | None:
 
 
 def _scan_numbers(
-    run: ScalarProgram,
-    values: Sequence[np.ndarray],
-    body: Graph,
-    n: int,
-    carries: int,
-    slices: int,
-    every: int,
+    run: ScalarProgram, values: Sequence, body: Graph, n: int, carries: int, slices: int, every: int
 ) -> tuple[np.ndarray, ...]:
     """evaluate_scan for a body of numbers."""
     carry = [v.item() for v in values[:carries]]
@@ -263,9 +255,7 @@ class Backward:
     Only differentiated values appear: floating-point carries, and the wanted among xs and consts.
     """
 
-    def __init__(
-        self, body: Graph, carries: int, slices: int, has_dy: Sequence[bool], wanted: Sequence[bool]
-    ):
+    def __init__(self, body: Graph, carries: int, slices: int, has_dy: Sequence, wanted: Sequence[bool]):
         carry, xs, consts = _split(body.inputs, carries, slices)
         self.body, self.carries, self.slices = body, carries, slices
         self.again = Graph(body.inputs, body.outputs[:carries], body.name)  # for the carries alone
@@ -400,9 +390,7 @@ class ScanStep:
     def added_later(self) -> list[Node]:
         return list(dict.fromkeys(v for late in self.late for v in late.values))
 
-    def one_step(
-        self, back: Backward, dcarry: list[Node], consts: Sequence[Node]
-    ) -> tuple[list[Node], Graph]:
+    def one_step(self, back: Backward, dcarry: list[Node], consts: Sequence[Node]) -> tuple[list, Graph]:
         """(the `slices` that a step reads, its graph)."""
         running = inputs_like([self.late[k].part for k in self.now], "d")
         head = [*dcarry, *(s + self.late[k].part for s, k in zip(running, self.now))]
@@ -412,11 +400,7 @@ class ScanStep:
         return taken, Graph(inputs, [*head, *self.rows], back.step.name)
 
     def stacked(
-        self,
-        checkpoints: Sequence[Node],
-        final: Sequence[Node],
-        rows: Sequence[Node],
-        kept: Sequence[Node | None],
+        self, checkpoints: Sequence[Node], final: Sequence[Node], rows: Sequence[Node], kept: Sequence
     ) -> dict[Node, Node]:
         """The array of each of `slices`, from the last step to the first."""
         ends = [reshape(f, (1, *f.shape)) for f in final]

@@ -59,12 +59,7 @@ def default_keep(nbytes: int) -> int:
 
 
 def while_node(
-    test: Graph,
-    body: Graph,
-    carry: Sequence[Node],
-    consts: Sequence[Node],
-    keep: int,
-    limit: int | None = None,
+    test: Graph, body: Graph, carry: Sequence, consts: Sequence, keep: int, limit: int | None = None
 ) -> list[Node]:
     """The results of a `while_loop` node."""
     attrs = dict(test=test, body=body, carries=len(carry), keep=keep, limit=limit)
@@ -121,9 +116,7 @@ def _in_arrays(body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence[
     return carry, steps
 
 
-def _in_floats(
-    run: Callable, body: Graph, carry, consts, more, kept: _Kept
-) -> tuple[Sequence[np.ndarray], int]:
+def _in_floats(run: Callable, body: Graph, carry, consts, more, kept: _Kept) -> tuple[Sequence, int]:
     """The same if every value is one number."""
     carry, consts = [c.item() for c in carry], [c.item() for c in consts]
     steps = 0
@@ -281,9 +274,7 @@ class _Backward:
 # --- the derivative of a backward -----------------------------------------------------------------------
 
 
-def _counted(
-    body: Graph, carry: Sequence[Node], consts: Sequence[Node], steps: Node, keep: int
-) -> list[Node]:
+def _counted(body: Graph, carry: Sequence, consts: Sequence, steps: Node, keep: int) -> list[Node]:
     """The final carry of a loop of so many steps, with the index of the step as one more carry."""
     n = len(carry)
     count, limit = input_node((), np.int64, "count"), input_node((), np.int64, "steps")

@@ -23,9 +23,7 @@ def numpy_index(spec: Sequence, arrays: Sequence) -> tuple:
     return tuple(None if s == "new" else arrays[s[1]] if s[0] == "array" else slice(*s) for s in spec)
 
 
-def gather_shape(
-    shape: Sequence[int], spec: Sequence, index_shapes: Sequence[tuple[int, ...]]
-) -> tuple[int, ...]:
+def gather_shape(shape: Sequence[int], spec: Sequence, index_shapes: Sequence[tuple]) -> tuple[int, ...]:
     """The shape of x[index]: the axes of the index arrays, broadcast together, stand where the arrays stood,
     or first if a slice or a new axis stood between two of them (NumPy's manual, "Combining advanced and basic
     indexing").

@@ -35,11 +35,7 @@ def axes_text(axes: Sequence[int]) -> str:
 
 
 def reduction_row(
-    name: str,
-    ufunc: str,
-    kind: str,
-    result: Callable[[np.dtype], np.dtype] = lambda dtype: dtype,
-    **columns: Any,
+    name: str, ufunc: str, kind: str, result: Callable = lambda dtype: dtype, **columns: Any
 ) -> Op:
     """A row for the NumPy reduction of that name, which is ufunc.reduce."""
     function = getattr(np, name)

@@ -105,9 +105,7 @@ def _item(node: Node, i: int) -> Node:
 # ---- outlined calls ----------------------------------------------------------------------------------------
 
 
-def outlined(
-    body: Graph, args: Sequence[Node], cuts: Sequence[Cut | None] = (), of: Graph | None = None
-) -> Node:
+def outlined(body: Graph, args: Sequence[Node], cuts: Sequence = (), of: Graph | None = None) -> Node:
     """An outlined call (derive/outlined.py). `cuts`: of each argument the part given, or None: all."""
     shape, dtype = result_types(body)
     known = tuple(cuts)

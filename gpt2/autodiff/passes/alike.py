@@ -344,8 +344,8 @@ def _periods(numbers: np.ndarray) -> list[int]:
 
 def _narrowest(
     row: Sequence[Node],
-    index_of: dict[int, int],
-    held: Container[int],
+    index_of: dict,
+    held: Container,
     begin: int,
     period: int,
     stop: int,
@@ -388,13 +388,7 @@ class _Rolled:
     """Consecutive copies of `length` nodes of the row: what they share, and how they differ."""
 
     def __init__(
-        self,
-        graph: Graph,
-        row: Sequence[Node],
-        index_of: dict[int, int],
-        begin: int,
-        length: int,
-        copies: int,
+        self, graph: Graph, row: Sequence, index_of: dict[int, int], begin: int, length: int, copies: int
     ):
         self.graph, self.row, self.index_of = graph, row, index_of
         self.begin, self.length, self.copies = begin, length, copies
@@ -496,9 +490,7 @@ def _same_constant(a: Node, b: Node) -> bool:
     return a.value.tobytes() == b.value.tobytes()
 
 
-def _with_calls(
-    graph: Graph, repeats: list[_Rolled], last: dict[int, int], simplified: Callable[[Graph], Graph]
-) -> Graph:
+def _with_calls(graph: Graph, repeats: list[_Rolled], last: dict[int, int], simplified: Callable) -> Graph:
     """The graph with the copies replaced by calls."""
     row = repeats[0].row
     image: dict[int, Node] = {}

@@ -90,12 +90,7 @@ class Sweep:
     """One pass over a graph. Afterwards `changed` says whether any rule applied or values were shared."""
 
     def __init__(
-        self,
-        graph: Graph,
-        families: tuple[Family, ...],
-        share: bool = True,
-        order: list[Node] | None = None,
-        math: str = STRICT,
+        self, graph: Graph, families: tuple, share: bool = True, order: list | None = None, math: str = STRICT
     ):
         self.graph = graph
         self.fast = math == FAST

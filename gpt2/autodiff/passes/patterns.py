@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ..graph import Node
@@ -54,13 +54,7 @@ class R:
     """
 
     def __init__(
-        self,
-        before: str,
-        after: str,
-        bits: str = "",
-        *,
-        kinds: str = ALL,
-        when: Callable[[Node, Mapping[str, Node]], bool] | None = None,
+        self, before: str, after: str, bits: str = "", *, kinds: str = ALL, when: Callable | None = None
     ):
         self.__name__ = f"{before} -> {after}"
         pattern, result = _expression(before), _expression(after)

@@ -87,6 +87,7 @@ def check_pure(rec: Recording) -> None:
             )
 
 
+Buffers = Sequence[np.ndarray | None] | None  # of out=
 SIGNATURES = 256  # that programs are cached for; the oldest go first
 
 
@@ -236,9 +237,7 @@ class Fixed(_Entries):
         array([ 2.,  8., 18.])
     """
 
-    def __call__(
-        self, *args: Any, out: Sequence[np.ndarray | None] | None = None, add: bool = False, **static: Any
-    ) -> Any:
+    def __call__(self, *args: Any, out: Buffers = None, add: bool = False, **static: Any) -> Any:
         e, arrays = self.entry(args, static)
         if out is not None:
             out = e.buffers(out)
@@ -402,25 +401,14 @@ class FixedPair(_Entries):
         saved.backward, saved.slots = e.backward, e.slots
         return out, saved
 
-    def backward(
-        self,
-        dout: np.ndarray,
-        saved: Saved,
-        out: Sequence[np.ndarray | None] | None = None,
-        add: bool = False,
-    ) -> tuple:
+    def backward(self, dout: np.ndarray, saved: Saved, out: Buffers = None, add: bool = False) -> tuple:
         """A gradient for each argument that the forward was called with, None where there is none."""
         slots = saved.slots
         grads = saved.backward(*saved, dout, out=_filled(out, slots), add=add)
         return tuple(None if k is None else grads[k] for k in slots)
 
     def both(
-        self,
-        dout: np.ndarray,
-        *args: Any,
-        out: Sequence[np.ndarray | None] | None = None,
-        add: bool = False,
-        **static: Any,
+        self, dout: np.ndarray, *args: Any, out: Buffers = None, add: bool = False, **static: Any
     ) -> tuple[Any, tuple]:
         """(f's first result, the gradients), by one program."""
         e, arrays = self.entry(args, static)

@@ -41,9 +41,7 @@ class Draw:
     arguments; `node` is the input of the graph for its result, and `value` the first result.
     """
 
-    def __init__(
-        self, generator: np.random.Generator, name: str, params: tuple[Node, ...], args: tuple, kwargs: dict
-    ):
+    def __init__(self, generator: np.random.Generator, name: str, params: tuple, args: tuple, kwargs: dict):
         self.generator, self.name, self.params = generator, name, params
         self.args, self.kwargs = args, kwargs
         self.node: Any = None
@@ -159,13 +157,7 @@ _lock = threading.Lock()
 _exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (users, holder, stand-in)
 
 
-def with_drawings(
-    f: Callable,
-    draws: Draws,
-    run: Callable[[Draws], Any],
-    other: Callable[[Any], tuple | None],
-    spared: Collection[int],
-) -> Any:
+def with_drawings(f: Callable, draws: Draws, run: Callable, other: Callable, spared: Collection[int]) -> Any:
     """run(draws), with the generators that f leads to replaced by objects of Drawing, and what `other` gives
     stand-ins for. `spared` as of `exchanging`.
     """
@@ -179,9 +171,7 @@ def _generator_and_drawing(held: Any) -> tuple | None:
 
 
 @contextmanager
-def exchanging(
-    f: Callable, user: Any, stand_in: Callable[[Any], tuple | None], spared: Collection[int]
-) -> Iterator[None]:
+def exchanging(f: Callable, user: Any, stand_in: Callable, spared: Collection[int]) -> Iterator[None]:
     """Replaces what f leads to by stand-ins: stand_in(object) gives (the original, the stand-in), or None.
     `user` is the object that this is for, `spared` what recorder.spared() says meanwhile.
     """

@@ -80,9 +80,7 @@ def row_of(i: int, shape: Sequence[int]) -> tuple[tuple, tuple]:
     return ((i, i + 1, 1), *[(0, n, 1) for n in rest]), rest
 
 
-def advanced(
-    items: Sequence, shape: Sequence[int], as_index: Callable[[Any], Sequence]
-) -> tuple[tuple, list]:
+def advanced(items: Sequence, shape: Sequence[int], as_index: Callable) -> tuple[tuple, list]:
     """An advanced index as (spec, index arrays); as_index gives an entry's arrays: of a mask one per axis."""
     spec: list = []
     arrays: list = []

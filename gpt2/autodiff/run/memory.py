@@ -54,11 +54,7 @@ class Memory:
     __slots__ = ("arrays", "calls", "scratch", "threads")
 
     def __init__(
-        self,
-        needs: Needs,
-        threads: int,
-        arena: np.ndarray | None = None,
-        blocks: Sequence[np.ndarray] | None = None,
+        self, needs: Needs, threads: int, arena: np.ndarray | None = None, blocks: Sequence | None = None
     ):
         if arena is None:
             arena = aligned(needs.arena_bytes)

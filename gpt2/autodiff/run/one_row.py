@@ -31,13 +31,7 @@ def suits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape[0] == 1 and b.strides[0] == b.itemsize and b.dtype.kind == "f" and a.dtype is b.dtype
 
 
-def product(
-    a: np.ndarray,
-    b: np.ndarray,
-    out: np.ndarray,
-    threads: int,
-    share: Callable[[Callable[[int], None]], None],
-) -> np.ndarray:
+def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int, share: Callable) -> np.ndarray:
     """a @ b into out, of a row (1, K) and a matrix (K, N); `share(job)` runs job(k) on each thread."""
     if threads == 1 or b.nbytes < SHARE_FROM:
         _run("alone", a, b, out, threads, share)

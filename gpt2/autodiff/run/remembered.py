@@ -69,11 +69,7 @@ class Choices:
     """
 
     def __init__(
-        self,
-        name: str,
-        values: tuple[str, ...] | None,
-        software: Callable[[], str] = str,
-        days: int | None = None,
+        self, name: str, values: tuple[str, ...] | None, software: Callable = str, days: int | None = None
     ):
         self.name, self.values, self.software = name, values, software
         self.days = days

@@ -62,13 +62,7 @@ checked = Choices("products.json", None, _software)  # for each kind of product,
 _own = threading.local()
 
 
-def product(
-    a: np.ndarray,
-    b: np.ndarray,
-    out: np.ndarray,
-    threads: int,
-    share: Callable[[Callable[[int], None]], None],
-) -> np.ndarray:
+def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int, share: Callable) -> np.ndarray:
     """np.matmul(a, b, out=out) for 2-D operands on so many threads; `share(job)` runs job(k) on each."""
     M, N = out.shape
     work = M * N * a.shape[1]

@@ -168,13 +168,7 @@ def _filled(consts: Sequence, moves: Sequence[bool], moving: Sequence) -> list:
 
 
 def _flow(
-    name: str,
-    f: Callable,
-    y: Any,
-    t: Any,
-    params: Sequence,
-    solver: Callable,
-    between: Callable | None = None,
+    name: str, f: Callable, y, t, params: Sequence, solver: Callable, between: Callable | None = None
 ) -> tuple[Flow, list]:
     """(the flow of f, its inputs besides y and t: the leaves of params, and captured values)."""
 

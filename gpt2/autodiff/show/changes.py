@@ -67,10 +67,7 @@ class _ValueNumbers:
 
 
 def changes(
-    stages: Mapping[str, Graph],
-    origin: Callable[[Node], Lines],
-    arrays: Sequence[np.ndarray],
-    cotangent: np.ndarray,
+    stages: Mapping[str, Graph], origin: Callable, arrays: Sequence[np.ndarray], cotangent: np.ndarray
 ) -> list[Stage]:
     """The stages from the recording to the two halves, each with its new and its gone lines.
 

@@ -22,9 +22,7 @@ from ..ops.table import is_elementwise
 NOTHING: Mapping = MappingProxyType({})
 
 
-def batched(
-    graph: Graph, flags: Sequence[bool], n: int, known: Mapping[Node, Node] = NOTHING
-) -> tuple[Graph, list[bool]]:
+def batched(graph: Graph, flags: Sequence[bool], n: int, known: Mapping = NOTHING) -> tuple[Graph, list]:
     """The graph for n examples; see the head of this file. known: nodes that are batched already."""
     new: dict[Node, Node | list[Node]] = dict(known)  # a list: the items of a tuple node
     differs: dict[Node, bool] = dict.fromkeys(known, True)

@@ -88,9 +88,7 @@ def _block_kind(out, out_kind: str, x, x_kind: str) -> str:
     return NUMBER if out_kind == x_kind == NUMBER else SCALAR
 
 
-def jacobian_blocks(
-    graph: Graph, wrt: Sequence[int], outs: Sequence[int], by: str | None = None
-) -> list[list[Node]]:
+def jacobian_blocks(graph: Graph, wrt: Sequence, outs: Sequence[int], by: str | None = None) -> list[list]:
     """The partial derivatives for each output and input, of shape output.shape + input.shape."""
     xs, ys = [graph.inputs[i] for i in wrt], [graph.outputs[i] for i in outs]
     if (by or _cheaper(xs, ys)) == "columns":

@@ -110,9 +110,7 @@ class Vjp(Transform):
         backward = pipeline.emitted(halves.backward, f"{name}_backward", half="backward")
         return Pair(forward, backward, halves.saved)
 
-    def execute(
-        self, pair: Pair, wiring: VjpWiring, leaves: Sequence, outside: Sequence, out: Any
-    ) -> tuple[Any, Pullback]:
+    def execute(self, pair: Pair, wiring: VjpWiring, leaves: Sequence, outside: Sequence, out: Any) -> tuple:
         operands = [*(leaves[i] for i in wiring.feed), *outside]
         return self.finish(wiring, operands, pair.forward(*operands), pair.saved, pair.backward)
 
@@ -131,12 +129,7 @@ class Vjp(Transform):
         return self.finish(wiring, operands, results, halves.saved, Interpreted(halves.backward))
 
     def finish(
-        self,
-        wiring: VjpWiring,
-        operands: Sequence,
-        results: Sequence,
-        origins: Sequence[tuple[str, int]],
-        back: Callable,
+        self, wiring: VjpWiring, operands: Sequence, results: Sequence, origins: Sequence, back: Callable
     ) -> tuple[Any, Pullback]:
         saved = [(operands if where == "input" else results)[i] for where, i in origins]
         # what the caller holds may be written to before the pullback is called

@@ -310,9 +310,7 @@ def numbered(tree: Tree, numbers: Sequence[int] | None = None) -> Any:
     return unflatten(tree, list(map(Leaf, range(tree.size) if numbers is None else numbers)))
 
 
-def matched(
-    expected: Any, given: Any, fail: Callable[[str, str, Any], Any]
-) -> Iterator[tuple[Any, Any, str]]:
+def matched(expected: Any, given: Any, fail: Callable) -> Iterator[tuple[Any, Any, str]]:
     """(part of `expected`, part of `given` in its place, path) for all parts that are not containers.
 
     None in `given` stands for None in all of a part. If containers differ, `fail(path, expected, given)` is
