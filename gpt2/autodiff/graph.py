@@ -201,6 +201,15 @@ def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = (), oldest: int 
     return [seen[i] for i in sorted(seen)]
 
 
+def dependent(graph: Graph, sources: Iterable[Node]) -> set[Node]:
+    """All that is computed from these nodes, themselves included."""
+    found = set(sources)
+    for n in graph.nodes:
+        if any([a in found for a in n.args]):
+            found.add(n)
+    return found
+
+
 def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
     """A new graph: `rule(node, new_args)` gives the node's replacement, or None to keep it as it is.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..graph import Graph, Node, rewrite
+from ..graph import Graph, Node, dependent, rewrite
 from ..ops import input_node
 from ..ops.table import VIEWS
 from .diagnose import AS_A_WHOLE, OF_A_STEP, Problem, likely_cause
@@ -73,18 +73,6 @@ def _readers(start: Node, users: dict) -> Iterable[Node]:
             todo += users.get(n, [])
         else:
             yield n
-
-
-def _after(nodes: Iterable[Node], users: dict) -> set[Node]:
-    """The values that depend on some values."""
-    dependent: set[Node] = set()
-    todo = list(nodes)
-    while todo:
-        for n in users.get(todo.pop(), []):
-            if n not in dependent:
-                dependent.add(n)
-                todo.append(n)
-    return dependent
 
 
 def _read_once(parts: Sequence[Piece]) -> list[Piece]:
@@ -151,17 +139,19 @@ def _suspects(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, 
 
     good    the pieces with one reader whose gradients are right
     """
-    users = graph.users()
-    if any(last.readers[0] in _after(p.readers, users) and want[p.index][p.at].any() for p in good):
+    at_last = last.readers[0]
+    before = [p for p in good if p.readers[0] is not at_last and at_last in dependent(graph, p.readers)]
+    if any(want[p.index][p.at].any() for p in before):
         # what is used earlier gets a right gradient through the same step
         return f"the gradient of {last.label} alone is wrong, in the backward of ", set(last.readers)
-    beyond = _after(last.readers, users)
+    reached = dependent(graph, last.readers)
+    beyond = {n for n in reached if any(a in reached for a in n.args)}
     later = [p for p in good if p.readers[0] in beyond]
     known = {p.readers[0] for p in later}
     right = f"what is used after it is right ({_few(p.label for p in later)})"
     reason = right if later else "it is used last"
     head = f"{last.label} is the wrong gradient nearest the result, and {reason}: "
-    return head + "the mistake is in the backward of ", beyond - known - _after(known, users)
+    return head + "the mistake is in the backward of ", beyond - dependent(graph, known)
 
 
 def _few(labels: Iterable[str]) -> str:

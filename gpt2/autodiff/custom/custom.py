@@ -308,9 +308,8 @@ class custom_vjp(_Custom):
             pull = functools.partial(pull, **keywords)
             inputs = primal.graph.inputs
             if any(n.op == "host" for n in primal.graph.nodes):
-                outputs = call(
-                    primal.graph, rule, inputs
-                )  # the derivative of the rule needs this rule for it
+                # The derivative of the rule needs this rule for it
+                outputs = call(primal.graph, rule, inputs)
             forward = Graph(inputs, [*outputs, *outputs, *inputs], f"{self.name}_forward")
             residuals = Tree.of(primal.tree, tree)
             residual_examples = [*primal.examples, *concrete]

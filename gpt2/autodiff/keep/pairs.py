@@ -83,9 +83,8 @@ class _Alone:
 
     def __init__(self, simplified: Callable[[Graph], Graph]):
         self.simplified = simplified
-        self.known: dict[
-            int, tuple[Graph, list[int]]
-        ] = {}  # id of a body -> the graph, and the arguments that it takes
+        # id of a body -> the graph, and the arguments that it takes
+        self.known: dict[int, tuple[Graph, list[int]]] = {}
 
     def __call__(self, call: Node, args: tuple[Node, ...]) -> Node:
         body = call.attrs["body"]

@@ -36,7 +36,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from ..graph import Graph, Node, reachable, with_args
+from ..graph import Graph, Node, dependent, reachable, with_args
 from ..ops import build, cost, input_node
 from ..ops.boxes import alone, ranges
 from ..ops.table import root
@@ -119,7 +119,8 @@ class _Problem:
         self.n_outputs = n_outputs
         self.results = joint.outputs[:n_outputs]
         cotangents = joint.inputs[n_inputs:]
-        self.backward = _dependent(joint, cotangents)  # ids of nodes that only the backward can compute
+        # ids of nodes that only the backward can compute
+        self.backward = {n.id for n in dependent(joint, cotangents)}
         self.primal = _ancestors(self.results)  # ids of what the forward computes for its own results
         self.free = {n.id for n in joint.inputs} | {n.id for n in joint.nodes if n.op == "const"}
         self.handed_out = {root(o).id for o in self.results}
@@ -328,17 +329,6 @@ class _Handover:
 
 def _time(n: Node) -> int:
     return UNLIMITED if calls_back(n) else round(PRECISION * cost.nanoseconds(n))
-
-
-def _dependent(graph: Graph, sources) -> set[int]:
-    """The ids of all that is computed from `sources`, themselves included."""
-    dependent = {n.id for n in sources}
-    for n in graph.nodes:
-        for a in n.args:
-            if a.id in dependent:
-                dependent.add(n.id)
-                break
-    return dependent
 
 
 def _ancestors(nodes) -> set[int]:

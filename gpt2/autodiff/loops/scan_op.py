@@ -264,9 +264,8 @@ class Backward:
         self.n_dys = len(ys)
         seeded = [*(body.outputs[i] for i in self.float_carry), *ys]
         cts = inputs_like(seeded, "d")
-        wrt = [
-            i for i, w in zip(body.inputs, wanted) if w or i in carry
-        ]  # those of carries are needed for the others
+        # Those of carries are needed for the others
+        wrt = [i for i, w in zip(body.inputs, wanted) if w or i in carry]
         gradients = dict.fromkeys(body.inputs) | dict(zip(wrt, backprop(list(zip(seeded, cts)), wrt)))
         self.float_xs = [i for i, x in enumerate(xs) if gradients[x] is not None]
         self.read_consts = [i for i, w in enumerate(consts) if gradients[w] is not None]

@@ -116,9 +116,7 @@ def squares_by_its_exponent(n: Node) -> bool:
 
 
 def _negates(n: Node, values: Mapping[str, Node]) -> bool:
-    """Whether -y is the negative of y in numbers of n's type. The smallest int8 is its own, and to a complex
-    number -1.0 is -1 + 0j, not -1 - 0j.
-    """
+    """Whether -y is y's negative in n's type: not that of the smallest int8, nor of a float as complex."""
     y = values["y"]
     return y.dtype.kind == n.dtype.kind == "f" or y.dtype == n.dtype
 

@@ -55,11 +55,8 @@ def differentiated(transform: Transform, call: Arguments, f: Callable, strict: b
     return Wrt(leaves, kinds, trees[0] if single else Tree.of(*trees))
 
 
-_FOREIGN = (
-    "__array__",
-    "__array_interface__",
-    "__dlpack__",
-)  # by which arrays of other libraries are recognized
+# by which arrays of other libraries are recognized
+_FOREIGN = ("__array__", "__array_interface__", "__dlpack__")
 
 
 def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool = True) -> Wrt:

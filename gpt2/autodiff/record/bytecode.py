@@ -388,8 +388,6 @@ def returns_nothing(code: CodeType) -> bool:
 
 @cached_by_code
 def catches(code: CodeType) -> bool:
-    """Whether the function, or one inside it, catches exceptions. An __exit__ of a `with` is not looked
-    into.
-    """
+    """Whether the function, or one inside it, catches exceptions; an __exit__ is not looked into."""
     result = reads(code)
     return result.withs > result.errstates or bool(result.tries) or any(map(catches, _inner(code)))

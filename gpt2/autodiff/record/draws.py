@@ -158,9 +158,7 @@ _exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (users, holde
 
 
 def with_drawings(f: Callable, draws: Draws, run: Callable, other: Callable, spared: Collection[int]) -> Any:
-    """run(draws), with the generators that f leads to replaced by objects of Drawing, and what `other` gives
-    stand-ins for. `spared` as of `exchanging`.
-    """
+    """run(draws), with objects of Drawing for the generators that f leads to, and `other` stand-ins."""
     with exchanging(f, draws, lambda held: _generator_and_drawing(held) or other(held), spared):
         return run(draws)
 

@@ -371,9 +371,7 @@ def _of_one_type(items: Collection) -> tuple[list, bool]:
 
 
 def _asked(function, args, kwargs):
-    """hasattr(x, name), getattr(x, name, default): as of the value that x stands for. Libraries that record
-    as they are written need the attributes of x itself.
-    """
+    """hasattr(x, name), getattr(x, name, default) as of x's value; in libraries recorded as written of x."""
     file = sys._getframe(2).f_code.co_filename
     if len(args) < 2 or type(args[0]) is not Recorded or is_inside(file) or is_of_scipy(file):
         return function(*args, **kwargs)

@@ -103,9 +103,8 @@ def _fate(frame: FrameType, kind: str) -> str:
     if frame.f_lasti not in known:
         flow = _Flow(frame.f_code, frame, kind)
         k = _running(frame)[1]
-        k += (
-            flow.instructions[k].opname == "PRECALL"
-        )  # of Python 3.11, which may do the work of the CALL after it
+        # Of Python 3.11, which may do the work of the CALL after it
+        k += flow.instructions[k].opname == "PRECALL"
         known[frame.f_lasti] = flow.fate(_State(k + 1, (True,), frozenset()))
     return known[frame.f_lasti]
 
@@ -327,9 +326,8 @@ def _stack_moved(ins, state: _State) -> _State:
 def _running(frame: FrameType) -> tuple[list[dis.Instruction], int]:
     """The instructions of a frame's function, and the index of the one that runs."""
     instructions = instructions_of(frame.f_code)
-    return instructions, max(
-        k for k, ins in enumerate(instructions) if ins.offset <= frame.f_lasti
-    )  # or in its cache
+    # Or in its cache
+    return instructions, max(k for k, ins in enumerate(instructions) if ins.offset <= frame.f_lasti)
 
 
 def _begins_with(whole, part) -> bool:
@@ -357,9 +355,7 @@ _OF_VARIABLES = ("LOAD_FAST", "LOAD_DEREF")
 
 
 def _callee(call, before, frame: FrameType, variables: bool = True) -> tuple[tuple[str, ...], Any]:
-    """The callee of a call, as names and as an object, or None if that is not known. Without `variables`
-    local names have no object: the call is not the one that runs now.
-    """
+    """The callee of a call: names, and the object if known, without `variables` not for local names."""
     parts = _parts(call, before)
     names = tuple(dict.fromkeys(ins.argval for ins in parts if ins.opname.startswith("LOAD_")))
     if not names or not variables and any(ins.opname.startswith(_OF_VARIABLES) for ins in parts):

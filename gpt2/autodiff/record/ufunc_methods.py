@@ -168,9 +168,8 @@ def _at_in_rounds(ufunc, x, index, values):
     """Any other ufunc: the first occurrences of each index, then the second ones, and so on."""
     if type(values) in (list, tuple):
         values = np.array(values)
-    ufunc.at(
-        np.array(x.value), plain_key(index), *([] if values is None else [value_of(values)])
-    )  # its errors
+    # Its errors
+    ufunc.at(np.array(x.value), plain_key(index), *([] if values is None else [value_of(values)]))
     where = np.arange(x.size).reshape(x.shape)[plain_key(index)]
     if values is not None:
         shape = np.broadcast_shapes(where.shape, np.shape(values))

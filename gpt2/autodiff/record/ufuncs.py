@@ -136,9 +136,7 @@ def _leaves_operation(x) -> bool:
 
 
 def _has_precedence(x: Any, other: Any, method: str) -> bool:
-    """Whether Python tries x first in `other <operator> x`: its class is derived from that of the other, a
-    number, and overrides `method`. NumPy's numbers do so among each other.
-    """
+    """Whether Python tries x first in `other <operator> x`: its class derives from other's."""
     if is_local(x):
         return False
     kind = type(other.value)

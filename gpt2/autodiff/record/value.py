@@ -224,9 +224,8 @@ class Recorded(Stored, metaclass=_Kind):
                 "slices and np.stack"
             )
             name_in_error = "np.lib.stride_tricks.as_strided, or x.__array_interface__"
-            raise errors.located(
-                error, name_in_error, source_lines.here()
-            )  # NumPy itself then asks __array__
+            # NumPy itself then asks __array__
+            raise errors.located(error, name_in_error, source_lines.here())
         # Python's own library refuses these by itself: statistics.mean
         of_python = source_lines.is_standard(sys._getframe(1).f_code.co_filename)
         if name.startswith("_") or of_python or not hasattr(type(self._value), name):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..emit.windows import covers, parts_apart
-from ..graph import Graph, Node
+from ..graph import Graph, Node, dependent
 
 FEWEST = 3  # calls
 
@@ -98,7 +98,7 @@ def loops_of(graph: Graph, calls: dict[Node, dict[int, list[Node]]]) -> list[Loo
 
 
 def _loop(graph, group, calls, users, results) -> Loop | None:
-    after = _depending(graph, group)
+    after = dependent(graph, group)
     args = []
     for column in zip(*(n.args for n in group)):
         arg = _argument(column, group, after)
@@ -116,15 +116,6 @@ def _loop(graph, group, calls, users, results) -> Loop | None:
     steps = [x.starts[1] - x.starts[0] for x in (*args, *loop.results) if isinstance(x, MovingSlice | Filled)]
     loop.down = bool(steps) and steps[0] < 0
     return loop
-
-
-def _depending(graph: Graph, group: Sequence[Node]) -> set[Node]:
-    """All that is computed from these calls, themselves included."""
-    dependent = set(group)
-    for n in graph.nodes:
-        if any(a in dependent for a in n.args):
-            dependent.add(n)
-    return dependent
 
 
 def _argument(column, group, after) -> MovingSlice | Carried | Each | Same | None:
@@ -205,7 +196,7 @@ def _mark_inside(loops: Sequence[Loop], users, results) -> None:
 def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop]]:
     """An order in which each loop can stand in the place of its first call, and the loops that have one."""
     order, fitting = list(graph.nodes), []
-    after = [_depending(graph, loop.calls) for loop in loops]
+    after = [dependent(graph, loop.calls) for loop in loops]
     for i, loop in enumerate(loops):
         others = [j for j in range(len(loops)) if j != i]
         if any(len({c in after[j] for c in loop.calls}) > 1 for j in others):

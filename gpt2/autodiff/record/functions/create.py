@@ -61,9 +61,7 @@ def _shape(shape) -> tuple:
 
 
 def _plain(function):
-    """A handler for arrays that do not depend on recorded values: recorded, so that they can be written
-    to.
-    """
+    """A handler for arrays of plain values, which are recorded so that they can be written to."""
 
     def handler(*args, **kwargs):
         if any(type(a) is Recorded for a in (*args, *kwargs.values())):

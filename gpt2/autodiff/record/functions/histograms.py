@@ -1,6 +1,4 @@
-"""Handlers for bincount and histogram: sums of weights in bins. The values that are counted are read: other
-bins are another program.
-"""
+"""Handlers for bincount and histogram. The counted values are read: others make other programs."""
 
 from __future__ import annotations
 

@@ -22,9 +22,7 @@ def target(x: RecordedLike, function: Callable) -> Recorded:
 
 
 def tried(a: Recorded, values: RecordedLike, function: Callable, *args: Any) -> Callable[[Any], None]:
-    """function(array, *args) on a copy of the array, which refuses what NumPy refuses, such as nan in an
-    array of integers. Returns write(new), which makes `new` the content of `a`.
-    """
+    """function(array, *args) on a copy, for NumPy's errors. Returns write(new), which sets a's content."""
     plain = [plain_key(x) for x in args]
     note_conversion(a, values)
     function(np.array(a.value), *plain)

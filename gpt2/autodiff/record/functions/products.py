@@ -67,9 +67,7 @@ def outer(a: Operand, b: Operand, out: Any = None) -> Node:
 
 
 def _scaled(a: Node, b: Node, shape: tuple[int, ...]) -> Node | None:
-    """The product of two arrays of one element, which np.dot and others treat as numbers: a zero keeps its
-    sign. None where np.dot is `@`.
-    """
+    """The product of arrays of one element, numbers to np.dot; None where np.dot is `@`."""
     if a.dtype.char not in "fdFD" or a.size != 1 or b.size != 1 or max(a.ndim, b.ndim) > 2:
         return None
     product = apply("multiply", build.reshape(a, (a.size,)), build.reshape(b, (b.size,)))

@@ -19,9 +19,7 @@ Axes = int | Sequence[int] | None
 
 
 def axes_of(axis: Axes, ndim: int) -> tuple[int, ...]:
-    """The axes in order. Of a number there are none, though some of NumPy's reductions accept 0 or -1; the
-    others have raised NumPy's error already.
-    """
+    """The axes in order; of a number none, as some reductions accept 0 and -1, and others have raised."""
     if axis is None:
         return tuple(range(ndim))
     if ndim == 0 and axis in (0, -1):
@@ -218,9 +216,7 @@ def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, **options) ->
 
 
 def _deviation(root: Node, count: float | Node) -> Node:
-    """The deviation, with no derivative where it is that of one element: it is zero for any value, not a
-    square root at 0.
-    """
+    """The deviation. That of one element has no derivative: it is zero for any value, no root at 0."""
     if isinstance(count, float):
         return apply("stop_gradient", root) if count == 1.0 else root
     return build.where(count > 1, root, apply("stop_gradient", root))
@@ -304,9 +300,7 @@ _WITHOUT_INTERPOLATION = ("inverted_cdf", "closest_observation", "lower", "highe
 
 
 def _between(below: Node, above: Node, weight: Node) -> Node:
-    """Interpolates from the nearer of two neighbours, as NumPy does: the difference of integers may
-    overflow.
-    """
+    """Interpolates from the nearer neighbour, as NumPy does: differences of integers may overflow."""
     far = apply("greater_equal", weight, 0.5)
     step = build.where(far, weight - 1.0, weight)
     near = build.where(build.broadcast(far, below.shape), above, below)

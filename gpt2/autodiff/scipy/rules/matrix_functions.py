@@ -54,9 +54,7 @@ def _evaluate_frechet(x, e, which):
 
 
 def _steep_root(x, e):
-    """The derivative of the root of a singular matrix, in part infinite: e divided by sums of two eigenvalues
-    of the root. nan where there are too few eigenvectors.
-    """
+    """The derivative of a singular matrix's root, in part infinite; nan: too few eigenvectors."""
     w, v = np.linalg.eig(x.astype(complex))
     if np.linalg.cond(v) > 1e6:
         return np.full(x.shape, np.nan)
