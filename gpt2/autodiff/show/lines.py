@@ -390,10 +390,8 @@ class Writer:
         dropped = [k for k, m in enumerate(s.shape) if m == 1 and shape[k] > 1]
         if not dropped or tuple(m for k, m in enumerate(s.shape) if k not in dropped) != n.shape:
             return None
-        parts = [
-            str(i[0]) if k in dropped else index_text((i,), (m,))
-            for k, (i, m) in enumerate(zip(index, shape))
-        ]
+        each = enumerate(zip(index, shape))
+        parts = [str(i[0]) if k in dropped else index_text((i,), (m,)) for k, (i, m) in each]
         while parts[-1] == ":":
             parts.pop()
         return f"{self.ref(s.args[0]).at(ATOM)}[{', '.join(parts)}]"
