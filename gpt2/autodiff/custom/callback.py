@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..record.record import apply_op
-from ..record.source_lines import here
+from ..record.source_lines import error_here
 from ..record.unevaluated import Unknown, depends_on
 from ..record.value import Recorded
 from ..tree import flatten, unflatten
@@ -46,7 +46,7 @@ def callback(f: Callable, like: Any, *args: Any) -> Any:
             raise Unknown
     examples, tree = flatten(like)
     if not examples:
-        raise AutodiffError("callback: like has no array, and a program leaves out what gives none", here())
+        raise error_here("callback: like has no array, and a program leaves out what gives none")
     types = [(np.shape(x), x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype) for x in examples]
     name = getattr(f, "__name__", "f")
 

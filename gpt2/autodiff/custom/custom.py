@@ -37,7 +37,7 @@ from ..programs.wiring import rebuilt, result_kind, result_leaves
 from ..record import recorder
 from ..record.draws import plain_draws
 from ..record.record import apply_op, record
-from ..record.source_lines import here
+from ..record.source_lines import error_here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, is_container, tree_map, unflatten
 from .call import Checkpoint, CustomJVP, CustomVJP, call, host_graph
@@ -112,7 +112,7 @@ class _Custom:
         if self.user_rule is None:
             kind = type(self).__name__
             give = f"@{self.name}.def{kind.removeprefix('custom_')}"
-            raise AutodiffError(f"{self.name} is a {kind} without a rule. Give it one with {give}", here())
+            raise error_here(f"{self.name} is a {kind} without a rule. Give it one with {give}")
         keywords = self.keywords_for_rule(kwargs)
         leaves, tree = flatten(args)
         function = functools.partial(self.f, **kwargs) if kwargs else self.f
@@ -143,10 +143,9 @@ class _Custom:
         """The keyword-only arguments, which the rule takes by name; one that it lacks has its default."""
         for name, value in kwargs.items():
             if any(type(x) is Recorded for x in flatten(value)[0]):
-                raise AutodiffError(
+                raise error_here(
                     f"{self.name}: its keyword-only argument {name} is a recorded value; rules give "
-                    "derivatives for positional arguments alone. Make it one",
-                    here(),
+                    "derivatives for positional arguments alone. Make it one"
                 )
         signature = _signature(self.user_rule)
         parameters = list(signature.parameters.values()) if signature is not None else None
@@ -156,10 +155,9 @@ class _Custom:
         for name, value in kwargs.items():
             own = self._signature and self._signature.parameters.get(name)
             if name not in accepted and not (own and own.default is value):
-                raise AutodiffError(
+                raise error_here(
                     f"{self.name}: its rule does not take {name}={value!r}, an argument of this call. "
-                    f"Give the rule an argument {name} too",
-                    here(),
+                    f"Give the rule an argument {name} too"
                 )
         return {name: value for name, value in kwargs.items() if name in accepted}
 
@@ -202,10 +200,9 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     except Exception:  # it is called as plain Python; an error of its own is raised now
         return _called(f, leaves, tree, name)
     if rec.lifted:
-        raise AutodiffError(
+        raise error_here(
             f"{name}: a function with a rule of its own reads a recorded value that is not one of its "
-            "arguments, and its rule gives no derivative for it. Pass it as an argument",
-            here(),
+            "arguments, and its rule gives no derivative for it. Pass it as an argument"
         )
     if rec.written or not holds_for_all(rec):
         return _called(f, leaves, tree, name)

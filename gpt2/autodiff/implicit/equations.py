@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from ..custom.call import evaluate_call
-from ..errors import AutodiffError
 from ..graph import Graph
 from ..programs.bodies import applied, body_graph, changes, operands_of_body, recorded_for_all
 from ..programs.carries import recorded_step, step_on_leaves, writable
 from ..programs.compile import Operator
 from ..programs.wiring import result_kind
-from ..record.source_lines import here
+from ..record.source_lines import error_here, here
 from ..record.value import Recorded, value_of
 from ..tracebacks import of_user
 from ..tree import Tree, flatten, tree_map
@@ -103,9 +102,9 @@ def root(
 
 def _check(name: str, tol: float | None, max_steps: int) -> None:
     if tol is not None and not (isinstance(tol, (int, float)) and 0 <= tol < math.inf):
-        raise AutodiffError(f"{name}: tol is {tol!r}, expected a number that is not negative", here())
+        raise error_here(f"{name}: tol is {tol!r}, expected a number that is not negative")
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise AutodiffError(f"{name}: max_steps is {max_steps!r}, expected a positive int", here())
+        raise error_here(f"{name}: max_steps is {max_steps!r}, expected a positive int")
 
 
 def _fixed_point(f, x0, params, solver, linear_solve, tol: float | None, max_steps: int) -> Any:
@@ -162,8 +161,8 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
     for v in x:
         dtype = np.asarray(value_of(v)).dtype
         if dtype.kind == "c":
-            raise AutodiffError(
-                f"{name}: x0 is complex. Solve for the real and the imaginary part as two floats", here()
+            raise error_here(
+                f"{name}: x0 is complex. Solve for the real and the imaginary part as two floats"
             )
     x[:] = [float(v) if isinstance(value_of(v), int) and type(v) is not Recorded else v for v in x]
 
@@ -174,14 +173,13 @@ def _recorded(name: str, f: Callable, x: list, tree: Tree, params: tuple) -> tup
     step = step_on_leaves(name, residual, tree, WORDS)
     rec, trouble = recorded_for_all(lambda: recorded_step(name, step, x, tree, [], WORDS), f)
     if trouble:
-        raise AutodiffError(
+        raise error_here(
             f"{name}: f has to be the same function at every x, and {trouble}. Choose with np.where, and "
-            "take what changes as an argument",
-            here(),
+            "take what changes as an argument"
         )
     kinds = {o.dtype.kind for o in rec.graph.outputs[: len(x)]}
     if kinds - {"f"}:
-        raise AutodiffError(f"{name}: x0 has to be made of floats", here())
+        raise error_here(f"{name}: x0 has to be made of floats")
     return body_graph(rec), rec.outside
 
 

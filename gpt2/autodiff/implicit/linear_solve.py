@@ -16,7 +16,7 @@ from ..programs.carries import leaves_of_carry, step_on_leaves
 from ..programs.compile import Operator
 from ..record import draws
 from ..record.record import Recording, evaluate_graph, inline, record
-from ..record.source_lines import here
+from ..record.source_lines import error_here
 from ..record.value import value_of
 from ..tracebacks import of_user
 from ..tree import flatten, unflatten
@@ -57,7 +57,7 @@ def custom_linear_solve(
         array([1.5, 1. ])
     """
     if symmetric and transpose_solve is not None:
-        raise AutodiffError("custom_linear_solve: with symmetric=True, transpose_solve is not used", here())
+        raise error_here("custom_linear_solve: with symmetric=True, transpose_solve is not used")
     solved = Operator("custom_linear_solve", "solve", _solved, symmetric)
     return solved(matvec, b, solve, transpose_solve)
 
@@ -97,14 +97,13 @@ def _product(matvec: Callable, leaves: list, unknowns: Unknowns) -> tuple[Graph,
     given = [np.asarray(value_of(x))[()] for x in leaves]
     rec, trouble = recorded_for_all(lambda: record(step, (given, [])), matvec)
     if trouble:
-        raise AutodiffError(f"{name}: matvec has to be linear, and {trouble}", here())
+        raise error_here(f"{name}: matvec has to be linear, and {trouble}")
     for x, o in zip(leaves, rec.graph.outputs):
         given = np.asarray(value_of(x))
         if given.shape != o.shape or given.dtype != o.dtype or o.dtype.kind not in "fc":
-            raise AutodiffError(
+            raise error_here(
                 f"{name}: matvec turned v of shape {given.shape} and dtype {given.dtype} into one of shape "
-                f"{o.shape} and dtype {o.dtype}; both have to be those of b, and floats",
-                here(),
+                f"{o.shape} and dtype {o.dtype}; both have to be those of b, and floats"
             )
     return unknowns.graph(body_graph(rec)), rec.outside
 
@@ -123,7 +122,7 @@ def _transposed(product: Graph, outside: list) -> Graph:
         why = "matvec(0) is not 0"
     except AutodiffError:
         why = "its derivative depends on v"
-    raise AutodiffError(f"custom_linear_solve: matvec has to be linear in v, and {why}", here())
+    raise error_here(f"custom_linear_solve: matvec has to be linear in v, and {why}")
 
 
 def _solver(solve: Callable, product: Graph, leaves: list, outside: list, unknowns: Unknowns) -> tuple:
@@ -141,11 +140,10 @@ def _solver(solve: Callable, product: Graph, leaves: list, outside: list, unknow
     example = [[np.asarray(value_of(x))[()] for x in part] for part in (leaves, outside)]
     rec, trouble = _recorded(flat, example, solve)
     if rec is not None and rec.lifted and trouble:
-        raise AutodiffError(
+        raise error_here(
             f"custom_linear_solve: {flat.__name__} reads a recorded value that is neither b nor comes by "
             "matvec, and cannot be recorded for all b, as it branches on values or changes something. Let it "
-            "read that through b or matvec",
-            here(),
+            "read that through b or matvec"
         )
     if rec is None or trouble:
         return SolverCall(flat.__name__, Nested(solve, unknowns), [product]).as_graph(), []

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError
 from ..programs.bodies import (
     applied,
     body_graph,
@@ -21,7 +20,7 @@ from ..programs.carries import leaves_of_carry, recorded_step, writable
 from ..programs.compile import Operator
 from ..programs.wiring import rebuilt, result_kind
 from ..record.record import record
-from ..record.source_lines import here
+from ..record.source_lines import error_here
 from ..record.value import value_of
 from ..tracebacks import of_user
 from ..tree import Tree, flatten, is_dynamic, unflatten
@@ -67,17 +66,17 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
     carry, carry_tree = flatten(init, changes)
     slices, xs_tree = flatten(xs, lambda x: is_dynamic(x) or type(x) is np.ndarray)
     if length is None and not slices:
-        raise AutodiffError("scan: without xs it needs length=, the number of steps", here())
+        raise error_here("scan: without xs it needs length=, the number of steps")
     whole = isinstance(length, int | np.integer) and not isinstance(length, bool)
     if length is not None and not (whole and length >= 0):
-        raise AutodiffError(f"scan: length is {length!r}, expected an int that is not negative", here())
+        raise error_here(f"scan: length is {length!r}, expected an int that is not negative")
     n = common_length("scan", slices, *(() if length is None else (length,)))
     if n == 0:
         return _no_step(body, carry, carry_tree, slices, xs_tree)
     if every is None:
         every = default_every(n, sum(np.asarray(value_of(x)).nbytes for x in carry))
     if not isinstance(every, int) or every < 1:
-        raise AutodiffError(f"scan: every is {every!r}, expected a positive int", here())
+        raise error_here(f"scan: every is {every!r}, expected a positive int")
     if reverse:
         slices = [x[::-1] for x in slices]
     step = _step(body, carry_tree, xs_tree)
@@ -115,7 +114,7 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
     def step(carry, x):
         pair = body(unflatten(carry_tree, carry), unflatten(xs_tree, x))
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise AutodiffError(f"scan: body should return (carry, y), it gave {type(pair).__name__}", here())
+            raise error_here(f"scan: body should return (carry, y), it gave {type(pair).__name__}")
         y, y_tree = flatten(pair[1], changes)
         return leaves_of_carry("scan", pair[0], carry_tree), unflatten(y_tree, with_numpy_ints(y))
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError
 from ..graph import Graph
 from ..ops.build import cast
 from ..ops.subgraph import on_all_inputs
@@ -24,7 +23,7 @@ from ..programs.carries import recorded_step, step_on_leaves, writable
 from ..programs.compile import Operator
 from ..programs.wiring import rebuilt, result_kind
 from ..record.record import record
-from ..record.source_lines import here
+from ..record.source_lines import error_here, here
 from ..record.value import Recorded, value_of
 from ..tracebacks import of_user
 from ..tree import Tree, flatten, unflatten
@@ -69,7 +68,7 @@ def while_loop(
     """
     for name, n in (("keep", keep), ("limit", limit)):
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-            raise AutodiffError(f"while_loop: {name} is {n!r}, expected a positive int", here())
+            raise error_here(f"while_loop: {name} is {n!r}, expected a positive int")
     return Operator("while_loop", "while", _while, keep, limit)(body, init, cond)
 
 
@@ -106,7 +105,7 @@ def _test(cond: Callable, tree: Tree) -> Callable:
         shape = None if type(truth) in (list, tuple, dict) else np.shape(value_of(truth))
         if shape != () or np.asarray(value_of(truth)).dtype.kind not in "biufc":
             got = type(truth).__name__ if shape is None or shape == () else f"an array of shape {shape}"
-            raise AutodiffError(f"while_loop: cond gave {got}, expected one truth value", here())
+            raise error_here(f"while_loop: cond gave {got}, expected one truth value")
         return truth if type(truth) is Recorded else np.asarray(truth)
 
     test.__name__ = getattr(cond, "__name__", "cond")

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError
 from ..graph import Graph
 from ..record import draws
 from ..record.record import Recording, apply_op, record
-from ..record.source_lines import here
+from ..record.source_lines import error_here
 from ..record.value import Recorded, value_of
 from ..reuse.watch import watched
 from ..tree import Tree, flatten, is_dynamic, unflatten
@@ -104,7 +103,7 @@ def recorded_for_slices(
     values, out_tree = rows[0]
     if any(t != out_tree or list(map(np.shape, x)) != list(map(np.shape, values)) for x, t in rows):
         text = getattr(f, "__name__", None) or type(f).__name__
-        raise AutodiffError(f"{name}: {text} gives results of other shapes for other examples", here())
+        raise error_here(f"{name}: {text} gives results of other shapes for other examples")
     return None, out_tree, [np.stack(parts) for parts in zip(*(x for x, _ in rows))]
 
 
@@ -118,9 +117,7 @@ def common_length(name: str, arrays: Sequence, *lengths: int) -> int:
     if len(known) != 1 or () in known:
         also = ", which is also that given as length" if lengths else ""
         got = ", ".join(sorted(str(n[0]) if n else "none" for n in known)) or "no array"
-        raise AutodiffError(
-            f"{name}: the arrays should have leading axes of one length{also}; got {got}", here()
-        )
+        raise error_here(f"{name}: the arrays should have leading axes of one length{also}; got {got}")
     return known.pop()[0]
 
 

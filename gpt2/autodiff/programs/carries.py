@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AutodiffError
 from ..ops import const
 from ..record import recorder
 from ..record.record import Recording, record
-from ..record.source_lines import here
+from ..record.source_lines import error_here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, unflatten
 from .bodies import changes, with_numpy_ints
@@ -25,9 +24,7 @@ def leaves_of_carry(name: str, carry: Any, expected: Tree, words: tuple[str, str
     if tree != expected:
         body, described = words
         described = "a carry" if words is BODY else described
-        raise AutodiffError(
-            f"{name}: {body} turned {described} with the structure {expected} into {tree}", here()
-        )
+        raise error_here(f"{name}: {body} turned {described} with the structure {expected} into {tree}")
     return new
 
 
@@ -57,18 +54,16 @@ def recorded_step(
         for k, (c, o, path) in enumerate(zip(first, rec.graph.outputs, tree.paths())):
             where = argument + "".join(f"[{p!r}]" for p in path)
             if o.shape != np.shape(c):
-                raise AutodiffError(
-                    f"{name}: {body} turned {where} of shape {np.shape(c)} into one of shape {o.shape}",
-                    here(),
+                raise error_here(
+                    f"{name}: {body} turned {where} of shape {np.shape(c)} into one of shape {o.shape}"
                 )
             if o.dtype != np.asarray(c).dtype:
                 carry[k] = _widened(name, f"{body} turned {where}", carry[k], np.asarray(c).dtype, o.dtype)
                 changed = True
         if not changed:
             return rec
-    raise AutodiffError(
-        f"{name}: the dtype of the {argument} changes from step to step; convert it in {body} with .astype",
-        here(),
+    raise error_here(
+        f"{name}: the dtype of the {argument} changes from step to step; convert it in {body} with .astype"
     )
 
 
@@ -76,7 +71,7 @@ def _widened(name: str, turned: str, x: Any, before: np.dtype, after: np.dtype) 
     """The carry in the dtype that a step returns."""
     number = isinstance(value_of(x), (int, float))
     if not np.can_cast(before, after, "same_kind" if number else "safe"):
-        raise AutodiffError(f"{name}: {turned} of dtype {before} into {after}. Start from that dtype", here())
+        raise error_here(f"{name}: {turned} of dtype {before} into {after}. Start from that dtype")
     return x.astype(after) if hasattr(x, "astype") else np.asarray(x, after)[()]
 
 

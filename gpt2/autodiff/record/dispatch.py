@@ -322,7 +322,7 @@ def _nodes_by(handler: Callable, rec: Recorder, args: Sequence, kwargs: dict, fu
 def _like_recording() -> Recorder:
     rec = current()
     if rec is None:
-        raise AutodiffError("like= names a recorded value whose recording has ended", source_lines.here())
+        raise source_lines.error_here("like= names a recorded value whose recording has ended")
     return rec
 
 

@@ -23,7 +23,7 @@ from ..graph import Node
 from ..ops import OPS, const, input_node
 from ..same import same_array
 from . import unevaluated
-from .source_lines import error_is_caught, here, user_frame
+from .source_lines import error_here, error_is_caught, here, user_frame
 
 if TYPE_CHECKING:
     from .source_lines import Site
@@ -303,7 +303,7 @@ def innermost(operands: Iterable) -> Recorder:
         if rec is None or r.serial > rec.serial:
             rec = r
     if rec is None:
-        raise AutodiffError("no recorded value among the operands", here())
+        raise error_here("no recorded value among the operands")
     return rec
 
 

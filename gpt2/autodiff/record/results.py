@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import types
 
-from ..errors import AutodiffError
 from ..tree import Tree
 from .local.arrays import Promoted
 from .recorder import Recorder
-from .source_lines import here
+from .source_lines import error_here
 from .value import Recorded
 
 LIMIT = 1000  # objects that are looked at
@@ -23,16 +22,14 @@ def check_results(rec: Recorder, tree: Tree) -> None:
         if isinstance(x, _PLAIN):
             continue
         if hasattr(type(x), "__next__"):  # isinstance(x, Iterator) would run Python code
-            raise AutodiffError(
+            raise error_here(
                 f"{rec.name} returns a {type(x).__name__}, whose values would be computed after the "
-                "recording has ended. Return a list of them",
-                here(),
+                "recording has ended. Return a list of them"
             )
         if holds(x, rec):
-            raise AutodiffError(
+            raise error_here(
                 f"{rec.name} returns a {type(x).__name__} with a recorded value inside, which would be of no "
-                "use outside. Return arrays and numbers, in tuples, lists and dicts where there are several",
-                here(),
+                "use outside. Return arrays and numbers, in tuples, lists and dicts where there are several"
             )
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import AutodiffError
 from ..tracebacks import observers
 from .bytecode import CodeMap, catches_at, reads
 
@@ -132,6 +133,11 @@ def site() -> Site:
 def here() -> tuple[str, int, str]:
     """The location of the user's statement that runs now: (file, line, function)."""
     return site().loc
+
+
+def error_here(message: str) -> AutodiffError:
+    """An AutodiffError of the user's statement that runs now."""
+    return AutodiffError(message, here())
 
 
 def outside() -> tuple[str, int, str]:

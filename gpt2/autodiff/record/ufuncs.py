@@ -396,10 +396,9 @@ def _two_results_out(ufunc, inputs, outs, where, kwargs):
     if where is not True or kwargs:
         raise unsupported(f"{full_name(ufunc)}(where=, dtype=)", source_lines.here(), "is not recorded")
     if writes.overlapping([None if o is None else value_of(o) for o in outs]):
-        raise AutodiffError(
+        raise source_lines.error_here(
             f"{full_name(ufunc)}: two arrays of out= share memory, and which of them is written last is not "
-            "said. Pass arrays that lie apart",
-            source_lines.here(),
+            "said. Pass arrays that lie apart"
         )
     results = _two_results(ufunc, inputs)
     return tuple(r if o is None else copied(o, r) for r, o in zip(results, outs))

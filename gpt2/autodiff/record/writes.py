@@ -16,11 +16,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..errors import AutodiffError, WriteError
+from ..errors import WriteError
 from ..graph import Node
 from ..ops import build, table
 from .recorder import Recorder, escaped
-from .source_lines import here
+from .source_lines import error_here, here
 from .unwatched import unwatched
 from .view_chains import follow
 
@@ -148,7 +148,7 @@ def _undo(step: Node, whole: Node, new: Node) -> Node:
         return table.apply("complex", new, build.imag(whole))
     if op == "imag":
         return table.apply("complex", build.real(whole), new)
-    raise AutodiffError(f"cannot write through a view made by {op}", here())
+    raise error_here(f"cannot write through a view made by {op}")
 
 
 def refresh(x: Stored) -> None:

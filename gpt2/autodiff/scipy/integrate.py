@@ -25,7 +25,7 @@ from ..pipeline import program_of
 from ..programs.bodies import body_graph, recorded_once
 from ..record import recorder
 from ..record.record import inline, record
-from ..record.source_lines import here
+from ..record.source_lines import error_here, here
 from ..record.value import Recorded, value_of
 from ..transforms.forward import jvp
 from ..transforms.vjp import vjp
@@ -198,8 +198,8 @@ def _vector(name: str, slope: Any, shape: tuple) -> Any:
         return slope
     if np.size(slope) == math.prod(shape):
         return np.reshape(slope, shape)
-    raise AutodiffError(
-        f"{name}: the function gave values of shape {np.shape(slope)} for a state of shape {shape}", here()
+    raise error_here(
+        f"{name}: the function gave values of shape {np.shape(slope)} for a state of shape {shape}"
     )
 
 

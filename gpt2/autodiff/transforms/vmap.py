@@ -13,7 +13,7 @@ from ..programs.compile import Compile
 from ..programs.derived import derived_function
 from ..programs.wiring import argument_text
 from ..record.record import Recording, inline
-from ..record.source_lines import here
+from ..record.source_lines import error_here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, is_container, unflatten
 from .batch import batched
@@ -88,10 +88,9 @@ def _axes_of_arguments(f: Callable, tree: Tree, in_axes: Any, n: int) -> list[in
     """For each leaf of n positional and any keyword arguments the axis of the examples; None: it has none."""
     per_argument = in_axes if isinstance(in_axes, tuple) else (in_axes,) * n
     if len(per_argument) != n:
-        raise AutodiffError(
+        raise error_here(
             f"vmap: in_axes has {len(per_argument)} entries, but {_name(f)} was called with {n} "
-            f"positional argument{'s' if n != 1 else ''}",
-            here(),
+            f"positional argument{'s' if n != 1 else ''}"
         )
     return _axes_of(tree, (tuple(per_argument), 0), "in_axes")
 
@@ -131,21 +130,17 @@ def _examples(f: Callable, leaves, axes, names) -> int:
         shape = np.shape(value_of(x))
         if not -len(shape) <= axis < len(shape):
             got = f"shape {shape}" if shape else "no axes: it is a number"
-            raise AutodiffError(
+            raise error_here(
                 f"vmap: in_axes names axis {axis} of {name}, which has {got}. An entry of None in in_axes "
-                "says that an argument is the same for all examples",
-                here(),
+                "says that an argument is the same for all examples"
             )
         sizes.setdefault(shape[axis], f"{name} has {shape[axis]} (axis {axis} of shape {shape})")
     if len(sizes) > 1:
-        raise AutodiffError(
-            f"vmap: the arguments differ in the number of examples: {', '.join(sizes.values())}", here()
-        )
+        raise error_here(f"vmap: the arguments differ in the number of examples: {', '.join(sizes.values())}")
     if not sizes:
-        raise AutodiffError(
+        raise error_here(
             f"vmap: no argument of {_name(f)} is mapped: in_axes has None for all of them, or they hold no "
-            "array",
-            here(),
+            "array"
         )
     return next(iter(sizes))
 
@@ -154,9 +149,7 @@ def _axes_of(tree: Tree, axes: Any, what: str) -> list:
     """An axis or None for each leaf of the tree; `axes` may be nested less deeply."""
     if tree.is_leaf:
         if axes is not None and not _is_axis(axes):
-            raise AutodiffError(
-                f"vmap: {what} has {axes!r} where an array is, expected an int or None", here()
-            )
+            raise error_here(f"vmap: {what} has {axes!r} where an array is, expected an int or None")
         return [axes if axes is None else int(axes)]
     if tree.is_static:
         return []
@@ -164,9 +157,7 @@ def _axes_of(tree: Tree, axes: Any, what: str) -> list:
         return [a for child in tree.children for a in _axes_of(child, axes, what)]
     entries = _children(axes, tree)
     if entries is None:
-        raise AutodiffError(
-            f"vmap: {what} has {axes!r}, which is not nested as the value it is for: {tree!r}", here()
-        )
+        raise error_here(f"vmap: {what} has {axes!r}, which is not nested as the value it is for: {tree!r}")
     return [a for child, entry in zip(tree.children, entries) for a in _axes_of(child, entry, what)]
 
 
@@ -185,10 +176,9 @@ def _with_axis_at(f: Callable, x, has: bool, axis: int | None, n: int, path: tup
     if axis is None:
         if has:
             where = "".join(f"[{p!r}]" for p in path)
-            raise AutodiffError(
+            raise error_here(
                 f"vmap: out_axes has None for the result{where} of {_name(f)}, which differs from example to "
-                "example",
-                here(),
+                "example"
             )
         return x
     if not has:
@@ -198,9 +188,8 @@ def _with_axis_at(f: Callable, x, has: bool, axis: int | None, n: int, path: tup
         return x
     ndim = np.ndim(value_of(x))
     if not -ndim <= axis < ndim:
-        raise AutodiffError(
+        raise error_here(
             f"vmap: out_axes names axis {axis} of a result of {_name(f)} that has {ndim} axes with that of "
-            "the examples",
-            here(),
+            "the examples"
         )
     return np.moveaxis(x, 0, axis)
