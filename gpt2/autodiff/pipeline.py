@@ -33,8 +33,7 @@ from .keep.pairs import origins_of, paired
 from .keep.partition import partition
 from .ops.exactness import decided
 from .passes import simplify
-from .passes.alike import flat, outline
-from .passes.inline_calls import inline_calls
+from .passes.alike import flat, inline_calls, outline
 from .switches import DEFAULT, STRICT, Options, current_options
 from .undo import undoing
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from ..graph import Graph, Node, reachable, with_args
 from ..ops.subgraph import Cut as Part
 from ..ops.subgraph import cut_of, items, outlined
-from ..passes.inline_calls import inline_calls
+from ..passes.alike import inline_calls
 
 Cut = Callable[[Graph, int, int], tuple[Graph, Graph, tuple[Node, ...]]]
 
