@@ -77,17 +77,7 @@ def mistakes(formula: DerivedFormula, suspected: Callable[[Node], bool]) -> Iter
     # the gradient's own steps before those of the function, which a backward may compute again
     steps.sort(key=lambda n: n in formula.forward)
     tried = 0
-    for kind in (
-        products,
-        _sums,
-        other_axes,
-        _scalings,
-        _terms,
-        _factors,
-        orders,
-        _steps_left_out,
-        _other_values,
-    ):
+    for kind in KINDS:
         for n in steps:
             for text, value in kind(formula, n):
                 if value.shape != n.shape and kind is not other_axes:
@@ -285,3 +275,6 @@ def _other_values(formula: DerivedFormula, n: Node):
             args = formula.of(*n.args)
             args[k] = formula.values[other]
             yield f"{text_of(other)} stands where {text_of(a)} is meant", evaluate(n.op, args, n.attrs)
+
+
+KINDS = products, _sums, other_axes, _scalings, _terms, _factors, orders, _steps_left_out, _other_values

@@ -33,17 +33,7 @@ class Stored:
     """
 
     __slots__ = (
-        "_rec",
-        "_node",
-        "_value",
-        "_root",
-        "_chain",
-        "_version",
-        "_memory",
-        "_owned",
-        "_argument",
-        "_lows",
-        "_buffer",
+        *"_rec _node _value _root _chain _version _memory _owned _argument _lows _buffer".split(),
         "__weakref__",
     )
 

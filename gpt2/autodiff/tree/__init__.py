@@ -12,9 +12,9 @@ ad.tree.register(cls)         instances of cls are trees; ad.tree.static(cls): t
     {'w': array([0.7, 0.7]), 'b': -0.1}
 """
 
-from .classes import ContainerKind, register, static
+from .classes import ContainerKind, register, static  # noqa: F401
 from .public import leaves, map, ravel
-from .structure import (
+from .structure import (  # noqa: F401  the others are the compiler's
     LEAF,
     NONE,
     Leaf,
@@ -29,23 +29,4 @@ from .structure import (
     unflatten,
 )
 
-__all__ = [
-    "LEAF",
-    "NONE",
-    "Leaf",
-    "ContainerKind",
-    "Tree",
-    "attributes_of",
-    "flatten",
-    "is_container",
-    "is_dynamic",
-    "leaves",
-    "map",
-    "matched",
-    "numbered",
-    "ravel",
-    "register",
-    "static",
-    "tree_map",
-    "unflatten",
-]
+__all__ = ["flatten", "leaves", "map", "ravel", "register", "static", "unflatten"]
