@@ -188,9 +188,8 @@ def _share(r: Region, spans: dict[Node, Storage], plan: Plan, others: Sequence[N
 def _may_take_over(n: Node, t: Storage, plan: Plan) -> bool:
     """Whether n may be written over the last value in t, and nothing needs the parts of it any more."""
     *parts, x = t.holds
-    return plan.may_write_over(n, x) and all(
-        plan.is_done_with(y, n) and plan.last_read(y) < plan.order[n] for y in parts
-    )
+    done = (plan.is_done_with(y, n) and plan.last_read(y) < plan.order[n] for y in parts)
+    return plan.may_write_over(n, x) and all(done)
 
 
 def lends(o: Node) -> bool:

@@ -165,10 +165,8 @@ def _whole(b: Batch) -> tuple[int, int, int]:
 
 
 def _full(index, shape, p: int) -> bool:
-    return all(
-        tuple(s) in ((0, m, 1), (None, None, None), (0, m, None), (0, None, 1))
-        for s, m in zip(index[:p], shape)
-    )
+    pairs = zip(index[:p], shape)
+    return all(tuple(s) in ((0, m, 1), (None, None, None), (0, m, None), (0, None, 1)) for s, m in pairs)
 
 
 def batch_of_slice(b: Batch, x: Node, *, index: Sequence[tuple]) -> Node:

@@ -34,11 +34,8 @@ def to_the_same_shape(n: Node, sweep: Sweep) -> Node | None:
     return x if x.shape == n.shape else None
 
 
-enter(
-    views,
-    R("reshape(reshape(x))", "reshape(x)", bits=ALL),
-    R("broadcast(broadcast(x))", "broadcast(x)", bits=ALL),
-)
+enter(views, R("reshape(reshape(x))", "reshape(x)", bits=ALL))
+enter(views, R("broadcast(broadcast(x))", "broadcast(x)", bits=ALL))
 
 
 # reshape

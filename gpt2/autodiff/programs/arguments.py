@@ -100,10 +100,8 @@ def _without_numbers(tree: Tree) -> tuple[str, str]:
     whole = next((v for v in statics if type(v) in (int, bool)), None)
     if alone and whole is None and _holds_numbers(tree.value):
         name = type(tree.value).__name__
-        return (
-            f"a {name}",
-            f". To differentiate by its attributes, decorate the class {name} with @ad.tree.register",
-        )
+        hint = f"decorate the class {name} with @ad.tree.register"
+        return f"a {name}", f". To differentiate by its attributes, {hint}"
     if alone:
         return repr(tree.value), f": pass {float(whole)}" if whole is not None else ""
     if not statics:

@@ -86,9 +86,8 @@ class Arguments:
     def of(cls, args: tuple, kwargs: dict) -> Arguments:
         flat, tree = flatten((args, kwargs))
         leaves = list(map(plain_array, flat))
-        copies = [
-            i for i, (x, y) in enumerate(zip(flat, leaves)) if x is not y and not np.may_share_memory(x, y)
-        ]
+        made = [i for i, (x, y) in enumerate(zip(flat, leaves)) if x is not y]
+        copies = [i for i in made if not np.may_share_memory(flat[i], leaves[i])]
         return cls(args, kwargs, leaves, tree, tuple(copies))
 
     def key(self) -> tuple:

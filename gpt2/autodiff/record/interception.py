@@ -181,9 +181,8 @@ def intercept(functions: Iterable[Callable]) -> None:
         INTERCEPTED[id(holder)] = _Indexed(holder)
     for module in (np, np.linalg, np.fft, np.emath):
         names = module.__dict__
-        _names.append(
-            Namespace(names, {k: INTERCEPTED[id(v)] for k, v in names.items() if id(v) in INTERCEPTED})
-        )
+        found = {k: INTERCEPTED[id(v)] for k, v in names.items() if id(v) in INTERCEPTED}
+        _names.append(Namespace(names, found))
     behind = sys.modules[type(np.r_).__module__].__dict__  # np.r_ and np.c_ say `array` in there
     if behind.get("array") is np.array:
         replace(behind, array=INTERCEPTED[id(np.array)])

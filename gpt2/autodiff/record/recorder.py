@@ -187,9 +187,8 @@ class Recorder:
             for i, c in enumerate(captured):
                 changed = i + 1 < len(captured) or not (c.content is None or same_array(c.array, c.content))
                 if changed and not private:
-                    self.unstable.append(
-                        f"it writes to an array from outside ({c.node.name or 'without a name'})"
-                    )
+                    name = c.node.name or "without a name"
+                    self.unstable.append(f"it writes to an array from outside ({name})")
                 if changed or private and c.node.shape != ():
                     _make_constant(c.node, c.content if changed else c.array)
                 else:

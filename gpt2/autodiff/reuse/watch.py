@@ -20,9 +20,8 @@ from .guard import Guard
 from .world import OWN_CODE, World
 
 # The user's function sees the collector as it was before
-replace(
-    vars(gc), isenabled=Intercepted(gc.isenabled, lambda function, args, kwargs: function() or is_paused())
-)
+_collects = Intercepted(gc.isenabled, lambda function, args, kwargs: function() or is_paused())
+replace(vars(gc), isenabled=_collects)
 _local = threading.local()
 watches_running: set[World] = set()  # in all threads
 

@@ -200,9 +200,8 @@ class World:
             functions = self._in_classes(code)
         self._ran[id(code)] = code
         if not functions and id(code) not in self._known:
-            return self.fail(
-                f"it runs {kinds.location_of(code)}, which was reached in a way that is not followed"
-            )
+            place = kinds.location_of(code)
+            return self.fail(f"it runs {place}, which was reached in a way that is not followed")
         code_reads = self._code(code)
         for f in functions or ():
             self._free(f, code_reads)

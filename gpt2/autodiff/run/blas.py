@@ -19,9 +19,8 @@ def numpys_blas() -> LibController | None:
         return None
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
     # SciPy's wheel bundles another
-    numpys = [
-        lib for lib in libraries if os.path.dirname(lib.filepath).endswith(("numpy.libs", "numpy/.dylibs"))
-    ]
+    folders = ("numpy.libs", "numpy/.dylibs")
+    numpys = [lib for lib in libraries if os.path.dirname(lib.filepath).endswith(folders)]
     return next(iter(numpys or libraries), None)
 
 

@@ -74,9 +74,8 @@ def readable_lines(graph: Graph, name: str | None = None) -> list[tuple[str, lis
     computed = [[] if n is None else within(n) for n in writer.written_for]
     computed.append([n for o in writer.graph.outputs if o in writer.texts for n in within(o)])  # returned
     first = len(lines) - 1 - len(computed)
-    return [
-        (line, computed[k - first] if 0 <= k - first < len(computed) else []) for k, line in enumerate(lines)
-    ]
+    padded = [*[[]] * first, *computed, *[[]] * len(lines)]
+    return list(zip(lines, padded))
 
 
 def constants(graph: Graph) -> dict[str, np.ndarray]:

@@ -256,9 +256,8 @@ def _flatten_opened(x: Any, part: Opened, leaves: list, is_leaf: Callable[[Any],
     """Flatten an instance of a class of parameters: static without leaves."""
     n = len(leaves)
     fields = zip(part.names, part.values)
-    children = tuple(
-        Tree.static(v) if name in part.static else _flatten(v, leaves, is_leaf) for name, v in fields
-    )
+    static = part.static
+    children = tuple(Tree.static(v) if k in static else _flatten(v, leaves, is_leaf) for k, v in fields)
     if len(leaves) == n:
         return Tree.static(x)
     for name, v in part.derived:

@@ -75,9 +75,8 @@ def ravel(a: Node, order: str = "C") -> Node:
 def squeeze(a: Node, axis: int | Sequence[int] | None = None) -> Node:
     if a.ndim == 0:
         return a  # NumPy accepts its axis 0 or -1
-    axes = (
-        [i for i, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
-    )
+    ones = [i for i, n in enumerate(a.shape) if n == 1]
+    axes = ones if axis is None else normalize_axis_tuple(axis, a.ndim)
     return build.reshape(a, tuple(n for i, n in enumerate(a.shape) if i not in axes))
 
 
