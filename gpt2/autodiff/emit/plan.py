@@ -17,7 +17,7 @@ from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, root, views_of
 from ..run import short
-from . import buffers
+from . import buffers, lives
 from .layout import Layout, is_result_of_call, lower, results_of, view, whole
 from .regions import Region, by_rows, flags_of, reach_rows, schedule
 from .windows import Window, find_windows
@@ -59,6 +59,9 @@ class Plan:
         self.regions = schedule(self.graph, results_early)
         if fusing is not None:
             self.graph = fusing(self.graph, self.regions)
+        for r in self.regions:
+            if r.N > 1:
+                lives.shorten(r)
         self.outputs = dict.fromkeys(self.graph.outputs)
         self.users = self.graph.users()
         self.region = {n: r for r in self.regions for n in r.members}

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
-# Bytes of the widest value in a block of rows: four such values, more than which are rarely in use at once,
-# fill half of a core's cache. Beyond 1 MiB Python takes next to no time beside it, below 64 KiB most of it.
-BLOCK_BYTES = in_cache(4, 1 << 16, 1 << 20)
+IN_USE = 4  # values at once; more are rarely needed (lives.py)
+# Bytes of the widest value in a block of rows: IN_USE such values fill half of a core's cache. Beyond 1 MiB
+# Python takes next to no time beside it, below 64 KiB most of it.
+BLOCK_BYTES = in_cache(IN_USE, 1 << 16, 1 << 20)
 SHORTEST = 1 << 14  # bytes of a row axis, from which blocks along it pay
 ROW_LIMIT = BLOCK_BYTES  # rows wider than this are not joined to a region of narrower ones
 
