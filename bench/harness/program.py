@@ -71,7 +71,7 @@ def elementwise(text):
     try:
         options_for(text)  # finds numexpr
     except UserError as error:
-        raise ArgumentTypeError(f"{text}: {error}") from None
+        raise ArgumentTypeError(f"{text}: {error.as_flag}") from None
     return text
 
 
@@ -122,7 +122,7 @@ def run(main):
     try:
         sys.exit(main(sys.argv[1:]))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error.as_flag}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

@@ -27,6 +27,11 @@ def from_preset(preset: str, **given: Any) -> Settings:
     return new_settings({"preset": preset, **given})
 
 
+# The finetune preset's learning rates where --train is less than everything: at the preset's own 5e-5 its 60
+# steps move adapters and biases next to nowhere. From python -m bench.tuning_rates (docs/fine-tuning.md)
+RATES = {"lora": 1e-3, "adapter": 1e-3, "biases": 2e-3, "last": 3e-4}
+
+
 def new_settings(given: dict[str, Any]) -> Settings:
     """Settings of a new run: defaults, preset, and given values. With weights the preset is finetune, whose
     learning rate does not destroy them."""
@@ -37,6 +42,9 @@ def new_settings(given: dict[str, Any]) -> Settings:
     settings = Settings(**{"preset": preset, **PRESETS[preset], **given})
     if settings.train != "all" and "optimizer" not in given:  # adapters are no matrices of Muon's
         settings = dataclasses.replace(settings, optimizer="adamw")
+    rate = RATES.get(settings.tuning.kind)
+    if preset == "finetune" and rate and "lr" not in given:
+        settings = dataclasses.replace(settings, **{"lr": rate, "min_lr": rate / 10, **given})
     if settings.init:
         settings = of_weights(settings, weights_config(settings), given)
     if settings.layers and not {"backward"} & {*given, *PRESETS[preset]}:

@@ -76,6 +76,24 @@ def test_run_starts_from_weights(kind, prose, tmp_path, model):
     assert (stored["n_layer"], stored["n_embd"], stored["context"], stored["block_size"]) == (2, 24, 32, 16)
 
 
+@pytest.mark.parametrize(
+    "flags, rates",
+    [
+        ({}, (5e-5, 5e-6)),
+        ({"freeze": "wte"}, (5e-5, 5e-6)),
+        ({"train": "lora:2"}, (1e-3, 1e-4)),
+        ({"train": "biases"}, (2e-3, 2e-4)),
+        ({"train": "last:1"}, (3e-4, 3e-5)),
+        ({"train": "lora:2", "lr": 7e-4}, (7e-4, 5e-6)),
+        ({"train": "lora:2", "min_lr": 0.0}, (1e-3, 0.0)),
+        ({"train": "lora:2", "preset": "gpt2"}, (6e-4, 6e-5)),
+    ],
+)
+def test_what_is_trained_decides_the_rate_of_the_finetune_preset(flags, rates):
+    settings = recipe.new_settings({"preset": "finetune", "init": "gpt2", **flags})
+    assert (settings.lr, settings.min_lr) == pytest.approx(rates)
+
+
 def test_weights_imply_the_finetune_preset_in_their_own_window(start):
     init = {"init": start[start.index("--init") + 1]}
     settings = recipe.new_settings(init)

@@ -11,6 +11,7 @@ from gpt2.commands import convert
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.tuning import Tuning
+from gpt2.train import from_preset
 from gpt2.weights import huggingface, peft, pretrained
 
 pytestmark = pytest.mark.numeric
@@ -92,6 +93,35 @@ def test_adapter_written_by_peft_is_read(base, tmp_path, peers, targets, rslora)
     assert_close(gpt2.load(tmp_path / "whole").forward(TOKENS), merged)
 
 
+def test_training_goes_as_with_peft(base, tmp_path, peers):
+    """Losses and gradient norms of 40 steps with the finetune preset's settings for adapters."""
+    theirs, (torch, transformers) = pytest.importorskip("peft"), peers
+    s = from_preset("finetune", init=str(base), train="lora:3")
+    model = gpt2.lora(gpt2.load(base), 3, s.lora_alpha, "c_attn,mlp", seed=3)
+    gpt2.save(model, tmp_path / "adapter")
+    peer = transformers.GPT2LMHeadModel.from_pretrained(base)
+    peer = theirs.PeftModel.from_pretrained(peer, str(tmp_path / "adapter"), is_trainable=True)
+    peer.eval()  # no dropout, as here
+    options = {"lr": s.lr, "betas": (s.beta1, s.beta2), "eps": s.eps, "weight_decay": s.weight_decay}
+    trained = [p for p in peer.parameters() if p.requires_grad]
+    ours, other = gpt2.AdamW(model, **options), torch.optim.AdamW(trained, **options)
+    losses = []
+    for _ in range(40):
+        loss = model.loss_and_grads(TOKENS[:, :-1], TOKENS[:, 1:])
+        norm = ours.step(clip=s.clip)
+        tokens = torch.from_numpy(TOKENS)
+        expected = peer(tokens, labels=tokens).loss  # which shifts the labels by one
+        other.zero_grad()
+        expected.backward()
+        same_norm = torch.nn.utils.clip_grad_norm_(trained, s.clip)
+        other.step()
+        losses.append((loss, norm, expected.item(), same_norm.item()))
+    loss, norm, expected, same_norm = np.array(losses).T
+    np.testing.assert_allclose(loss, expected, rtol=1e-3)
+    np.testing.assert_allclose(norm, same_norm, rtol=1e-3)
+    assert loss[-1] < loss[0] - 0.05
+
+
 def test_adapter_round_trip_is_exact(base, tmp_path):
     model = adapted(base, "all-linear")
     for where in ("adapter", "again"):
@@ -129,14 +159,14 @@ def test_merged_model_is_saved_in_every_format_and_adapters_in_some(base, tmp_pa
     for name in ("m.bin", "m.safetensors", "m"):
         gpt2.save(gpt2.merged(model), tmp_path / name)
         assert_close(gpt2.load(tmp_path / name).forward(TOKENS), expected)
-    with pytest.raises(UserError, match=r"x\.bin: llm\.c has no adapters; merge them with --merge"):
+    with pytest.raises(UserError, match=r"x\.bin: llm\.c has no adapters; merge them with merge"):
         gpt2.save(model, tmp_path / "x.bin")
     assert not (tmp_path / "x.bin").exists()
     gpt2.save(model, tmp_path / "x.safetensors")  # base and adapters
     again = gpt2.load(tmp_path / "x.safetensors")
     assert again.description.lora == model.description.lora
     assert np.array_equal(again.forward(TOKENS), expected)
-    with pytest.raises(UserError, match=r"^--merge: .*base has no adapters; leave it out$"):
+    with pytest.raises(UserError, match=r"^merge: .*base has no adapters; leave it out$"):
         convert.convert(str(base), tmp_path / "y", merge=True)
     with pytest.raises(UserError, match="the model has no adapters to merge"):
         gpt2.merged(gpt2.load(base))
