@@ -4,6 +4,7 @@ Programs (train.py, python -m gpt2 sample, ...) print its text as a single line 
 Any other exception is a bug and keeps its traceback.
 """
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,8 +28,26 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+# A command, which is left as it is, or a flag
+FLAG = re.compile(
+    r"(-m gpt2\b|\bgpt2 [a-z]+ -|\btrain\.py )[^;`]*|(?<![\w-])--(no-)?([a-z][a-z0-9-]*[a-z0-9])(?![\w=-])"
+)
+
+
+def as_arguments(text: str) -> str:
+    """A message with its flags as arguments in Python: "--min-lr 2" becomes "min_lr 2"."""
+
+    def argument(match):
+        name = (match[3] or "").replace("-", "_")
+        return match[0] if match[1] else f"{name}=False" if match[2] else name
+
+    return FLAG.sub(argument, text)
+
+
 class UserError(ValueError):
     """Bad input. The message says what is wrong, what was expected and what to do, in one line.
+
+    The text names flags, as commands print it (`as_flag`); str(error) names arguments, as Python programs do.
 
     Messages quote files and arguments, which may hold anything: characters that do not print, such as line
     breaks and terminal control sequences, are escaped as in Python, and long messages lose their middle.
@@ -40,10 +59,13 @@ class UserError(ValueError):
             text = f"{text[: MAX_LENGTH // 2]} [...] {text[-MAX_LENGTH // 2 :]}"
         super().__init__(printable(text))
 
+    def __str__(self) -> str:
+        return as_arguments(self.args[0])
+
     @property
     def as_flag(self) -> str:
         """The message as a command prints it."""
-        return str(self)
+        return self.args[0]
 
 
 class OptionError(UserError):
@@ -54,11 +76,11 @@ class OptionError(UserError):
 
     def __init__(self, text: str, as_flag: str):
         super().__init__(text)
-        self._as_flag = UserError(as_flag)
+        self._as_flag = UserError(as_flag).as_flag
 
     @property
     def as_flag(self) -> str:
-        return str(self._as_flag)
+        return self._as_flag
 
 
 def option_error(name: str, text: str) -> OptionError:
@@ -102,7 +124,7 @@ def print_error(text: str) -> None:
 
 def reason(error: BaseException) -> str:
     """The text of an exception, in one line and never empty."""
-    text = getattr(error, "strerror", None) or str(error)
+    text = error.as_flag if isinstance(error, UserError) else getattr(error, "strerror", None) or str(error)
     return text.splitlines()[0] if text.strip() else type(error).__name__
 
 

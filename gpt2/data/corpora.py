@@ -129,7 +129,7 @@ def prepare(
             with turn(made_folder(folder) / LOCK):  # if ranks start together, one encodes the text
                 used = _earlier_files(folder, job, tokenizer) or _write_files(folder, job, tokenizer)
     except UserError as error:
-        raise UserError(f"{error}{hint}") from None
+        raise UserError(f"{error.as_flag}{hint}") from None
     return Prepared(
         name,
         folder / FILES[0],
@@ -189,7 +189,9 @@ def _check_replaced(folder):
         try:
             (read_tokens if name.endswith(".bin") else stored.load)(folder / name)
         except UserError as error:
-            raise UserError(f"{error}; it would be replaced: remove it, or give another folder") from None
+            raise UserError(
+                f"{error.as_flag}; it would be replaced: remove it, or give another folder"
+            ) from None
 
 
 def _is_same(saved, tokenizer):
@@ -285,7 +287,7 @@ def _choose_tokenizer(name, notes):
 
 def _reason(error):
     """The error's message without the advice that follows it."""
-    return str(error).split(";")[0]
+    return reason(error).split(";")[0]
 
 
 def _digest(tokenizer):

@@ -117,7 +117,7 @@ class MPIGroup(Group):
             return
         # The others wait for this rank in some call, for ever
         if issubclass(kind, UserError):
-            print(f"error: rank {self.rank}: {error}", file=sys.stderr, flush=True)
+            print(f"error: rank {self.rank}: {error.as_flag}", file=sys.stderr, flush=True)
         else:
             print(f"rank {self.rank} of {self.size} failed:", file=sys.stderr)
             traceback.print_exception(kind, error, trace)

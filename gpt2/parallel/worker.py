@@ -87,7 +87,7 @@ def _answer(worker, message):
         function, args = pickle.loads(message)
         return "result", function(worker, *args)
     except UserError as error:
-        return "user error", str(error)
+        return "user error", error.as_flag
     except Exception:
         return "error", traceback.format_exc()
 

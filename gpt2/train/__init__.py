@@ -10,7 +10,8 @@
     train(settings, callbacks)   all steps at once, with functions that are called after each; returns the Run
     opened(settings)             a context with the Run itself, for steps(run) or a loop of another kind
     resumed_settings(folder)     the settings to resume a run with `train(..., resume=True)`
-    Step, Run, Reporter          the result of a step, a run in its folder, and the output of a run
+    Step, Run                    the result of a step, and a run in its folder
+    Reporter, ProgressReporter   the output of a run: none; a progress bar and the curve
 
 The modules, in the order of a run:
 
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpt2.train.recipe import from_preset
-    from gpt2.train.reporters import Reporter
+    from gpt2.train.reporters import ProgressReporter, Reporter
     from gpt2.train.run import Run
     from gpt2.train.session import opened, steps, train
     from gpt2.train.settings import Settings, resumed_settings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: the program in this package sets the number of threads before NumPy is loaded
 _EXPORTS = {
+    "ProgressReporter": "gpt2.train.reporters",
     "Reporter": "gpt2.train.reporters",
     "Run": "gpt2.train.run",
     "Settings": "gpt2.train.settings",
@@ -49,6 +51,7 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "ProgressReporter",
     "Reporter",
     "Run",
     "Settings",

@@ -91,7 +91,7 @@ def train(run: Run, peak: flops.Peak, out: Output) -> int:
                 else "no checkpoint had been written yet"
             )
             raise parallel.WorkerError(f"{error}\n{advice}") from None
-    done = run.step >= run.settings.steps
+    done = run.step >= run.settings.steps or run.exhausted
     if done:
         reporter.end(run)
         out.flush()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpt2.errors import UserError
+from gpt2.errors import UserError, counted
 from gpt2.train.reporters import Reporter
 from gpt2.train.run import Run
 from gpt2.train.step import Step
@@ -56,6 +56,7 @@ def loop(run: Run, reporter: Reporter, interrupts: Interrupts | None = None) -> 
         if run.validated != run.step and (last or due(run.step, s.eval_every)):
             loss = validate(run, reporter)
             taken = taken and replace(taken, val_loss=loss)
+            last = last or run.exhausted
         if taken is not None:
             yield from _yield_step(run, taken)
         # if one rank is to stop, all stop
@@ -95,7 +96,8 @@ def take_step(run: Run, reporter: Reporter) -> Step:
     seconds = time.perf_counter() - begin
     rates = reporter.rates(seconds)
     usual = run.spikes.of(metrics["loss"])
-    step = Step(run.step, **metrics, seconds=seconds, rates=rates, spike_from=usual, run=run)
+    epoch = run.epochs(run.step)
+    step = Step(run.step, **metrics, seconds=seconds, rates=rates, spike_from=usual, epoch=epoch, run=run)
     reporter.step(step)
     if decision := run.handed_over():
         reporter.noted(run, decision)
@@ -104,6 +106,7 @@ def take_step(run: Run, reporter: Reporter) -> Step:
     run.record(
         step=run.step,
         **metrics,
+        epoch=round(epoch, 4),
         seconds=round(seconds, 6),
         tokens_per_second=round(rates.tokens, 1),
         gflops=round(rates.flops / 1e9, 3),
@@ -122,11 +125,15 @@ def validate(run: Run, reporter: Reporter) -> float:
     counts = run.step > 0 or bool(run.settings.init)  # weights that nothing has trained do not count
     best = counts and (run.best is None or loss < run.best)
     run.validated = run.step
+    run.worse = run.worse + 1 if counts and not best else 0
     run.record(step=run.step, val_loss=loss)
     reporter.validated(run, loss, best)
     if best:
         run.best = loss
         run.save_best()
+    elif run.exhausted and run.step < run.settings.steps:
+        worse = counted(run.worse, "validation")
+        reporter.noted(run, f"{worse} no better than the best: the run ends (--patience)")
     return loss
 
 

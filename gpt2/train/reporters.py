@@ -5,9 +5,10 @@ The loop calls a Reporter for each event. The base class prints nothing, for use
 
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
+from tqdm.auto import tqdm as tqdm_auto
 
 from gpt2.cli import fitted
 from gpt2.data import corpora
@@ -79,6 +80,82 @@ class Reporter:
         """The last call, whether the run is complete or not."""
 
 
+class ProgressReporter(Reporter):
+    """Shows a run in a terminal or notebook: a progress bar, validations, and the curve of its losses.
+
+    The default of gpt2.train.train where standard output is one of these. In a notebook the curve is drawn
+    again after each validation.
+
+        >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=30, warmup=0)
+        >>> reporter = gpt2.train.ProgressReporter()
+        >>> run = gpt2.train.train(settings, overwrite=True, reporter=reporter)  # doctest: +ELLIPSIS
+        best validation loss ...
+    """
+
+    def begin(self, run: Run) -> None:
+        super().begin(run)
+        self.figures: dict[str, str] = {}
+        self.drawn: Any = None  # the curve's place in a notebook
+        steps, off = run.settings.steps, not run.team.root
+        self.bar = tqdm_auto(total=steps, initial=run.step, unit="step", dynamic_ncols=True, disable=off)
+
+    def step(self, step: Step) -> None:
+        self.figures |= {"epoch": f"{step.epoch:.2f}", "loss": f"{step.loss:.4f}"}
+        self.bar.set_postfix(self.figures, refresh=False)
+        self.bar.update(1)
+
+    def noted(self, run: Run, text: str) -> None:
+        if run.team.root:
+            self.bar.write(f"step {run.step}: {text}")
+
+    def validated(self, run: Run, loss: float, best: bool) -> None:
+        self.figures["val_loss"] = f"{loss:.4f}"
+        if in_notebook() and run.team.root:
+            self._draw(run)
+
+    def end(self, run: Run) -> None:
+        self.bar.close()
+        if not run.team.root:
+            return
+        if in_notebook():
+            self._draw(run)
+        elif line := curve_line(metrics.read(run.folder)):
+            _print_if_encodable(line)
+        if run.best is not None:
+            print(f"best validation loss {run.best:.4f} nats per token, all in {printable(run.folder)}")
+
+    def _draw(self, run):
+        from IPython.display import HTML, display
+
+        picture = HTML(curve.svg(metrics.read(run.folder)))
+        if self.drawn is None:
+            self.drawn = display(picture, display_id=True)
+        else:
+            self.drawn.update(picture)
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+def in_notebook() -> bool:
+    """Whether this is a notebook's kernel."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def reporter_here() -> Reporter:
+    """A ProgressReporter in a terminal or notebook, else a Reporter that prints nothing."""
+    seen = in_notebook() or (sys.stdout is not None and sys.stdout.isatty())
+    return ProgressReporter() if seen else Reporter()
+
+
+def curve_line(read: metrics.Metrics) -> str:
+    """The losses of a run as a line of bars between the first and the last; "" with fewer than two."""
+    losses = read.get("loss")[1]
+    picture = curve.bars(losses)
+    return picture and f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}"
+
+
 class Progress:
     """Shows steps as they are done.
 
@@ -101,10 +178,11 @@ class Progress:
                 bar_format="{n_fmt}/{total_fmt} {bar:10} {desc} {remaining} left",
             )
 
-    def step(self, step: int, loss: float, rates: Rates) -> None:
-        """Show step number `step`."""
+    def step(self, step: int, loss: float, rates: Rates, epoch: float = 0.0) -> None:
+        """Show step number `step`; and `epoch`, once the text has been read once."""
         speed = f"{rates.flops / 1e9:.{1 if rates.flops < 1e11 else 0}f}"
-        text = f"loss {loss:.4f}  {rates.tokens:,.0f} tok/s  {speed} GFLOP/s{self.share(rates.flops)}"
+        passes = f"epoch {epoch:.2f}  " if epoch >= 1 else ""
+        text = f"{passes}loss {loss:.4f}  {rates.tokens:,.0f} tok/s  {speed} GFLOP/s{self.share(rates.flops)}"
         if self.bar is not None:
             self.bar.set_description_str(text, refresh=False)
             self.bar.update(1)
@@ -152,7 +230,7 @@ class Own(Reporter):
         self.progress = Progress(s.steps, run.step, every=s.log_every, peak=self.peak)
 
     def step(self, step: Step) -> None:
-        self.progress.step(step.number, step.loss, step.rates)
+        self.progress.step(step.number, step.loss, step.rates, step.epoch)
         if step.spike_from is not None:
             self.progress.line(
                 f"step {step.number}: the loss jumped to {step.loss:.4f}, from {step.spike_from:.4f} "
@@ -184,9 +262,8 @@ class Own(Reporter):
             validated = read.get("val_loss")[1]
             if s.init and len(validated) > 1 and run.best == validated[0]:
                 done += f"; no step was better than {s.init}, whose weights are kept as the best"
-            _, losses = read.get("loss")
-            if picture := curve.bars(losses):
-                _print_if_encodable(f"loss {losses[0]:.2f} {picture} {losses[-1]:.2f}")
+            if line := curve_line(read):
+                _print_if_encodable(line)
         print(fitted(done))
         folder = quoted(run.folder)
         chat = bool(s.template)  # the text is of conversations
@@ -295,5 +372,7 @@ def _describe(run: Run, flops: float, peak: Peak, file: TextIO) -> None:
         "" if model.description.trained.everything else f", of which {model.flat_params.size:,} are trained"
     )
     texts = f"{len(run.train):,} training and {len(run.val):,} validation tokens"
+    if (epochs := run.epochs(s.steps)) >= 0.1:
+        texts += f", {counted(s.steps, 'step')}: {epochs:.1f} epochs"
     print(f"{model.num_parameters:,} parameters{trained}; {texts}", file=file)
     print(f"{gflop(flops)} a step; peak here: {peak} ({s.dtype})", flush=True, file=file)

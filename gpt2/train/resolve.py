@@ -267,5 +267,5 @@ def prepare(s: Settings, words: Any, resumed: bool) -> corpora.Prepared:
         return corpora.prepare(s.data, words or s.tokenizer, **texts(s))
     except UserError as error:
         if resumed and Path(s.data).is_absolute() and not Path(s.data).exists():
-            raise UserError(f"{error}; if it was moved, name where it is now with --data") from None
+            raise UserError(f"{error.as_flag}; if it was moved, name where it is now with --data") from None
         raise

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gpt2.data.conversations import Examples
 from gpt2.data.orders import ORDERS
 from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
@@ -112,6 +113,7 @@ class Run:
         self.spikes = Spikes()
         self.best: float | None = None  # lowest validation loss so far, nats per token
         self.validated: int | None = None  # the step of the last validation
+        self.worse = 0  # validations in a row that were no better than the best
         self.lock: Lock | None = None  # of the folder, once there is one
         self.metrics: BinaryIO | None = None  # an open file, once the run begins
         self.stopping = False
@@ -137,6 +139,19 @@ class Run:
         if self.lock is not None:
             self.lock.release()
 
+    def epochs(self, steps: int) -> float:
+        """Passes over the training text in so many steps."""
+        s = self.settings
+        sequences = steps * s.batch_size * s.accumulate
+        if isinstance(self.train, Examples):
+            return sequences / self.loader.pieces
+        return sequences * s.block_size / len(self.train)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last `patience` validations were no better than the best before."""
+        return 0 < self.settings.patience <= self.worse
+
     # -- what a step computes
 
     def train_step(self) -> dict[str, float]:
@@ -148,7 +163,7 @@ class Run:
             rate = lr if s.optimizer == "adamw" else s.muon_lr * (lr / s.lr)  # both on one schedule
             loss, norm = self.team.step(batches, rate, clip=s.clip or None)
         except UserError as error:  # from --detect-anomaly
-            raise UserError(f"step {self.step + 1}: {error}") from None
+            raise UserError(f"step {self.step + 1}: {error.as_flag}") from None
         if not math.isfinite(loss):
             place = next(filter(None, (self.model.first_non_finite(*batch) for batch in batches)), None)
             raise UserError(
@@ -309,6 +324,7 @@ class Run:
                 "loader": self.loader.state(),
                 "best": self.best,
                 "validated": self.validated,
+                "worse": self.worse,
                 "spikes": self.spikes.state(),
                 "metrics_bytes": self.metrics.tell(),
                 "corpus": self.fingerprint(),
@@ -335,6 +351,8 @@ class Run:
             best, validated = state["best"], state["validated"]
             self.best = None if best is None else float(best)
             self.validated = None if validated is None else int(validated)
+            self.worse = int(state.get("worse", 0))
+            self.worse = 0 if self.exhausted else self.worse  # whoever resumes it wants more
             self.step, self.optimizer.t = int(state["step"]), int(state[f"{self.optimizer.name}.t"])
             self.loader.load_state(state["loader"])
             self.spikes.load_state(state["spikes"])

@@ -10,7 +10,7 @@ from gpt2.errors import UserError
 from gpt2.parallel.cores import local_ranks, threads_each
 from gpt2.storage.download import cache_folder
 from gpt2.train.loop import loop
-from gpt2.train.reporters import Reporter
+from gpt2.train.reporters import Reporter, reporter_here
 from gpt2.train.resolve import resolve
 from gpt2.train.run import Run
 from gpt2.train.settings import FASTEST, Settings
@@ -30,7 +30,7 @@ def train(
     callbacks  each is called with the Step after every step; step.run.stop() ends the training early
     resume     resume the run in the folder settings.out; settings come from resumed_settings
     overwrite  replace an existing run
-    reporter   a Reporter; by default none
+    reporter   Reporter() is silent; by default a ProgressReporter in a terminal or notebook, else Reporter()
 
     Raises UserError if a setting is not possible here, or the loss is not finite.
 
@@ -40,7 +40,7 @@ def train(
         >>> run.step, len(losses)
         (3, 3)
     """
-    reporter, callbacks = reporter or Reporter(), list(callbacks)
+    reporter, callbacks = reporter or reporter_here(), list(callbacks)
     with opened(settings, resume=resume, overwrite=overwrite) as run, closing(reporter):
         reporter.begin(run)
         for step in loop(run, reporter):

@@ -299,6 +299,9 @@ class Settings:
 
     eval_every: int = REPORTS(100, "steps between validations; 0: only at the end", minimum=0)
     eval_batches: int = REPORTS(20, "batches in a validation; 0: the whole split", minimum=0)
+    patience: int = REPORTS(
+        0, "validations without a better loss after which the run ends; 0: never", minimum=0
+    )
     sample_every: int = REPORTS(0, "steps between samples of text; 0: only at the end", minimum=0)
     sample_tokens: int = REPORTS(120, "tokens in a sample; 0: no samples", minimum=0)
     save_every: int = REPORTS(100, "steps between checkpoints; 0: only at the end", minimum=0)

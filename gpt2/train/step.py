@@ -29,6 +29,7 @@ class Step:
     rates       tokens and operations a second, averaged over the last steps
     spike_from  the usual loss, if this one is far above it
     val_loss    validation loss after the step, in nats per token, if one was due
+    epoch       passes over the training text so far: 0.5 is half of it
     run         the Run: its model, tokenizer and folder
 
         >>> settings = gpt2.train.Settings(data="my.txt", tokenizer="char", n_embd=16, steps=3, warmup=0)
@@ -45,6 +46,7 @@ class Step:
     rates: Rates
     spike_from: float | None = None
     val_loss: float | None = None
+    epoch: float = 0.0
     run: Run | None = field(default=None, repr=False)
 
 

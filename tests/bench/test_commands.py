@@ -55,11 +55,11 @@ def test_documentation_lists_every_program(name):
 
 
 def test_unknown_names_are_reported_with_their_flag():
-    with pytest.raises(UserError, match="^--size: no size '124M', expected one of 124M-B8T64"):
+    with pytest.raises(UserError, match="^size: no size '124M', expected one of 124M-B8T64"):
         scaling.main(["--size", "124M"])
-    with pytest.raises(UserError, match="^--sizes: no size '124M', expected some of .*, or all$"):
+    with pytest.raises(UserError, match="^sizes: no size '124M', expected some of .*, or all$"):
         sizes.find("124M")
-    with pytest.raises(UserError, match="^--contenders: unknown name 'pft', expected some of full"):
+    with pytest.raises(UserError, match="^contenders: unknown name 'pft', expected some of full"):
         finetune.main(["--contenders", "pft"])
-    with pytest.raises(UserError, match="^--models: unknown name 'gpt3'"):
+    with pytest.raises(UserError, match="^models: unknown name 'gpt3'"):
         finetune.main(["--models", "gpt3"])

@@ -127,7 +127,7 @@ def test_kept_results_make_the_same_report(tmp_path, capsys):
     assert (tmp_path / "again" / "studies.json").read_text() == (tmp_path / "studies.json").read_text()
     for text in ("{}", "no JSON"):
         (tmp_path / "studies.json").write_text(text)
-        with pytest.raises(UserError, match="--from .*: no report of python -m bench.studies"):
+        with pytest.raises(UserError, match="from .*: no report of python -m bench.studies"):
             main.read(tmp_path / "studies.json", [])
 
 

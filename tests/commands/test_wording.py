@@ -1,5 +1,6 @@
 """Messages of training: flags as they are typed, folders quoted for the shell, numbers, notes."""
 
+import pickle
 import shlex
 
 import pytest
@@ -29,6 +30,23 @@ def test_library_names_arguments_and_not_flags():
     model = GPT2(GPT2Config(vocab_size=256, block_size=12, n_layer=1, n_head=2, n_embd=8))
     with pytest.raises(OptionError, match="^top_p is 2, expected"):
         sampling.generate(model, [1], top_p=2)
+
+
+@pytest.mark.parametrize(
+    "text, argument",
+    [
+        ("--min-lr: expected 0 or more, got -1", "min_lr: expected 0 or more, got -1"),
+        ("the weights have 4; give --no-bias", "the weights have 4; give bias=False"),
+        ("stopped; resume with: python -m gpt2 train --resume runs/a", None),
+        ("no gelu; write it with `python train.py --layers x.py`; or --lr", "no gelu; write it with `python "
+            "train.py --layers x.py`; or lr"),
+        ("start the container with docker run --shm-size=1g", None),
+        ("runs/a--b: is no run", None),
+    ],
+)  # fmt: skip
+def test_errors_name_arguments_in_python_and_flags_in_commands(text, argument):
+    error = pickle.loads(pickle.dumps(UserError(text)))
+    assert (str(error), error.as_flag) == (argument or text, text)
 
 
 def test_invalid_flags_of_a_resumed_run(train, tmp_path, refusal):
@@ -100,5 +118,5 @@ def test_mpiexec_without_parallel_mpi_is_noted(train, monkeypatch, capsys):
 
 
 def test_unknown_kind_of_workers_is_named():
-    with pytest.raises(UserError, match="--parallel threads: expected one of"):
+    with pytest.raises(UserError, match="parallel threads: expected one of"):
         parallel.join("threads")

@@ -87,7 +87,7 @@ def test_long_conversations_are_cut_or_left_out_and_counted(examples):
     ):
         of.rows(8)
     with pytest.raises(
-        UserError, match="order is for a running text; conversations are taken in --order epochs"
+        UserError, match="order is for a running text; conversations are taken in order epochs"
     ):
         ORDERS["random"].loader(of, 1, 100, 3)
 

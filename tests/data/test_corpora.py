@@ -170,7 +170,7 @@ def test_link_that_leads_to_itself_is_an_error(tmp_path):
     except OSError:
         pytest.skip("needs POSIX links")
     for path in (link, "nul\0byte.txt"):
-        with pytest.raises(UserError, match="^--data .*(loop|byte).txt: "):
+        with pytest.raises(UserError, match="^data .*(loop|byte).txt: "):
             corpora.prepare(str(path), "byte")
 
 

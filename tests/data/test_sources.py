@@ -106,7 +106,7 @@ def test_error_names_file_and_line_and_what_was_prepared_stays(texts, tmp_path, 
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError) as error:
         corpora.prepare(name, "byte", tmp_path / "out")
-    assert str(error.value).startswith(f"--data {message}") and "\n" not in str(error.value)
+    assert str(error.value).startswith(f"data {message}") and "\n" not in str(error.value)
     assert earlier.train.read_bytes() == before
 
 
@@ -165,9 +165,7 @@ def test_shards_are_one_array_with_validation_found_by_name(four_shards, tmp_pat
     first = corpora.prepare(str(tmp_path / "x_train_000001.bin"), gpt2_tokenizer)
     assert first.val.name == "x_val_000000.bin"
     (tmp_path / "x_val_000000.bin").rename(tmp_path / "y.bin")
-    with pytest.raises(
-        UserError, match=r"no validation file x_val_\*.bin beside it; name one with --val-data"
-    ):
+    with pytest.raises(UserError, match=r"no validation file x_val_\*.bin beside it; name one with val_data"):
         corpora.prepare(four_shards)
     assert len(corpora.prepare(four_shards, gpt2_tokenizer, val_data=str(tmp_path / "y.bin")).read()[1]) == 50
     path = tmp_path / "x_train_000002.bin"

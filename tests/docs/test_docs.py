@@ -193,7 +193,7 @@ def check_setting(text):
     names: dict = {"OPTIMISATION": settings.OPTIMISATION, "__name__": "settings"}
     exec(f"import dataclasses\n@dataclasses.dataclass\nclass S:\n    {text.strip()}", names)
     assert flags.convert(names["S"], "ema", "0.5", "--ema") == 0.5 == names["S"](ema=0.5).ema
-    with pytest.raises(UserError, match="--ema"):
+    with pytest.raises(UserError, match="ema"):
         flags.convert(names["S"], "ema", "1", "--ema")
 
 

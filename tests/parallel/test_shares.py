@@ -108,9 +108,9 @@ def test_loss_that_is_not_finite_changes_nothing(kind):
 @both_kinds
 def test_batch_that_cannot_be_split_evenly_is_refused(kind):
     model, optimizer = jobs.model_and_optimizer("float64")
-    with pytest.raises(UserError, match="--workers 7: a batch has only 6 sequences"):
+    with pytest.raises(UserError, match="workers 7: a batch has only 6 sequences"):
         jobs.team_of(kind, model, optimizer, Group(), 7)
     with jobs.team_of(kind, model, optimizer, Group(), 2) as team:
         inputs, targets = jobs.batches(0, 1)[0]
-        with pytest.raises(UserError, match="--workers 2: a batch of 5 sequences"):
+        with pytest.raises(UserError, match="workers 2: a batch of 5 sequences"):
             team.step([(inputs[:5], targets[:5])])

@@ -185,6 +185,7 @@ ELSEWHERE = {
     "kernels": "test_kernels.py",
     "shard": "../parallel/test_parallel.py",
     "log_every": "test_train.py",
+    "patience": "test_training.py",
     "lines": "test_train.py",
 }
 
@@ -269,7 +270,7 @@ NOT_KEYED = set(
     """preset init tokenizer freeze lora_alpha lora_targets threads workers
     out seed data order steps lr min_lr warmup beta1 beta2 eps weight_decay clip detect_anomaly
     val_data val_fraction template pack adapter optimizer muon_lr muon_momentum
-    worker_timeout shard eval_every eval_batches sample_every sample_tokens save_every log_every
+    worker_timeout shard eval_every eval_batches patience sample_every sample_tokens save_every log_every
     lines""".split()
 )
 

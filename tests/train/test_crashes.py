@@ -226,7 +226,7 @@ def read_only_folder(prose):
 
 @posix
 def test_read_only_folder_is_refused(read_only_folder):
-    with pytest.raises(UserError, match="run: cannot be written to: Permission denied; .* with --out"):
+    with pytest.raises(UserError, match="run: cannot be written to: Permission denied; .* with out"):
         Lock(read_only_folder)
     with pytest.raises(UserError, match="Permission denied"):
         runs.new("x", str(read_only_folder / "new"))

@@ -58,7 +58,7 @@ def test_underscores_may_stand_for_dashes():
 def test_invalid_flag_is_named(argv, message):
     with pytest.raises(UserError) as error:
         read(*argv)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message in error.value.as_flag and "\n" not in str(error.value)
 
 
 def test_toml_settings_may_be_in_tables(tmp_path):
@@ -93,7 +93,7 @@ def test_invalid_toml_is_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UserError) as error:
         read_toml(path, Example)
-    assert message in str(error.value) and "c.toml" in str(error.value) and "\n" not in str(error.value)
+    assert message in error.value.as_flag and "c.toml" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_unreadable_file_is_named(tmp_path):

@@ -227,7 +227,7 @@ def test_resumed_run_keeps_its_kernels_or_says_that_others_are_loaded(prose, tmp
     assert done.returncode == 0, done.stderr
     error = refusal(program.main, "--resume", folder, "--steps", 4)  # in this process NumPy is loaded
     assert f"--kernels {other}: OpenBLAS has loaded those for {blas_kernels()}" in error
-    with pytest.raises(UserError, match="--kernels own"):
+    with pytest.raises(UserError, match="kernels own"):
         train(resumed_settings(folder, {"steps": 4}), resume=True)
     run = train(resumed_settings(folder, {"steps": 4, "kernels": OWN}), resume=True)
     assert run.step == 4 and run.settings.kernels == OWN

@@ -1,14 +1,17 @@
 """gpt2.train as a library: an iterator of steps, callbacks, reporters, runs that are left and resumed."""
 
+import io
 import math
 import os
 import sys
+import types
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpt2.errors import UserError
+from gpt2.storage import metrics
 from gpt2.train import Reporter, Settings, from_preset, opened, program, resumed_settings, steps, train
 from gpt2.train.loop import Interrupts, loop
 from gpt2.train.recipe import new_settings
@@ -88,7 +91,7 @@ def test_break_saves_a_run_that_can_be_resumed(settings, tmp_path):
     again = resumed_settings(folder)
     parts += [step.loss for step in steps(again, resume=True)]
     assert parts == whole
-    with pytest.raises(UserError, match="has done its 6 steps; continue with --steps 12"):
+    with pytest.raises(UserError, match="has done its 6 steps; continue with steps 12"):
         next(steps(again, resume=True))
 
 
@@ -156,7 +159,7 @@ def test_invalid_settings_are_refused_by_the_constructor(given, message):
 def test_presets_by_name():
     assert from_preset("shakespeare-char-cpu", steps=7).tokenizer == "char"
     assert from_preset("gpt2-medium").n_layer == 24
-    with pytest.raises(UserError, match="--preset tiny: expected one of shakespeare, "):
+    with pytest.raises(UserError, match="preset tiny: expected one of shakespeare, "):
         from_preset("tiny")
 
 
@@ -184,3 +187,58 @@ def test_threads_are_set_before_numpy_is_imported_however_training_is_started(co
     done = small_run.run([sys.executable, *words.split()], env=environment)
     assert done.returncode == 2 and done.stderr.startswith("threads 3\n"), done.stderr
     assert "error: --block-size 9: the model reads at most 8 tokens (--context)" in done.stderr
+
+
+# ---- What a run shows --------------------------------------------------------------------------------------
+
+
+def test_patience_ends_a_run_that_gets_no_better(settings, capsys):
+    worse = replace(settings, lr=0.0, min_lr=0.0, steps=30, patience=2)
+    run = train(worse, overwrite=True)
+    assert run.step == 6 and run.worse == 2  # validations at 2, which is the best, at 4 and at 6
+    again = resumed_settings(run.folder)
+    assert train(again, resume=True).step == 10  # the count begins anew
+    assert program.main(["--resume", str(run.folder)]) == 0
+    out = capsys.readouterr().out
+    assert "step 14: 2 validations no better than the best: the run ends" in out and "done: 14 steps" in out
+
+
+def test_epochs_count_passes_over_the_text(settings):
+    all_steps = list(steps(replace(settings, accumulate=2)))
+    run = all_steps[-1].run
+    assert [step.epoch for step in all_steps] == [128 * n / len(run.train) for n in range(1, 7)]
+    assert metrics.read(run.folder).get("epoch")[1][-1] == round(all_steps[-1].epoch, 4)
+
+
+class Screen(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def test_train_shows_progress_in_a_terminal(settings, monkeypatch, capsys):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Screen())
+    run = train(settings)
+    bar, out = sys.stderr.getvalue(), sys.stdout.getvalue()
+    assert "6/6" in bar and "val_loss=" in bar and "epoch=" in bar
+    assert out.startswith("loss ") and f"best validation loss {run.best:.4f}" in out
+    sys.stdout.truncate(0)
+    train(settings, overwrite=True, reporter=Reporter())
+    assert not sys.stdout.getvalue().strip("\0")
+
+
+def test_train_draws_the_curve_in_a_notebook(settings, monkeypatch):
+    """The curve is one display, drawn again after each validation and at the end."""
+    drawn = []
+    place = types.SimpleNamespace(update=drawn.append)
+    display = types.SimpleNamespace(
+        HTML=str, display=lambda picture, display_id: drawn.append(picture) or place
+    )
+    shell = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(kernel=1), display=display)
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    train(settings)
+    assert len(drawn) == 5 and all(picture.startswith("<svg") for picture in drawn)
+    assert [picture.count("<circle") for picture in drawn] == [1, 2, 3, 4, 4]
