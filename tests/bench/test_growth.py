@@ -14,7 +14,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.emit import emitter
 from gpt2.autodiff.emit.buffers import offsets
 from gpt2.autodiff.emit.emitter import Emitter
-from gpt2.autodiff.emit.plan import Plan
+from gpt2.autodiff.emit.schedule import Schedule
 from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
 from gpt2.autodiff.pipeline import Pipeline, uncollected
@@ -95,14 +95,14 @@ def test_unique_names_take_constant_time_each():
 
 def test_readers_visited_grow_linearly_with_the_readers_of_a_value(monkeypatch):
     counts = []
-    readers = Plan.readers
+    readers = Schedule.readers
 
     def counting(self, n):
         result = readers(self, n)
         counts[-1] += len(result)
         return result
 
-    monkeypatch.setattr(Plan, "readers", counting)
+    monkeypatch.setattr(Schedule, "readers", counting)
     for n in (100, 200):
         counts.append(0)
         f, args = PROGRAMS["fan"](n)

@@ -1,7 +1,7 @@
 """Buffer assignment: which value lives where, in results, arena or scratch, from which step to which.
 
-Every value gets a Kind of storage, and those that own memory a part of it. What may share memory is known
-from plan.py, whose Plan calls these functions one after the other.
+Every value gets a Kind of storage, and those that own memory a part of it. Each function takes decisions made
+before, and returns the next: plan.py calls them one after the other.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..graph import Node, is_scalar_const
-from ..ops.table import facts, root, views_of
+from ..ops.table import facts, root
 from ..run.memory import rounded
-from .layout import in_planes, is_result_of_call
+from .layout import is_result_of_call
+from .planes import in_planes
 from .regions import Region, blocks_of
-
-if TYPE_CHECKING:
-    from .plan import Plan
+from .schedule import Schedule, read_in_step
+from .windows import Places
 
 # Lent memory is for large values with long lives: others do better in an arena that stays in cache. Bytes,
 # and the share of all steps.
@@ -60,64 +60,93 @@ class Storage:
     holds: list[Node] = field(default_factory=list)
 
 
-def kinds(plan: Plan) -> dict[Node, Kind]:
+class Steps(NamedTuple):
+    """First and last step of each value as writer or reader."""
+
+    start: dict[Node, int]
+    end: dict[Node, int]
+
+
+def steps_of(regions: Sequence[Region]) -> Steps:
+    """The steps of all values: a plain statement is one, and so is a whole region of row blocks."""
+    start: dict[Node, int] = {}
+    end: dict[Node, int] = {}
+    step = 0
+    for r in regions:
+        for n in r.members:
+            step += r.N == 1
+            start[n] = end[n] = step
+            if is_result_of_call(n):  # written while the call runs
+                start[n] = start[n.args[0]]
+        step += 1
+    return Steps(start, end)
+
+
+def kinds(places: Places) -> dict[Node, Kind]:
     """The kind of each value that is stored."""
-    kind = {n: _kind_of(n, r, plan) for r in plan.regions for n in r.members if n not in plan.folded}
-    guests = [n for n in kind if n in plan.windows]
+    schedule = places.schedule
+    stored = ((n, r) for r in schedule.regions for n in r.members if n not in schedule.folded)
+    kind = {n: _kind_of(n, r, places) for n, r in stored}
+    guests = [n for n in kind if n in places.windows]
     for n in guests:
-        host = plan.base(n)
-        if kind[host] is Kind.SCRATCH and plan.outlives(n, plan.region[host]):
+        host = places.base(n)
+        if kind[host] is Kind.SCRATCH and schedule.outlives(n, schedule.region[host]):
             kind[host] = Kind.ARENA
     for n in guests:  # a value is where its host is, in memory that is there before the host is made
-        host = plan.base(n)
+        host = places.base(n)
         if kind[host] in UNOWNED:
             kind[host] = Kind.ARENA
         kind[n] = kind[host]
     return kind
 
 
-def _kind_of(n: Node, r: Region, plan: Plan) -> Kind:
+def _kind_of(n: Node, r: Region, places: Places) -> Kind:
     """The kind of a value, regardless of others that live in its memory."""
-    base = plan.base(n)
-    if base in plan.outputs:
+    base = places.base(n)
+    if base in places.schedule.outputs:
         return Kind.RESULT
     if base is not n:
         return Kind.ARENA
     if r.N == 1:
-        if n not in r.sums and makes_number(n) and _is_read_as_number(n, plan):
+        if n not in r.sums and makes_number(n) and _is_read_as_number(n, places.schedule):
             return Kind.NUMBER
         return Kind.ARENA if _fills(n) else Kind.ALLOCATED
-    return Kind.ARENA if n in r.sums or plan.outlives(n, r) else Kind.SCRATCH
+    return Kind.ARENA if n in r.sums or places.schedule.outlives(n, r) else Kind.SCRATCH
 
 
-def _is_read_as_number(n: Node, plan: Plan) -> bool:
+def _is_read_as_number(n: Node, schedule: Schedule) -> bool:
     """Whether a number serves its readers as well as an array of shape (1, ..., 1)."""
-    return n.shape == () or all(facts(u).streams and u not in plan.folded for u, _ in plan.reads(n))
+    return n.shape == () or all(facts(u).streams and u not in schedule.folded for u, _ in schedule.reads(n))
 
 
-def storage(plan: Plan, lend: bool) -> dict[Node, Storage]:
+def storage(places: Places, kind: Mapping[Node, Kind], steps: Steps, lend: bool) -> dict[Node, Storage]:
     """The spans of values that own memory: shared where one may be written over another, or lent."""
-    arena = [n for n, kind in plan.kind.items() if kind is Kind.ARENA]
-    spans = _spans(arena, plan.start, plan.end, plan)
-    for r in plan.regions:
+    spans = _spans([n for n, k in kind.items() if k is Kind.ARENA], *steps, places)
+    for r in places.schedule.regions:
         read = (root(a) for n in r.members for a in n.args) if r.N > 1 else ()
-        _share(r, spans, plan, [x for x in dict.fromkeys(read) if x in spans])
-    (_lend if lend else _begin_in_results)(spans, plan)
-    for n, kind in plan.kind.items():
-        if kind is Kind.ARENA and spans[plan.base(n)].lender is not None:
-            plan.kind[n] = Kind.LENT
+        _share(r, spans, places, [x for x in dict.fromkeys(read) if x in spans])
+    if lend:
+        _lend(spans, written_spans(places, kind, steps, filter(lends, places.schedule.outputs)), steps)
+    else:
+        _begin_in_results(spans, places, steps)
     return spans
 
 
-def _spans(values: Iterable[Node], start: Mapping, end: Mapping, plan: Plan) -> dict[Node, Storage]:
+def with_lent(kind: Mapping[Node, Kind], spans: Mapping[Node, Storage], places: Places) -> dict[Node, Kind]:
+    """The kinds, those of values in the memory of results too."""
+    lent = {n for n, k in kind.items() if k is Kind.ARENA and spans[places.base(n)].lender is not None}
+    return {n: Kind.LENT if n in lent else k for n, k in kind.items()}
+
+
+def _spans(values: Iterable[Node], start: Mapping, end: Mapping, places: Places) -> dict[Node, Storage]:
     """A span for each host of these values, as long as any that lives in it, by steps or positions."""
     spans: dict[Node, Storage] = {}
     for n in values:
-        base = plan.base(n)
+        base = places.base(n)
         s = spans.setdefault(base, Storage(base.nbytes, NEVER, -1))
         s.holds.append(n)
         s.start = min(s.start, start[n])
-        s.end = max([s.end, end[n], *[end[u] for u in plan.readers(n)]])
+        s.end = max([s.end, end[n], *[end[u] for u in places.schedule.readers(n)]])
     return spans
 
 
@@ -140,30 +169,7 @@ def makes_number(n: Node) -> bool:
     return recorded and all(a.size == 1 for a in n.args)
 
 
-def read_in_step(n: Node) -> list[Node]:
-    """The values that n reads element by element, each where it writes."""
-    return [root(a) for a in _in_step(n)]
-
-
-def reads_in_step(n: Node, x: Node) -> bool:
-    """Whether n reads x only element by element; ufuncs check for overlap, other code does not."""
-    return sum(root(a) is x for a in n.args) == sum(root(a) is x for a in _in_step(n))
-
-
-def _in_step(n: Node) -> Iterator[Node]:
-    return (a for a in _overwritable(n) if a.shape == n.shape and all(v.op == "reshape" for v in views_of(a)))
-
-
-def _overwritable(n: Node) -> tuple[Node, ...]:
-    """Arguments whose memory n may take over while it reads them."""
-    if facts(n).changes_first:
-        return n.args[:1]
-    if n.op == "where":  # two copies, first that of the values where the condition is false
-        return n.args[2:]
-    return n.args if facts(n).streams else ()
-
-
-def _share(r: Region, spans: dict[Node, Storage], plan: Plan, others: Sequence[Node] = ()) -> None:
+def _share(r: Region, spans: dict[Node, Storage], places: Places, others: Sequence[Node] = ()) -> None:
     """Write values over others that are no longer needed.
 
     An elementwise op takes over one of its arguments. In a region of row blocks, a value in the arena also
@@ -172,24 +178,24 @@ def _share(r: Region, spans: dict[Node, Storage], plan: Plan, others: Sequence[N
     """
     sums = set(r.sums)
     for n in r.members:
-        base = plan.base(n)
+        base = places.base(n)
         s = spans.get(base)
-        if s is None or n in sums or plan.first_writer(base) is not n:
+        if s is None or n in sums or places.first_writer(base) is not n:
             continue
         for x in dict.fromkeys((*read_in_step(n), *others)):
             t = spans.get(x)
-            if t is not None and t is not s and t.holds[-1] is x and _may_take_over(n, t, plan):
+            if t is not None and t is not s and t.holds[-1] is x and _may_take_over(n, t, places.schedule):
                 t.end = max(t.end, s.end)
                 t.holds = s.holds  # from here on they are what lives there
                 spans[base] = t
                 break
 
 
-def _may_take_over(n: Node, t: Storage, plan: Plan) -> bool:
+def _may_take_over(n: Node, t: Storage, schedule: Schedule) -> bool:
     """Whether n may be written over the last value in t, and nothing needs the parts of it any more."""
     *parts, x = t.holds
-    done = (plan.is_done_with(y, n) and plan.last_read(y) < plan.order[n] for y in parts)
-    return plan.may_write_over(n, x) and all(done)
+    done = (schedule.is_done_with(y, n) and schedule.last_read(y) < schedule.order[n] for y in parts)
+    return schedule.may_write_over(n, x) and all(done)
 
 
 def lends(o: Node) -> bool:
@@ -197,15 +203,14 @@ def lends(o: Node) -> bool:
     return o.op != "input" and o.dtype.kind == "f" and o.nbytes >= LEND_FROM
 
 
-def _lend(storage: dict[Node, Storage], plan: Plan) -> None:
+def _lend(storage: dict[Node, Storage], written: Mapping[Node, list[Span]], steps: Steps) -> None:
     """Put values with long lives into the memory of results that are written after their last use.
 
     A training step's activations then cost nothing beside its gradients: what the forward pass of a layer
     keeps is needed until the layer's backward, and the gradients of the layers before it come after that.
     """
-    written = written_spans(plan, [o for o in plan.outputs if lends(o)])
     taken = {o: Allocator(spans) for o, spans in written.items()}
-    long = LONG * max(plan.end.values(), default=0)
+    long = LONG * max(steps.end.values(), default=0)
     types: dict[int, set] = {}
     for base, s in storage.items():
         types.setdefault(id(s), set()).add(base.dtype)
@@ -215,31 +220,36 @@ def _lend(storage: dict[Node, Storage], plan: Plan) -> None:
             _borrow(s, {o: taken[o] for o in fits})
 
 
-def _begin_in_results(storage: dict[Node, Storage], plan: Plan) -> None:
+def _begin_in_results(storage: dict[Node, Storage], places: Places, steps: Steps) -> None:
     """Put large values into the memory of results that are written over them, element by element.
 
     One array is then in cache where there were two. Nothing else is written there before.
     """
-    for o in plan.outputs:
-        n = plan.first_writer(o)
+    for o in places.schedule.outputs:
+        n = places.first_writer(o)
         if n is None or n.op == "copy" or not lends(o):
             continue
         for x in read_in_step(n):
             s = storage.get(x)
             alone = s is not None and s.lender is None and s.holds == [x]
-            if alone and plan.may_write_over(n, x):
-                s.lender, s.offset, s.end = o, 0, plan.start[n] - 1  # where n writes, it is done with
+            if alone and places.schedule.may_write_over(n, x):
+                s.lender, s.offset, s.end = o, 0, steps.start[n] - 1  # where n writes, it is done with
                 break
 
 
-def written_spans(plan: Plan, results: Iterable[Node]) -> dict[Node, list[Span]]:
-    """For each of these results, the bytes that the program writes of it, from then on."""
+def written_spans(
+    places: Places, stored: Iterable[Node], steps: Steps, results: Iterable[Node]
+) -> dict[Node, list[Span]]:
+    """For each of these results, the bytes that the program writes of it, from then on.
+
+    stored   all values that have a place
+    """
     taken: dict[Node, list[Span]] = {o: [] for o in results}
-    for n in plan.kind:
-        base = plan.base(n)
+    for n in stored:
+        base = places.base(n)
         if base in taken:
-            lo, hi = plan.layout(n).span
-            taken[base].append(Span(lo, rounded(hi), plan.start[n], NEVER))
+            lo, hi = places.layout(n).span
+            taken[base].append(Span(lo, rounded(hi), steps.start[n], NEVER))
     return taken
 
 
@@ -257,60 +267,66 @@ def _borrow(s: Storage, lenders: dict[Node, Allocator]) -> None:
         lenders[s.lender].take(s)
 
 
-def partials(plan: Plan) -> dict[Node, Storage]:
+def partials(regions: Iterable[Region], steps: Steps) -> dict[Node, Storage]:
     """For each sum over blocks of rows, the memory of the blocks' sums."""
-    sums = [(n, r) for r in plan.regions for n in r.sums]
-    return {n: Storage(n.nbytes * len(blocks_of(r)), plan.start[n], plan.end[n]) for n, r in sums}
+    sums = [(n, r) for r in regions for n in r.sums]
+    return {n: Storage(n.nbytes * len(blocks_of(r)), steps.start[n], steps.end[n]) for n, r in sums}
 
 
-def memory_of_calls(plan: Plan) -> tuple[dict[Node, Storage], dict[tuple[Node, int], Storage]]:
-    """For each outlined call its working memory, and memory for each of its results that nothing reads."""
-    start, end = plan.start, plan.end
-    work = {n: Storage(r.needs.arena_bytes, start[n], end[n]) for n, r in plan.called.items()}
+def memory_of_calls(
+    needs: Mapping[Node, int], results: Mapping[Node, Mapping[int, list[Node]]], steps: Steps
+) -> tuple[dict[Node, Storage], dict[tuple[Node, int], Storage]]:
+    """For each outlined call its working memory, and memory for each of its results that nothing schedule.
+
+    needs     the bytes of working memory of each call
+    results   the nodes that are its results, by their number
+    """
+    start, end = steps
+    work = {n: Storage(nbytes, start[n], end[n]) for n, nbytes in needs.items()}
     unread = {
         (n, k): Storage(o.nbytes, start[n], end[n])
         for n in work
         for k, o in enumerate(n.attrs["body"].outputs)
-        if k not in plan.results[n]
+        if k not in results[n]
     }
     return work, unread
 
 
-def place(plan: Plan) -> int:
-    """Give everything in the arena its offset; returns the bytes of the arena."""
-    owned = {id(s): s for s in plan.storage.values() if s.lender is None}
-    return offsets([*owned.values(), *plan.partials.values(), *plan.work.values(), *plan.unread.values()])
+def owned(spans: Mapping[Node, Storage]) -> list[Storage]:
+    """The spans in the arena itself, each once."""
+    return list({id(s): s for s in spans.values() if s.lender is None}.values())
 
 
-def lenders(plan: Plan, lend: bool) -> set[Node]:
+def lenders(spans: Mapping[Node, Storage], outputs: Iterable[Node], lend: bool) -> set[Node]:
     """The results whose memory holds, or may hold, other values before."""
-    lenders = {s.lender for s in plan.storage.values() if s.lender is not None}
-    return lenders.union(filter(lends, plan.outputs) if lend else ())
+    lenders = {s.lender for s in spans.values() if s.lender is not None}
+    return lenders.union(filter(lends, outputs) if lend else ())
 
 
-def slots(plan: Plan) -> tuple[dict[Node, int], set[Node]]:
+def slots(places: Places, kind: Mapping[Node, Kind]) -> tuple[dict[Node, int], set[Node]]:
     """The slots of scratch values, by their number in the region; and which values lie plane by plane."""
     numbers: dict[Node, int] = {}
     planes: set[Node] = set()
-    for r in plan.regions:
+    for r in places.schedule.regions:
         if r.N > 1:
-            of_region = _slots(r, plan)
+            of_region = _slots(r, places, kind)
             numbers.update(of_region)
-            planes |= in_planes(r, of_region, plan)
+            planes |= in_planes(r, of_region, places)
     return numbers, planes
 
 
-def _slots(r: Region, plan: Plan) -> dict[Node, int]:
+def _slots(r: Region, places: Places, kind: Mapping[Node, Kind]) -> dict[Node, int]:
     """The slots of a region: one for values of one size that are not needed at once."""
-    scratch = [n for n in r.members if plan.kind.get(n) is Kind.SCRATCH]
-    spans = _spans(scratch, plan.order, plan.order, plan)
-    _share(r, spans, plan)
+    order = places.schedule.order
+    scratch = [n for n in r.members if kind.get(n) is Kind.SCRATCH]
+    spans = _spans(scratch, order, order, places)
+    _share(r, spans, places)
     held: list[Storage] = []
     free: list[Storage] = []
     count = 0
     for s in sorted({id(s): s for s in spans.values()}.values(), key=lambda s: s.start):
         ended = [t for t in held if t.end < s.start]
-        free += sorted(ended, key=lambda t: (t.end, plan.order[t.holds[0]]))
+        free += sorted(ended, key=lambda t: (t.end, order[t.holds[0]]))
         held = [t for t in held if t.end >= s.start] + [s]
         fitting = [t for t in free if t.nbytes == s.nbytes]
         if fitting:

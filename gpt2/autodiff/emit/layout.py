@@ -2,37 +2,21 @@
 
 Everything is static. A Layout says where a value's elements lie in memory, as NumPy will have them there: so
 it is known whether NumPy can reshape without copying, and whether two values are in the same place.
-
-Scratch with a short last axis, as that of points in space is, is held plane by plane instead of row by row
-(`in_planes`): a block of (rows, 216, 3) numbers lies in memory as three blocks of (rows, 216), and is seen
-through a view with its axes in their order. Code by columns (run/short.py) then reads and writes contiguous
-numbers. Only statements with the same bits at any strides may see such a view: a slot lies in planes if every
-value in it is computed and read by ops that round each element independently, or by sums of columns.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..graph import Graph, GraphError, Node, is_scalar_const, rewrite, with_args
 from ..ops import apply
-from ..ops.rowwise import row_axes
 from ..ops.shape import index_slices
-from ..ops.table import VIEWS, facts, root, takes_plain_numbers, views_of
-from ..run import short
-
-if TYPE_CHECKING:
-    from .plan import Plan
-    from .regions import Region
-
-SHORTEST_PLANE = 8  # elements of a plane in each row
+from ..ops.table import VIEWS, facts, takes_plain_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,56 +252,3 @@ def same_memory(a: Layout, b: Layout) -> bool:
     """Whether two values are the same view of the same memory."""
     same = a.memory is b.memory and a.start == b.start and a.shape == b.shape
     return same and _same_strides(a.shape, a.strides, b.strides)
-
-
-def in_planes(r: Region, slots: dict[Node, int], plan: Plan) -> set[Node]:
-    """The values of a region that lie in planes. slots: of all values in the region's scratch."""
-    held: dict[int, list[Node]] = {}
-    members = set(r.members)
-    elsewhere = {*plan.windows, *map(plan.base, plan.windows), *plan.folded}
-    for n, slot in slots.items():
-        held.setdefault(slot, []).append(n)
-    planar: set[Node] = set()
-    for values in held.values():
-        rows = {(n.shape[row_axes(n.shape, r.N) :], n.dtype) for n in values}
-        if len(rows) == 1 and _is_short(*rows):
-            readers = {n: plan.readers(n) for n in values}
-            if all(
-                n not in elsewhere and members.issuperset(readers[n]) and _takes_any_strides(n, r, readers[n])
-                for n in values
-            ):
-                planar.update(values)
-    return planar if any(a not in planar for n in planar for a in n.args) else set()
-
-
-def _is_short(row: tuple) -> bool:
-    """Whether a row has more than one axis, and a short last one."""
-    shape, dtype = row
-    if len(shape) < 2 or not 2 <= shape[-1] <= short.FEW_COLUMNS or dtype.kind != "f":
-        return False
-    return math.prod(shape[:-1]) >= SHORTEST_PLANE
-
-
-def _takes_any_strides(n: Node, r: Region, readers: list[Node]) -> bool:
-    """Whether ops that take any strides make this value and read it, not through views."""
-    if not facts(n).any_strides or any(a.dtype != n.dtype for a in n.args):
-        return False
-    for u in readers:
-        if any(root(a) is n and views_of(a) for a in u.args):
-            return False
-        if facts(u).reducer == "add":
-            if not _sums_columns(u, n, r):
-                return False
-        elif not facts(u).any_strides or u.dtype != n.dtype:
-            return False
-    return True
-
-
-def _sums_columns(u: Node, n: Node, r: Region) -> bool:
-    """Whether u is a sum over the last axis, over the one before it, or over the rows alone."""
-    if u.dtype != n.dtype:
-        return False
-    if u in r.sums:
-        return len(u.attrs["axes"]) == row_axes(n.shape, r.N)
-    last = n.ndim - 1
-    return u.attrs["axes"] == (last,) or (u.attrs["axes"] == (last - 1,) and u.op == "sum")

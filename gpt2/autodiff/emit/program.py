@@ -10,13 +10,12 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .. import hidden
 from ..doors import beside
 from ..graph import Graph, Immutable, exchanged
 from ..ops import anomaly
@@ -27,23 +26,9 @@ from ..switches import FAST, Options, followed
 from . import numexpr, tuned
 from .emitter import Emitter
 from .plan import Plan
+from .routine import Routine
 
 _serial = itertools.count(1)
-
-
-@dataclass(eq=False)
-class Routine:
-    """A function that was emitted: function(*arguments, *results, memory)."""
-
-    name: str
-    source: str
-    function: Callable
-    needs: Needs
-
-    @property
-    def hidden(self) -> dict[str, int]:
-        """The hidden values that it reads, by their names in its source."""
-        return hidden_in(self.source, self.function.__globals__)
 
 
 class Program(Immutable):
@@ -247,12 +232,6 @@ def load_source(source: str, env: dict, name: str) -> Callable:
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     weakref.finalize(env[name].__code__, linecache.cache.pop, filename, None).atexit = False
     return env[name]
-
-
-def hidden_in(source: str, env: dict) -> dict[str, int]:
-    """The hidden values of a program, by their names in its source."""
-    arrays = {name: v.index for name, v in env.items() if hidden.is_hidden(v)}
-    return {**hidden.named_in(source), **arrays} if hidden.active() is not None else {}
 
 
 def with_globals(function: Callable | None, names: dict[str, int], values: Sequence) -> Callable:

@@ -13,17 +13,14 @@ two.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ..graph import Graph, Node
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts, root, views_of
 from ..run.caches import in_cache
-from .layout import is_result_of_call, reshape_view
-
-if TYPE_CHECKING:
-    from .plan import Plan
+from .layout import Layout, is_result_of_call, reshape_view
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
 IN_USE = 4  # values at once; more are rarely needed (lives.py)
@@ -360,22 +357,25 @@ def finest(n: Node) -> int:
     return best
 
 
-def reach_rows(r: Region, plan: Plan) -> None:
-    """Decide how a block indexes its rows: along one axis, or nested; else there are plain statements."""
-    r.nested = r.N > 1 and not flat(r, plan)
-    if not r.nested or _reached(r, plan):
+def reach_rows(r: Region, where: dict[Node, Region], layout: Callable[[Node], Layout]) -> None:
+    """Decide how a block indexes its rows: along one axis, or nested; else there are plain statements.
+
+    where, layout   where[n] is the region of an op, layout(n) where the elements of a value lie
+    """
+    r.nested = r.N > 1 and not flat(r, where, layout)
+    if not r.nested or _reached(r, where):
         return
-    for N in fewer_rows(r, plan.region):
+    for N in fewer_rows(r, where):
         r.N = N
-        r.nested = not flat(r, plan)
-        if (not r.nested or _reached(r, plan)) and len(blocks_of(r)) > 1:
+        r.nested = not flat(r, where, layout)
+        if (not r.nested or _reached(r, where)) and len(blocks_of(r)) > 1:
             return
     # no single index reaches the rows, or too few at a time
     r.N, r.sums, r.nested = 1, [], False
 
 
-def _reached(r: Region, plan: Plan) -> bool:
-    return one_prefix(r, plan) and _is_long(r)
+def _reached(r: Region, where: dict[Node, Region]) -> bool:
+    return one_prefix(r, where) and _is_long(r)
 
 
 def _is_long(r: Region) -> bool:
@@ -384,27 +384,27 @@ def _is_long(r: Region) -> bool:
     return axes is not None and axes[-1] * widest_row(r) >= SHORTEST
 
 
-def ends(r: Region, plan: Plan) -> list[Node]:
+def ends(r: Region, where: dict[Node, Region]) -> list[Node]:
     """The arrays that a region reads or writes by rows."""
     arrays = []
     for n in r.members:
         if n not in r.sums:
             arrays.append(n)
         flags = flags_of(n, r.N)
-        arrays += [a for a, flag in zip(n.args, flags) if flag is ROW and plan.region.get(root(a)) is not r]
+        arrays += [a for a, flag in zip(n.args, flags) if flag is ROW and where.get(root(a)) is not r]
     return arrays
 
 
-def flat(r: Region, plan: Plan) -> bool:
+def flat(r: Region, where: dict[Node, Region], layout: Callable[[Node], Layout]) -> bool:
     """Whether each array that it reads or writes by rows has a view with its rows along one axis."""
-    for a in ends(r, plan):
+    for a in ends(r, where):
         p = row_axes(a.shape, r.N)
-        if p != 1 and reshape_view(plan.layout(a), (r.N, *a.shape[p:])) is None:
+        if p != 1 and reshape_view(layout(a), (r.N, *a.shape[p:])) is None:
             return False
     return True
 
 
-def one_prefix(r: Region, plan: Plan) -> bool:
+def one_prefix(r: Region, where: dict[Node, Region]) -> bool:
     """Whether the same leading axes number the rows of all those arrays, so that one index reaches them."""
     axes = prefix(r)
-    return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, plan))
+    return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, where))

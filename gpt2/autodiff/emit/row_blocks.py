@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
-from typing import TYPE_CHECKING
 
 from ..graph import Node, is_scalar_const, scalar_text
 from ..ops.rowwise import ROW, row_axes
@@ -20,10 +19,7 @@ from ..ops.table import facts, root, views_of
 from .buffers import Kind
 from .expressions import rows_of
 from .regions import Region, blocks_of, flags_of, prefix
-from .statements import Statement, with_source
-
-if TYPE_CHECKING:
-    from .emitter import Emitter
+from .texts import Texts
 
 
 class BlockRead:
@@ -51,10 +47,10 @@ class BlockRead:
 
 
 class RowBlocks:
-    """Writes the function of one region."""
+    """The texts of operands and results in the function of one region."""
 
-    def __init__(self, emitter: Emitter, r: Region):
-        self.emitter, self.plan, self.region = emitter, emitter.plan, r
+    def __init__(self, texts: Texts, r: Region):
+        self.texts, self.plan, self.region = texts, texts.plan, r
         axes = prefix(r) if r.nested else (r.N,)
         self.blocks = blocks_of(r)
         self.outer = [f"i{a}" for a in range(len(axes) - 1)]  # nested: an index for each leading row axis
@@ -65,20 +61,11 @@ class RowBlocks:
         self.reads: dict[str, BlockRead] = {}
         self.noted: list[BlockRead] = []
 
-    def lines(self) -> list[str]:
-        """The function's body."""
-        members = [n for n in self.region.members if n not in self.plan.folded]
-        statements = [(n, Statement(self.emitter, n, self).lines()) for n in members]
+    def name_reads(self) -> None:
+        """Name the blocks that are read more than once."""
         for read in self.reads.values():
             if read.count > 1:
-                read.name = self.emitter.unique(read.hint())
-        written: list[str] = []
-        for n, lines in statements:
-            own: list[str] = []
-            for line in lines:
-                own += [*self.definitions(), line]
-            written += with_source(own, n)
-        return written
+                read.name = self.texts.unique(read.hint())
 
     def definitions(self) -> list[str]:
         """Lines for the blocks with a name that are read for the first time."""
@@ -103,7 +90,7 @@ class RowBlocks:
 
     def operand(self, a: Node, flag: bool, user: Node) -> str | BlockRead:
         """The text for an argument in a block of rows."""
-        e, x = self.emitter, root(a)
+        e, x = self.texts, root(a)
         if is_scalar_const(a):
             return scalar_text(a)
         if e.is_held_as_number(a) and facts(user).streams:
@@ -121,13 +108,13 @@ class RowBlocks:
         """Where the rows of n go."""
         plan, N = self.plan, self.region.N
         if n in self.region.sums:
-            return f"{self.emitter.partial(n)}[k]"
+            return f"{self.texts.partial(n)}[k]"
         if plan.kind[n] is not Kind.SCRATCH:
-            return f"{self.emitter.whole_rows(n, self.region)}[{self.index}]"
+            return f"{self.texts.whole_rows(n, self.region)}[{self.index}]"
         window = plan.windows.get(n)
         owner = n if window is None else window.base
         planes = owner in plan.planes
         key = plan.slots[owner], owner.shape[row_axes(owner.shape, N) :], owner.dtype, planes
         if key not in self.scratch:
-            self.scratch[key] = self.emitter.own(f"s{len(self.scratch) + 1}")
+            self.scratch[key] = self.texts.own(f"s{len(self.scratch) + 1}")
         return self.scratch[key] + ("" if window is None else window.row_text(N))

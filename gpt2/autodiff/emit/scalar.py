@@ -43,7 +43,8 @@ from .expressions import (
     number_text,
     written,
 )
-from .program import hidden_in, load_source, with_globals
+from .program import load_source, with_globals
+from .routine import hidden_in
 
 # Ops without a Python operator. An argument that appears twice is a name or a number.
 _FORMS: Forms = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,13 +21,11 @@ from ..ops.table import facts, root, views_of
 from ..run import kernels, short
 from .buffers import Kind
 from .layout import same_memory, slice_view
-from .plan import goes_by_columns
 from .regions import blocks_of
+from .row_blocks import RowBlocks
+from .schedule import goes_by_columns
+from .texts import Texts
 from .windows import fills, parts_apart
-
-if TYPE_CHECKING:
-    from .emitter import Emitter
-    from .row_blocks import RowBlocks
 
 Lines = Iterator[str]
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -43,11 +40,11 @@ class Statement:
     factors the two operands of the multiplication that a sum has folded into it, else nothing
     """
 
-    def __init__(self, emitter: Emitter, n: Node, block: RowBlocks | None = None):
-        self.emitter, self.plan, self.n = emitter, emitter.plan, n
+    def __init__(self, texts: Texts, n: Node, block: RowBlocks | None = None):
+        self.texts, self.plan, self.n = texts, texts.plan, n
         self.region = None if block is None else block.region
-        place = block or emitter
-        self.name = emitter.names[n]
+        place = block or texts
+        self.name = texts.names[n]
         self.in_place_args = self._in_place_args()
         self.args: list = place.operands(n, self.in_place_args)
         self.target = place.target(n)
@@ -66,7 +63,7 @@ class Statement:
             return self.multiplied(*op.product(*self.args))
         if op.reducer is not None:
             return self.reduce()
-        function = self.emitter.function_of(self.n)
+        function = self.texts.function_of(self.n)
         return self.copied() if function is None else self.called(function)
 
     # -- forms of statement
@@ -85,7 +82,7 @@ class Statement:
     def called(self, function: str) -> Lines:
         args = ", ".join(map(str, self.args))
         if facts(self.n).any_strides and self.goes_by_columns(self.n.args) or self.leaves_planes():
-            helper = self.emitter.helper(short.by_columns)
+            helper = self.texts.helper(short.by_columns)
             yield self.bound(f"{helper}({function}, {args}, out={self.target})")
         elif OPS[self.n.op].ufunc is not None and facts(self.n).streams and self.is_long(self.n):
             yield self.spread(function, self.target, *self.args)
@@ -126,8 +123,8 @@ class Statement:
 
     def spread(self, function: str | Callable, target: str, *args: object) -> str:
         """The call of a function that goes element by element, shared out over threads."""
-        called = function if isinstance(function, str) else self.emitter.helper(function)
-        helper = self.emitter.helper(kernels.spread)
+        called = function if isinstance(function, str) else self.texts.helper(function)
+        helper = self.texts.helper(kernels.spread)
         return f"{helper}({', '.join(map(str, [called, target, *args]))})"
 
     def copied(self) -> Lines:
@@ -139,14 +136,14 @@ class Statement:
         yield f"np.copyto({at}, {self.expression()})"
 
     def expression(self) -> str:
-        return self.emitter.expression(self.n, list(map(str, self.args)), self.shifted_attrs())
+        return self.texts.expression(self.n, list(map(str, self.args)), self.shifted_attrs())
 
     def op_max(self) -> Lines:
         n, (x,) = self.n, self.n.args
         if n.attrs["axes"] == (x.ndim - 1,) and x.dtype == n.dtype and self.is_short(x, short.MOST_COLUMNS):
             at = yield from self.begin()
             last = "[..., 0]" if n.attrs["keepdims"] else ""
-            helper = self.emitter.helper(short.extreme_last)
+            helper = self.texts.helper(short.extreme_last)
             yield f"{helper}(np.{OPS[n.op].reducer}, {self.args[0]}, {at}{last})"
         else:
             yield from self.reduce()
@@ -171,7 +168,7 @@ class Statement:
 
     def added_rows(self, x: object) -> str:
         """The line that adds up x, a block of rows: as a product with ones where BLAS may do it."""
-        e, n, r, target = self.emitter, self.n, self.region, self.target
+        e, n, r, target = self.texts, self.n, self.region, self.target
         assert r is not None
         a, sizes = n.args[0], {b[-1] - b[-2] for b in blocks_of(r)}
         p = row_axes(a.shape, r.N)
@@ -255,18 +252,18 @@ class Statement:
         elif not self.in_place_args:
             at = yield from self.begin()
             yield f"np.copyto({at}, {self.args[0]})"
-        elif self.n not in self.emitter.output_index:
+        elif self.n not in self.texts.output_index:
             yield from self.begin()
 
     def op_negative(self) -> Lines:
         """With strides by a product: NumPy's negative may read wrong elements there (kernels.negated)."""
         if self.n.dtype.kind == "c" or self.contiguous(self.n) and not self.leaves_planes():
             return self.called("np.negative")
-        return self.called(self.emitter.helper(kernels.negated))
+        return self.called(self.texts.helper(kernels.negated))
 
     def op_power(self) -> Lines:
         if self.n.shape == ():
-            yield f"{self.target}[...] = {self.emitter.power(self.n)}"
+            yield f"{self.target}[...] = {self.texts.power(self.n)}"
         else:
             yield from self.called("np.power")
 
@@ -280,7 +277,7 @@ class Statement:
         if not self.in_place_args:
             yield f"np.copyto({at}, {b})"
         if self.goes_by_columns(self.n.args[:2]):
-            yield f"{self.emitter.helper(short.put_where)}({at}, {a}, {condition})"
+            yield f"{self.texts.helper(short.put_where)}({at}, {a}, {condition})"
         else:
             yield f"np.copyto({at}, {a}, where={condition})"
 
@@ -296,20 +293,20 @@ class Statement:
             yield f"np.vecdot({a}, {b}, out={at}{last})"
         elif self.sums_evenly(x) and rank == 2:
             at = yield from self.begin()
-            ones = self.emitter.ones(x.shape[-1], x.dtype)
+            ones = self.texts.ones(x.shape[-1], x.dtype)
             yield f"np.matmul({self.args[0]}, {ones}, out={at}{last})"
         elif self.sums_evenly(x) and self.contiguous(n):
             at = yield from self.begin()
-            ones = self.emitter.ones(x.shape[-1], x.dtype)
+            ones = self.texts.ones(x.shape[-1], x.dtype)
             yield f"np.matmul({self.args[0]}.reshape(-1, {x.shape[-1]}), {ones}, out={at}.reshape(-1))"
         elif n.attrs["axes"] == (x.ndim - 2,) and rank > 2 and root(x) in self.plan.planes:
             at = yield from self.begin()
-            ones = self.emitter.ones(x.shape[-2], x.dtype)
-            helper = self.emitter.helper(short.sum_in_planes)
+            ones = self.texts.ones(x.shape[-2], x.dtype)
+            helper = self.texts.helper(short.sum_in_planes)
             yield f"{helper}({self.args[0]}, {ones}, {at}{'[..., 0, :]' if last else ''})"
         elif n.attrs["axes"] == (x.ndim - 2,) and rank > 2 and x.dtype == n.dtype and self.is_short(x):
             at = yield from self.begin()
-            ones = self.emitter.ones(x.shape[-2], x.dtype)
+            ones = self.texts.ones(x.shape[-2], x.dtype)
             yield f"np.matmul({ones}, {self.args[0]}, out={at}{'[..., 0, :]' if last else ''})"
         else:
             yield from self.op_sum_as_numpy()
@@ -320,10 +317,10 @@ class Statement:
         if self.factors:
             at = yield from self.begin()
             factors = ", ".join(map(str, self.factors))
-            yield f"{self.emitter.helper(short.sum_products)}({factors}, {at}{last})"
+            yield f"{self.texts.helper(short.sum_products)}({factors}, {at}{last})"
         elif n.attrs["axes"] == (x.ndim - 1,) and x.dtype == n.dtype and self.is_short(x):
             at = yield from self.begin()
-            yield f"{self.emitter.helper(short.sum_last)}({self.args[0]}, {at}{last})"
+            yield f"{self.texts.helper(short.sum_last)}({self.args[0]}, {at}{last})"
         else:
             yield from self.reduce()
 
@@ -368,7 +365,7 @@ class Statement:
         if not self.in_place_args:
             copy = f"np.copyto({at}, {self.args[0]})"
             # A caller's buffer may be the argument itself: then all of it is there already
-            its_buffer = self.n.args[0].op == "input" and self.target in self.emitter.result_names
+            its_buffer = self.n.args[0].op == "input" and self.target in self.texts.result_names
             yield f"if {at} is not {self.args[0]}: {copy}" if its_buffer else copy
         return at
 
@@ -384,9 +381,9 @@ class Statement:
         table, _, *arrays = self.n.args
         at = yield from self.changed()
         if table.ndim == 2 and takes_rows(self.n.attrs["spec"], table, arrays):
-            yield f"{self.emitter.helper(kernels.add_rows)}({at}, {self.args[2]}, {self.args[1]})"
+            yield f"{self.texts.helper(kernels.add_rows)}({at}, {self.args[2]}, {self.args[1]})"
         elif is_zeros(table) and table.ndim == 1 and takes_rows(self.n.attrs["spec"], table, arrays):
-            yield f"{self.emitter.helper(kernels.add_numbers)}({at}, {self.args[2]}, {self.args[1]})"
+            yield f"{self.texts.helper(kernels.add_numbers)}({at}, {self.args[2]}, {self.args[1]})"
         else:
             yield f"np.add.at({at}, np.s_[{self.index()}], {self.args[1]})"
 
@@ -399,12 +396,12 @@ class Statement:
         _, index, v = self.args
         axis = self.shift(self.n, self.n.attrs["axis"])
         at = yield from self.changed()
-        yield f"{self.emitter.helper(kernels.add_along)}({at}, {index}, {v}, axis={axis})"
+        yield f"{self.texts.helper(kernels.add_along)}({at}, {index}, {v}, axis={axis})"
 
     def op_share_among(self) -> Lines:
         axes = tuple(self.shift(self.n, a) for a in self.n.attrs["axes"])
         at = yield from self.begin()
-        helper = self.emitter.helper(kernels.share_among)
+        helper = self.texts.helper(kernels.share_among)
         yield f"{helper}({', '.join(map(str, self.args))}, {at}, axes={axes})"
 
     def op_gather(self) -> Lines:
@@ -414,7 +411,7 @@ class Statement:
             yield from self.copied()
             return
         at = yield from self.begin()
-        yield f"{self.emitter.helper(kernels.take_rows)}({self.args[0]}, {self.args[1]}, {at})"
+        yield f"{self.texts.helper(kernels.take_rows)}({self.args[0]}, {self.args[1]}, {at})"
 
 
 def is_zeros(n: Node) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,7 @@ from ..ops.table import VIEWS
 from ..run import threads
 from ..run.remembered import Choices
 from . import numexpr
-
-if TYPE_CHECKING:
-    from .regions import Region
+from .regions import Region
 
 TURNS = 5  # of which the fastest counts
 MARGIN = 0.95  # numexpr has to win by this much: the same program should not change with the noise

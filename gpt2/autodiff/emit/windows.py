@@ -1,21 +1,22 @@
-"""Finds values to compute in the memory of later ones: copies and parts of an assemble then cost nothing."""
+"""Whose memory each value lies in, and where there: `Places`.
+
+Many values are computed in the memory of a later one: copies and parts of an assemble then cost nothing.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..graph import Node
 from ..ops.boxes import FEW_BOXES, alone, disjoint, ranges
 from ..ops.shape import index_text
 from ..ops.table import VIEWS, facts, root, views_of
 from .expressions import row_view_text
-from .layout import Layout, is_result_of_call, reshape_view, slice_view, view
-
-if TYPE_CHECKING:
-    from .plan import Plan
+from .layout import Layout, is_result_of_call, reshape_view, slice_view, view, whole
+from .schedule import Schedule
 
 
 class Window(NamedTuple):
@@ -94,11 +95,53 @@ def _apart(indices: tuple, shape: tuple[int, ...]) -> bool:
     return all(alone([ranges(i, shape) for i in indices], shape))
 
 
-def find_windows(plan: Plan) -> None:
-    """Fill plan.windows: the values that are computed in the memory of a later one."""
-    search = _Windows(plan)
-    for n in reversed(plan.graph.nodes):
-        search.visit(n)
+class Places:
+    """The memory of each value.
+
+    windows   the values that are computed in the memory of a later one
+    """
+
+    def __init__(self, schedule: Schedule):
+        self.schedule = schedule
+        self.windows: dict[Node, Window] = {}
+        self._layouts: dict[Node, Layout] = {}
+        search = _Windows(self)
+        for n in reversed(schedule.graph.nodes):
+            search.visit(n)
+
+    def layout(self, n: Node) -> Layout:
+        """Where the elements of a value that is an array lie, computed on demand: few are needed."""
+        if n not in self._layouts:
+            r = root(n)
+            window = self.windows.get(r)
+            if r not in self._layouts:
+                self._layouts[r] = window.layout if window else whole(r.shape, r.dtype)
+            for v in views_of(n):
+                through = view(self._layouts[v.args[0]], v)
+                assert through is not None, f"{v!r}: a view of memory that it cannot view"
+                self._layouts[v] = through
+        return self._layouts[n]
+
+    def base(self, n: Node) -> Node:
+        """The value in whose memory n lives, n itself for most."""
+        window = self.windows.get(n)
+        return n if window is None else window.base
+
+    def first_writer(self, base: Node) -> Node | None:
+        """The op that writes all memory of `base` first, in its order, as those after it do."""
+        writers = self._writers.get(base)
+        if writers is None:
+            return None
+        steps = (step for n in writers if n in self.windows for step in self.windows[n].steps)
+        return writers[0] if all(step[0] == "reshape" for step in steps) else None
+
+    @functools.cached_property
+    def _writers(self) -> dict[Node, list[Node]]:
+        """The values in each memory, in the order of execution."""
+        writers: dict[Node, list[Node]] = {}
+        for n in self.schedule.order:
+            writers.setdefault(self.base(n), []).append(n)
+        return writers
 
 
 class _Windows:
@@ -108,12 +151,12 @@ class _Windows:
     where it ends.
     """
 
-    def __init__(self, plan: Plan):
-        self.plan, self.windows = plan, plan.windows
+    def __init__(self, places: Places):
+        self.places, self.schedule, self.windows = places, places.schedule, places.windows
         self.overwritten_by: dict[Node, Node] = {}  # value -> the op that writes over its memory
         self.views: dict[Node, list[Node]] = defaultdict(list)  # root -> the views of it, in order
         self.multiplied: set[tuple[Node, Node]] = set()  # the roots of the factors of each product
-        for n in plan.graph.nodes:
+        for n in self.schedule.graph.nodes:
             if n.op in VIEWS:
                 self.views[root(n)].append(n)
             elif n.op == "matmul":
@@ -144,7 +187,7 @@ class _Windows:
         writer = n if changes else self.overwritten_by.get(n)
         if not self.may_move(r, n) or (writer is not None and not self.may_overwrite(r, writer, n)):
             return
-        window = self.windows.get(n) or Window(n, (), self.plan.layout(n))
+        window = self.windows.get(n) or Window(n, (), self.places.layout(n))
         if index is not None:
             steps = (*window.steps, ("slice", index, n.shape))
             window = Window(window.base, steps, slice_view(window.layout, index))
@@ -158,15 +201,15 @@ class _Windows:
 
     def may_move(self, r: Node, n: Node) -> bool:
         """Whether r is computed, not placed yet, and of the dtype of the memory that n is in."""
-        taken = r in self.windows or r in self.plan.outputs or r.op in ("input", "const")
+        taken = r in self.windows or r in self.schedule.outputs or r.op in ("input", "const")
         if r.op == "item" and not is_result_of_call(r):
             return False
-        return not taken and r.dtype == self.plan.base(n).dtype
+        return not taken and r.dtype == self.places.base(n).dtype
 
     def may_overwrite(self, r: Node, writer: Node, n: Node) -> bool:
         """Whether r may lie in memory that writer writes over, where n puts it."""
         readings = sum(root(a) is r for a in writer.args)  # of which n may be one
-        return readings <= (writer is n) and self.plan.is_done_with(r, writer)
+        return readings <= (writer is n) and self.schedule.is_done_with(r, writer)
 
     def keeps_views(self, r: Node, window: Window) -> bool:
         """Whether all views of r are views of r in that memory too."""

@@ -49,9 +49,9 @@ class Lane:
 def lanes(plan: Plan) -> list[Lane]:
     """The memory of a call: the arena, then the results in the order of the program."""
     names = node_names(plan.graph)
-    last = max(plan.end.values(), default=0)
+    last = max(plan.steps.end.values(), default=0)
     arena = Lane("arena", plan.arena_bytes)
-    results = {o: Lane(names[o], o.nbytes) for o in plan.outputs if o.op != "input" and o.nbytes}
+    results = {o: Lane(names[o], o.nbytes) for o in plan.schedule.outputs if o.op != "input" and o.nbytes}
 
     def hold(lane: Lane, kind: str, words: str, low: int, nbytes: int, start: int, end: int) -> None:
         high = min(low + nbytes, lane.nbytes)  # a number's span is rounded up
@@ -69,7 +69,7 @@ def lanes(plan: Plan) -> list[Lane]:
         hold(arena, CALL, n.attrs["body"].name, s.offset, s.nbytes, s.start, s.end)
     for (n, k), s in plan.unread.items():
         hold(arena, CALL, f"result {k} of {n.attrs['body'].name}", s.offset, s.nbytes, s.start, s.end)
-    for o, spans in written_spans(plan, results).items():
+    for o, spans in written_spans(plan.places, plan.kind, plan.steps, results).items():
         for s in spans:
             hold(results[o], RESULT, f"{names[o]}: {type_text(o)}", s.lo, s.hi - s.lo, s.start, NEVER)
     return [lane for lane in (arena, *results.values()) if lane.nbytes]
@@ -99,7 +99,7 @@ FONT = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor"'
 def drawing(plan: Plan, name: str) -> str:
     """The SVG: a lane for the arena and each result, with a box for each value while it is needed."""
     all_lanes = lanes(plan)
-    steps = max(plan.end.values(), default=0) + 1
+    steps = max(plan.steps.end.values(), default=0) + 1
     total = sum(lane.nbytes for lane in all_lanes) or 1
     scale = HEIGHT / total
     in_use = f"at most {size(held(all_lanes))} in use at once"
