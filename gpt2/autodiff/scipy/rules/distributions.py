@@ -104,10 +104,11 @@ class Law:
 LAWS: dict[str, Law] = {}
 
 
-def law(signature: str, by_z: Any = None, by_scale: Any = None, **columns: Any) -> None:
-    """A law by its name, followed by its shapes."""
+def law(signature: str, by_z: Any = None, by_scale: Any = None, **given: Any) -> None:
+    """A law by its name, followed by its shapes; `values` under the names of their methods."""
     name, *shapes = signature.split()
-    LAWS[name] = Law(name, tuple(shapes), by_z, by_scale, **columns)
+    columns = {key: given.pop(key) for key in [*given] if key in Law.__dataclass_fields__}
+    LAWS[name] = Law(name, tuple(shapes), by_z, by_scale, values=given, **columns)
 
 
 # ---- Values ----------------------------------------------------------------------------------------------
@@ -594,18 +595,17 @@ def of_exponential(n: int, e: int, rate: float = 1.0) -> float:
     return rate ** (n + 1) * (-1.0) ** (n - e) / math.factorial(n - e) / math.factorial(e)
 
 
+def symmetric(hazard: Callable) -> dict[str, Callable]:
+    return {"hazard": hazard, "reversed_hazard": lambda z: hazard(-z)}
+
+
 def inverse_if_large(z: Node) -> tuple[Node, Node]:
     """Whether |z| > 1; and 1 / z where it is, else z."""
     large = absolute(z) > 1.0
     return large, where(large, 1.0 / where(large, z, 1.0), z)
 
 
-law(
-    "norm",
-    lambda z: -z,
-    lambda z: 1.0 - square(z),
-    values={"hazard": normal_hazard, "reversed_hazard": lambda z: normal_hazard(-z)},
-)
+law("norm", lambda z: -z, lambda z: 1.0 - square(z), **symmetric(normal_hazard))
 
 
 def _laplace_hazard(z):
@@ -617,20 +617,12 @@ law(
     "laplace",
     lambda z: -sign(z),
     lambda z: 1.0 - absolute(z),
-    values={
-        "logpdf": lambda z: -np.abs(z) - LOG_2,
-        "far_cdf": lambda z: z - LOG_2,
-        "far_sf": lambda z: -z - LOG_2,
-        "hazard": _laplace_hazard,
-        "reversed_hazard": lambda z: _laplace_hazard(-z),
-    },
+    logpdf=lambda z: -np.abs(z) - LOG_2,
+    far_cdf=lambda z: z - LOG_2,
+    far_sf=lambda z: -z - LOG_2,
+    **symmetric(_laplace_hazard),
 )
-law(
-    "logistic",
-    lambda z: -tanh(0.5 * z),
-    lambda z: 1.0 - z * tanh(0.5 * z),
-    values={"hazard": sp.expit, "reversed_hazard": lambda z: sp.expit(-z)},
-)
+law("logistic", lambda z: -tanh(0.5 * z), lambda z: 1.0 - z * tanh(0.5 * z), **symmetric(sp.expit))
 
 
 def _cauchy_by_z(z):
@@ -650,12 +642,7 @@ def _cauchy_hazard(z):
     return np.where(far, 1.0 / z, 1.0 / ((1.0 + filled * filled) * np.arctan2(1.0, filled)))
 
 
-law(
-    "cauchy",
-    _cauchy_by_z,
-    _cauchy_by_scale,
-    values={"hazard": _cauchy_hazard, "reversed_hazard": lambda z: _cauchy_hazard(-z)},
-)
+law("cauchy", _cauchy_by_z, _cauchy_by_scale, **symmetric(_cauchy_hazard))
 
 
 def _gumbel_log_sf(z):
@@ -667,11 +654,9 @@ law(
     "gumbel_r",
     lambda z: apply("expm1", -z),
     lambda z: 1.0 + z * apply("expm1", -z),
-    values={
-        "logsf": _gumbel_log_sf,
-        "hazard": lambda z: by_expm1(np.exp(-z)),
-        "reversed_hazard": lambda z: np.exp(-z),
-    },
+    logsf=_gumbel_log_sf,
+    hazard=lambda z: by_expm1(np.exp(-z)),
+    reversed_hazard=lambda z: np.exp(-z),
 )
 
 
@@ -729,13 +714,11 @@ law(
     _t_by_z,
     _t_by_scale,
     by_shape=(_t_by_df,),
-    values={
-        "logpdf": _t_log,
-        "cdf": _t_cdf,
-        "sf": lambda z, df: _t_cdf(-z, df),
-        "far_cdf": _t_far,
-        "far_sf": _t_far,
-    },
+    logpdf=_t_log,
+    cdf=_t_cdf,
+    sf=lambda z, df: _t_cdf(-z, df),
+    far_cdf=_t_far,
+    far_sf=_t_far,
 )
 law(
     "expon",
@@ -743,10 +726,8 @@ law(
     lambda z: 1.0 - z,
     low=0.0,
     ends=(End(0.0, lambda: 0.0),),
-    values={
-        "hazard": lambda z: np.where(np.isnan(z), z, 1.0),
-        "reversed_hazard": lambda z: 1.0 / np.expm1(z),
-    },
+    hazard=lambda z: np.where(np.isnan(z), z, 1.0),
+    reversed_hazard=lambda z: 1.0 / np.expm1(z),
 )
 law(
     "uniform",
@@ -755,7 +736,8 @@ law(
     low=0.0,
     high=1.0,
     ends=(End(0.0, lambda: 0.0),),
-    values={"hazard": lambda z: 1.0 / (1.0 - z), "reversed_hazard": lambda z: 1.0 / z},
+    hazard=lambda z: 1.0 / (1.0 - z),
+    reversed_hazard=lambda z: 1.0 / z,
 )
 
 
@@ -769,7 +751,8 @@ law(
     lambda z: 1.0 - square(z),
     low=0.0,
     ends=(End(0.0, lambda: 0.0),),
-    values={"logsf": _halfnorm_log_sf, "hazard": normal_hazard},
+    logsf=_halfnorm_log_sf,
+    hazard=normal_hazard,
 )
 
 
@@ -791,7 +774,7 @@ law(
     by_shape=(lambda z, s: (square(log_of(z) / s) - 1.0) / s,),
     cdf_by_shape=(lambda z, s: -log_of(z) / s,),
     low=0.0,
-    values={"reversed_hazard": _lognorm_reversed},
+    reversed_hazard=_lognorm_reversed,
 )
 law(
     "gamma a",
@@ -800,12 +783,10 @@ law(
     by_shape=(lambda z, a: log_of(z) - psi(a),),
     low=0.0,
     ends=(End(0.0, lambda a: a - 1.0, (0,), lambda n, e, a: of_exponential(n, e)),),
-    values={
-        "far_cdf": lambda z, a: log_lower_gamma(a, z),
-        "far_sf": lambda z, a: log_upper_gamma(a, z),
-        "hazard": gamma_hazard,
-        "reversed_hazard": lambda z, a: gamma_reversed(z, a) / z,
-    },
+    far_cdf=lambda z, a: log_lower_gamma(a, z),
+    far_sf=lambda z, a: log_upper_gamma(a, z),
+    hazard=gamma_hazard,
+    reversed_hazard=lambda z, a: gamma_reversed(z, a) / z,
 )
 law(
     "chi2 df",
@@ -814,12 +795,10 @@ law(
     by_shape=(lambda z, df: 0.5 * ((log_of(z) - LOG_2) - psi(0.5 * df)),),
     low=0.0,
     ends=(End(0.0, lambda df: 0.5 * df - 1.0, (0,), lambda n, e, df: of_exponential(n, e, 0.5)),),
-    values={
-        "far_cdf": lambda z, df: log_lower_gamma(0.5 * df, 0.5 * z),
-        "far_sf": lambda z, df: log_upper_gamma(0.5 * df, 0.5 * z),
-        "hazard": lambda z, df: 0.5 * gamma_hazard(0.5 * z, 0.5 * df),
-        "reversed_hazard": lambda z, df: gamma_reversed(0.5 * z, 0.5 * df) / z,
-    },
+    far_cdf=lambda z, df: log_lower_gamma(0.5 * df, 0.5 * z),
+    far_sf=lambda z, df: log_upper_gamma(0.5 * df, 0.5 * z),
+    hazard=lambda z, df: 0.5 * gamma_hazard(0.5 * z, 0.5 * df),
+    reversed_hazard=lambda z, df: gamma_reversed(0.5 * z, 0.5 * df) / z,
 )
 
 
@@ -833,14 +812,12 @@ law(
     lambda z, a: over(1.0, z) - a,
     by_shape=(lambda z, a: -log_of(z) - psi(a),),
     low=0.0,
-    values={
-        "logpdf": _invgamma_log,
-        "pdf": lambda z, a: np.exp(_invgamma_log(z, a)),
-        "far_cdf": lambda z, a: log_upper_gamma(a, 1.0 / z),
-        "far_sf": lambda z, a: log_lower_gamma(a, 1.0 / z),
-        "hazard": lambda z, a: np.where(z == 0, 0.0, gamma_reversed(1.0 / z, a) / z),
-        "reversed_hazard": lambda z, a: np.where(np.isinf(z), 0.0, gamma_hazard(1.0 / z, a) / z / z),
-    },
+    logpdf=_invgamma_log,
+    pdf=lambda z, a: np.exp(_invgamma_log(z, a)),
+    far_cdf=lambda z, a: log_upper_gamma(a, 1.0 / z),
+    far_sf=lambda z, a: log_lower_gamma(a, 1.0 / z),
+    hazard=lambda z, a: np.where(z == 0, 0.0, gamma_reversed(1.0 / z, a) / z),
+    reversed_hazard=lambda z, a: np.where(np.isinf(z), 0.0, gamma_hazard(1.0 / z, a) / z / z),
 )
 
 
@@ -870,11 +847,9 @@ law(
         End(0.0, lambda a, b: a - 1.0, (0,), lambda n, e, a, b: _beta_coefficient(n, e, b)),
         End(1.0, lambda a, b: b - 1.0, (1,), lambda n, e, a, b: _beta_coefficient(n, e, a), -1.0),
     ),
-    values={
-        "pdf": _beta_pdf,
-        "far_cdf": lambda z, a, b: log_lower_beta(a, b, z, 1.0 - z),
-        "far_sf": lambda z, a, b: log_lower_beta(b, a, 1.0 - z, z),
-    },
+    pdf=_beta_pdf,
+    far_cdf=lambda z, a, b: log_lower_beta(a, b, z, 1.0 - z),
+    far_sf=lambda z, a, b: log_lower_beta(b, a, 1.0 - z, z),
 )
 
 
@@ -921,7 +896,9 @@ law(
     by_shape=(_f_by_n, _f_by_m),
     low=0.0,
     ends=(End(0.0, lambda n, m: 0.5 * n - 1.0, (0,), lambda j, e, n, m: _f_coefficient(j, e, m)),),
-    values={"far_cdf": _f_far, "far_sf": _f_far_sf, "logpdf": _f_log},
+    far_cdf=_f_far,
+    far_sf=_f_far_sf,
+    logpdf=_f_log,
 )
 law(
     "pareto b",
@@ -930,13 +907,11 @@ law(
     by_shape=(lambda z, b: 1.0 / b - log(above(z, 1.0)),),
     cdf_by_shape=(lambda z, b: log(above(z, 1.0)) / b,),
     low=1.0,
-    values={
-        "logpdf": lambda z, b: np.log(b) - (b + 1.0) * np.log(z),
-        "cdf": lambda z, b: -np.expm1(-b * np.log(z)),
-        "logsf": lambda z, b: -b * np.log(z),
-        "hazard": lambda z, b: b / z,
-        "reversed_hazard": lambda z, b: b / z / np.expm1(b * np.log(z)),
-    },
+    logpdf=lambda z, b: np.log(b) - (b + 1.0) * np.log(z),
+    cdf=lambda z, b: -np.expm1(-b * np.log(z)),
+    logsf=lambda z, b: -b * np.log(z),
+    hazard=lambda z, b: b / z,
+    reversed_hazard=lambda z, b: b / z / np.expm1(b * np.log(z)),
 )
 
 
@@ -958,11 +933,9 @@ law(
     cdf_by_shape=(lambda z, c: log_of(z) / c,),
     low=0.0,
     ends=(End(0.0, lambda c: c - 1.0, (0,), lambda n, e, c: _weibull_coefficient(n, e)),),
-    values={
-        "pdf": lambda z, c: np.exp(_weibull_log(z, c)),
-        "hazard": lambda z, c: np.where(np.isnan(z), z, c * z ** (c - 1.0)),
-        "reversed_hazard": lambda z, c: c / z * by_expm1(z**c),
-    },
+    pdf=lambda z, c: np.exp(_weibull_log(z, c)),
+    hazard=lambda z, c: np.where(np.isnan(z), z, c * z ** (c - 1.0)),
+    reversed_hazard=lambda z, c: c / z * by_expm1(z**c),
 )
 law(
     "rayleigh",
@@ -970,7 +943,8 @@ law(
     lambda z: 2.0 - square(z),
     low=0.0,
     ends=(End(0.0, lambda: 1.0, (), lambda n, e: _weibull_coefficient(n, e) / 2.0 ** ((n + 1) / 2)),),
-    values={"hazard": lambda z: z, "reversed_hazard": lambda z: 2.0 / z * by_expm1(0.5 * z * z)},
+    hazard=lambda z: z,
+    reversed_hazard=lambda z: 2.0 / z * by_expm1(0.5 * z * z),
 )
 
 
@@ -1022,10 +996,8 @@ law(
     low=0.0,
     valid=(lambda mu: mu >= 0.0,),
     ends=(End(0.0, lambda k, mu: k + 0.0 * mu, (), lambda n, e, mu: of_exponential(n, e)),),
-    values={
-        "far_cdf": lambda k, mu: log_upper_gamma(np.floor(k) + 1.0, mu),
-        "far_sf": lambda k, mu: log_lower_gamma(np.floor(k) + 1.0, mu),
-    },
+    far_cdf=lambda k, mu: log_upper_gamma(np.floor(k) + 1.0, mu),
+    far_sf=lambda k, mu: log_lower_gamma(np.floor(k) + 1.0, mu),
 )
 law(
     "bernoulli p",

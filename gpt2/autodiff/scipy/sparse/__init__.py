@@ -23,7 +23,7 @@ from ..rules.sparse_matrices import Matrix
 
 FORMATS = ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
 COMPRESSED = ("data", "indices", "indptr")
-HELD_IN = dict.fromkeys(("csr", "csc", "bsr"), COMPRESSED)
+HELD_IN: dict[str, tuple[str, ...]] = dict.fromkeys(("csr", "csc", "bsr"), COMPRESSED)
 HELD_IN |= {"coo": ("data", "coords"), "dia": ("data", "offsets")}
 PRODUCTS, FROM_RIGHT = ("__matmul__", "dot"), ("__rmatmul__", "__rmul__")
 BY_ENTRY = ("__mul__", "__rmul__", "multiply")  # of arrays; of matrices `*` is a product
