@@ -115,9 +115,7 @@ def eig(a: Recorded) -> tuple:
     return _EigResult(values, vectors)
 
 
-@raw(np.linalg.eigvals)
-def eigvals(a: RecordedLike) -> Recorded:
-    return eig(a)[0]
+raw(np.linalg.eigvals)(lambda a: eig(a)[0])
 
 
 _EigResult = type(np.linalg.eig(np.eye(1)))
@@ -132,9 +130,7 @@ def eig_nodes(a: Operand, dtype: DTypeLike) -> tuple[Node, ...]:
     return items(apply("eig", floating(a), dtype=dtype))
 
 
-@handles(np.linalg.eigvalsh)
-def eigvalsh(a: Operand, UPLO: str = "L") -> Node:
-    return eigh(a, UPLO)[0]
+handles(np.linalg.eigvalsh)(lambda a, UPLO="L": eigh(a, UPLO)[0])
 
 
 @handles(np.linalg.svd)

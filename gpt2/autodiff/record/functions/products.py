@@ -12,7 +12,6 @@ from ...graph import Node
 from ...ops import apply, build, table
 from ..dispatch import Operand, RecordedLike, handles, operand, quiet, raw
 from ..ufuncs import matmul, vecdot
-from ..value import Recorded
 from .reduce import plain_sum
 from .shape import diagonal_view, moveaxis
 
@@ -166,9 +165,7 @@ def _windows(a: Node, starts: np.ndarray, m: int) -> Node:
     return apply("gather", a, table.const(starts[:, None] + np.arange(m)), spec=(("array", 0),))
 
 
-@raw(np.polymul)
-def polymul(a1: RecordedLike, a2: RecordedLike) -> Recorded:
-    return np.convolve(_coefficients(a1), _coefficients(a2))  # type: ignore[arg-type]
+raw(np.polymul)(lambda a1, a2: np.convolve(_coefficients(a1), _coefficients(a2)))
 
 
 def _coefficients(p: RecordedLike) -> Any:

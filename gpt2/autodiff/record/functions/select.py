@@ -198,9 +198,7 @@ def _periodic(x: Node, xp: Node, fp: Node, period: float):
 
 
 # values
-@handles(np.imag)
-def imag(val: Node) -> Node:
-    return build.imag(val) if val.dtype.kind == "c" else build.zeros(val.shape, val.dtype)
+handles(np.imag)(lambda val: build.imag(val) if val.dtype.kind == "c" else build.zeros(val.shape, val.dtype))
 
 
 handles(np.real)(lambda val: build.real(val) if val.dtype.kind == "c" else val)
@@ -212,9 +210,7 @@ def angle(z: Node, deg: bool = False) -> Node:
     return phase * (180 / np.pi) if deg else phase
 
 
-@handles(np.sinc)
-def sinc(x: Node) -> Node:
-    return apply("sinc", x if x.dtype.kind in "fc" else build.cast(x, float))
+handles(np.sinc)(lambda x: apply("sinc", x if x.dtype.kind in "fc" else build.cast(x, float)))
 
 
 @handles(np.i0)

@@ -94,9 +94,7 @@ def transpose(a: Node, axes: Any = None) -> Node:
     return build.transpose(a, tuple(axes))
 
 
-@handles(np.matrix_transpose, np.linalg.matrix_transpose)
-def matrix_transpose(x: Any, /) -> Node:
-    return build.swap_last(x)
+handles(np.matrix_transpose, np.linalg.matrix_transpose)(lambda x, /: build.swap_last(x))
 
 
 @handles(np.swapaxes)
@@ -237,9 +235,7 @@ def diagonal_view(a: Node, offset: int, axis1: int, axis2: int) -> Node:
     return build.take_slice(flat, -1, start, start + (length - 1) * (m + 1) + 1, m + 1)
 
 
-@handles(np.diagonal)
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Node:
-    return diagonal_view(a, offset, axis1, axis2)
+handles(np.diagonal)(lambda a, offset=0, axis1=0, axis2=1: diagonal_view(a, offset, axis1, axis2))
 
 
 @handles(np.diagflat)
