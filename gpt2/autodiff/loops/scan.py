@@ -7,15 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..programs.bodies import (
-    applied,
-    body_graph,
-    changes,
-    common_length,
-    operands_of_body,
-    recorded_once,
-    with_numpy_ints,
-)
+from ..programs import bodies
 from ..programs.carries import leaves_of_carry, recorded_step, writable
 from ..programs.compile import Operator
 from ..programs.wiring import rebuilt, result_kind
@@ -63,14 +55,14 @@ def scan(
 
 
 def _scan(body: Callable, init, xs, length, every, reverse: bool):
-    carry, carry_tree = flatten(init, changes)
+    carry, carry_tree = flatten(init, bodies.changes)
     slices, xs_tree = flatten(xs, lambda x: is_dynamic(x) or type(x) is np.ndarray)
     if length is None and not slices:
         raise error_here("scan: without xs it needs length=, the number of steps")
     whole = isinstance(length, int | np.integer) and not isinstance(length, bool)
     if length is not None and not (whole and length >= 0):
         raise error_here(f"scan: length is {length!r}, expected an int that is not negative")
-    n = common_length("scan", slices, *(() if length is None else (length,)))
+    n = bodies.common_length("scan", slices, *(() if length is None else (length,)))
     if n == 0:
         return _no_step(body, carry, carry_tree, slices, xs_tree)
     if every is None:
@@ -81,17 +73,17 @@ def _scan(body: Callable, init, xs, length, every, reverse: bool):
         slices = [x[::-1] for x in slices]
     step = _step(body, carry_tree, xs_tree)
     kinds = [result_kind(value_of(x)) for x in carry]
-    first, rec = recorded_once(
+    first, rec = bodies.recorded_once(
         body,
         lambda: _one_step(step, carry, slices, 0),
         lambda: recorded_step("scan", step, carry, carry_tree, slices),
     )
     if rec is None:
         return _unrolled(step, first, carry_tree, slices, n, reverse)
-    graph = body_graph(rec)
-    operands = operands_of_body(graph, [*carry, *slices], rec)
+    graph = bodies.body_graph(rec)
+    operands = bodies.operands_of_body(graph, [*carry, *slices], rec)
     sizes = dict(n=n, carries=len(carry), slices=len(slices), every=min(every, n))
-    results = applied("scan", operands, evaluate_scan, body=graph, **sizes)
+    results = bodies.applied("scan", operands, evaluate_scan, body=graph, **sizes)
     ys = results[len(carry) : len(graph.outputs)]
     y_tree = rec.out_tree.children[1]
     final = rebuilt(carry_tree, results[: len(carry)], kinds)
@@ -115,8 +107,8 @@ def _step(body: Callable, carry_tree: Tree, xs_tree: Tree) -> Callable:
         pair = body(unflatten(carry_tree, carry), unflatten(xs_tree, x))
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise error_here(f"scan: body should return (carry, y), it gave {type(pair).__name__}")
-        y, y_tree = flatten(pair[1], changes)
-        return leaves_of_carry("scan", pair[0], carry_tree), unflatten(y_tree, with_numpy_ints(y))
+        y, y_tree = flatten(pair[1], bodies.changes)
+        return leaves_of_carry("scan", pair[0], carry_tree), unflatten(y_tree, bodies.with_numpy_ints(y))
 
     step.__name__ = getattr(body, "__name__", "body")
     return step

@@ -10,15 +10,7 @@ import numpy as np
 from ..graph import Graph
 from ..ops.build import cast
 from ..ops.subgraph import on_all_inputs
-from ..programs.bodies import (
-    applied,
-    body_graph,
-    changes,
-    holds_for_all,
-    operands_of_body,
-    recorded_once,
-    with_numpy_ints,
-)
+from ..programs import bodies
 from ..programs.carries import recorded_step, step_on_leaves, writable
 from ..programs.compile import Operator
 from ..programs.wiring import rebuilt, result_kind
@@ -73,27 +65,27 @@ def while_loop(
 
 
 def _while(body: Callable, init: Any, cond: Callable, keep: int | None, limit: int | None) -> Any:
-    carry, tree = flatten(init, changes)
+    carry, tree = flatten(init, bodies.changes)
     step, test = step_on_leaves("while_loop", body, tree), _test(cond, tree)
     kinds = [result_kind(value_of(x)) for x in carry]
-    carry = with_numpy_ints(carry)
-    (more, first), rec = recorded_once(
+    carry = bodies.with_numpy_ints(carry)
+    (more, first), rec = bodies.recorded_once(
         body,
         lambda: (test(list(map(writable, carry))), step(list(map(writable, carry)), [])[0]),
         lambda: recorded_step("while_loop", step, carry, tree, []),
         cond,
     )
-    rec_test = None if rec is None else record(test, (with_numpy_ints(map(value_of, carry)),))
-    if rec is None or not holds_for_all(rec_test):
+    rec_test = None if rec is None else record(test, (bodies.with_numpy_ints(map(value_of, carry)),))
+    if rec is None or not bodies.holds_for_all(rec_test):
         final = _unrolled(test, step, carry, more, first, limit)
         return rebuilt(tree, final, kinds)
-    truth = body_graph(rec_test)
+    truth = bodies.body_graph(rec_test)
     truth = Graph(truth.inputs, [cast(truth.outputs[0], bool)], truth.name)
-    graph, test_graph = on_all_inputs(len(carry), body_graph(rec), truth)
-    operands = operands_of_body(graph, [*carry, *rec.outside, *rec_test.outside])
+    graph, test_graph = on_all_inputs(len(carry), bodies.body_graph(rec), truth)
+    operands = bodies.operands_of_body(graph, [*carry, *rec.outside, *rec_test.outside])
     keep = default_keep(sum(o.nbytes for o in graph.outputs)) if keep is None else keep
     sizes = dict(carries=len(carry), keep=keep, limit=limit)
-    final = applied("while_loop", operands, evaluate_while, test=test_graph, body=graph, **sizes)
+    final = bodies.applied("while_loop", operands, evaluate_while, test=test_graph, body=graph, **sizes)
     return rebuilt(tree, final[: len(carry)], kinds)
 
 
@@ -116,10 +108,10 @@ def _unrolled(test: Callable, step: Callable, carry: list, more: Any, first: lis
     """The last carry, step by step; `first` is the carry after the first step, if there is one."""
     if not more:
         return carry
-    carry, steps = with_numpy_ints(first), 1
+    carry, steps = bodies.with_numpy_ints(first), 1
     while test(list(map(writable, carry))):
         if steps == limit:
             raise too_many(steps, here())
-        carry = with_numpy_ints(step(list(map(writable, carry)), [])[0])
+        carry = bodies.with_numpy_ints(step(list(map(writable, carry)), [])[0])
         steps += 1
     return carry
