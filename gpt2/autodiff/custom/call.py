@@ -26,25 +26,16 @@ from ..derive.chain_rule import applied
 from ..derive.differentiate import backprop, backward_of, forward_of
 from ..errors import AutodiffError, UnsupportedError
 from ..graph import Graph, Node, remade
-from ..ops import apply
+from ..ops import apply, subgraph
 from ..ops.interpret import apart, evaluate_graph
-from ..ops.subgraph import (
-    influenced,
-    inputs_like,
-    is_float,
-    items,
-    or_zeros,
-    result_types,
-    splice,
-    zeros_like,
-)
+from ..ops.subgraph import is_float, or_zeros
 from ..ops.table import Leads, row
 from ..pipeline import program_of
 
 
 def call(graph: Graph, rule: Any, args: Sequence[Node]) -> list[Node]:
     """The results of a `call` node: this graph at these arguments, with this derivative rule."""
-    return items(apply("call", *args, graph=graph, rule=rule))
+    return subgraph.items(apply("call", *args, graph=graph, rule=rule))
 
 
 class Checkpoint:
@@ -102,19 +93,19 @@ class CustomVJP:
 
     def pull(self, graph: Graph, cts: Sequence, args: Sequence[Node], wanted: Sequence[bool]) -> list:
         forward, backward = self.graphs
-        residuals = splice(forward, args)[len(graph.outputs) :]
+        residuals = subgraph.splice(forward, args)[len(graph.outputs) :]
         cts = [or_zeros(c, o) for o, c in zip(graph.outputs, cts) if is_float(o)]
-        grads = iter(splice(backward, [*residuals, *cts]))
+        grads = iter(subgraph.splice(backward, [*residuals, *cts]))
         return [next(grads) if is_float(a) else None for a in args]
 
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
         if self.forwards is not None:
             return self.forwards.push(graph, tangents, args)
         forward, backward = self.graphs
-        residuals = splice(forward, args)[len(graph.outputs) :]
+        residuals = subgraph.splice(forward, args)[len(graph.outputs) :]
         floats = [o for o in graph.outputs if is_float(o)]
-        marks = inputs_like(floats)  # cotangents: the backward is linear in them
-        grads = splice(backward, [*residuals, *marks])
+        marks = subgraph.inputs_like(floats)  # cotangents: the backward is linear in them
+        grads = subgraph.splice(backward, [*residuals, *marks])
         dots = [t for a, t in zip(args, tangents) if is_float(a)]
         trouble = f"forward mode through {graph.name}: its vjp rule is not linear in dout"
         tangents_out = iter(transposed(grads, marks, dots, trouble))
@@ -144,12 +135,12 @@ class CustomJVP:
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
         dots = [t if is_float(a) else None for a, t in zip(args, tangents)]
         operands = [*call(graph, self, args), *args, *(t for t in dots if t is not None)]
-        tangents_out = iter(splice(self.tangent(tuple([t is not None for t in dots])), operands))
+        tangents_out = iter(subgraph.splice(self.tangent(tuple([t is not None for t in dots])), operands))
         return [next(tangents_out) if is_float(o) else None for o in graph.outputs]
 
     def pull(self, graph: Graph, cts: Sequence, args: Sequence[Node], wanted: Sequence[bool]) -> list:
         """The transpose of push, which is linear in the tangents."""
-        marks = [m if w and is_float(m) else None for m, w in zip(inputs_like(args), wanted)]
+        marks = [m if w and is_float(m) else None for m, w in zip(subgraph.inputs_like(args), wanted)]
         wrt = [m for m in marks if m is not None]
         trouble = f"reverse mode through {graph.name}: its jvp rule is not linear in tangents"
         grads = iter(transposed(self.push(graph, marks, args), wrt, cts, trouble))
@@ -166,18 +157,18 @@ def transposed(
     seeds = [(r, c) for r, c in zip(results, cts) if r is not None and c is not None]
     grads = backprop(seeds, marks)
     found = [d for d in grads if d is not None]
-    if any(influenced(found, marks)):
+    if any(subgraph.influenced(found, marks)):
         raise AutodiffError(
             f"{trouble}, and cannot be transposed. Give the function a rule of the other mode, or remove "
             "the nonlinear part (np.clip, abs, a norm)"
         )
     # A loop that computes them beside what does depend on the marks takes zeros for these
-    values = iter(remade(found, {m: zeros_like(m) for m in marks}))
+    values = iter(remade(found, {m: subgraph.zeros_like(m) for m in marks}))
     return [None if d is None else next(values) for d in grads]
 
 
 def _types(*args, graph: Graph, rule):
-    return result_types(graph)
+    return subgraph.result_types(graph)
 
 
 def _vjp(g, out, *args, wanted, graph: Graph, rule):
@@ -228,7 +219,8 @@ row(
 def host_graph(function: Callable, inputs: Sequence[Node], like: Sequence) -> Graph:
     """A graph that calls this function, whose results have the shapes and dtypes of `like`."""
     types = dict(shapes=tuple(x.shape for x in like), dtypes=tuple(str(x.dtype) for x in like))
-    return Graph(inputs, items(apply("host", *inputs, function=function, **types)), function.__name__)
+    results = subgraph.items(apply("host", *inputs, function=function, **types))
+    return Graph(inputs, results, function.__name__)
 
 
 def _host(*values, function, shapes, dtypes):

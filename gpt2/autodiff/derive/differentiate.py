@@ -22,18 +22,8 @@ from ..ops import OPS, input_node
 from ..ops.build import full, zeros
 from ..ops.exactness import mark_derived
 from ..ops.subgraph import inputs_like
-from .chain_rule import (
-    Masked,
-    applied,
-    arguments,
-    errors_at,
-    fit,
-    force,
-    pull_elementwise,
-    pull_where,
-    push,
-    total,
-)
+from . import chain_rule
+from .chain_rule import applied, fit, force
 from .shifts import invariant_shifts
 
 
@@ -142,12 +132,12 @@ def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[No
             continue
         start = next_id()
         if isinstance(n.dtype, tuple):
-            g = [total(terms) if terms else None for terms in parts.pop(n)]
+            g = [chain_rule.total(terms) if terms else None for terms in parts.pop(n)]
         else:
-            g = total(parts.pop(n))
+            g = chain_rule.total(parts.pop(n))
             if n in wanted:
                 g = done[n] = applied(g)
-            whole = g.value if isinstance(g, Masked) and g.mask is None else g
+            whole = g.value if isinstance(g, chain_rule.Masked) and g.mask is None else g
             if isinstance(whole, Node) and whole.name is None and n.name is not None and whole.id > first_new:
                 whole.name = "d" + n.name
         locate((g, *_handed_down(n, g, is_active, parts)), n.loc, start)
@@ -164,9 +154,9 @@ def _handed_down(n: Node, g, is_active: set[Node], parts: dict[Node, list]) -> S
         return ()
     if not n.args:
         return ()
-    with errors_at(n):
-        grads = pull(n, g, [a in is_active for a in arguments(n)])
-    for a, d in zip(arguments(n), grads):
+    with chain_rule.errors_at(n):
+        grads = pull(n, g, [a in is_active for a in chain_rule.arguments(n)])
+    for a, d in zip(chain_rule.arguments(n), grads):
         if d is not None:
             parts.setdefault(a, []).append(d)
     return grads
@@ -176,7 +166,7 @@ def locate(made: Iterable, loc: tuple | None, start: int) -> None:
     """Give the new nodes among `made`, and those they read, the source line of the forward statement."""
     stack: list = []
     for x in made:
-        stack += (x.value, x.raw, x.guard) if isinstance(x, Masked) else (x,)
+        stack += (x.value, x.raw, x.guard) if isinstance(x, chain_rule.Masked) else (x,)
     while stack:
         n = stack.pop()
         if isinstance(n, Node) and n.loc is None and n.id > start and n.op != "input":
@@ -191,11 +181,11 @@ def pushforward(outputs: Sequence[Node], tangents: dict[Node, Node]) -> list[Nod
     for n in active_nodes(outputs, tangents):
         if n in tangents:
             continue
-        of_args = [known.get(a) for a in arguments(n)]
+        of_args = [known.get(a) for a in chain_rule.arguments(n)]
         if any(t is not None for t in of_args):
             start = next_id()
-            with errors_at(n):
-                known[n] = t = push(n, of_args)
+            with chain_rule.errors_at(n):
+                known[n] = t = chain_rule.push(n, of_args)
             if isinstance(t, Node) and t.name is None and n.name is not None and t.id > start:
                 t.name = "d" + n.name
             locate(t if isinstance(t, tuple) else (t,), n.loc, start)
@@ -217,10 +207,10 @@ def pull(node: Node, g: Any, needed: Sequence[bool]) -> list:
         g = [applied(c) for c in g] if isinstance(g, list) else applied(g)
         grads = op.vjp_rule(g, node, *node.args, wanted=tuple(needed), **node.attrs)
     elif node.op == "where":
-        return pull_where(node, g, needed)
+        return chain_rule.pull_where(node, g, needed)
     elif op.kind == "elementwise":
-        return pull_elementwise(node, g, needed)
-    elif isinstance(g, Masked) and op.streams and op.kind == "linear":
+        return chain_rule.pull_elementwise(node, g, needed)
+    elif isinstance(g, chain_rule.Masked) and op.streams and op.kind == "linear":
         (x,) = node.args
         return [g.through(lambda v: fit(op.transpose(v, node, x, **node.attrs)[0], x), x)]
     elif op.transpose is not None:
