@@ -40,12 +40,12 @@ __getattr__, __dir__ = names_of(_scipy)
 
 
 @ours(_scipy)
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: Any = -1) -> Any:
+def trapezoid(y, x=None, dx=1.0, axis=-1) -> Any:
     return np.trapezoid(_stacked(y), x, dx, axis)
 
 
 @ours(_scipy)
-def cumulative_trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: Any = -1, initial: Any = None) -> Any:
+def cumulative_trapezoid(y, x=None, dx=1.0, axis=-1, initial=None) -> Any:
     y = np.moveaxis(_stacked(y), axis, -1)
     width = dx if x is None else np.diff(x) if np.ndim(x) == 1 else np.diff(np.moveaxis(x, axis, -1))
     total = np.cumsum(0.5 * width * (y[..., 1:] + y[..., :-1]), axis=-1)

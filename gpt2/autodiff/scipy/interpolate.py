@@ -159,7 +159,7 @@ def _piecewise(t: np.ndarray, c: Any, k: int, extrapolate: Any = True, axis: int
 
 
 @ours(_scipy)
-def splev(x: Any, tck: Any, der: Any = 0, ext: Any = 0) -> Any:
+def splev(x, tck, der=0, ext=0) -> Any:
     """Differentiable by x, and by a vector of coefficients."""
     if not isinstance(tck, (tuple, list)) or np.ndim(tck[1]) != 1:
         raise unsupported_option("scipy.interpolate.splev", "of anything but (t, c, k) with a vector c")
@@ -548,14 +548,7 @@ def _coordinates(xi: Any, n: int) -> Any:
 
 
 @ours(_scipy)
-def interpn(
-    points: Any,
-    values: Any,
-    xi: Any,
-    method: Any = "linear",
-    bounds_error: Any = True,
-    fill_value: Any = np.nan,
-) -> Any:
+def interpn(points, values, xi, method="linear", bounds_error=True, fill_value=np.nan) -> Any:
     """RegularGridInterpolator(points, values)(xi)."""
     if method == "splinef2d":
         raise unsupported_option("scipy.interpolate.interpn", "with method='splinef2d'")

@@ -39,13 +39,13 @@ inv, det, svd = map(ours(_scipy), (np.linalg.inv, np.linalg.det, np.linalg.svd))
 
 
 @ours(_scipy)
-def pinv(a: Any, *, rtol: Any = None) -> Any:
+def pinv(a, *, rtol=None) -> Any:
     """SciPy leaves out singular values up to max(a.shape) eps times the largest, NumPy up to 1e-15 of it."""
     return np.linalg.pinv(a, rtol=rtol)
 
 
 @ours(_scipy)
-def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> Any:
+def norm(a, ord=None, axis=None, keepdims=False) -> Any:
     return np.linalg.norm(a, ord, axis, keepdims)
 
 
@@ -53,27 +53,19 @@ def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> An
 
 
 @ours(_scipy)
-def cholesky(a: Any, lower: Any = False) -> Any:
+def cholesky(a, lower=False) -> Any:
     """Of the triangle that SciPy reads: the upper one unless lower=True."""
     return np.linalg.cholesky(a) if lower else _adjoint(np.linalg.cholesky(_adjoint(a)))
 
 
 @ours(_scipy)
-def cho_factor(a: Any, lower: Any = False) -> Any:
+def cho_factor(a, lower=False) -> Any:
     """The factor, with zeros in the other triangle."""
     return (np.linalg.cholesky(a) if lower else _adjoint(np.linalg.cholesky(_adjoint(a)))), lower
 
 
 @ours(_scipy)
-def eigh(
-    a: Any,
-    b: Any = None,
-    *,
-    lower: Any = True,
-    eigvals_only: Any = False,
-    subset_by_index: Any = None,
-    subset_by_value: Any = None,
-) -> Any:
+def eigh(a, b=None, *, lower=True, eigvals_only=False, subset_by_index=None, subset_by_value=None) -> Any:
     """A subset is selected from all eigenvalues and vectors."""
     w, v = _eigh(a, b, lower)
     chosen = slice(None)
@@ -96,16 +88,14 @@ def _eigh(a, b, lower):
 
 
 @ours(_scipy)
-def eigvalsh(
-    a: Any, b: Any = None, *, lower: Any = True, subset_by_index: Any = None, subset_by_value: Any = None
-) -> Any:
+def eigvalsh(a, b=None, *, lower=True, subset_by_index=None, subset_by_value=None) -> Any:
     return eigh(
         a, b, lower=lower, eigvals_only=True, subset_by_index=subset_by_index, subset_by_value=subset_by_value
     )
 
 
 @ours(_scipy)
-def svdvals(a: Any) -> Any:
+def svdvals(a) -> Any:
     return np.linalg.svd(a, compute_uv=False)
 
 
@@ -118,7 +108,7 @@ _pivots.defvjp(lambda dout, out, a: (None,))
 
 
 @ours(_scipy)
-def qr(a: Any, mode: Any = "full", pivoting: Any = False) -> Any:
+def qr(a, mode="full", pivoting=False) -> Any:
     if pivoting:
         if np.ndim(a) != 2:
             raise unsupported_option("scipy.linalg.qr", "of several matrices with pivoting")
@@ -139,7 +129,7 @@ def _hermitian(a, lower: bool):
 
 
 @ours(_scipy)
-def solve(a: Any, b: Any, lower: Any = False, assume_a: Any = None, transposed: Any = False) -> Any:
+def solve(a, b, lower=False, assume_a=None, transposed=False) -> Any:
     """numpy.linalg.solve; reads one triangle if assume_a says that the matrix is symmetric or Hermitian."""
     if assume_a in ("pos", "her", "positive definite", "hermitian", "sym", "symmetric"):
         if assume_a.startswith("sym") and np.iscomplexobj(a):
@@ -151,7 +141,7 @@ def solve(a: Any, b: Any, lower: Any = False, assume_a: Any = None, transposed: 
 
 
 @ours(_scipy)
-def solve_triangular(a: Any, b: Any, trans: Any = 0, lower: Any = False, unit_diagonal: Any = False) -> Any:
+def solve_triangular(a, b, trans=0, lower=False, unit_diagonal=False) -> Any:
     n = np.shape(a)[-1]
     if unit_diagonal:
         a = (np.tril(a, -1) if lower else np.triu(a, 1)) + np.eye(n)
@@ -171,7 +161,7 @@ def _substituted(a, b, lower):
 
 
 @ours(_scipy)
-def cho_solve(c_and_lower: Any, b: Any) -> Any:
+def cho_solve(c_and_lower, b) -> Any:
     c, lower = c_and_lower
     c = c if lower else _adjoint(c)
     return _substituted(_adjoint(c), _substituted(c, b, True), False)
@@ -195,7 +185,7 @@ def _factors_vjp(dout, out, a):
 
 
 @ours(_scipy)
-def lu_factor(a: Any) -> Any:
+def lu_factor(a) -> Any:
     """The factors with derivatives, and the pivots, which have none."""
     if np.ndim(a) != 2 or np.shape(a)[0] != np.shape(a)[1]:
         raise unsupported_option(
@@ -222,7 +212,7 @@ _row_order.defvjp(lambda dout, out, piv: (None,))
 
 
 @ours(_scipy)
-def lu_solve(lu_and_piv: Any, b: Any, trans: Any = 0) -> Any:
+def lu_solve(lu_and_piv, b, trans=0) -> Any:
     """The pivots are constants: the derivative is by the factors and b."""
     lu, piv = lu_and_piv
     order, place = _row_order(piv)
@@ -246,17 +236,17 @@ def _sylvester_vjp(dout, out, a, b, q):
 
 
 @ours(_scipy)
-def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
+def solve_sylvester(a, b, q) -> Any:
     return _sylvester(a, b, q)
 
 
 @ours(_scipy)
-def solve_continuous_lyapunov(a: Any, q: Any) -> Any:
+def solve_continuous_lyapunov(a, q) -> Any:
     return _sylvester(a, _adjoint(a), q)
 
 
 @ours(_scipy)
-def solve_discrete_lyapunov(a: Any, q: Any) -> Any:
+def solve_discrete_lyapunov(a, q) -> Any:
     """As one system of N**2 equations."""
     n = np.shape(a)[0]
     x = np.linalg.solve(np.eye(n * n) - np.kron(a, np.conj(a)), np.reshape(q, (n * n,)))
@@ -264,7 +254,7 @@ def solve_discrete_lyapunov(a: Any, q: Any) -> Any:
 
 
 @ours(_scipy)
-def toeplitz(c: Any, r: Any = None) -> Any:
+def toeplitz(c, r=None) -> Any:
     c = np.ravel(c)
     r = np.conj(c) if r is None else np.ravel(r)
     values = np.concatenate([r[:0:-1], c])
@@ -273,14 +263,14 @@ def toeplitz(c: Any, r: Any = None) -> Any:
 
 
 @ours(_scipy)
-def solve_toeplitz(c_or_cr: Any, b: Any) -> Any:
+def solve_toeplitz(c_or_cr, b) -> Any:
     """As a dense system: n**3 operations, where Levinson's recursion takes n**2."""
     c, r = c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None)
     return np.linalg.solve(toeplitz.__wrapped__(c, r), b)
 
 
 @ours(_scipy)
-def solve_banded(l_and_u: Any, ab: Any, b: Any) -> Any:
+def solve_banded(l_and_u, ab, b) -> Any:
     """As a dense system: n**3 operations."""
     low, up = l_and_u
     n = np.shape(ab)[-1]
@@ -291,7 +281,7 @@ def solve_banded(l_and_u: Any, ab: Any, b: Any) -> Any:
 
 
 @ours(_scipy)
-def block_diag(*arrs: Any) -> Any:
+def block_diag(*arrs) -> Any:
     blocks = [np.atleast_2d(a) for a in arrs]
     width = sum(np.shape(a)[1] for a in blocks)
     rows, start = [], 0

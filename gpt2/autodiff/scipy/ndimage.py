@@ -74,24 +74,18 @@ def _correlated(name: str, x: Any, weights: Any, axis: int, mode: str, cval: flo
 
 
 @ours(_scipy)
-def correlate1d(
-    input: Any, weights: Any, axis: Any = -1, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0
-) -> Any:
+def correlate1d(input, weights, axis=-1, mode="reflect", cval=0.0, origin=0) -> Any:
     return _correlated("correlate1d", input, weights, axis, mode, cval, origin)
 
 
 @ours(_scipy)
-def convolve1d(
-    input: Any, weights: Any, axis: Any = -1, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0
-) -> Any:
+def convolve1d(input, weights, axis=-1, mode="reflect", cval=0.0, origin=0) -> Any:
     even = np.shape(weights)[0] % 2 == 0
     return _correlated("convolve1d", input, weights[::-1], axis, mode, cval, -origin - even)
 
 
 @ours(_scipy)
-def uniform_filter1d(
-    input: Any, size: Any, axis: Any = -1, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0
-) -> Any:
+def uniform_filter1d(input, size, axis=-1, mode="reflect", cval=0.0, origin=0) -> Any:
     return _correlated("uniform_filter1d", input, [1.0 / size] * size, axis, mode, cval, origin)
 
 
@@ -121,14 +115,7 @@ def _read_number(x: Any) -> float:
 
 @ours(_scipy)
 def gaussian_filter1d(
-    input: Any,
-    sigma: Any,
-    axis: Any = -1,
-    order: Any = 0,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    truncate: Any = 4.0,
-    radius: Any = None,
+    input, sigma, axis=-1, order=0, mode="reflect", cval=0.0, truncate=4.0, radius=None
 ) -> Any:
     """Differentiable by sigma too, through the weights; their number depends on its value."""
     if radius is None:
@@ -139,14 +126,7 @@ def gaussian_filter1d(
 
 @ours(_scipy)
 def gaussian_filter(
-    input: Any,
-    sigma: Any,
-    order: Any = 0,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    truncate: Any = 4.0,
-    radius: Any = None,
-    axes: Any = None,
+    input, sigma, order=0, mode="reflect", cval=0.0, truncate=4.0, radius=None, axes=None
 ) -> Any:
     """One axis after another."""
     x = input
@@ -157,9 +137,7 @@ def gaussian_filter(
 
 
 @ours(_scipy)
-def uniform_filter(
-    input: Any, size: Any = 3, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0, axes: Any = None
-) -> Any:
+def uniform_filter(input, size=3, mode="reflect", cval=0.0, origin=0, axes=None) -> Any:
     x = input
     for axis, s, m, o in _by_axis("uniform_filter", x, axes, size, mode, origin):
         x = _correlated("uniform_filter", x, [1.0 / s] * s, axis, m, cval, o)
@@ -196,9 +174,7 @@ def _folded(c: Any, n: int, mode: str) -> Any:
 
 
 @ours(_scipy)
-def map_coordinates(
-    input: Any, coordinates: Any, order: Any = 3, mode: Any = "constant", cval: Any = 0.0
-) -> Any:
+def map_coordinates(input, coordinates, order=3, mode="constant", cval=0.0) -> Any:
     """The value at each point, from the 2**d pixels around; at a pixel with the slope to its right."""
     name = "scipy.ndimage.map_coordinates"
     if order != 1:

@@ -19,16 +19,7 @@ __getattr__, __dir__ = names_of(_scipy)
 
 
 @ours(_scipy)
-def root(
-    fun: Callable,
-    x0: Any,
-    args: Any = (),
-    method: Any = "hybr",
-    jac: Any = None,
-    tol: Any = None,
-    callback: Any = None,
-    options: Any = None,
-) -> Any:
+def root(fun: Callable, x0, args=(), method="hybr", jac=None, tol=None, callback=None, options=None) -> Any:
     """An OptimizeResult with the root as its x, and no other attributes."""
     if jac or callback is not None:
         raise unsupported_option("scipy.optimize.root", "with jac= or callback=")

@@ -54,7 +54,7 @@ convolve, fftconvolve, oaconvolve, convolve2d = map(_convolution, _NAMES)
 
 
 @ours(_scipy)
-def correlate(in1: Any, in2: Any, mode: Any = "full") -> Any:
+def correlate(in1, in2, mode="full") -> Any:
     flipped = np.conj(in2)[(slice(None, None, -1),) * np.ndim(in2)]
     if mode == "valid" and any(n < m for n, m in zip(np.shape(in1), np.shape(in2))):
         raise unsupported_option(
@@ -64,7 +64,7 @@ def correlate(in1: Any, in2: Any, mode: Any = "full") -> Any:
 
 
 @ours(_scipy)
-def lfilter(b: Any, a: Any, x: Any, axis: Any = -1, zi: Any = None) -> Any:
+def lfilter(b, a, x, axis=-1, zi=None) -> Any:
     """The transposed direct form II, as a scan over the samples."""
     b, a = _vector(b), _vector(a)
     n = max(np.shape(b)[0], np.shape(a)[0])

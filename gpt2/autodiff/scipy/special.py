@@ -17,7 +17,7 @@ __getattr__, __dir__ = names_of(_scipy)
 
 
 @ours(_scipy)
-def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: Any = False) -> Any:
+def logsumexp(a, axis=None, b=None, keepdims=False) -> Any:
     """log(sum(b * exp(a))). Entries of -inf add nothing, and a row of them gives -inf; where b is 0,
     even infinity adds nothing.
     """
@@ -37,20 +37,20 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: Any = False) ->
 
 
 @ours(_scipy)
-def softmax(x: Any, axis: Any = None) -> Any:
+def softmax(x, axis=None) -> Any:
     e = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return e / np.sum(e, axis=axis, keepdims=True)
 
 
 @ours(_scipy)
-def log_softmax(x: Any, axis: Any = None) -> Any:
+def log_softmax(x, axis=None) -> Any:
     largest = np.max(x, axis=axis, keepdims=True)
     shifted = x - stop_gradient(np.where(np.isfinite(largest), largest, 0.0))  # it cancels
     return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
 
 
 @ours(_scipy)
-def polygamma(n: Any, x: Any) -> Any:
+def polygamma(n, x) -> Any:
     """psi, or a Hurwitz zeta function. n is one int."""
     if not isinstance(n, (int, np.integer)):
         raise unsupported_option("scipy.special.polygamma", "with an order that is no int")
@@ -60,7 +60,7 @@ def polygamma(n: Any, x: Any) -> Any:
 
 
 @ours(_scipy)
-def multigammaln(a: Any, d: Any) -> Any:
+def multigammaln(a, d) -> Any:
     """nan for an a of at most (d - 1) / 2, for which SciPy raises a ValueError."""
     total = d * (d - 1) / 4 * math.log(math.pi) + sum(_scipy.gammaln(a - j / 2) for j in range(d))
     return np.where(a > (d - 1) / 2, total, np.nan)

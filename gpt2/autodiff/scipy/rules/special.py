@@ -253,11 +253,7 @@ PARTIALS: dict[str, Callable] = {
         None,
         lambda: a * b / c * hyp2f1(a + 1.0, b + 1.0, c + 1.0, z),
     ),
-    "hyp1f1": lambda out, a, b, z: (
-        None,
-        None,
-        lambda: a / b * hyp1f1(a + 1.0, b + 1.0, z),
-    ),
+    "hyp1f1": lambda out, a, b, z: (None, None, lambda: a / b * hyp1f1(a + 1.0, b + 1.0, z)),
     "hyp0f1": lambda out, v, z: (None, lambda: apply(PREFIX + "hyp0f1", v + 1.0, z) / v),
     # functions that NumPy has too, or nearly
     "exp10": lambda out, x: ((math.log(10.0), out),),
