@@ -83,14 +83,7 @@ def _steps(grad: Callable, x: Any, callback: Callable | None, num_iters: int, mo
 
 
 @unflatten_optimizer
-def sgd(
-    grad: Callable,
-    x: Any,
-    callback: Callable | None = None,
-    num_iters: int = 200,
-    step_size: float = 0.1,
-    mass: float = 0.9,
-) -> Any:
+def sgd(grad, x, callback=None, num_iters=200, step_size=0.1, mass=0.9) -> Any:
     """Gradient descent with momentum."""
     velocity = np.zeros(len(x))
 
@@ -103,15 +96,7 @@ def sgd(
 
 
 @unflatten_optimizer
-def rmsprop(
-    grad: Callable,
-    x: Any,
-    callback: Callable | None = None,
-    num_iters: int = 100,
-    step_size: float = 0.1,
-    gamma: float = 0.9,
-    eps: float = 10**-8,
-) -> Any:
+def rmsprop(grad, x, callback=None, num_iters=100, step_size=0.1, gamma=0.9, eps=10**-8) -> Any:
     """Steps divided by the root of a running mean of squares. Tieleman and Hinton 2012."""
     mean_square = np.ones(len(x))
 
@@ -124,16 +109,7 @@ def rmsprop(
 
 
 @unflatten_optimizer
-def adam(
-    grad: Callable,
-    x: Any,
-    callback: Callable | None = None,
-    num_iters: int = 100,
-    step_size: float = 0.001,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 10**-8,
-) -> Any:
+def adam(grad, x, callback=None, num_iters=100, step_size=0.001, b1=0.9, b2=0.999, eps=10**-8) -> Any:
     """Running means of gradients and their squares, both without their bias to zero. Kingma and Ba 2015."""
     m, v = np.zeros(len(x)), np.zeros(len(x))
 
