@@ -268,7 +268,7 @@ def input_name(graph: Graph, i: int) -> str:
     return f"input {i} ({name})" if name else f"input {i}"
 
 
-def repeated(problem: Problem, got, same) -> Iterator[str]:
+def repeated(problem: Problem, got: np.ndarray, same: Callable) -> Iterator[str]:
     """Rows that an integer input names more than once get one contribution where they should get all."""
     want = problem.expected
     wrong = ~np.isclose(got, want, rtol=1e-6, atol=1e-9 * np.max(np.abs(want), initial=0.0))
@@ -288,7 +288,7 @@ def repeated(problem: Problem, got, same) -> Iterator[str]:
                 )
 
 
-def patterns(problem: Problem, got, same) -> Iterator[str]:
+def patterns(problem: Problem, got: np.ndarray, same: Callable) -> Iterator[str]:
     """Where in the array the difference lies, as text."""
     want = problem.expected
     difference = got - want

@@ -103,7 +103,7 @@ def _location(n: Node) -> str:
     return f" ({'the gradient of ' if n.derived else ''}{file_name(n.loc[0])}:{n.loc[1]})"
 
 
-def products(formula: DerivedFormula, n: Node):
+def products(formula: DerivedFormula, n: Node) -> Iterator:
     if n.op == "transpose":
         x = formula.values[n.args[0]]
         if x.shape == n.shape:
@@ -140,7 +140,7 @@ def _sums(formula: DerivedFormula, n: Node):
         yield f"the first of {where} of {text_of(x)} is taken where the sum is meant", first.reshape(n.shape)
 
 
-def other_axes(formula: DerivedFormula, n: Node):
+def other_axes(formula: DerivedFormula, n: Node) -> Iterator:
     """A sum, a mean or an extreme over another axis, where the shapes still broadcast."""
     axes = n.attrs.get("axes") or ()
     if n.op not in ("sum", "max", "min") or not n.attrs.get("keepdims") or len(axes) > 1 and formula.is_right:
@@ -231,7 +231,7 @@ def _factors(formula: DerivedFormula, n: Node):
         yield f"{text_of(n.args[0])} is divided by {text_of(n.args[1])} twice", x / y / y
 
 
-def orders(formula: DerivedFormula, n: Node):
+def orders(formula: DerivedFormula, n: Node) -> Iterator:
     """Concatenated parts, and axes: in another order, or one left out."""
     x = n.args[0]
     if n.op == "assemble" and 1 < len(n.args) < 5:
