@@ -4,16 +4,22 @@ gpt2 convert runs/mine mine-hf
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from gpt2 import cli
+from gpt2 import __version__, cli
 from gpt2.data.tokens import read_tokens, take
 from gpt2.errors import UserError, printable
 from gpt2.hints import typed
 from gpt2.model.adapters import merged
 from gpt2.model.gpt2 import GPT2
+from gpt2.storage import runs
+from gpt2.storage.files import write_atomically
+from gpt2.storage.safetensors import load_state
+from gpt2.train.flags import read_toml
+from gpt2.train.settings import Settings
 from gpt2.weights import llmc, pretrained
 from gpt2.weights.write import check_dtype, check_kind, write
 
@@ -47,8 +53,11 @@ def convert(
     if not merge:
         check_kind(destination, weights.description)
     tokenizer = _tokenizer(weights)
-    model = weights.model()
-    return write(destination, merged(model) if merge else model, tokenizer, dtype)
+    model = merged(weights.model()) if merge else weights.model()
+    paths = write(destination, model, tokenizer, dtype)
+    if destination.suffix not in (".bin", ".safetensors"):
+        paths += write_card(destination, model, weights)
+    return paths
 
 
 def _tokenizer(weights):
@@ -57,6 +66,92 @@ def _tokenizer(weights):
         return weights.tokenizer()
     except UserError:
         return None
+
+
+# ---- The model card --------------------------------------------------------------------------------------
+
+CARD = "README.md"  # where the hub looks for it
+MARK = "<!-- written by gpt2 convert -->"  # a card that may be replaced
+LOAD = {
+    "transformers": """from transformers import AutoTokenizer, GPT2LMHeadModel
+
+model = GPT2LMHeadModel.from_pretrained("FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")""",
+    "peft": """from peft import AutoPeftModelForCausalLM
+
+model = AutoPeftModelForCausalLM.from_pretrained("FOLDER")""",
+}
+
+
+def write_card(folder: Path, model: GPT2, weights: pretrained.Pretrained) -> list[Path]:
+    """Write a model card, unless the folder has one that was written by hand; returns its path in a list."""
+    path = folder / CARD
+    with suppress(FileNotFoundError, UnicodeError):
+        if MARK not in path.read_text(encoding="utf-8"):
+            return []
+    write_atomically(path, card(folder.resolve().name, model, weights).encode())
+    return [path]
+
+
+def card(name: str, model: GPT2, weights: pretrained.Pretrained) -> str:
+    """The text of a model card: what the model is, how it was trained, how it is loaded.
+
+    weights   their source; of a run it names data, steps and loss. Of a path only the last part is named
+    """
+    library = "transformers" if model.description.lora is None else "peft"
+    kind = "A GPT-2" if library == "transformers" else "An adapter of a GPT-2"
+    config, name = model.config, printable(name)
+    rows = [
+        ("parameters", f"{model.num_parameters:,}"),
+        ("blocks, heads, channels", f"{config.n_layer}, {config.n_head}, {config.n_embd}"),
+        ("context, vocabulary", f"{config.block_size:,}, {config.vocab_size:,} tokens"),
+        *_training(weights),
+    ]
+    table = "\n".join(f"| {title} | {printable(value).replace('|', ' ')} |" for title, value in rows)
+    return f"""---
+library_name: {library}
+pipeline_tag: text-generation
+tags: [gpt2]
+---
+{MARK}
+
+# {name}
+
+{kind}, trained in NumPy with gpt2 {__version__}.
+
+| | |
+|---|---|
+{table}
+
+## How to load it
+
+```python
+{LOAD[library].replace("FOLDER", name)}
+```
+
+## Licence
+
+None is chosen yet: name one here, and as `license:` above, before you publish the model.
+The terms of its data, and of the weights that it began with, still apply.
+"""
+
+
+def _training(weights):
+    """(title, value) pairs on the training of a run; of other weights, what they are called."""
+    settings = weights.path.parent / runs.SETTINGS
+    if weights.kind != "checkpoint" or not settings.exists():
+        return [("source", Path(weights.name).name)]
+    s, state = Settings(**read_toml(settings, Settings)), load_state(weights.path)
+    tokens = s.batch_size * s.block_size * s.accumulate
+    loss = state.get("val_loss", state.get("best"))
+    return [
+        ("data", ", ".join(Path(part).name for part in s.data.split(","))),
+        ("trained from", Path(s.init).name if s.init else "random weights"),
+        ("what was trained", s.tuning.summary()),
+        ("steps", f"{state.get('step', s.steps):,} of {tokens:,} tokens"),
+        ("optimizer, learning rate", f"{s.optimizer}, {s.lr:g}"),
+        ("validation loss", f"{loss:.4f} nats per token" if isinstance(loss, float) else "not known"),
+    ]
 
 
 # ---- Debug states ----------------------------------------------------------------------------------------

@@ -5,6 +5,9 @@ gpt2 sample --run runs/shakespeare-1 --prompt "ROMEO:"
 
 import argparse
 import json
+import os
+import select
+import stat
 import sys
 import warnings
 from functools import partial
@@ -23,12 +26,15 @@ from gpt2.train.flags import read_toml
 from gpt2.train.settings import Settings
 from gpt2.weights import pretrained
 
+PATIENCE = 1.0  # seconds to wait for the first byte of a pipe
+
 EXAMPLES = (
     ('gpt2 sample --prompt "ROMEO:"', "continue a text, with the newest run in runs/"),
     ("gpt2 sample --run runs/mine --temperature 0 --max-tokens 50", "always the likeliest token"),
     ('gpt2 sample --init gpt2 --prompt "The meaning of life is"', "with GPT-2's released weights"),
     ('gpt2 sample --prompt "Once" --samples 4 --stop "THE END"', "four texts, each up to a stop string"),
     ('gpt2 sample --prompt "Once" --max-tokens 5 --logprobs 3', "as JSON, with log-probabilities"),
+    ("git log -1 --format=%s | gpt2 sample --json", "the prompt from a pipe, the text as JSON"),
     ('gpt2 sample --chat --prompt "How are you?"', "the answer of a model trained on conversations"),
 )
 
@@ -65,22 +71,23 @@ def parser() -> cli.Parser:
     add("--template", default="", metavar="TEXT", help="of messages, for --chat (default: the run's)")
     add("--seed", type=int, default=0, help="the same seed gives the same text (default: %(default)s)")
     add("--threads", type=int, default=0, metavar="N", help="for matrix products (default: one a core)")
+    add("--json", action="store_true", help="print JSON: texts and tokens")
     add(
         "--logprobs",
         type=int,
         nargs="?",
         const=0,
         metavar="K",
-        help="print JSON: texts, tokens, "
-        "log-probabilities in nats, and the K likeliest tokens at each position (default: 0)",
+        help="print JSON with log-probabilities in nats, too, "
+        "and the K likeliest tokens at each position (default: 0)",
     )
     return command
 
 
 def _prompt(args):
-    """The prompt, from --prompt or --prompt-file."""
+    """The prompt, from --prompt, --prompt-file or a pipe."""
     if not args.prompt_file:
-        return args.prompt
+        return args.prompt or ("" if args.chat else _piped())
     if args.prompt:
         raise UserError("--prompt and --prompt-file both give a prompt; give one of them")
     if args.prompt_file == "-" and sys.stdin is None:
@@ -91,6 +98,26 @@ def _prompt(args):
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"--prompt-file {args.prompt_file}: not UTF-8 text (byte {error.start})") from None
+
+
+def _piped():
+    """The text that is piped into the command, without the line end that `echo` adds; "" if nothing is.
+
+    Whoever started the command may hold a pipe open and write nothing, so it is not waited for longer than
+    PATIENCE. Windows cannot look into a pipe: there --prompt-file - reads it.
+    """
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):  # closed, or no file of the system
+        return ""
+    if os.name != "posix" or not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind)):
+        return ""
+    if not select.select([sys.stdin], [], [], PATIENCE)[0]:
+        return ""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input: not UTF-8 text (byte {error.start})") from None
 
 
 def _check_text(flag, text):
@@ -113,8 +140,8 @@ def _check(args):
         raise UserError(f"--threads {args.threads}: expected 1 to 1024, or 0 for one a core")
     check_samples(args.samples)
     check_options(args.max_tokens, args.temperature, args.top_k, args.top_p)
-    if args.chat and (args.samples > 1 or args.logprobs is not None):
-        raise UserError("--chat gives one answer as text; leave out --samples and --logprobs")
+    if args.chat and (args.samples > 1 or args.json or args.logprobs is not None):
+        raise UserError("--chat gives one answer as text; leave out --samples, --json and --logprobs")
     if args.chat and args.add_special_tokens:
         raise UserError("--add-special-tokens has no effect with --chat, whose template has all tokens")
     if args.template and not args.chat:
@@ -146,7 +173,7 @@ def _run(args):
         print("note: --add-special-tokens: this tokenizer has no template", file=sys.stderr)
     ids = tokenizer.encode(prompt, args.add_special_tokens)
     continued = partial(write_samples, model, tokenizer, ids, **options)
-    if args.logprobs is not None:
+    if args.json or args.logprobs is not None:
         print(_as_json(tokenizer, prompt, continued()))
     elif args.samples == 1:
         text = [prompt]  # shown with the first piece, so that an error does not stand behind it
@@ -208,7 +235,7 @@ def _as_json(tokenizer, prompt, samples):
                 "stopped": sample.stopped,
                 "tokens": sample.tokens,
                 "pieces": [tokenizer.decode([token]) for token in sample.tokens],
-                "logprobs": sample.logprobs,
+                **({"logprobs": sample.logprobs} if len(sample.logprobs) == len(sample.tokens) else {}),
                 **({"top": top} if top else {}),
             }
         )

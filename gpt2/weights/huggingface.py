@@ -32,6 +32,7 @@ from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32
 
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # for large models in several files
 TORCH = "pytorch_model.bin"  # by torch.save; it may have an index, too
@@ -218,6 +219,9 @@ def write(
     }
     text = json.dumps(_config(config, end), indent=2) + "\n"
     contents: dict[str, bytes | Iterator[bytes]] = {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode()}
+    if end is not None:  # where a text begins and ends; the other choices are the caller's
+        ids = {f"{name}_token_id": end for name in ("bos", "eos", "pad")}
+        contents[GENERATION] = (json.dumps(ids, indent=2) + "\n").encode()
     contents |= tokenizer_files
     replace_model(folder, contents)
     return sorted(Path(folder) / name for name in contents)

@@ -126,7 +126,7 @@ def test_flags_by_their_names_in_other_programs():
     assert train.parse_args(["--max_iters=7"]).steps == "7"
     assert sample.parse_args(["--max_new_tokens", "7"]).max_tokens == 7
     assert sample.parse_args(["--prompt", "--learning-rate is", "--seed=3"]).prompt == "--learning-rate is"
-    with pytest.raises(UserError, match="unknown argument --learning-rate"):  # no --lr when sampling
+    with pytest.raises(UserError, match="unknown argument learning_rate"):  # no --lr when sampling
         sample.parse_args(["--learning-rate", "3"])
 
 
