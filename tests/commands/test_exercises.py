@@ -45,12 +45,7 @@ MISTAKES = [
     ("layernorm", " - norm * scale)", ")", "the path through variance"),
     ("crossentropy", "(p - is_target)", "p", "the path through at_target"),
     ("encoder", "np.add.at(dwte, tokens, dout)", "dwte[tokens] += dout", "adds once for each"),
-    (
-        "attention",
-        "keepdims=True)) / np.sqrt(HS)",
-        "keepdims=True))",
-        "in attention_backward (7_attention.py:",
-    ),
+    ("attention", "keepdims=True)) / np.sqrt(HS)", "keepdims=True))", "lacks the factor 0.5"),
     ("gelu", "du = ", "du = 1 / 0  #", "gelu_backward raises ZeroDivisionError at 3_gelu.py:26: "),
     ("gelu", "def gelu_backward", "def gelu_back", "has no function gelu_backward"),
     ("gelu", "    (inp,) = saved\n", "    raise SystemExit\n", "gelu_backward raises SystemExit"),

@@ -10,6 +10,7 @@ from typing import Any
 from gpt2 import cli
 from gpt2.commands.exercises.sheets import ORDER, file_of, has_exercises, sheet
 from gpt2.errors import printable
+from gpt2.hints import typed
 from gpt2.output import painted
 
 STATES = {"right": "green", "wrong": "red", "open": "blue"}
@@ -156,5 +157,5 @@ def _worksheet(of):
             message = "\n".join(f"    {printable(line)}" for line in result["message"].split("\n"))
             title = file_of(Path(), result["name"])
             lines += [f"## {title}: {result['state']}", message, f"A hint: {sheet(result['name']).HINTS[0]}"]
-            lines.append(f"A second one: `python -m gpt2 exercises --hint {result['name']} --more`")
+            lines.append(typed(f"A second one: `gpt2 exercises --hint {result['name']} --more`"))
     return "\n\n".join(lines) + "\n"
