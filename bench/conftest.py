@@ -3,20 +3,40 @@
 pytest bench/ --benchmark-only --bench-threads 2 --bench-batch B4T256 -k "gelu or attention"
 """
 
+from argparse import ArgumentTypeError
+
 import pytest
 
 from bench.harness import machine, program
+from bench.harness.cases import find_batch
 from bench.harness.worker import pin
 from gpt2 import autodiff as ad
 from gpt2.autodiff import Options
+from gpt2.errors import UserError
 from gpt2.machine import cores
+
+
+def batch(text):
+    """The type of --bench-batch: a name that find_batch knows."""
+    try:
+        find_batch(text)
+    except UserError as error:
+        raise ArgumentTypeError(error.as_flag) from None
+    return text
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(machine_info):
+    """Name the processor in a saved run as in reports and docs/speed.md."""
+    machine_info["cpu"]["brand_raw"] = machine.describe()["cpu"]
 
 
 def pytest_addoption(parser):
     group = parser.getgroup("bench", "layers and steps of this engine")
     add, backends = group.addoption, "|".join(Options.BACKENDS)
     add("--bench-threads", type=int, default=1, metavar="N", help="threads of the engine (default 1)")
-    add("--bench-batch", default="B4T64", metavar="BxTy", help="batch of the layers (default B4T64)")
+    words = "batch of the layers (default B4T64)"
+    add("--bench-batch", default="B4T64", type=batch, metavar="BxTy", help=words)
     words = "what computes compiled elementwise operations (default numpy)"
     add("--bench-elementwise", default="numpy", type=program.elementwise, metavar=backends, help=words)
 

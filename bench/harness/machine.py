@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -17,13 +18,30 @@ def describe():
     """Processor, memory, and versions of the software, as a dict for reports and for extra_info."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
-        "cpu": processor() or platform.machine(),
+        "cpu": (processor() or platform.machine()) + generation(),
         "cores": cores(),
         "memory_gb": round(_total_memory() / 2**30, 1),
         "python": platform.python_version(),
         "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
     }
+
+
+def generation(path="/proc/cpuinfo"):
+    """ ", Zen 4" for an AMD processor of a known generation, whose name may be only "AMD EPYC"; else "".
+
+    A virtual machine may hide the model, so that what the processor can do says more than its number.
+    """
+    try:
+        lines = Path(path).read_text("utf-8", "replace").partition("\n\n")[0].splitlines()  # one core
+    except OSError:
+        return ""
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    if facts.get("vendor_id") != "AuthenticAMD" or "Zen" in facts.get("model name", ""):
+        return ""
+    later = "4" if "avx512f" in facts.get("flags", "").split() else "3"
+    number = {"25": later, "26": "5"}.get(facts.get("cpu family"))
+    return f", Zen {number}" if number else ""
 
 
 def peak_memory(pid="self", shared=True):

@@ -6,12 +6,14 @@ import sys
 from contextlib import closing
 
 from gpt2 import parallel
+from gpt2.cli import fitted
 from gpt2.errors import counted, no_overflow_warnings, printable
 from gpt2.hints import quoted, typed
 from gpt2.machine import free_memory
 from gpt2.model.muon import Muon
 from gpt2.model.optimizer import AdamW
 from gpt2.output import Output
+from gpt2.parallel.cores import launched_rank
 from gpt2.storage import runs
 from gpt2.train import cost, fastest, flops
 from gpt2.train.build import errors_as_flags, model_config, model_options
@@ -39,7 +41,9 @@ def run(request: Request, resumed: Settings | None, kernels: Kernels, out: Outpu
     settings, notes = resumed, [kernels.note]
     if settings is None:
         settings, corpus_notes = with_corpus(new_settings(request.given), request.given)
-        notes = [*corpus_notes, *notes]
+        for note in corpus_notes if launched_rank() == 0 else ():  # first, as all else depends on it
+            stream = sys.stderr if settings.lines == "llm.c" else sys.stdout
+            print(fitted(f"note: {printable(note)}"), file=stream, flush=True)
         if request.overwrite and not os.path.exists(settings.out):
             notes.append(f"--overwrite: there is no folder {settings.out} yet, so nothing is replaced")
     settings = dataclasses.replace(settings, kernels=kernels.name)

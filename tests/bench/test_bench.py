@@ -457,3 +457,25 @@ def test_finetuning_contenders_must_agree_in_the_first_loss():
     for wrong in (4.1, math.nan):
         with pytest.raises(UserError, match="lora begins with a loss of"):
             finetune.check({**rows, "lora": {**rows["lora"], "loss": wrong}})
+
+
+@pytest.mark.parametrize(
+    "vendor, family, flags, title",
+    [
+        ("AuthenticAMD", 26, "avx2 avx512f", ", Zen 5"),
+        ("AuthenticAMD", 25, "avx2 avx512f", ", Zen 4"),
+        ("AuthenticAMD", 25, "avx2", ", Zen 3"),
+        ("AuthenticAMD", 99, "avx2", ""),
+        ("GenuineIntel", 26, "avx2 avx512f", ""),
+    ],
+)
+def test_generation_of_a_processor(tmp_path, vendor, family, flags, title):
+    lines = (
+        "vendor_id\t: " + vendor,
+        f"cpu family\t: {family}",
+        "model name\t: AMD EPYC",
+        f"flags\t: {flags}",
+    )
+    (tmp_path / "cpuinfo").write_text("\n".join(lines) + "\n\nvendor_id\t: another core\n")
+    assert machine.generation(tmp_path / "cpuinfo") == title
+    assert machine.generation(tmp_path / "none") == ""

@@ -192,7 +192,9 @@ def test_microbenchmarks_are_grouped_described_and_compared(tmp_path):
     saved = bench("--benchmark-save=before")
     assert saved.returncode == 0, saved.stdout
     (file,) = tmp_path.rglob("*_before.json")
-    rows = json.loads(file.read_text())["benchmarks"]
+    content = json.loads(file.read_text())
+    rows = content["benchmarks"]
+    assert content["machine_info"]["cpu"]["brand_raw"] == rows[0]["extra_info"]["cpu"]
     assert {row["group"] for row in rows} == {
         f"gelu {part}, B1T8, 1 thread" for part in ("forward", "backward", "both")
     }
@@ -204,3 +206,6 @@ def test_microbenchmarks_are_grouped_described_and_compared(tmp_path):
     assert compared.returncode == 0 and "test_layer[gelu-manual-both] (0001_before)" in compared.stdout, (
         compared.stdout
     )
+    wrong = bench("--bench-batch=B4")
+    assert "argument --bench-batch: 'B4' is not a batch such as B4T64" in wrong.stderr
+    assert "Traceback" not in wrong.stderr and wrong.returncode == pytest.ExitCode.USAGE_ERROR

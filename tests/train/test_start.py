@@ -224,7 +224,7 @@ def test_dry_run_of_the_released_model_needs_no_weights(monkeypatch, tmp_path, c
     assert "the model reads at most 1024 tokens (gpt2)" in error
 
 
-def test_run_without_a_network_takes_the_standard_library_and_more_steps(monkeypatch, tmp_path):
+def test_run_without_a_network_takes_the_standard_library_and_more_steps(monkeypatch, tmp_path, capsys):
     for name in ("GPT2_DATA_DIR", "TIKTOKEN_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GPT2_CACHE_DIR", str(tmp_path))
@@ -236,6 +236,10 @@ def test_run_without_a_network_takes_the_standard_library_and_more_steps(monkeyp
         settings, (note,) = recipe.with_corpus(recipe.new_settings(given), given)
         assert (settings.data, settings.steps) == ("stdlib", steps) and text in note and "\n" not in note
         assert ("1,500" in note) == (not given)
+    with monkeypatch.context() as patch:
+        patch.setattr("gpt2.train.console.dry_run", lambda s: print("the table") or 0)
+        assert program.main(["--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("note: tinyshakespeare.txt is not here")
     settings = recipe.new_settings({"data": "my.txt"})
     assert recipe.with_corpus(settings, {}) == (settings, [])
     monkeypatch.setattr(recipe.corpora.tinyshakespeare, "read", lambda: "text")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+from tqdm import tqdm
 
 from gpt2 import cli
 from gpt2.commands.bench import machine
@@ -22,6 +23,7 @@ from gpt2.model.optimizer import AdamW
 from gpt2.train.cost import check_memory
 from gpt2.train.flops import Peak, matmul_peak, training_flops
 
+BAR = "{n:.0f} of {total:.0f} s {bar:20} {desc}"  # shown in a terminal alone
 QUIET = 0.85  # least ratio of two measurements of the peak on a quiet machine
 
 
@@ -36,12 +38,17 @@ def measure(
     for kind in kinds:
         model = GPT2(config, kind)
         steps[kind] = model, AdamW(model, lr=1e-4)
+        begin = time.perf_counter()
         _step(*steps[kind], tokens, targets)  # compiles
-    while min(map(sum, times.values())) < seconds:
-        for kind in kinds:
-            begin = time.perf_counter()
-            _step(*steps[kind], tokens, targets)
-            times[kind].append(time.perf_counter() - begin)
+        cli.tell(f"{kind}: the first step took {time.perf_counter() - begin:.1f} s, with compilation")
+    with tqdm(total=seconds * len(kinds), unit="s", leave=False, disable=None, bar_format=BAR) as bar:
+        while min(map(sum, times.values())) < seconds:
+            for kind in kinds:
+                begin = time.perf_counter()
+                _step(*steps[kind], tokens, targets)
+                times[kind].append(time.perf_counter() - begin)
+                bar.set_description_str(f"{kind} {1e3 * statistics.median(times[kind]):.1f} ms")
+                bar.update(times[kind][-1])
     return times
 
 
@@ -101,6 +108,9 @@ def _run(args):
         raise UserError(f"--seconds {args.seconds}: expected more than 0")
     config = GPT2Config.preset(args.size, block_size=args.block_size)
     check_memory(config, args.batch_size, args.block_size, config.num_parameters)
+    tokens = args.batch_size * args.block_size
+    shape = f"{args.batch_size} x {args.block_size} tokens"
+    print(f"{args.size}: {config.num_parameters:,} parameters, {shape}", flush=True)
     before = matmul_peak()
     results = measure(config, args.backward, args.batch_size, args.block_size, args.seconds)
     after = matmul_peak()
@@ -108,8 +118,6 @@ def _run(args):
     # if the two differ much, even the better one may have been disturbed
     peak = Peak(best, before.quiet and after.quiet and min(before.rate, after.rate) >= QUIET * best)
     flops = training_flops(config, args.batch_size, args.block_size)
-    tokens = args.batch_size * args.block_size
-    print(f"{args.size}: {config.num_parameters:,} parameters, {args.batch_size} x {args.block_size} tokens")
     print(f"\n{'backward':10} {'ms/step':>9} {'tokens/s':>10} {'GFLOP/s':>9} {'of peak':>8} {'steps':>6}")
     for kind, times in results.items():
         middle = statistics.median(times)
