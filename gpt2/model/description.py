@@ -573,10 +573,8 @@ def described(
         raise UserError(f"{where}: its note about own layers cannot be read; the file is damaged") from None
     if not given:
         if kept is None:
-            raise UserError(
-                f"{where}: a model with own layers ({saved}), which are not in a file; give them: "
-                "gpt2.load(..., layers=..., block=...), or --layers FILE.py"
-            )
+            text = f"{where}: a model with own layers ({saved}), which are not in a file; give them"
+            raise OptionError(f"{text}: gpt2.load(..., layers=..., block=...)", f"{text} as --layers FILE.py")
         same = offered is not None and offered.sha256 == kept.sha256
         return Description(config, offered if same else kept, **train)
     made = Description(config, **given, **train)
