@@ -4,7 +4,8 @@
     source <(gpt2 completion zsh)                                         in ~/.zshrc
     gpt2 completion fish > ~/.config/fish/completions/gpt2.fish
 
-Completing does not start Python. Write the script again after an update.
+Completing does not start Python. By hand, as shtab offers the `choices` of argparse alone, and settings have
+theirs elsewhere. Write the script again after an update.
 """
 
 import argparse
@@ -14,14 +15,25 @@ from typing import NamedTuple
 
 from gpt2 import cli
 from gpt2.__main__ import commands, module_of
+from gpt2.model import RELEASED
+from gpt2.train.settings import PRESETS
 
 SHELLS = ("bash", "zsh", "fish")
+
+# Flags that take other values too, such as a path: the names to offer
+NAMES = {
+    "--preset": tuple(PRESETS),
+    "--tokenizer": ("auto", "gpt2", "byte", "char"),
+    "--train": ("all", "lora:8", "adapter", "last:2", "biases"),
+    "--init": RELEASED,
+    "--kernels": ("fastest", "own", "Haswell", "Zen", "SkylakeX"),
+}
 
 
 class Flag(NamedTuple):
     """A flag of a command: its name without --, its possible values, and its line of help.
 
-    takes   whether it takes a value: one of `choices`, or anything if there are none
+    takes   whether it takes a value: one of `choices`, or anything if there are none or it is in NAMES
     """
 
     name: str
@@ -52,7 +64,8 @@ def words(name: str, about: str) -> Words:
             choices += allowed
         for option in action.option_strings:
             if option.startswith("--"):
-                flags.append(Flag(option[2:], allowed, action.nargs != 0, (action.help or "").split(";")[0]))
+                offered = allowed or NAMES.get(option, ()) if action.nargs != 0 else allowed
+                flags.append(Flag(option[2:], offered, action.nargs != 0, (action.help or "").split(";")[0]))
     return Words(about, flags, choices)
 
 
@@ -108,9 +121,10 @@ def fish(table: dict[str, Words]) -> str:
         if command.choices:
             lines.append(f"{here} -a {_quoted(' '.join(command.choices))}")
         for flag in command.flags:
-            takes = (
-                f" -x -a {_quoted(' '.join(flag.choices))}" if flag.choices else " -r" if flag.takes else ""
-            )
+            only = "-r" if f"--{flag.name}" in NAMES else "-x"
+            takes = " -r" if flag.takes else ""
+            if flag.choices:
+                takes = f" {only} -a {_quoted(' '.join(flag.choices))}"
             lines.append(f"{here} -l {flag.name}{takes} -d {_quoted(flag.about)}")
     return "\n".join(lines) + "\n"
 

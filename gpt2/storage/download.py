@@ -30,7 +30,8 @@ LARGEST = 64 << 20  # bytes; a server that sends more is not sending the request
 def cache_folder() -> Path:
     """The folder for downloads and token files, created on the first write.
 
-    Raises UserError if the user has no home folder and GPT2_CACHE_DIR is not set.
+    Raises UserError if the user has no home folder and GPT2_CACHE_DIR is not set. platformdirs would give the
+    same on Linux and macOS, and on Windows another folder, so that earlier files would not be found.
     """
     if os.environ.get("GPT2_CACHE_DIR"):
         return Path(os.environ["GPT2_CACHE_DIR"])

@@ -5,7 +5,7 @@
 
 The operating system holds the lock, on the open file FOLDER/lock, and releases it when the process ends.
 After kill -9 or a power cut the file still exists, but is not locked. Its text names the holder; nothing
-depends on it.
+depends on it. The package filelock does not name the holder, nor spare a user's file of this name.
 """
 
 import errno

@@ -206,6 +206,9 @@ def test_bash_completes_commands_flags_and_choices(known):
     assert completed("gpt2", "train", "--comp") == ["--compile"]
     assert completed("gpt2", "sample", "--checkpoint", "") == ["best", "last"]
     assert completed("gpt2", "train", "--order", "e") == ["epochs"]
+    assert completed("gpt2", "train", "--preset", "sh") == ["shakespeare", "shakespeare-char-cpu"]
+    assert completed("gpt2", "sample", "--init", "gpt2-x") == ["gpt2-xl"]
+    assert completed("gpt2", "train", "--kernels", "o") == ["own"]
     assert "layernorm" in completed("gpt2", "explain", "")
     assert completed("gpt2", "plot", "") == []  # so that bash completes file names
 
