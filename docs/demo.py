@@ -25,7 +25,7 @@ from bench import drawing
 from bench.drawing import LIGHT
 from docs.front import FOLDER
 from gpt2 import autodiff as ad
-from gpt2.commands.explain import highlight
+from gpt2.autodiff.show import highlight
 
 LINE, PAD = 18, 16  # pixels
 SOURCE = """\

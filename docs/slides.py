@@ -11,7 +11,7 @@ import html
 import json
 
 from docs import house
-from gpt2.commands.explain import highlight
+from gpt2.autodiff.show import highlight
 
 NOTEBOOK = house.ROOT / "examples" / "lesson.ipynb"
 PAGE = house.ROOT / "docs" / "lesson.html"

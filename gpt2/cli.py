@@ -9,11 +9,13 @@ Nothing here imports NumPy: the flags of a training run are read before NumPy st
 """
 
 import argparse
+import io
 import os
 import re
 import shutil
 import sys
 import textwrap
+import tokenize
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -235,12 +237,79 @@ def side_by_side(texts: Sequence[tuple[str, str]], columns: int) -> list[str]:
     if each < NARROW:
         lines: list[str] = []
         for title, source in texts:
-            lines += [f"---- {title} ".ljust(min(columns, 66), "-"), "", *wrapped(source, columns - 1), ""]
+            lines += [
+                f"---- {title} ".ljust(min(columns, 66), "-"),
+                "",
+                *wrapped_code(source, columns - 1),
+                "",
+            ]
         return lines[:-1]
-    sides = [[title, "-" * each, *wrapped(source, each)] for title, source in texts]
+    sides = []
+    for title, source in texts:
+        code = [
+            part for line in wrapped_code(source, each) for part in wrapped(line, each)
+        ]  # long strings too
+        sides.append([title, "-" * each, *code])
     height = max(map(len, sides))
     sides = [side + [""] * (height - len(side)) for side in sides]
     return [" | ".join(f"{cell:{each}}" for cell in row).rstrip() for row in zip(*sides)]
+
+
+def wrapped_code(source: str, columns: int) -> list[str]:
+    """Lines of Python, long ones wrapped between tokens so that they still run: outside brackets with a
+    backslash. Comments go above their line. Other text is wrapped as it is."""
+    try:
+        tokens = [*tokenize.generate_tokens(io.StringIO(source.rstrip() + "\n").readline)]
+    except (tokenize.TokenError, SyntaxError):
+        return wrapped(source, columns)
+    places: dict[int, list[tuple[int, int]]] = {}  # line -> (column, depth of brackets) before its tokens
+    comments, in_strings, depth, in_f_string = {}, set(), 0, 0
+    for t in tokens:
+        kind, line = tokenize.tok_name[t.type], t.start[0]
+        depth -= t.string in (")", "]", "}") and kind == "OP" and not in_f_string
+        in_f_string -= kind == "FSTRING_END"
+        if kind == "COMMENT":
+            comments[line] = t.start[1]
+        elif not in_f_string:
+            places.setdefault(line, []).append((t.start[1], depth))
+        in_f_string += kind == "FSTRING_START"
+        depth += t.string in ("(", "[", "{") and kind == "OP" and not in_f_string
+        if kind == "STRING":
+            is_docstring = t.string.endswith('"""') and t.line.strip() == t.string
+            in_strings.update(range(line, t.end[0] + 1) if t.end[0] > line or is_docstring else ())
+    lines: list[str] = []
+    for number, line in enumerate(source.rstrip().split("\n"), 1):
+        if len(line) <= columns:
+            lines.append(line)
+        elif number in in_strings:
+            lines += wrapped(line, columns)
+        else:
+            lines += _wrapped_statement(line, columns, places.get(number, []), comments.get(number))
+    return lines
+
+
+def _wrapped_statement(
+    line: str, columns: int, places: list[tuple[int, int]], comment: int | None
+) -> list[str]:
+    indent = line[: len(line) - len(line.lstrip())]
+    lines = []
+    if comment is not None:
+        lines = textwrap.wrap(line[comment:], columns, initial_indent=indent, subsequent_indent=f"{indent}# ")
+        line = line[:comment].rstrip()
+    begin, hanging = 0, ""
+    while len(hanging) + len(line) - begin > columns:
+        room = columns - len(hanging) + begin
+        fitting = [
+            (at, depth)
+            for at, depth in places
+            if len(indent) < at <= room - 2 * (depth == 0) and at > begin and line[at - 1] in " ([{"
+        ]
+        if not fitting:
+            break
+        at, depth = max(fitting, key=lambda place: place[0] - 12 * (place[1] + (line[place[0] - 1] != " ")))
+        lines.append(hanging + line[begin:at].rstrip() + (" \\" if depth == 0 else ""))
+        begin, hanging = at, indent + " " * 8
+    return [*lines, hanging + line[begin:]] if line.strip() else lines
 
 
 def wrapped(source: str, columns: int) -> list[str]:

@@ -23,6 +23,7 @@ from .run.blas import blas_kernels, limit_blas_threads
 from .run.caches import cache_bytes, in_cache
 from .run.remembered import Choices, processor, remember
 from .run.threads import get_threads, prefer_threads, run_apart, run_on_threads, set_threads
+from .show.explain import Explanation, explain
 from .show.origins import Origins
 from .show.readable import readable_source
 from .show.shown import drawing, source, stages, why_recorded
@@ -44,6 +45,7 @@ __all__ = [
     "Const",
     "ConvergenceError",
     "Duplicated",
+    "Explanation",
     "Fixed",
     "FixedPair",
     "Options",
@@ -64,6 +66,7 @@ __all__ = [
     "detect_anomaly",
     "drawing",
     "elementwise_grad",
+    "explain",
     "fixed_point",
     "flops",
     "from_jax",

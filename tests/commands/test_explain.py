@@ -9,11 +9,12 @@ from html.parser import HTMLParser
 
 import pytest
 
+from gpt2.autodiff.show.highlight import lines, python
+from gpt2.cli import wrapped_code
 from gpt2.commands.explain import __main__ as command
-from gpt2.commands.explain.highlight import lines, python
-from gpt2.commands.explain.page import page
-from gpt2.commands.explain.panels import panels
+from gpt2.commands.explain.page import explanation, page
 from gpt2.commands.explain.parts import explain
+from gpt2.commands.explain.sources import whole_source, written_source
 from gpt2.commands.explain.text import text
 from gpt2.layers import ALL_LAYERS as LAYERS
 
@@ -122,7 +123,7 @@ def test_stages_of_a_layer(layernorm):
 
 @pytest.fixture(scope="module")
 def layernorm_panels():
-    return panels("layernorm")
+    return explanation("layernorm").sections[0].panels
 
 
 def statement(statements, start):
@@ -142,7 +143,7 @@ def test_statements_have_the_values_of_one_example(layernorm_panels):
     assert statement(forward, "rstd =").values.startswith("rstd: float64 (2, 5, 1)\n[[1.42 ")
     assert statement(manual, "dweight =").values == statement(derived, "dweight =").values != ""
     assert layernorm_panels.shapes == "inp (2, 5, 12), weight (12,), bias (12,)"
-    returned = statement(panels("residual").forward, "return").values
+    returned = statement(explanation("residual").sections[0].panels.forward, "return").values
     assert returned.startswith("a + b: float64 (2, 5, 12)\n")
 
 
@@ -175,11 +176,11 @@ def test_derived_backward_of_a_scan_is_shown_without_values(tmp_path):
     """Its source cannot be run alone."""
     file = tmp_path / "smooth.py"
     file.write_text(LOOP)
-    smooth = panels("gelu", str(file))
+    smooth = explanation("gelu", str(file)).sections[0].panels
     line = statement(smooth.forward, "return np.tanh").line
     assert line in statement(smooth.derived, "out = np.tanh").origins
     assert not any(s.values for s in smooth.derived) and any(s.values for s in smooth.forward)
-    assert smooth.manual[0].source.startswith("# None: ")
+    assert smooth.manual == []  # there is none
 
 
 def test_wrong_gradient_is_marked(layernorm):
@@ -193,6 +194,17 @@ def test_text_fits_the_terminal_s_width(layernorm):
     assert "backward, by hand" in head and " | def layernorm_backward(" in head
     narrow = text(layernorm, 80)
     assert "---- derived by the compiler" in narrow and " | " not in narrow.split("compiled for")[0]
+
+
+@pytest.mark.parametrize("columns", [40, 79, 100])
+def test_wrapped_code_still_runs(columns):
+    """All layers and the model; long strings alone stay as they are."""
+    texts = [text for layer in LAYERS.values() for text in written_source(layer)] + [*whole_source()]
+    texts.append("x = 1  # a comment that is much too long for a line of forty characters, and says so\n")
+    for source in texts:
+        code = wrapped_code(source, columns)
+        compile("\n".join(code), "wrapped", "exec")
+        assert all(len(line) <= columns or re.search("[\"']", line) for line in code), code
 
 
 def test_command_prints_forward_and_both_backwards(capsys):

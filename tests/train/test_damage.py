@@ -238,7 +238,7 @@ EXECUTES = {
     "gpt2/autodiff/emit/program.py",
     "gpt2/autodiff/programs/fast_path.py",
     "gpt2/autodiff/show/runnable.py",  # the expression that was written for a constant, to compare its bits
-    "gpt2/commands/explain/panels.py",  # source text that the compiler made of a layer
+    "gpt2/autodiff/show/panels.py",  # source text that the compiler made of a layer
     "gpt2/model/own.py",  # a file of layers named by the user, or by a run, with its SHA-256
 }
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml"}

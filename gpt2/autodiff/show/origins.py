@@ -44,6 +44,7 @@ class _Recorded:
     starts: list[tuple[int, int]] = field(default_factory=list)
     # name of the gradient of a variable of the function -> the lines that assign the variable
     gradients: dict[str, Lines] = field(default_factory=dict)
+    captured: list = field(default_factory=list)  # arrays that the function reads from outside
 
     def run(self, entries: Fixed | FixedPair, args: Sequence, static: dict) -> _Recorded:
         def inside(frame, event, arg):
@@ -54,7 +55,7 @@ class _Recorded:
         before = sys.gettrace()
         sys.settrace(lambda frame, event, arg: inside if frame.f_code is self.code else None)
         try:
-            entries.build(args, static, self.on_stage)
+            self.captured = entries.build(args, static, self.on_stage).captured
         finally:
             sys.settrace(before)
         return self
@@ -127,9 +128,12 @@ class Origins:
         self.forward, self.args, self.static, self.options = forward, args, static, options
         self.arrays = [a for a in args if type(a) is np.ndarray]
         self.out, self.saved = forward(*args, **static)
-        self.cotangents = np.random.default_rng(1).standard_normal((2, *self.out.shape))
+        self.cotangents = [
+            np.asarray(c) for c in np.random.default_rng(1).standard_normal((2, *np.shape(self.out)))
+        ]
         line_by_line = FixedPair(forward, replace(options, before=False))
         self.recorded = _Recorded(_code(forward)).run(line_by_line, args, static)
+        self.arrays += self.recorded.captured
 
     def of(self, n: Node) -> Lines:
         """The lines that the compiler notes for a value; of a sum of gradients those of its parts."""
@@ -200,7 +204,7 @@ class Origins:
             return backward(dout, saved, **self.static)
 
         recorded = _Recorded(_code(backward)).run(Fixed(flat), (self.cotangents[0], *self.saved), {})
-        kept = [a for a in self.saved if type(a) is np.ndarray]
+        kept = [a for a in self.saved if type(a) is np.ndarray] + recorded.captured
         known = values(recorded.graph, [[c, *kept] for c in self.cotangents])
         lines: dict[Node, Lines] = {}
         of_line: dict[int, list[Node]] = {}

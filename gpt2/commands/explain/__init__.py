@@ -3,7 +3,6 @@
     python -m gpt2 explain layernorm                    as text
     python -m gpt2 explain all --out layers.html        as a page that opens from disk
 
-sources.py finds and derives sources, parts.py collects all parts, text.py and page.py show them. For a page,
-panels.py splits the sources into statements and runs them on an example; page.html, page.css and page.js are
-shared by all pages. highlight.py colours Python and graphs.
+sources.py finds and derives sources, parts.py collects all parts, text.py and page.py show them. The page
+itself is that of ad.explain, in gpt2/autodiff/show.
 """

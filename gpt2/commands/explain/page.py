@@ -1,139 +1,42 @@
-"""Explained layers as one self-contained page of HTML."""
+"""Explained layers as one page of HTML."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from html import escape
-from importlib.resources import files
-from string import Template
 
-from gpt2.commands.explain.highlight import STYLE as CODE_STYLE
-from gpt2.commands.explain.highlight import graph, lines, python
-from gpt2.commands.explain.panels import Panels, SourcePart, panels
+from gpt2 import autodiff as ad
+from gpt2.backward import options_for
 from gpt2.commands.explain.parts import Explained
 from gpt2.commands.explain.text import kept_text
+from gpt2.model.subject import SIZES, subject
 
-STAGES = {
-    "recorded": "the NumPy calls of one run of the forward, one typed value a line",
-    "simplified": "constants folded, equal values merged, divisions by constants made products",
-    "differentiated": "the chain rule applied from the output back to each input",
-    "simplified again": "duplicate and unused values of the derivative removed",
-    "forward": "the forward part, with the values that it keeps for the backward",
-    "backward": "the part that needs the output's gradient; cheap values are recomputed, not kept",
-    "forward, emitted": "as it runs, at the sizes of a training step",
-    "backward, emitted": "as it runs, at the sizes of a training step",
-}
-MARKS = {"+": "new", "-": "gone"}
+INTRO = """Each layer stands here three times: its forward, the backward written by hand, and the forward and
+backward that the compiler wrote from the forward alone."""
 
 
 def page(explained: Sequence[Explained]) -> str:
     """The page for a list of gpt2.commands.explain.parts.Explained."""
     names = [e.name for e in explained]
-    links = " &middot; ".join(f'<a href="#{name}">{name}</a>' for name in names)
-    return Template(_file("page.html")).substitute(
-        title=f"{names[0]} and its backwards" if len(names) == 1 else "Layers and their backwards",
-        links=f"<nav><p>{links}</p></nav>" if len(names) > 1 else "",
-        style=_file("page.css") + CODE_STYLE,
-        script=_file("page.js"),
-        body="\n".join(section(e) for e in explained),
-    )
+    title = f"{names[0]} and its backwards" if len(names) == 1 else "Layers and their backwards"
+    return ad.Explanation([_section(e) for e in explained], title, INTRO).html
 
 
-def _file(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+def explanation(name: str, file: str | None = None) -> ad.Explanation:
+    """The Explanation of a layer, on an example of the sizes SIZES in double precision."""
+    case = subject(name, SIZES, "float64", file)
+    with ad.options(**asdict(options_for())):
+        return ad.explain(case.layer.forward, *case.inputs(), backward=case.layer.backward, **case.static)
 
 
-def section(e: Explained) -> str:
-    """One layer."""
-    shown = panels(e.name, e.file)
-    return "\n".join(
-        [
-            f'<section class="layer" id="{e.name}">',
-            f"<h2>{e.name}</h2>",
-            f"<p>{escape(e.about)}</p>",
-            _folded("The mathematics", f"<pre>{escape(e.derivation)}</pre>") if e.derivation else "",
-            '<div class="three">',
-            _figure("forward", "forward", shown.forward),
-            _figure("manual", "backward, by hand", shown.manual),
-            _figure("derived", "derived by the compiler", shown.derived),
-            "</div>",
-            f'<div class="kept"><button type="button" hidden>Close</button><p aria-live="polite">'
-            f"The numbers are those of a run in float64 on {escape(shown.shapes)}.</p>"
-            '<div class="three"></div></div>',
-            _stages(e, shown),
-            _checks(e),
-            "</section>",
-        ]
-    )
+def _section(e: Explained):
+    (section,) = explanation(e.name, e.file).sections
+    emitted = [(title, text) for title, text in e.stages if title.endswith("emitted")]
+    section = replace(section, name=e.name, about=e.about, mathematics=e.derivation)
+    return replace(section, emitted=emitted, checks=partial(_checks, e))
 
 
-def _folded(title: str, html: str) -> str:
-    return f'<details class="box"><summary>{title}</summary>{html}</details>'
-
-
-def _figure(panel: str, title: str, statements: Sequence[SourcePart]) -> str:
-    coloured = iter(lines(python("\n".join(s.source for s in statements))))
-    parts = [[next(coloured) for _ in s.source.split("\n")] for s in statements]
-    body = "".join(_statement(s, part, panel == "forward") for s, part in zip(statements, parts))
-    head = f"<figcaption>{title}</figcaption>"
-    return f'<figure data-panel="{panel}">{head}<div class="code">{body}</div></figure>'
-
-
-def _statement(s: SourcePart, coloured: Sequence[str], is_forward: bool) -> str:
-    first, *rest = [_line(html, text) for html, text in zip(coloured, s.source.split("\n"))]
-    if s.folded:
-        inner = f"<summary>{first}</summary>{''.join(rest)}"
-        return f'<details class="fold">{inner}</details>' if rest else first
-    data = {
-        "line": str(s.line) if is_forward and s.line else "",
-        "from": " ".join(map(str, s.origins)),
-        "values": s.values,
-    }
-    return f'<div class="st"{_attributes(data)}>{first}{"".join(rest)}</div>'
-
-
-def _attributes(data: dict[str, str]) -> str:
-    return "".join(f' data-{name}="{escape(value)}"' for name, value in data.items() if value)
-
-
-def _line(coloured: str, text: str, kind: str = "", data: str = "") -> str:
-    """A line of code."""
-    indent = len(text) - len(text.lstrip())
-    style = f' style="--in:{indent}"' if indent else ""
-    return f'<div class="ln{kind}"{style}{data}>{coloured}</div>'
-
-
-def _stages(e: Explained, shown: Panels) -> str:
-    parts = [(s.title, _changes(s.lines), _graph(s.lines)) for s in shown.stages]
-    for title, text in e.stages:
-        if title.endswith("emitted"):
-            coloured = zip(lines(python(text)), text.split("\n"))
-            parts.append((title, "", "".join(_line(html, line) for html, line in coloured)))
-    radios = [f'<label><input type="radio" name="{e.name}">{title}</label>' for title, _, _ in parts]
-    buttons = [f'<button type="button">{text}</button>' for text in ("Previous", "Next")]
-    stages = [
-        f'<div class="stage"><h4>{title}</h4><p>{STAGES.get(title, title)}{changed}</p>'
-        f'<div class="code">{body}</div></div>'
-        for title, changed, body in parts
-    ]
-    legend = "<legend>The compiler, stage by stage</legend>"
-    return "\n".join([f'<fieldset class="steps">{legend}', *buttons, *radios, "</fieldset>", *stages])
-
-
-def _changes(graph_lines: Iterable) -> str:
-    marks = [line.mark for line in graph_lines]
-    counts = [f"{marks.count(mark)} {word}" for mark, word in MARKS.items() if mark in marks]
-    return f": <b>{', '.join(counts)}</b>" if counts else ""
-
-
-def _graph(graph_lines: Iterable) -> str:
-    rows = []
-    for line in graph_lines:
-        data = _attributes({"from": " ".join(map(str, sorted(line.origins)))})
-        kind = f" {MARKS[line.mark]}" if line.mark in MARKS else ""
-        rows.append(_line(f"{line.mark} {graph(line.text)}", "  " + line.text, kind, data))
-    return "".join(rows)
-
-
-def _checks(e: Explained) -> str:
+def _checks(e: Explained) -> tuple[str, str]:
     holds = all(error <= tolerance for error, tolerance in e.errors.values())
     rows = "".join(
         f'<tr><td>{escape(name)}</td><td class="number">{error:.1e}</td><td>'
@@ -146,6 +49,7 @@ def _checks(e: Explained) -> str:
         f"<p>At the sizes of a training step ({escape(shapes)}) the forward keeps for the backward, besides "
         f"the inputs: {kept_text(*e.kept)}.</p>"
     )
-    return _folded(
-        f"Checks: the gradients {'agree' if holds else 'DO NOT AGREE'}", f"<table>{head}{rows}</table>{kept}"
+    return (
+        f"Checks: the gradients {'agree' if holds else 'DO NOT AGREE'}",
+        f"<table>{head}{rows}</table>{kept}",
     )

@@ -1,5 +1,5 @@
-"""A layer's sources statement by statement, each with the lines of the forward that it comes from, and the
-values that it computed in a run on a small example.
+"""The sources of a function and its backwards, statement by statement: each with the lines of the function
+that it comes from, and the values that it computed in a run on an example.
 """
 
 import ast
@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt2 import autodiff as ad
-from gpt2.backward import options_for
-from gpt2.commands.explain.sources import written_source
-from gpt2.model.subject import SIZES, subject
+from ..switches import Options
+from .origins import Origins
 
 ROWS, NUMBERS = 2, 16  # rows of an array that are shown; above so many numbers they are abbreviated
 
@@ -51,26 +49,22 @@ class Panels:
     shapes: str
 
 
-def panels(name: str, file: str | None = None) -> Panels:
-    """The Panels of a layer, on an example of the sizes SIZES in double precision."""
-    case = subject(name, SIZES, "float64", file)
-    layer, args, static = case.layer, case.inputs(), case.static
-    origins = ad.Origins(layer.forward, args, static, options_for())
-    forward = Source.of(layer.forward, lambda: layer.forward(*args, **static))
-    starts = forward.starts
-    manual = [SourcePart(written_source(layer)[1])]
-    if layer.backward is not None:
-        dout, saved = origins.cotangents[0], origins.saved
-        by_hand = Source.of(layer.backward, lambda: layer.backward(dout, saved, **static))
-        manual = by_hand.statements(origins.by_hand(layer.backward), starts)
+def panels(
+    name: str, forward: Callable, backward: Callable | None, args: Sequence, options: Options
+) -> Panels:
+    """The Panels of forward(*args) -> (out, saved) and of backward(dout, saved), on an example in double
+    precision."""
+    origins = Origins(forward, args, {}, options)
+    written = Source.of(forward, lambda: forward(*args))
+    starts = written.starts
+    manual = []
+    if backward is not None:
+        by_hand = Source.of(backward, lambda: backward(origins.cotangents[0], origins.saved))
+        manual = by_hand.statements(origins.by_hand(backward), starts)
     stages = [replace(s, lines=[_at_starts(x, starts) for x in s.lines]) for s in origins.changes()]
-    shapes = [f"{k} {a.shape}" for k, a in zip(inspect.signature(layer.forward).parameters, args)]
+    shapes = [f"{k} {np.shape(a)}" for k, a in zip(inspect.signature(forward).parameters, args)]
     return Panels(
-        forward.statements({}, starts),
-        manual,
-        derived(origins, name, starts),
-        stages,
-        ", ".join([*shapes, *(f"{k} = {v}" for k, v in static.items())]),
+        written.statements({}, starts), manual, derived(origins, name, starts), stages, ", ".join(shapes)
     )
 
 
@@ -78,7 +72,7 @@ def _at_starts(line, starts):
     return replace(line, origins=frozenset(starts[k] for k in line.origins if k in starts))
 
 
-def derived(origins: ad.Origins, name: str, starts: Mapping[int, int]) -> list[SourcePart]:
+def derived(origins: Origins, name: str, starts: Mapping[int, int]) -> list[SourcePart]:
     """The derived forward and backward, run one after the other."""
     parts: list[SourcePart] = []
     inputs: Sequence | None = origins.arrays
