@@ -2,7 +2,6 @@
 
     python -m bench.roofline
     python -m bench.roofline --sizes 124M-B1T1024,4x128-B12T64 --backward whole manual --threads 1,2
-    python -m bench.roofline --svg roofline.svg
 
 A clock is read after every statement of the emitted programs; figures are medians over the steps. Products of
 one shape make one row. Other statements, such as regions over blocks of rows, are grouped by the user's files
@@ -19,11 +18,9 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 
-from bench import drawing
 from bench.harness import machine, program, rates, ratios, sizes
 from bench.harness.sizes import CLIP
 from gpt2 import autodiff as ad
@@ -34,12 +31,6 @@ from gpt2.model.optimizer import AdamW
 
 PRODUCTS = ("matmul", "np.matmul")
 ORIGIN = re.compile(r"# (\S+?)\.py:\d+")
-COLOURS = {"product": "own", "memory": "green"}  # of the drawing
-KEYS = {
-    "own": "bound by products",
-    "green": "bound by memory",
-    "peer": "above the bound: what a faster engine could win",
-}
 
 
 def main(argv):
@@ -50,12 +41,8 @@ def main(argv):
     words = "manual, auto, whole, or a mix; several are measured one after the other (default whole)"
     parser.add_argument("--backward", metavar="WHICH", nargs="+", default=["whole"], help=words)
     program.number(parser, "--steps", 5, "steps that are timed")
-    words = "also draw the rows of the last table: their times, and the bounds in them"
-    parser.add_argument("--svg", metavar="FILE", help=words)
     options = parser.parse_args(argv)
     chosen = sizes.find_all(options.sizes)
-    if options.svg:
-        drawing.look()  # fails before measuring if matplotlib is missing
     report = program.Report(options, "roofline")
     counts = program.thread_counts(options.threads)
     for size, backward, threads in itertools.product(chosen, options.backward, counts):
@@ -64,8 +51,6 @@ def main(argv):
         result["load"] = load.report()
         report.add(result, as_text(result))
     report.write()
-    if options.svg:
-        Path(options.svg).write_text(picture(result), encoding="utf-8")
     return 0
 
 
@@ -270,17 +255,6 @@ def line(row):
     else:
         figures = ["", f"{row['bytes'] / 2**20:.0f}", f"{row['bytes'] / ms / 1e6:.1f}"]
     return [row["name"], str(row["calls"]), *figures, f"{bound / ms:.0%}", f"{ms:.1f}", f"{ms - bound:.1f}"]
-
-
-def picture(result):
-    """A bar for each row, with its bound inside, slowest first."""
-    group = []
-    for row in sorted(result["rows"], key=lambda row: -row["ms"]):
-        ms, bound = row["ms"], row["bound_ms"]
-        parts = ("peer", ms), (COLOURS[row["kind"]], min(bound, ms))
-        over = f", {ms / bound:.1f} x" if bound else ""
-        group.append(drawing.Bar(row["name"], parts, f"{ms:.1f} ms{over}"))
-    return drawing.adaptive(drawing.svg(drawing.bars(heading(result), {"": group}, KEYS, 760, 250)))
 
 
 if __name__ == "__main__":

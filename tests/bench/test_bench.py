@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import finetune, layers, roofline, step
+from bench import finetune, layers, step
 from bench.harness import contenders, engine, machine, peak, processors, program, rates, ratios, sizes, turns
 from bench.harness.cases import cases, find_batch
 from bench.harness.sizes import step_flops
@@ -26,7 +26,6 @@ from gpt2.layers import LAYERS
 from gpt2.model import GPT2Config
 from gpt2.train.flops import training_flops
 from tests.support import small_run
-from tests.support.pictures import said
 
 SMALL = sizes.find("4x128-B12T64")
 TINY = GPT2Config(n_layer=1, n_head=2, n_embd=8, block_size=64, vocab_size=11)
@@ -49,16 +48,6 @@ def test_step_flops_agree_with_training_flops(name):
     config, N, T = size.config, size.B * size.T, size.T
     above = 3 * 4 * config.n_layer * config.n_embd * N * (T - (T + 1) / 2)
     assert math.isclose(counted, training_flops(config, size.B, T) - above, rel_tol=1e-6)
-
-
-def test_roofline_picture_has_its_bounds():
-    pytest.importorskip("matplotlib")
-    facts = {"size": "a < b", "backward": "manual", "threads": 1}
-    names = {"product": "256 x 32 x 96", "memory": "gelu"}
-    rows = [{"kind": kind, "name": name, "ms": 1000.0, "bound_ms": 400.0} for kind, name in names.items()]
-    words = said(roofline.picture({**facts, "rows": rows}))
-    assert "a < b, gpt2 manual, 1 thread" in words and {*roofline.KEYS.values()} < set(words)
-    assert {*names.values(), "1000.0 ms, 2.5 x"} <= set(words)
 
 
 # ---- The peak ----------------------------------------------------------------------------------------------
@@ -194,17 +183,6 @@ def test_llmc_lines_are_read_as_they_are_written(monkeypatch, tmp_path):
     finally:
         training.close()
     assert not training.folder.exists()
-
-
-def player(name, own_data=False):
-    """A player that only keeps the requests sent to it, and that list."""
-    requests = []
-
-    def ask(**request):
-        requests.append(request)
-        return {"about": None, "losses": [], "bytes": 0, "own_data": own_data}
-
-    return SimpleNamespace(name=name, ask=ask, began=0.0), requests
 
 
 # ---- Elementwise backends ----------------------------------------------------------------------------------
