@@ -1,7 +1,8 @@
 """Tokenizers described by a tokenizer.json of Hugging Face's tokenizers library.
 
     from_fields(fields)    a BytePairTokenizer, which runs on tiktoken, if texts have the same tokens there;
-                           else a LibraryTokenizer, which runs on the tokenizers package
+                           `char` for words of one character that were written here; else a LibraryTokenizer,
+                           which runs on the tokenizers package
 
 tiktoken joins any two neighbours that spell a token, in the order of ids; the library joins listed pairs, in
 the order of the list. They agree if the list is in the order of ids, and if the bytes of each token, merged
@@ -21,6 +22,7 @@ import numpy as np
 import tiktoken
 
 from gpt2.data.tokenizer import (
+    ANY_CHARACTER,
     BYTES,
     END_OF_TEXT,
     FORMAT_OF_FILES,
@@ -52,6 +54,8 @@ MERGES_SHA256 = "04e3597d7996f292ca9b8b7285ca4d58a6ae171ac47d73fc7140ceb0c7a6bbc
 SPELLED = [bytes([byte]) for byte in SPELLING]
 WORD_END = re.compile(r"(?<=[A-Za-z0-9])(?= )")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+# Of `char`: each character is a word. Both regex engines know this class, a line break included
+EACH_CHARACTER = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
 # transformers' clean_up_tokenization_spaces
 CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
@@ -97,11 +101,11 @@ class FileTokenizer(Tokenizer):
         first = self.ids.get(self.roles.get("bos_token", ""), self.end_of_text)
         return first if first is not None else next(iter(self._encode("\n")), 0)
 
-    def sized(self, rows: int) -> "FileTokenizer":
+    def sized(self, rows: int) -> Tokenizer:
         """This tokenizer for a model of so many rows: added tokens beyond them are ordinary text."""
         kept = [token for token in self.fields["added_tokens"] if token["id"] < rows]
         if len(kept) == len(self.special):
-            new = copy.copy(self)
+            new: Tokenizer = copy.copy(self)
         else:
             new = from_fields({**self.fields, "added_tokens": kept}, self.roles, self.clean)
         new.size = rows
@@ -232,15 +236,28 @@ class _WholeDecoder(TextDecoder):
 
 def from_fields(
     fields: Mapping[str, Any], roles: Mapping[str, str], clean: bool, source: str = "tokenizer.json"
-) -> FileTokenizer:
+) -> Tokenizer:
     """The tokenizer of these fields. Raises UserError if it needs the tokenizers package, and has not."""
+    plain = {**fields, "post_processor": None, "model": {**fields["model"], "vocab": {}}}
+    if plain == of_characters([]) and template(fields) == ([], []):
+        ids = fields["model"]["vocab"]
+        if [*ids.values()] == [*range(len(ids))] and all(len(c) == 1 for c in ids):
+            return Tokenizer("char", ANY_CHARACTER, [c.encode() for c in ids])
     try:
         return BytePairTokenizer(fields, roles, clean)
     except Differs as error:
         return LibraryTokenizer(fields, roles, clean, source, str(error))
 
 
-def from_state(state: Mapping[str, Any], source: str) -> FileTokenizer:
+def of_characters(ranks: Iterable[bytes]) -> dict[str, Any]:
+    """The content of a tokenizer.json for `char`: words of one character."""
+    model = {"type": "WordLevel", "vocab": {c.decode(): i for i, c in enumerate(ranks)}, "unk_token": ""}
+    parts: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
+    parts |= {"normalizer": None, "pre_tokenizer": EACH_CHARACTER, "post_processor": None}
+    return {**parts, "decoder": {"type": "Fuse"}, "model": model}
+
+
+def from_state(state: Mapping[str, Any], source: str) -> Tokenizer:
     """The tokenizer of a parsed `to_json`, which was read from the file `source`."""
     words = from_fields(state["tokenizer"], state["roles"], state["clean"], source)
     words.size = int(state["size"])

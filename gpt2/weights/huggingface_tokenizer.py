@@ -11,24 +11,23 @@ from typing import Any
 
 from gpt2.data.huggingface import ALL_IN_ONE, MERGES, SETTINGS, VOCAB
 from gpt2.data.tokenizer import ANY_CHARACTER, END_OF_TEXT, GPT2_PIECES, Tokenizer, name_of
-from gpt2.data.tokenizer_json import FileTokenizer, parts, spell
+from gpt2.data.tokenizer_json import FileTokenizer, of_characters, parts, spell
 from gpt2.errors import UserError
 
 
 def contents(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
-    """The files by name; {} if they cannot express the tokenizer.
+    """The files by name.
 
     longest  context of the model, in tokens
-
-    That is so for `char`: a character of several bytes is a token without merges.
     """
-    if tokenizer.name == "char":
-        return {}
     settings: dict[str, Any] = {"model_max_length": longest}
     if isinstance(tokenizer, FileTokenizer):
         texts = {ALL_IN_ONE: json.dumps(tokenizer.fields, ensure_ascii=False)}
         clean = {"clean_up_tokenization_spaces": tokenizer.clean}
         settings |= {"tokenizer_class": "PreTrainedTokenizerFast", **clean, **tokenizer.roles}
+    elif tokenizer.name == "char":
+        texts = {ALL_IN_ONE: json.dumps(of_characters(tokenizer.ranks), ensure_ascii=False)}
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     else:
         ids = {spell(token): i for i, token in enumerate(tokenizer.ranks)}
         lines = ["#version: 0.2", *(f"{spell(a)} {spell(b)}" for a, b in merges(tokenizer))]

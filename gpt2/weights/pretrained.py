@@ -159,7 +159,7 @@ class Pretrained:
         if words is None:
             raise UserError(
                 f"{self.path}: no tokenizer belongs to these weights, and a vocabulary of {V} "
-                "tokens is not GPT-2's"
+                "tokens is not GPT-2's" + LACKING.get(self.kind, "")
             )
         if isinstance(words, FileTokenizer):
             words = words.sized(V)
@@ -169,6 +169,12 @@ class Pretrained:
                 "belong together"
             )
         return words
+
+
+LACKING = {
+    "nanogpt": "; put the meta.pkl of its data beside them",
+    "huggingface": "; put its tokenizer.json into the folder",
+}
 
 
 def _completed(d, base, trained):

@@ -312,9 +312,21 @@ def test_missing_package_is_named(monkeypatch):
         pretrained.find("gpt2")
 
 
-def test_char_tokenizer_has_no_huggingface_files(tmp_path):
-    assert not huggingface_tokenizer.contents(tokenizer.char("naïve"), 16)
-    assert not list(tmp_path.iterdir())
+def test_char_tokenizer_is_written_for_transformers(tmp_path):
+    """Its words are single characters; one that is not in the vocabulary is an error there too."""
+    words = tokenizer.char("naïve: 日本\n\t🙂 '\"")
+    model = GPT2(GPT2Config(words.vocab_size, 16, 1, 1, 8), seed=0)
+    gpt2.save(model, tmp_path / "m", words)
+    again = gpt2.load_tokenizer(tmp_path / "m")
+    assert (again.name, again.ranks) == ("char", words.ranks)
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path / "m")
+    text = "日\nïv 🙂\t:  en\n\n"
+    assert theirs.encode(text) == words.encode(text).tolist()
+    assert theirs.decode(theirs.encode(text)) == text
+    theirs.save_pretrained(tmp_path / "again")
+    assert gpt2.load_tokenizer(tmp_path / "again").ranks == words.ranks
+    with pytest.raises(Exception, match="WordLevel"):
+        theirs.encode("x")
 
 
 def test_spelling_of_bytes_is_one_to_one():
