@@ -6,6 +6,7 @@ python -m tests.long.seeds worlds --start 42 --count 1       that world again
 
 programs   derivatives of random NumPy programs, in several ways (tests/support/random/programs.py)
 fills      programs that make plain arrays and write into them (tests/support/random/fills.py)
+writes     writes of every kind into arrays of every dtype (tests/support/random/writes.py)
 values     programs at the edges have NumPy's bits (tests/support/random/values.py)
 escapes    plain numbers that are taken out of recorded values (tests/support/random/escapes.py)
 questions  what may be asked of values and functions (tests/support/random/questions.py)
@@ -27,7 +28,7 @@ import time
 import traceback
 import warnings
 
-from tests.support.random import blocks, branches, escapes, fills, programs, questions, values
+from tests.support.random import blocks, branches, escapes, fills, programs, questions, values, writes
 from tests.support.small_sizes import set_sizes
 from tests.support.worlds import random_worlds
 
@@ -80,6 +81,7 @@ def check_world(seed: int) -> str:
 KINDS = {
     "programs": (check_program, 10_000),
     "fills": (check_fills, 20_000),
+    "writes": (lambda seed: writes.check(writes.write(seed)), 20_000),
     "values": (check_values, 100_000),
     "escapes": (check_escape, 10_000),
     "branches": (lambda seed: branches.check(branches.write(seed)), 10_000),

@@ -36,7 +36,8 @@ def gather_shape(shape: Sequence[int], spec: Sequence, index_shapes: Sequence[tu
         if s == "new":
             out.append(1)
         elif s[0] == "array":
-            next(lengths)
+            if next(lengths, None) is None:
+                raise IndexError(f"too many indices for an array of {len(shape)} axes")
             if not arrays:
                 first = len(out)
             arrays.append(position)

@@ -30,7 +30,7 @@ from ..same import same_items
 from ..switches import overrides
 from ..tree import ContainerKind, Tree, flatten, unflatten
 from .compiled import Compiled
-from .wiring import SCALAR, Arguments, Transform, check_apart, check_overlap, leaf_key, matched_buffers
+from .wiring import ARRAY, SCALAR, Arguments, Transform, check_apart, check_overlap, leaf_key, matched_buffers
 
 _UNSET = object()
 commas = ", ".join
@@ -239,6 +239,8 @@ def _call(t: _Text, compiled, buffers: str) -> None:
         _updates(t, wiring, text)
 
         def result_text(o) -> str:
+            if o.kind == ARRAY:
+                return f"{t.value(np.asarray)}({text.format(o.index)})"
             if o.kind != SCALAR:
                 return text.format(o.index)
             return f"{t.value(wiring.graph.outputs[o.index].dtype.type)}({text.format(o.index)})"

@@ -213,7 +213,7 @@ def finish(wiring: Wiring, leaves: Sequence, results: Sequence) -> Any:
 
 def as_kind(value: Any, kind: str) -> Any:
     if kind == ARRAY:
-        return value
+        return np.asarray(value) if type(value) in SCALARS else value
     if type(value) is Recorded:
         return Recorded(value._rec, value.node, np.asarray(value.value).item()) if kind == NUMBER else value
     if type(value) in SCALARS:  # from a program of `math` code

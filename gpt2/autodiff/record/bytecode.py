@@ -9,7 +9,8 @@
     reads(code).identity_tests   what it compares with by `is`, as a name and the attributes that follow it;
                           () where that is not a name. None, True and False are left out: there is one of each
     reads(code).types     its tests `type(x) is float`: the name x, or None if that is not an argument; the
-                          path as in identity_tests; the line; and the name x if that is a global one
+                          path as in identity_tests; the line; the name x if that is a global one; and whether
+                          it calls `type`: else it is `kind is float`, and kind may be type(x)
     reads(code).formats   whether it formats a value, by `%` or in an f-string
     reads(code).tries     where it may catch an exception: ranges of its instructions, as offsets
     reads(code).trouble   why running it again might not give the same, whatever its values are; or None
@@ -137,7 +138,7 @@ class Reads:
     names: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
     identity_tests: set[tuple[str, ...]] = field(default_factory=set)
-    types: list[tuple[str | None, tuple[str, ...], int, str | None]] = field(default_factory=list)
+    types: list[tuple[str | None, tuple[str, ...], int, str | None, bool]] = field(default_factory=list)
     formats: bool = False
     tries: list[tuple[int, int]] = field(default_factory=list)
     withs: int = 0
@@ -256,8 +257,9 @@ def _path_to(instructions, i: int) -> tuple[str, ...]:
 
 
 def _note_type_test(result: Reads, instructions, i: int) -> None:
-    """`type(x) is float` at instruction i: note x and float."""
+    """`type(x) is float` or `kind is float` at instruction i: note x and float."""
     path = _path_to(instructions, i - 1)
+    known = len(result.types)
     for end in (i - 1, i - 1 - len(path)):  # the call of `type` on the right, or on the left of a path
         for k in range(end):
             named = instructions[k].opname == "LOAD_GLOBAL" and instructions[k].argval == "type"
@@ -270,7 +272,13 @@ def _note_type_test(result: Reads, instructions, i: int) -> None:
                 held = operand[0].argval if [ins.opname for ins in operand] == ["LOAD_GLOBAL"] else None
                 if any(ins.opname == "STORE_GLOBAL" and ins.argval == held for ins in instructions):
                     held = None
-                result.types.append((name, path, instructions[k].positions.lineno, held))
+                result.types.append((name, path, instructions[k].positions.lineno, held, True))
+    if len(result.types) == known:
+        variable = i - 1 - len(path)
+        if not path and instructions[variable].opname.startswith("LOAD_FAST"):  # float is kind
+            path = _path_to(instructions, i - 2)
+        if instructions[variable].argval != "__class__":
+            result.types.append((None, path, instructions[i].positions.lineno, None, False))
 
 
 def _inner(code: CodeType) -> list[CodeType]:

@@ -33,15 +33,15 @@ def check_results(rec: Recorder, tree: Tree) -> None:
             )
 
 
-def holds(x: object, rec: Recorder | None = None) -> bool:
-    """Whether an object holds a value of this recording, or of any."""
+def holds(x: object, rec: Recorder | None = None, kinds: str = "biufc") -> bool:
+    """Whether an object holds a value of this recording, or of any, with a dtype of these kinds."""
     seen: dict[int, object] = {}
     todo = [x]
     while todo and len(seen) < LIMIT:
         x = todo.pop()
         x = x.recorded if type(x) is Promoted else x
         if type(x) is Recorded:
-            if rec is None or x._rec is rec:
+            if (rec is None or x._rec is rec) and x.dtype.kind in kinds:
                 return True
         elif not isinstance(x, _PLAIN) and id(x) not in seen:
             seen[id(x)] = x

@@ -52,7 +52,8 @@ def check_type_tests(f: Callable, args: Sequence, kwargs: dict) -> None:
 
 def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Exception | None:
     """The error if code that is called with these local variables tests the type of a recorded one."""
-    for name, path, line, held in reads(code).types:
+    code_reads = reads(code)
+    for name, path, line, held, direct in code_reads.types:
         kind: Any = names.get(path[0], vars(builtins).get(path[0])) if path else None
         for part in path[1:]:
             kind = getattr(kind, part, None)
@@ -60,16 +61,23 @@ def type_test_error(code: types.CodeType, variables: Mapping, names: dict) -> Ex
             continue  # false for a recorded value as for the value itself
         if held in names and not holds(names[held]):
             continue
+        if not direct and (path and not isinstance(kind, type) or not _taken(code_reads, variables)):
+            continue
         known = name is not None and name in variables
-        if kind is bool and not known and not any(i.opname == "COMPARE_OP" for i in instructions_of(code)):
-            continue  # a recorded bool is what a comparison of numbers gives
+        compares = any(i.opname == "COMPARE_OP" for i in instructions_of(code))
+        kinds = "b" if kind is bool and not compares else "biufc"  # bools are what a comparison gives
         if (
             type(variables[name]) is Recorded or is_local(variables[name])
             if known
-            else any(map(holds, variables.values()))
+            else any(v is Recorded or holds(v, None, kinds) for v in variables.values())
         ):
             return type_unknown((code.co_filename, line, code.co_name))
     return None
+
+
+def _taken(code_reads: Reads, variables: Mapping) -> bool:
+    """Whether a variable may be type(x)."""
+    return "type" in code_reads.globals or any(v is Recorded for v in variables.values())
 
 
 def compared(f: Callable, objects: Iterable) -> set[int]:

@@ -11,6 +11,7 @@ from ..atoms import SCALARS
 from ..errors import located, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import apply
+from ..ops.build import cast
 from . import dispatch, source_lines, writes
 from .indexing import advanced, expand
 from .recorder import label, variable_name
@@ -146,16 +147,18 @@ def _at(ufunc, x, index, values=None):
         raise written_to_plain(source_lines.here(), f"{dispatch.full_name(ufunc)}.at", variable_name(x))
     if ufunc.__name__ not in ("add", "subtract") or _adds_in(x.dtype, plain_key(values)) != x.dtype:
         return _at_in_rounds(ufunc, x, index, values)
+    plain, concrete = plain_key(index), value_of(values)
+    ufunc.at(np.array(x.value), plain, concrete)  # its errors
     rec = x._rec
     if type(values) is Recorded:
         check_level(x, values)
     value = as_node(rec, values if not isinstance(values, (list, tuple)) else np.asarray(values), x.dtype)
+    value = cast(value, x.dtype)
     value = -value if ufunc is np.subtract else value
     spec, arrays = advanced(expand(index, x.ndim), x.shape, lambda k: index_arrays(rec, k))
     shape = apply("gather", x.node, *arrays, spec=spec).shape
     new = apply("scatter_add", x.node, writes.assigned(value, shape, x.dtype), *arrays, spec=spec)
     label(new, source_lines.site())
-    plain, concrete = plain_key(index), value_of(values)
     writes.write(x, new, lambda array: ufunc.at(array, plain, concrete))
 
 

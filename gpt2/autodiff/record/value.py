@@ -41,7 +41,9 @@ FORWARDING = "forward_to_recorded"  # the name of the methods in local/promoted.
 
 
 class _Kind(type):
-    """The type of Recorded, which refuses type(x) == float, type(x) in (float, int), type(x).__name__."""
+    """The type of Recorded, which refuses type(x) == float, type(x) in (float, int), table[type(x)],
+    type(x).__name__, str(type(x)).
+    """
 
     # not __getattribute__, for which NumPy would call Python at each operation
     __name__ = property(lambda cls: _name_of_type(cls, sys._getframe(1)))  # type: ignore[assignment]
@@ -52,7 +54,19 @@ class _Kind(type):
             check_type_not_asked(sys._getframe(1))
         return cls is other
 
-    __hash__ = type.__hash__
+    def __hash__(cls):
+        frame = sys._getframe(1)
+        if source_lines.is_inside(frame.f_code.co_filename):
+            return type.__hash__(cls)
+        instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        # not NumPy's C, which looks for the type of what is written into its arrays
+        if "type" in frame.f_code.co_names or not instruction.startswith(("STORE", "CALL", "PRECALL")):
+            check_type_not_asked(frame)
+        return type.__hash__(cls)
+
+    def __repr__(cls):
+        check_type_not_asked(sys._getframe(1))
+        return type.__repr__(cls)
 
 
 def _name_of_type(cls: type, frame: FrameType) -> str:
@@ -196,7 +210,7 @@ class Recorded(Stored, metaclass=_Kind):
 
     @real.setter
     def real(self, value: Any) -> None:
-        _function(np.real, self)[...] = value
+        _function(np.real, self)[...] = _as_array(value)
 
     @property
     def imag(self) -> Recorded:
@@ -206,7 +220,7 @@ class Recorded(Stored, metaclass=_Kind):
     def imag(self, value: Any) -> None:
         if self.dtype.kind != "c":
             raise TypeError("array does not have imaginary part to set")
-        _function(np.imag, self)[...] = value
+        _function(np.imag, self)[...] = _as_array(value)
 
     @property
     def flat(self) -> Flat:
@@ -457,6 +471,8 @@ class Recorded(Stored, metaclass=_Kind):
 
     # in place
     def fill(self, value: Any) -> None:
+        if np.ndim(plain_key(value)):
+            np.array(self.value).fill(plain_key(value))  # NumPy's error
         store(self[...], value)
 
     def sort(self, axis: int = -1, kind: str | None = None, order: Any = None) -> None:
@@ -532,6 +548,7 @@ class Flat:
 
     def __getitem__(self, key):
         self.index = 0  # as in NumPy
+        self.base.value.flat[plain_key(key)]  # its errors
         item = self.base.reshape(-1)[key]
         return item.copy() if item.is_array else item
 
@@ -574,6 +591,11 @@ def _unrolled(x: Any) -> Any:
     return x.copy() if type(x) is Flat else x
 
 
+def _as_array(value: Any) -> Any:
+    """A number as an array, of which NumPy takes the real part where it refuses a complex number."""
+    return np.asarray(value) if type(value) in NUMBER_TYPES else value
+
+
 def _check_apart(x: Recorded, value: Any) -> None:
     """Raise if what is written lies in the same memory: NumPy reads elements that it has written already."""
     if type(value) is Recorded and value.is_array and value.shape and not _same_view(x, value):
@@ -588,10 +610,10 @@ def _check_apart(x: Recorded, value: Any) -> None:
 def note_conversion(x: Recorded, value: Any) -> None:
     """Check a number that is written into integers: NumPy refuses 300.0 into int8, and nan."""
     listed = type(value) in (list, tuple)
-    if x.dtype.kind in "iu" and (listed or type(value) is Recorded and value.weak):
+    if x.dtype.kind in "iu" and (listed or isinstance(value, complex | float) and type(value) is Recorded):
         np.zeros(np.shape(plain_key(value)), x.dtype)[...] = plain_key(value)
         if not listed or _has_recorded(value):
-            why = "it writes a Python number into an array of integers, which NumPy may refuse"
+            why = "it writes a number into an array of integers, which NumPy may refuse"
             x._rec.unstable.append(why)
 
 

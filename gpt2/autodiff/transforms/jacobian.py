@@ -30,6 +30,7 @@ from ..programs.wiring import (
 from ..record.record import Recording
 from .batch import batched
 from .gradient import gradient_of
+from .unit_vectors import unit_vectors
 
 MOST = 1 << 24  # elements of a value: larger ones are made slice by slice, in a loop
 
@@ -141,7 +142,8 @@ def _unit_vector(like: Node) -> tuple[Node, Node]:
 
 def _mapped(i: Node, unit: Node, results: list[Node], n: int) -> list[Node]:
     """The results for i = 0 .. n - 1, stacked; what does not depend on i is computed once."""
-    many, differs = batched(Graph([i], results), [True], n, times_unit_vectors(results, unit, n))
+    results, known = unit_vectors(results, unit, n)
+    many, differs = batched(Graph([i], results), [True], n, known)
     if all(m.size <= MOST for m in many.nodes if type(m.dtype) is not tuple):
         stacked = remade(many.outputs, {many.inputs[0]: const(np.arange(n))})
         return [r if has else broadcast(r, (n, *r.shape)) for r, has in zip(stacked, differs)]
@@ -161,70 +163,6 @@ def _in_a_map(i: Node, results: list[Node], n: int) -> list[Node]:
     body = Graph([i, *outside.values()], remade(varying, outside), "row")
     stacked = iter(map_node(body, [const(np.arange(n)), *outside], n, 1) if varying else ())
     return [next(stacked) if r in inner else broadcast(r, (n, *r.shape)) for r in results]
-
-
-# --- products of a matrix with all unit vectors ---------------------------------------------------------
-
-
-def times_unit_vectors(results: Sequence[Node], unit: Node, n: int) -> dict[Node, Node]:
-    """Products of a matrix and a unit vector, scaled -> what they are for all n unit vectors, stacked.
-
-    The batch of all unit vectors is the identity matrix, scaled where elementwise derivatives came before: a
-    product of it with a matrix is that matrix with its rows scaled. Of the n terms of each sum all but one
-    would be zero.
-
-    results  a graph's outputs, which depend on the unit vector, an input of n elements or computed from one
-    """
-    scale: dict[Node, Node | None] = {unit: None}  # a node that is unit * s elementwise -> s; None for ones
-    moving = _depending(results, unit)
-    products = {}
-    for node in reachable(results):
-        if node.op == "reshape" and node.args[0] in scale:
-            s = scale[node.args[0]]
-            scale[node] = None if s is None else reshape(s, node.shape)
-        elif node.op == "negative" and node.args[0] in scale:
-            scale[node] = apply("negative", _ones_or(scale[node.args[0]], node))
-        elif node.op == "multiply" and (pair := _one_of(node, scale, moving)) is not None:
-            scaled, other, _ = pair
-            if scaled.shape == node.shape:
-                s = scale[scaled]
-                scale[node] = broadcast(other, node.shape) if s is None else apply("multiply", s, other)
-        elif node.op == "matmul" and (pair := _one_of(node, scale, moving)) is not None:
-            product = _times_all(*pair, scale, n)
-            if product is not None:
-                products[node] = reshape(product, (n, *node.shape))
-    return products
-
-
-def _times_all(scaled: Node, matrix: Node, side: int, scale, n: int) -> Node | None:
-    """The products of a matrix with all n scaled unit vectors, a row each; None for other shapes."""
-    if matrix.ndim != 2 or scaled.shape != ((1, n) if side == 0 else (n, 1)):
-        return None
-    rows = matrix if side == 0 else transpose(matrix, (1, 0))
-    s = scale[scaled]
-    return rows if s is None else apply("multiply", reshape(s, (n, 1)), rows)
-
-
-def _one_of(node: Node, scale, moving) -> tuple[Node, Node, int] | None:
-    """(the argument that is a scaled unit vector, the other one, which side the first stands on), where the
-    other is the same for all, and of the same type as the result."""
-    for side, (a, b) in enumerate((node.args, node.args[::-1])):
-        if a in scale and b not in moving and a.dtype == b.dtype == node.dtype:
-            return a, b, side
-    return None
-
-
-def _ones_or(s: Node | None, like: Node) -> Node:
-    return s if s is not None else broadcast(const(1.0, like.dtype), like.shape)
-
-
-def _depending(results: Sequence[Node], unit: Node) -> set[Node]:
-    """The unit vector, and all that is computed from it or from what it is computed from."""
-    moving = {unit, *(n for n in reachable([unit]) if n.op == "input")}
-    for node in reachable(results):
-        if any(a in moving for a in node.args):
-            moving.add(node)
-    return moving
 
 
 # --- the transforms -------------------------------------------------------------------------------------

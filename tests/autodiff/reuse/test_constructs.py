@@ -26,7 +26,7 @@ HERE = {c.name: c for c in CONSTRUCTS if c.here}
 # Instructions, and a construct that is misread without them
 MISREAD = {
     "BINARY_SUBSCR": "an index",
-    "CALL": "type of an argument",
+    "CALL": "getattr",
     "COPY": "finally",
     "FORMAT_VALUE": "a format",
     "IMPORT_NAME": "import of a module that is changed",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.transforms import jacobian
 from tests.support.trees import assert_close
 
 
@@ -733,3 +734,44 @@ def test_what_is_kept_for_a_pullback_does_not_hold_the_graph():
     of_sine, of_comparison = wiring.cotangents
     assert of_sine.args == () and of_comparison is None
     assert not any(n.args for n in (*wiring.graph.inputs, *wiring.graph.outputs))
+
+
+# Jacobians of which one entry is infinite or nan at a point: all others are as they would be alone
+KEPT_APART = {
+    "sqrt": (np.sqrt, [0.0, 4.0], [[np.inf, 0.0], [0.0, 0.25]]),
+    "log": (np.log, [0.0, 4.0], [[np.inf, 0.0], [0.0, 0.25]]),
+    "reciprocal": (lambda x: 1.0 / x, [0.0, 2.0], [[-np.inf, 0.0], [0.0, -0.25]]),
+    "power": (lambda x: x**0.5, [0.0, 4.0], [[np.inf, 0.0], [0.0, 0.25]]),
+    "overflow": (np.exp, [1000.0, 0.0], [[np.inf, 0.0], [0.0, 1.0]]),
+    "nan": (lambda x: -(x * x).reshape(2), [np.nan, 2.0], [[np.nan, 0.0], [0.0, -4.0]]),
+    "slice": (lambda x: np.sqrt(x[1:]), [1.0, 0.0, 4.0], [[0.0, np.inf, 0.0], [0.0, 0.0, 0.25]]),
+    "difference": (
+        lambda x: np.sqrt(x[1:] - x[:-1]),
+        [1.0, 1.0, 2.0],
+        [[-np.inf, np.inf, 0.0], [0.0, -0.5, 0.5]],
+    ),
+    "item": (lambda x: np.sqrt(x[0]) + x[1], [0.0, 4.0], [np.inf, 1.0]),
+    "joined": (lambda x: np.log(np.append(x, x)), [0.0, 4.0], [[np.inf, 0.0], [0.0, 0.25]] * 2),
+    "quotient": (lambda x: x[:1] / x[1], [1.0, 0.0], [[np.inf, -np.inf]]),
+    "power of entries": (lambda x: x[0] ** x[1], [-2.0, 2.0], [-4.0, np.nan]),
+    "0 times infinity": (lambda x: np.arctan2(x[0], x[1]), [0.0, 0.0], [np.nan, np.nan]),
+    "product": (lambda x: np.sqrt(np.array([[3.0]]) @ x[:1]) * x[1:], [0.0, 1.0], [[np.inf, 0.0]]),
+    "max": (
+        lambda x: np.max(x.reshape(2, 2), axis=1),
+        [1.0, np.nan, 3.0, 4.0],
+        [[np.nan, np.nan, 0, 0], [0, 0, 0, 1]],
+    ),
+    "max beside": (lambda x: np.stack([np.max(x), x[1]]), [np.nan, 2.0], [[np.nan, np.nan], [0.0, 1.0]]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("size", [jacobian.MOST, 1], ids=["batched", "in a loop"])
+@pytest.mark.parametrize("name", KEPT_APART)
+def test_infinite_entries_stay_apart(name, size, monkeypatch):
+    monkeypatch.setattr(jacobian, "MOST", size)
+    f, x, wanted = KEPT_APART[name]
+    for transform in (ad.jacfwd, ad.jacrev):
+        g = transform(lambda x: f(x))
+        for _ in range(2):
+            np.testing.assert_array_equal(g(np.array(x)), wanted, f"{transform.__name__}")

@@ -130,6 +130,21 @@ FILLS = [
 ]
 
 
+def fillers() -> str:
+    """The source of functions fill0, fill1, ... of an array c and a value b, one for each of FILLS, which
+    return c, or what the statement makes.
+    """
+    source = HELPERS
+    for k, statement in enumerate(FILLS):
+        lines = statement.format(c="c", b="b", t="t").split("\n")
+        result = "t" if "{t}" in statement else "c"
+        source += "\n    ".join([f"def fill{k}(c, b):", *lines, f"return {result}"]) + "\n"
+    return source
+
+
+FILLED = [f"fill{k}({make}, {{a}})" for make in MAKES for k in range(len(FILLS))]
+
+
 @dataclass(frozen=True)
 class Filling(Program):
     HELPERS = HELPERS

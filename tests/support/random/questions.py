@@ -59,7 +59,9 @@ v.__class__.__name__ | v.__class__ is {type} | v.__class__ in ({type}, {other}) 
 np.iterable(v) | np.ndim(v) | np.shape(v) | np.size(v) | np.iscomplexobj(v) | np.isrealobj(v)
 np.result_type(np.int8, *[v]) if hasattr(v, 'dtype') else 0 | np.result_type(v, np.float32)
 np.can_cast(v.dtype, np.float32) | np.issubdtype(v.dtype, np.floating) | matched(v)
-type(v) is {type} | type(v) is bool | type(v).__name__
+type(v) is {type} | type(v) is bool | type(v).__name__ | str(type(v)) | type(v) in {{{type}, {other}}}
+{{float: 1, np.ndarray: 2, bool: 3}}.get(type(v)) | hash(type(v)) == hash({type}) | same({type}, type(v))
+{{*map(type, [v])}} == {{{type}}} | [*map(type, [v])][0] is {type} | kind_is(v, {type})
 isinstance(v, {type}) and not hasattr(v, {name!r}) | np.min_scalar_type(v)
 """)
 FUNCTIONS = [
@@ -101,6 +103,9 @@ def matched(v):
     return "other"
 def same(a, b):
     return a is b
+def kind_is(v, t):
+    kind = type(v)
+    return kind is t
 """
 
 

@@ -27,7 +27,7 @@ from gpt2.autodiff.ops.exactness import decided
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.switches import PASSES, Options
-from tests.support.random import programs
+from tests.support.random import fills, programs
 from tests.support.random.programs import Difference, reduced
 
 SHAPES = [(), (1,), (5,), (8,), (2, 3), (3, 2), (4, 1), (1, 3), (2, 1, 3), (17,), (3, 20), (130,), (9, 16)]
@@ -100,7 +100,8 @@ def _written(a, c):
     x[...] = a
     x[..., :1] += c
     return x
-"""
+""" + fills.fillers()
+RUN_HELPERS = compile(HELPERS, "<helpers>", "exec")
 
 
 class Program(programs.Program):
@@ -173,12 +174,12 @@ def _expression(rng, known: dict, numbers: bool) -> str:
     kinds = [(FORMULAS, 10), (DECISIONS, 4)]
     if not numbers:
         kinds += [(SHAPING, 2 * bool(arrays)), (REDUCTIONS, 4 * bool(arrays)), (PRODUCTS, 1)]
-        kinds += [(OF_INTEGERS, 3 * bool(integers))]
+        kinds += [(OF_INTEGERS, 3 * bool(integers)), (fills.FILLED, 2 * bool(arrays))]
     weights = np.array([w for _, w in kinds], float)
     forms = kinds[rng.choice(len(kinds), p=weights / weights.sum())][0]
     form = forms[rng.integers(len(forms))]
     pick = lambda names: names[rng.integers(len(names))]  # noqa: E731
-    source = arrays if forms is REDUCTIONS or forms is SHAPING else floats
+    source = arrays if forms in (REDUCTIONS, SHAPING, fills.FILLED) else floats
     a, b = pick(source), pick(floats)
     ndim = known[a].ndim
     axis = int(rng.integers(ndim)) if ndim else 0
@@ -202,7 +203,7 @@ def _expression(rng, known: dict, numbers: bool) -> str:
 def _tried(expression: str, known: dict):
     """The value, if NumPy computes it."""
     found: dict = {"np": np}
-    exec(HELPERS, found)
+    exec(RUN_HELPERS, found)
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")

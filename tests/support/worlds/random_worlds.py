@@ -33,6 +33,7 @@ from tests.support.worlds.other_things import (
     written,
 )
 from tests.support.worlds.things import (
+    FILLERS,
     KINDS,
     NAN,
     NUMBER,
@@ -51,6 +52,7 @@ class Stale(AssertionError):
 
 
 HELPERS = dict(
+    FILLERS,
     np=np,
     types=types,
     weigh=weigh,

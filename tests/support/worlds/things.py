@@ -6,10 +6,13 @@ of arithmetic gives the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from tests.support.random import fills
 
 
 @dataclass
@@ -78,6 +81,9 @@ def number(x):
     return 100 * i + (0 if x is None else int(x.real))
 
 
+FILLERS: dict = {"np": np}
+exec(fills.fillers(), FILLERS)
+
 # --- plain values
 
 
@@ -100,6 +106,16 @@ def factor(rng):
     return Thing(
         0.3, "{v}", lambda r: values[r.integers(10)] if r.random() < 0.3 else float(r.uniform(-2.0, 2.0))
     )
+
+
+@kind
+def an_array_to_fill(rng):
+    """A copy of it, or what is made of it, is filled with x."""
+    v = np.array([1.0, 2.0, 3.0])
+    makes = [m for m in fills.MAKES if re.search(r"\bG\b", m) and not re.search(r"\bM\b", m)]
+    call = f"np.sum(fill{rng.integers(len(fills.FILLS))}({rng.choice(makes)}, x))"
+    changes = [("item", lambda n: v.__setitem__(n % 3, n)), ("all", lambda n: v.__imul__(0.5))]
+    return Thing(v, re.sub(r"\bG\b", "{v}", call), lambda r: r.integers(1, 9, 3) * 1.0, changes)
 
 
 @kind

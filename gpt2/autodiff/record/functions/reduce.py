@@ -58,6 +58,8 @@ def _with(x: Node, op: str, initial) -> Node:
     """The result of a reduction combined with the initial value, which NumPy converts to its dtype."""
     if initial is NONE or initial is None:
         return x
+    if type(initial) is Recorded and x.dtype.kind in "iu" and initial.dtype.kind in "fc":
+        initial._rec.unstable.append("it reduces integers from a number, which NumPy may refuse")
     return apply(op, x, build.cast(operand(initial, x.dtype), x.dtype))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...errors import written_to_plain
 from ..recorder import NUMBERS, current, variable_name
-from ..source_lines import here
+from ..source_lines import here, is_foreign
 from ..unwatched import unwatched
 
 MARK = "recorded values were written into this array"  # in the dtype of a Promoted, and so in NumPy's errors
@@ -51,12 +51,16 @@ _OUTSIDE = SharedMemory(0)
 
 
 class _LocalType(type):
-    """The type of Local, for which `type(x) == np.ndarray` holds."""
+    """The type of Local, for which `type(x) == np.ndarray` holds, also as a key."""
 
     def __eq__(cls, other):
         return other is cls or other is np.ndarray
 
-    __hash__ = type.__hash__
+    def __hash__(cls):  # tables of this package and of NumPy's tell them apart
+        return type.__hash__(cls if is_foreign(sys._getframe(1).f_code.co_filename) else np.ndarray)
+
+    def __repr__(cls):
+        return repr(np.ndarray)
 
 
 class Local(np.ndarray, metaclass=_LocalType):
@@ -127,6 +131,8 @@ class Local(np.ndarray, metaclass=_LocalType):
         _Flat(self)[:] = value
 
     def fill(self, value: Any) -> None:
+        if np.ndim(value):
+            np.zeros_like(self.plain).fill(np.zeros(np.shape(value)))  # NumPy's error
         self[...] = value
 
     def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
