@@ -262,7 +262,7 @@ ROOMS = {
     "run": ("threads, split products, memory used again", run_),
     "ops": ("each op with types and derivatives of any order", ops),
     "tree": ("containers as arguments and results", tree),
-    "show": ("text to read, drawings, stages", show),
+    "show": ("text to read, drawings, stages, the page of `ad.explain`", show),
     "check": ("compares derivatives, and names the mistake", check),
     "sparse": ("columns that never meet share a pass", sparse),
     "scipy": ("SciPy's functions with derivatives", scipy),

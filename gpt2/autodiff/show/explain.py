@@ -83,7 +83,7 @@ def explain(f: Callable, *args: Any, backward: Callable | None = None, **kwargs:
             dx = 1.0 * dout * exp_x / (1.0 + exp_x)
             return (dx,)
     """
-    call = Flat(f, args, kwargs, backward is not None)
+    call = FlatCall(f, args, kwargs, backward is not None)
     by_hand = None if backward is None else call.backward(backward)
     options, arrays = current_options(), call.arrays
     shown = panels(call.name, call.forward, by_hand, arrays, options)
@@ -99,7 +99,7 @@ def explain(f: Callable, *args: Any, backward: Callable | None = None, **kwargs:
     return Explanation([section], title, INTRO if backward is None else INTRO_BY_HAND)
 
 
-class Flat:
+class FlatCall:
     """A call as a function of its arrays alone, which returns (out, saved).
 
     arrays   the floats and arrays among the arguments, floats in double precision
@@ -167,7 +167,7 @@ def _in_double_precision(x: Any) -> Any:
     return x.astype(np.result_type(x.dtype, np.float64)) if x.dtype.kind in "fc" else x
 
 
-def _checks(call: Flat, backward: Callable | None) -> tuple[str, str]:
+def _checks(call: FlatCall, backward: Callable | None) -> tuple[str, str]:
     """The title and HTML of the checks: the derived gradient beside differences, that by hand beside it."""
     checks = beside("check.check_grads")
     args, kwargs = call.rebuilt(call.arrays)
