@@ -579,7 +579,8 @@ class Flat:
         return getattr(ufunc, method)(*map(_unrolled, inputs), **kwargs)
 
 
-Flat.__name__ = "flatiter"
+Flat.__name__ = Flat.__qualname__ = "flatiter"
+Flat.__module__ = "numpy"
 for _short, _ufunc in zip(
     "eq ne lt le gt ge".split(),
     (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),

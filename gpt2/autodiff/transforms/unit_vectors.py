@@ -77,7 +77,7 @@ class _Walk:
             product = self._times_all(node)
             if product is not None:
                 self.stacked[node] = reshape(product, (self.n, *node.shape))
-        elif len(moved) != 1 or node.dtype.kind not in "fc":
+        elif len(moved) != 1 or isinstance(node.dtype, tuple) or node.dtype.kind not in "fc":
             return node
         elif moved[0] is node.args[0] and node.op in ("divide", "share_among"):
             return self._product(node, moved[0], node.args[1])
