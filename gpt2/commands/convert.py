@@ -71,7 +71,7 @@ def _tokenizer(weights):
 # ---- The model card --------------------------------------------------------------------------------------
 
 CARD = "README.md"  # where the hub looks for it
-MARK = "<!-- written by gpt2 convert -->"  # a card that may be replaced
+MARK = "<!-- written by gpt2 -->"  # a card that may be replaced
 LOAD = {
     "transformers": """from transformers import AutoTokenizer, GPT2LMHeadModel
 

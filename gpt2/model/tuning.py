@@ -109,7 +109,7 @@ class Tuning:
         parts = [self.train.strip()]
         if lora is not None:
             alike = {module for modules in lora.modules.values() for module in modules}
-            (rank, scale), *others = alike if None not in alike else {(0, 0.0), None}
+            (rank, scale), *others = alike if None not in alike else [(0, 0.0), None]
             alpha = f"alpha {rank * scale:g}" if not others else "in some blocks, or of several ranks"
             where = [MODULES.get(place, place) for place in lora.modules]
             parts = [f"{parts[0]} ({alpha}) on {', '.join(where)}"] if where else []
