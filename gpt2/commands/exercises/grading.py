@@ -177,6 +177,9 @@ def main(path: str, name: str) -> None:
         answer = grade(Path(path), name)
     except BaseException as error:  # such as KeyboardInterrupt, raised by the file
         answer = result(name, "wrong", f"{path}: it raises {type(error).__name__}")
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the file may have closed or replaced it
+            stream.flush()
     os.write(answers, json.dumps(answer).encode() + b"\n")
     os._exit(0)  # threads and exit handlers of the file are not waited for
 
