@@ -201,10 +201,10 @@ def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = (), oldest: int 
     return [seen[i] for i in sorted(seen)]
 
 
-def dependent(graph: Graph, sources: Iterable[Node]) -> set[Node]:
-    """All that is computed from these nodes, themselves included."""
+def dependent(nodes: Iterable[Node], sources: Iterable[Node]) -> set[Node]:
+    """The sources, and all of these nodes, given in order, that are computed from them."""
     found = set(sources)
-    for n in graph.nodes:
+    for n in nodes:
         if any([a in found for a in n.args]):
             found.add(n)
     return found

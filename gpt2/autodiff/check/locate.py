@@ -140,18 +140,18 @@ def _suspects(graph: Graph, last: Piece, good: list[Piece], want) -> tuple[str, 
     good    the pieces with one reader whose gradients are right
     """
     at_last = last.readers[0]
-    before = [p for p in good if p.readers[0] is not at_last and at_last in dependent(graph, p.readers)]
+    before = [p for p in good if p.readers[0] is not at_last and at_last in dependent(graph.nodes, p.readers)]
     if any(want[p.index][p.at].any() for p in before):
         # what is used earlier gets a right gradient through the same step
         return f"the gradient of {last.label} alone is wrong, in the backward of ", set(last.readers)
-    reached = dependent(graph, last.readers)
+    reached = dependent(graph.nodes, last.readers)
     beyond = {n for n in reached if any(a in reached for a in n.args)}
     later = [p for p in good if p.readers[0] in beyond]
     known = {p.readers[0] for p in later}
     right = f"what is used after it is right ({_few(p.label for p in later)})"
     reason = right if later else "it is used last"
     head = f"{last.label} is the wrong gradient nearest the result, and {reason}: "
-    return head + "the mistake is in the backward of ", beyond - dependent(graph, known)
+    return head + "the mistake is in the backward of ", beyond - dependent(graph.nodes, known)
 
 
 def _few(labels: Iterable[str]) -> str:

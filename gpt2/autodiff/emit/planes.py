@@ -38,6 +38,7 @@ def in_planes(r: Region, slots: dict[Node, int], places: Places) -> set[Node]:
                 for n in values
             ):
                 planar.update(values)
+    # it pays only where one is computed from values that are not planar, so column by column
     return planar if any(a not in planar for n in planar for a in n.args) else set()
 
 

@@ -120,7 +120,7 @@ class _Problem:
         self.results = joint.outputs[:n_outputs]
         cotangents = joint.inputs[n_inputs:]
         # ids of nodes that only the backward can compute
-        self.backward = {n.id for n in dependent(joint, cotangents)}
+        self.backward = {n.id for n in dependent(joint.nodes, cotangents)}
         self.primal = _ancestors(self.results)  # ids of what the forward computes for its own results
         self.free = {n.id for n in joint.inputs} | {n.id for n in joint.nodes if n.op == "const"}
         self.handed_out = {root(o).id for o in self.results}

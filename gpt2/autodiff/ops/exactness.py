@@ -58,12 +58,14 @@ def without_rounding(nodes: Iterable[Node]) -> bool:
         known.add(n)
         if n.op not in ("input", "const"):
             kinds = facts(n).exact_on
-            if not kinds or any(
-                isinstance(x.dtype, tuple) or x.dtype.kind not in kinds for x in (n, *n.args)
-            ):
+            if not kinds or not all(_is_of(x, kinds) for x in (n, *n.args)):
                 return False
         todo.extend(n.args)
     return True
+
+
+def _is_of(x: Node, kinds: str) -> bool:
+    return not isinstance(x.dtype, tuple) and x.dtype.kind in kinds
 
 
 def mark_derived(made: Iterable[Node | None], start: int) -> None:

@@ -75,12 +75,14 @@ def _recorded(f: Callable, args: Sequence, kwargs: dict) -> Recording | None:
         return None
     arrays = [*results, *(x.value for x in flatten((args, kwargs))[0])]
     for k, result in enumerate(results):
-        if (
-            any(np.may_share_memory(result, other) for other in arrays[k + 1 :])
-            or zeros_like(result).strides != result.strides
-        ):
+        if any(np.may_share_memory(result, other) for other in arrays[k + 1 :]) or not _is_dense(result):
             return None
     return rec
+
+
+def _is_dense(result: np.ndarray) -> bool:
+    """Whether the array is contiguous, in some order of its axes."""
+    return zeros_like(result).strides == result.strides
 
 
 def _call(rec: Recorder, known: Recording, leaves: Sequence[Recorded]) -> Any:

@@ -98,7 +98,7 @@ def loops_of(graph: Graph, calls: dict[Node, dict[int, list[Node]]]) -> list[Loo
 
 
 def _loop(graph, group, calls, users, results) -> Loop | None:
-    after = dependent(graph, group)
+    after = dependent(graph.nodes, group)
     args = []
     for column in zip(*(n.args for n in group)):
         arg = _argument(column, group, after)
@@ -196,7 +196,7 @@ def _mark_inside(loops: Sequence[Loop], users, results) -> None:
 def in_order(graph: Graph, loops: Sequence[Loop]) -> tuple[list[Node], list[Loop]]:
     """An order in which each loop can stand in the place of its first call, and the loops that have one."""
     order, fitting = list(graph.nodes), []
-    after = [dependent(graph, loop.calls) for loop in loops]
+    after = [dependent(graph.nodes, loop.calls) for loop in loops]
     for i, loop in enumerate(loops):
         others = [j for j in range(len(loops)) if j != i]
         if any(len({c in after[j] for c in loop.calls}) > 1 for j in others):

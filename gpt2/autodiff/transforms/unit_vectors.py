@@ -18,7 +18,7 @@ from operator import is_, le
 
 import numpy as np
 
-from ..graph import Node, is_scalar_const, next_id, reachable, with_args
+from ..graph import Node, dependent, is_scalar_const, next_id, reachable, with_args
 from ..hidden import decided
 from ..ops import OPS, apply, const
 from ..ops.build import broadcast, equal, reshape, transpose, where
@@ -33,10 +33,11 @@ def unit_vectors(results: Sequence[Node], unit: Node, n: int) -> tuple[list[Node
     """See the head of this file. results: outputs of a graph, which depend on the unit vector, an input of n
     elements or computed from one.
     """
-    first_new, moving = next_id(), _depending(results, unit)
+    first_new, nodes = next_id(), reachable(results)
+    moving = dependent(nodes, [unit, *(n for n in reachable([unit]) if n.op == "input")])
     walk = _Walk(unit, n)
     new: dict[Node, Node] = {}
-    for old in reachable(results):
+    for old in nodes:
         if old not in moving:
             new[old] = old
             walk.visit_fixed(old)
@@ -144,12 +145,3 @@ def _scaled(op: str, s: Node | None, unit: Node, factor: Node) -> Node:
 
 def _ones_or(s: Node | None, like: Node) -> Node:
     return s if s is not None else broadcast(const(1.0, like.dtype), like.shape)
-
-
-def _depending(results: Sequence[Node], unit: Node) -> set[Node]:
-    """The unit vector, and all that is computed from it or from what it is computed from."""
-    moving = {unit, *(n for n in reachable([unit]) if n.op == "input")}
-    for node in reachable(results):
-        if any(a in moving for a in node.args):
-            moving.add(node)
-    return moving

@@ -23,7 +23,7 @@ from gpt2 import machine
 from gpt2.commands.check import cases_of, mistakes, raised, run_file
 from gpt2.commands.exercises.sheets import sheet, text_of
 from gpt2.errors import UserError, reason, suggestion
-from gpt2.parallel.cores import cores, thread_variables
+from gpt2.parallel.cores import thread_variables
 
 MEMORY = 1 << 30  # bytes that a file may allocate, where the system can limit them (Linux)
 LARGEST = 1 << 20  # bytes of a file; the longest solution has 2,000
@@ -86,7 +86,7 @@ class Grader:
 
     def __init__(self, timeout: float, prints: bool = False):
         self.timeout, self.prints = timeout, prints
-        self.pool = ThreadPoolExecutor(cores())
+        self.pool = ThreadPoolExecutor(machine.cores())
         self.running: set[subprocess.Popen] = set()
         self.futures: dict[tuple[str, bytes], Future] = {}
 
