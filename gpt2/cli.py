@@ -16,8 +16,8 @@ import shutil
 import sys
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from gpt2.errors import UserError, exit_status, nearest, printable, suggestion
 from gpt2.hints import quoted, typed
@@ -256,14 +256,15 @@ def side_by_side(texts: Sequence[tuple[str, str]], columns: int) -> list[str]:
 
 
 def wrapped_code(source: str, columns: int) -> list[str]:
-    """Lines of Python, long ones wrapped between tokens so that they still run: outside brackets with a
-    backslash. Comments go above their line. Other text is wrapped as it is."""
+    """Lines of Python, long ones wrapped so that they still run: between tokens, with a backslash outside of
+    brackets, and inside of them also at a blank of a text, which becomes two texts. Comments go above their
+    line. What is no Python is wrapped as it is."""
     try:
         tokens = [*tokenize.generate_tokens(io.StringIO(source.rstrip() + "\n").readline)]
     except (tokenize.TokenError, SyntaxError):
         return wrapped(source, columns)
-    places: dict[int, list[tuple[int, int]]] = {}  # line -> (column, depth of brackets) before its tokens
-    comments, in_strings, depth, in_f_string = {}, set(), 0, 0
+    places: dict[int, list[Place]] = {}
+    comments, in_strings, depth, in_f_string, opened = {}, set(), 0, 0, None
     for t in tokens:
         kind, line = tokenize.tok_name[t.type], t.start[0]
         depth -= t.string in (")", "]", "}") and kind == "OP" and not in_f_string
@@ -271,7 +272,10 @@ def wrapped_code(source: str, columns: int) -> list[str]:
         if kind == "COMMENT":
             comments[line] = t.start[1]
         elif not in_f_string:
-            places.setdefault(line, []).append((t.start[1], depth))
+            places.setdefault(line, []).append(Place(t.start[1], depth))
+        opened = t if kind == "STRING" or kind == "FSTRING_START" and not in_f_string else opened
+        if depth and not in_f_string and kind in ("STRING", "FSTRING_END") and t.end[0] == opened.start[0]:
+            places[line] += _in_text(t.line, opened.start[1], t.end[1], depth)
         in_f_string += kind == "FSTRING_START"
         depth += t.string in ("(", "[", "{") and kind == "OP" and not in_f_string
         if kind == "STRING":
@@ -288,9 +292,28 @@ def wrapped_code(source: str, columns: int) -> list[str]:
     return lines
 
 
-def _wrapped_statement(
-    line: str, columns: int, places: list[tuple[int, int]], comment: int | None
-) -> list[str]:
+class Place(NamedTuple):
+    """Where a line may be wrapped: a column, the depth of brackets there, and what ends and begins a text."""
+
+    at: int
+    depth: int
+    end: str = ""
+    begin: str = ""
+
+
+def _in_text(line: str, start: int, end: int, depth: int) -> Iterator[Place]:
+    """The places in a text, after blanks that are in no replacement field. The text stands in one line."""
+    opening = re.match("[a-zA-Z]*[\"']", line[start:end])
+    if opening is None or line[start:end].endswith(opening[0][-1] * 3):
+        return
+    level = 0
+    for k in range(start + len(opening[0]), end - 2):
+        level += (line[k] == "{") - (line[k] == "}")
+        if line[k] == " " and level == 0:
+            yield Place(k + 1, depth, opening[0][-1], opening[0])
+
+
+def _wrapped_statement(line: str, columns: int, places: list[Place], comment: int | None) -> list[str]:
     indent = line[: len(line) - len(line.lstrip())]
     lines = []
     if comment is not None:
@@ -300,15 +323,19 @@ def _wrapped_statement(
     while len(hanging) + len(line) - begin > columns:
         room = columns - len(hanging) + begin
         fitting = [
-            (at, depth)
-            for at, depth in places
-            if len(indent) < at <= room - 2 * (depth == 0) and at > begin and line[at - 1] in " ([{"
+            place
+            for place in places
+            if len(indent) < place.at <= room - 2 * (place.depth == 0) - len(place.end)
+            and place.at > begin
+            and line[place.at - 1] in " ([{"
         ]
+        fitting = [place for place in fitting if not place.end] or fitting
         if not fitting:
             break
-        at, depth = max(fitting, key=lambda place: place[0] - 12 * (place[1] + (line[place[0] - 1] != " ")))
-        lines.append(hanging + line[begin:at].rstrip() + (" \\" if depth == 0 else ""))
-        begin, hanging = at, indent + " " * 8
+        best = max(fitting, key=lambda place: place.at - 12 * (place.depth + (line[place.at - 1] != " ")))
+        part = hanging + line[begin : best.at]
+        lines.append(part + best.end if best.end else part.rstrip() + (" \\" if best.depth == 0 else ""))
+        begin, hanging = best.at, indent + " " * 8 + best.begin
     return [*lines, hanging + line[begin:]] if line.strip() else lines
 
 
