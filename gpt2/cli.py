@@ -272,10 +272,11 @@ def wrapped_code(source: str, columns: int) -> list[str]:
         if kind == "COMMENT":
             comments[line] = t.start[1]
         elif not in_f_string:
-            places.setdefault(line, []).append(Place(t.start[1], depth))
-        opened = t if kind == "STRING" or kind == "FSTRING_START" and not in_f_string else opened
-        if depth and not in_f_string and kind in ("STRING", "FSTRING_END") and t.end[0] == opened.start[0]:
-            places[line] += _in_text(t.line, opened.start[1], t.end[1], depth)
+            if kind != "FSTRING_END":
+                places.setdefault(line, []).append(Place(t.start[1], depth))
+                opened = t
+            if depth and kind in ("STRING", "FSTRING_END") and t.end[0] == opened.start[0]:
+                places[line] += _in_text(t.line, opened.start[1], t.end[1], depth)
         in_f_string += kind == "FSTRING_START"
         depth += t.string in ("(", "[", "{") and kind == "OP" and not in_f_string
         if kind == "STRING":
