@@ -263,7 +263,7 @@ def wrapped_code(source: str, columns: int) -> list[str]:
         tokens = [*tokenize.generate_tokens(io.StringIO(source.rstrip() + "\n").readline)]
     except (tokenize.TokenError, SyntaxError):
         return wrapped(source, columns)
-    places: dict[int, list[Place]] = {}
+    places: dict[int, list[Break]] = {}
     comments, in_strings, depth, in_f_string, opened = {}, set(), 0, 0, None
     for t in tokens:
         kind, line = tokenize.tok_name[t.type], t.start[0]
@@ -273,7 +273,7 @@ def wrapped_code(source: str, columns: int) -> list[str]:
             comments[line] = t.start[1]
         elif not in_f_string:
             if kind != "FSTRING_END":
-                places.setdefault(line, []).append(Place(t.start[1], depth))
+                places.setdefault(line, []).append(Break(t.start[1], depth))
                 opened = t
             if depth and kind in ("STRING", "FSTRING_END") and t.end[0] == opened.start[0]:
                 places[line] += _in_text(t.line, opened.start[1], t.end[1], depth)
@@ -293,7 +293,7 @@ def wrapped_code(source: str, columns: int) -> list[str]:
     return lines
 
 
-class Place(NamedTuple):
+class Break(NamedTuple):
     """Where a line may be wrapped: a column, the depth of brackets there, and what ends and begins a text."""
 
     at: int
@@ -302,7 +302,7 @@ class Place(NamedTuple):
     begin: str = ""
 
 
-def _in_text(line: str, start: int, end: int, depth: int) -> Iterator[Place]:
+def _in_text(line: str, start: int, end: int, depth: int) -> Iterator[Break]:
     """The places in a text, after blanks that are in no replacement field. The text stands in one line."""
     opening = re.match("[a-zA-Z]*[\"']", line[start:end])
     if opening is None or line[start:end].endswith(opening[0][-1] * 3):
@@ -311,10 +311,10 @@ def _in_text(line: str, start: int, end: int, depth: int) -> Iterator[Place]:
     for k in range(start + len(opening[0]), end - 2):
         level += (line[k] == "{") - (line[k] == "}")
         if line[k] == " " and level == 0:
-            yield Place(k + 1, depth, opening[0][-1], opening[0])
+            yield Break(k + 1, depth, opening[0][-1], opening[0])
 
 
-def _wrapped_statement(line: str, columns: int, places: list[Place], comment: int | None) -> list[str]:
+def _wrapped_statement(line: str, columns: int, places: list[Break], comment: int | None) -> list[str]:
     indent = line[: len(line) - len(line.lstrip())]
     lines = []
     if comment is not None:

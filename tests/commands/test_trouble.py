@@ -99,9 +99,11 @@ def test_home_that_cannot_be_written_needs_a_cache_folder(flags, tmp_path):
 @posix
 def test_removed_working_folder_is_one_line(tmp_path):
     """As in a terminal that was left in it."""
-    removed = (
-        "import os, sys\nos.rmdir(os.getcwd())\nfrom gpt2.__main__ import main\nsys.exit(main(sys.argv[1:]))"
-    )
+    remove = "import os, sys\nos.rmdir(os.getcwd())\n"
+    (tmp_path / "numpy").mkdir()
+    if small_run.python(remove + "import numpy", cwd=tmp_path / "numpy").returncode:  # Python 3.13.0
+        pytest.skip("NumPy cannot be imported in a folder that has been removed")
+    removed = remove + "from gpt2.__main__ import main\nsys.exit(main(sys.argv[1:]))"
     for number, words in enumerate((["sample"], ["train", "--resume"], ["convert", "x", "y.bin"])):
         (tmp_path / str(number)).mkdir()
         done = small_run.python(removed, *words, cwd=tmp_path / str(number))

@@ -42,6 +42,9 @@ class Trace:
 
     def __enter__(self) -> Trace:
         self._before = sys.gettrace()
+        # Python 3.12 gives no opcodes to a frame unless some frame had asked before settrace; 3.13 and newer
+        # unless the frame has its function when it asks
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._called)
         return self
 
@@ -51,6 +54,7 @@ class Trace:
     def _called(self, frame, event, arg):
         if frame.f_code is not self.code:
             return None
+        frame.f_trace = self._inside
         frame.f_trace_opcodes = True
         self._known = {}
         return self._inside

@@ -59,8 +59,9 @@ class _Kind(type):
         if source_lines.is_inside(frame.f_code.co_filename):
             return type.__hash__(cls)
         instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        # not NumPy's C, which looks for the type of what is written into its arrays
-        if "type" in frame.f_code.co_names or not instruction.startswith(("STORE", "CALL", "PRECALL")):
+        # not NumPy's C, which looks for the type of what is written into its arrays; from 2.5 on, of indices
+        by_numpy = instruction.startswith(("STORE", "CALL", "PRECALL", "BINARY"))
+        if "type" in frame.f_code.co_names or not by_numpy:
             check_type_not_asked(frame)
         return type.__hash__(cls)
 
