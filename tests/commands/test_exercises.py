@@ -11,7 +11,7 @@ import pytest
 from gpt2.commands.exercises import __main__ as exercises
 from gpt2.commands.exercises import classes
 from gpt2.commands.exercises.grading import Grader, grade
-from gpt2.commands.exercises.sheets import ORDER, TO_WRITE, file_of, sheet
+from gpt2.commands.exercises.sheets import ALL, SETS, TO_WRITE, file_of, sheet, task_of
 from gpt2.errors import printable
 
 
@@ -23,7 +23,7 @@ def solved(tmp_path):
 
 def test_new_exercises_have_no_solution_and_no_point(tmp_path, capsys):
     assert exercises.main([str(tmp_path / "mine")]) == 0
-    for name in ORDER:
+    for name in SETS["layers"]:
         text = file_of(tmp_path / "mine", name).read_text()
         static = ", *, num_heads" * (name == "attention")
         comment = f"    # gpt2's command exercises grades it with --grade, and helps with --hint {name}\n"
@@ -34,7 +34,58 @@ def test_new_exercises_have_no_solution_and_no_point(tmp_path, capsys):
 
 
 def test_solutions_are_right(solved):
-    assert [grade(file_of(solved, name), name)["state"] for name in ORDER] == ["right"] * 7
+    assert [grade(file_of(solved, name), name)["state"] for name in SETS["layers"]] == ["right"] * 7
+
+
+def test_the_compiler_is_a_set_of_its_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert exercises.main(["--set", "compiler"]) == 0 and Path("compiler/1_order.py").exists()
+    assert exercises.main(["compiler", "--grade"]) == 1
+    assert capsys.readouterr().out.endswith("0 of 5 right\n")
+    for name in SETS["compiler"]:
+        text = file_of(Path("compiler"), name).read_text()
+        assert (
+            text.endswith(f"    {TO_WRITE}\n") and f"Write `{task_of(name)}(" in text and "judge" not in text
+        )
+    assert exercises.main(["--set", "compiler", "--solutions", "class/eva"]) == 0
+    assert exercises.main(["class/eva", "--grade"]) == 0
+    assert exercises.main(["class", "--grade", "--csv", "grades.csv"]) == 0
+    assert Path("grades.csv").read_text().split() == [
+        "student,order,record,rules,derive,emit,right",
+        "eva,right,right,right,right,right,5",
+    ]
+
+
+# name, part of the solution, what replaces it, what the grade says of that
+COMPILER_MISTAKES = [
+    ("order", "            order[node] = None", "            pass", "x stands there 0 times, expected once"),
+    ("order", "if node not in order", "if True", "asked for again and again"),
+    ("order", "return list(order)", "return list(order)[::-1]", "stands before its argument"),
+    ("record", "a.node if", 'Node("input", value=a.node.value) if', "is another node than x's"),
+    ("record", 'Node("constant"', 'Node("input"', "expected a 'constant'"),
+    ("record", "return Array(Node(op, *nodes, value=value))", "return value", "expected an Array"),
+    ("record", "[node.value for node in nodes]", "[nodes[0].value] * len(nodes)", "has the value"),
+    ("rules", '        "tanh"', '        "tan"', "there is no rule for tanh"),
+    ("rules", "-g * out / b", "g * out / b", "the rule of divide: the gradient of argument 1 is"),
+    ("rules", "g @ np.matrix_transpose(b)", "g @ b", "rules raises ValueError"),
+    ("rules", "(g * out,)", "g * out", "no tuple of 1"),
+    ("derive", "reversed(in_order([out.node]))", "in_order([out.node])", "the gradient of x is 0 at [0, 0]"),
+    ("derive", "grads[arg.node] + share if arg.node in grads else share", "share", "x is used twice"),
+    ("derive", "                share = shaped(share, arg)\n", "", "has shape (2, 3), expected (3,)"),
+    ("derive", "shaped(zero, x)", "None", "the gradient of y is a NoneType"),
+    ("emit", "node.value.item()", "1.0", "has a wrong gradient 0"),
+    ("emit", '{call_of(node.op)}({arguments})"', '{node.value.tolist()}"', "wrong gradient 0"),
+    ("emit", 'f"t{len(lines)}"', '"t"', "wrong gradient 0"),
+]
+
+
+@pytest.mark.parametrize(
+    "name, right, wrong, message", COMPILER_MISTAKES, ids=[f"{m[0]}: {m[3]}" for m in COMPILER_MISTAKES]
+)
+def test_grade_says_what_is_wrong_with_a_step(tmp_path, name, right, wrong, message):
+    exercises.write(tmp_path, True, "compiler")
+    result = grade(change(tmp_path, name, right, wrong), name)
+    assert result["state"] == "wrong" and message in result["message"]
 
 
 # name, part of the solution, what replaces it, what the grade says of that
@@ -217,7 +268,7 @@ def test_hint_by_file_name(capsys):
     assert one == same
 
 
-@pytest.mark.parametrize("name", ORDER)
+@pytest.mark.parametrize("name", ALL)
 def test_more_gives_the_second_hint(name, capsys):
     assert exercises.main(["--hint", name]) == exercises.main(["--hint", name, "--more"]) == 0
     first, second = sheet(name).HINTS

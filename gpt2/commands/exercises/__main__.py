@@ -1,4 +1,4 @@
-"""Exercises: write the backwards of GPT-2's seven layers from their forwards, and grade them.
+"""Exercises: write the backwards of GPT-2's seven layers, or a compiler for them, and have them graded.
 
 gpt2 exercises
 """
@@ -12,25 +12,27 @@ from typing import Any
 from gpt2 import cli
 from gpt2.commands.exercises import classes
 from gpt2.commands.exercises.grading import Grader
-from gpt2.commands.exercises.sheets import ORDER, file_of, has_exercises, sheet, text_of
+from gpt2.commands.exercises.sheets import ALL, SETS, file_of, set_of, sets_in, sheet, text_of
 from gpt2.errors import UserError, printable
 from gpt2.hints import quoted, typed
 from gpt2.output import painted
 from gpt2.storage.files import made_folder, write_atomically
 
-ABOUT = """Exercises: write the backwards of GPT-2's seven layers from their forwards, and grade them.
+ABOUT = """Exercises: write the backwards of GPT-2's seven layers, or a compiler for them; graded.
 
-Writes a file per layer into a folder: its mathematics, its forward, and an empty backward. --grade runs the
-files and says which are right, and what is probably wrong with the others. Of several folders, or of a folder
-with a folder for each student, it prints a table and the mistakes of the class."""
+Writes a file per layer into a folder: its mathematics, its forward, and an empty backward; with --set
+compiler a file for each of five steps. --grade runs the files and says which are right, and what is probably
+wrong with the others. Of several folders, or of a folder with a folder for each student, it prints a table
+and the mistakes of the class."""
 EXAMPLES = (
     ("gpt2 exercises", "write the exercises into the folder exercises"),
     ("gpt2 exercises --grade", "grade them"),
     ("gpt2 exercises --hint gelu", "a hint; a second one with --more"),
+    ("gpt2 exercises --set compiler", "a compiler for backwards, in five steps"),
     ("gpt2 exercises --grade class --csv grades.csv --worksheets sheets", "grade a class"),
     ("gpt2 exercises --solutions solved", "write the solutions"),
 )
-FOLDER = "exercises"  # where none is named
+FOLDERS = {"layers": "exercises", "compiler": "compiler"}  # where none is named
 TIMEOUT = 60.0  # seconds; a right solution and Python's start take one, the search for a mistake another
 WORDS = ("grade", "hint", "solutions")  # flags, which are easily typed without their dashes
 WITH_GRADE = ("json", "csv", "worksheets", "timeout")
@@ -38,12 +40,12 @@ WITH_GRADE = ("json", "csv", "worksheets", "timeout")
 
 def grading(folder: Path) -> str:
     """The command that grades a folder."""
-    return typed(f"gpt2 exercises {'' if str(folder) == FOLDER else quoted(folder) + ' '}--grade")
+    return typed(f"gpt2 exercises {'' if str(folder) == FOLDERS['layers'] else quoted(folder) + ' '}--grade")
 
 
-def write(folder: Path, solved: bool) -> None:
-    """Write all exercises. Raises UserError if one exists."""
-    paths = {name: file_of(folder, name) for name in ORDER}
+def write(folder: Path, solved: bool, of: str = "layers") -> None:
+    """Write all exercises of a set. Raises UserError if one exists."""
+    paths = {name: file_of(folder, name) for name in SETS[of]}
     for path in paths.values():
         if path.exists():
             raise UserError(
@@ -66,7 +68,7 @@ def existing(folder: Path) -> Path:
         return folder
     if folder.is_file():
         raise UserError(f"{folder}: is a file; grade its folder with: {grading(folder.parent)}")
-    if has_exercises(Path()):
+    if sets_in(Path()):
         raise UserError(f"{folder}: no such folder; grade this one with: {grading(Path())}")
     raise UserError(f"{folder}: no such folder; write the exercises with: {typed('gpt2 exercises')}")
 
@@ -83,22 +85,26 @@ def report(results: Sequence[dict[str, Any]]) -> None:
     print(f"{right} of {len(results)} right")
 
 
-def graded(folders: Mapping[str, Path], timeout: float) -> Iterator[classes.Student]:
+def graded(
+    folders: Mapping[str, Path], exercises: Sequence[str], timeout: float
+) -> Iterator[classes.Student]:
     """Each student, in order, as soon as the exercises are graded."""
     with Grader(timeout, prints=len(folders) == 1) as grader:
         jobs = {
-            name: [grader.submit(file_of(folder, exercise), exercise) for exercise in ORDER]
+            name: [grader.submit(file_of(folder, exercise), exercise) for exercise in exercises]
             for name, folder in folders.items()
         }
         for name, futures in jobs.items():
             yield classes.student(name, folders[name], [future.result() for future in futures])
 
 
-def grade_class(folders: Mapping[str, Path], timeout: float) -> list[classes.Student]:
+def grade_class(
+    folders: Mapping[str, Path], exercises: Sequence[str], timeout: float
+) -> list[classes.Student]:
     """Print the table of a class, a line as soon as it is known, and the mistakes that were made."""
-    print("\n".join(classes.heading(folders)))
+    print("\n".join(classes.heading(folders, exercises)))
     students = []
-    for student in graded(folders, timeout):
+    for student in graded(folders, exercises, timeout):
         students.append(student)
         print(classes.row(folders, student), flush=True)
     print(classes.total(folders, students))
@@ -115,12 +121,16 @@ def run_grade(args: Any) -> int:
         cli.tell(f"note: {path} is a file and is not graded")
         given.remove(path)
     folders = classes.folders_of([existing(folder) for folder in given])
+    sets = (
+        [args.set] if args.set else {key for path in folders.values() for key in sets_in(path)} or ["layers"]
+    )
+    exercises = [name for name in ALL if set_of(name) in sets]
     timeout = TIMEOUT if args.timeout is None else args.timeout
     if alone := len(folders) == 1 and [*folders.values()] == given:
-        students = list(graded(folders, timeout))
+        students = list(graded(folders, exercises, timeout))
         report(students[0]["exercises"])
     else:
-        students = grade_class(folders, timeout)
+        students = grade_class(folders, exercises, timeout)
     if args.json:
         everything = {"students": students, "mistakes": classes.mistakes_of(students)}
         content = students[0] if alone else everything
@@ -144,11 +154,14 @@ def parser() -> cli.Parser:
     """The flags of `gpt2 exercises`."""
     command = cli.Parser("exercises", ABOUT, EXAMPLES)
     add = command.add_argument
-    add("folder", nargs="*", default=[FOLDER], metavar="FOLDER", help=f"default: {FOLDER}")
+    where = "default: exercises, or the name of the set"
+    add("folder", nargs="*", metavar="FOLDER", help=where)
+    about = "layers (the default) or compiler; with --grade, by default what the folder has"
+    add("--set", choices=SETS, help=about)
     one = command.add_mutually_exclusive_group()
     about = "say which are right, and what is wrong with the others"
     one.add_argument("--grade", action="store_true", help=about)
-    one.add_argument("--hint", metavar="LAYER", type=layer_of, choices=ORDER, help=", ".join(ORDER))
+    one.add_argument("--hint", metavar="NAME", type=layer_of, choices=ALL, help=", ".join(ALL))
     one.add_argument("--solutions", metavar="OUT", help="write the solutions into this folder")
     add("--json", metavar="FILE", help="with --grade: write the results to a file")
     add("--csv", metavar="FILE", help="with --grade: a table of students and exercises, for a spreadsheet")
@@ -164,7 +177,9 @@ def _run(args) -> int:
         if getattr(args, name) is not None and not args.grade:
             raise UserError(f"--{name} has no effect without --grade; give both, or neither")
     if args.more and not args.hint:
-        raise UserError("--more has no effect without --hint LAYER; give both, or neither")
+        raise UserError("--more has no effect without --hint NAME; give both, or neither")
+    of = args.set or "layers"
+    args.folder = args.folder or [FOLDERS[of]]
     if args.grade:
         return run_grade(args)
     if len(args.folder) > 1:
@@ -175,12 +190,13 @@ def _run(args) -> int:
     if args.hint:
         print(cli.filled(sheet(args.hint).HINTS[args.more]))
     elif args.solutions:
-        write(Path(args.solutions), solved=True)
+        write(Path(args.solutions), True, of)
         print(f"wrote the solutions into {printable(args.solutions)}")
     else:
-        write(folder, solved=False)
-        print(f"begin with {file_of(folder, ORDER[0])}; then: {grading(folder)}")
-        print(f"a hint: {typed(f'gpt2 exercises --hint {ORDER[0]}')}")
+        write(folder, False, of)
+        first = SETS[of][0]
+        print(f"begin with {file_of(folder, first)}; then: {grading(folder)}")
+        print(f"a hint: {typed(f'gpt2 exercises --hint {first}')}")
     return 0
 
 

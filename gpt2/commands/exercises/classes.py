@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2 import cli
-from gpt2.commands.exercises.sheets import ORDER, file_of, has_exercises, sheet
+from gpt2.commands.exercises.sheets import ALL, file_of, sets_in, sheet
 from gpt2.errors import printable
 from gpt2.hints import typed
 from gpt2.output import painted
@@ -38,9 +38,9 @@ def folders_of(given: Sequence[Path]) -> dict[str, Path]:
 
 
 def _students_in(folder: Path) -> Iterator[tuple[str, Path]]:
-    if not has_exercises(folder):
+    if not sets_in(folder):
         members = {sub: _below(sub) for sub in _subfolders(folder)}
-        if any(map(has_exercises, members.values())):
+        if any(map(sets_in, members.values())):
             yield from ((sub.name, path) for sub, path in members.items())
             return
     yield folder.resolve().name, folder
@@ -48,7 +48,7 @@ def _students_in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _below(folder: Path) -> Path:
     """The folder with exercises: `folder`, or else the first one in it that has some, or else `folder`."""
-    return next(filter(has_exercises, [folder, *_subfolders(folder)]), folder)
+    return next(filter(sets_in, [folder, *_subfolders(folder)]), folder)
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -70,35 +70,39 @@ def student(name: str, folder: Path, results: list[dict[str, Any]]) -> Student:
 # ---- The table -------------------------------------------------------------------------------------------
 
 
-def heading(names: Iterable[str]) -> list[str]:
-    """The two lines over the table."""
-    upper, lower = zip(*(HEADS.get(name, f" {name}").split(" ") for name in ORDER))
+def heading(names: Iterable[str], exercises: Sequence[str]) -> list[str]:
+    """The lines over the table: two, if the title of an exercise needs them."""
+    upper, lower = zip(*(HEADS.get(name, f" {name}").split(" ") for name in exercises))
     room = _room(names)
-    return [_line(room, "", upper), _line(room, "student", lower, "right")]
+    above = [_line(room, "", exercises, upper)] if any(upper) else []
+    return [*above, _line(room, "student", exercises, lower, "right")]
 
 
 def row(names: Iterable[str], of: Student) -> str:
     """The line of a student."""
-    states = [result["state"] for result in of["exercises"]]
-    return _line(_room(names), printable(of["name"]), states, f"{of['right']} of {of['of']}")
+    exercises, states = zip(*((result["name"], result["state"]) for result in of["exercises"]))
+    return _line(_room(names), printable(of["name"]), exercises, states, f"{of['right']} of {of['of']}")
 
 
 def total(names: Iterable[str], students: Sequence[Student]) -> str:
     """The last line: how many have each exercise right, and all."""
-    counts = [sum(of["exercises"][i]["state"] == "right" for of in students) for i in range(len(ORDER))]
+    exercises = [result["name"] for result in students[0]["exercises"]]
+    counts = [
+        str(sum(of["exercises"][i]["state"] == "right" for of in students)) for i in range(len(exercises))
+    ]
     right = sum(of["right"] == of["of"] for of in students)
-    return _line(_room(names), "right", list(map(str, counts)), f"{right} have all")
+    return _line(_room(names), "right", exercises, counts, f"{right} have all")
 
 
 def _room(names):
     return min(LONGEST, max(len(printable(name)) for name in (*names, "student")))
 
 
-def _line(room, name, cells, last=""):
+def _line(room, name, exercises, cells, last=""):
     """A line of the table; a longer name stands on a line of its own."""
     begin = f"{name:{room}}" if len(name) <= room else f"{name}\n{'':{room}}"
-    for layer, cell in zip(ORDER, cells):
-        width = max(5, *map(len, HEADS.get(layer, layer).split()))
+    for exercise, cell in zip(exercises, cells):
+        width = max(5, *map(len, HEADS.get(exercise, exercise).split()))
         text = f"  {cell:{width}}"
         begin += text.replace(cell, painted(cell, STATES[cell])) if cell in STATES else text
     return f"{begin}  {last}".rstrip()
@@ -114,7 +118,7 @@ def mistakes_of(students: Iterable[Student]) -> list[dict[str, Any]]:
         for result in of["exercises"]:
             if result["state"] == "wrong":
                 who.setdefault((result["name"], result["cause"]), []).append(of["name"])
-    ordered = sorted(who.items(), key=lambda item: (-len(item[1]), ORDER.index(item[0][0]), item[0][1]))
+    ordered = sorted(who.items(), key=lambda item: (-len(item[1]), ALL.index(item[0][0]), item[0][1]))
     return [{"layer": layer, "cause": cause, "students": names} for (layer, cause), names in ordered]
 
 
@@ -133,8 +137,9 @@ def as_csv(students: Iterable[Student]) -> bytes:
     """A line for each student: the name, the state of each exercise, how many are right."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["student", *ORDER, "right"])
-    for of in students:
+    for i, of in enumerate(students):
+        if i == 0:
+            writer.writerow(["student", *(result["name"] for result in of["exercises"]), "right"])
         writer.writerow([of["name"], *(result["state"] for result in of["exercises"]), of["right"]])
     return text.getvalue().encode()
 

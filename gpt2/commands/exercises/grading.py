@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, Self
 
 from gpt2 import machine
 from gpt2.commands.check import cases_of, mistakes, raised, run_file
-from gpt2.commands.exercises.sheets import sheet, text_of
+from gpt2.commands.exercises.sheets import set_of, sheet, task_of, text_of
 from gpt2.errors import UserError, reason, suggestion
 from gpt2.parallel.cores import thread_variables
 
@@ -41,26 +42,38 @@ def result(name: str, state: str, message: str = "", cause: str = "") -> dict[st
 def grade(path: Path, name: str) -> dict[str, Any]:
     """The `result` of one exercise, run in this process.
 
-    Compares with the derivative of the sheet's forward, not of the file's.
+    A backward is compared with the derivative of the sheet's forward, not of the file's.
     """
+    task = task_of(name)
     try:
         names = run_file(path)
     except UserError as error:
         return result(name, "wrong", str(error))
-    backward = names.get(f"{name}_backward")
-    if backward is None:
-        near = suggestion(f"{name}_backward", [key for key, value in names.items() if callable(value)])
-        return result(name, "wrong", f"{path}: has no function {name}_backward{near}")
+    written = names.get(task)
+    if written is None:
+        near = suggestion(task, [key for key, value in names.items() if callable(value)])
+        return result(name, "wrong", f"{path}: has no function {task}{near}")
     try:
-        wrong = mistakes(getattr(sheet(name), f"{name}_forward"), backward, cases_of(name))
+        wrong = wrong_with(name, names)
     except NotImplementedError:
         return result(name, "open", "not written yet")
     except (Exception, SystemExit) as error:
-        return result(name, "wrong", f"{name}_backward raises {raised(error, path)}")
-    if wrong:
-        lines = [f"{name}_backward is not the derivative of its forward:", *wrong[1:]]
-        return result(name, "wrong", re.sub(rf"(?<!\w){name}\.py:", f"{path.name}:", "\n".join(lines)))
-    return result(name, "right")
+        return result(name, "wrong", f"{task} raises {raised(error, path)}")
+    return (
+        result(name, "wrong", re.sub(rf"(?<!\w){name}\.py:", f"{path.name}:", wrong))
+        if wrong
+        else result(name, "right")
+    )
+
+
+def wrong_with(name: str, names: Mapping[str, Any]) -> str | None:
+    """What is wrong with the function that an exercise asks for, if anything; names are the file's."""
+    if set_of(name) != "layers":
+        return sheet(name).judge(names)
+    _, *lines = mistakes(getattr(sheet(name), f"{name}_forward"), names[task_of(name)], cases_of(name)) or [
+        ""
+    ]
+    return "\n".join([f"{task_of(name)} is not the derivative of its forward:", *lines]) if lines else None
 
 
 def _cause(message: str) -> str:
