@@ -107,20 +107,23 @@ def products(formula: DerivedFormula, n: Node) -> Iterator:
     if n.op == "transpose":
         x = formula.values[n.args[0]]
         if x.shape == n.shape:
-            base = n
-            while base.op == "transpose":
-                base = base.args[0]
-            yield f"{formula.text(base)} and its transpose are taken for each other", x
+            yield _transposed(formula, n), x
     if n.op == "matmul" and len(n.args) == 2:
         a, b = formula.of(*n.args)
         first, second = map(formula.text, n.args)
         text = f"in {first} @ {second}, "
         if a.ndim > 1 and a.shape[-1] == a.shape[-2]:
-            yield text + f"{first} and its transpose are taken for each other", np.swapaxes(a, -1, -2) @ b
+            yield text + _transposed(formula, n.args[0]), np.swapaxes(a, -1, -2) @ b
         if b.ndim > 1 and b.shape[-1] == b.shape[-2]:
-            yield text + f"{second} and its transpose are taken for each other", a @ np.swapaxes(b, -1, -2)
+            yield text + _transposed(formula, n.args[1]), a @ np.swapaxes(b, -1, -2)
         if a.shape == b.shape and a.ndim > 1 and a.shape[-1] == a.shape[-2]:
             yield text + "the operands are in the wrong order", b @ a
+
+
+def _transposed(formula, n):
+    while n.op == "transpose":
+        (n,) = n.args
+    return f"{formula.text(n)} and its transpose are taken for each other"
 
 
 def _sums(formula: DerivedFormula, n: Node):
