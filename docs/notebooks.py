@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from docs import house
+from docs import compiler_lesson, house
 
 FOLDER = house.ROOT / "examples"
 
@@ -57,6 +57,9 @@ def main(names: list[str]) -> None:
         if names and path.stem not in names:
             continue
         notebook = nbformat.read(path, as_version=4)
+        if path.stem == "compiler_lesson":
+            make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
+            notebook.cells = [make[kind](source) for kind, source in compiler_lesson.cells()]
         NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(FOLDER)}}).execute()
         content = cleaned(json.loads(nbformat.writes(notebook)))
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

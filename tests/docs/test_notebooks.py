@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from docs import notebooks, slides
+from docs import compiler_lesson, notebooks, slides
 
 each_notebook = pytest.mark.parametrize("path", notebooks.notebooks(), ids=lambda path: path.stem)
 
@@ -77,3 +77,17 @@ def test_changed_code_changes_the_fingerprint():
 def test_slides_are_up_to_date():
     pytest.importorskip("markdown", reason="the slides need Python-Markdown: pip install mkdocs")
     assert slides.PAGE.read_text(encoding="utf-8") == slides.made(), "run: python -m docs.slides"
+
+
+def test_the_compilers_lesson_has_the_exercises():
+    content = read(notebooks.FOLDER / "compiler_lesson.ipynb")
+    written = [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
+    assert written == compiler_lesson.cells(), "run: python -m docs.notebooks compiler_lesson"
+    answers = [
+        "".join(output.get("text", "")) for cell in content["cells"] for output in cell.get("outputs", ())
+    ]
+    steps = compiler_lesson.SETS["compiler"]
+    for step in steps:
+        assert answers.index(f"{step}: {compiler_lesson.task_of(step)} is not written yet\n") < answers.index(
+            f"{step}: right\n"
+        )

@@ -66,18 +66,19 @@ def judge(names):
     """What is wrong with the answer in a file of these names, or None, by gpt2.autodiff."""
     from gpt2 import autodiff as ad
 
+    array, node = names.get("Array", Array), names.get("Node", Node)
     rng = np.random.default_rng(0)
     for text, f, shape in CASES:
         values = [rng.uniform(0.5, 2.0, (2, 3)), rng.uniform(0.5, 2.0, shape)]
-        inputs = [Array(Node("input", value=value)) for value in values]
+        inputs = [array(node("input", value=value)) for value in values]
         out = f(*inputs)
         g = rng.standard_normal(out.shape)
-        found = names["derive"](out, Array(Node("input", value=g)), inputs)
+        found = names["derive"](out, array(node("input", value=g)), inputs)
         if not isinstance(found, list | tuple) or len(found) != 2:
             return "derive(out, dout, [x, y]) is no list of two gradients"
         expected = ad.vjp(f, *values)[1](g)
         for name, share, right in zip("xy", found, expected):
-            if not isinstance(share, Array):
+            if not isinstance(share, array):
                 return f"out = {text}: the gradient of {name} is a {type(share).__name__}, expected an Array"
             if share.shape != right.shape:
                 return f"out = {text}: the gradient of {name} has shape {share.shape}, expected {right.shape}"
