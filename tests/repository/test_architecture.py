@@ -56,7 +56,7 @@ def test_every_room_is_named(folder):
 
 
 def classes():
-    """(file, class) of all classes of gpt2, except those named after other tools and the exercises' small ones."""
+    """(file, class) of all classes of gpt2, but those named after other tools and those of the exercises."""
     for name, path in house.files().items():
         if not name.startswith(("gpt2.autodiff.compat.", "gpt2.commands.exercises.sheets.")):
             for word in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M):
