@@ -24,7 +24,7 @@ from ..ops.interpret import evaluate_graph
 from ..ops.table import VIEWS
 from ..record.record import Recorded, Recording, record
 from ..tree import flatten, unflatten
-from .mistakes import file_name, text_of
+from .wording import file_name, text_of
 
 MOST_NODES = 300  # of a backward; that of a whole model has more
 LONG = 50  # characters: a longer expression is named by its variable
@@ -80,8 +80,6 @@ class ByHand:
     names     node -> the first variable that it is bound to
     linear    the nodes that depend on the output's gradient; forward are the others
     """
-
-    is_right = False  # for mistakes.py: what is tried in it are corrections
 
     def __init__(self, rec: Recording, leaves: Sequence, outputs: list, trace: Trace):
         self.graph, self.operands = rec.graph, rec.operands(leaves)

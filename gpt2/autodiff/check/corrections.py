@@ -25,7 +25,8 @@ from ..ops.table import VIEWS
 from .axes import about_factor
 from .by_hand import ByHand
 from .diagnose import Problem, as_in_textbooks
-from .mistakes import orders, other_axes, products, text_of
+from .structure import KINDS
+from .wording import text_of
 
 MOST_RUNS = 1500  # of the backward with a correction
 PRECISION = 1e-9  # relative: the backward is run in double precision
@@ -203,9 +204,9 @@ class Search:
         return (first, was, not becomes, -line if was else line, -n.id), line, text
 
     def structure(self) -> Iterator[tuple]:
-        """Another axis, a transpose, another order."""
+        """Another axis, a transpose, another order, the sum in a softmax."""
         for n in self.steps:
-            for kind in (products, other_axes, orders):
+            for kind in KINDS:
                 for text, array in kind(self.b, n):
                     linear = n in self.b.linear and array.shape == n.shape
                     if (not linear or self.may_work(n, array)) and self.works({n: array}):

@@ -2,9 +2,8 @@
 
 likely_cause(problem, got) compares the wrong gradient with the gradients that typical mistakes would give: a
 sign, a factor, a forgotten sum over broadcast axes, the gradient of another input, a missing path through the
-function, one step of the right formula done wrongly (mistakes.py). The paths are tried one by one: the
-derivative is taken again with each intermediate value held fixed, and the one whose absence explains the
-result is named, with its line.
+function. The paths are tried one by one: the derivative is taken again with each intermediate value held
+fixed, and the one whose absence explains the result is named, with its line.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..derive.differentiate import active_nodes, vjp_graph
-from ..graph import Graph, Node, is_scalar_const, rewrite
+from ..graph import Graph, Node, rewrite
 from ..ops import apply, const, input_node
 from ..ops.interpret import evaluate_graph
 from .axes import about_factor
-from .mistakes import SOFTMAX, DerivedFormula, file_name, mistakes, text_of
+from .structure import SOFTMAX
+from .wording import file_name, text_of
 
 MOST_PATHS = 300  # intermediate values to try; small cases have fewer
 
@@ -155,31 +155,7 @@ def _cotangent_ignored(problem: Problem, got, same) -> Iterator[str]:
         yield "it is the output gradient itself: the derivative of the function is left out"
 
 
-def _one_part(problem: Problem, got, same) -> Iterator[str]:
-    """One of several equal parts along an axis, such as q, k and v, is a multiple of what it should be."""
-    want = problem.expected
-    for axis in reversed(range(want.ndim)):
-        for count in (3, 2, 4):
-            if want.shape[axis] % count or want.shape[axis] == count:
-                continue
-            parts = list(zip(np.split(got, count, axis), np.split(want, count, axis)))
-            wrong = [k for k, (g, w) in enumerate(parts) if not same(g, w)]
-            if len(wrong) != 1:
-                continue
-            g, w = parts[wrong[0]]
-            factor = np.vdot(w, g).real / np.vdot(w, w).real if w.any() else 0.0
-            if factor and same(g, factor * w):
-                times = (about_factor(factor, problem.graph) or (f"{factor:.6g}", ""))[0]
-                consts = {float(n.value) for n in problem.graph.nodes if is_scalar_const(n)}
-                missing = next((c for c in consts if c and abs(c * factor - 1.0) < 1e-6), None)
-                cause = "" if missing is None else f": the factor {missing:g} is left out"
-                yield (
-                    f"part {wrong[0] + 1} of {count} along axis {axis} is {times} times what it should be, "
-                    f"and the others are right{cause}"
-                )
-
-
-def _paths(problem: Problem, got, same) -> Iterator[str]:
+def paths(problem: Problem, got, same) -> Iterator[str]:
     """The derivative with one intermediate value held fixed lacks the paths through it."""
     for n, without, _ in problem.paths():
         if same(got, without):
@@ -188,15 +164,6 @@ def _paths(problem: Problem, got, same) -> Iterator[str]:
     for n, without, through in problem.paths():
         if same(got, without - through):
             yield f"the path through {describe(n)} has the wrong sign"
-
-
-def _named_path_counts(problem: Problem, got, same) -> Iterator[str]:
-    """A path through a value that the user named counts as often as an axis is long."""
-    for n, without, through in problem.paths():
-        times = _times(without, through, got)
-        explained = about_factor(times, problem.graph) if n.name and abs(times - 2) > 1e-6 else None
-        if explained and same(got, without + times * through):
-            yield f"the path through {describe(n)} counts {explained[0]} times: {explained[1]}"
 
 
 def _path_counts(problem: Problem, got, same) -> Iterator[str]:
@@ -219,19 +186,6 @@ def _normalises(graph: Graph, n: Node) -> bool:
     """Whether a value is the sum of exponentials that a softmax divides by."""
     divided = any(m.op == "divide" and m.args[1] is n for m in graph.nodes)
     return n.op == "sum" and n.args[0].op == "exp" and divided
-
-
-def _single_steps(problem: Problem, got, same) -> Iterator[str]:
-    """One step of the right formula done wrongly."""
-    for function in dict.fromkeys((problem.graph, as_in_textbooks(problem.graph))):
-        graph = vjp_graph(function, [problem.index], [0])
-        formula = DerivedFormula(graph, set(function.nodes), [*problem.values, problem.cotangent])
-        with np.errstate(all="ignore"):
-            tried = mistakes(formula, problem.suspects)
-            finite = ((text, wrong) for text, wrong in tried if np.isfinite(wrong).all())
-            cause = next((text for text, wrong in finite if same(got, wrong)), None)
-        if cause is not None:
-            yield cause
 
 
 def as_in_textbooks(graph: Graph) -> Graph:
@@ -319,5 +273,4 @@ def patterns(problem: Problem, got: np.ndarray, same: Callable) -> Iterator[str]
 
 # Causes that concern the gradient as a whole, and those that name a step of the function
 AS_A_WHOLE = (_cotangent_ignored, _simple_causes, _other_gradient)
-PATHS = (_paths, _named_path_counts)
-OF_A_STEP = (_a_factor, _paths, repeated, _named_path_counts, _one_part, _single_steps, _path_counts)
+OF_A_STEP = (_a_factor, paths, repeated, _path_counts)

@@ -17,7 +17,7 @@ from ..graph import Graph, Node, dependent, rewrite
 from ..ops import input_node
 from ..ops.table import VIEWS
 from .diagnose import AS_A_WHOLE, OF_A_STEP, Problem, likely_cause
-from .mistakes import file_name
+from .wording import file_name
 
 
 @dataclass(frozen=True)
