@@ -155,7 +155,7 @@ def _cotangent_ignored(problem: Problem, got, same) -> Iterator[str]:
         yield "it is the output gradient itself: the derivative of the function is left out"
 
 
-def paths(problem: Problem, got, same) -> Iterator[str]:
+def paths(problem: Problem, got: np.ndarray, same: Callable) -> Iterator[str]:
     """The derivative with one intermediate value held fixed lacks the paths through it."""
     for n, without, _ in problem.paths():
         if same(got, without):
