@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.mutants import planting  # noqa: E402
 from tests.support.mutants.checks import HUNG, caught, passes  # noqa: E402
-from tests.support.mutants.survivors import explanation, reason_and_number  # noqa: E402
+from tests.support.mutants.survivors import EXPLAINED, explanation  # noqa: E402
 
 GROUPS = {
     "layers": planting.of_layers,
@@ -72,7 +72,7 @@ def run(group, every, only):
     print(f"{group}: {len(planted)} mistakes: {figures}; {seconds:.0f} s of one core", flush=True)
     why = collections.Counter()
     for key, n in survived.items():
-        why[reason_and_number(key)[0]] += n
+        why[EXPLAINED[key][0]] += n
     for reason, n in why.most_common():
         print(f"    {n:4} survive rightly: {reason}")
     wrong = []
@@ -80,10 +80,10 @@ def run(group, every, only):
         wrong = [
             key
             for key in {explanation(m) for m in planted} - {None}
-            if survived[key] != reason_and_number(key)[1]
+            if survived[key] != EXPLAINED[key][1]
         ]
     for key in wrong:
-        print(f"    {survived[key]} SURVIVED of {reason_and_number(key)[1]} explained: {key}", flush=True)
+        print(f"    {survived[key]} SURVIVED of {EXPLAINED[key][1]} explained: {key}", flush=True)
     for m in left:
         print(f"    SURVIVED  {m}", flush=True)
     return len(left) + len(wrong)

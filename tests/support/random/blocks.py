@@ -10,33 +10,9 @@ import gpt2.autodiff as ad
 from gpt2.autodiff.emit import buffers, emitter, layout
 from gpt2.autodiff.passes import alike
 from tests.support.small_sizes import set_sizes
+from tests.support.tables import sections
 
-STATEMENTS = (
-    "{a} = np.tanh({a} @ {w})",
-    "{a} = {a} + np.sin({b} @ {w})",
-    "{a} = {a} * {k} + {b} * 0.25",
-    "{a} = np.tanh({a} + {b} * (0.1 * i))",
-    "{a} = ({a} + {v}) * {v}",
-    "{a} = {a}[::-1]",
-    "{a} = {a}.T",
-    "{a} = ({a} @ {a}.T) * 0.2",
-    "{a} = ({a} @ {b}.T) * 0.2",
-    "{a} = np.where({a} > {k}, {a}, 0.3 * {b})",
-    "{a} = {a} / np.sqrt(1.0 + np.mean({b} * {b}, axis=0))",
-    "{a} = {a}.copy(); {a}[1:3] = {b}[2:4]",
-    "{a} = np.concatenate([{a}[2:], {b}[:2]])",
-    "{a} = np.exp(-{a} * {a})",
-    "{a} = -{a} * {b}",
-    "{a} = {a} + {b}[[0, 2, 1, 3]]",
-    "{a} = {a} + {a}.astype(np.float32)",
-    "{a} = {a} + np.sum({w}, axis=0) * 0.1",
-    "{a} = ad.stop_gradient({a}) + {b}",
-    "{a} = {a} + c",
-    "{a}, {b} = {b}, {a}",
-    "s = s * 0.5 + np.mean({a} * {b})",
-    "{a} = {a} * np.tanh(s)",
-    "kept.append({a})",
-)
+GRAMMAR = sections(__file__)
 WEIGHTS = ("w[i]", "u[:, i]", "m", "w[0]", "w[n - 1 - i]", "w[i].T", "ws[i]")
 VECTORS = ("b[i]", "b[0]", "d[:, i]", "e[4 * i : 4 * i + 4]", "e[i : i + 4]", "-b[i]", "f32[i]")
 NUMBERS = ("0.7", "(0.7 if i < 5 else 0.9)", "(0.1 * i)", "(1.0 if i % 2 else 0.5)", "np.float32(0.5)", "0")
@@ -51,7 +27,8 @@ def program(seed):
     k, weights, vectors = rng.choice(NUMBERS), rng.choice(WEIGHTS, 2), rng.choice(VECTORS, 2)
     for _ in range(rng.integers(2, 9)):
         a, b = rng.permutation(["x", "y"])
-        line = rng.choice(STATEMENTS).format(a=a, b=b, k=k, w=rng.choice(weights), v=rng.choice(vectors))
+        statement = rng.choice(GRAMMAR["statements"])
+        line = statement.format(a=a, b=b, k=k, w=rng.choice(weights), v=rng.choice(vectors))
         lines.append(f"if i != {rng.integers(6)}: {line}" if rng.random() < 0.07 else line)
     head = (
         f"def f({', '.join(ARGUMENTS)}):\n    n, kept, s = {n}, [], np.sum(x) * 0.1\n    for i in range(n):\n"

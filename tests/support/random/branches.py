@@ -9,38 +9,10 @@ shared by branches under other masks. The reference takes one element at a time,
 import numpy as np
 
 from gpt2 import autodiff as ad
+from tests.support.tables import sections
 
 POINTS = np.array([-2.0, -1.0, 0.0, 0.5, 1.0, 3.0])
-FORMS = """
-np.sqrt(inner({a}))
-np.log({a})
-1.0 / {a}
-{a} * np.nan
-{a} * np.inf
-np.exp(1000.0 * {a})
-np.arcsin({a})
-np.log1p(-{a})
-np.cbrt({a})
-np.sin({a})
--{a}
-{k} * {a}
-{a} + {b}
-{a} * {b}
-{a} / {b}
-{a} + {k}
-{a}.astype(np.float32)
-{a}.astype(np.float64)
-np.real({a} * (1.0 + 0.0j))
-""".strip().splitlines()
-CHOICES = """
-where({a} > {k}, {b}, {c})
-where({c} < {k}, {a}, np.float64(0.0))
-where({a} <= {k}, np.float64(1.0), {b})
-where(x > {k}, {a}, {b})
-where(x < {k}, {a}, where(x > {k}, {b}, {c}))
-select([x > 1.0, x > {k}], [{a}, {b}], {c})
-where(x > {k}, {a}, 0.0) + where(x > {m}, {a}, {b})
-""".strip().splitlines()
+GRAMMAR = sections(__file__)
 NUMBERS = ("-1.5", "-0.5", "0.0", "0.25", "0.75", "2.0")
 
 
@@ -49,7 +21,7 @@ def write(seed: int) -> str:
     rng = np.random.default_rng([14, seed])
     names, lines = ["x"], []
     for k in range(rng.integers(3, 12)):
-        forms = CHOICES if rng.random() < 0.4 else FORMS
+        forms = GRAMMAR["choices"] if rng.random() < 0.4 else GRAMMAR["forms"]
         picked = dict(zip("abc", rng.choice(names[-4:], 3)), k=rng.choice(NUMBERS), m=rng.choice(NUMBERS))
         lines.append(f"t{k} = {rng.choice(forms).format(**picked)}")
         names.append(f"t{k}")

@@ -26,6 +26,7 @@ from gpt2.autodiff.keep.partition import partition
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.record.record import record
 from tests.support.random.graphs import compatible
+from tests.support.tables import sections
 
 SHAPES = [(), (4,), (3,), (3, 4), (4, 3), (2, 3), (3, 3), (2, 3, 4), (3, 1), (1, 4)]
 LARGEST = 30.0  # entries; larger ones make differences imprecise
@@ -64,211 +65,8 @@ class Program:
 
 # ---- Writing ---------------------------------------------------------------------------------------------
 
-UNARY = [
-    "np.tanh({a})",
-    "np.sin({a})",
-    "np.cos({a}) * {a}",
-    "np.exp(-{a} ** 2)",
-    "np.log(1.5 + {a} ** 2)",
-    "-{a}",
-    "np.sqrt(0.5 + {a} * {a})",
-    "np.abs({a})",
-    "np.arctan({a})",
-    "{a} ** 3 * 0.1",
-    "1.0 / (1.0 + np.exp(-{a}))",
-    "np.maximum({a}, 0.0)",
-    "np.clip({a}, -0.8, 0.9)",
-    "np.square({a}) * 0.5",
-    "np.log1p(np.abs({a}))",
-    "np.where({a} > 0.2, {a} * 2.0, np.sin({a}))",
-    "2.0 ** np.tanh({a})",
-    "np.hypot({a}, 1.0)",
-    "{a} * {a}.dtype.type(0.5)",
-    "0.5 * {a} * (1.0 + np.tanh(0.8 * ({a} + 0.04 * {a} ** 3)))",
-    "(lambda u: u * u + 0.1)({a})",
-    "1.0 / ({a} * {a} + 1.0)",
-    "np.expm1(-np.abs({a}))",
-    "np.cosh(0.5 * np.tanh({a}))",
-    "np.sinc({a})",
-    "{a}.copy()",
-    "np.float64(0.7) * {a}",
-    "np.exp({a} - np.max({a}))",
-    "np.abs({a}) ** 1.5",
-    "(1.0 + {a} ** 2) ** -0.5",
-]
-BINARY = [
-    "{a} + {b}",
-    "{a} - {b}",
-    "{a} * {b} * 0.5",
-    "{a} / (1.5 + np.abs({b}))",
-    "np.maximum({a}, {b})",
-    "np.minimum({a}, 0.5 * {b})",
-    "np.where({a} < {b}, {a}, {b} * 0.5)",
-    "np.hypot({a}, 2.0 + {b} ** 2)",
-    "np.arctan2({a}, 2.0 + {b} * {b})",
-    "np.logaddexp({a}, {b})",
-    "(1.5 + np.tanh({a})) ** np.tanh({b})",
-    "np.multiply({a}, {b}) - {a}",
-    "{a} * 0.3 + {b} * 0.7",
-    "np.fmax({a}, {b} * {b})",
-    "np.copysign({a}, {b} + 0.1)",
-    "np.subtract({a}, {b}) ** 2 * 0.2",
-    "{a} * np.exp(-np.abs({b}))",
-    "np.add({a}, {b}, where=True)",
-]
-REDUCTIONS = [
-    "np.sum({a}, axis={k})",
-    "{a}.sum(axis={k}, keepdims=True) * 0.5",
-    "{a}.mean(axis={k})",
-    "np.max({a}, axis={k})",
-    "{a}.min(axis={k}, keepdims=True)",
-    "np.var({a}, axis={k})",
-    "np.prod(0.8 + 0.3 * np.tanh({a}), axis={k})",
-    "np.cumsum({a}, axis={i}) * 0.3",
-    "np.cumprod(0.9 + 0.2 * np.sin({a}), axis={i})",
-    "np.diff({a}, axis={i})",
-    "np.linalg.norm({a} + 3.0, axis={i})",
-    "np.sort({a}, axis={i})",
-    "np.median({a}, axis={i})",
-    "np.take_along_axis({a}, np.argsort({a}, axis={i}), axis={i})",
-    "np.average({a}, axis={i})",
-    "{a} - {a}.mean(axis={i}, keepdims=True)",
-    "np.log(np.sum(np.exp({a} * 0.3), axis={k}))",
-    "np.ptp({a}, axis={i})",
-    "np.std(np.stack([{a}, 0.9 * {a} - 4.0]), axis=0)",
-    "np.sqrt(0.1 + np.var({a}, axis={k}))",
-    "np.logaddexp.reduce({a}, axis={k})",
-    "np.hypot.reduce({a} + 2.0, axis={k}, keepdims=True)",
-    "np.fmax.accumulate({a}, axis={i})",
-]
-SHAPING = [
-    "{a}.T",
-    "np.swapaxes({a}, 0, -1)",
-    "{a}.reshape(-1)",
-    "{a}.reshape({a}.shape[::-1])",
-    "{a}[None]",
-    "{a}[..., None]",
-    "np.flip({a}, {i})",
-    "np.roll({a}, 1, axis={i})",
-    "np.concatenate([{a}, 0.5 * {a}], axis={i})",
-    "np.stack([{a}, np.sin({a})], axis={i})",
-    "np.tile({a}, 2)",
-    "np.repeat({a}, 2, axis={i})",
-    "np.pad({a}, 1)",
-    "np.broadcast_to({a}, (2, *{a}.shape)) * 0.5",
-    "np.squeeze({a})",
-    "np.moveaxis({a}, 0, -1)",
-    "np.atleast_2d({a})",
-    "np.ravel({a})",
-    "np.split({a}, [1], axis={i})[-1]",
-    "np.array_split({a}, 2, axis={i})[0]",
-    "{a}[::-1]",
-    "np.expand_dims({a}, {i})",
-    "{a}[1:]",
-    "{a}[..., :-1]",
-    "{a}[0]",
-    "{a}[-1:]",
-    "{a}[..., 0]",
-    "{a}[::2]",
-    "{a}[..., ::-2]",
-    "{a}[[0, -1, 0]]",
-    "{a}[..., [1, 0]]",
-    "{a}[np.arange({a}.shape[0]) != 1]",
-    "np.take({a}, [0, 0], axis={i})",
-    "np.append({a}, {a})",
-    "{a}.flatten()",
-    "{a}.ravel()[1::2]",
-    "{a}[[0, -1], ::-1]",
-    "{a}[[0, 1], 1:2]",
-    "{a}[0, [1, 0]]",
-    "{a}[[0, 1], [1, 0]]",
-    "{a}[:, [1, 1]]",
-    "{a}[np.array([[0, 1], [1, 0]])]",
-    "{a}[[1, 0], None]",
-    "{a}[None, [1, 0]]",
-    "{a}[[1], 1:]",
-    "{a}[np.argmin({a}.reshape({a}.shape[0], -1)[:, 0])]",
-]
-MATRIX = [  # a is 2-D
-    "{a} @ {a}.T * 0.3",
-    "{a}.T @ {a} * 0.3",
-    "np.einsum('ij,kj->ik', {a}, {a}) * 0.2",
-    "np.tril({a})",
-    "np.triu({a}, 1)",
-    "np.einsum('ij->j', {a})",
-    "np.einsum('ij,ij->i', {a}, np.cos({a}))",
-    "np.tensordot({a}, {a}, 2) * 0.1",
-    "np.dot({a}, {a}[0]) * 0.3",
-    "np.inner({a}, {a}) * 0.2",
-    "np.outer({a}[0], {a}[-1]) * 0.3",
-    "np.diagonal({a})",
-    "np.trace({a})",
-    "np.linalg.inv({a} @ {a}.T * 0.2 + 2.0 * np.eye({a}.shape[0]))",
-    "np.kron({a}[:1], {a}[:, :1])",
-    "np.linalg.solve({a} @ {a}.T * 0.2 + 2.0 * np.eye({a}.shape[0]), {a})",
-    "np.exp({a} - np.max({a}, axis=-1, keepdims=True))"
-    " / np.sum(np.exp({a} - np.max({a}, axis=-1, keepdims=True)), axis=-1, keepdims=True)",
-    "np.linalg.slogdet({a}.T @ {a} * 0.1 + np.eye({a}.shape[1]))[1]",
-]
-# Statements that write: c is written, v fits a place of it
-WRITES = [
-    "{c} += {b}",
-    "{c} -= 0.3 * {b}",
-    "{c} *= 0.7",
-    "{c} /= 1.5 + np.abs({b})",
-    "{c} *= np.tanh({b})",
-    "{c}[0] = np.sin({c}[-1])",
-    "{c}[1:] += {c}[:-1]",
-    "{c}[:-1] -= 0.5 * {c}[1:]",
-    "{c}[..., 0] = 0.5",
-    "{c}[...] = {b}",
-    "{c}[::2] *= 0.5",
-    "{c}[..., -1] += {c}[..., 0] ** 2 * 0.3",
-    "np.add({c}, {b}, out={c})",
-    "np.multiply({c}, 0.5, out={c})",
-    "np.tanh({c}, out={c})",
-    "np.maximum({c}, 0.1, out={c})",
-    "{c}[[0, -1]] += 0.2",
-    "{c}[{c} > 0.5] = 0.5",
-    "{c}[{c} < 0] *= 0.1",
-    "np.copyto({c}, {b})",
-    "{c}.sort()",
-    "{c}.T[0] = {c}.T[-1] * 0.5",
-    "{c}.fill(0.3)",
-    "np.add.at({c}, [0, 0], 0.5 * {c}[-1])",
-    "{c}[:] = {c}[::-1]",
-    "np.subtract({c}[1:], {c}[:-1], out={c}[1:])",
-    "for i in range(1, {c}.shape[0]):\n    {c}[i] = 0.5 * {c}[i - 1] + np.sin({c}[i])",
-    "for row in {c}:\n    row *= 0.8",
-    "{t} = {c}[1:]\n{t} *= 0.5",
-    "{t} = {c}.reshape(-1)\n{t}[::2] += 0.25 * {t}[0]",
-    "{t} = {c}.T\n{t}[-1] -= np.cos({t}[0])",
-    "np.exp({c}, out={c}, where={c} < 0.0)",
-    "np.putmask({c}, {c} > 0.7, 0.7)",
-    "{c}[[0, -1], 1:2] += 0.3 * {c}[:1, :1]",
-    "{c}[[0, 0]] = {c}[[1, -1]]",
-    "{c}[:, [0, 0]] *= 0.5",
-    "np.add.at({c}, ([0, 0], slice(1, 2)), {c}[0, 0])",
-    "{c}[1] += {c}[0]",
-    "{c}[..., [1, 0]] -= 0.1 * {c}[..., :1]",
-]
-CONTROL = [
-    "if np.sum({a}) > 0.3:\n    {t} = {a} * 2.0\nelse:\n    {t} = np.sin({a})",
-    "{t} = {a}\nwhile np.max(np.abs({t})) > 0.6:\n    {t} = {t} * 0.7",
-    "{t} = {a}\nfor i in range(3):\n    {t} = {t} * 0.5 + np.sin({t}) * (0.1 * i)",
-    "{t} = 0.0\nfor row in {a}:\n    {t} = {t} + np.sum(row * row) * 0.3",
-    "{t} = np.stack([np.sum(row) * 0.5 for row in {a}])",
-    "{t} = {a}.copy()\nfor i in range({a}.shape[0]):\n    if np.sum({t}[i]) > 0:\n        {t}[i] *= 0.5",
-    "{t} = np.zeros_like({a})\nfor i in range(len({a})):\n    {t}[i] = {a}[i] * (i + 1) * 0.3",
-    "{t} = {a}[np.argmax({a}.reshape({a}.shape[0], -1).sum(axis=1))]",
-    "{t} = [{a}, np.cos({a})]\n{t} = {t}[0] * {t}[1]",
-    "{t} = {a}[{a} > 0.0]",
-    "{t} = sum(np.tanh(row).sum() for row in {a})",
-    "{t} = {a} if {a}.flat[0] > 0 else {a} * {a}",
-    "{t} = np.piecewise({a}, [{a} > 0.2, {a} < -0.4], [lambda v: v - np.mean(v), np.sin, 0.3])",
-    "{t} = {a}.reshape(-1)[:3]\ntry:\n    {t} = np.linalg.cholesky(np.diag({t}) + 0.3)\n"
-    "except np.linalg.LinAlgError:\n    {t} = {t} * 0.5",
-]
+# Of statements that write, c is written to, and b fits a place of it
+GRAMMAR = sections(__file__)
 
 
 # Names that people may give to variables, and that emitted code has a use for itself
@@ -323,12 +121,12 @@ class Writer:
         return getattr(self, kind)()
 
     def unary(self):
-        return f"{self.fresh()} = " + self.one_of(UNARY).format(a=self.pick())
+        return f"{self.fresh()} = " + self.one_of(GRAMMAR["unary"]).format(a=self.pick())
 
     def binary(self):
         a = self.pick()
         b = self.pick(lambda v: compatible(self.names[a], v))
-        return f"{self.fresh()} = " + self.one_of(BINARY).format(a=a, b=b)
+        return f"{self.fresh()} = " + self.one_of(GRAMMAR["binary"]).format(a=a, b=b)
 
     def reduce(self):
         a = self.pick(lambda v: v.ndim > 0)
@@ -338,7 +136,7 @@ class Writer:
         axes = [None, int(self.rng.integers(ndim)), -1]
         if ndim > 1:
             axes.append((0, ndim - 1))
-        return f"{self.fresh()} = " + self.one_of(REDUCTIONS).format(
+        return f"{self.fresh()} = " + self.one_of(GRAMMAR["reductions"]).format(
             a=a, k=axes[self.rng.integers(len(axes))], i=int(self.rng.integers(ndim))
         )
 
@@ -347,7 +145,7 @@ class Writer:
         if a is None:
             return None
         axis = int(self.rng.integers(self.names[a].ndim))
-        return f"{self.fresh()} = " + self.one_of(SHAPING).format(a=a, i=axis)
+        return f"{self.fresh()} = " + self.one_of(GRAMMAR["shaping"]).format(a=a, i=axis)
 
     def matrix(self):
         a = self.pick(lambda v: v.ndim == 2)
@@ -356,7 +154,7 @@ class Writer:
         b = self.pick(lambda v: v.ndim in (1, 2) and v.shape[0] == self.names[a].shape[1])
         if b is not None and self.rng.random() < 0.4:
             return f"{self.fresh()} = {a} @ {b} * 0.5"
-        return f"{self.fresh()} = " + self.one_of(MATRIX).format(a=a)
+        return f"{self.fresh()} = " + self.one_of(GRAMMAR["matrix"]).format(a=a)
 
     def write(self):
         c = self.pick(lambda v: isinstance(v, np.ndarray) and v.ndim > 0 and v.flags.writeable)
@@ -364,11 +162,11 @@ class Writer:
             return None
         shape = self.names[c].shape
         b = self.pick(lambda v: compatible(v, self.names[c]) and np.broadcast_shapes(v.shape, shape) == shape)
-        return self.one_of(WRITES).format(c=c, b=b, t=self.fresh())
+        return self.one_of(GRAMMAR["writes"]).format(c=c, b=b, t=self.fresh())
 
     def control(self):
         a = self.pick(lambda v: v.ndim > 0)
-        return a and self.one_of(CONTROL).format(a=a, t=self.fresh())
+        return a and self.one_of(GRAMMAR["control"]).format(a=a, t=self.fresh())
 
     def grow(self) -> None:
         """Add a statement, unless the one drawn does not run here or makes bad numbers."""

@@ -29,6 +29,7 @@ from gpt2.autodiff.record.record import record
 from gpt2.autodiff.switches import PASSES, Options
 from tests.support.random import fills, programs
 from tests.support.random.programs import Difference, reduced
+from tests.support.tables import sections
 
 SHAPES = [(), (1,), (5,), (8,), (2, 3), (3, 2), (4, 1), (1, 3), (2, 1, 3), (17,), (3, 20), (130,), (9, 16)]
 MOST = 300  # entries of an array
@@ -38,62 +39,7 @@ CONSTANTS = (
     "2.0**-20 2.0**100 16777217.0 134217729.0 1 0 3 -1 2"
 ).split()
 
-FORMULAS = [
-    "{a} + {c}", "{a} - {c}", "{c} - {a}", "{a} * {c}", "{a} / {c}", "{c} / {a}", "{c} + {a}", "-{a}",
-    "+{a}", "np.abs({a})", "np.abs(-{a})", "-(-{a})", "{a} + -{b}", "-{a} + {b}", "{a} - -{b}",
-    "-({a} - {b})", "-{a} * -{b}", "-{a} * {c}", "-{a} / -{b}", "{a} * {a}", "{a} ** 2", "{a} ** 3",
-    "{a} ** -1", "{a} ** 0.5", "{a} ** -2", "{a} ** 1", "{a} ** 0", "np.power({a}, 2.0)",
-    "np.power({a}, 3)", "np.square({a})", "np.reciprocal({a})", "np.sqrt({a})", "np.exp({a})",
-    "np.log({a})", "np.tanh({a})", "np.sin({a})", "np.floor({a})", "np.ceil({a})", "np.trunc({a})",
-    "np.rint({a})", "np.sign({a})", "{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / {b}",
-    "np.maximum({a}, {b}) + 0.0", "0.0 + np.minimum({a}, {b})", "np.fmax({a}, {b}) + 0.0",
-    "np.where({a} < {b}, {a}, {b})", "np.where({a} == {c}, {b}, {a})", "np.where(np.isnan({a}), {b}, {a})",
-    "{a} - ({a} - {b})", "({a} + {c}) - {c}", "{a} * {c} * {d}", "{a} / {c} / {d}", "{c} * {a} + {d} * {a}",
-    "{a} * {b} + {a} * {c}", "{a} * {c} / {c}", "({c} * {a}) - (({c} * {a}) - {a})", "{a} + {a} + {a}",
-    "{a} - {a}", "{a} / {a}", "{a} * 0.0", "np.clip({a}, -1.0, 2.5)", "{a} % {c}", "{a} // {c}",
-    "np.fmod({a}, {c})", "np.copysign({a}, np.nan_to_num({b}))", "np.floor({a} / {c})",
-    "np.floor({a} * {c})", "np.rint({a} / {c} + {d})", "np.round({a}, 1)", "np.hypot({a}, {b})",
-    "np.nan_to_num({a})", "{a} * ({b} / {c})", "({a} * {b}) * {c}", "{a} / ({b} * {c})", "{a} * {a} * {a}",
-    "1.0 / (1.0 + {a} * {a})", "sum([{a}, {b}, {a}])", "{a} * np.float32(0.1)", "{a}.astype(np.float32)",
-    "{a}.astype(np.float64)", "{a}.astype(np.float32).astype(np.float64)", "np.cbrt({a})", "np.log1p({a})",
-    "np.expm1({a})", "np.arctan2({a}, {b})", "np.signbit(np.nan_to_num({a})) * {b}", "{a}.copy()",
-    "np.logaddexp({a}, {b})",
-]  # fmt: skip
-DECISIONS = [
-    "{a} < {b}", "{a} >= {c}", "{a} == {b}", "{a} / {c} == {b}", "{a} * {c} > {d}",
-    "np.floor({a} / {c}) == {d}", "np.isnan({a})", "np.isinf({a} * {c})", "np.signbit(np.nan_to_num({a}))",
-    "({a} > {b}) & ({a} < {c})", "~({a} < {b})", "({a} / {c}).astype(np.int64)", "{a}.astype(np.int32)",
-    "np.floor({a} * {c}).astype(np.int64)", "{a}.astype(bool)", "np.argmax({a})", "np.argmin({a} / {c})",
-    "np.isfinite({a} - {b})", "{a}.astype(np.int64).astype(np.float64)", "np.any({a} > {c})",
-    "np.logical_and({a}, {b})", "np.argsort({a} / {c}, axis=None)", "np.rint({a} / {c}).astype(np.int64)",
-]  # fmt: skip
-OF_INTEGERS = [
-    "{n} + {m}", "{n} - {m}", "-{n}", "{n} * {m}", "{n} + -{m}", "{n} - -{m}", "0 - {n}", "{n} * 1",
-    "{n} ** 2", "{n} ** 3", "{n} / {c}", "{n}.astype(np.float64)",
-    "{n}.astype(np.float64).astype(np.int64)", "{n} // 3", "{n}.astype(np.float32).astype(np.int64)",
-    "{n} % 7", "abs({n})", "{n} & {m}", "{n} * -1", "{n} + 0", "{n} < {m}", "{n}.astype(np.int8)",
-    "{n}.astype(np.int8).astype(np.int64)", "{n}.astype(np.int8) * {m}", "np.sum({n})",
-    "-({n}.astype(np.int8)) + {m}", "{n} - (-({n}.astype(np.int16)))", "{n} * {c}", "{n} == {m}",
-    "{n} >> 2",
-]  # fmt: skip
-SHAPING = [
-    "{a}.reshape(-1)", "{a}[::-1]", "{a}[1:]", "np.concatenate([{a}.reshape(-1), {b}.reshape(-1)])",
-    "np.broadcast_to({a}, (2,) + {a}.shape)", "np.stack([{a}, {a}])", "{a}[None]",
-    "{a} + np.zeros({a}.shape)", "np.where(True, {a}, {a})", "np.ravel({a})", "np.expand_dims({a}, 0)",
-    "np.squeeze({a})", "np.flip({a})", "np.pad({a}.reshape(-1), 1)", "np.roll({a}, 1)",
-    "_written({a}, {c})", "np.repeat({a}, 2)",
-]  # fmt: skip
-REDUCTIONS = [
-    "np.sum({a}, axis={k})", "np.sum({a} * {c}, axis={k})", "np.sum({a} / {c}, axis={k})",
-    "{a}.mean(axis={k})", "np.max({a}, axis={k}) + 0.0", "np.min({a}, axis={k}, keepdims=True) + 0.0",
-    "np.prod({a}, axis={k})", "np.sum({a} * {a}, axis={k})", "np.sum({a} * {b})",
-    "np.sum(np.broadcast_to({a}, (3,) + {a}.shape), axis=0)", "np.sum(np.sum({a}, axis={i}))",
-    "np.sum(-{a}, axis={k}, keepdims=True)", "np.cumsum({a}, axis={i})", "np.mean({a} / {c})",
-    "np.var({a})", "np.sum({a}.reshape(-1)) * {c}", "np.sum(np.floor({a} / {c}), axis={k})",
-    "np.max(-{a}, axis={k}) + 0.0", "np.sum({a} > {c}, axis={k})", "np.sort({a} + 0.0, axis={i})",
-    "np.exp({a} - np.max({a}))",
-]  # fmt: skip
-PRODUCTS = ["{p} @ {q}", "({c} * {p}) @ {q}", "{p} @ ({q} / {c})", "({p} @ {q}) * {c}", "-{p} @ -{q}"]
+GRAMMAR = sections(__file__)
 HELPERS = """
 def _written(a, c):
     x = np.zeros_like(a)
@@ -171,15 +117,16 @@ def _expression(rng, known: dict, numbers: bool) -> str:
     floats = [n for n, x in known.items() if x.dtype.kind == "f"]
     integers = [n for n, x in known.items() if x.dtype.kind == "i"]
     arrays = [n for n in floats if known[n].ndim]
-    kinds = [(FORMULAS, 10), (DECISIONS, 4)]
+    kinds = [(GRAMMAR["formulas"], 10), (GRAMMAR["decisions"], 4)]
     if not numbers:
-        kinds += [(SHAPING, 2 * bool(arrays)), (REDUCTIONS, 4 * bool(arrays)), (PRODUCTS, 1)]
-        kinds += [(OF_INTEGERS, 3 * bool(integers)), (fills.FILLED, 2 * bool(arrays))]
+        kinds += [(GRAMMAR["shaping"], 2 * bool(arrays)), (GRAMMAR["reductions"], 4 * bool(arrays))]
+        kinds += [(GRAMMAR["products"], 1), (GRAMMAR["of_integers"], 3 * bool(integers))]
+        kinds += [(fills.FILLED, 2 * bool(arrays))]
     weights = np.array([w for _, w in kinds], float)
     forms = kinds[rng.choice(len(kinds), p=weights / weights.sum())][0]
     form = forms[rng.integers(len(forms))]
     pick = lambda names: names[rng.integers(len(names))]  # noqa: E731
-    source = arrays if forms in (REDUCTIONS, SHAPING, fills.FILLED) else floats
+    source = arrays if forms in (GRAMMAR["reductions"], GRAMMAR["shaping"], fills.FILLED) else floats
     a, b = pick(source), pick(floats)
     ndim = known[a].ndim
     axis = int(rng.integers(ndim)) if ndim else 0

@@ -112,8 +112,8 @@ def factor(rng):
 def an_array_to_fill(rng):
     """A copy of it, or what is made of it, is filled with x."""
     v = np.array([1.0, 2.0, 3.0])
-    makes = [m for m in fills.MAKES if re.search(r"\bG\b", m) and not re.search(r"\bM\b", m)]
-    call = f"np.sum(fill{rng.integers(len(fills.FILLS))}({rng.choice(makes)}, x))"
+    makes = [m for m in fills.GRAMMAR["makes"] if re.search(r"\bG\b", m) and not re.search(r"\bM\b", m)]
+    call = f"np.sum(fill{rng.integers(len(fills.GRAMMAR['fills']))}({rng.choice(makes)}, x))"
     changes = [("item", lambda n: v.__setitem__(n % 3, n)), ("all", lambda n: v.__imul__(0.5))]
     return Thing(v, re.sub(r"\bG\b", "{v}", call), lambda r: r.integers(1, 9, 3) * 1.0, changes)
 
