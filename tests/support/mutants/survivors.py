@@ -14,7 +14,7 @@ from tests.support.tables import sections
 
 
 def explained() -> dict[tuple, tuple[str, int]]:
-    """(module, function, before, after) -> why such a mistake survives rightly, and how many do; None for `*`."""
+    """(module, function, before, after) -> why it survives rightly, and how many do; None stands for `*`."""
     found, table = {}, sections(__file__)
     reasons = dict(line.split(" -- ") for line in table.pop("reasons"))
     for where, lines in table.items():
