@@ -1,7 +1,7 @@
 """Tables in a text beside the module that uses them.
 
-    # section       a heading
-    entry           each other line is an entry; ` ;; ` stands for the end of a line within it
+# section       a heading
+entry           each other line is an entry; ` ;; ` stands for the end of a line within it
 """
 
 from __future__ import annotations
