@@ -78,9 +78,7 @@ def run(group, every, only):
     wrong = []
     if every == 1 and not only:
         wrong = [
-            key
-            for key in {explanation(m) for m in planted} - {None}
-            if survived[key] != EXPLAINED[key][1]
+            key for key in {explanation(m) for m in planted} - {None} if survived[key] != EXPLAINED[key][1]
         ]
     for key in wrong:
         print(f"    {survived[key]} SURVIVED of {EXPLAINED[key][1]} explained: {key}", flush=True)

@@ -18,6 +18,7 @@ from gpt2.autodiff.switches import Options
 from tests.support.random.values import Difference, Program, check, difference, shrink, write
 from tests.support.slow import rest_slow
 from tests.support.small_sizes import SMALL_SIZES
+from tests.support.tables import sections
 
 SINGLE = np.float32
 MANY = np.linspace(0, 1, 90_000, dtype=SINGLE).reshape(300, 300)
@@ -44,148 +45,8 @@ def _added_to(x):
     return 1.0 / y
 
 
-FUNCTIONS = {
-    "floor of a quotient": (lambda x: np.floor(x / 49.0), np.arange(0, 4900, 49.0)),
-    "floor of sums that are picked": (
-        lambda x: np.floor(np.sum(np.sin(x).T, axis=-1)[np.arange(12, 0, -1)] * 1e17),
-        np.random.default_rng(1).normal(size=(24, 40)),
-    ),
-    "floor of products of what is negated in strides": (
-        lambda w, b: np.floor((-w[:, ::2]) @ b * 1e17),
-        np.random.default_rng(2).normal(size=(16, 200)),
-        np.random.default_rng(3).normal(size=(100, 4)),
-    ),
-    "sizes of negated unsigned integers": (lambda n: np.abs(-n) + np.fabs(-n), np.array([1, 200], np.uint8)),
-    "zeros of complex numbers less real ones": (
-        lambda z, x: np.signbit(np.stack([z + -x, z - -x, -x + z]).imag),
-        np.array([complex(1, -0.0), complex(-0.0, -0.0)]),
-        np.array([1.0, 0.0]),
-    ),
-    "choices of several shapes": (
-        lambda c, x, y: np.where(c, np.where(c, x, y), x) + np.where(c, x, np.where(c, y, x)),
-        np.array([True, False, True]),
-        np.arange(3.0),
-        np.zeros((2, 3)),
-    ),
-    "powers by an array full of two": (lambda x: x ** np.full_like(x, 2.0), np.linspace(0.1, 3, 500)),
-    "an array of one number": (lambda x: np.sin(np.full_like(x, 2.9021305)), np.ones(5, SINGLE)),
-    "a single number among doubles": (lambda x, y: np.full_like(x, 0.1) + y, np.ones(5, SINGLE), np.ones(5)),
-    "a single number among halves": (
-        lambda x, y: np.full_like(x, 0.1) * y,
-        np.ones(5, SINGLE),
-        np.ones(5, np.float16),
-    ),
-    "a large integer among small ones": (
-        lambda x, y: y * np.full_like(x, 1000),
-        np.arange(5, dtype=np.int32),
-        np.arange(5, dtype=np.int8),
-    ),
-    "equal values multiplied": (
-        lambda x: (x - np.mean(x, 0)).T @ (x - np.mean(x, 0)),
-        np.random.default_rng(4).normal(size=(100, 37)),
-    ),
-    "a value multiplied by itself": (
-        lambda x: np.negative(-x) @ x.T,
-        np.random.default_rng(5).normal(size=(100, 37)),
-    ),
-    "tens of integers": (lambda n: np.round(n, -1) + n.round(-2), np.array([0, 5, 15, -95, 149], np.int16)),
-    "a product of one complex number": (
-        lambda z: np.isnan(np.prod(z[:, None], axis=1)),
-        np.array([complex(0, np.inf), 1j]),
-    ),
-    "choices by numbers": (lambda k, c: np.choose(k, c), np.array([1, 0, 3, 1]), np.arange(4.0) + 5),
-    "places by truth values": (lambda x, b: np.take(x, b), np.arange(4.0), np.array([True, False])),
-    "small integers in a polynomial": (lambda p: np.polyval(p, 2), np.array([100, 50, 7], np.int8)),
-    "roots of integers": (lambda p: np.floor(np.roots(p).real * 8), np.array([2, 3, -7, 1])),
-    "bins": (lambda x: (x / 0.1).astype(int), np.arange(1000) * 0.1),
-    "a quotient compared": (lambda x: x / 49.0 >= 1.0, np.array([49.0, 98.0])),
-    "a mean near overflow": (lambda x: np.sum(x / 1000), np.full(10, 3e38, SINGLE)),
-    "a product near overflow": (
-        lambda a, b: (1e-30 * a) @ b,
-        np.full((2, 4), 1e30, SINGLE),
-        np.full((4, 2), 1e20, SINGLE),
-    ),
-    "quotients that vanish": (
-        lambda x, r, s: x / r / s,
-        np.full(5, 1e30, SINGLE),
-        np.full((), 1e30, SINGLE),
-        np.full((), 1e30, SINGLE),
-    ),
-    "quotients by numbers": (lambda x: x / 1e30 / 1e-30, np.full(5, 2.0, SINGLE)),
-    "a nan in a sum": (lambda x, c: np.sum(x * c), np.array([0.0, 1.0]), np.asarray(np.inf)),
-    "a nan in a sum times a number": (lambda x: np.sum(x * np.inf), np.array([0.0, 1.0])),
-    "Veltkamp's split": (split, np.array([0.1, 0.7, 1 / 3])),
-    "integers beyond 2**53": (lambda n: n.astype(float).astype(int), np.array([2**53 + 1])),
-    "Python's sum of -0.0": (lambda x: 1.0 / sum([x, x]), np.array([-0.0])),
-    "cubes": (lambda x: x**3, np.linspace(0.1, 3, 50)),
-    "a long sum": (lambda x: np.sum(x), np.linspace(0, 1, 100_000).astype(SINGLE)),
-    "sums of rows": (lambda x: np.sum(x * SINGLE(0.1), axis=1), MANY),
-    "sums of columns": (lambda x: np.sum(x, axis=0), MANY),
-    "einsum": (lambda a: np.einsum("ij,kj->ik", a, a), np.linspace(0, 1, 600).reshape(20, 30)),
-    "NumPy's round": (lambda x: np.round(x, 1), np.array([2.55, 0.35], SINGLE)),
-    "a short integer's negative": (lambda n: n + -(n.astype(np.int8)), np.array([128, -128])),
-    "what is joined and reversed": (lambda x: np.cbrt(np.flip(np.stack([x, x]))), np.linspace(0.1, 9, 64)),
-    "a zero beside what was added to": (_added_to, np.array([1.0, -0.0])),
-    "joined zeros": (lambda x: 1.0 / np.concatenate([x, x]), np.array([-0.0, 2.0])),
-    "means in small integers": (
-        lambda n: np.stack([f(n, axis=0, dtype=np.int8) for f in (np.mean, np.var)]),
-        np.arange(60).reshape(12, 5) * 37 % 251,
-    ),
-    "a deviation in small integers": (lambda n: n.std(dtype=np.int8), np.arange(60) * 37 % 251),
-    "variances in another dtype": (lambda x: np.var(x, axis=1, dtype=SINGLE), WAVE),
-    "variances of halves": (lambda x: np.var(x, 0), WAVE.astype(np.float16)),
-    "means of complex singles": (lambda x: np.mean(x + 1j * x, axis=0), np.cos(MANY[:7])),
-    "integers clipped to more than they hold": (
-        lambda n: np.clip(n, -500, 1000) + np.clip(n, 3, 1000, dtype=np.int8),
-        np.array([-128, 5, 127], np.int8),
-    ),
-    "what is clipped to nothing": (lambda n: np.clip(n, None, None, dtype=SINGLE), np.array([3], np.int8)),
-    "quantiles of small integers": (
-        lambda n: np.quantile(n, np.array([0.2, 0.7], SINGLE)) + np.quantile(n, SINGLE(0.3)),
-        np.array([-100, 120, 7, 9, -3], np.int8),
-    ),
-    "quantiles of large integers": (
-        lambda n: np.quantile(n, 1.0, method="lower"),
-        np.array([2**60 + 1, 5]),
-    ),
-    "a median of bools": (lambda b: np.nanmedian(b, axis=0), np.array([[True, False], [False, False]])),
-    "a median of complex numbers": (lambda z: np.nanmedian(z), np.array([1 + 2j, 3 - 1j, 2 + 5j])),
-    "close unsigned integers": (
-        lambda n: np.isclose(n, n + np.uint8(1), rtol=0, atol=2),
-        np.array([0, 5, 255], np.uint8),
-    ),
-    "close truth values": (lambda b: np.isclose(b, b), np.array([True, False])),
-    "angles of small integers": (lambda n: np.angle(n, deg=True), np.array([-3, 4], np.int8)),
-    "a norm of small halves": (lambda x: np.linalg.norm(x), np.full(9, 1e-4, np.float16)),
-    "covariances": (lambda x: np.cov(x), WAVE),
-    "correlations": (
-        lambda x: np.corrcoef(x),
-        np.stack([np.cos(np.arange(15.0)), np.arange(15.0), np.ones(15)]),
-    ),
-    "correlations of singles": (lambda x: np.corrcoef(x, dtype=SINGLE), np.cos(MANY[:3, :9] * 9)),
-    "the axis of a number": (
-        lambda x: np.cumsum(x, axis=-1) + np.argmax(x, axis=-1) + x.max(axis=0),
-        np.array(2.5),
-    ),
-    "powers of singles": (lambda x: np.float_power(np.full_like(x, 1.1), 2.3), np.ones(3, SINGLE)),
-    "zeros times a number": (
-        lambda z: np.signbit(np.dot(z, -1).real) | np.signbit(np.inner(2, z).imag),
-        np.array([0, complex(0, -0.0), 1j], np.complex64),
-    ),
-    "more than any integer": (lambda n: n == 2**64, np.array([2**64 - 1], np.uint64)),
-    "what is inserted here and there": (
-        lambda x, v: np.insert(x, [3, 0, -2], v, axis=1),
-        np.arange(8.0).reshape(2, 4),
-        np.arange(6.0).reshape(2, 3),
-    ),
-    "axes rolled from the end": (lambda x: np.rollaxis(x, 0, -1), np.arange(27.0).reshape(3, 3, 3)),
-    "differences of order zero": (lambda x: np.diff(x, n=0, prepend=1.0), np.arange(3.0)),
-    "a largest of none": (lambda x: np.max(x, axis=0, initial=2.0), np.ones((0, 3))),
-    "a line from infinity": (
-        lambda x: np.interp(x, [0.0, 1.0, 2.0], [np.inf, 1.0, np.inf]),
-        np.array([0.0, 0.5, 1.0, 1.5, 3.0]),
-    ),
-}  # fmt: skip
+# Name -> a function and its arguments, each a line of the text
+FUNCTIONS = {name: [eval(line) for line in lines] for name, lines in sections(__file__).items()}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
