@@ -175,25 +175,30 @@ class Muon(AdamW):
         stop = matrix.stop
         p, g = self.params[start:stop], self.grads[start:stop]
         m = self.m[start - self.first : stop - self.first]
-        u, other = workspace.x[: len(p)], workspace.y[: len(p)]
-        axpby((1.0 - self.momentum) * scale, g, self.momentum, m, other)
+        u = workspace.x[: len(p)]
+        workspace.axpby((1.0 - self.momentum) * scale, g, self.momentum, m)
         np.multiply(m, self.momentum, out=u)
-        axpby((1.0 - self.momentum) * scale, g, 1.0, u, other)
+        workspace.axpby((1.0 - self.momentum) * scale, g, 1.0, u)
         result = workspace.orthogonal(rows, columns, self.coefficients)
         lr_here = lr * math.sqrt(max(1.0, rows / columns))
-        axpby(-lr_here, result.reshape(-1), 1.0 - lr * self.weight_decay, p, other)
+        workspace.axpby(-lr_here, result.reshape(-1), 1.0 - lr * self.weight_decay, p)
 
 
 class Workspace:
-    """Arrays in which any of some matrices is made orthogonal: x holds it, gram and square (n, n) of its
-    shorter side, and the beginning of y, of the size of x, a part of a product. Memory that is not written to
-    is not taken from the system."""
+    """Arrays in which any of some matrices is made orthogonal: x holds it, gram and square have n * n entries,
+    n being its shorter side, and part those of a product that are computed at once."""
 
     def __init__(self, matrices: Sequence[FlatMatrix], dtype: np.dtype):
         entries = max(m.rows * m.columns for m in matrices)
         square = max(min(m.rows, m.columns) ** 2 for m in matrices)
-        self.x, self.y = np.empty(entries, dtype), np.empty(entries, dtype)
+        self.x, self.part = np.empty(entries, dtype), np.empty(max(PART, math.isqrt(square)), dtype)
         self.gram, self.square = np.empty(square, dtype), np.empty(square, dtype)
+
+    def axpby(self, a: float, x: np.ndarray, b: float, y: np.ndarray) -> None:
+        """y <- a x + b y, for vectors of any length."""
+        for first in range(0, len(x), PART):
+            here = slice(first, first + PART)
+            axpby(a, x[here], b, y[here], self.part[: len(x[here])])
 
     def orthogonal(
         self, rows: int, columns: int, coefficients: Sequence[tuple[float, float, float]]
@@ -213,12 +218,12 @@ class Workspace:
         for a, b, c in coefficients:
             np.matmul(across, across.T, out=gram)
             np.matmul(gram, gram.T, out=square)
-            axpby(b, gram.reshape(-1), c, square.reshape(-1), self.y[: n * n])
+            self.axpby(b, gram.reshape(-1), c, square.reshape(-1))
             square.reshape(-1)[:: n + 1] += a
             for first in range(0, across.shape[1], count):
                 part = across[:, first : first + count]
-                y = self.y[: part.size].reshape(part.shape, order="C" if across is x else "F")
-                part[...] = np.matmul(square, part, out=y)
+                product = self.part[: part.size].reshape(part.shape, order="C" if across is x else "F")
+                part[...] = np.matmul(square, part, out=product)
         return x
 
 
