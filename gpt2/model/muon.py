@@ -185,7 +185,7 @@ class Muon(AdamW):
 
 
 class Workspace:
-    """Arrays in which any of some matrices is made orthogonal: x holds it, gram and square have n * n entries,
+    """Arrays in which any of some matrices is made orthogonal: x holds it, gram and square n * n entries,
     n being its shorter side, and part those of a product that are computed at once."""
 
     def __init__(self, matrices: Sequence[FlatMatrix], dtype: np.dtype):
