@@ -8,7 +8,7 @@ import numpy as np
 from examples import llama
 from gpt2.errors import UserError
 from gpt2.model import GPT2Config
-from gpt2.model.gpt2 import initialise, unflatten
+from gpt2.model.parameters import initialise, unflatten
 
 # nanoGPT's optimizer settings, for all contenders. The learning rate is constant, as it does not affect time.
 LR, BETAS, EPS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 1e-8, 0.1, 1.0

@@ -10,7 +10,7 @@ from autograd.scipy.special import logsumexp
 from bench.harness.engine import output_gradient
 from bench.harness.sizes import BETAS, CLIP, EPS, LR, WEIGHT_DECAY, initial_weights
 from bench.peers.formulas import by_block, layers, loss_function
-from gpt2.model.gpt2 import MATRICES
+from gpt2.model.parameters import MATRICES
 
 LAYERS = layers(anp, logsumexp)
 

@@ -23,13 +23,13 @@ from numpy.typing import ArrayLike
 from gpt2 import autodiff as ad
 from gpt2 import cli
 from gpt2.backward import auto, compiled
+from gpt2.commands.explain.subject import SIZES, names_of, subject
 from gpt2.errors import UserError, printable, reason, suggestion
 from gpt2.hints import quoted, typed
 from gpt2.layers import ALL_LAYERS as LAYERS
 from gpt2.model.config import GPT2Config
 from gpt2.model.forward import loss_fn
 from gpt2.model.gpt2 import GPT2, default_backward
-from gpt2.model.subject import SIZES, names_of, subject
 from gpt2.output import painted
 
 EXACT = 1e-10  # different orders of summation in float64

@@ -14,8 +14,9 @@ import numpy as np
 
 from gpt2.errors import UserError
 from gpt2.layers.lora import lengths
-from gpt2.model.gpt2 import GPT2, initialise
+from gpt2.model.gpt2 import GPT2
 from gpt2.model.lora import EMBEDDINGS
+from gpt2.model.parameters import initialise
 from gpt2.model.tuning import MODULES, Tuning
 
 

@@ -1,17 +1,18 @@
 """The forward of a model: pure functions of its parameters.
 
-forward_pass    the logits, and what every layer saved for its backward
-loss_fn         the mean loss alone, as a function to be differentiated
+forward_pass        the logits, and what every layer saved for its backward
+loss_fn             the mean loss alone, as a function to be differentiated
+first_non_finite    which layer made a nan or an infinity
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from gpt2.layers import Layer
 from gpt2.layers.crossentropy import mean_loss
-from gpt2.model.config import GPT2Config
+from gpt2.model.config import BLOCK_PLACES, GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.fitting import Layers
 from gpt2.model.tensors import Tensors
@@ -123,3 +124,47 @@ def loss_fn(
     logits, _ = forward_pass(params, tokens, d, layers, run_block=run_block)
     losses, _ = layers["crossentropy"].forward(logits, targets)
     return mean_loss(losses, targets)
+
+
+# ---- The first layer that is not finite ------------------------------------------------------------------
+
+
+def first_non_finite(
+    params: Tensors,
+    layers: Mapping[str, Layer],
+    d: Description,
+    tokens: np.ndarray,
+    targets: np.ndarray | None,
+) -> str | None:
+    """The first layer whose output holds a nan or an infinity, such as "block 3 fc (matmul)", or None."""
+    places = []
+    layers = _checking(layers, _places(d), places)
+    with np.errstate(all="ignore"):
+        if targets is None:
+            forward_pass(params, tokens, d, layers)
+        else:
+            loss_fn(params, tokens, targets, config=d.config, layers=layers, description=d)
+    return places[0] if places else None
+
+
+def _places(d):
+    """The places of the layers in the order of forward_pass."""
+    of_block = BLOCK_PLACES if d.block is None else (d.block.name,)
+    blocks = [f"block {l} {place}" for l in range(d.config.n_layer) for place in of_block]
+    return iter(["encoder", *blocks, "lnf", "head", "loss"])
+
+
+def _checking(layers, places, found):
+    """The same layers; each appends its place to `found` if its output is not finite."""
+
+    def checking(layer):
+        def forward(*inputs, **static):
+            out, saved = layer.forward(*inputs, **static)
+            place = next(places)
+            if not np.isfinite(out).all():
+                found.append(f"{place} ({layer.name})")
+            return out, saved
+
+        return Layer(layer.name, forward, None)
+
+    return {name: checking(layer) for name, layer in layers.items()}

@@ -1,13 +1,13 @@
-"""GPT-2 with parameters and gradients: the class GPT2, its buffers and its step.
+"""GPT-2 with parameters and gradients: the class GPT2 and its step.
 
-description.py says which layers and tensors the model has; the forward is in forward.py and the
-backward in backward.py. With backward="whole" both are one program.
+description.py says which layers and tensors the model has, parameters.py fills its buffers; the forward is in
+forward.py and the backward in backward.py. With backward="whole" both are one program.
 """
 
 import inspect
 import math
 import pickle
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -22,89 +22,20 @@ import gpt2.backward as backwards
 from gpt2 import autodiff as ad
 from gpt2.errors import UserError, counted
 from gpt2.layers import Layer
-from gpt2.layers.crossentropy import check_targets, mean_loss
-from gpt2.layers.encoder import check_ids
+from gpt2.layers.crossentropy import mean_loss
 from gpt2.machine import cores
 from gpt2.model.backward import Gradients, backward_pass
+from gpt2.model.batches import checked, checked_targets
 from gpt2.model.changes import Environment
-from gpt2.model.config import BLOCK_PLACES, GPT2Config
+from gpt2.model.config import GPT2Config
 from gpt2.model.description import Block, Description
 from gpt2.model.fitting import Layers
-from gpt2.model.forward import block_forward, forward_pass, loss_fn
+from gpt2.model.forward import block_forward, first_non_finite, forward_pass, loss_fn
 from gpt2.model.own import OwnFile
+from gpt2.model.parameters import initialise, scratch_range
 from gpt2.model.presets import PRESETS
 from gpt2.model.tensors import Named, Stack, Tensors, joined, ranges_of, views
 from gpt2.model.tuning import Tuning
-
-# ---- Parameters ------------------------------------------------------------------------------------------
-
-# Matrices (embeddings included) get weight decay; gains and biases do not.
-MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
-
-
-def unflatten(flat: np.ndarray, of: GPT2Config | Description) -> Tensors:
-    """Views of a flat buffer of the trained tensors (by default all): a dict from name to tensor."""
-    d = of if isinstance(of, Description) else Description(of)
-    return views(flat, d.trained.shapes)
-
-
-def scratch_range(d: Description) -> tuple[int, int]:
-    """The longest range (start, stop) of the gradients without any of the head's.
-
-    They are written after the head's backward, when the logits are no longer needed, so the logits may use
-    this memory. At 124M, B=4, T=256 they take 196 MiB, of 2940 for training.
-    """
-    head = set(d.calls["head"].tensors)
-    ranges = [span for name, span in ranges_of(d.trained.shapes).items() if name in head]
-    edges = [0, *(edge for span in ranges for edge in span), d.trained.count]
-    return max(zip(edges[::2], edges[1::2]), key=lambda span: span[1] - span[0])
-
-
-PIECE = 256 * 1024  # entries of a tensor that share a stream of random numbers, and stay in cache
-
-
-def initialise(
-    params: Tensors, of: GPT2Config | Description, seed: int, names: Collection[str] | None = None
-) -> None:
-    """Fill params as GPT-2 was: matrices normal with deviation 0.02, gains 1, biases 0; others as declared.
-
-    Each block adds two branches to the residual stream. Their projections start smaller by sqrt(2L), so that
-    the stream's variance does not grow with depth (Radford et al. 2019, section 2.3).
-    Every PIECE entries have their own stream of random numbers, determined by seed, tensor and piece: any
-    number of threads gives the same model. Numbers are drawn in float32, so both dtypes give the same model.
-    names: the tensors to fill; None for all.
-    """
-    d = of if isinstance(of, Description) else Description(of)
-    jobs = []  # (stream, entries, deviation)
-    stacks = []  # (Stack, the array drawn for it)
-    for number, (name, tensor) in enumerate(params.items()):
-        if names is not None and name not in names:
-            continue
-        deviation = d.deviation(name)
-        if deviation is None:
-            tensor[...] = np.broadcast_to(d.constant(name), tensor.shape)
-            continue
-        if isinstance(tensor, Stack):
-            stacks.append((tensor, np.empty(tensor.shape, tensor.dtype)))
-            tensor = stacks[-1][1]
-        if not tensor.flags.c_contiguous:
-            raise ValueError(f"initialise: {name} is not contiguous in memory")
-        entries = tensor.reshape(-1)
-        for k in range(0, entries.size, PIECE):
-            jobs.append(((number, k // PIECE), entries[k : k + PIECE], deviation))
-    todo = iter(jobs)  # next() on it is atomic, so threads can share it
-
-    def job(thread):
-        scratch = np.empty(PIECE, np.float32)
-        for stream, entries, deviation in todo:
-            rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=stream)))
-            numbers = scratch[: entries.size]
-            rng.standard_normal(out=numbers, dtype=np.float32)
-            np.multiply(numbers, np.float32(deviation), out=entries)
-
-    ad.run_on_threads(job)
-    for stack, array in stacks:
-        stack[...] = array
 
 
 def _rebuilt(config, spec, modes, compile, detect_anomaly, elementwise, options) -> "GPT2":
@@ -469,10 +400,10 @@ class GPT2:
         """
         self._saved = None  # first of all, so that two sets of activations never exist at once
         self.drop_stale_programs()
-        tokens = self._checked("tokens", tokens)
+        tokens = checked("tokens", tokens, self.config)
         if targets is None:
             return forward_pass(self.params, tokens, self.description, self.layers)[0]
-        return self._forward(tokens, self._checked_targets(targets, tokens))
+        return self._forward(tokens, checked_targets(targets, tokens, self.config))
 
     def _forward(self, tokens, targets, scratch=None):
         """The mean loss, with activations kept. scratch: memory for the logits."""
@@ -511,8 +442,8 @@ class GPT2:
     def _loss_and_grads(self, tokens, targets, scale, accumulate, on_ready):
         self._saved = None  # first of all, so that two sets of activations never exist at once
         self.drop_stale_programs()
-        tokens = self._checked("tokens", tokens)
-        targets = self._checked_targets(targets, tokens)
+        tokens = checked("tokens", tokens, self.config)
+        targets = checked_targets(targets, tokens, self.config)
         if self.program is None:
             loss = self._forward(tokens, targets, None if accumulate else self._logits_scratch(*tokens.shape))
             self.backward(scale, accumulate, on_ready)
@@ -589,48 +520,10 @@ class GPT2:
 
         Runs the forward pass again and checks every layer: for diagnosis after the loss is not finite.
         """
-        tokens = self._checked("tokens", tokens)
-        places = []
-        d = self.description
-        layers = _checking(self.layers, _places(d), places)
-        with np.errstate(all="ignore"):
-            if targets is None:
-                forward_pass(self.params, tokens, d, layers)
-            else:
-                targets = self._checked_targets(targets, tokens)
-                loss_fn(self.params, tokens, targets, config=self.config, layers=layers, description=d)
-        return places[0] if places else None
-
-    def _checked_targets(self, targets, tokens):
-        targets = self._checked("targets", targets)
-        if targets.shape != tokens.shape:
-            raise ValueError(
-                f"GPT2.forward: targets has shape {targets.shape}, expected {tokens.shape} to match tokens"
-            )
-        return targets
-
-    def _checked(self, name, ids):
-        """ids as an array (B, T) that the model can take, or ValueError."""
-        ids = np.asarray(ids)
-        if ids.ndim == 1 and ids.size:
-            raise ValueError(
-                f"GPT2.forward: {name} has shape {ids.shape}, expected (B, T); "
-                f"np.array({name})[None] is a batch of one"
-            )
-        if ids.ndim != 2 or ids.size == 0:
-            raise ValueError(f"GPT2.forward: {name} has shape {ids.shape}, expected (B, T), not empty")
-        if ids.dtype.kind not in "iu":
-            raise ValueError(f"GPT2.forward: {name} has dtype {ids.dtype}, expected integers")
-        if ids.shape[1] > self.config.block_size:
-            raise ValueError(
-                f"GPT2.forward: {name} has T={ids.shape[1]} positions, more than "
-                f"block_size {self.config.block_size}; pass shorter sequences"
-            )
-        if name == "targets":
-            check_targets("GPT2.forward", ids, self.config.vocab_size)
-        else:
-            check_ids("GPT2.forward", name, ids, self.config.vocab_size)
-        return ids
+        tokens = checked("tokens", tokens, self.config)
+        if targets is not None:
+            targets = checked_targets(targets, tokens, self.config)
+        return first_non_finite(self.params, self.layers, self.description, tokens, targets)
 
 
 def _repeated_block(d: Description, divisors: list[np.ndarray]) -> Callable:
@@ -655,29 +548,3 @@ def _repeated_block(d: Description, divisors: list[np.ndarray]) -> Callable:
         return once(x, *(params[name][l] for name in names), *(a[l : l + 1] for a in divisors)), {}
 
     return run_block
-
-
-# ---- The first layer that is not finite ------------------------------------------------------------------
-
-
-def _places(d):
-    """The places of the layers in the order of forward_pass."""
-    of_block = BLOCK_PLACES if d.block is None else (d.block.name,)
-    blocks = [f"block {l} {place}" for l in range(d.config.n_layer) for place in of_block]
-    return iter(["encoder", *blocks, "lnf", "head", "loss"])
-
-
-def _checking(layers, places, found):
-    """The same layers; each appends its place to `found` if its output is not finite."""
-
-    def checking(layer):
-        def forward(*inputs, **static):
-            out, saved = layer.forward(*inputs, **static)
-            place = next(places)
-            if not np.isfinite(out).all():
-                found.append(f"{place} ({layer.name})")
-            return out, saved
-
-        return Layer(layer.name, forward, None)
-
-    return {name: checking(layer) for name, layer in layers.items()}

@@ -11,10 +11,11 @@ from gpt2.autodiff import get_threads
 from gpt2.errors import OptionError, UserError
 from gpt2.hints import quoted, typed
 from gpt2.model.config import GPT2Config
-from gpt2.model.gpt2 import GPT2, initialise, unflatten
+from gpt2.model.gpt2 import GPT2
 from gpt2.model.muon import Muon
 from gpt2.model.optimizer import AdamW
 from gpt2.model.own import OwnFile
+from gpt2.model.parameters import initialise, unflatten
 from gpt2.model.tuning import Tuning
 from gpt2.parallel import auto
 from gpt2.parallel.cores import launched_ranks, threads_each

@@ -16,9 +16,10 @@ from gpt2.errors import UserError
 from gpt2.machine import free_memory, size
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
-from gpt2.model.gpt2 import GPT2, scratch_range
+from gpt2.model.gpt2 import GPT2
 from gpt2.model.muon import Muon, matrices_of
 from gpt2.model.optimizer import AdamW
+from gpt2.model.parameters import scratch_range
 from gpt2.train.flops import gflop, training_flops
 
 LINE = 16  # most numbers in a cache line

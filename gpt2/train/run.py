@@ -20,8 +20,8 @@ from gpt2.errors import UserError
 from gpt2.hints import quoted, typed
 from gpt2.model.decoder import SlowGeneration
 from gpt2.model.description import described
-from gpt2.model.gpt2 import unflatten
 from gpt2.model.optimizer import cosine_lr
+from gpt2.model.parameters import unflatten
 from gpt2.parallel.handover import Handover
 from gpt2.parallel.split import counted
 from gpt2.sampling import generate

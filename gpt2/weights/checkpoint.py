@@ -23,7 +23,8 @@ from gpt2.data.tokenizer import Tokenizer
 from gpt2.errors import UserError, os_errors
 from gpt2.model.config import SIZES, GPT2Config
 from gpt2.model.description import Description, described
-from gpt2.model.gpt2 import GPT2, unflatten
+from gpt2.model.gpt2 import GPT2
+from gpt2.model.parameters import unflatten
 from gpt2.model.tensors import slices_of
 from gpt2.storage.files import replacing
 from gpt2.storage.safetensors import FORMAT, checkpoint_header, header_bytes

@@ -16,7 +16,7 @@ from gpt2.model import GPT2, GPT2Config, loss_fn
 from gpt2.model.config import parameter_table
 from gpt2.model.description import Description
 from gpt2.model.forward import forward_pass
-from gpt2.model.gpt2 import MATRICES
+from gpt2.model.parameters import MATRICES
 from tests.support.models import random_model, slope
 from tests.support.peaks import peak_of
 
@@ -100,7 +100,7 @@ def test_initial_weights_depend_on_the_seed_not_the_dtype():
 
 def test_initial_weights_do_not_depend_on_the_number_of_threads(monkeypatch):
     """And no two pieces, of one tensor or of two, hold the same numbers."""
-    monkeypatch.setattr(gpt2.model.gpt2, "PIECE", 48)  # so that these small tensors have several
+    monkeypatch.setattr(gpt2.model.parameters, "PIECE", 48)  # so that these small tensors have several
     models = []
     for threads in (1, 2, 3):
         ad.set_threads(threads)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpt2.model import GPT2, GPT2Config
-from gpt2.model.gpt2 import MATRICES
 from gpt2.model.optimizer import AdamW
+from gpt2.model.parameters import MATRICES
 
 pytestmark = pytest.mark.numeric
 

@@ -67,7 +67,7 @@ def test_training_goes_on_with_the_moments(tmp_path):
     mine = AdamW(model, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     t, m, v = weights.moments()
     views = {
-        name: gpt2.model.gpt2.unflatten(flat, model.description)
+        name: gpt2.model.parameters.unflatten(flat, model.description)
         for name, flat in (("m", mine.m), ("v", mine.v))
     }
     for key, tensors in (("m", m), ("v", v)):

@@ -8,8 +8,8 @@ from html import escape
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for
 from gpt2.commands.explain.parts import Explained
+from gpt2.commands.explain.subject import SIZES, subject
 from gpt2.commands.explain.text import kept_text
-from gpt2.model.subject import SIZES, subject
 
 INTRO = """Each layer stands here three times: its forward, the backward written by hand, and the forward and
 backward that the compiler wrote from the forward alone."""

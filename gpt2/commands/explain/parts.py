@@ -14,7 +14,7 @@ from gpt2 import cli
 from gpt2.backward import options_for
 from gpt2.commands.check import check_layer
 from gpt2.commands.explain import sources
-from gpt2.model.subject import subject
+from gpt2.commands.explain.subject import subject
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import numpy as np
 
 from gpt2 import autodiff as ad
 from gpt2.backward import options_for, whole
+from gpt2.commands.explain.subject import own, subject
 from gpt2.layers import Layer
 from gpt2.layers.cases import Sizes
 from gpt2.model.backward import backward_pass, block_backward
 from gpt2.model.config import GPT2Config
 from gpt2.model.description import Description
 from gpt2.model.forward import block_forward, forward_pass, loss_fn
-from gpt2.model.subject import own, subject
 
 SHOWN = Sizes(B=4, T=64, C=768, NH=12, V=1024, OC=3072, max_t=1024)
 WHOLE = GPT2Config(vocab_size=1024, block_size=64, n_layer=12, n_head=12, n_embd=768)

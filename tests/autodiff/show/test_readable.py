@@ -15,9 +15,9 @@ from gpt2.autodiff.show.readable import constants, readable_source
 from gpt2.autodiff.show.runnable import runnable_source, written
 from gpt2.autodiff.switches import Options
 from gpt2.commands.explain import sources
+from gpt2.commands.explain.subject import SIZES
 from gpt2.layers import LAYERS
 from gpt2.model import GPT2, GPT2Config
-from gpt2.model.subject import SIZES
 from tests.autodiff.ops import test_rules
 from tests.support.random.graphs import random_arrays, random_graph
 
