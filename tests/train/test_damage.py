@@ -240,7 +240,7 @@ EXECUTES = {
     "gpt2/autodiff/tracebacks.py",  # a constant text, compiled under the name of the user's file
     "gpt2/autodiff/show/runnable.py",  # the expression that was written for a constant, to compare its bits
     "gpt2/autodiff/show/panels.py",  # source text that the compiler made of a layer
-    "gpt2/commands/exercises/sheets/emit.py",  # what a student's compiler has written, in the process of its grading
+    "gpt2/commands/exercises/sheets/emit.py",  # what a student's compiler has written, in its own process
     "gpt2/model/own.py",  # a file of layers named by the user, or by a run, with its SHA-256
 }
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml"}
