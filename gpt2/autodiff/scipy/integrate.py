@@ -63,10 +63,6 @@ def _stacked(y: Any) -> Any:
 # ---- The adjoint equation --------------------------------------------------------------------------------
 
 
-class BranchingError(AutodiffError):
-    """The right-hand side branches on values, so it cannot be recorded once."""
-
-
 class Flow:
     """The right-hand side of an equation, as the graph of (y, t, *consts) -> dy/dt, and its solver.
 
@@ -181,7 +177,7 @@ def _flow(
     plain = unflatten(flatten(params)[1], [value_of(x) for x in leaves])
     _, rec = recorded_once(f, lambda: slope(*start, plain), lambda: record(slope, (*start, plain)))
     if rec is None:
-        raise BranchingError(
+        raise AutodiffError(
             f"{name}: the function has to be the same at every state, and it branches on values, draws "
             "random numbers or changes something. Choose with np.where, and take what changes as an argument",
             here(),
