@@ -246,9 +246,8 @@ def side_by_side(texts: Sequence[tuple[str, str]], columns: int) -> list[str]:
         return lines[:-1]
     sides = []
     for title, source in texts:
-        code = [
-            part for line in wrapped_code(source, each) for part in wrapped(line, each)
-        ]  # long strings too
+        # wrapped once more: a long string is no code
+        code = [part for line in wrapped_code(source, each) for part in wrapped(line, each)]
         sides.append([title, "-" * each, *code])
     height = max(map(len, sides))
     sides = [side + [""] * (height - len(side)) for side in sides]

@@ -14,13 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-STYLES = {
-    "bold": 1,
-    "red": 31,
-    "green": 32,
-    "yellow": 33,
-    "blue": 36,
-}  # cyan for blue: a dark screen shows it
+# Cyan for blue: a dark screen shows it
+STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "blue": 36}
 
 
 def has_colour(stream: Any = None) -> bool:
@@ -35,9 +30,8 @@ def has_colour(stream: Any = None) -> bool:
         return True
     if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
-    return (
-        os.name != "nt" or "WT_SESSION" in os.environ or "TERM" in os.environ
-    )  # an old console prints the codes
+    # an old console prints the codes
+    return os.name != "nt" or "WT_SESSION" in os.environ or "TERM" in os.environ
 
 
 def painted(text: str, style: str, stream: Any = None) -> str:

@@ -30,10 +30,8 @@ from gpt2.storage.download import cache_folder, sha256_of
 from gpt2.storage.files import made_folder, write_atomically
 from gpt2.storage.lock import turn
 
-NAMED = {
-    "tinyshakespeare": lambda: tinyshakespeare.read(),
-    "stdlib": lambda: stdlib.read(),
-}  # name -> its text
+# Name -> its text
+NAMED = {"tinyshakespeare": lambda: tinyshakespeare.read(), "stdlib": lambda: stdlib.read()}
 FILES = ("train.bin", "val.bin", "tokenizer.json")
 INDICES = ("train.npz", "val.npz")  # of conversations
 LOCK = ".tokens.lock"

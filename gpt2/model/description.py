@@ -326,9 +326,8 @@ class Description:
 
     def _adapt(self, read, in_block):
         """Put the layers of adapters in their places, and add their tensors to the tables."""
-        self.adapters: dict[
-            str, tuple[int, ...]
-        ] = {}  # their tensors -> the blocks in which they are trained
+        # their tensors -> the blocks in which they are trained
+        self.adapters: dict[str, tuple[int, ...]] = {}
         self.fixed: dict[str, np.ndarray] = {}  # their other tensors -> the values
         if self.lora is None:
             return
@@ -476,9 +475,7 @@ class Description:
         forward.__name__ = block.name
         vars(forward)["__wrapped__"] = block.forward  # whose source is shown
         parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("x", *names)]
-        vars(forward)["__signature__"] = inspect.Signature(
-            parameters
-        )  # by which a program's inputs are named
+        vars(forward)["__signature__"] = inspect.Signature(parameters)  # names the inputs of programs
         return Layer("block", forward, None, by_position=block.by_position)
 
     @cached_property

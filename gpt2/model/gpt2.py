@@ -137,9 +137,8 @@ class GPT2:
         self.frozen: dict[str, Any] = {}
         self.params: Tensors = {}
         self.grads: Tensors = {}
-        self.freeze(
-            np.zeros(d.num_parameters - d.trained.count, config.dtype)
-        )  # no memory before it is written
+        # zeros take no memory before they are written
+        self.freeze(np.zeros(d.num_parameters - d.trained.count, config.dtype))
         initialise(self.params, d, seed or 0, d.fixed if seed is None else None)
         self._saved: Any = None
         self._find_tokenizer: Callable[[], Any] | None = None

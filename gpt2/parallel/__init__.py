@@ -2,7 +2,7 @@
 
     cores.py       threads for each worker
     split.py       a worker's share of a batch and its part of the parameters
-    group.py       communication of workers: rank, size, barrier, broadcast, sums; of a process alone
+    group.py       communication of workers: rank, size, broadcast, sums; of a process alone
     mpi.py         a group of MPI ranks, on one machine or many
     interrupts.py  Ctrl-C in a rank
     time_limit.py  a limit on how long a rank waits for the others

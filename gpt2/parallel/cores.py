@@ -2,7 +2,7 @@
 
 import os
 
-from gpt2.machine import available, cores
+from gpt2.machine import cores
 
 # Libraries under NumPy and numexpr; each reads its variable once, when it is loaded.
 LIBRARIES = ("OPENBLAS", "MKL", "OMP", "VECLIB_MAXIMUM", "BLIS", "NUMEXPR")
@@ -49,10 +49,3 @@ def launched_ranks() -> int:
 def _number(*names: str) -> int | None:
     """The value of the first of these variables that is set."""
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
-
-
-def shares_of_cores(workers: int) -> list[set[int] | None]:
-    """A set of cores for each worker, or None for each if there are fewer cores than workers."""
-    numbers = available()
-    each = len(numbers) // workers
-    return [set(numbers[r * each : (r + 1) * each]) or None for r in range(workers)]

@@ -29,11 +29,8 @@ class Group:
     rank = 0
     size = 1
 
-    def barrier(self) -> None:
-        """Return once every worker has called this."""
-
     def wait_for_root(self) -> None:
-        """A barrier with a longer time limit, for work that the root does alone."""
+        """Return once every worker has called this. Its time limit allows for work of the root alone."""
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         """Fill a flat array with that of worker `root`."""

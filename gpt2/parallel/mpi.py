@@ -55,10 +55,6 @@ class MPIGroup(Group):
 
     # -- the group's methods, in MPI's own
 
-    def barrier(self) -> None:
-        with self.watch:
-            self.comm.Barrier()
-
     def wait_for_root(self) -> None:
         with self.watch.patient():
             self.comm.Barrier()

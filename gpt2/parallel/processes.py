@@ -38,7 +38,6 @@ class Processes(Team):
         *,
         threads: int = 0,
         timeout: float = 300.0,
-        pin: bool = False,
         options: Mapping[str, Any] | None = None,
     ):
         super().__init__(Group(), model, optimizer)
@@ -51,7 +50,7 @@ class Processes(Team):
         sizes = {**dict.fromkeys(names, n), "frozen": model.num_parameters - n}
         each = threads_each(size, threads)
         self.workers = Workers(
-            size, {name: ((k,), dtype) for name, k in sizes.items()}, threads=each, timeout=timeout, pin=pin
+            size, {name: ((k,), dtype) for name, k in sizes.items()}, threads=each, timeout=timeout
         )
         try:
             self._move(self.workers.arrays)  # while the processes start

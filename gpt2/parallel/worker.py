@@ -11,7 +11,7 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
@@ -56,13 +56,10 @@ def main(
     commands: Connection,
     shared: Any,
     layout: Mapping[str, tuple[tuple[int, ...], Any]],
-    cores: Collection[int] | None,
 ) -> None:
     """Run a worker. Commands are pickled (function, args); an empty one ends it."""
     _ignore_signals()
     _end_with_parent()
-    if cores:
-        os.sched_setaffinity(0, cores)
     try:
         worker = Worker(rank, size, shared, layout)
         commands.send(("result", None))

@@ -25,7 +25,7 @@ from typing import Any
 
 from gpt2.errors import UserError
 from gpt2.parallel import worker
-from gpt2.parallel.cores import shares_of_cores, thread_variables
+from gpt2.parallel.cores import thread_variables
 from gpt2.parallel.errors import WorkerError
 from gpt2.parallel.memory import SharedArrays
 
@@ -41,7 +41,6 @@ class Workers:
     arrays   name -> (shape, dtype): shared by all workers and this process, initially zero
     threads  of NumPy's BLAS in each worker, set before NumPy is imported there
     timeout  seconds without a heartbeat after which a worker counts as hung; 0: never
-    pin      pin each worker to its own cores
 
     Any error in a worker ends all of them and is raised here: as WorkerError, or as its UserError.
     """
@@ -53,7 +52,6 @@ class Workers:
         *,
         threads: int = 1,
         timeout: float = 300.0,
-        pin: bool = False,
     ):
         self.size = size
         self.timeout = timeout or math.inf
@@ -62,7 +60,7 @@ class Workers:
         self.processes, self.connections = [], []
         atexit.register(self.kill)  # runs before multiprocessing's handler, which waits for them
         try:
-            self._start(threads, shares_of_cores(size) if pin else [None] * size)
+            self._start(threads)
         except OSError as error:
             self.kill()
             raise UserError(cannot_start(size, error)) from None
@@ -70,13 +68,13 @@ class Workers:
             self.kill()
             raise
 
-    def _start(self, threads, cores):
+    def _start(self, threads):
         context = multiprocessing.get_context("spawn")
         theirs = []
         with _signals_blocked(), _environment(thread_variables(threads)):
             for r in range(self.size):
                 mine, commands = context.Pipe()
-                args = (r, self.size, commands, self.memory.share(), self.memory.layout, cores[r])
+                args = (r, self.size, commands, self.memory.share(), self.memory.layout)
                 process = context.Process(target=worker.main, args=args, name=f"worker {r}", daemon=True)
                 process.start()
                 self.processes.append(process)

@@ -69,9 +69,8 @@ def estimate(
     if free is not None and 4 * Description(two[0]).num_parameters * item + scores > free:
         return _cost(d, B, T, accumulate, optimizer, scores, None)
     tokens = np.zeros((B, T), np.int64)
-    GPT2(one[0], seed=None, **one[1]).loss_and_grads(
-        tokens, tokens
-    )  # compiling takes memory as well, but only once
+    # compiling takes memory as well, but only once
+    GPT2(one[0], seed=None, **one[1]).loss_and_grads(tokens, tokens)
 
     def measure(config, options):
         return _measure(config, B, T, options, shared, optimizer)
