@@ -19,6 +19,7 @@ import math
 import operator
 import sys
 import threading
+import typing
 from collections.abc import Callable, Collection, Iterable
 from types import ModuleType
 from typing import Any
@@ -394,6 +395,12 @@ def _is_instance(function, args, kwargs):
     return function(kind, x._value if type(x) is Recorded else x)
 
 
+def _protocols_look(function, args, kwargs):
+    """isinstance(x, typing.SupportsRound): from Python 3.12 on methods are looked for by what this returns"""
+    static = function()
+    return lambda x, name: static(x._value if type(x) is Recorded else x, name)
+
+
 def intercept_questions() -> None:
     """Have questions about a recorded value answered as of the value that it stands for."""
     asked = {"hasattr": _asked, "getattr": _asked, "issubclass": _is_subclass}
@@ -401,6 +408,9 @@ def intercept_questions() -> None:
     extrema = {f.__name__: _Extremum(f, _extremum) for f in (min, max)}
     INTERCEPTED.update((id(v.function), v) for v in extrema.values())
     replace(vars(builtins), **extrema)
+    look = "_lazy_load_getattr_static"
+    if look in vars(typing):
+        replace(vars(typing), **{look: Intercepted(vars(typing)[look], _protocols_look)})
     replace(vars(abc), _abc_instancecheck=Intercepted(vars(abc)["_abc_instancecheck"], _is_instance))
 
 

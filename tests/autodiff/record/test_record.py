@@ -7,6 +7,7 @@ import itertools
 import math
 import pickle
 import threading
+import typing
 from collections import namedtuple
 from dataclasses import dataclass
 
@@ -647,3 +648,18 @@ def test_number_classes_that_define_operators(name, x):
         return
     for _ in range(2):
         np.testing.assert_array_equal(ad.compile(f)(np.copy(x)[()]), f(np.copy(x)[()]))
+
+
+@pytest.mark.parametrize(
+    "value", [1.5, 2j, 3, np.float32(1.5), np.array(1j).max(), np.array(1j), np.ones(2)], ids=repr
+)
+def test_a_protocol_is_asked_of_the_value(value):
+    kinds = [getattr(typing, name) for name in typing.__all__ if name.startswith("Supports")]
+    seen = []
+
+    def f(x):
+        seen.append([isinstance(x, kind) for kind in kinds])
+        return x * 1
+
+    ad.compile(f)(value)
+    assert seen == [[isinstance(value, kind) for kind in kinds]]
