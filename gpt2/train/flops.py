@@ -17,18 +17,6 @@ from gpt2.model.description import Description
 from gpt2.model.forward import forward_pass
 
 
-def forward_flops(model: GPT2Config | Description, B: int, T: int) -> int:
-    """Operations of one forward pass over B sequences of T tokens.
-
-    For GPT-2 they follow from its sizes, for own layers from the products in the recorded forward.
-
-    A token is multiplied with every weight once: 12 C^2 weights a block, V C in the head.
-    Attention adds two products of (T, HS) and (HS, T) a head, counted in full although half is masked.
-    """
-    d = model if isinstance(model, Description) else Description(model)
-    return B * T * sum(forward for forward, _ in _by_place(d, T)) if d.gpt2 else _recorded_flops(d, B, T)
-
-
 def _recorded_flops(d, B, T):
     """From one sequence through one block and two: each further block adds as much as the second."""
     counts = [_products(d.resized(replace(d.config, n_layer=n)), T) for n in (1, 2)]
@@ -47,9 +35,13 @@ def _products(d, T):
 
 
 def training_flops(model: GPT2Config | Description, B: int, T: int) -> int:
-    """Operations of forward and backward, without those for gradients that are not needed.
+    """Operations of forward and backward on B sequences of T tokens, without those for gradients that are not
+    needed.
 
-    A model with own layers counts as if all of it were trained.
+    For GPT-2 they follow from its sizes: a token is multiplied with every weight once, 12 C^2 weights a
+    block, V C in the head. Attention adds two products of (T, HS) and (HS, T) a head, counted in full
+    although half is masked. For own layers they are three times those of the products in the recorded
+    forward, as if all of it were trained.
     """
     d = model if isinstance(model, Description) else Description(model)
     if not d.gpt2:

@@ -406,13 +406,13 @@ def test_bad_file_is_refused_in_one_line(content, message, folder, capsys):
 
 
 def test_counts_include_own_layers():
-    standard = flops.forward_flops(CONFIG, 3, 8)
+    standard = flops.training_flops(CONFIG, 3, 8)
     # the formula counts the head of the last position for all positions
-    assert flops._recorded_flops(Description(CONFIG), 3, 8) == standard
+    assert 3 * flops._recorded_flops(Description(CONFIG), 3, 8) == standard
     d = Description(CONFIG, **own("swiglu"))
     C, H, L = 12, 32, 2
     less = 2 * L * (8 * C * C - 3 * C * H)  # of a token: two matrices (4C, C), three of (H, C)
-    assert flops.forward_flops(d, 3, 8) == standard - 3 * 8 * less
+    assert flops.training_flops(d, 3, 8) == standard - 3 * 3 * 8 * less
     estimated = cost.estimate(CONFIG, 1, 4, backward="auto", **own("swiglu"))
     assert estimated.parameters == d.num_parameters == model_of(**own("swiglu")).num_parameters
 
