@@ -22,7 +22,7 @@ from gpt2.model.decoder import SlowGeneration, slowness, unread
 from gpt2.parallel.cores import threads_each
 from gpt2.sampling import check_options, check_samples, write_samples
 from gpt2.storage import runs
-from gpt2.train.flags import read_toml
+from gpt2.train.flags import check_text, read_toml
 from gpt2.train.settings import Settings
 from gpt2.weights import pretrained
 
@@ -94,10 +94,14 @@ def _prompt(args):
         raise UserError("--prompt-file -: standard input is closed; name a file, or give a --prompt")
     with os_errors(f"--prompt-file {args.prompt_file}"):
         content = sys.stdin.buffer.read() if args.prompt_file == "-" else Path(args.prompt_file).read_bytes()
+    return _decoded(content, f"--prompt-file {args.prompt_file}")
+
+
+def _decoded(content, source):
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"--prompt-file {args.prompt_file}: not UTF-8 text (byte {error.start})") from None
+        raise UserError(f"{source}: not UTF-8 text (byte {error.start})") from None
 
 
 def _piped():
@@ -114,18 +118,7 @@ def _piped():
         return ""
     if not select.select([sys.stdin], [], [], PATIENCE)[0]:
         return ""
-    try:
-        return sys.stdin.buffer.read().decode("utf-8-sig").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"standard input: not UTF-8 text (byte {error.start})") from None
-
-
-def _check_text(flag, text):
-    """Raise UserError for bytes that are not UTF-8, which Python passes on as lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"{flag}: not UTF-8 text (character {error.start})") from None
+    return _decoded(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
 
 
 def _check(args):
@@ -133,7 +126,7 @@ def _check(args):
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: expected 0 or more")
     for flag, text in [("--prompt", args.prompt), *(("--stop", stop) for stop in args.stop)]:
-        _check_text(flag, text)
+        check_text(flag, text)
     if args.logprobs is not None and args.logprobs < 0:
         raise UserError(f"--logprobs {args.logprobs}: expected 0 or more")
     if not 0 <= args.threads <= 1024:

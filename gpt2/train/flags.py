@@ -147,12 +147,12 @@ def convert(cls: type, name: str, value: Any, where: str) -> Any:
     except (ValueError, OverflowError):
         raise UserError(f"{where}: expected {EXPECTED[kind]}, got {value!r}") from None
     if kind is str:
-        _check_text(where, value)
+        check_text(where, value)
     _check_limits(field.metadata, value, where)
     return value
 
 
-def _check_text(where, text):
+def check_text(where: str, text: str) -> None:
     """Raise UserError for bytes that are not UTF-8: Python passes them as lone surrogates."""
     try:
         text.encode()

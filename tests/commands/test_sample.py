@@ -174,8 +174,8 @@ def test_command_needs_only_the_folder_of_the_run(run, model, monkeypatch):
         (["--seed", "-1"], "--seed -1"),
         (["--threads", "100000"], "--threads 100000: expected 1 to 1024"),
         (["--logprobs", "-1"], "--logprobs -1"),
-        (["--prompt", "a\udcff"], "--prompt: not UTF-8 text (character 1)"),  # as Python decodes the byte ff
-        (["--stop", "\udcfe"], "--stop: not UTF-8 text (character 0)"),
+        (["--prompt", "a\udcff"], "--prompt a\\udcff: not UTF-8 text (character 1)"),  # the byte ff
+        (["--stop", "\udcfe"], "--stop \\udcfe: not UTF-8 text (character 0)"),
         (["--prompt-file", "nowhere"], "--prompt-file nowhere: No such file"),
         (["--prompt-file", "bad", "--prompt", "x"], "give one of them"),
         (["--prompt-file", "bad"], "not UTF-8 text (byte 1)"),
