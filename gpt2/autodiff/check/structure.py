@@ -15,11 +15,6 @@ from ..graph import Node
 from ..ops import evaluate
 from .by_hand import ByHand
 
-SOFTMAX = (
-    "the softmax's sum term is missing: with p = softmax(s), ds = p * (dp - sum(p * dp)), "
-    "and only p * dp is there"
-)
-
 
 def products(b: ByHand, n: Node) -> Iterator[tuple[str, np.ndarray]]:
     """Products of matrices: one of them transposed, or the other order."""
@@ -79,7 +74,11 @@ def softmaxes(b: ByHand, n: Node) -> Iterator[tuple[str, np.ndarray]]:
         for p in b.of(*n.args):
             for axis in range(p.ndim if p.shape == n.shape else 0):
                 if np.allclose(p.sum(axis), 1.0):
-                    yield SOFTMAX, b.values[n] - p * b.values[n].sum(axis, keepdims=True)
+                    text = (
+                        "the softmax's sum term is missing: with p = softmax(s), "
+                        "ds = p * (dp - sum(p * dp)), and only p * dp is there"
+                    )
+                    yield text, b.values[n] - p * b.values[n].sum(axis, keepdims=True)
 
 
 def orders(b: ByHand, n: Node) -> Iterator[tuple[str, np.ndarray]]:
