@@ -327,13 +327,13 @@ def _second_argument(instructions, i: int) -> dis.Instruction | None:
             second = ins
         elif depth == 2 and (ins.opname == "LOAD_ATTR" or not ins.opname.startswith(_LEAVE)):
             second = None
-        depth += -1 if ins.opname == "STORE_FAST" else _pushed(ins)
+        depth += -1 if ins.opname == "STORE_FAST" else pushed(ins)
         if depth == 2 and ins is not second:  # it computes with it
             second = None
     return None
 
 
-def _pushed(ins: dis.Instruction) -> int:
+def pushed(ins: dis.Instruction) -> int:
     """How many values more are on the stack after the instruction; one half of a pair loads one."""
     return 1 if ins.opname == "LOAD_FAST" else dis.stack_effect(ins.opcode, ins.arg, jump=False)
 

@@ -4,9 +4,8 @@ assigned to; and whether its errors are caught. All of it is cached by instructi
 
 from __future__ import annotations
 
-import ast
+import bisect
 import functools
-import linecache
 import os
 import sys
 import sysconfig
@@ -19,7 +18,7 @@ import numpy as np
 
 from ..errors import AutodiffError
 from ..tracebacks import observers
-from .bytecode import CodeMap, catches_at, reads
+from .bytecode import JUMPS, CodeMap, catches_at, instructions_of, pushed, reads
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # the compiler
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
@@ -180,74 +179,49 @@ def _name_in_scipy(frame) -> str | None:
     return f"{public}.{name}"
 
 
-def _find(frame) -> Site:
+def _find(frame: FrameType) -> Site:
     code = frame.f_code
-    loc = (code.co_filename, frame.f_lineno, code.co_name)
-    span = _span(code, frame.f_lasti)
-    return Site(loc, _names(code.co_filename).get(span) if span else None)
+    return Site((code.co_filename, frame.f_lineno, code.co_name), _name_of_result(code, frame.f_lasti))
 
 
-def _span(code, lasti: int):
-    """An instruction's (line, end line, column, end column), in bytes as `ast` counts; None if unknown."""
-    known = _positions.get(id(code))
-    if known is None:
-        if len(_positions) >= _FEW:
-            _positions.clear()
-        known = _positions[id(code)] = code, list(code.co_positions())
-    span = known[1][lasti // 2] if lasti // 2 < len(known[1]) else (None,)
-    return None if None in span else span
+_STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
+_PUSHES = (
+    "LOAD_CONST",
+    "LOAD_FAST",
+    "LOAD_GLOBAL",
+    "LOAD_DEREF",
+    "LOAD_NAME",
+    "PUSH_NULL",
+    "COPY",
+    "EXTENDED_ARG",
+)
+_COMPUTES = ("CALL", "PRECALL", "BINARY_", "UNARY_", "COMPARE_", "LOAD_ATTR")
 
 
-_positions: dict[int, tuple] = {}  # id of a code object -> (the code object, a span for each instruction)
-_FEW = 64
+def _name_of_result(code: CodeType, lasti: int) -> str | None:
+    """The variable that the result of this instruction is assigned to.
 
-
-_named: dict[str, tuple[int, dict]] = {}  # file -> (number of lines, span -> name)
-
-
-def _names(file: str) -> dict:
-    """{span of a value: name} for the assignments `norm = <value>` in a file, also in a tuple."""
-    lines = linecache.getlines(file)
-    known = _named.get(file)
-    if known is not None and known[0] == len(lines):
-        return known[1]
-    names: dict = {}
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        tree = ast.Module(body=[], type_ignores=[])
-    for statement in _statements(tree.body):
-        if isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                _note(names, target, statement.value)
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            _note(names, statement.target, statement.value)
-        elif isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-            names[_span_of(statement)] = statement.target.id
-    if len(_named) >= _MOST_FILES:
-        _named.clear()
-    _named[file] = (len(lines), names)
-    return names
-
-
-def _statements(body):
-    for statement in body:
-        yield statement
-        for part in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(statement, part, ()))
-        for handler in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-            yield from _statements(handler.body)
-
-
-def _note(names: dict, target, value) -> None:
-    if isinstance(target, ast.Name):
-        names[_span_of(value)] = target.id
-    elif (
-        isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)
-    ):
-        for t, v in zip(target.elts, value.elts):
-            _note(names, t, v)
-
-
-def _span_of(node) -> tuple[int, int, int, int]:
-    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+    The instructions that follow are read up to the one that takes the result from the stack. So a name is
+    found in `a, b = f(x), g(x)` as well, but not among four and more, which Python builds a tuple of.
+    """
+    instructions = instructions_of(code)
+    k = bisect.bisect_right(instructions, lasti, key=lambda ins: ins.offset) - 1
+    k += instructions[k].opname == "PRECALL"  # of Python 3.11, which may do the work of the CALL after it
+    if not instructions[k].opname.startswith(_COMPUTES):
+        return None
+    height = place = 1  # of the stack, and where the result lies in it
+    for ins in instructions[k + 1 :]:
+        if ins.opname in _STORES:
+            if place == height:
+                return ins.argval
+            height -= 1
+        elif ins.opname == "SWAP":
+            other = height - ins.arg + 1
+            place = {height: other, other: height}.get(place, place)
+        elif ins.opcode in JUMPS or height == 1 and not ins.opname.startswith(_PUSHES):
+            return None
+        else:
+            height += pushed(ins)
+            if height <= 1:  # it was taken
+                return None
+    return None
