@@ -19,7 +19,6 @@ from gpt2.autodiff.graph import next_id
 from gpt2.autodiff.ops.boxes import alone, disjoint
 from gpt2.autodiff.pipeline import Pipeline, uncollected
 from gpt2.autodiff.programs import derived, families
-from gpt2.autodiff.record.source_lines import _span
 from tests.support.slow import rest_slow
 
 MOST = 2.5  # ratio of the work for twice the operations: 2 if it is linear, towards 4 if quadratic
@@ -108,20 +107,6 @@ def test_readers_visited_grow_linearly_with_the_readers_of_a_value(monkeypatch):
         f, args = PROGRAMS["fan"](n)
         ad.grad(f)(*args)
     assert 0 < counts[1] < MOST * counts[0]
-
-
-def test_source_positions_of_long_code_are_read_once():
-    class Code:
-        read = 0
-
-        def co_positions(self):
-            for k in range(1000):
-                self.read += 1
-                yield (k, k, 0, 1)
-
-    code = Code()
-    assert [_span(code, 2 * k)[0] for k in range(1000)] == list(range(1000))
-    assert code.read == 1000
 
 
 @pytest.mark.parametrize("name", ["chain", "dots", "layers", "grid"])

@@ -107,7 +107,7 @@ def left_behind() -> dict[str, int]:
         "sources": sum(name.startswith("<autodiff ") for name in linecache.cache),
         "threads": threading.active_count(),
         "code": sum(map(len, remembered)),
-        "files": len(source_lines._inside) + len(source_lines._named),
+        "files": len(source_lines._inside),
     }
 
 

@@ -185,16 +185,7 @@ def _find(frame: FrameType) -> Site:
 
 
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
-_PUSHES = (
-    "LOAD_CONST",
-    "LOAD_FAST",
-    "LOAD_GLOBAL",
-    "LOAD_DEREF",
-    "LOAD_NAME",
-    "PUSH_NULL",
-    "COPY",
-    "EXTENDED_ARG",
-)
+_PUSHES = tuple("LOAD_CONST LOAD_FAST LOAD_GLOBAL LOAD_DEREF LOAD_NAME PUSH_NULL COPY EXTENDED_ARG".split())
 _COMPUTES = ("CALL", "PRECALL", "BINARY_", "UNARY_", "COMPARE_", "LOAD_ATTR")
 
 
@@ -210,7 +201,8 @@ def _name_of_result(code: CodeType, lasti: int) -> str | None:
     if not instructions[k].opname.startswith(_COMPUTES):
         return None
     height = place = 1  # of the stack, and where the result lies in it
-    for ins in instructions[k + 1 :]:
+    for i in range(k + 1, len(instructions)):
+        ins = instructions[i]
         if ins.opname in _STORES:
             if place == height:
                 return ins.argval
