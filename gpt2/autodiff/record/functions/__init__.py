@@ -7,7 +7,6 @@ from . import (  # noqa: F401
     histograms,
     inplace,
     linalg,
-    piecewise,
     products,
     reduce,
     select,
