@@ -51,13 +51,15 @@ class Store:
         with self._lock:
             self.nbytes -= self._values.pop(key, (None, 0))[1]
 
+    def __len__(self) -> int:
+        return len(self._values)
+
 
 class Cache:
     """A bounded cache of programs; a few for each key, with different guards.
 
-    Reading takes no lock: a reader sees a tuple that is never changed. `find(key)` gives the entry whose
-    guard holds, or None. The oldest keys go first when there are more than `size`, or they take more than
-    BYTES.
+    `find(key)` gives the entry whose guard holds, or None. The keys that were not used for longest go first
+    when there are more than `size`, or they take more than BYTES.
     """
 
     VARIANTS = 4  # of one key: a setting that flips back and forth between a few values keeps its programs
@@ -66,32 +68,25 @@ class Cache:
 
     def __init__(self, size: int = 64):
         self.size = size
-        self._entries: dict = {}  # key -> tuple of (guard, entry, bytes), newest first
-        self._lock = threading.Lock()
+        self._entries = Store(size, self.BYTES)  # key -> tuple of (guard, entry, bytes), newest first
 
     def find(self, key: Hashable, accept: Callable[[Any], bool] | None = None) -> Any:
-        for guard, entry, _ in self._entries.get(key, ()):
+        for guard, entry, _ in self._entries.find(key, ()):
             if guard.holds() and (accept is None or accept(entry)):
                 return entry
         return None
 
     def add(self, key: Hashable, guard: Guard, entry: Any, nbytes: int = 0) -> None:
         """Keep an entry that takes so many bytes."""
-        with self._lock:
-            others = self._entries.pop(key, ())
-            self._entries[key] = ((guard, entry, nbytes), *others)[: self.VARIANTS]
-            while len(self._entries) > self.size or len(self._entries) > 1 and self.nbytes() > self.BYTES:
-                drop_oldest(self._entries)
+        entries = ((guard, entry, nbytes), *self._entries.find(key, ()))[: self.VARIANTS]
+        self._entries.add(key, entries, sum(nbytes for *_, nbytes in entries))
 
+    @property
     def nbytes(self) -> int:
-        return sum(nbytes for entries in self._entries.values() for _, _, nbytes in entries)
+        return self._entries.nbytes
 
     def __contains__(self, key) -> bool:
-        return key in self._entries
-
-    def clear(self) -> None:
-        with self._lock:
-            self._entries.clear()
+        return self._entries.find(key) is not None
 
     def __len__(self) -> int:
         return len(self._entries)

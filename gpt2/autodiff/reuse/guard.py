@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -26,6 +27,7 @@ from ..same import COMPARED, interchangeable, same_array
 MISSING = object()
 
 
+@dataclass(slots=True, eq=False)
 class Guard:
     """The test whether a recording still holds.
 
@@ -35,25 +37,14 @@ class Guard:
     tests_identity  the function compares by `is` what may be an argument; `arrays_read`: the arrays it reads
     """
 
-    __slots__ = ("trouble", "holds", "watched", "text", "names", "facts", "tests_identity", "arrays_read")
-
-    def __init__(
-        self,
-        trouble: str | None,
-        holds: Callable[[], bool],
-        watched: int = 0,
-        text: str | None = None,
-        names: dict | None = None,
-        facts: list | None = None,
-    ):
-        self.trouble = trouble
-        self.holds = holds
-        self.watched = watched
-        self.text = text
-        self.names = names
-        self.facts = facts
-        self.tests_identity = False
-        self.arrays_read: frozenset[int] = frozenset()
+    trouble: str | None
+    holds: Callable[[], bool]
+    watched: int = 0
+    text: str | None = None
+    names: dict | None = None
+    facts: list | None = None
+    tests_identity: bool = False
+    arrays_read: frozenset[int] = frozenset()
 
 
 def trust() -> Guard:

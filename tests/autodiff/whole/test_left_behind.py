@@ -77,7 +77,7 @@ def test_results_count(monkeypatch):
     """A program of few operations on large arrays keeps their memory."""
     g = ad.compile(lambda x: x * 2.0)
     g(np.ones(100_000))
-    assert g.__derived__.cache.nbytes() > 800_000
+    assert g.__derived__.cache.nbytes > 800_000
 
 
 def halved(x, _):
