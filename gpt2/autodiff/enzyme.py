@@ -66,18 +66,14 @@ class Const:
         self.x = x
 
 
-class Active:
+class Active(Const):
     """A floating-point number whose gradient autodiff returns.
 
     >>> ad.autodiff(lambda x, n: x**n, ad.Active(3.0), ad.Const(2))
     (6.0, None)
     """
 
-    __slots__ = ("x",)
-    dx = None
-
-    def __init__(self, x: Any):
-        self.x = x
+    __slots__ = ()
 
 
 class Duplicated:

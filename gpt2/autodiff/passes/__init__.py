@@ -1,10 +1,10 @@
 """The passes: functions from graph to graph that make a program smaller and faster, and mean the same.
 
-    simplify(graph)       all rewriting passes at once, until none applies
-    PASSES                the same one by one, by name; Options(off=...) leaves some out of simplify
+    simplify(graph)       all rewriting passes at once, until none applies; Options(off=...) leaves some out
 
 Passes that rewrite are families of local rules, and simplify runs them all in the same sweeps (engine.py):
-time grows linearly with the graph, and a rule of one pass sees at once what a rule of another made.
+time grows linearly with the graph, and a rule of one pass sees at once what a rule of another made. "cse" is
+what a sweep does besides; "dce" is a name alone, as a graph holds nothing that its outputs do not need.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from ..graph import Graph
 from ..switches import STRICT, Options
 from . import algebra, flattening, fold, parts, picks, products, reductions, views
-from .engine import cse, dce, sweep_to_end
+from .engine import sweep_to_end
 
-__all__ = ["FAMILIES", "PASSES", "picks", "simplify"]
+__all__ = ["FAMILIES", "picks", "simplify"]
 
 # Rules are tried in this order: the cheap ones that make things disappear, then those that rearrange.
 FAMILIES = {
@@ -36,16 +36,5 @@ def simplify(graph: Graph, options: Options | None = None) -> Graph:
     off, math = (frozenset(), STRICT) if options is None else (options.off, options.math)
     families = tuple(f for f in FAMILIES.values() if f.name not in off)
     if not families and "cse" in off:
-        return dce(graph)
+        return graph
     return sweep_to_end(graph, families, share="cse" not in off, math=math)
-
-
-def _alone(family):
-    def run(graph: Graph, math: str = STRICT) -> Graph:
-        return sweep_to_end(graph, (family,), math=math)
-
-    run.__name__ = family.name
-    return run
-
-
-PASSES = {**{name: _alone(f) for name, f in FAMILIES.items()}, "cse": cse, "dce": dce}

@@ -344,18 +344,3 @@ def renumber(graph: Graph, order: list[Node]) -> Graph:
         elif n.op != "input":
             new[n.id] = with_args(n, tuple([new[a.id] for a in n.args]))
     return Graph(graph.inputs, [new[o.id] for o in graph.outputs], graph.name)
-
-
-def cse(graph: Graph, math: str = STRICT) -> Graph:
-    """Share equal values: a sweep without any rules."""
-    return sweep_to_end(graph, (), math=math)
-
-
-def dce(graph: Graph) -> Graph:
-    """Leave out what no output needs. A graph holds nothing else, by construction, so there is nothing to do.
-
-    It completes activity analysis: the differentiator makes no derivatives for inputs outside `wrt`, zero
-    derivatives are None there and never become nodes, and forward values that only a dropped derivative read
-    disappear here.
-    """
-    return Graph(graph.inputs, graph.outputs, graph.name)

@@ -14,7 +14,7 @@ from gpt2.autodiff.ops.exactness import decided, exact, mark_derived, without_ro
 from gpt2.autodiff.ops.table import OPS, Op
 from gpt2.autodiff.passes import FAMILIES, simplify
 from gpt2.autodiff.passes.engine import BITS, DIGITS
-from gpt2.autodiff.switches import Options
+from gpt2.autodiff.switches import PASSES, Options
 from tests.support.random.values import Difference, Program, check, difference, shrink, write
 from tests.support.slow import rest_slow
 from tests.support.small_sizes import SMALL_SIZES
@@ -251,7 +251,7 @@ def test_broadcasts_are_added_up_in_blocks(monkeypatch):
     wide = build.broadcast(x * y, (8, 5))
     graph = Graph([x, y], [build.sum_(wide, (0,)), build.sum_(wide, (1,)), build.sum_(wide, (0, 1))])
     a, b = np.arange(8.0).reshape(8, 1), np.linspace(1, 2, 8).reshape(8, 1)
-    for options in (Options(off=passes.PASSES), Options(off=passes.PASSES, math="fast")):
+    for options in (Options(off=PASSES), Options(off=PASSES, math="fast")):
         columns, rows, total = EmittedProgram(graph, options)(a, b)
         np.testing.assert_allclose(columns, np.full(5, (a * b).sum()))
         np.testing.assert_allclose(rows, (5 * a * b)[:, 0])
