@@ -18,7 +18,6 @@ from gpt2.model import GPT2, GPT2Config
 # Prices of a kept byte in nanoseconds, from keeping everything that saves work to keeping nothing
 RATES = (0.0, 0.1, cost.NS_PER_BYTE, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 100.0)
 MEASURED = (cost.NS_PER_BYTE, 1.0, 5.0, 100.0)
-BUDGETS = (0.75, 0.5, 0.25, 0.1)  # as fractions of the bytes kept at the default price
 TOLERANCE = 1e-4  # of the gradient's norm, relative: float32 sums in different orders
 
 
@@ -27,7 +26,6 @@ def run(options):
     for size in planned_sizes(options.quick):
         planned = plans(GPT2(size.config, "whole"), size)
         plan_table(result, size, planned)
-        budget_table(result, size, planned)
     measured = measured_sizes(options.quick)
     for size in measured:
         model = GPT2(size.config, "whole")
@@ -60,7 +58,7 @@ def gpt2(T, **smaller):
 
 
 class Plans:
-    """The whole loss and its gradients as one graph, which `cut` splits at any rate or budget."""
+    """The whole loss and its gradients as one graph, which `cut` splits at any rate."""
 
     def __init__(self, model, size):
         recorded = record(model._whole_loss, arguments(model, size)).graph
@@ -70,9 +68,9 @@ class Plans:
         self.joint = self.pipeline.joint(Graph(recorded.inputs, recorded.outputs[:1], "loss"), wrt, (0,))
         self.once = total_ns(self.joint)
 
-    def cut(self, **how):
-        """(bytes kept, estimated seconds of recomputation) for a rate or a budget."""
-        halves = self.pipeline.split(self.joint, self.n_inputs, 1, **how)
+    def cut(self, rate):
+        """(bytes kept, estimated seconds of recomputation) for a rate."""
+        halves = self.pipeline.split(self.joint, self.n_inputs, 1, rate=rate)
         kept = sum(node.nbytes for node in halves.forward.outputs[1:] if node.op != "input")
         again = total_ns(halves.forward) + total_ns(halves.backward) - self.once
         return kept, max(round(again), 0) * 1e-9
@@ -89,7 +87,7 @@ def arguments(model, size):
 def plans(model, size, rates=RATES):
     """The Plans and rate -> (bytes, seconds)."""
     plans_ = Plans(model, size)
-    return plans_, {rate: plans_.cut(rate=rate) for rate in rates}
+    return plans_, {rate: plans_.cut(rate) for rate in rates}
 
 
 # ---- Measuring ---------------------------------------------------------------------------------------------
@@ -137,19 +135,6 @@ def plan_table(result, size, planned):
     )
     for rate, (kept, again) in cuts.items():
         table.add(f"{rate:g}", kept, again, again * 1e9 / plans.once)
-
-
-def budget_table(result, size, planned):
-    """Whether budgets are met, and at what cost."""
-    plans, cuts = planned
-    most = cuts[cost.NS_PER_BYTE][0]
-    table = result.table(
-        f"{size.name}: budgets",
-        "budget [B] | kept [B] | recomputed, estimated [s] | of the step [x]",
-    )
-    rows = [(round(part * most), *plans.cut(budget=round(part * most))) for part in BUDGETS]
-    for budget, kept, again in rows:
-        table.add(budget, kept, again, again * 1e9 / plans.once)
 
 
 def measured_table(result, size, planned, measurements):

@@ -141,7 +141,7 @@ class Pipeline:
 
         hand_on_inputs   whether the forward returns all that the backward reads. If not, the backward gets
                          inputs and results themselves, and the forward returns what else it saves
-        price            budget, rate and ample, as partition takes them
+        price            rate and ample, as partition takes them
         """
         begin = time.perf_counter()
         forward, backward, saved = uncollected(

@@ -300,13 +300,13 @@ def test_calls_from_several_threads_at_once():
 
 
 @pytest.mark.parametrize("math", ["strict", "fast"])
-def test_budget_counts_the_arrays_that_outlined_calls_keep(math):
+def test_outlined_calls_keep_less_at_a_higher_rate(math):
     f, args = blocks(16, width=32)
     pipeline = Pipeline("f", Options(math=math))
     graph = graph_of(f, *args)
     joint = pipeline.joint(graph, [0, 1, 2], [0])
     full = pipeline.split(joint, 3, 1)
-    small = pipeline.split(joint, 3, 1, budget=20_000)
+    small = pipeline.split(joint, 3, 1, rate=1e6)
     inputs = {n.name for n in graph.inputs}
 
     def kept(halves):

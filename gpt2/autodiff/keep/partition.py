@@ -24,15 +24,14 @@ So in the backward they cost nothing, unless the forward computes something kept
 
     recomputed a -> recomputed v   compute(a)    where the forward does not need a, an argument of v
 
-The cost of keeping is bytes times NS_PER_BYTE; of equal choices the one that keeps less is taken. With a
-budget, that rate is raised until the kept bytes fit: then even matrix products may be computed again. Chen et
-al. 2016, "Training deep nets with sublinear memory cost", is the aim; the cut is that of PyTorch AOTAutograd
-("min-cut rematerialization"), with recomputation priced and values of the backward moved forward.
+The cost of keeping is bytes times NS_PER_BYTE; of equal choices the one that keeps less is taken. At a
+higher rate less is kept, until even matrix products are computed again. Chen et al. 2016, "Training deep nets
+with sublinear memory cost", is the aim; the cut is that of PyTorch AOTAutograd ("min-cut
+rematerialization"), with recomputation priced and values of the backward moved forward.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -40,22 +39,18 @@ from ..graph import Graph, Node, dependent, reachable, with_args
 from ..ops import build, cost, input_node
 from ..ops.boxes import alone, ranges
 from ..ops.table import root
-from ..passes.alike import flat
 from ..passes.engine import renumber
 from ..passes.match import calls_back
 from .maxflow import UNLIMITED, Network
 from .pairs import paired
 
 PRECISION = 1000  # the network counts in thousandths of a nanosecond
-LASTING = 0.5
-_STEPS = 24  # of the search for the rate that meets a budget
 
 
 def partition(
     joint: Graph,
     n_inputs: int,
     n_outputs: int,
-    budget: int | None = None,
     rate: float = cost.NS_PER_BYTE,
     ample: int = 0,
     tidy: Callable[[Graph], Graph] = lambda graph: graph,
@@ -64,13 +59,10 @@ def partition(
 
     joint      result of vjp_graph: inputs (the primal ones, cotangents), outputs (the primal ones, gradients)
     n_inputs   how many inputs are primal;  n_outputs   how many outputs are
-    budget     bytes that may be kept beyond the program's inputs and outputs; None: whatever is fastest.
-               A budget that no choice meets gives the choice that keeps least.
     rate       nanoseconds for keeping a byte
     ample      bytes that may be kept at the low rate NS_PER_CACHED_BYTE: if the choice at that rate keeps no
                more, it is taken, whatever `rate` says
-    tidy       simplifies the bodies of repeated calls (pairs.py), which are cut at the same rate; with a
-               budget all calls are inlined
+    tidy       simplifies the bodies of repeated calls (pairs.py), which are cut at the same rate
 
     Returns (fwd, bwd, saved). saved: the nodes of `joint` that are kept; fwd's outputs are the primal outputs
     and then saved, bwd's inputs are saved and then the cotangents.
@@ -81,15 +73,11 @@ def partition(
         problem = _Problem(paired(joint, cut, tidy), n_inputs, n_outputs)
         return problem, problem.solve(price)
 
-    if budget is not None:
-        joint = flat(joint)
     problem, kept = at(rate)
     if ample and problem.kept_bytes(kept) <= ample:  # at a lower rate as much is kept, or more
         other, more = at(min(rate, cost.NS_PER_CACHED_BYTE))
         if other.kept_bytes(more) <= ample:
             problem, kept = other, more
-    if budget is not None and problem.kept_bytes(kept) > budget:
-        kept = problem.within(budget, rate)
     return problem.split(kept)
 
 
@@ -98,7 +86,7 @@ def _depends_on_rounding(n: Node, free: set[int]) -> bool:
     argument, or that no element is greater than the largest.
 
     A recomputed value may be simplified differently, or read a copy with other strides, which NumPy rounds
-    differently, so such a comparison is kept, whatever the budget.
+    differently, so such a comparison is kept at any rate.
     """
     if n.op not in _COMPARISONS or not any(a.dtype.kind in "fc" for a in n.args):
         return False
@@ -170,13 +158,8 @@ class _Problem:
         roots = [root(a) for a in n.args]
         return [r for r in roots if r.id not in self.free]
 
-    def solve(self, rate: float, lasting: float = 0.0, largest: float = math.inf) -> set[int]:
-        """The ids of the values to keep, if a byte costs `rate` nanoseconds.
-
-        Values that are computed first are needed last. `lasting` raises the price of their bytes, by up to
-        that fraction: as the rate rises, the layers of a deep model are then recomputed one after another,
-        and a budget is filled. Values of more bytes than `largest` are not kept.
-        """
+    def solve(self, rate: float) -> set[int]:
+        """The ids of the values to keep, if a byte costs `rate` nanoseconds."""
         number = {n.id: i for i, n in enumerate(self.values)}
         source, sink = 2 * len(self.values), 2 * len(self.values) + 1
         net = Network(sink + 1)
@@ -184,8 +167,7 @@ class _Problem:
             net.edge(source, 2 * number[n.id], UNLIMITED)
         for i, n in enumerate(self.values):
             needed, again = 2 * i, 2 * i + 1
-            dearer = 1.0 + lasting * (1.0 - i / len(self.values))
-            net.edge(needed, again, self._keep(n, rate * dearer, largest))
+            net.edge(needed, again, self._keep(n, rate))
             if n.id in self.rounding_dependent:
                 net.edge(again, sink, UNLIMITED)
             elif n.id in self.primal:
@@ -198,40 +180,15 @@ class _Problem:
         side = net.cut(source, sink)
         return {n.id for i, n in enumerate(self.values) if 2 * i in side and 2 * i + 1 not in side}
 
-    def _keep(self, n: Node, rate: float, largest: float = math.inf) -> int:
+    def _keep(self, n: Node, rate: float) -> int:
         if n.id in self.handed_out:
             return 0
         if isinstance(n.dtype, tuple):
             return UNLIMITED  # of several results the items are kept
-        if (
-            cost.nbytes(n) > largest
-            and n.id not in self.rounding_dependent
-            and not any(map(calls_back, n.args))
-        ):
-            return UNLIMITED
         return min(round(PRECISION * rate * cost.nbytes(n)) + 1, UNLIMITED)
 
     def kept_bytes(self, kept: set[int]) -> int:
         return sum(cost.nbytes(n) for n in self.values if n.id in kept and n.id not in self.handed_out)
-
-    def within(self, budget: int, rate: float) -> set[int]:
-        """The choice at the lowest rate that fits into the budget."""
-        low, high = rate, rate
-        while True:
-            kept = self.solve(high, LASTING, budget)
-            if self.kept_bytes(kept) <= budget or high > 1e6 * rate:
-                break
-            low, high = high, 8.0 * high
-        for _ in range(_STEPS):
-            middle = (low * high) ** 0.5
-            choice = self.solve(middle, LASTING, budget)
-            if self.kept_bytes(choice) <= budget:
-                kept, high = choice, middle
-            else:
-                low = middle
-            if high / low < 1.001:
-                break
-        return kept
 
     def split(self, kept: set[int]) -> tuple[Graph, Graph, tuple[Node, ...]]:
         joint = self.joint

@@ -10,7 +10,9 @@ import pytest
 from gpt2.autodiff import passes
 from gpt2.autodiff.derive.differentiate import vjp_graph
 from gpt2.autodiff.keep.partition import partition
+from gpt2.autodiff.ops.cost import NS_PER_BYTE
 from gpt2.autodiff.ops.interpret import check, evaluate_graph
+from gpt2.autodiff.ops.table import root
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.switches import Options
 from gpt2.layers import LAYERS
@@ -62,11 +64,11 @@ class Written:
         self.kept = sum(x.nbytes for x in self.saved if isinstance(x, np.ndarray) and id(x) not in there)
         self.whole = max(x.size for x in (self.out, *self.inputs)[: 1 if self.out.ndim == 3 else None]) // 2
 
-    def derived(self, budget=None):
+    def derived(self, rate=NS_PER_BYTE):
         graph = simplify(record(self.function, self.inputs).graph)
         n = len(graph.inputs)
         joint = simplify(vjp_graph(graph, self.wrt, [0]))
-        forward, backward, _ = partition(joint, n, 1, budget)
+        forward, backward, _ = partition(joint, n, 1, rate)
         return simplify(forward), simplify(backward)
 
 
@@ -95,21 +97,31 @@ ROWS = {"attention": 2}
 MORE = {"attention": 1}
 
 
+def kept_by(forward):
+    """Bytes beside the inputs and the result."""
+    there = root(forward.outputs[0])
+    return sum(o.nbytes for o in forward.outputs[1:] if o.op != "input" and o is not there)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_derived_backwards_do_no_more_with_the_same_memory(name):
     written = Written(name)
-    _, backward = written.derived(budget=written.kept * ROWS.get(name, 1))
+    most = written.kept * ROWS.get(name, 1)
+    for k in range(16):
+        forward, backward = written.derived(NS_PER_BYTE * 2**k)
+        if kept_by(forward) <= most:
+            break
     allowed = work(written.backward, written.whole) + np.array([MORE.get(name, 0), 0, 0])
     assert (work(backward, written.whole) <= allowed).all()
 
 
-@pytest.mark.parametrize("budget", [None, 0])
+@pytest.mark.parametrize("rate", [NS_PER_BYTE, 1e6])
 @pytest.mark.parametrize("dtype,digits", [("float64", 1e-12), ("float32", 2e-5)])
 @pytest.mark.parametrize("name", LAYERS)
-def test_derived_gradients_are_the_written_ones(name, dtype, digits, budget):
+def test_derived_gradients_are_the_written_ones(name, dtype, digits, rate):
     """After all passes. Sums of some hundred terms in another order: some hundred units in the last place."""
     written = Written(name, dtype)
-    forward, backward = map(check, written.derived(budget))
+    forward, backward = map(check, written.derived(rate))
     out, *saved = evaluate_graph(forward, [*written.inputs, *captured(written)])
     gradients = evaluate_graph(backward, [*saved, written.dout])
     close(out, written.out, digits)
