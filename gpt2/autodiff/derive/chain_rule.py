@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -25,6 +26,7 @@ from ..ops.elementwise import squared_norm
 from ..ops.table import ALWAYS, SEVERAL
 
 
+@dataclass(eq=False, slots=True)
 class Masked:
     """A gradient that counts where `mask` is `side`, and is zero elsewhere, whatever `value` holds there.
 
@@ -38,15 +40,11 @@ class Masked:
     and the guard is applied with the mask. Without a mask the guard is all that limits it.
     """
 
-    def __init__(
-        self,
-        value: Node,
-        mask: Node | None,
-        side: bool = True,
-        guard: Node | None = None,
-        raw: Node | None = None,
-    ):
-        self.value, self.mask, self.side, self.guard, self.raw = value, mask, side, guard, raw
+    value: Node
+    mask: Node | None
+    side: bool = True
+    guard: Node | None = None
+    raw: Node | None = None
 
     def applied(self) -> Node:
         if self.guard is not None and self.raw is None:

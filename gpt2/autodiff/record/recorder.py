@@ -14,6 +14,7 @@ import warnings
 from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,15 +46,13 @@ class Read(NamedTuple):
     loc: tuple
 
 
+@dataclass(eq=False, slots=True)
 class Capture:
     """An array from outside, and a copy of its content when it was first read."""
 
-    __slots__ = ("array", "node", "content")
-
-    def __init__(self, array: np.ndarray, node: Node, content: np.ndarray | None):
-        self.array = array
-        self.node = node
-        self.content = content  # None: its memory is read-only
+    array: np.ndarray
+    node: Node
+    content: np.ndarray | None  # None: its memory is read-only
 
 
 class Recorder:

@@ -176,15 +176,11 @@ class Recorded(Stored, metaclass=_Kind):
         return x
 
     # attributes
-    shape, dtype, ndim, size = map(_of_type, ("shape", "dtype", "ndim", "size"))
+    shape, dtype, ndim, size, nbytes = map(_of_type, ("shape", "dtype", "ndim", "size", "nbytes"))
 
     @property
     def itemsize(self) -> int:
         return self._node.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        return self._node.nbytes
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -466,9 +462,6 @@ class Recorded(Stored, metaclass=_Kind):
 
     def compress(self, condition: Any, axis: int | None = None, out: Any = None) -> Recorded:
         return _function(np.compress, condition, self, axis=axis, out=out)
-
-    def dot(self, b: Any, out: Any = None) -> Recorded:
-        return _function(np.dot, self, b, out=out)
 
     # in place
     def fill(self, value: Any) -> None:
@@ -880,7 +873,7 @@ def _add_methods() -> None:
 
     names = (
         "sum prod mean std var max min argmax argmin all any cumsum cumprod take repeat ravel squeeze "
-        "swapaxes trace diagonal argsort argpartition searchsorted nonzero round choose"
+        "swapaxes trace diagonal argsort argpartition searchsorted nonzero round choose dot"
     ).split()
     for name in names:
         function = method(getattr(np, name))

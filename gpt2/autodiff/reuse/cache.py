@@ -59,16 +59,16 @@ class Cache:
     """A bounded cache of programs; a few for each key, with different guards.
 
     `find(key)` gives the entry whose guard holds, or None. The keys that were not used for longest go first
-    when there are more than `size`, or they take more than BYTES.
+    when there are more than `size`, or they take more than `most` bytes.
     """
 
     VARIANTS = 4  # of one key: a setting that flips back and forth between a few values keeps its programs
-
     BYTES = 1 << 30
 
-    def __init__(self, size: int = 64):
-        self.size = size
-        self._entries = Store(size, self.BYTES)  # key -> tuple of (guard, entry, bytes), newest first
+    def __init__(self, size: int = 64, most: int | None = None, variants: int = VARIANTS):
+        self.size, self.variants = size, variants
+        # key -> tuple of (guard, entry, bytes), newest first
+        self._entries = Store(size, self.BYTES if most is None else most)
 
     def find(self, key: Hashable, accept: Callable[[Any], bool] | None = None) -> Any:
         for guard, entry, _ in self._entries.find(key, ()):
@@ -78,7 +78,7 @@ class Cache:
 
     def add(self, key: Hashable, guard: Guard, entry: Any, nbytes: int = 0) -> None:
         """Keep an entry that takes so many bytes."""
-        entries = ((guard, entry, nbytes), *self._entries.find(key, ()))[: self.VARIANTS]
+        entries = ((guard, entry, nbytes), *self._entries.find(key, ()))[: self.variants]
         self._entries.add(key, entries, sum(nbytes for *_, nbytes in entries))
 
     @property

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..record import recorder
 from ..same import COMPARED, interchangeable
-from .cache import Store
+from .cache import Cache, Store
 from .guard import Guard, make_guard
 from .watch import is_watching
 from .world import is_own
@@ -130,20 +130,20 @@ class SharedRecordings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._records = Store(SIZE, MOST_BYTES)  # key -> ((held, holds, record, bytes), ...)
+        self._records = Cache(SIZE, MOST_BYTES, VARIANTS)  # of (held, record)
         self._attempts = Store(4 * SIZE, 1)  # key -> _Attempts
 
     def find(self, key: Hashable, same_code: SameCode, accept: Callable[[Any], bool]) -> Any:
-        for held, holds, record, _ in self._records.find(key, ()):
-            if (
-                len(held) == len(same_code.held)
-                and all(map(interchangeable, same_code.held, held))
-                and holds()
-                and accept(record)
-            ):
-                self._attempts.discard(key)
-                return record
-        return None
+        def fits(entry: tuple) -> bool:
+            held, record = entry
+            same = len(held) == len(same_code.held) and all(map(interchangeable, same_code.held, held))
+            return same and accept(record)
+
+        entry = self._records.find(key, fits)
+        if entry is None:
+            return None
+        self._attempts.discard(key)
+        return entry[1]
 
     def is_time(self, key: Hashable) -> bool:
         """Whether to watch the function this time, so that its recording can be shared."""
@@ -159,11 +159,8 @@ class SharedRecordings:
                 attempts.wait = LONGEST
                 return
             own = [fact for fact in guard.facts if not any(fact[1] is w for w in same_code.wrappers)]
-            holds = guard.holds if len(own) == len(guard.facts) else make_guard(own).holds
-            others = self._records.find(key, ())
-            entry = (same_code.held, holds, record, nbytes + _nbytes(guard.facts))
-            entries = (entry, *others)[:VARIANTS]
-            self._records.add(key, entries, sum(e[-1] for e in entries))
+            own_guard = guard if len(own) == len(guard.facts) else make_guard(own)
+            self._records.add(key, own_guard, (same_code.held, record), nbytes + _nbytes(guard.facts))
 
     def _attempts_of(self, key: Hashable) -> _Attempts:
         attempts = self._attempts.find(key) or _Attempts()
