@@ -109,35 +109,6 @@ def transpose_of_product(n: Node, sweep: Sweep) -> Node | None:
     return build.transpose(product, tuple(swapped.get(p, p) for p in perm))
 
 
-@matrix.rule("sum", keeps=DIGITS)
-def batch_summed(n: Node, sweep: Sweep) -> Node | None:
-    """sum over the batch of a @ b -> one product, in which the batch belongs to the summed axis.
-
-    (B, M, K) @ (B, K, N), summed over B, is (M, B*K) @ (B*K, N).
-    """
-    (x,) = n.args
-    if (
-        x.op != "matmul"
-        or x.dtype != n.dtype  # of short integers, whose sum is wider
-        or not sweep.single(x)
-        or x.ndim < 3
-        or not set(range(x.ndim - 2)) <= set(n.attrs["axes"])
-    ):
-        return None
-    a, b = x.args
-    if a.shape[:-2] != b.shape[:-2]:
-        return None
-    k = math.prod(a.shape[:-2]) * a.shape[-1]
-    last = a.ndim - 1
-    left = build.transpose(a, (*range(last - 1), last, last - 1))  # (B, K, M)
-    left = build.swap_last(build.reshape(left, (k, a.shape[-2])))  # (M, B*K), a view if a is a transpose
-    product = apply("matmul", left, build.reshape(b, (k, b.shape[-1])))
-    rest = tuple(i - (x.ndim - 2) for i in n.attrs["axes"] if i >= x.ndim - 2)
-    if rest:
-        product = apply("sum", product, axes=rest, keepdims=False)
-    return build.reshape(product, n.shape)
-
-
 @matrix.rule("matmul")
 def scale_the_smallest(n: Node, sweep: Sweep) -> Node | None:
     """(c * a) @ b: the number multiplies whichever of a, b and the result is smallest."""
