@@ -32,7 +32,7 @@ def _sizes(name: str) -> dict[str, int]:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "shakespeare": dict(optimizer="muon", steps=250, lr=3e-3, min_lr=3e-4, muon_lr=0.03),
+    "shakespeare": dict(optimizer="muon", steps=200, warmup=30, lr=1.2e-2, min_lr=2e-3),
     "shakespeare-char-cpu": dict(  # letter by letter
         tokenizer="char",
         **_sizes("shakespeare-char-cpu"),

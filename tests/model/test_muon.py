@@ -35,7 +35,7 @@ def matrices(model, flat):
 
 @pytest.mark.parametrize(("rows", "columns"), [(12, 12), (40, 9), (9, 40), (1, 7), (7, 1)])
 def test_polynomial_acts_on_singular_values_alone(rows, columns):
-    """By a decomposition in float64: x is U p(S) V', p the polynomial taken five times."""
+    """By a decomposition in float64: x is U p(S) V', p the polynomial taken again and again."""
     u = np.random.default_rng(rows).standard_normal((rows, columns))
     workspace = Workspace([FlatMatrix(0, rows, columns)], u.dtype)
     workspace.x[...] = u.reshape(-1)
@@ -66,7 +66,7 @@ def test_ten_steps_are_those_of_torch(monkeypatch, dtype, tolerance):
         for at in np.ndindex(stack.shape[:2])
     }
     assert len(peers) == 3 * 6
-    peer = torch.optim.Muon(peers.values(), lr=0.02, momentum=0.9, weight_decay=0.2)
+    peer = torch.optim.Muon(peers.values(), lr=0.02, momentum=0.9, weight_decay=0.2, ns_steps=4)
     optimizer = Muon(model, lr=0.02, momentum=0.9, weight_decay=0.2)
     for step in range(10):
         draw_gradient(model, step)
@@ -151,7 +151,7 @@ def test_wrong_arguments_are_one_line():
 
 def test_options_and_pickle_make_another_like_it():
     model = model_of()
-    optimizer = Muon(model, lr=0.03, momentum=0.8, coefficients=QUINTIC[:4], adamw_lr=2e-4, betas=(0.8, 0.9))
+    optimizer = Muon(model, lr=0.03, momentum=0.8, coefficients=QUINTIC[:3], adamw_lr=2e-4, betas=(0.8, 0.9))
     assert Muon(model, **optimizer.options()).options() == optimizer.options()
     assert pickle.loads(pickle.dumps(optimizer)).options() == optimizer.options()
     assert "18 matrices" in repr(optimizer)
