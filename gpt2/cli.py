@@ -9,13 +9,15 @@ Nothing here imports NumPy: the flags of a training run are read before NumPy st
 """
 
 import argparse
+import io
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from gpt2.errors import UserError, exit_status, nearest, printable, suggestion
 from gpt2.hints import quoted, typed
@@ -235,32 +237,118 @@ def side_by_side(texts: Sequence[tuple[str, str]], columns: int) -> list[str]:
     if each < NARROW:
         lines: list[str] = []
         for title, source in texts:
-            head = f"---- {title} ".ljust(min(columns, 66), "-")
-            lines += [head, "", *wrapped(source, columns - 1), ""]
+            lines += [
+                f"---- {title} ".ljust(min(columns, 66), "-"),
+                "",
+                *wrapped_code(source, columns - 1),
+                "",
+            ]
         return lines[:-1]
-    sides = [[title, "-" * each, *wrapped(source, each)] for title, source in texts]
+    sides = []
+    for title, source in texts:
+        # wrapped once more: a long string is no code
+        code = [part for line in wrapped_code(source, each) for part in wrapped(line, each)]
+        sides.append([title, "-" * each, *code])
     height = max(map(len, sides))
     sides = [side + [""] * (height - len(side)) for side in sides]
     return [" | ".join(f"{cell:{each}}" for cell in row).rstrip() for row in zip(*sides)]
 
 
-def wrapped(source: str, columns: int) -> list[str]:
-    """Lines of source, long ones wrapped with a hanging indent, and their comments put above them."""
-    lines = []
-    for line in source.rstrip().split("\n"):
+def wrapped_code(source: str, columns: int) -> list[str]:
+    """Lines of Python, long ones wrapped so that they still run: between tokens, with a backslash outside of
+    brackets, and inside of them also at a blank of a text, which becomes two texts. Comments go above their
+    line. What is no Python is wrapped as it is."""
+    try:
+        tokens = [*tokenize.generate_tokens(io.StringIO(source.rstrip() + "\n").readline)]
+    except (tokenize.TokenError, SyntaxError):
+        return wrapped(source, columns)
+    places: dict[int, list[Break]] = {}
+    comments, in_strings, depth, in_f_string, opened = {}, set(), 0, 0, None
+    for t in tokens:
+        kind, line = tokenize.tok_name[t.type], t.start[0]
+        depth -= t.string in (")", "]", "}") and kind == "OP" and not in_f_string
+        in_f_string -= kind == "FSTRING_END"
+        if kind == "COMMENT":
+            comments[line] = t.start[1]
+        elif not in_f_string:
+            if kind != "FSTRING_END":
+                places.setdefault(line, []).append(Break(t.start[1], depth))
+                opened = t
+            if depth and kind in ("STRING", "FSTRING_END") and t.end[0] == opened.start[0]:
+                places[line] += _in_text(t.line, opened.start[1], t.end[1], depth)
+        in_f_string += kind == "FSTRING_START"
+        depth += t.string in ("(", "[", "{") and kind == "OP" and not in_f_string
+        if kind == "STRING":
+            is_docstring = t.string.endswith('"""') and t.line.strip() == t.string
+            in_strings.update(range(line, t.end[0] + 1) if t.end[0] > line or is_docstring else ())
+    lines: list[str] = []
+    for number, line in enumerate(source.rstrip().split("\n"), 1):
         if len(line) <= columns:
             lines.append(line)
-            continue
-        indent = line[: len(line) - len(line.lstrip())]
-        code, mark, comment = line[len(indent) :].partition("  # ")
-        for part in (f"# {comment}", code) if mark else (code,):
-            hanging = indent + ("# " if part.startswith("# ") else "        ")
-            lines += textwrap.wrap(
-                part,
-                columns,
-                initial_indent=indent,
-                subsequent_indent=hanging,
-                break_long_words=False,
-                break_on_hyphens=False,
+        elif number in in_strings:
+            lines += wrapped(line, columns)
+        else:
+            lines += _wrapped_statement(line, columns, places.get(number, []), comments.get(number))
+    return lines
+
+
+class Break(NamedTuple):
+    """Where a line may be wrapped: a column, the depth of brackets there, and what ends and begins a text."""
+
+    at: int
+    depth: int
+    end: str = ""
+    begin: str = ""
+
+
+def _in_text(line: str, start: int, end: int, depth: int) -> Iterator[Break]:
+    """The places in a text, after blanks that are in no replacement field. The text stands in one line."""
+    opening = re.match("[a-zA-Z]*[\"']", line[start:end])
+    if opening is None or line[start:end].endswith(opening[0][-1] * 3):
+        return
+    level = 0
+    for k in range(start + len(opening[0]), end - 2):
+        level += (line[k] == "{") - (line[k] == "}")
+        if line[k] == " " and level == 0:
+            yield Break(k + 1, depth, opening[0][-1], opening[0])
+
+
+def _wrapped_statement(line: str, columns: int, places: list[Break], comment: int | None) -> list[str]:
+    indent = line[: len(line) - len(line.lstrip())]
+    lines = []
+    if comment is not None:
+        lines = textwrap.wrap(line[comment:], columns, initial_indent=indent, subsequent_indent=f"{indent}# ")
+        line = line[:comment].rstrip()
+    begin, hanging = 0, ""
+    while len(hanging) + len(line) - begin > columns:
+        room = columns - len(hanging) + begin
+        fitting = [
+            place
+            for place in places
+            if len(indent) < place.at <= room - 2 * (place.depth == 0) - len(place.end)
+            and place.at > begin
+            and line[place.at - 1] in " ([{"
+        ]
+        fitting = [place for place in fitting if not place.end] or fitting
+        if not fitting:
+            break
+        best = max(fitting, key=lambda place: place.at - 12 * (place.depth + (line[place.at - 1] != " ")))
+        part = hanging + line[begin : best.at]
+        lines.append(part + best.end if best.end else part.rstrip() + (" \\" if best.depth == 0 else ""))
+        begin, hanging = best.at, indent + " " * 8 + best.begin
+    return [*lines, hanging + line[begin:]] if line.strip() else lines
+
+
+def wrapped(source: str, columns: int) -> list[str]:
+    """Lines of source, long ones wrapped with a hanging indent."""
+    lines = []
+    for line in source.rstrip().split("\n"):
+        indent = line[: len(line) - len(line.lstrip())] + "        "
+        lines += (
+            textwrap.wrap(
+                line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
             )
+            if len(line) > columns
+            else [line]
+        )
     return lines

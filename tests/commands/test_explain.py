@@ -1,5 +1,6 @@
 """gpt2 explain: its page and text are complete, the HTML is well formed, highlighting keeps the source."""
 
+import ast
 import dataclasses
 import inspect
 import re
@@ -10,10 +11,11 @@ from html.parser import HTMLParser
 import pytest
 
 from gpt2.autodiff.show.highlight import lines, python
-from gpt2.cli import wrapped
+from gpt2.cli import wrapped_code
 from gpt2.commands.explain import __main__ as command
 from gpt2.commands.explain.page import explanation, page
 from gpt2.commands.explain.parts import explain
+from gpt2.commands.explain.sources import whole_source, written_source
 from gpt2.commands.explain.text import text
 from gpt2.layers import ALL_LAYERS as LAYERS
 
@@ -195,13 +197,24 @@ def test_text_fits_the_terminal_s_width(layernorm):
     assert "---- derived by the compiler" in narrow and " | " not in narrow.split("compiled for")[0]
 
 
-def test_wrapped_lines_fit_and_have_their_comments_above():
-    source = "    x = 1  # short\n    return (" + "first + second, " * 4 + "None)  # " + "a comment " * 6
-    first, *rest = wrapped(source, 40)
-    assert first == "    x = 1  # short" and all(len(line) <= 40 for line in rest)
-    assert rest[0].startswith("    # a comment") and rest[1].startswith("    # ")
-    code = "\n".join(line for line in rest if "#" not in line)
-    assert code.count("\n            ") == code.count("\n") == 2 and code.count("second") == 4
+@pytest.mark.parametrize("columns", [40, 79, 100])
+def test_wrapped_code_still_runs(columns):
+    """All layers and the model. Texts are cut at blanks, also between the fields of an f-string."""
+    texts = [text for layer in LAYERS.values() for text in written_source(layer)] + [*whole_source()]
+    texts.append("x = 1  # a comment that is much too long for a line of forty characters, and says so\n")
+    for source in texts:
+        code = wrapped_code(source, columns)
+        compile("\n".join(code), "wrapped", "exec")
+        assert all(len(line) <= columns for line in code) or columns == 40, code
+
+
+def test_wrapped_text_is_the_same_text():
+    first = """f"the first of {f'{a} b'} and {b + ' c d'} {{x y}}, the second {c:>4}\""""
+    source = f"""say({first}, 'it is "so" and so', r"a\\ b")"""
+    for columns in range(30, 100, 7):
+        code = "\n".join(wrapped_code(source, columns))
+        assert ast.dump(ast.parse(code)) == ast.dump(ast.parse(source)), code
+    assert max(map(len, wrapped_code(source, 50))) <= 50
 
 
 def test_command_prints_forward_and_both_backwards(capsys):

@@ -25,8 +25,7 @@ EXAMPLES = (
 )
 ABOUT = """Forward, manual and derived backward of a layer side by side, with the compiler's stages.
 
-Prints text, or writes a page with --out: one HTML file that needs nothing else, also on phones and paper. To
-copy code, take it from the page: in text, lines that are too long for a column are wrapped to be read."""
+Prints text, or writes a page with --out: one HTML file that needs nothing else, also on phones and paper."""
 
 
 def parser() -> cli.Parser:
