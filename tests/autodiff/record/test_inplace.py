@@ -334,39 +334,6 @@ def test_derivatives(f):
     check_grads(of_copies, [np.abs(a) * 0.37 + 0.21 for a in fresh()], order=1)
 
 
-def test_random_programs_of_writes_through_views():
-    """Many views of one array, written to and read in random order."""
-    for seed in range(60):
-
-        def f(x, seed=seed):
-            rng = np.random.default_rng(seed)
-            known = [x]
-            read = []
-            for _ in range(12):
-                v = known[rng.integers(len(known))]
-                step = rng.integers(5)
-                if step == 0 and v.ndim > 1:
-                    known.append(v[rng.integers(v.shape[0])])
-                elif step == 1:
-                    known.append(v.T)
-                elif step == 2:
-                    known.append(v[..., :: rng.choice([-1, 1, 2])])
-                elif step == 3:
-                    v[..., rng.integers(v.shape[-1])] += 0.5
-                else:
-                    v *= rng.normal()
-                    read.append(v.sum())
-                    read.append(known[rng.integers(len(known))] * 1)
-            return read, x
-
-        x = np.random.default_rng(seed).normal(size=(3, 4, 2))
-        plain = flatten(f(x.copy()))[0]
-        rec = record(f, (x,))
-        for p, r, g in zip(plain, flatten(rec.results)[0], evaluate_graph(rec.graph, [x]), strict=False):
-            np.testing.assert_array_equal(r, p)
-            np.testing.assert_allclose(g, p, rtol=1e-12)
-
-
 def error_of(f, *args, kind=AutodiffError):
     with pytest.raises(kind) as caught:
         record(f, args)

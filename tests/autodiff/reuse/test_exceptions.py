@@ -40,7 +40,40 @@ def log_det_bare(k):
         return -3.0 * np.sum(k)
 
 
-@pytest.mark.parametrize("f", [log_det, log_det_at_a_distance, log_det_suppressed, log_det_bare])
+class Swallows:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        return True
+
+
+def log_det_swallowed(k):
+    result = -3.0 * np.sum(k)
+    with Swallows():
+        result = 2.0 * np.sum(np.log(np.diag(np.linalg.cholesky(k))))
+    return result
+
+
+def log_det_finally(k):
+    result = -3.0 * np.sum(k)
+    try:
+        result = 2.0 * np.sum(np.log(np.diag(np.linalg.cholesky(k))))
+    finally:
+        return result  # noqa: B012
+
+
+CAUGHT = [
+    log_det,
+    log_det_at_a_distance,
+    log_det_suppressed,
+    log_det_bare,
+    log_det_swallowed,
+    log_det_finally,
+]
+
+
+@pytest.mark.parametrize("f", CAUGHT)
 def test_exceptions_that_are_caught(f):
     g = ad.grad(f)
     for _ in range(3):

@@ -171,26 +171,6 @@ def test_a_function_that_compares_a_setting_by_identity_is_recorded_at_each_call
         assert "compares by `is`" in ad.why_recorded(g)
 
 
-def test_a_key_compared_by_identity():
-    key = "the key"
-    g = ad.grad(lambda d: sum(v * (2.0 if k is key else 3.0) for k, v in d.items()))
-    for _ in range(3):
-        assert g({key: 1.0})[key] == 2.0
-        assert g({" ".join(key.split()): 1.0})[key] == 3.0
-
-
-def test_functions_of_the_same_code_are_not_shared_for_twins():
-    text = "one of two"
-
-    def first(setting):
-        return ad.grad(lambda x, setting: x * 2.0 if setting is text else x * 3.0)(1.0, setting)
-
-    for _ in range(4):
-        assert first(text) == 2.0
-    for _ in range(4):
-        assert first(" ".join(text.split())) == 3.0
-
-
 def test_settings_not_compared_by_identity_share_programs():
     g = ad.grad(lambda x, setting: x * len(setting))
     assert [g(1.0, s) for s in ("one two", " ".join(["one", "two"]), "one two")] == [7.0] * 3

@@ -6,7 +6,6 @@ never called before.
 """
 
 import collections
-import contextlib
 import math
 import warnings
 
@@ -140,46 +139,6 @@ def test_default_dicts_and_deques_are_compared():
 
 
 # --- control flow by exceptions
-
-
-class Swallows:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        return True
-
-
-hidden = contextlib.suppress
-
-
-def swallowed(x):
-    y = np.sum(x) * 5.0
-    with Swallows():
-        y = np.sum(np.log(np.diag(np.linalg.cholesky(x))))
-    return y
-
-
-def suppressed(x):
-    y = np.sum(x) * 5.0
-    with hidden(np.linalg.LinAlgError):
-        y = np.sum(np.log(np.diag(np.linalg.cholesky(x))))
-    return y
-
-
-def returns_finally(x):
-    y = np.sum(x) * 5.0
-    try:
-        y = np.sum(np.log(np.diag(np.linalg.cholesky(x))))
-    finally:
-        return y  # noqa: B012
-
-
-@pytest.mark.parametrize("f", [swallowed, suppressed, returns_finally])
-def test_exceptions_that_end_unseen(f):
-    g = ad.grad(f)
-    for x in (np.eye(2), -np.eye(2), np.eye(2), -np.eye(2)):
-        np.testing.assert_array_equal(g(x), ad.grad(f)(x))
 
 
 def raises(x):
