@@ -10,6 +10,7 @@ The programs are not part of this project: --fetch puts each into a folder of --
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def fetch(checkouts: Path) -> None:
         [str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], text=True
     )
     (Path(purelib.strip()) / "outer.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    subprocess.run([*pip, "install", *sum((s.installed for s in SUITES), ())], check=True)
+    subprocess.run([*pip, "install", *itertools.chain.from_iterable(s.installed for s in SUITES)], check=True)
     for suite in SUITES:
         folder = checkouts / suite.folder
         if folder.exists():

@@ -201,21 +201,6 @@ def test_long_programs_stay_within_the_recursion_limit(name):
     assert sys.getrecursionlimit() == limit
 
 
-def test_scalar_chain_of_2000_exponentials():
-    def f(x):
-        for _ in range(2000):
-            x = np.exp(-x)
-        return x
-
-    x = 0.3
-    y, slope = x, 1.0
-    for _ in range(2000):
-        y = float(np.exp(-y))
-        slope *= -y
-    value, gradient = ad.value_and_grad(f)(x)
-    assert value == pytest.approx(y) and gradient == pytest.approx(slope, abs=1e-300)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("side", [3, 7, 13])
 def test_gradient_of_an_array_filled_element_by_element(side):
@@ -228,28 +213,6 @@ def test_gradient_of_an_array_filled_element_by_element(side):
                 out[i, j] = np.sin(x[0] * i) + x[1] * j
         out[0, 0] = x[2]
         out[1, :] = x[0]
-        return (out * out).sum()
-
-    ad.check_grads(f, (np.linspace(0.1, 1.0, 3),), order=2)
-
-
-def test_gradient_of_a_loop_that_reads_what_it_wrote():
-    def f(x):
-        out = np.zeros_like(x, shape=(120,))
-        out[0] = x[0]
-        for i in range(1, 120):
-            out[i] = np.sin(out[i - 1]) * x[1] + out[i // 2]
-        out[10:20] += x[2]
-        return out[::3].sum() + (out[5] * out[119])
-
-    ad.check_grads(f, (np.linspace(0.1, 1.0, 3),), order=2)
-
-
-def test_gradient_of_overlapping_writes():
-    def f(x):
-        out = np.zeros_like(x, shape=(100,))
-        for i in range(98):
-            out[i : i + 3] = x * (i + 1.0)
         return (out * out).sum()
 
     ad.check_grads(f, (np.linspace(0.1, 1.0, 3),), order=2)

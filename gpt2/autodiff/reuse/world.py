@@ -205,6 +205,8 @@ class World:
         code_reads = self._code(code)
         for f in functions or ():
             self._free(f, code_reads)
+            if f.__globals__ is not frame.f_globals:  # the same code in another namespace
+                self._globals(code, f.__globals__, f.__builtins__)
         self._globals(code, frame.f_globals, frame.f_builtins)
         return self.walk()
 

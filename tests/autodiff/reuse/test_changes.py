@@ -222,3 +222,16 @@ def test_a_watched_call_of_a_derived_function(monkeypatch):
     assert guard.trouble is None and guard.holds()
     monkeypatch.setitem(NESTED, "factor", 7.0)
     assert not guard.holds()
+
+
+def test_names_of_one_code_in_two_namespaces():
+    code, first, second = compile("def f(): return SCALE", "<f>", "exec"), {"SCALE": 2.0}, {"SCALE": 3.0}
+    exec(code, first)
+    exec(code, second)
+    f, g = first["f"], second["f"]
+    compiled = ad.compile(lambda x: x * f() + x * 10.0 * g())
+    assert [compiled(1.0) for _ in range(3)] == [32.0] * 3
+    second["SCALE"] = 5.0
+    assert compiled(1.0) == 52.0
+    first["SCALE"] = 4.0
+    assert compiled(1.0) == 54.0

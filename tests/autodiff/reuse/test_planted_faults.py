@@ -15,7 +15,7 @@ from gpt2.autodiff.record.bytecode import CodeMap
 from gpt2.autodiff.record.recorder import Recorder
 from gpt2.autodiff.record.value import Recorded
 from gpt2.autodiff.reuse import conditions, guard, kinds, named, world
-from tests.support.worlds.other_things import Float64Of
+from tests.support.worlds.objects import Float64Of
 from tests.support.worlds.random_worlds import Stale, check_acting, check_world
 
 World = world.World

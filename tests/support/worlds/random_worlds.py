@@ -4,8 +4,8 @@
     world.step()              changes something, or nothing, and raises Stale where the compiled function and
                               the function itself differ
 
-Kinds that the compiler's guard understands (things.py, objects.py) and kinds that it does not
-(other_things.py) stand side by side: the answer has to be right for all of them.
+Kinds that the compiler's guard understands and kinds that it does not stand side by side (kinds.txt): the
+answer has to be right for all of them.
 """
 
 from __future__ import annotations
@@ -19,64 +19,24 @@ from collections.abc import Callable
 import numpy as np
 
 from gpt2 import autodiff as ad
-from tests.support.worlds import calls
+from tests.support.worlds import acting, calls, things
+from tests.support.worlds.acting import ACTING
 from tests.support.worlds.calls import ARGUMENTS, X
-from tests.support.worlds.objects import entered, imported_rate, pattern, written_out
-from tests.support.worlds.other_things import (
-    ACTING,
-    advances,
-    bump,
-    bump_attribute,
-    bump_quietly,
-    draws,
-    matched,
-    written,
-)
-from tests.support.worlds.things import (
-    FILLERS,
-    KINDS,
-    NAN,
-    NUMBER,
-    TEXT,
-    TWIN,
-    Thing,
-    in_braces,
-    number,
-    small,
-    weigh,
-)
+from tests.support.worlds.kinds import KINDS
+from tests.support.worlds.things import Thing, names_of, small
 
 
 class Stale(AssertionError):
     """The compiled function gave another answer than the function itself."""
 
 
-HELPERS = dict(
-    FILLERS,
-    np=np,
-    types=types,
-    weigh=weigh,
-    number=number,
-    in_braces=in_braces,
-    TWIN=TWIN,
-    TEXT=TEXT,
-    NUMBER=NUMBER,
-    NAN=NAN,
-    pattern=pattern,
-    entered=entered,
-    written_out=written_out,
-    imported_rate=imported_rate,
-    matched=matched,
-    operator=operator,
-    dataclasses=dataclasses,
-    bump=bump,
-    bump_quietly=bump_quietly,
-    bump_attribute=bump_attribute,
-    draws=draws,
-    advances=advances,
-    written=written,
+HELPERS = {
+    **things.FILLERS,
+    **names_of(things),
+    **names_of(acting),
+    **{"np": np, "types": types, "operator": operator, "dataclasses": dataclasses},
     **calls.HELPERS,
-)
+}
 PLACES = ["global", "closure", "default", "item", "attribute", "argument", "helper", "list"]
 
 
