@@ -2,11 +2,11 @@
 
     name -- body of f(x) -- what must hold, if not: it is recorded once
 
-x is an array of three numbers; ` ;; ` ends a line of the body. constructs_world.txt has the world that it reads,
-how that changes, and names of built-in functions that are the module's own afterwards. What must hold is the
-same on each Python: `again: why it is recorded at each call`, or `error: what it says`. A name that ends in
-`3.14+` is a construct of that version. Value and derivative are compared with those of the function itself,
-also after the world has changed.
+x is an array of three numbers; ` ;; ` ends a line of the body. constructs_world.txt has the world that it
+reads, how that changes, and names of built-in functions that are the module's own afterwards. What must
+hold is the same on each Python: `again: why it is recorded at each call`, or `error: what it says`. A name
+that ends in `3.14+` is a construct of that version. Value and derivative are compared with those of the
+function itself, also after the world has changed.
 """
 
 from __future__ import annotations
