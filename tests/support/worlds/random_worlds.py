@@ -45,7 +45,7 @@ class World:
 
     def __init__(self, seed: int, kinds=None):
         self.rng = np.random.default_rng(seed)
-        names = kinds or [*KINDS]
+        names = kinds or sorted(KINDS)
         count = int(self.rng.integers(1, 4))
         self.things = [(n, KINDS[n](self.rng)) for n in self.rng.choice(names, count)]
         self.log: list[str] = []
