@@ -101,8 +101,8 @@ def test_nothing_large_is_kept():
 
 @pytest.mark.filterwarnings("ignore")
 def test_random_worlds():
-    # A world shares some 40 of its 63 calls, or none, where it reads what is never shared. Of these, and of the
-    # next 14, more than two do: 108 and 118 calls in all.
+    # A world shares some 40 of its 63 calls, or none, where it reads what is never shared. Of these, and of
+    # the next 14, more than two do: 108 and 118 calls in all.
     assert sum(map(check_twins, range(14))) > 3 * STEPS, "the test is for recordings that are shared"
 
 
