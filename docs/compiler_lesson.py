@@ -62,6 +62,7 @@ axes.plot(x, gelu(x), label="gelu(x)")
 axes.plot(x, slope, label="gelu_backward(1, x)")
 axes.set(xlabel="x")
 axes.legend();"""
+PICTURE = "GELU bends from 0 into a straight line; its slope goes from 0 to 1, past both on the way"
 END = """\
 ## What is missing
 

@@ -5,8 +5,8 @@ checked, and the mistake is named. All text is what the compiler says when the p
 wrapped.
 
 Two layouts (four panels in two columns, or one below the other for narrow screens), each for light and dark
-surroundings, as SVG with CSS animations: ten seconds, three times, then the complete picture. Readers who
-prefer reduced motion see the complete picture at once.
+surroundings, as SVG with CSS animations: the complete picture first, then once the ten seconds in which it
+comes about. Readers who prefer reduced motion see no motion.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ MONO = "Menlo, Consolas, monospace"
 # Kinds of code -> their colours
 KINDS = {"k": "keyword", "s": "soft", "c": "comment", "n": "number", "f": "name"}
 PANEL = 2 * PAD + COLUMNS * CHARACTER - 4
-SECONDS, ROUNDS = 10, 3
+STILL, MOTION = 5, 10  # seconds
+SECONDS = STILL + MOTION
 LABEL = (
     "A forward of GELU is typed; the compiler derives its backward; a backward by hand lacks a factor 3; "
     "the check says in which line this factor is missing"
@@ -59,7 +60,7 @@ LABEL = (
 
 @dataclass(frozen=True)
 class Panel:
-    """A heading, its lines of text, when they appear (seconds), and whether they are typed."""
+    """A heading, its lines of text, when in the motion they appear (seconds), and whether they are typed."""
 
     heading: str
     lines: list[str]
@@ -134,13 +135,14 @@ class Animation:
         self.rules: list[str] = []
 
     def add(self, begin: float, end: float, before: str, after: str, how: str, origin: str = "") -> str:
-        """The class of an element that goes from `before` to `after` between two times."""
+        """The class of an element that goes from `before` to `after` between two times of the motion."""
         name = f"a{len(self.rules)}"
-        start, stop = (f"{100 * at / SECONDS:.2f}%" for at in (begin, end))
+        still, start, stop = (f"{100 * (STILL + at) / SECONDS:.2f}%" for at in (0, begin, end))
         self.rules.append(
-            f"@keyframes {name} {{ 0%, {start} {{ {before}; animation-timing-function: {how} }} "
+            f"@keyframes {name} {{ 0% {{ {after}; animation-timing-function: step-end }} "
+            f"{still}, {start} {{ {before}; animation-timing-function: {how} }} "
             f"{stop}, 100% {{ {after} }} }} .{name} {{ {after}; {origin}"
-            f"animation: {name} {SECONDS}s linear {ROUNDS} both }}"
+            f"animation: {name} {SECONDS}s linear both }}"
         )
         return name
 

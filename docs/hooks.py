@@ -31,6 +31,12 @@ NAMED = re.compile(r"(?<![\w/(\[`])`?docs/([\w-]+\.md)`?(?![\w)\]])")
 CODE = re.compile(r"^(?: {4}|```|~~~)")
 COMMAND = re.compile(r"(?:python3?|pip|pytest|mpiexec|git|gpt2|ruff|pre-commit|\./\w+|\.venv/bin/\w+)\s\S")
 SHOWN = re.compile(r"<picture>.*?</picture>|!\[[^\]]*\]\([\w/-]+\.svg\)", re.DOTALL)
+# The first sentence of README and its picture
+FRONT = re.compile(r"^(# .*?\n\n.*?)\n\n(<picture>.*?</picture>\n)", re.DOTALL)
+DOORS = (
+    "[Every layer, by hand and derived](layers.html){ .md-button .md-button--primary }"
+    " [Train one](start.md){ .md-button } [Grade your own backward](exercises.md){ .md-button }\n{ .doors }\n"
+)
 DARK = "(prefers-color-scheme: dark)"
 
 
@@ -55,6 +61,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri in OUTSIDE.values():
         markdown = from_the_top(markdown)
+        markdown = FRONT.sub(rf"\1\n{{ .lead }}\n\n\2\n{DOORS}", markdown)
     markdown = re.sub(r"\]\(\.\./(examples/|CONTRIBUTING|CHANGELOG)", r"](\1", markdown)  # docs/contents.md
     if page.file.src_uri.startswith("examples/"):
         return markdown

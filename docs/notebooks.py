@@ -1,6 +1,7 @@
 """Runs the notebooks of examples/ and keeps their outputs: `python -m docs.notebooks`, or some by name.
 
-What differs from run to run without a reason (times, counters, ids) is left out. Beside the outputs stands a
+What differs from run to run without a reason (times, counters, ids) is left out. The metadata of a cell that
+draws have the picture's alternative text, `alt`, where nbconvert looks for it. Beside the outputs stands a
 fingerprint of the code that they are of, by which a test says that they are stale.
 """
 
@@ -34,10 +35,12 @@ def cleaned(content: dict) -> dict:
     """The notebook with what belongs to it, and the fingerprint of its code."""
     cells = []
     for number, cell in enumerate(content["cells"]):
-        kept = {"cell_type": cell["cell_type"], "id": f"cell-{number}", "metadata": {}}
+        about = {key: text for key, text in cell["metadata"].items() if key == "alt"}
+        kept = {"cell_type": cell["cell_type"], "id": f"cell-{number}", "metadata": about}
         kept["source"] = cell["source"]
         if cell["cell_type"] == "code":
-            kept |= {"execution_count": cell["execution_count"], "outputs": cell["outputs"]}
+            outputs = [output for output in cell["outputs"] if output.get("name") != "stderr"]  # bars
+            kept |= {"execution_count": cell["execution_count"], "outputs": outputs}
             for output in kept["outputs"]:
                 output.get("metadata", {}).clear()
         cells.append(kept)
@@ -60,6 +63,7 @@ def main(names: list[str]) -> None:
         if path.stem == "compiler_lesson":
             make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
             notebook.cells = [make[kind](source) for kind, source in compiler_lesson.cells()]
+            notebook.cells[-2].metadata["alt"] = compiler_lesson.PICTURE
         NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(FOLDER)}}).execute()
         content = cleaned(json.loads(nbformat.writes(notebook)))
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -25,13 +25,13 @@ section { min-height: 100vh; padding: 4vmin 5vmin; display: grid; gap: 4vmin; sc
   align-content: center; position: relative; border-bottom: 1px solid var(--edge); }
 section > * { min-width: 0; }
 h1, h2, h3 { line-height: 1.15; margin: 0 0 0.6em; } h1 { font-size: 2em; } h2 { font-size: 1.6em; }
-pre { overflow-x: auto; margin: 0 0 0.8em; padding: 0.8em; border-radius: 6px; background: var(--panel);
-  font: 0.78em/1.45 ui-monospace, Menlo, Consolas, monospace; }
-pre.out { background: none; border-left: 4px solid var(--own); white-space: pre-wrap; }
+pre.code, pre.out { margin: 0 0 0.8em; padding: 0.8em; border-radius: 6px; background: var(--panel);
+  font: 1em/1.35 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+pre.out { background: none; border-left: 4px solid var(--own); }
 code { font: 0.9em ui-monospace, Menlo, Consolas, monospace; }
 img { max-width: 100%; background: white; border-radius: 6px; }
 .number { position: absolute; right: 1.5em; bottom: 1em; color: var(--soft); font-size: 0.7em; }
-@media (min-width: 1000px) { section.both { grid-template-columns: 2fr 3fr; align-items: center; } }
+@media (min-width: 1000px) { section.both { grid-template-columns: 3fr 7fr; align-items: center; } }
 @media (max-width: 600px) { html { scroll-snap-type: none; } section { min-height: 0; } }
 @media (prefers-color-scheme: dark) {
   :root { --soft: #9aa4af; --panel: #151b23; --edge: #3d444d; --own: #58a6ff; }
@@ -70,7 +70,8 @@ def shown(cell: dict) -> list[str]:
     for output in cell["outputs"]:
         data = output.get("data", {})
         if "image/png" in data:
-            parts.append(f'<img alt="" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">')
+            alt, picture = html.escape(cell["metadata"]["alt"]), "".join(data["image/png"]).strip()
+            parts.append(f'<img alt="{alt}" src="data:image/png;base64,{picture}">')
         else:
             text = "".join(output.get("text", data.get("text/plain", []))).rstrip()
             parts.append(f'<pre class="out">{html.escape(text)}</pre>')

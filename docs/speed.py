@@ -41,6 +41,7 @@ WORDS = {
     "124M-B1T1024": "GPT-2, 12 layers, 768 wide; 1 x 1024 tokens",
 }
 MOST = 2.0  # a ratio from which on a bar is cut
+ABREAST = 3  # sizes beside each other in a table
 
 
 def condensed(result: dict, machine: str) -> dict:
@@ -100,8 +101,13 @@ def keep(paths: list[str], machine: str) -> None:
 
 
 def table(machine: str) -> str:
-    """A column for each size: ratios with quartiles, then memory. Contenders by bench.step's names."""
+    """Ratios with quartiles, then memory: a block of text for each few sizes, as narrow as a phone."""
     columns = figures(machine)
+    return "\n<!-- -->\n\n".join(block(columns[i : i + ABREAST]) for i in range(0, len(columns), ABREAST))
+
+
+def block(columns: list[dict]) -> str:
+    """A column for each size, a row for each contender by bench.step's names."""
     batches = [re.findall("B.*", one["size"]) for one in columns]  # none in "default"
     heads = [
         ["", *(one["size"].split("-")[0] for one in columns)],
@@ -135,24 +141,19 @@ def milliseconds(ms: float) -> str:
 
 
 def summary() -> str:
-    """A row for each size: on each machine the ratios of the fastest own way, of `whole` and of `manual`."""
-    cells = [["", *(cell for name in machines() for cell in (name, "", ""))]]
-    cells.append(["size, threads", *(["fastest", "whole", "manual"] * len(machines()))])
-    rows = {(one["size"], one["threads"], one["machine"]): one["rows"] for one in kept()}
-    for size, threads in dict.fromkeys((one["size"], one["threads"]) for one in kept()):
-        line = [f"{size}, {threads}"]
-        for machine in machines():
-            row = rows.get((size, threads, machine), {})
-            ratios = {name: row[name]["ratio"][0] for name in OWN if name in row}
-            whole = [ratios[name] for name in ("whole", "whole-haswell") if name in ratios]
-            found = [min(ratios.values(), default=None), min(whole, default=None), ratios.get("manual")]
-            line += ["-" if ratio is None else f"{ratio:.2f}" for ratio in found]
-        cells.append(line)
-    first = max(len(line[0]) for line in cells)
-    head, *rest = cells
-    lines = [" " * first + "".join(f"   {name:<24}" for name in head[1::3])]
-    lines += [line[0].ljust(first) + "".join(f"{cell:>9}" for cell in line[1:]) for line in rest]
-    return "\n".join("    " + line.rstrip() for line in lines) + "\n"
+    """For each machine a row for each size: ratios of the fastest own way, of `whole` and of `manual`."""
+    sizes = [f"{one['size']}, {one['threads']}" for one in kept()]
+    first = max(map(len, [*sizes, *machines()]))
+    blocks = []
+    for machine in machines():
+        lines = [machine.ljust(first) + f"{'fastest':>9}{'whole':>7}{'manual':>8}"]
+        for one in figures(machine):
+            ratios = {name: one["rows"][name]["ratio"][0] for name in OWN if name in one["rows"]}
+            whole = min(ratios[name] for name in ("whole", "whole-haswell") if name in ratios)
+            name = f"{one['size']}, {one['threads']}"
+            lines.append(f"{name:{first}}{min(ratios.values()):9.2f}{whole:7.2f}{ratios['manual']:8.2f}")
+        blocks.append("\n".join(f"    {line}" for line in lines) + "\n")
+    return "\n".join(blocks)
 
 
 def page() -> str:

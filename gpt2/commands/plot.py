@@ -21,6 +21,7 @@ from gpt2 import cli
 from gpt2.errors import UserError, os_errors, printable
 from gpt2.hints import install, quoted, typed
 from gpt2.output import trusted
+from gpt2.pictures import LIGHT, SERIES, adaptive, look
 from gpt2.storage import metrics
 from gpt2.storage.metrics import Metrics
 
@@ -38,55 +39,54 @@ FORMATS = ("png", "svg", "pdf")
 
 
 def figure(runs: Sequence[Metrics]) -> Any:
-    """A matplotlib Figure with the four panels, one colour per run."""
+    """A matplotlib Figure with the four panels, one hue per run."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullLocator
     except ImportError:
         raise UserError(
             f"pictures need matplotlib: {install('matplotlib')}; --live draws in the terminal without it"
         ) from None
-    # A Figure without pyplot: no global state, and no display needed
-    picture = Figure(figsize=(11, 7), layout="constrained")
-    for axes, (title, names, unit, logarithmic) in zip(picture.subplots(2, 2).flat, PANELS):
-        for number, run in enumerate(runs):
-            for name in names:
-                colour = f"C{(2 * number + (name == 'val_loss')) % 10}"
-                _draw(axes, run, name, colour, label=_label(run) if name == names[0] else None)
-        axes.set(title=title, xlabel="step", ylabel=unit)
-        if logarithmic and axes.has_data():
-            axes.set_yscale("log")
-        axes.grid(alpha=0.3)
-        if axes.has_data() and (len(runs) > 1 or len(names) > 1):
-            axes.legend(fontsize="small")
+    with look():
+        # A Figure without pyplot: no global state, and no display needed
+        picture = Figure(figsize=(11, 7), dpi=72, layout="constrained")
+        for axes, (title, names, unit, logarithmic) in zip(picture.subplots(2, 2).flat, PANELS):
+            for number, run in enumerate(runs):
+                for name in names:
+                    _draw(axes, run, name, LIGHT[SERIES[number % len(SERIES)]])
+            axes.set_title(title, loc="left", fontweight="bold")
+            axes.set(xlabel="step", ylabel=unit)
+            if logarithmic and axes.has_data():
+                axes.set_yscale("log")
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.yaxis.set_minor_locator(NullLocator())
+                axes.yaxis.set_major_formatter(
+                    "{x:g}"
+                )  # the default is a formula, which the style leaves as text
+            axes.spines[:].set_visible(False)
+            axes.tick_params(which="both", length=0)
+            axes.grid(axis="y")
+            if axes.get_legend_handles_labels()[1] and (len(runs) > 1 or len(names) > 1):
+                axes.legend(fontsize="small").set_in_layout(False)  # long names leave the axes their room
     return picture
 
 
-def _draw(axes, run, name, colour, label):
+def _draw(axes, run, name, colour):
     """One curve: the values faint, their running mean on top; validation as points."""
     steps, numbers = run.get(name)
     if not len(steps):
         return
+    # The zero-width space is for names that begin with _: matplotlib leaves their curves out of the legend
+    label = f"\N{ZERO WIDTH SPACE}{printable(run.name)}"
     if name == "val_loss":
-        axes.plot(
-            steps,
-            numbers,
-            "o-",
-            color=colour,
-            markersize=4,
-            markerfacecolor="white",
-            label=f"{_label(run)}, validation",
-        )
+        points = {"markersize": 5, "markerfacecolor": LIGHT["paper"]}
+        axes.plot(steps, numbers, "o--", color=colour, label=f"{label}, validation", **points)
     elif name == "lr":
         axes.plot(steps, numbers, color=colour, label=label)
     else:
         axes.plot(steps, numbers, color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(steps, metrics.without_lag(numbers, len(numbers) / 50), color=colour, label=label)
-
-
-def _label(run):
-    """A run's name as matplotlib draws it: $ begins a formula there, and a leading _ hides a curve's name."""
-    name = printable(run.name).replace("$", r"\$")
-    return f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name
+        smooth = metrics.without_lag(numbers, len(numbers) / 50)
+        axes.plot(steps, smooth, color=colour, linewidth=2, label=label)
 
 
 def save(runs: Sequence[Metrics], paths: Iterable[Path]) -> None:
@@ -95,7 +95,10 @@ def save(runs: Sequence[Metrics], paths: Iterable[Path]) -> None:
     for path in paths:
         with os_errors(f"cannot write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            picture.savefig(path, dpi=120)
+            with look():
+                picture.savefig(path, dpi=120)
+            if path.suffix == ".svg":
+                path.write_text(adaptive(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _paths(runs, out):

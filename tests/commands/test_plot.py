@@ -10,6 +10,7 @@ import pytest
 
 from gpt2.commands import plot
 from gpt2.errors import UserError
+from gpt2.pictures import LIGHT, SERIES
 from gpt2.storage import metrics
 from tests.support.terminal import Terminal
 
@@ -101,7 +102,7 @@ def test_panels_have_the_curves_of_each_run(run, tmp_path):
     pytest.importorskip("matplotlib")
     other = write_run(tmp_path / "runs" / "two", steps=30, scale=2.0)
     values = [metrics.read(run), metrics.read(other)]
-    panels = {axes.get_title(): axes for axes in plot.figure(values).axes}
+    panels = {axes.get_title("left"): axes for axes in plot.figure(values).axes}
     assert list(panels) == ["loss", "learning rate", "gradient norm", "throughput"]
     curves = [line.get_ydata().tolist() for line in panels["loss"].get_lines()]
     for one in values:
@@ -109,15 +110,26 @@ def test_panels_have_the_curves_of_each_run(run, tmp_path):
     rates = [line.get_ydata().tolist() for line in panels["learning rate"].get_lines()]
     assert rates == [one.get("lr")[1].tolist() for one in values]
     labels = panels["loss"].get_legend_handles_labels()[1]
-    assert labels == [str(run), f"{run}, validation", str(other), f"{other}, validation"]
+    shown = [str(run), f"{run}, validation", str(other), f"{other}, validation"]
+    assert [label.lstrip("\N{ZERO WIDTH SPACE}") for label in labels] == shown
 
 
-def test_validation_has_a_different_colour():
+def test_a_run_has_one_hue_and_its_validation_has_markers():
     pytest.importorskip("matplotlib")
     steps = np.arange(1, 5), np.linspace(3.0, 2.0, 4)
-    picture = plot.figure([metrics.Metrics("a", {"loss": steps, "val_loss": steps})])
-    colours = {line.get_color() for line in picture.axes[0].lines}
-    assert colours == {"C0", "C1"}
+    runs = [metrics.Metrics(name, {"loss": steps, "val_loss": steps}) for name in ("a", "b")]
+    lines = plot.figure(runs).axes[0].lines
+    assert [(line.get_color(), line.get_marker()) for line in lines] == [
+        (LIGHT[hue], marker) for hue in SERIES[:2] for marker in ("None", "None", "o")
+    ]
+
+
+def test_svg_follows_the_browsers_scheme_and_has_its_text_as_text(run):
+    pytest.importorskip("matplotlib")
+    assert plot.main([str(run)]) == 0
+    svg = (run / "curves.svg").read_text(encoding="utf-8")
+    assert "@media (prefers-color-scheme: dark)" in svg and LIGHT[SERIES[0]] in svg
+    assert "gradient norm</text>" in svg and "$" not in svg
 
 
 def test_pictures_of_several_runs_and_at_a_path(run, tmp_path, monkeypatch):

@@ -66,8 +66,8 @@ def test_readme_table_agrees_with_the_pages():
     sizes = [re.search(rf"{name}.*?(\d+)\s+MB", installed, re.DOTALL)[1] for name in names]
     lines = [line for line in README.splitlines() if line[:2] == "| "]
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    assert [row[3] for row in table[1:]] == [own, "1, 1", jax, llmc, "-"]
-    assert [row[2] for row in table[1:] if row[0] != "llm.c"] == sizes
+    assert [row[2] for row in table[1:]] == [own, "1, 1", jax, llmc, "-"]
+    assert [row[1] for row in table[1:] if row[0] != "llm.c"] == sizes
 
 
 @pytest.mark.parametrize("path, text", demo.files().items(), ids=lambda value: getattr(value, "name", ""))
@@ -90,10 +90,12 @@ def test_animation_shows_real_output():
     assert "not the derivative" in message and "lacks the factor 3" in message
 
 
-def test_animation_ends_and_respects_reduced_motion():
+def test_animation_begins_and_ends_complete_and_respects_reduced_motion():
     text = demo.picture(1)
+    first_frames = re.findall(r"\{ 0% \{ (.*?); animation-timing-function: step-end \}", text)
     assert "@media (prefers-reduced-motion: reduce) { * { animation: none !important } }" in text
     last_frames = re.findall(r"100% \{ (.*?) \}", text)
     assert len(last_frames) > 15 and set(last_frames) == {"transform: scaleX(0)", "opacity: 1"}
+    assert first_frames == last_frames and "infinite" not in text
     # without animation the elements look as in the last frame
     assert set(re.findall(r"\.a\d+ \{ (.*?;)", text)) == {"transform: scaleX(0);", "opacity: 1;"}

@@ -51,7 +51,8 @@ def test_outputs_belong_to_the_code(path):
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), stale
     outputs = [output for cell in cells for output in cell["outputs"]]
     assert all(output["output_type"] in ("stream", "execute_result", "display_data") for output in outputs)
-    assert any("image/png" in output.get("data", {}) for output in outputs)
+    drawn = [cell for cell in cells if "image/png" in json.dumps(cell["outputs"])]
+    assert drawn and all(len(cell["metadata"].get("alt", "")) > 40 for cell in drawn), "no alternative text"
     assert content == notebooks.cleaned(content), stale
     assert path.stat().st_size < 300_000
 
