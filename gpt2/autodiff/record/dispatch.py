@@ -302,7 +302,7 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 def _nodes_by(handler: Callable, rec: Recorder, args: Sequence, kwargs: dict, function, site) -> Any:
     """The nodes that a handler makes of a call."""
-    before, recorder.local.building = recorder.building(), rec
+    before, recorder.local.building = recorder.local.building, rec
     try:
         return handler(*_nodes(rec, args), **{k: _nodes(rec, v) for k, v in kwargs.items()})
     except NotImplementedError as error:
@@ -354,7 +354,7 @@ def is_of_scipy(ufunc: Callable) -> bool:
 def full_name(function: Callable) -> str:
     """The function's public name; inside a function that runs as NumPy wrote it, the name of that one."""
     function = plain(function)
-    outer, frame = local.__dict__.get("as_written") or (function, None)
+    outer, frame = local.as_written or (function, None)
     if frame is not None and frame is source_lines.user_frame():
         function = outer
     if is_of_scipy(function):

@@ -95,7 +95,7 @@ def redraw(draws: Sequence[tuple[int, Draw]], inputs: Sequence[Node], operands: 
 @contextmanager
 def plain_draws() -> Iterator[None]:
     """A context in which generators give plain numbers: for functions that run as one op."""
-    before, recorder.local.plain = recorder.plain(), True
+    before, recorder.local.plain = recorder.local.plain, True
     try:
         yield
     finally:
@@ -105,7 +105,7 @@ def plain_draws() -> Iterator[None]:
 def drawing_recorder() -> Recorder | None:
     """The recorder for draws in this thread: the outermost, if it records them."""
     run = recorder.outermost()
-    return None if run is None or run.draws is None or recorder.plain() else run
+    return None if run is None or run.draws is None or recorder.local.plain else run
 
 
 def count() -> int:
@@ -171,10 +171,10 @@ def _generator_and_drawing(held: Any) -> tuple | None:
 @contextmanager
 def exchanging(f: Callable, user: Any, stand_in: Callable, spared: Collection[int]) -> Iterator[None]:
     """Replaces what f leads to by stand-ins: stand_in(object) gives (the original, the stand-in), or None.
-    `user` is the object that this is for, `spared` what recorder.spared() says meanwhile.
+    `user` is the object that this is for, `spared` what recorder.local.spared says meanwhile.
     """
     holders = list(_holders(f, stand_in))
-    put_back = functools.partial(_put_back, user, holders, recorder.spared())
+    put_back = functools.partial(_put_back, user, holders, recorder.local.spared)
     with undoing(put_back), undoing(put_back):
         with _lock:
             for holder, name, held, replacement in holders:

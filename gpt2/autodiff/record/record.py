@@ -116,7 +116,7 @@ def record(
     dry     leave large values uncomputed; raises unevaluated.Unknown if f looks at one
     draws   records draws from random generators as inputs of the graph; None: they are plain numbers
     """
-    if recorder.spared() is None:
+    if recorder.local.spared is None:
         spared = compared(f, (args, kwargs))
         with exchanging(f, object(), lambda held: interception.local_stand_in(held, spared), spared):
             return record(f, args, kwargs, name=name, dry=dry, draws=draws)
@@ -131,7 +131,7 @@ def record(
     undo = functools.partial(_end, rec, recorder.state())
     with undoing(undo), undoing(undo):
         recorder.push(rec)
-        interception.begin(rec, recorder.spared() or ())
+        interception.begin(rec, recorder.local.spared or ())
         copies = with_tuples(unflatten(copies_tree, rec.arguments), (tuple(args), kwargs or {}))
         check_type_tests(f, *copies)
         out_leaves, out_tree = flatten(_call(rec, f, copies), _is_result)

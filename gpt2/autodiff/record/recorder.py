@@ -33,8 +33,21 @@ NUMBERS = "biufc"  # dtype kinds
 _serials = itertools.count(1)
 LONG = 50_000  # operations of one recording, from which on a loop in it is too long for Python's `for`
 
-# stack: the recordings of a thread; building (dispatch.py); plain (draws.py); as_written (functions/)
-local = threading.local()
+
+class _OfThread(threading.local):
+    """What a thread records."""
+
+    building: Recorder | None = None  # the recorder for which a handler makes nodes
+    plain = False  # whether random generators give plain numbers
+    # ids of NumPy's functions that may be compared (type_tests.py); None: no stand-ins yet
+    spared: Collection[int] | None = None
+    as_written: tuple | None = None  # a function that runs as NumPy wrote it, and the user's frame
+
+    def __init__(self) -> None:
+        self.stack: list[Recorder] = []
+
+
+local = _OfThread()
 
 
 class Read(NamedTuple):
@@ -316,32 +329,17 @@ def escaped(x: Any) -> EscapedError:
 
 
 def push(rec: Recorder) -> None:
-    _stack().append(rec)
+    local.stack.append(rec)
 
 
 def state() -> tuple:
     """The state of this thread that a recording changes, for `restore`."""
-    return len(_stack()), building(), plain()
+    return len(local.stack), local.building, local.plain
 
 
 def restore(state: tuple) -> None:
-    del _stack()[state[0] :]
+    del local.stack[state[0] :]
     local.building, local.plain = state[1:]
-
-
-def building() -> Recorder | None:
-    """The recorder for which a handler makes nodes in this thread."""
-    return getattr(local, "building", None)
-
-
-def plain() -> bool:
-    """Whether random generators give plain numbers in this thread."""
-    return getattr(local, "plain", False)
-
-
-def spared() -> Collection[int] | None:
-    """Ids of NumPy's functions that may be compared here (type_tests.py); None: no stand-ins yet."""
-    return getattr(local, "spared", None)
 
 
 def recorded_so_far() -> bool:
@@ -351,27 +349,19 @@ def recorded_so_far() -> bool:
 
 def current() -> Recorder | None:
     """The innermost recorder of this thread."""
-    stack = _stack()
+    stack = local.stack
     return stack[-1] if stack else None
 
 
 def running() -> Sequence[Recorder]:
     """The recorders of this thread, from the outermost on."""
-    return _stack()
+    return local.stack
 
 
 def outermost() -> Recorder | None:
     """The outermost recorder of this thread."""
-    stack = _stack()
+    stack = local.stack
     return stack[0] if stack else None
-
-
-def _stack() -> list[Recorder]:
-    try:
-        return local.stack
-    except AttributeError:
-        local.stack = []
-        return local.stack
 
 
 def scalar_const(value: complex, dtype: np.dtype) -> Node:
@@ -407,7 +397,7 @@ def label(node: Node, site: Site) -> None:
     """Set the user's source line of a new node and of the new ones that it is composed of."""
     if node.loc is not None or node.op == "input":
         return
-    if node.op != "const" and node.name is None and local.__dict__.get("as_written") is None:
+    if node.op != "const" and node.name is None and local.as_written is None:
         node.name = site.name
     loc = site.loc
     todo = [node]

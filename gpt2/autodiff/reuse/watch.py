@@ -22,7 +22,16 @@ from .world import OWN_CODE, World
 # The user's function sees the collector as it was before
 _collects = Intercepted(gc.isenabled, lambda function, args, kwargs: function() or is_paused())
 replace(vars(gc), isenabled=_collects)
-_local = threading.local()
+
+
+class _OfThread(threading.local):
+    """The worlds of what is being watched in a thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.worlds: list[World] = []
+
+
+_local = _OfThread()
 watches_running: set[World] = set()  # in all threads
 
 
@@ -47,7 +56,7 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
 
     The garbage collector is paused: finalizers and gc.callbacks are not part of the function.
     """
-    world, worlds = World(), _worlds()
+    world, worlds = World(), _local.worlds
     depth, other = len(worlds), sys.getprofile()
 
     def undo() -> None:
@@ -78,21 +87,13 @@ def watched(run: Callable[[], Any], *functions: Callable) -> tuple:
 
 def relied_on(guard: Guard) -> None:
     """Note in the Worlds of this thread that a recording is used, which holds while this guard does."""
-    for world in _worlds():
+    for world in _local.worlds:
         world.relies_on(guard)
 
 
 def is_watching() -> bool:
     """Whether a function is being watched in this thread."""
-    return bool(_worlds())
-
-
-def _worlds() -> list[World]:
-    try:
-        return _local.worlds
-    except AttributeError:
-        _local.worlds = []
-        return _local.worlds
+    return bool(_local.worlds)
 
 
 @watches

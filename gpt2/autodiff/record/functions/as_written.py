@@ -42,7 +42,7 @@ class Written:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         clone = self.clone = self.clone or cloned(self.function._implementation)  # type: ignore[attr-defined]
-        if local.__dict__.get("as_written") is not None:
+        if local.as_written is not None:
             return clone(*args, **kwargs)
         site = source_lines.site()
         local.as_written = self.function, source_lines.user_frame()
