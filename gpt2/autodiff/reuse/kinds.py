@@ -140,16 +140,16 @@ LISTED.add(_listed())
 LISTED.add(recorded_functions())
 
 
-def cannot_change(v: Any, known: Callable[[Any], bool] = lambda v: False) -> bool:
-    """Whether v is the same whenever it is read, and immutable; of its parts, or `known`."""
+def cannot_change(v: Any) -> bool:
+    """Whether v is the same whenever it is read, and immutable, with its parts."""
     kind = type(v)
     if kind in (tuple, frozenset):
-        return all(cannot_change(part, known) for part in v)
+        return all(map(cannot_change, v))
     if kind is slice:
-        return cannot_change((v.start, v.stop, v.step), known)
+        return cannot_change((v.start, v.stop, v.step))
     if isinstance(v, np.dtype):
-        return v.names is None and v.metadata is None or known(v)
-    return kind in ATOMS or v in LISTED or _is_imported(v) or known(v)
+        return v.names is None and v.metadata is None
+    return kind in ATOMS or v in LISTED or _is_imported(v)
 
 
 def _is_imported(v: Any) -> bool:
