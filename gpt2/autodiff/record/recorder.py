@@ -34,7 +34,7 @@ _serials = itertools.count(1)
 LONG = 50_000  # operations of one recording, from which on a loop in it is too long for Python's `for`
 
 
-class _OfThread(threading.local):
+class _ThreadState(threading.local):
     """What a thread records."""
 
     building: Recorder | None = None  # the recorder for which a handler makes nodes
@@ -47,7 +47,7 @@ class _OfThread(threading.local):
         self.stack: list[Recorder] = []
 
 
-local = _OfThread()
+local = _ThreadState()
 
 
 class Read(NamedTuple):

@@ -24,14 +24,14 @@ _collects = Intercepted(gc.isenabled, lambda function, args, kwargs: function() 
 replace(vars(gc), isenabled=_collects)
 
 
-class _OfThread(threading.local):
+class _ThreadWorlds(threading.local):
     """The worlds of what is being watched in a thread, the outermost first."""
 
     def __init__(self) -> None:
         self.worlds: list[World] = []
 
 
-_local = _OfThread()
+_local = _ThreadWorlds()
 watches_running: set[World] = set()  # in all threads
 
 
