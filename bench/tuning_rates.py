@@ -23,6 +23,7 @@ def base(size: str, folder: Path, threads: int) -> Path:
     L, NH, C = SIZES[size]
     shape = {"n_layer": L, "n_head": NH, "n_embd": C, "block_size": 128, "tokenizer": "byte"}
     shape |= {"data": "tinyshakespeare", "out": str(folder), "threads": threads}
+    shape |= {"steps": 250, "lr": 3e-3, "min_lr": 3e-4, "muon_lr": 0.03}
     return trained(from_preset("shakespeare", **shape, **SILENT))[0]
 
 
