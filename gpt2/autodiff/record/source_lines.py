@@ -204,8 +204,8 @@ def _name_of_result(code: CodeType, lasti: int) -> str | None:
     for i in range(k + 1, len(instructions)):
         ins = instructions[i]
         if ins.opname in _STORES:
-            if place == height:
-                return ins.argval
+            if place == height:  # pytest has variables with names such as @py_assert1
+                return ins.argval if ins.argval.isidentifier() else None
             height -= 1
         elif ins.opname == "SWAP":
             other = height - ins.arg + 1
