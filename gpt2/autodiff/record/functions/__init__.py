@@ -7,6 +7,7 @@ from . import (  # noqa: F401
     histograms,
     inplace,
     linalg,
+    piecewise,
     products,
     reduce,
     select,

@@ -1,20 +1,18 @@
-"""Handlers for bincount, histogram and piecewise. What decides is read: other values make other programs."""
+"""Handlers for bincount and histogram. The counted values are read: others make other programs."""
 
 from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...graph import Node
 from ...ops import apply, build, table
-from ..dispatch import Operand, RecordedLike, handled, operand, raw
+from ..dispatch import Operand, handled, operand, raw
 from ..value import Recorded
 from .as_written import Written, replaces
-from .create import as_recorded
 
 
 @raw(np.bincount)
@@ -55,17 +53,3 @@ def histogram(a, bins=10, range=None, density=None, weights=None) -> tuple[Any, 
     if not any(type(x) is Recorded for x in sources):
         a = _plain(a)
     return _histogram(a, bins, range, density, weights)
-
-
-_piecewise = Written(np.piecewise)
-
-
-@raw(np.piecewise)
-def piecewise(x: RecordedLike, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Recorded:
-    """As NumPy wrote it: the conditions are read, and each function gets the part where its own holds."""
-    x = x if type(x) is Recorded else as_recorded(np.asarray(x))
-    if x.ndim:
-        return _piecewise(x, condlist, funclist, *args, **kwargs)
-    conditions = condlist if isinstance(condlist, (list, tuple)) else [condlist]
-    conditions = [np.reshape(c, 1) for c in conditions]
-    return _piecewise(x.reshape(1), conditions, funclist, *args, **kwargs).reshape(())
