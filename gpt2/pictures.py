@@ -1,6 +1,7 @@
 """How pictures look: colours, light and dark, matplotlib's style, and SVG that follows the browser."""
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 from gpt2.errors import UserError
 from gpt2.hints import install
@@ -29,7 +30,7 @@ PALETTE = {
 }
 LIGHT = {name: light for name, (light, _) in PALETTE.items()}
 SERIES = ("own", "limit", "grey", "green", "orange", "purple", "brown", "sky")
-LOOK = {
+LOOK: dict[Any, Any] = {
     "svg.fonttype": "none",  # text as text, not as paths
     "svg.hashsalt": "gpt2",  # reproducible ids
     "text.parse_math": False,
