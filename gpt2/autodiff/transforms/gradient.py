@@ -125,7 +125,11 @@ def grad(
 ) -> Callable[Concatenate[X, P], X]: ...
 @overload
 def grad(
-    f: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
+    f: Callable[P, Any], argnums: int | Sequence[int], has_aux: bool = False, *, pure: bool = False
+) -> Callable[P, Any]: ...
+@overload
+def grad(
+    f: Callable[P, Any], argnums: Literal[0] = 0, *, has_aux: Literal[True], pure: bool = False
 ) -> Callable[P, Any]: ...
 def grad(
     f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
@@ -154,7 +158,11 @@ def value_and_grad(
 ) -> Callable[Concatenate[X, P], tuple[V, X]]: ...
 @overload
 def value_and_grad(
-    f: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
+    f: Callable[P, Any], argnums: int | Sequence[int], has_aux: bool = False, *, pure: bool = False
+) -> Callable[P, Any]: ...
+@overload
+def value_and_grad(
+    f: Callable[P, Any], argnums: Literal[0] = 0, *, has_aux: Literal[True], pure: bool = False
 ) -> Callable[P, Any]: ...
 def value_and_grad(
     f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, pure: bool = False
