@@ -244,4 +244,4 @@ def test_run_without_a_network_takes_the_standard_library_and_more_steps(monkeyp
     assert recipe.with_corpus(settings, {}) == (settings, [])
     monkeypatch.setattr(recipe.corpora.tinyshakespeare, "read", lambda: "text")
     settings, notes = recipe.with_corpus(recipe.new_settings({}), {})
-    assert (settings.data, settings.steps, notes) == ("tinyshakespeare", 250, [])
+    assert (settings.data, settings.steps, notes) == ("tinyshakespeare", 200, [])
