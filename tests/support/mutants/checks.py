@@ -188,16 +188,17 @@ def _slopes():
     return {name: list(test_model.slopes(model, name, tokens, targets)) for name in model.params}
 
 
-# ---- The chain rule: tests/autodiff/derive/test_differentiate.py, and the table's samples
+# ---- The chain rule: tests/autodiff/derive, and the table's samples
 
 
 def chain_checks():
-    from tests.autodiff.derive import test_differentiate
+    from tests.autodiff.derive import test_differentiate, test_random_branches
     from tests.autodiff.ops import test_rules
 
     test_differentiate.RNG = np.random.default_rng(0)  # or what is drawn would depend on what ran before
     yield from all_of(test_differentiate)
     yield from row_checks(sorted(test_rules.ROWS), orders=(1,))
+    yield "random branches", test_random_branches.test_none_is_silently_wrong
 
 
 def all_of(module):
