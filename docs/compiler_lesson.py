@@ -67,7 +67,7 @@ END = """\
 ## What is missing
 
 - Constants are not folded, and equal terms are computed twice. A step from graph to graph mends both:
-  `simplify` in [examples/compiler.py](compiler.py), which has all steps in 300 lines, with indices, views and
+  `simplify` in `examples/compiler.py`, which has all steps in 300 lines, with indices, views and
   writes, and derives the seven layers of GPT-2 as they stand.
 - Every operation allocates its result. What each part of gpt2's compiler adds to these steps, and what that
   buys, is a table in [docs/compiler.md](../docs/compiler.md).
