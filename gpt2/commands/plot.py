@@ -60,9 +60,8 @@ def figure(runs: Sequence[Metrics]) -> Any:
                 axes.set_yscale("log")
                 axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axes.yaxis.set_minor_locator(NullLocator())
-                axes.yaxis.set_major_formatter(
-                    "{x:g}"
-                )  # the default is a formula, which the style leaves as text
+                # the default formatter writes formulas, which the style leaves as text
+                axes.yaxis.set_major_formatter("{x:g}")
             axes.spines[:].set_visible(False)
             axes.tick_params(which="both", length=0)
             axes.grid(axis="y")
