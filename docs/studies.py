@@ -35,6 +35,7 @@ class Picture:
     """What is drawn of a study.
 
     series    for each: how the table's title begins, the column's name, and what it is called
+    label     how many columns at a table's left name a row
     """
 
     study: str
@@ -42,6 +43,7 @@ class Picture:
     title: str
     series: tuple[tuple[str, str, str], ...]
     log: bool = False
+    label: int = 1
 
 
 DERIVED = "forward and backward, derived / manual"
@@ -61,6 +63,8 @@ PICTURES = (
         ("Time of result", "neither / both", "not at all"))),
     Picture("programs", "programs", LATER, tuple(
         (LATER, f"{peer} / derived", peer) for peer in ("HIPS autograd", "JAX, jit", "PyTorch")), log=True),
+    Picture("parallel", "parallel", "Speed-up of the gradient over one thread",
+        (("parallel_map", "speed-up of the gradient", ""),), label=2),
     Picture("memory", "memory", "Time of a step by the price of a kept byte, ns", (
         ("GPT-2 124M, T=256: measured", STEPS, "T=256"),
         ("GPT-2 124M, T=1024, 3 blocks, vocabulary 8192: measured", STEPS, "T=1024, 3 blocks"))),
@@ -105,7 +109,7 @@ def rows_of(picture: Picture, section: str) -> dict[str, list]:
     found: dict[str, list] = {}
     for k, (title, column, _) in enumerate(picture.series):
         for row in table(section, title):
-            label = next(iter(row.values()))
+            label = ", ".join(list(row.values())[: picture.label])
             found.setdefault(label, [None] * len(picture.series))
             found[label][k] = value(row[column])
     return {label: values for label, values in found.items() if any(values)}

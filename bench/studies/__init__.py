@@ -22,6 +22,7 @@ STUDIES = {
     "optimise-first": "optimise_first",
     "programs": "program_times",
     "textbook": "textbook_times",
+    "parallel": "parallel",
     "memory": "memory",
     "loops": "loops",
     "rooms": "rooms",
