@@ -60,27 +60,30 @@ def dots(
     names: Sequence[str],
     text: Callable[[float], str],
     log: bool = False,
+    one: bool = False,
+    unit: str = "",
 ) -> Any:
-    """Dot plot of ratios: a row for each label, with a dot for each named series. None leaves a gap.
+    """Dot plot: a row for each label, with a dot for each named series. None leaves a gap.
 
-    text   formats numbers
+    text   formats numbers    unit   the axis label
+    one    draw a line at 1, where both sides of a ratio are equal
     """
     keys = [name for name in names if name]
     left = min(WIDTH / 2, 20 + CHARACTER * max(map(len, rows)))
     row = max(ROW, 9 * len(names) + 3)
     top, deep = (TITLE if title else 8) + KEY * len(keys), row * len(rows) + 6
     with look():
-        figure = canvas(WIDTH, top + deep + BOTTOM, title)
+        figure = canvas(WIDTH, top + deep + BOTTOM + 20 * bool(unit), title)
         axes = place(figure, left, top, WIDTH - left - RIGHT, deep)
         for i, (label, values) in enumerate(rows.items()):
             for k, spread in enumerate(values):
                 if spread:
                     y = i + (k + 1) / (len(names) + 1)
                     hint(_dot(axes, k, y, spread), f"{label}: {text(spread[0])}")
-        axes.set(ylim=(len(rows), 0), yticks=[i + 0.5 for i in range(len(rows))])
+        axes.set(ylim=(len(rows), 0), yticks=[i + 0.5 for i in range(len(rows))], xlabel=unit)
         axes.set_yticklabels(rows, color=LIGHT["text"])
         numbers = [n for values in rows.values() for spread in values if spread for n in spread]
-        _ruled(axes, numbers, text, log)
+        _ruled(axes, numbers, text, log, one)
         for k, name in enumerate(keys):
             axes.plot([], [], MARKERS[k % 8], color=_colour(k), markersize=8, label=name)
         if keys:
@@ -99,11 +102,11 @@ def _colour(k: int) -> str:
     return LIGHT[SERIES[k % len(SERIES)]]
 
 
-def _ruled(axes: Any, numbers: Sequence[float], text: Callable, log: bool) -> None:
-    """Set scale, ticks and grid to suit these ratios, and draw a line at 1, where both sides are equal."""
+def _ruled(axes: Any, numbers: Sequence[float], text: Callable, log: bool, one: bool) -> None:
+    """Set scale, ticks and grid to suit these numbers; with `one`, draw a thicker line at 1."""
     from matplotlib import ticker
 
-    low, high = (edge([*numbers, 1.0]) for edge in (min, max))
+    low, high = (edge([*numbers, 1.0] if one else numbers) for edge in (min, max))
     if log and low > 0:
         axes.set_xscale("log")
         margin = (high / low) ** 0.06 if high > low else 1.2
@@ -121,7 +124,8 @@ def _ruled(axes: Any, numbers: Sequence[float], text: Callable, log: bool) -> No
     axes.xaxis.set_major_formatter(lambda x, _: text(x))
     axes.set_xlim(limits)
     axes.xaxis.grid(True)
-    axes.axvline(1.0, color=LIGHT["text"], linewidth=1.5, zorder=1)
+    if one:
+        axes.axvline(1.0, color=LIGHT["text"], linewidth=1.5, zorder=1)
 
 
 # ---- Bars and lanes ----------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ PURPOSE = (
     "Judge by measurements whether a derived backward keeps up with one written by hand, and what each part "
     "of the compiler contributes."
 )
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,14 @@ class Picture:
     series: tuple[tuple[str, str, str], ...]
     log: bool = False
     label: int = 1
+    times: bool = False
 
 
 DERIVED = "forward and backward, derived / manual"
 STEPS = "time, relative to 0.18"
 LATER = "Time of a later call, relative to the derived program"
 BOTH = "Time relative to simplifying before and after differentiating"
+CUBIC = "x^3 + 4 x^2 - 10 = 0"
 LOOPS = "Layers, forward and backward, B=4, T=64, one"
 # fmt: off
 PICTURES = (
@@ -61,6 +64,15 @@ PICTURES = (
     Picture("optimise-first", "optimise-first", BOTH, (
         ("Time of result", "after / both", "only after"),
         ("Time of result", "neither / both", "not at all"))),
+    Picture("scalar", "scalar", "Median time of a derivative", (
+        ("f(x) = 5 x^10: time", "median", "5 x^10"),
+        ("g(x) = 3 x^3 (cos x - 10 x): time", "median", "3 x^3 (cos x - 10 x)"),
+        ("h(x) = exp((5 x / 2) sin(x)^exp(x)): time", "median", "exp(5/2 x sin(x)^exp(x))")),
+        log=True, times=True),
+    Picture("roots", "roots", f"{CUBIC}: time relative to derivatives by hand",
+        ((f"{CUBIC}: from", "relative to by hand", ""),), log=True, label=2),
+    Picture("eam", "eam", "Time relative to the gradient by hand", tuple(
+        (size, "by gradient by hand", size) for size in ("100 coordinates", "1000 coordinates")), log=True),
     Picture("programs", "programs", LATER, tuple(
         (LATER, f"{peer} / derived", peer) for peer in ("HIPS autograd", "JAX, jit", "PyTorch")), log=True),
     Picture("parallel", "parallel", "Speed-up of the gradient over one thread",
@@ -94,13 +106,14 @@ def table(section: str, title: str) -> list[dict[str, str]]:
     return [dict(zip(head, row)) for row in rows]
 
 
-def value(cell: str) -> tuple[float, float, float] | None:
-    """Median and quartiles of a ratio, "0.96 [0.91 1.03]"; None for an empty cell."""
-    found = re.match(r"(\d[\d.e+,-]*)(?: \[(\S+) (\S+)\])?$", cell)
+def value(cell: str, times: bool) -> tuple[float, float, float] | None:
+    """Median and quartiles of "0.96 [0.91 1.03]", or of a time with its unit; None for an empty cell."""
+    found = re.match(r"(\d[\d.e+,-]*)(?: (ns|us|ms|s)\b)?(?: \[(\S+) (\S+)\])?$", cell)
     if not found:
         return None
-    middle = float(found[1].replace(",", ""))
-    low, high = (float(part.replace(",", "")) if part else middle for part in (found[2], found[3]))
+    unit = SECONDS[found[2]] if times else 1.0
+    middle = float(found[1].replace(",", "")) * unit
+    low, high = (float(part.replace(",", "")) * unit if part else middle for part in (found[3], found[4]))
     return middle, low, high
 
 
@@ -111,7 +124,7 @@ def rows_of(picture: Picture, section: str) -> dict[str, list]:
         for row in table(section, title):
             label = ", ".join(list(row.values())[: picture.label])
             found.setdefault(label, [None] * len(picture.series))
-            found[label][k] = value(row[column])
+            found[label][k] = value(row[column], picture.times)
     return {label: values for label, values in found.items() if any(values)}
 
 
@@ -121,7 +134,8 @@ def rows_of(picture: Picture, section: str) -> dict[str, list]:
 def draw(picture: Picture, section: str) -> str:
     """The picture, which follows the browser's colour scheme, as text."""
     rows, names = rows_of(picture, section), [name for _, _, name in picture.series]
-    figure = drawing.dots(picture.title, rows, names, partial(cell_text, unit="x"), log=picture.log)
+    text = partial(cell_text, unit="s" if picture.times else "x")
+    figure = drawing.dots(picture.title, rows, names, text, log=picture.log, one=not picture.times)
     return drawing.adaptive(drawing.svg(figure))
 
 

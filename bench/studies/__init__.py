@@ -1,7 +1,7 @@
 """The studies: the questions this project exists to answer, each one command.
 
     python -m bench.studies                    all of them, within half an hour on two cores
-    python -m bench.studies layers             one
+    python -m bench.studies roots              one
     python -m bench.studies --quick            small sizes, in seconds: does everything still run?
 
     study.py      Study, and its Result: tables and notes
@@ -20,6 +20,9 @@ from gpt2.errors import UserError
 STUDIES = {
     "layers": "layers",
     "optimise-first": "optimise_first",
+    "scalar": "scalar",
+    "roots": "roots",
+    "eam": "eam",
     "programs": "program_times",
     "textbook": "textbook_times",
     "parallel": "parallel",

@@ -8,7 +8,7 @@ import numpy as np
 from bench.harness.cases import cases
 from bench.harness.engine import LayerRun, check_results, output_gradient
 from bench.harness.sizes import SIZES, Size, batches
-from bench.studies.measure import interleave, peak_bytes, threads
+from bench.studies.measure import interleave, memory, peak_bytes, threads
 from bench.studies.study import Result, Study
 from gpt2 import backward
 from gpt2.errors import counted
@@ -137,9 +137,10 @@ def memory_table(result, batch, quick):
         f"Memory of a forward and a backward, B={B}, T={T}",
         "layer | peak, written [B] | peak, manual [B] | peak, derived [B]",
         "saved, written [B] | saved, manual [B] | saved, derived [B]",
+        "arrays, written | arrays, manual | arrays, derived",
         note="Peak: the most that one forward and backward held beyond its inputs, working memory and "
         "results included, in the first call of programs compiled before. Saved: what the backward is "
-        "handed beyond the layer's inputs and result.",
+        "handed beyond the layer's inputs and result. Arrays: allocated by a later call.",
     )
     for name, case in study_cases(batch, quick).items():
         table.add(name, *zip_up([footprint(case, layer) for layer in variants(plain(case)).values()]))
@@ -151,7 +152,7 @@ def zip_up(rows):
 
 
 def footprint(case, layer):
-    """(peak bytes, saved bytes) of a forward and backward."""
+    """(peak bytes, saved bytes, arrays) of a forward and backward."""
     inputs = case.inputs(np.float32)
     out, saved = plain(case).forward(*inputs, **case.static)
     dout = output_gradient(out)
@@ -162,9 +163,9 @@ def footprint(case, layer):
         out, saved = layer.forward(*inputs, **case.static)
         return out, saved, layer.backward(dout, saved, **case.static)
 
-    peak = peak_bytes(once)
+    used = memory(once)
     out, saved, _ = once()
-    return peak, bytes_beyond(saved, (*inputs, out))
+    return used.peak_bytes, bytes_beyond(saved, (*inputs, out)), used.arrays
 
 
 def compile_only(layer, inputs, static, dout, saved):

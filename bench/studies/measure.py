@@ -1,7 +1,7 @@
-"""Interleaved timing of functions, and the bytes that they allocate.
+"""Interleaved timing of functions, the bytes that they allocate, and the number of arrays.
 
     interleave({"manual": f, "derived": g}, seconds=2)     name -> Sample of seconds a call
-    peak_bytes(f)                                          the most that a call allocates
+    memory(f)                                              Memory: peak bytes, arrays
     with threads(2): ...                                   compiled programs and BLAS on this many threads
 
 Functions are called without arguments. They take turns in a new order each round, as the machine's speed
@@ -9,6 +9,7 @@ drifts and only times measured side by side can be compared.
 """
 
 import gc
+import statistics
 import tracemalloc
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from bench.harness import ratios
 from bench.harness.turns import orders
 from bench.harness.worker import seconds_of
+from bench.studies.allocations import counted
 from gpt2 import autodiff as ad
 
 TURN_S = 2e-3  # a turn repeats short calls for about this time, as reading the clock costs 50 ns
@@ -52,9 +54,37 @@ class Sample:
     def q3(self):
         return ratios.spread(self.values)["q3"]
 
+    @property
+    def mean(self):
+        return statistics.fmean(self.values)
+
+    @property
+    def variance(self):
+        """The sample variance (divisor n - 1); 0 for a single value."""
+        return statistics.variance(self.values) if self.n > 1 else 0.0
+
+    @property
+    def std(self):
+        return self.variance**0.5
+
     def over(self, other):
         """The Sample of ratios to another sample of the same interleaved run, round by round."""
         return Sample([a / b for a, b in zip(self.values, other.values, strict=True)])
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one call allocates.
+
+    peak_bytes    the most that Python and NumPy held beyond what they held before (tracemalloc)
+    arrays        NumPy's allocations of array elements on the calling thread, single numbers left out; None
+                  if they cannot be counted
+    array_bytes   the sum of those allocations
+    """
+
+    peak_bytes: int
+    arrays: int | None
+    array_bytes: int | None
 
 
 # ---- Time --------------------------------------------------------------------------------------------------
@@ -106,6 +136,11 @@ def threads(n):
 
 
 # ---- Memory ------------------------------------------------------------------------------------------------
+
+
+def memory(f):
+    """What a call of f allocates. f is called twice: once for bytes, once for arrays."""
+    return Memory(peak_bytes(f), *counted(f))
 
 
 def peak_bytes(f):

@@ -8,7 +8,7 @@
         if (jax := result.peer("jax")) is not None: ...  # else its rows are named as missing
         return result
 
-    STUDY = Study("loops", "What does ... cost?", "Chains of ...", run, seconds=30)
+    STUDY = Study("roots", "What does ... cost?", "Every method from x0 = ...", run, seconds=30)
 
 Tables, Samples and the rest are dataclasses, which become JSON by dataclasses.asdict.
 """

@@ -11,7 +11,7 @@ import pytest
 from bench.studies import STUDIES, load, numbers
 from bench.studies import __main__ as main
 from bench.studies.markdown import markdown, table_text
-from bench.studies.measure import Sample, interleave, peak_bytes
+from bench.studies.measure import Sample, interleave, memory
 from bench.studies.study import Column, Report, Result
 from gpt2.errors import UserError
 from tests.support import small_run
@@ -21,7 +21,8 @@ from tests.support import small_run
 
 def test_sample_statistics():
     sample = Sample([4.0, 1.0, 2.0, 3.0], first=9.0)
-    assert (sample.median, sample.n) == (2.5, 4)
+    assert (sample.median, sample.mean, sample.n) == (2.5, 2.5, 4)
+    assert np.isclose(sample.variance, 5 / 3) and np.isclose(sample.std**2, sample.variance)
     assert (sample.q1, sample.q3) == (1.75, 3.25)
     # twice as slow in the second round, both of them: the ratio is the same
     assert Sample([1.0, 2.0]).over(Sample([2.0, 4.0])).values == [0.5, 0.5]
@@ -42,12 +43,15 @@ def test_interleave_calls_each_function_in_every_round(monkeypatch):
 
 
 @pytest.mark.slow
-def test_peak_bytes_are_those_of_a_call():
+def test_memory_counts_arrays_and_bytes():
     x = np.ones(10_000)
-    # sqrt does not reuse the temporary: two arrays are alive at the peak
-    assert 2 * x.nbytes <= peak_bytes(lambda: np.sqrt(x * 2.0 + 1.0)) < 2.1 * x.nbytes
+    used = memory(lambda: np.sqrt(x * 2.0 + 1.0))
+    # sqrt does not reuse the temporary: three arrays, two of them alive at the peak, one at the end
+    assert used.arrays == 3 and used.array_bytes == 3 * x.nbytes
+    assert 2 * x.nbytes <= used.peak_bytes < 2.1 * x.nbytes
     out = np.empty_like(x)
-    assert peak_bytes(lambda: np.sqrt(x, out=out)) < 1000
+    again = memory(lambda: np.sqrt(x, out=out))
+    assert again.arrays == 0 and again.peak_bytes < 1000
 
 
 # ---- Reporting ---------------------------------------------------------------------------------------------
@@ -91,7 +95,7 @@ def sample_result():
 
 
 def report_of(result):
-    return Report(result.machine, {"quick": True, "threads": 1}, {"layers": result}, {"memory": "no room"})
+    return Report(result.machine, {"quick": True, "threads": 1}, {"layers": result}, {"eam": "out of memory"})
 
 
 def test_markdown_has_every_part_of_a_report():
@@ -105,7 +109,7 @@ def test_markdown_has_every_part_of_a_report():
         "25%",
         "ghost",
         "f is `faster`, by far.",
-        "Failed: no room",
+        "Failed: out of memory",
         "mean nothing",
     ):
         assert part in text
@@ -117,7 +121,7 @@ def test_kept_results_make_the_same_report(tmp_path, capsys):
     report = report_of(sample_result())
     written = main.write(report, tmp_path)
     again = main.read(tmp_path / "studies.json", [])
-    assert again == report and main.read(tmp_path / "studies.json", ["memory"]).results == {}
+    assert again == report and main.read(tmp_path / "studies.json", ["eam"]).results == {}
     assert main.main(["--from", written[1], "--out", str(tmp_path / "again")]) == 1  # one study failed
     assert capsys.readouterr().out == markdown(report) + "\n"
     assert (tmp_path / "again" / "studies.json").read_text() == (tmp_path / "studies.json").read_text()
@@ -160,7 +164,7 @@ def test_quick_run_reports_every_study(quick):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["layer"], "layers"),
+        (["rots"], "roots"),
         (["--threads", "999"], "cores"),
         (["--seconds", "-1"], "seconds"),
     ],
