@@ -169,8 +169,22 @@ class _Lowering:
             return self.of_view(n, args)
         if op.streams and any(a.op == "broadcast" or is_scalar_const(a) for a in args):
             return _through_broadcasts(n, args, n.id in self.exact)
+        if n.op in ("matmul", "einsum") and n.id in self.exact:
+            filled = tuple(self.filled(a, 2 if n.op == "matmul" else a.ndim) for a in args)
+            return None if filled == args else with_args(n, filled)
         make = _by_rows if n.op == "matmul" else _in_order
         return make(n, args, n.id in self.exact)
+
+    def filled(self, x: Node, axes: int) -> Node:
+        """An operand of a product, with memory for each element along its last axes, as np.full and np.tile
+        make it: of repeated elements NumPy adds up the products without BLAS.
+        """
+        strides = self.layout(x).strides
+        if all(n == 1 or s for n, s in zip(x.shape[-axes:], strides[-axes:])):
+            return x
+        if x.op in VIEWS and x.op != "broadcast":
+            return with_args(x, (self.filled(x.args[0], x.args[0].ndim),))
+        return apply("copy", x)
 
     def of_view(self, n: Node, args: tuple) -> Node | None:
         x = args[0]

@@ -25,6 +25,11 @@ def _matmul_transpose(g, out, a, b):
     return lambda: reshape(g @ swap_last(b), a.shape), lambda: swap_last(reshape(a, (count, rows))) @ g
 
 
+def _filled(x: np.ndarray) -> np.ndarray:
+    """The operand with memory for each element, as in emitted programs (emit/layout.py)."""
+    return x if all(n == 1 or s for n, s in zip(x.shape, x.strides)) else np.array(x)
+
+
 row(
     "matmul",
     "multilinear",  # both with at least two axes; leading axes broadcast
@@ -32,7 +37,7 @@ row(
         (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *_matrix_shape(a, b)),
         np.result_type(a.dtype, b.dtype),
     ),
-    evaluate=np.matmul,
+    evaluate=lambda a, b: np.matmul(_filled(a), _filled(b)),
     code=lambda a, b: f"{a} @ {b}",
     transpose=_matmul_transpose,
     work="multiplies",
@@ -133,7 +138,9 @@ row(
     "multilinear",  # explicit output form, no ellipsis
     infer=_einsum_infer,
     # optimize=False: added up in NumPy's own order, as the user's np.einsum is
-    evaluate=lambda *args, subscripts, optimize=True: np.einsum(subscripts, *args, optimize=optimize),
+    evaluate=lambda *args, subscripts, optimize=True: np.einsum(
+        subscripts, *map(_filled, args), optimize=optimize
+    ),
     code=lambda *args, subscripts, optimize=True: (
         f"np.einsum({subscripts!r}, {', '.join(args)}, optimize={optimize})"
     ),

@@ -167,6 +167,8 @@ def handled(function: Callable, args: Sequence, kwargs: dict, handler: Callable 
 
     def compute(values, options, site):
         try:
+            if out is not None:
+                _check_out(function, values, options, np.copy(out.value))
             return function(*values, **options)
         except (ValueError, TypeError, IndexError, AttributeError) as error:
             if isinstance(error, AutodiffError):
@@ -285,6 +287,15 @@ def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict
         what = f"{full_name(function)}(..., out=)"
         raise written_to_plain(source_lines.here(), what, recorder.variable_name(out))
     return args, kwargs, out
+
+
+def _check_out(function: Callable, values: Sequence, options: dict, out: np.ndarray) -> None:
+    """Raise NumPy's errors for an `out` of another shape or dtype."""
+    position = _position_of_out(function)
+    if position is not None and position < len(values):
+        function(*values[:position], out, *values[position + 1 :], **options)
+    else:
+        function(*values, **options, out=out)
 
 
 @functools.cache

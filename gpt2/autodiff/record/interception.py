@@ -31,7 +31,16 @@ from .draws import plain_generator
 from .local.arrays import Local, adopted, outside, unwrapped
 from .recorder import NUMBERS, current
 from .source_lines import is_inside, is_of_compiled, is_of_scipy, is_own, is_standard
-from .value import PROTOCOLS, Flat, Recorded, check_type_not_asked, value_of
+from .value import (
+    PROTOCOLS,
+    Flat,
+    Recorded,
+    as_node,
+    check_type_not_asked,
+    note_conversion,
+    recorded_in,
+    value_of,
+)
 
 _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays, by position and by name
     np.concatenate: (0, "arrays"),
@@ -259,6 +268,9 @@ def _array(function, args, kwargs):
         return first.copy().astype(kwargs.get("dtype", first.base.dtype))
     if type(first) is not Recorded and not _holds_numbers(first):
         return function(*args, **kwargs)
+    dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if dtype is not None:
+        note_conversion(np.dtype(dtype), first, scalars=False)
     rest = {k: v for k, v in kwargs.items() if args or k != name}
     return PROTOCOLS["function"](function, args or (first,), rest)
 
@@ -297,6 +309,14 @@ def _from_iter(function, args, kwargs):
         return function(items, *rest, **kwargs)
     plain = function([value_of(v) for v in items], *rest, **kwargs)  # the dtype, and errors
     return PROTOCOLS["function"](np.array, (items,), {"dtype": plain.dtype})
+
+
+def _pad(function, args, kwargs):
+    """np.pad(a, 1, constant_values=x), where NumPy asks the array alone"""
+    if args and type(args[0]) is not Recorded and recorded_in(list(kwargs.values())):
+        rec, array = current(), np.array(unwrapped(args[0]))
+        args = (Recorded(rec, as_node(rec, array), array), *args[1:])
+    return _lists(function, args, kwargs)
 
 
 def _lists(function, args, kwargs):
@@ -428,4 +448,5 @@ _HANDLERS: dict[Callable, Callable] = {
     np.block: _as_it_is,
     **dict.fromkeys(_MAKING, _as_it_is),
     np.fromiter: _from_iter,
+    np.pad: _pad,
 }

@@ -218,7 +218,10 @@ class Recorder:
             return True
         own = self.captures.get(id(base), ())
         held = sys.getrefcount(base) <= len(own) + views[id(base)] + _EXTRA_REFS
-        return isinstance(base, np.ndarray) and base.base is None and held
+        return isinstance(base, np.ndarray) and _base(base) is None and held
+
+
+_base = np.ndarray.base.__get__  # also of what has become a recorded value
 
 
 def _count_extra_refs() -> int:

@@ -103,7 +103,7 @@ def compared(f: Callable, objects: Iterable) -> set[int]:
                 value = plain(value)
                 if id(value) not in INTERCEPTED:
                     todo.append(value)
-                elif not called:
+                elif not called and callable(value):  # np.c_ and np.r_ are indexed
                     taken.add(id(value))
     return taken if tests else set()
 

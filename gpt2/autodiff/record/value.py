@@ -553,7 +553,7 @@ class Flat:
         value = value.copy() if type(value) is Flat else value
         _check_apart(x, value)
         plain, concrete = plain_key(key), plain_key(value)
-        note_conversion(x, value)
+        note_conversion(x.dtype, value, scalars=isinstance(plain, int | np.integer))
         if not np.size(concrete):
             return
         whole = x.reshape(-1).copy()
@@ -602,14 +602,20 @@ def _check_apart(x: Recorded, value: Any) -> None:
             )
 
 
-def note_conversion(x: Recorded, value: Any) -> None:
-    """Check a number that is written into integers: NumPy refuses 300.0 into int8, and nan."""
-    listed = type(value) in (list, tuple)
-    if x.dtype.kind in "iu" and (listed or isinstance(value, complex | float) and type(value) is Recorded):
-        np.zeros(np.shape(plain_key(value)), x.dtype)[...] = plain_key(value)
-        if not listed or _has_recorded(value):
-            why = "it writes a number into an array of integers, which NumPy may refuse"
-            x._rec.unstable.append(why)
+def note_conversion(dtype: np.dtype, value: Any, scalars: bool = True) -> None:
+    """Check what becomes an integer by Python's int, which refuses nan and, into int8, 300. NumPy converts
+    Python's numbers so, and what stands in lists; its own numbers (`scalars`) where the index is basic.
+    """
+    if dtype.kind not in "iu":
+        return
+    numbers = [v for v in recorded_in(value) if not v.is_array and not np.can_cast(v.dtype, dtype)]
+    if type(value) is Recorded and not (scalars or value.weak):
+        numbers = []
+    if numbers or type(value) in (list, tuple):
+        np.zeros(np.shape(plain_key(value)), dtype)[...] = plain_key(value)
+    for number in numbers:
+        why = "it writes a number into an array of integers, which NumPy may refuse"
+        number._rec.unstable.append(why)
 
 
 def _function(function, *args, **kwargs):
@@ -676,9 +682,16 @@ def _has_recorded(key) -> bool:
     return type(key) is Recorded
 
 
-def _recorded_in(key) -> list:
+def in_array(value: Any) -> Any:
+    """A list as an array, recorded if there is a recorded number in it; anything else as it is."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return _function(np.array, value) if _has_recorded(value) else np.asarray(value)
+
+
+def recorded_in(key) -> list:
     if type(key) in (tuple, list):
-        return [r for k in key for r in _recorded_in(k)]
+        return [r for k in key for r in recorded_in(k)]
     return [key] if type(key) is Recorded else []
 
 
@@ -726,7 +739,7 @@ def _item(self: Recorded, key: Any) -> Recorded:
     """self[key]"""
     if type(key) is int and type(self._value) is np.ndarray and self.shape and self.dtype.kind != "V":
         return _row(self, key)
-    rec = innermost(_recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
+    rec = innermost(recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))
     value = self.value
     if not isinstance(value, (np.ndarray, np.generic)):
         raise TypeError(f"'{type(value).__name__}' object is not subscriptable")
@@ -803,11 +816,10 @@ def store(target: Recorded, value: Any) -> None:
 def _assigned(target: Recorded, value: Any) -> tuple[Any, Node]:
     """The value that an assignment stores, and its node."""
     rec = target._rec
-    note_conversion(target, value)
+    note_conversion(target.dtype, value)
     if type(value) is Recorded:
         check_level(target, value)
-    elif isinstance(value, (list, tuple)):
-        value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
+    value = in_array(value)
     if getattr(value, "dtype", None) is not None and value.dtype.kind == "O":
         value = np.asarray(value)
     concrete = value_of(value)
@@ -842,13 +854,12 @@ def check_level(target: Recorded, value: Recorded) -> None:
 
 def _assign_advanced(x: Recorded, key, value) -> None:
     rec = x._rec
-    for r in (*_recorded_in(key), *([value] if type(value) is Recorded else ())):
+    for r in (*recorded_in(key), *([value] if type(value) is Recorded else ())):
         check_level(x, r)
-    note_conversion(x, value)
+    note_conversion(x.dtype, value, scalars=False)
     if isinstance(key, (Recorded, np.ndarray)) and key.dtype.kind == "b":
         _check_apart(x, value)
-    if isinstance(value, (list, tuple)):
-        value = _function(np.array, value) if _has_recorded(value) else np.asarray(value)
+    value = in_array(value)
     plain, concrete = plain_key(key), value_of(value)
     node = as_node(rec, value, x.dtype)
     if type(key) is Recorded and key.dtype.kind == "b" and node.ndim <= x.ndim - key.ndim:

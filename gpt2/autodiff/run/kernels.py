@@ -47,6 +47,9 @@ def spread(function: Callable, out: np.ndarray, *args: np.ndarray | float) -> No
     axis = next((a for a, n in enumerate(out.shape) if n >= count), int(np.argmax(out.shape)))
     length = out.shape[axis]
     size = -(-length // count)
+    if size == 1 and axis == out.ndim - 1:  # a column each: slow, and np.negative may be wrong (`negated`)
+        function(*args, out=out)
+        return
     before = (slice(None),) * axis
     todo = iter([slice(i, i + size) for i in range(0, length, size)])
 

@@ -286,6 +286,7 @@ def test_code_in_c_that_would_lose_the_derivative_is_refused(use):
     assert np.array_equal(G, before)
 
 
+HALVES = np.full(3, 0.5)
 HELD = {"asarray": np.asarray}
 
 
@@ -322,6 +323,29 @@ def test_rows_of_one_array():
 
     with pytest.raises(ad.AutodiffError):
         record(shuffled, (x,))
+
+
+def test_of_an_index_where_a_type_is_named():
+    """A function that may compare NumPy's functions gets these as they are, but not np.c_."""
+
+    def f(x):
+        y = np.c_[HALVES, HALVES]
+        y[...] = x.mean()
+        return np.sum(y) * x.dtype.type(0.5)
+
+    np.testing.assert_allclose(ad.grad(f)(X), np.ones(3), rtol=1e-12)
+
+
+def test_after_its_numbers_were_used():
+    """A plain view of it that the recording has read is no reason to look at what it became."""
+
+    def f(x):
+        y = np.zeros((2, 3))[1]
+        z = y[::2].copy() + np.sum(y.ravel()[1:] - x[1:])
+        y[...] = np.sum(x)
+        return z[0] + y[0]
+
+    np.testing.assert_allclose(ad.grad(f)(X), [1.0, 0.0, 0.0], rtol=1e-12)
 
 
 def test_refused_by_name():

@@ -4,8 +4,8 @@ import collections
 
 import pytest
 
-from gpt2.autodiff.record import ufunc_methods, value
-from gpt2.autodiff.record.functions import inplace
+from gpt2.autodiff.record import interception, ufunc_methods, value
+from gpt2.autodiff.record.functions import inplace, shape
 from tests.support.random.writes import check, write
 
 
@@ -26,8 +26,8 @@ def casts_first(monkeypatch):
 
 def forgets_errors(monkeypatch):
     """Whether NumPy refuses a number is asked in the first call alone."""
-    for module in (value, inplace):
-        monkeypatch.setattr(module, "note_conversion", lambda x, number: None)
+    for module in (value, inplace, shape, interception):
+        monkeypatch.setattr(module, "note_conversion", lambda *args, **scalars: None)
 
 
 def reads_what_is_written(monkeypatch):

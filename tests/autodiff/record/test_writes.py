@@ -75,14 +75,55 @@ def test_a_write_that_reads_what_it_has_written_is_refused(case):
         ad.compile(names["f"])(ARRAYS["F"])
 
 
-def test_a_number_that_an_array_of_integers_cannot_hold_is_an_error_at_later_calls():
-    def f(v, t, i):
-        t = t.copy()
-        t[i] = v * 1.5
-        return t
+# A first and a later argument, and statements that write x; NumPy refuses the later one, or casts it
+NUMBERS = """
+2.0 200.0 t[i] = x * 1.5 | 2.0 np.nan t[i] = x | SINGLE(2) SINGLE(np.inf) t[i] = x | 2.0 np.nan t.fill(x)
+SINGLE(2) SINGLE(np.nan) t.flat[0] = x | SINGLE(2) SINGLE(np.nan) t.flat = x
+SINGLE(2) SINGLE(np.nan) t[[0]] = x
+2.0 np.nan t[[0]] = x | 2.0 np.nan t[t > 0] = [x, x] | 2.0 np.nan t = np.array(x, np.int8)
+2.0 np.nan t = np.asarray([x, 1], dtype=int) | 2.0 np.nan t = np.insert(t, 1, x)
+2.0 np.nan t = np.pad(t, 1, constant_values=x)
+2.0 np.nan np.put(t, 0, x) | SINGLE(2) SINGLE(np.nan) np.put(t, 0, x) | 2.0 np.nan np.place(t, t > 0, x)
+np.ones(3,int) np.full(3,90) t[:] = np.sum(x)
+np.ones(3,int) np.full(3,90) t[[1]] = np.sum(x)
+np.ones(3,int) np.full(3,90) t[:] = np.max(x) * 1.5
+SINGLE(2) SINGLE(np.nan) np.copyto(t, [x, x], casting="unsafe")
+"""
 
-    g, t = ad.compile(f), np.array([1, 2], np.int8)
-    assert g(2.0, t, 0)[0] == 3
-    for v, kind in ((200.0, OverflowError), (np.nan, ValueError)):
-        with pytest.raises(kind):
-            g(v, t, 0)
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("made", ["t.copy()", "np.ones(2, np.int8)"])
+@pytest.mark.parametrize("case", [c for line in NUMBERS.strip().splitlines() for c in line.split(" | ")])
+def test_a_number_that_integers_cannot_hold_is_what_numpy_makes_of_it_at_later_calls(case, made):
+    *numbers, statement = case.split(" ", 2)
+    names = {"np": np, "SINGLE": np.float32}
+    exec(f"def f(x, t, i):\n t = {made}\n {statement}\n return t", names)
+    f, t = names["f"], np.array([1, 2], np.int8)
+    g = ad.compile(f)
+    for x in (eval(number, names) for number in numbers):
+        try:
+            wanted = f(x, t, 0)
+        except Exception as error:
+            with pytest.raises(type(error)):
+                g(x, t, 0)
+        else:
+            np.testing.assert_array_equal(g(x, t, 0), wanted, strict=True)
+
+
+def test_an_out_that_does_not_fit_is_an_error():
+    def f(x):
+        y = x.reshape(3, 2)
+        np.take(y, [0, 1], out=y[:2])
+        return y
+
+    with pytest.raises(ValueError, match="out= has the shape"):
+        ad.compile(f)(np.arange(6.0))
+
+
+def test_flat_takes_a_copy_of_itself():
+    def f(x):
+        y = np.arange(6) - 2
+        y.flat = y[::-1]
+        return y * x
+
+    np.testing.assert_array_equal(ad.compile(f)(2), f(2))

@@ -39,7 +39,9 @@ def _first(conditions, values, default):
 
 @ad.custom_jvp
 def _opaque(a):
-    """So that the root of a square is no norm, which has a derivative at 0: `where` hides it from f."""
+    """So that the root of a square is no norm, and the logarithm of an exponential no log-sum-exp, which have
+    derivatives at 0: `where` hides them from f.
+    """
     return a * 1.0
 
 

@@ -11,7 +11,7 @@ from ...errors import written_to_plain
 from .. import source_lines, writes
 from ..dispatch import RecordedLike, full_name, raw
 from ..recorder import variable_name
-from ..value import Recorded, as_node, check_level, note_conversion, plain_key
+from ..value import Recorded, as_node, check_level, in_array, note_conversion, plain_key
 
 
 def target(x: RecordedLike, function: Callable) -> Recorded:
@@ -21,10 +21,9 @@ def target(x: RecordedLike, function: Callable) -> Recorded:
     return x
 
 
-def tried(a: Recorded, values: RecordedLike, function: Callable, *args: Any) -> Callable[[Any], None]:
+def tried(a: Recorded, function: Callable, *args: Any) -> Callable[[Any], None]:
     """function(array, *args) on a copy, for NumPy's errors. Returns write(new), which sets a's content."""
     plain = [plain_key(x) for x in args]
-    note_conversion(a, values)
     function(np.array(a.value), *plain)
 
     def write(new: Any) -> None:
@@ -39,8 +38,9 @@ def tried(a: Recorded, values: RecordedLike, function: Callable, *args: Any) -> 
 @raw(np.copyto)
 def copyto(dst, src, casting="same_kind", where=True) -> None:
     dst = target(dst, np.copyto)
-    write = tried(dst, src, np.copyto, src, casting, where)
-    source: Any = src if hasattr(src, "dtype") else np.asarray(src)
+    write = tried(dst, np.copyto, src, casting, where)
+    source: Any = in_array(src)
+    source = source if hasattr(source, "dtype") else np.asarray(source)
     if where is not True:
         write(np.where(where, source.astype(dst.dtype), dst))
     else:
@@ -50,7 +50,8 @@ def copyto(dst, src, casting="same_kind", where=True) -> None:
 @raw(np.put)
 def put(a: RecordedLike, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
     a = target(a, np.put)
-    write = tried(a, v, np.put, ind, v, mode)
+    note_conversion(a.dtype, v, scalars=False)
+    write = tried(a, np.put, ind, v, mode)
     if a.size and not np.size(v):  # as in NumPy, nothing is written
         return
     write(_put(a, ind, v, mode))
@@ -70,7 +71,8 @@ def _put(a: Recorded, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -
 @raw(np.place)
 def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
     arr = target(arr, np.place)
-    write = tried(arr, vals, np.place, mask, vals)
+    note_conversion(arr.dtype, vals, scalars=False)
+    write = tried(arr, np.place, mask, vals)
     positions = np.flatnonzero(mask)
     if len(positions):
         write(_put(arr, positions, vals))
@@ -79,7 +81,8 @@ def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
 @raw(np.putmask)
 def putmask(a: RecordedLike, mask: RecordedLike, values: RecordedLike) -> None:
     a = target(a, np.putmask)
-    write = tried(a, values, np.putmask, mask, values)
+    note_conversion(a.dtype, values, scalars=False)
+    write = tried(a, np.putmask, mask, values)
     if np.size(values):
         values = np.resize(values, a.shape) if np.shape(values) != a.shape else values
         write(np.where(np.reshape(mask, a.shape), values, a))

@@ -40,7 +40,16 @@ def choose(a: RecordedLike, choices: Any, out: Recorded | None = None, mode: str
     result = np.take_along_axis(
         np.broadcast_to(choices, (choices.shape[0], *shape)), np.broadcast_to(index, shape)[None], 0
     )[0]
-    return result if out is None else copied(out, result)
+    return _stored(result, out)
+
+
+def _stored(result: Recorded, out: Recorded | None) -> Recorded:
+    """The result, written to `out` if there is one, which must have its shape."""
+    if out is None:
+        return result
+    if out.shape != result.shape:
+        raise ValueError(f"out= has the shape {out.shape}, and the result {result.shape}")
+    return copied(out, result)
 
 
 def _in_range(index, n: int, mode: str):
@@ -55,8 +64,7 @@ def _in_range(index, n: int, mode: str):
 @raw(np.take)
 def take(a, indices, axis=None, out=None, mode="raise") -> Recorded:
     if type(a) is not Recorded and type(indices) is not Recorded and out is not None:
-        out[...] = np.take(a, indices, axis, mode=mode)
-        return out
+        return _stored(np.take(a, indices, axis, mode=mode), out)
     if axis is None:
         a, axis = np.reshape(a, -1), 0
     axis = axis_of(axis, np.ndim(a))
@@ -73,7 +81,7 @@ def take(a, indices, axis=None, out=None, mode="raise") -> Recorded:
         result = a[key]
         if result._root is not None or not np.asarray(result.value).flags.c_contiguous:
             result = result.copy()
-    return result if out is None else copied(out, result)
+    return _stored(result, out)
 
 
 def look_up(table: Operand, indices: Operand, axis: int) -> Node:
@@ -97,7 +105,7 @@ def compress(condition, a, axis=None, out=None) -> Recorded:
     if axis is None:
         a, axis = np.reshape(a, -1), 0
     result = np.take(a, np.flatnonzero(condition), axis)
-    return result if out is None else copied(out, result)
+    return _stored(result, out)
 
 
 # functions that read values: the positions are plain integers, and the recorder notes the read

@@ -13,7 +13,7 @@ from ...graph import Node
 from ...ops import build, table
 from ..dispatch import Operand, handled, handles, operand, quiet, raw
 from ..recorder import innermost
-from ..value import Recorded, value_of
+from ..value import Recorded, note_conversion, plain_key, value_of
 
 normalize_axis_index = np.lib.array_utils.normalize_axis_index
 normalize_axis_tuple = np.lib.array_utils.normalize_axis_tuple
@@ -205,8 +205,14 @@ def delete(arr: Node, obj: Any, axis: int | None = None) -> Node:
     return take(arr, np.delete(np.arange(arr.shape[axis]), obj), axis)
 
 
-@handles(np.insert)
-def insert(arr: Operand, obj: Any, values: Operand, axis: int | None = None) -> Node:
+@raw(np.insert)
+def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Recorded:
+    """np.insert. The values take the dtype of the array first."""
+    note_conversion(np.asarray(plain_key(arr)).dtype, values, scalars=False)
+    return handled(np.insert, (arr, obj, values, axis), {}, _inserted)
+
+
+def _inserted(arr: Operand, obj: Any, values: Operand, axis: int | None) -> Node:
     arr, axis = along(operand(arr), axis)
     n = arr.shape[axis]
     value = build.cast(operand(values), arr.dtype)

@@ -105,8 +105,10 @@ class Local(np.ndarray, metaclass=_LocalType):
         return self.plain
 
     def __setitem__(self, key, value):
-        if type(value) in _KNOWN or not _loses_derivative(value):
+        if type(value) in _KNOWN:
             return _assign(self, key, value)
+        if not _loses_derivative(value):
+            return _assign(self, key, _read(value))
         recorded = PROMOTION["promoted"](self)
         if recorded is None:
             raise written_to_plain(here(), name=variable_name(self))
@@ -128,7 +130,10 @@ class Local(np.ndarray, metaclass=_LocalType):
 
     @flat.setter
     def flat(self, value: Any) -> None:
-        _Flat(self)[:] = value
+        if _loses_derivative(value):
+            _Flat(self)[:] = value
+        else:  # NumPy copies what overlaps where it would not in flat[:]
+            self.plain.flat = unwrapped(_read(value))
 
     def fill(self, value: Any) -> None:
         if np.ndim(value):
@@ -200,7 +205,7 @@ class _Flat:
 
     def __setitem__(self, key, value):
         if not _loses_derivative(value):
-            self.array.plain.flat[key] = unwrapped(value)
+            self.array.plain.flat[key] = unwrapped(_read(value))
         elif (recorded := PROMOTION["promoted"](self.array)) is None:
             raise written_to_plain(here(), name=variable_name(self.array))
         else:
@@ -272,6 +277,14 @@ def _loses_derivative(value: Any) -> bool:
         return any(map(_loses_derivative, value))
     value = unwrapped(value)
     return _is_recorded(value) and value.dtype.kind in "fc" and value._rec.has_derivative(value.node)
+
+
+def _read(value: Any) -> Any:
+    """A recorded number as the number that it is: NumPy converts it otherwise than an array."""
+    if not _is_recorded(value) or value.is_array:
+        return value
+    number = np.asarray(value)[()]
+    return number.item() if value.weak else number
 
 
 def is_local(x: Any) -> bool:
