@@ -1,7 +1,7 @@
 """Buffer assignment: which value lives where, in results, arena or scratch, from which step to which.
 
 Every value gets a Kind of storage, and those that own memory a part of it. Each function takes decisions made
-before, and returns the next: plan.py calls them one after the other.
+before, and returns the next: plan.py calls them one after the other. `offsets` fills in where parts begin.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def partials(regions: Iterable[Region], steps: Steps) -> dict[Node, Storage]:
 def memory_of_calls(
     needs: Mapping[Node, int], results: Mapping[Node, Mapping[int, list[Node]]], steps: Steps
 ) -> tuple[dict[Node, Storage], dict[tuple[Node, int], Storage]]:
-    """For each outlined call its working memory, and memory for each of its results that nothing schedule.
+    """For each outlined call its working memory, and memory for each of its results that nothing reads.
 
     needs     the bytes of working memory of each call
     results   the nodes that are its results, by their number

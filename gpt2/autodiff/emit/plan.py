@@ -26,10 +26,12 @@ class Plan:
     places     whose memory each value lies in (windows.py)
     steps      when each value is written and read (buffers.py)
     kind       where each value lives; for those in the arena `storage` has which part of it, for those in
-               scratch `slots` the number of their slot in the region
+               scratch `slots` the number of their slot in the region, `planes` (planes.py) their form
+    partials, work, unread   other parts of the arena: for sums over blocks, calls, results that nothing reads
     called     the functions of outlined calls; `results` has the nodes that are their results
 
-    Each decision takes the graph and those before it, and knows nothing of this class.
+    Each decision takes the graph and those before it, and knows nothing of this class. Two change the regions:
+    `lives.shorten` their order, `reach_rows` how rows are indexed, or that a region is plain statements.
     """
 
     def __init__(

@@ -102,9 +102,14 @@ class Program(Immutable):
     @property
     def measures(self) -> str:
         """Its size, in words."""
-        count = len(self._needs.regions)
+        count, scratch = self._needs.count_regions(), self._needs.scratch_bytes()
         regions = "1 region" if count == 1 else f"{count} regions"
-        return f"{regions}, {self.arena_bytes:,} bytes of arena"
+        return f"{regions}, {self.arena_bytes:,} bytes of arena, {scratch:,} of scratch a thread"
+
+    @property
+    def working_bytes(self) -> int:
+        """The bytes that a call works in, beside its results."""
+        return self.arena_bytes + threads.get_threads() * self._needs.scratch_bytes()
 
     def __call__(self, *arrays: Any, out: Sequence[np.ndarray | None] | None = None) -> tuple:
         for a in arrays:

@@ -5,7 +5,8 @@
         t = np.exp(x_block, out=s1)
         np.multiply(t, x_block, out=result[i:j])
 
-k numbers the block, i:j are its rows, and s1, s2, ... this thread's scratch.
+k numbers the block, i:j are its rows, and s1, s2, ... this thread's scratch: two of them may be one slot in
+different shapes.
 """
 
 from __future__ import annotations

@@ -210,9 +210,9 @@ def _may_differ(value: Any, dtype: np.dtype) -> bool:
 
 
 def memory_of(program: Any) -> int:
-    """The approximate bytes of a compiled program, with its arena."""
+    """The approximate bytes of a compiled program, with its arena, and the scratch of each thread."""
     parts = (program.forward, program.backward) if hasattr(program, "forward") else (program,)
-    return sum(_memory_of(part.graph) + getattr(part, "arena_bytes", 0) for part in parts)
+    return sum(_memory_of(part.graph) + getattr(part, "working_bytes", 0) for part in parts)
 
 
 def _memory_of(graph: Graph) -> int:

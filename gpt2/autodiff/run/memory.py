@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-ALIGN = 64
+ALIGN = 64  # bytes, a cache line: where the arena, what lies in it, and each slot of scratch begin
 
 
 def rounded(nbytes: int) -> int:
@@ -47,6 +47,10 @@ class Needs:
         own = max([_slot_offsets(r)[1] for r in self.regions], default=0)
         return max([own, *{id(n): n.scratch_bytes() for n, _ in self.calls}.values()])
 
+    def count_regions(self) -> int:
+        """The regions of the function, and of each that is called."""
+        return len(self.regions) + sum({id(n): n.count_regions() for n, _ in self.calls}.values())
+
 
 class Memory:
     """Memory of a function: `arrays` in its arena, `scratch` by region and thread, `calls` of others."""
@@ -71,7 +75,7 @@ class Memory:
 
 
 def aligned(nbytes: int) -> np.ndarray:
-    """Bytes that start at a cache line."""
+    """Bytes that start at a multiple of ALIGN."""
     raw = np.empty(nbytes + ALIGN, np.uint8)
     start = -raw.ctypes.data % ALIGN
     return raw[start : start + nbytes]
@@ -90,7 +94,7 @@ def _slot_offsets(region) -> tuple[dict[int, int], int]:
     widths: dict[int, int] = {}
     for row, dtype, _, slot in views:
         nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
-        widths[slot] = max(widths.get(slot, 0), -(-nbytes // ALIGN) * ALIGN)
+        widths[slot] = max(widths.get(slot, 0), rounded(nbytes))
     offsets, at = {}, 0
     for slot, width in sorted(widths.items()):
         offsets[slot], at = at, at + width

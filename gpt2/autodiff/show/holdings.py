@@ -1,7 +1,7 @@
 """Which value holds which memory while a program runs, and when: the memory plan as lanes and a picture.
 
 lanes(plan) -> [Lane, ...]       the arena, and each result whose memory is large enough to be lent
-drawing(plan, name) -> str       an SVG: the steps of a call from left to right, bytes upwards
+drawing(plan, name) -> str       an SVG: the steps of a call from left to right, bytes downwards
 """
 
 from __future__ import annotations

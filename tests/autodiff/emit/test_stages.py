@@ -58,3 +58,15 @@ def test_memory_is_by_kind_and_steps(nodes):
     tanh, exp = spans[by_op["tanh"]], spans[by_op["exp"]]
     apart = tanh.end < exp.start or exp.end < tanh.start
     assert buffers.offsets(buffers.owned(spans)) == (128 if apart else 256)  # 4 x 3 numbers, aligned to 64
+
+
+def test_a_slot_of_scratch_is_used_again_once_its_value_is_read():
+    x = input_node((20_000, 4), np.dtype(float), "x")
+    a = apply("exp", x)
+    total = apply("add", apply("multiply", apply("sin", a), apply("tanh", x)), a)
+    schedule = Schedule(graph := lower(Graph([x], [total], "f")), regions.schedule(graph))
+    places = Places(schedule)
+    kind = buffers.kinds(places)
+    slots, planes = buffers.slots(places, kind)
+    assert {n.op for n in slots} == {"exp", "sin", "tanh", "multiply"} and not planes
+    assert len(set(slots.values())) == 3
