@@ -30,8 +30,8 @@ class Plan:
     partials, work, unread   other parts of the arena: for sums over blocks, calls, results that nothing reads
     called     the functions of outlined calls; `results` has the nodes that are their results
 
-    Each decision takes the graph and those before it, and knows nothing of this class. Two change the regions:
-    `lives.shorten` their order, `reach_rows` how rows are indexed, or that a region is plain statements.
+    Each decision takes the graph and those before it, and knows nothing of this class. Two change regions in
+    place: `lives.shorten` the order, `reach_rows` how rows are indexed, down to plain statements.
     """
 
     def __init__(

@@ -15,10 +15,10 @@ from ..graph import Graph, Node
 from ..ops.interpret import evaluate_graph
 from ..pipeline import Pipeline
 from ..record import recorder
+from ..record.memory.writes import overlapping
 from ..record.record import Recording, inline
 from ..record.recorder import computes_as_ndarray, native
 from ..record.value import Recorded, value_of
-from ..record.writes import overlapping
 from ..switches import current_options
 from ..tree import Leaf, Tree, flatten, matched, numbered, unflatten
 

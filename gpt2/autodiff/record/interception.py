@@ -28,19 +28,12 @@ import numpy as np
 
 from ..atoms import is_plain
 from .draws import plain_generator
+from .flat import Flat
 from .local.arrays import Local, adopted, outside, unwrapped
 from .recorder import NUMBERS, current
 from .source_lines import is_inside, is_of_compiled, is_of_scipy, is_own, is_standard
-from .value import (
-    PROTOCOLS,
-    Flat,
-    Recorded,
-    as_node,
-    check_type_not_asked,
-    note_conversion,
-    recorded_in,
-    value_of,
-)
+from .value import PROTOCOLS, Recorded, as_node, note_conversion, recorded_in, value_of
+from .value_type import check_type_not_asked
 
 _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays, by position and by name
     np.concatenate: (0, "arrays"),

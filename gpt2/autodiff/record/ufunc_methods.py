@@ -12,8 +12,9 @@ from ..errors import located, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import apply
 from ..ops.build import cast
-from . import dispatch, source_lines, writes
-from .indexing import advanced, expand
+from . import dispatch, source_lines
+from .memory import writes
+from .memory.indexing import advanced, expand
 from .recorder import label, variable_name
 from .value import Recorded, as_node, check_level, copied, index_arrays, plain_key, value_of
 

@@ -15,9 +15,10 @@ from ..doors import beside
 from ..errors import AutodiffError, DtypeError, located, of_another_library, unsupported, written_to_plain
 from ..graph import Node
 from ..ops import OPS, apply, build, table
-from . import source_lines, writes
+from . import source_lines
 from .dispatch import NO_ENTRY, TABLE, Entry, bind, full_name, handled, handles, is_of_scipy, since, typed
 from .local.arrays import all_unwrapped, is_local, unwrapped, written_to
+from .memory import writes
 from .recorder import Recorder, innermost, label, scalar_const, variable_name, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched

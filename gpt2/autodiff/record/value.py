@@ -11,7 +11,6 @@ import dis
 import math
 import operator
 import sys
-import weakref
 from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections.abc import Sequence
 from types import FrameType
@@ -23,97 +22,23 @@ from .. import errors
 from ..atoms import NUMBER_TYPES, SCALARS, is_plain
 from ..graph import Node, type_text
 from ..ops import build, table
-from . import recorder, source_lines, writes
-from .indexing import advanced, basic, expand, is_basic, row_of
+from . import recorder, source_lines
 from .local.arrays import is_local, unwrapped, written_to
+from .memory import writes
+from .memory.indexing import advanced, basic, expand, is_basic, row_of
+from .memory.view_chains import chain_between, same_chain, shortened
+from .memory.writes import Stored
 from .plain_numbers import consumer
 from .recorder import Recorder, escaped, innermost, native, scalar_const
 from .unwatched import unwatched
-from .view_chains import chain_between, same_chain, shortened
-from .writes import Stored
+from .value_type import Digits, RecordedType
 
-# The handlers of NumPy's two protocols, "ufunc" and "function": entered by ufuncs.py and dispatch.py, which
-# need the class below.
+# What needs the class below: the handlers of NumPy's two protocols, "ufunc" and "function", entered by
+# ufuncs.py and dispatch.py, and the class of x.flat, "flat".
 PROTOCOLS: dict = {}
 
 
 FORWARDING = "forward_to_recorded"  # the name of the methods in local/promoted.py
-
-
-class _Kind(type):
-    """The type of Recorded, which refuses type(x) == float, type(x) in (float, int), table[type(x)],
-    type(x).__name__, str(type(x)).
-    """
-
-    # not __getattribute__, for which NumPy would call Python at each operation
-    __name__ = property(lambda cls: _name_of_type(cls, sys._getframe(1)))  # type: ignore[assignment]
-    __mro__ = property(lambda cls: _name_of_type(cls, sys._getframe(1)) and type.mro(cls))  # type: ignore
-
-    def __eq__(cls, other):
-        if cls is not other and isinstance(other, type) and other in _STOOD_FOR:
-            check_type_not_asked(sys._getframe(1))
-        return cls is other
-
-    def __hash__(cls):
-        frame = sys._getframe(1)
-        if source_lines.is_inside(frame.f_code.co_filename):
-            return type.__hash__(cls)
-        instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        # not NumPy's C, which looks for the type of what is written into its arrays; from 2.5 on, of indices
-        by_numpy = instruction.startswith(("STORE", "CALL", "PRECALL", "BINARY"))
-        if "type" in frame.f_code.co_names or not by_numpy:
-            check_type_not_asked(frame)
-        return type.__hash__(cls)
-
-    def __repr__(cls):
-        check_type_not_asked(sys._getframe(1))
-        return type.__repr__(cls)
-
-
-def _name_of_type(cls: type, frame: FrameType) -> str:
-    if "ATTR" in dis.opname[frame.f_code.co_code[frame.f_lasti]]:  # not C, which asks for its warnings
-        check_type_not_asked(frame)
-    return "Recorded"
-
-
-def check_type_not_asked(frame: FrameType) -> None:
-    """Raise if the user's code in this frame looks at type(x)."""
-    file = frame.f_code.co_filename
-    if not source_lines.is_foreign(file) and not source_lines.is_of_scipy(file):
-        raise errors.type_unknown(source_lines.here())
-
-
-_STOOD_FOR = frozenset({np.ndarray, *NUMBER_TYPES})
-
-
-class Digits(str):
-    """The text of a recorded value: float(text) is checked as float(value) is."""
-
-    run: weakref.ref[Recorder]
-    k: int  # the index of the value in rec.texts
-
-    @classmethod
-    def of(cls, recorded: Recorded, text: str) -> str:
-        result, rec = cls(text), recorded._rec
-        rec.texts.append(recorded)  # held there: a text must not keep the recording alive
-        result.run, result.k = weakref.ref(rec), len(rec.texts) - 1
-        return result
-
-    def __reduce__(self):
-        return str, (str.__str__(self),)
-
-    def __float__(self):
-        self._leave_as(float)
-        return float(str.__str__(self))
-
-    def __int__(self):
-        self._leave_as(int)
-        return int(str.__str__(self))
-
-    def _leave_as(self, kind: type) -> None:
-        rec = self.run()
-        if rec is not None and rec.active:
-            kind(rec.texts[self.k])
 
 
 def _of_type(name: str) -> Any:
@@ -122,7 +47,7 @@ def _of_type(name: str) -> Any:
     return property(lambda self: getattr(self._node, name))
 
 
-class Recorded(Stored, metaclass=_Kind):
+class Recorded(Stored, metaclass=RecordedType):
     """A recorded value."""
 
     __slots__ = ()
@@ -220,12 +145,12 @@ class Recorded(Stored, metaclass=_Kind):
         _function(np.imag, self)[...] = _as_array(value)
 
     @property
-    def flat(self) -> Flat:
-        return Flat(self)
+    def flat(self) -> Any:
+        return PROTOCOLS["flat"](self)
 
     @flat.setter
     def flat(self, value: Any) -> None:
-        Flat(self)[:] = value
+        self.flat[:] = value
 
     def __getattr__(self, name):
         """Refuse attributes of the concrete value: getattr's default would be wrong."""
@@ -513,85 +438,12 @@ def _whole(function, ufunc, x: Recorded) -> int:
     return result
 
 
-class Flat:
-    """x.flat, an np.flatiter: the elements one after another, to read, as copies, and to assign."""
-
-    __slots__ = ("base", "index")
-    __hash__ = None  # type: ignore[assignment]
-    __reversed__ = None
-    __class__ = property(lambda self: np.flatiter)  # type: ignore[assignment]
-    coords = property(lambda self: tuple(map(int, np.unravel_index(self.index, self.base.shape))))
-
-    def __init__(self, x: Recorded):
-        self.base, self.index = x, 0
-
-    def copy(self) -> Recorded:
-        return self.base.flatten()
-
-    def __len__(self):
-        return self.base.size
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.index == self.base.size:
-            raise StopIteration
-        self.index += 1
-        return self.base.reshape(-1)[self.index - 1]
-
-    def __getitem__(self, key):
-        self.index = 0  # as in NumPy
-        self.base.value.flat[plain_key(key)]  # its errors
-        item = self.base.reshape(-1)[key]
-        return item.copy() if item.is_array else item
-
-    def __setitem__(self, key, value):
-        """A value that is too short is repeated, as in NumPy."""
-        self.index = 0
-        x = self.base
-        value = value.copy() if type(value) is Flat else value
-        _check_apart(x, value)
-        plain, concrete = plain_key(key), plain_key(value)
-        note_conversion(x.dtype, value, scalars=isinstance(plain, int | np.integer))
-        if not np.size(concrete):
-            return
-        whole = x.reshape(-1).copy()
-        shape = whole[key].shape
-        value = np.resize(value, shape) if shape else np.ravel(value)[0] if np.ndim(value) else value
-        whole[key] = value
-        new = writes.assigned(whole.reshape(x.shape).node, x.shape, x.dtype)
-        writes.write(x, new, lambda array: array.flat.__setitem__(plain, concrete))
-
-    def __array__(self, dtype=None, copy=None):
-        return self.copy().__array__(dtype)
-
-    def __array_function__(self, function, types, args, kwargs):
-        return function(*map(_unrolled, args), **kwargs)
-
-    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        return getattr(ufunc, method)(*map(_unrolled, inputs), **kwargs)
-
-
-Flat.__name__ = Flat.__qualname__ = "flatiter"
-Flat.__module__ = "numpy"
-for _short, _ufunc in zip(
-    "eq ne lt le gt ge".split(),
-    (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
-):
-    setattr(Flat, f"__{_short}__", lambda self, other, ufunc=_ufunc: ufunc(self.copy(), _unrolled(other)))
-
-
-def _unrolled(x: Any) -> Any:
-    return x.copy() if type(x) is Flat else x
-
-
 def _as_array(value: Any) -> Any:
     """A number as an array, of which NumPy takes the real part where it refuses a complex number."""
     return np.asarray(value) if type(value) in NUMBER_TYPES else value
 
 
-def _check_apart(x: Recorded, value: Any) -> None:
+def check_apart(x: Recorded, value: Any) -> None:
     """Raise if what is written lies in the same memory: NumPy reads elements that it has written already."""
     if type(value) is Recorded and value.is_array and value.shape and not _same_view(x, value):
         if value.root is x.root and np.may_share_memory(x.value, value.value):
@@ -689,7 +541,7 @@ def in_array(value: Any) -> Any:
     return _function(np.array, value) if _has_recorded(value) else np.asarray(value)
 
 
-def recorded_in(key) -> list:
+def recorded_in(key: Any) -> list[Recorded]:
     if type(key) in (tuple, list):
         return [r for k in key for r in recorded_in(k)]
     return [key] if type(key) is Recorded else []
@@ -858,7 +710,7 @@ def _assign_advanced(x: Recorded, key, value) -> None:
         check_level(x, r)
     note_conversion(x.dtype, value, scalars=False)
     if isinstance(key, (Recorded, np.ndarray)) and key.dtype.kind == "b":
-        _check_apart(x, value)
+        check_apart(x, value)
     value = in_array(value)
     plain, concrete = plain_key(key), value_of(value)
     node = as_node(rec, value, x.dtype)

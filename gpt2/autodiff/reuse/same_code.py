@@ -22,9 +22,9 @@ import numpy as np
 from ..record import recorder
 from ..same import COMPARED, interchangeable
 from .cache import Cache, Store
+from .frames import is_own
 from .guard import Guard, make_guard
 from .watch import is_watching
-from .world import is_own
 
 SIZE, VARIANTS = 64, 2
 BYTES = 1 << 20  # of the arrays that one function reads

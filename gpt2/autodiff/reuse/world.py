@@ -12,11 +12,8 @@ and the function is recorded at each call.
 from __future__ import annotations
 
 import abc
-import collections
 import enum
-import functools
 import operator
-import os
 import sys
 import types
 from collections.abc import Iterable
@@ -27,32 +24,29 @@ import numpy as np
 from ..atoms import ATOMS
 from ..record import source_lines
 from ..record.bytecode import CATCHES, CodeMap, catches_at, reads
-from ..record.draws import Drawing
 from ..record.interception import INTERCEPTED, Intercepted, plain
-from ..record.local.arrays import Promoted, is_local, unwrapped
-from ..record.recorder import Recorder
+from ..record.local.arrays import Promoted, is_local
 from ..record.type_tests import type_test_error
-from ..record.ufuncs import op_of
 from ..record.value import Recorded
 from . import kinds
-from .guard import Guard, make_guard, never, settings_of_texts
-from .named import MISSING, ArrayNames, ClassNames, FunctionNames, InstanceNames, ModuleNames, Names
+from .frames import (
+    PACKAGE,
+    has_a_function,
+    has_defaults,
+    is_in_module_inside,
+    is_inside,
+    is_method_of,
+    is_of_a_data_class,
+    is_of_named_tuples,
+    is_ours,
+)
+from .guard import Guard, make_guard, never
+from .named import MISSING, ClassNames
+from .things import Things
 
 LIMIT = 20_000  # facts; a larger world is cheaper to record again than to check
-BYTES_LIMIT = 1 << 28  # of arrays, each of which is copied
 
-_PACKAGE = __package__.rpartition(".")[0]
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_OURS_AND_NUMPY = ("numpy.", _PACKAGE + ".")  # modules whose data classes Python writes methods for
-_DISPATCHER = type(np.sum)
-# NumPy reads these attributes of any object, and Python the first of a module
-_NUMPY_ATTRIBUTES = frozenset(
-    "__getattr__ shape ndim size dtype real imag T flat __array__ __array_interface__ __array_struct__ "
-    "__array_priority__ __array_ufunc__ __array_function__ __array_wrap__".split()
-)
 _ABSTRACT = (abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck__.__code__)
-# Facts of which one thing may have several
-_SEVERAL = ("entry", "absent", "attribute", "answer", "slot", "no slot")
 _ERRSTATE = np.errstate.__init__.__code__
 # What they return of a recorded value does not depend on its numbers
 _TYPE_GETTERS = {
@@ -63,47 +57,33 @@ _IDENTITY_FUNCTIONS = (id, operator.is_, operator.is_not)
 _RAISING = ("raise", "call", "print", "log")
 _ENUM_GETTER = enum.property.__get__.__code__  # reads .value and .name of a member of an enumeration
 
-
-def is_inside(code: types.CodeType) -> bool:
-    """Whether it is code of this package or of NumPy."""
-    return source_lines.is_inside(code.co_filename)
-
-
-def _is_method_of(code: types.CodeType, c: type) -> bool:
-    """Whether the class or one of its bases has a method, property or the like with this code."""
-    entries = [k.__dict__.get(code.co_name) for k in c.__mro__]
-    return any(f.__code__ is code for v in entries for f in kinds.functions_of(v))
-
-
 OWN_CODE = CodeMap()  # code of the compiler's and of NumPy's that ran
 
 
-class World:
-    """What one recording has read. `facts` are tuples whose first entry names a template of guard.py."""
+class World(Things):
+    """What one recording has read: the code that ran, and the things that it reached."""
 
     def __init__(self):
-        self.trouble: str | None = None
+        super().__init__()
         self.error: Exception | None = None  # raised if the function tests the type of a recorded value
+        self.tests_identity = False  # does some code compare by `is` what may be an argument?
         self._types: set[int] = set()  # ids of code that asks for types
-        self.facts: dict[tuple, tuple] = {}  # by what they are of
         self._guards: dict[int, Guard] = {}  # of other recordings that were used, by id
-        self.names: set[str] = set(_NUMPY_ATTRIBUTES)
-        self._seen: dict[int, object] = {}  # keeps what was seen alive, so that an id means one object
-        self._todo: list = []
-        self._open: list[Names] = []  # holders of attributes
         self._functions: dict[int, list] = {}  # id of code -> functions that were reached
         self._ran: dict[int, object] = {}  # id of code -> code that ran
         self._known: dict[int, object] = {}  # id of code -> code inside of what ran, and of ours and NumPy's
-        self.refused: dict[int, str] = {}  # id of code -> a function that may be mentioned and not called
-        self._exits: list = []
         self._enters = False
         self._tries = False  # does some code catch exceptions?
         self._outermost: types.FrameType | None = None  # where watching began
-        self.tests_identity = False  # does some code compare by `is` what may be an argument?
         self._read: dict[int, object] = {}  # id of code -> code whose tests are noted
         self._users: set[int] = set()  # ids of those outside libraries
-        self._nbytes = 0
-        self._before = Recorder.last
+
+    def begin(self, roots: Iterable) -> None:
+        """Note the function that is to be called, and the objects passed to it."""
+        self._outermost = sys._getframe(1)
+        for root in roots:
+            self.reach(root)
+        self._safely(self.walk)
 
     def guard(self, arrays: bool = True) -> Guard:
         """The test whether all that was read is unchanged; without `arrays`, except the numbers in arrays."""
@@ -133,20 +113,9 @@ class World:
         if len(self.facts) > LIMIT:
             self.fail(f"more than {LIMIT} values can be reached from it")
 
-    def fail(self, why: str | None) -> None:
-        self.trouble = self.trouble or why
-
     def relies_on(self, guard: Guard) -> None:
         """Note that a recording was used that holds while this guard does."""
         self._guards[id(guard)] = guard
-
-    def fact(self, kind: str, *parts: Any) -> None:
-        if kind in ("entry", "cell"):
-            parts = (*parts[:-1], plain(parts[-1]))
-        key = (kind, id(parts[0]), parts[1] if kind in _SEVERAL else None)
-        self.facts.setdefault(key, (kind, *parts))
-
-    # what runs
 
     def runs(self, frame: types.FrameType) -> None:
         """Note a Python function that begins to run."""
@@ -158,7 +127,7 @@ class World:
             self._note_type_tests(frame)
         if self.trouble is not None:
             return
-        if code is _ENUM_GETTER and not _has_a_function(frame):
+        if code is _ENUM_GETTER and not has_a_function(frame):
             self.fail(reads(_ENUM_GETTER).trouble)
         elif id(code) not in self._ran:
             self._safely(self._runs, frame)
@@ -168,7 +137,7 @@ class World:
         code = frame.f_code
         libraries = (source_lines.is_inside, source_lines.is_standard, source_lines.is_of_scipy)
         in_library = any(is_in(code.co_filename) for is_in in libraries)
-        if in_library or _is_of_a_data_class(code) or self._serves_inside(frame):
+        if in_library or is_of_a_data_class(code) or self._serves_inside(frame):
             return
         self._users.add(id(code))
         code_reads = reads(code)
@@ -212,10 +181,10 @@ class World:
 
     def _serves_inside(self, frame) -> bool:
         """Whether it is the standard library's or SciPy's code, called from here, or an import."""
-        if _is_in_module_inside(frame):
+        if is_in_module_inside(frame):
             return True
-        if _is_of_named_tuples(frame):
-            if not _has_defaults(frame):
+        if is_of_named_tuples(frame):
+            if not has_defaults(frame):
                 return True
             frame = frame.f_back
         standard = True
@@ -238,7 +207,7 @@ class World:
             return any(id(v) in self._seen and not is_ours(type(v)) for v in arguments)
         if not arguments or id(arguments[0]) not in self._seen or is_ours(type(arguments[0])):
             return False
-        return _is_method_of(frame.f_code, type(arguments[0]))
+        return is_method_of(frame.f_code, type(arguments[0]))
 
     def _enters_ours(self, frame) -> None:
         """Note that the user's code calls a function of NumPy's, or of the compiler's."""
@@ -302,14 +271,17 @@ class World:
         self.walk()
         return self._functions.get(id(code), [])
 
-    def _formats(self) -> None:
-        """Note that a value is formatted."""
-        self.fact("texts", kinds.TEXTS, settings_of_texts())
+    def found(self, f: types.FunctionType) -> None:
+        code = f.__code__
+        self._functions.setdefault(id(code), []).append(f)
+        if id(code) in self._ran:
+            self._free(f, reads(code))
+            self._globals(code, f.__globals__, f.__builtins__)
 
     def _globals(self, code, namespace: dict, builtin: dict) -> None:
         code_reads = reads(code)
         tested = [_value_of_path(path, namespace, builtin) for path in code_reads.identity_tests]
-        if not all(map(_compares_by_identity, tested)) and not _is_of_a_data_class(code):
+        if not all(map(_compares_by_identity, tested)) and not is_of_a_data_class(code):
             self.fail(f"it compares by `is` what may have an equal ({kinds.location_of(code)})")
         for name, uses in code_reads.globals.items():
             value = namespace.get(name, MISSING)
@@ -353,7 +325,7 @@ class World:
                 if type(v) is not types.ModuleType:
                     called = False
                     break
-                if name not in v.__dict__ and v.__name__ == _PACKAGE:
+                if name not in v.__dict__ and v.__name__ == PACKAGE:
                     getattr(v, name, None)  # our own names are loaded on first use
                 if name not in v.__dict__:
                     return self.fail(f"it uses {v.__name__}.{name}, which is not there")
@@ -369,246 +341,6 @@ class World:
             if not kinds.cannot_change(v):  # an argument or setting that is returned must be the same object
                 self.fail(f"it returns a {kinds.name_of(type(v))}")
 
-    # what is there
-
-    def walk(self) -> None:
-        while self._todo and self.trouble is None:
-            self._visit(self._todo.pop())
-
-    def begin(self, roots: Iterable) -> None:
-        """Note the function that is to be called, and the objects passed to it."""
-        self._outermost = sys._getframe(1)
-        for root in roots:
-            self.reach(root)
-        self._safely(self.walk)
-
-    def _safely(self, act, *args) -> None:
-        """act(*args); objects may raise when they are inspected, and this runs inside the user's function."""
-        if self.trouble is None:
-            try:
-                act(*args)
-            except Exception as error:
-                self.fail(f"it cannot be followed ({type(error).__name__}: {error})")
-
-    def reach(self, v: Any, called: bool = False) -> None:
-        """Note a value that may be read. `called`: it is only called."""
-        if isinstance(v, Drawing):  # draws are recorded
-            return
-        if is_local(v):
-            if v._memory.birth > self._before:  # the function made it, out of what is noted
-                return
-            v = unwrapped(v)
-        v = plain(v)
-        if v in _FORMATTERS:
-            self._formats()
-        if type(v) in ATOMS or v in kinds.LISTED or self.trouble:
-            return
-        if not (called and self._needs_no_visit(v)) and id(v) not in self._seen:
-            self._seen[id(v)] = v
-            self._todo.append(v)
-
-    def _needs_no_visit(self, v: Any) -> bool:
-        """Whether a function that is only called is refused, or `calls` is told of it."""
-        if type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
-            self.refused[id(v.__code__)] = f"it calls {kinds.name_of(v)}()"
-        elif type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
-            self.refused[id(v._implementation.__code__)] = f"it calls {kinds.name_of(v)}()"
-        else:
-            return (
-                type(v) is types.BuiltinFunctionType
-                and kinds.is_of_a_module(v)
-                and v not in kinds.NAMING.values()
-            )
-        return True
-
-    def _visit(self, v) -> None:
-        t = type(v)
-        visit = _VISITS.get(t)
-        if visit is not None:
-            visit(self, v)
-        elif issubclass(t, np.dtype) and not v.hasobject:
-            self._dtype(v)
-        elif issubclass(t, type):
-            self._class(v)
-        elif is_ours(t):
-            self._of_ours(v)
-        elif t.__module__ == "typing" or t in (types.GenericAlias, types.UnionType):
-            pass
-        else:
-            self._instance(v, t)
-
-    def _signature(self, f) -> None:
-        """Note what decides whether a call with given arguments is a TypeError."""
-        self.fact("function", f, f.__code__, f.__defaults__, f.__kwdefaults__, f.__qualname__)
-
-    def _function(self, f) -> None:
-        code = f.__code__
-        if is_inside(code) and not is_own(code):
-            return self.fail(f"it uses {kinds.name_of(f)}")
-        self._signature(f)
-        self.reach(f.__defaults__)
-        self.reach(f.__kwdefaults__)
-        self._opened(FunctionNames(f))
-        if is_own(code):  # wrappers of the user's functions
-            state = getattr(f, "__derived__", None)
-            for v in [state] if state is not None else [c.cell_contents for c in f.__closure__ or ()]:
-                self.reach(v)
-            return None
-        self._functions.setdefault(id(code), []).append(f)
-        if id(code) in self._ran:
-            code_reads = reads(code)
-            self._free(f, code_reads)
-            self._globals(code, f.__globals__, f.__builtins__)
-        return None
-
-    def _module(self, m) -> None:
-        """Note a module that is passed around. Some of NumPy's have a __getattr__."""
-        made_up = m.__dict__.get("__getattr__")
-        if type(made_up) is types.FunctionType:
-            self.refused[id(made_up.__code__)] = f"it uses a name of {m.__name__} that is not there"
-        self.fact("type", m, types.ModuleType)
-        self._opened(ModuleNames(m))
-
-    def _array(self, a) -> None:
-        if a.dtype.hasobject:
-            return self.fail(f"it reads an array of dtype {a.dtype}")
-        self._nbytes += a.nbytes
-        if self._nbytes > BYTES_LIMIT:
-            return self.fail(f"it reads arrays of more than {BYTES_LIMIT >> 20} MiB")
-        self._dtype(a.dtype)
-        self.fact("array", a, a.copy(order="K"), a.strides)
-        self._opened(ArrayNames(a))
-        return None
-
-    def _dtype(self, d) -> None:
-        """Names of fields can be assigned, also in the copy that is compared."""
-        if d.metadata is not None or d.names is not None:
-            self.fail("it reads a dtype with metadata or fields")
-
-    def _dict(self, d) -> None:
-        self.fact("dict", d, tuple(d), tuple(d.values()))
-        for v in (*d, *d.values()):
-            self.reach(v)
-
-    def _default_dict(self, d) -> None:
-        self.fact("attribute", d, "default_factory", d.default_factory)
-        self.reach(d.default_factory)
-        self._dict(d)
-
-    def _items(self, items) -> None:
-        if type(items) is not tuple:
-            self.fact("items", items, tuple(items))
-        for v in items:
-            self.reach(v)
-
-    def _parts(self, v, *names: str) -> None:
-        """Note an object of a Python type with these parts."""
-        for name in names:
-            part = getattr(v, name)
-            if type(v) is functools.partial:
-                self.fact("attribute", v, name, part)
-            self.reach(part)
-
-    def _recorded(self, x) -> None:
-        self.fact("attribute", x, "node", x.node)
-
-    def _bound(self, v) -> None:
-        """Note a method of an object written in C, as `add = items.append`."""
-        if kinds.is_of_a_module(v) or not kinds.is_pure_method(v):
-            return self._refuse_c(v)
-        return self.reach(v.__self__)
-
-    def _of_type(self, v) -> None:
-        """Note a method of a type written in C, as `str.upper`."""
-        if v.__name__ not in kinds.METHODS.get(v.__objclass__, ()):
-            self._refuse_c(v)
-
-    def _refuse_c(self, v) -> None:
-        self.fail(f"it uses {kinds.name_of(v)}")
-
-    def _of_ours(self, v) -> None:
-        """Note an object of this package, and its attributes that the user's code reads."""
-        self._opened(InstanceNames(v, type(v)))
-        if hasattr(type(v), "_reuse_roots"):  # the user's objects in it
-            self.fact("roots", v, v._reuse_roots())
-            for part in v._reuse_roots():
-                self.reach(part)
-
-    def _class(self, c) -> None:
-        classes = kinds.looked_into(c)
-        for k in classes:
-            if k in kinds.LISTED or not kinds.is_written_in_python(k):
-                return self.fail(f"it uses {kinds.name_of(k)}")
-        for k in classes:
-            self.fact("type", k, type(k))
-            self._opened(ClassNames(k))
-            exit = k.__dict__.get("__exit__")
-            if exit is not None:
-                self._exits.append(exit)
-        if type(c) is not type:
-            self.reach(type(c))
-        return None
-
-    def _instance(self, v, t) -> None:
-        for c in kinds.looked_into(t):
-            if c in kinds.LISTED or not kinds.is_written_in_python(c) or kinds.has_other_attributes(c):
-                return self.fail(f"it reads a {kinds.name_of(t)}")
-        if issubclass(t, BaseException):
-            return self.fail(f"it reads a {kinds.name_of(t)}")
-        self.fact("type", v, t)
-        self.reach(t)
-        self._opened(InstanceNames(v, t))
-        unseen = [c for c in kinds.looked_into(t) if kinds.is_numpy_class(c)]
-        if unseen or issubclass(t, types.SimpleNamespace):  # repr and == read all attributes
-            self.fact("namespace", v, tuple(v.__dict__), tuple(map(plain, v.__dict__.values())))
-            for part in v.__dict__.values():
-                self.reach(part)
-        for part in [part for c in unseen for part in c.__dict__.values() if type(part) in _HELD]:
-            self.reach(part)
-        if isinstance(v, tuple):
-            for part in tuple.__iter__(v):
-                self.reach(part)
-        return None
-
-    def _opened(self, holder) -> None:
-        self._open.append(holder)
-        for name in self.names:
-            holder.reach(self.reach, name)
-
-
-_VISITS = {
-    types.FunctionType: World._function,
-    types.MethodType: lambda w, v: w._parts(v, "__func__", "__self__"),
-    types.ModuleType: World._module,
-    np.ndarray: World._array,
-    Recorded: World._recorded,
-    dict: World._dict,
-    collections.defaultdict: World._default_dict,
-    collections.deque: World._items,  # its maxlen cannot be changed
-    tuple: World._items,
-    list: World._items,
-    set: World._items,
-    frozenset: World._items,
-    slice: lambda w, v: w._parts(v, "start", "stop", "step"),
-    functools.partial: lambda w, v: w._parts(v, "func", "args", "keywords", "__dict__"),
-    staticmethod: lambda w, v: w._parts(v, "__func__", "__dict__"),
-    classmethod: lambda w, v: w._parts(v, "__func__", "__dict__"),
-    property: lambda w, v: w._parts(v, "fget", "fset", "fdel"),
-    types.MemberDescriptorType: lambda w, v: None,  # a slot: the instance has the value
-    types.GetSetDescriptorType: lambda w, v: None,
-    types.WrapperDescriptorType: lambda w, v: None,
-    types.MethodDescriptorType: World._of_type,
-    type(collections.namedtuple("_", "a").a): lambda w, v: None,
-    types.BuiltinFunctionType: lambda w, v: w._bound(v),
-    np.ufunc: lambda w, v: None if op_of(v) is not None else w._refuse_c(v),  # SciPy's, with a rule
-    _DISPATCHER: World._refuse_c,
-}
-
-
-_HELD = (np.ndarray, dict, list, set)
-_FORMATTERS = kinds.Listed()
-_FORMATTERS.add(kinds.TEXTS)
-
 
 def _value_of_path(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any:
     """The value of a path of names through modules and enumerations, or None."""
@@ -621,11 +353,6 @@ def _value_of_path(path: tuple[str, ...], namespace: dict, builtin: dict) -> Any
         else:
             return None
     return value
-
-
-def _is_of_a_data_class(code: types.CodeType) -> bool:
-    """Whether it is a method that `dataclass` wrote: it compares classes by `is`, or a default made anew."""
-    return code.co_qualname.startswith("__create_fn__.<locals>.")
 
 
 def _compares_by_identity(v: Any) -> bool:
@@ -642,44 +369,3 @@ def may_be_recorded(v: Any, depth: int = 0) -> bool:
     if is_local(v):
         return type(v) is Promoted
     return type(v) not in ATOMS and not issubclass(type(v), plain)  # a recorded array says it is an ndarray
-
-
-def is_own(code: types.CodeType) -> bool:
-    return code.co_filename.startswith(_OWN)
-
-
-def _is_in_module_inside(frame: types.FrameType) -> bool:
-    """Whether the globals are those of a module of this package or of NumPy."""
-    name = frame.f_globals.get("__name__", "")
-    if not (type(name) is str and name.startswith(_OURS_AND_NUMPY)):
-        return False
-    module = sys.modules.get(name)
-    file = getattr(module, "__file__", None)
-    own = getattr(module, "__dict__", None) is frame.f_globals
-    return own and file is not None and source_lines.is_inside(file)
-
-
-def _is_of_named_tuples(frame: types.FrameType) -> bool:
-    """Whether it is a named tuple's generated __new__, whose globals have no built-in names."""
-    names = frame.f_globals
-    return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
-
-
-def _has_a_function(frame: types.FrameType) -> bool:
-    """Whether an enumeration's property calls a function, and reads no computed names (3.12)."""
-    variables = frame.f_locals
-    return variables.get("instance") is not None and getattr(variables.get("self"), "fget", None) is not None
-
-
-def _has_defaults(frame: types.FrameType) -> bool:
-    """Whether a named tuple's __new__ has defaults, or that is not known."""
-    classes = getattr(frame.f_locals.get("_cls"), "__mro__", ())
-    functions = [f for k in classes for f in kinds.functions_of(k.__dict__.get("__new__"))]
-    return not any(f.__code__ is frame.f_code and not f.__defaults__ for f in functions)
-
-
-def is_ours(c: type) -> bool:
-    """Whether it is a class of this package, not only by the name of its module."""
-    module = sys.modules.get(c.__module__) if type(c.__module__) is str else None
-    ours = module is not None and f"{c.__module__}.".startswith(_PACKAGE + ".")
-    return ours and vars(module).get(c.__name__) is c

@@ -7,7 +7,7 @@ import pytest
 
 from gpt2 import autodiff as ad
 from gpt2.autodiff.programs import derived
-from gpt2.autodiff.record import interception, record, value
+from gpt2.autodiff.record import interception, record, value_type
 from gpt2.autodiff.record.value import Recorded
 from tests.support.random.questions import check, write
 
@@ -35,7 +35,7 @@ def abstract_classes(monkeypatch):
 
 
 def names_of_types(monkeypatch):
-    monkeypatch.setattr(value, "check_type_not_asked", lambda frame: None)
+    monkeypatch.setattr(value_type, "check_type_not_asked", lambda frame: None)
 
 
 def types_of_results(monkeypatch):

@@ -7,7 +7,7 @@ from gpt2 import autodiff as ad
 from gpt2.autodiff.graph import Graph
 from gpt2.autodiff.ops import build, input_node
 from gpt2.autodiff.ops.interpret import evaluate_graph
-from gpt2.autodiff.record.view_chains import chain_between, follow, shortened
+from gpt2.autodiff.record.memory.view_chains import chain_between, follow, shortened
 
 
 def a_step(x, rng):

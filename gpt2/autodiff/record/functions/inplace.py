@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import written_to_plain
-from .. import source_lines, writes
+from .. import source_lines
 from ..dispatch import RecordedLike, full_name, raw
+from ..memory import writes
 from ..recorder import variable_name
 from ..value import Recorded, as_node, check_level, in_array, note_conversion, plain_key
 

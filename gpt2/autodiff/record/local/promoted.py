@@ -19,9 +19,9 @@ from ...graph import Node
 from ...ops import build, table
 from ...ops.boxes import triple
 from .. import source_lines
+from ..memory.writes import Stored
 from ..recorder import label, running, variable_name
 from ..value import Recorded
-from ..writes import Stored
 from .arrays import MARK, PROMOTION, Local, Promoted, address, owner_of
 
 

@@ -16,12 +16,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..errors import WriteError
-from ..graph import Node
-from ..ops import build, table
-from .recorder import Recorder, escaped
-from .source_lines import error_here, here
-from .unwatched import unwatched
+from ...errors import WriteError
+from ...graph import Node
+from ...ops import build, table
+from ..recorder import Recorder, escaped
+from ..source_lines import error_here, here
+from ..unwatched import unwatched
 from .view_chains import follow
 
 byte_bounds = np.lib.array_utils.byte_bounds

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UnsupportedError
-from ..ops.boxes import triple
-from .source_lines import here
+from ...errors import UnsupportedError
+from ...ops.boxes import triple
+from ..source_lines import here
 
 INTEGER = (int, np.integer)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..graph import Node
-from ..ops.boxes import as_index, ranges
+from ...graph import Node
+from ...ops.boxes import as_index, ranges
 
 ViewChain = tuple[Node, ...]
 
