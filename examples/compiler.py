@@ -2,9 +2,8 @@
 
     python examples/compiler.py [LAYER]         prints a layer's derived backward; without a name, LayerNorm's
 
-It derives those of GPT-2's seven layers from their forwards in gpt2/layers as they stand, and they equal the
-ones by hand up to rounding. The project's compiler, gpt2/autodiff, is these six steps made general and fast;
-docs/compiler.md says what each of its rooms adds.
+It derives those of GPT-2's seven layers from their forwards as they stand, equal to the ones by hand up to
+rounding. docs/compiler.md says how gpt2/autodiff, the project's compiler, makes these steps general and fast.
 """
 
 import ast
@@ -20,9 +19,8 @@ import numpy as np
 from gpt2.layers import LAYERS
 from gpt2.layers.cases import Sizes, at
 
+
 # ---- 1. Graph: a program is a list of operations, each with its arguments and the type of its result
-
-
 @dataclass(eq=False)  # compared by identity
 class Node:
     """An input, a constant, or an operation on other nodes. It never changes: a new result is a new node."""
@@ -76,7 +74,7 @@ def scatter(shape, key, g):
 
 
 def put(x, view, value):
-    """A copy of x with a value where view(x) looks."""
+    """A copy of x with a value where view(x) looks, as in put(x, lambda x: x[1:], value)."""
     x = x.copy()
     view(x)[...] = value
     return x
@@ -84,16 +82,13 @@ def put(x, view, value):
 
 RUNTIME = {"np": np, "scatter": scatter, "put": put}  # what emitted programs call
 
+
 # ---- 2. Record: run the forward once on objects that stand for arrays, and note each operation
 # NumPy hands np.exp(x) and x + y to an object's __array_ufunc__, np.sum(x) to its __array_function__. An `if`
 # sees the recorded values, so the program is that of the path taken.
-
-
 class Array(np.lib.mixins.NDArrayOperatorsMixin):
-    """Stands for an array. Writing to it makes a new node; the old one stays as it is.
-
-    A view has no node, only its base and the steps that lead from there, so it always reads the newest.
-    """
+    """Stands for an array. Writing to it makes a new node; the old one stays as it is. A view has no node,
+    only its base and the steps that lead from there, so it always reads the newest."""
 
     def __init__(self, own, base=None, steps=()):
         self.own, self.base, self.steps = own, self if base is None else base, steps
@@ -104,7 +99,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def view(self, op, **static):
         after = make(op, self.node, **static)
-        if not np.shares_memory(self.node.value, after.value):
+        if after.value.size and not np.shares_memory(self.node.value, after.value):
             return Array(after)  # NumPy copies here
         return Array(None, self.base, (*self.steps, (op, static)))
 
@@ -123,13 +118,12 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         key, ids = text_of_key(key)
         return record("index", self, *ids, key=key) if ids else self.view("index", key=key)
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key, value):  # x[k] += y ends with x[k] = x[k], which changes nothing
         key, ids = text_of_key(key)
-        if ids:
-            raise NotImplementedError("a write to x[array] cannot be recorded")
-        if value is not self:  # x[k] += y assigns the view x[k] to itself, after it was changed
-            steps = (*self.steps, ("index", {"key": key}))
-            self.base.own = record("put", self.base, value, steps=steps).own
+        if ids or (view := self.view("index", key=key)).own:
+            raise NotImplementedError("a write to x[array] or to a single number cannot be recorded")
+        if not (isinstance(value, Array) and value.base is view.base and value.steps == view.steps):
+            self.base.own = record("put", self.base, value, steps=view.steps).own
 
     def reshape(self, *shape):
         return self.view("reshape", shape=self.node.value.reshape(*shape).shape)
@@ -213,8 +207,9 @@ RULES = {
     "reshape": lambda g, out, x, shape: (g.reshape(x.shape),),
     "transpose": lambda g, out, x, axes: (g.transpose(*np.argsort(axes).tolist()),),
     "index": lambda g, out, x, *ids, key: (record("scatter", g, *ids, key=key, shape=x.shape),),
-    "put": lambda g, out, x, value, steps: (record("put", g, 0.0, steps=steps), Array(None, g, steps)),
+    "put": lambda g, out, x, v, steps: (record("put", g, 0.0, steps=steps), Array(None, g, steps)),  # a view
 }
+RULES["min"] = RULES["max"]
 
 
 # ---- 4. Derive: the chain rule, from the last node to the first
@@ -227,7 +222,7 @@ def derive(out, dout, inputs):
             g.own.name = g.own.name or node.name and f"d{node.name}"
             for arg, share in zip(args, RULES[node.op](g, Array(node), *args, **node.static)):
                 if share is not None and np.result_type(arg.own.value).kind == "f":
-                    share = unbroadcast(share, np.shape(arg.own.value))
+                    share = unbroadcast(share, np.shape(arg.own.value))  # maybe a view: no own, but a node
                     grads[arg.own] = Array((grads[arg.own] + share if arg.own in grads else share).node)
     return [grads.get(node, Array(Node("constant", value=np.zeros_like(node.value)))).node for node in inputs]
 
@@ -276,18 +271,21 @@ def emit(name, parameters, outputs):
         names[node] = value
     returned = ", ".join(names[outputs[p]] if p in outputs else "None" for p in parameters[1:])
     source = "\n    ".join([f"def {name}({', '.join(parameters)}):", *lines, f"return ({returned},)"])
-    return ast.unparse(ast.parse(source)), constants
+    return ast.unparse(ast.parse(source)), constants  # without the parentheses that are not needed
 
 
 def backward_of(forward, *inputs, **static):
-    """backward(dout, *inputs) -> gradients, of a layer's forward(*inputs, **static); and its source."""
+    """backward(dout, *inputs) -> gradients, of forward(*inputs, **static) -> (out, saved); and its source."""
     parameters = forward.__code__.co_varnames[: len(inputs)]
     nodes = {p: x if x is None else Node("input", value=x, name=p) for p, x in zip(parameters, inputs)}
-    out = forward(*(node and Array(node) for node in nodes.values()), **static)[0].node
-    floats = {p: node for p, node in nodes.items() if node and node.value.dtype.kind == "f"}
+    result = forward(*(node and Array(node) for node in nodes.values()), **static)
+    if not isinstance(result, tuple):
+        raise TypeError("a forward returns a tuple (out, saved), in which saved may be ()")
+    out = result[0].node
+    floats = {p: node for p, node in nodes.items() if node and node.value.dtype.kind == "f"}  # else None
     dout = Node("input", value=np.ones_like(out.value), name="dout")
     grads = dict(zip(floats, simplify(derive(out, dout, list(floats.values())))))
-    name = forward.__name__.replace("forward", "backward")
+    name = forward.__name__.replace("forward", "backward").replace("<lambda>", "backward")
     source, constants = emit(name, ["dout", *nodes], grads)
     exec(source, namespace := RUNTIME | constants)
     return namespace[name], source
@@ -295,5 +293,7 @@ def backward_of(forward, *inputs, **static):
 
 if __name__ == "__main__":
     layer = sys.argv[1] if len(sys.argv) > 1 else "layernorm"
+    if layer not in LAYERS:
+        sys.exit(f"no layer is called {layer!r}: {', '.join(LAYERS)}")
     case = at(Sizes(B=2, T=5, C=12, OC=7, NH=3, V=11, max_t=8))[layer]
     print(backward_of(LAYERS[layer].forward, *case.inputs(), **case.static)[1])
