@@ -130,12 +130,12 @@ def unsupported(
     called = re.findall(r"[\w.]+", name)[0]  # without what follows in brackets
     short = called.rpartition(".")[-1]
     return UnsupportedError(
-        f"{name} {because}. Write it with other NumPy functions, or register a rule of your own:\n\n"
+        f"{name} {because}. Write it with other functions, or register a rule of your own:\n\n"
         f"    @ad.custom_vjp\n"
-        f"    def my_{short}(x):\n"
-        f"        return {called}(x)                  # plain NumPy: x is an ordinary array here\n\n"
+        f"    def my_{short}(*args):\n"
+        f"        return {called}(*args)              # plain NumPy: args are ordinary arrays here\n\n"
         f"    @my_{short}.defvjp\n"
-        f"    def my_{short}_vjp(dout, out, x):\n"
+        f"    def my_{short}_vjp(dout, out, *args):\n"
         f"        return (dout * ...,)              # one gradient per argument, in its shape\n",
         loc,
     )

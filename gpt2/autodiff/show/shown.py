@@ -27,7 +27,8 @@ def source(g: Callable | Pullback, *args: Any, emitted: bool = False, **kwargs: 
 
     The text is readable and runs by copy and paste: its arguments are those of g as arrays, then the arrays
     that the function reads from outside, then constants too large to print. A program with a loop (ad.scan,
-    ad.parallel_map) is given in its emitted form.
+    ad.parallel_map), or with an op that has no text of its own (most of SciPy's), is given in its emitted
+    form, which the compiler alone can run.
 
         >>> f = ad.compile(lambda x: np.sum(np.tanh(x) * np.array([1.0, 2.0])))
         >>> print(ad.source(f, np.ones(2)).rstrip())

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import pickle
+import textwrap
 import threading
 import typing
 from collections import namedtuple
@@ -432,7 +433,17 @@ def test_unsupported_functions_show_a_rule():
     assert "with weights" in text
     message(lambda x: np.savetxt("nowhere", x), X, kind=UnsupportedError)
     text = message(lambda x: np.add(x, x, signature="dd->d"), X, kind=UnsupportedError)
-    assert "np.add(signature=, axes=) is not recorded" in text and "def my_add(x):\n" in text
+    assert "np.add(signature=, axes=) is not recorded" in text and "def my_add(*args):\n" in text
+
+
+def test_the_rule_that_an_error_shows_runs():
+    """For a function of any number of arguments: only its gradients are to be filled in."""
+    x, y = X + 1.0, X[::-1]
+    text = message(lambda x: np.nextafter(x, y), x, kind=UnsupportedError)
+    code = textwrap.dedent(text.partition("\n\n")[2]).replace("dout * ...,", "dout, 0.0 * dout")
+    exec(code, names := {"np": np, "ad": ad})
+    gradient = ad.grad(lambda x: np.sum(names["my_nextafter"](x, y) ** 2))(x)
+    np.testing.assert_allclose(gradient, 2.0 * x, rtol=1e-15)  # the next number
 
 
 def test_the_memory_of_a_recorded_array_is_not_shown():

@@ -2,6 +2,7 @@
 against mpmath, and batches.
 """
 
+import re
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from gpt2.autodiff.check.numeric import check_graph
 from gpt2.autodiff.ops import OPS
 from gpt2.autodiff.scipy import special as special_of
 from gpt2.autodiff.scipy.rules import distributions, matrix_functions, special
+from tests import ROOT
 from tests.autodiff.ops.test_rules import instance
 from tests.autodiff.transforms import test_batch
 from tests.support.calls.op_samples import samples_of
@@ -64,6 +66,15 @@ def test_values_and_derivatives_against_mpmath(name):
     with np.errstate(all="ignore"), mp.workdps(70):
         wrong, tried, out, lines = exact.compare(name, exact.cases(function, 25, rng))
     assert not wrong and tried > 2 * out, lines
+
+
+def test_every_rule_is_compared_with_mpmath_and_on_the_page():
+    rules = {*special.PARTIALS, *special.ALSO.values()}
+    assert rules == {*exact.FUNCTIONS}, "FUNCTIONS of tests/support/exact/functions.py"
+    paragraph = re.search(r"There are rules for ((?:.+\n)+)", (ROOT / "docs" / "scipy.md").read_text())[1]
+    listed = {*re.findall(r"\w+", paragraph)}
+    assert rules - listed == {"psi"}, "docs/scipy.md"  # it is SciPy's other name for digamma
+    assert listed - rules == {"jn"}, "docs/scipy.md"  # and this for jv
 
 
 def test_logsumexp_at_infinity_and_with_weights():

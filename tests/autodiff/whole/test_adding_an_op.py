@@ -50,6 +50,15 @@ def test_every_column_is_explained():
     assert {field.name for field in dataclasses.fields(Op)} - {"name", "kind"} - named == set()
 
 
+def test_the_page_lists_and_counts_the_tests_of_an_op():
+    with open(PAGE) as f:
+        text = f.read()
+    tests = {name: test for name, test in vars(test_rules).items() if name.startswith("test_")}
+    of_ops = {name for name, test in tests.items() if getattr(test, "pytestmark", None)}
+    assert {*re.findall(r"^- `(test_\w+)`", text, re.M)} == of_ops
+    assert f"{len(of_ops)} passed" in text
+
+
 @pytest.mark.parametrize("name", ADDED)
 def test_the_tests_come_with_the_row(page, name):
     for sample in samples_of(name):
