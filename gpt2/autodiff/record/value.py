@@ -443,9 +443,12 @@ def _as_array(value: Any) -> Any:
     return np.asarray(value) if type(value) in NUMBER_TYPES else value
 
 
-def check_apart(x: Recorded, value: Any) -> None:
-    """Raise if what is written lies in the same memory: NumPy reads elements that it has written already."""
-    if type(value) is Recorded and value.is_array and value.shape and not _same_view(x, value):
+def check_apart(x: Recorded, value: Any, unless_same: bool = True) -> None:
+    """Raise if what is written lies in the same memory: NumPy reads elements that it has written already, but
+    where each is written over itself (`unless_same`).
+    """
+    same = unless_same and type(value) is Recorded and _same_view(x, value)
+    if type(value) is Recorded and value.is_array and value.shape and not same:
         if value.root is x.root and np.may_share_memory(x.value, value.value):
             raise errors.WriteError(
                 "the values lie in the array that is written to, and NumPy would read some that it has "

@@ -12,7 +12,7 @@ from .. import source_lines
 from ..dispatch import RecordedLike, full_name, raw
 from ..memory import writes
 from ..recorder import variable_name
-from ..value import Recorded, as_node, check_level, in_array, note_conversion, plain_key
+from ..value import Recorded, as_node, check_apart, check_level, in_array, note_conversion, plain_key
 
 
 def target(x: RecordedLike, function: Callable) -> Recorded:
@@ -25,7 +25,7 @@ def target(x: RecordedLike, function: Callable) -> Recorded:
 def tried(a: Recorded, function: Callable, *args: Any) -> Callable[[Any], None]:
     """function(array, *args) on a copy, for NumPy's errors. Returns write(new), which sets a's content."""
     plain = [plain_key(x) for x in args]
-    function(np.array(a.value), *plain)
+    function(np.array(a.value) if a.is_array else a.value, *plain)
 
     def write(new: Any) -> None:
         if type(new) is Recorded:
@@ -73,6 +73,8 @@ def _put(a: Recorded, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -
 def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
     arr = target(arr, np.place)
     note_conversion(arr.dtype, vals, scalars=False)
+    if type(vals) is Recorded and vals.is_array and vals.value.flags.c_contiguous:  # NumPy copies others
+        check_apart(arr, vals, unless_same=False)
     write = tried(arr, np.place, mask, vals)
     positions = np.flatnonzero(mask)
     if len(positions):
