@@ -39,7 +39,8 @@ I np.copyto(y, np.array([1.5] * 3)) | I np.copyto(y, 5, where=[True, False, True
 F np.copyto(y[1:], y[:-1])
 I r = np.full_like(y, 1e300) | I r = np.full_like(y, np.inf) | F r = np.full_like(y, 1j)
 B r = np.full_like(y, 300)
-F z = y[0] * 1.0; np.place(z, True, 2.0) | F y[:] = y[::-1] | F np.place(y, y > 0, y[::-1]) | F y[1:] = y[:-1] | F y[[0, 1, 2, 3]] = y[::-1] | F np.put(y, [0, 1, 2, 3], y[::-1])
+F z = y[0] * 1.0; np.place(z, True, 2.0) | F np.place(y, y > 0, y[::-1])
+F y[:] = y[::-1] | F y[1:] = y[:-1] | F y[[0, 1, 2, 3]] = y[::-1] | F np.put(y, [0, 1, 2, 3], y[::-1])
 F np.place(y, y > 0, [9, 8]) | F np.place(y, y > 0, []) | I np.place(y, y > 0, np.nan)
 I np.place(y, y > 0, 2.5)
 F z = y[:1].reshape(()).copy(); np.put(z, 0, 5.0); r = z | F z = y[:1].reshape(()).copy(); z[...] = 3; r = z
