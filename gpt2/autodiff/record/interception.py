@@ -73,9 +73,6 @@ class Intercepted:
 
     def __call__(self, *args, **kwargs):
         file = sys._getframe(1).f_code.co_filename
-        if self.handler is _asked:  # first: NumPy asks at each operation. What it finds is no new array
-            inside = is_inside(file) or current() is None or is_own(file)
-            return self.function(*args, **kwargs) if inside else _asked(self.function, args, kwargs)
         if current() is None or "like" in kwargs or is_own(file):
             return self.function(*args, **kwargs)
         if is_inside(file) or is_of_compiled(file):
@@ -130,14 +127,19 @@ class Namespace:
     """A namespace with its own values, and those that replace them while something is recorded."""
 
     def __init__(self, namespace: dict | OfClass, stand_ins: dict):
-        self.namespace = namespace
+        self.namespace: Any = namespace
         self.stand_ins = stand_ins
         self.own = {name: namespace[name] for name in stand_ins}
         self.now = operator.itemgetter(*stand_ins, "__name__")  # gives a tuple, also of one
 
     def exchange(self, these: dict, those: dict) -> None:
         """Replace these values by those."""
-        try:
+        if len(these) < 4:
+            for name, value in those.items():
+                if self.namespace.get(name) is these[name]:
+                    self.namespace[name] = value
+            return
+        try:  # of hundreds all at once
             untouched = all(map(operator.is_, self.now(self.namespace), these.values()))
         except KeyError:  # a name was deleted
             untouched = False
@@ -149,7 +151,7 @@ class Namespace:
         """Take back the replacement of NumPy's functions with these ids."""
         for name, v in self.stand_ins.items():
             if isinstance(v, Intercepted) and id(v.function) in spared and self.namespace.get(name) is v:
-                self.namespace.update({name: v.function})
+                self.namespace[name] = v.function
 
 
 class OfClass:
@@ -163,9 +165,8 @@ class OfClass:
 
     get = __getitem__
 
-    def update(self, values: dict) -> None:
-        for name, value in values.items():
-            setattr(self.kind, name, value)
+    def __setitem__(self, name, value):
+        setattr(self.kind, name, value)
 
 
 INTERCEPTED: dict[int, Intercepted] = {}  # by the id of NumPy's function
@@ -199,6 +200,16 @@ class _Indexed(Intercepted):
 
     def __getitem__(self, key):
         return adopted(self.function[key], ()) if current() is not None else self.function[key]
+
+
+class _Question(Intercepted):
+    """hasattr, getattr and issubclass, which NumPy asks at each operation, mostly of other objects."""
+
+    def __call__(self, *args, **kwargs):
+        asked = args and (args[0] if self.handler is _is_subclass else type(args[0]))
+        if asked is not Recorded or current() is None:
+            return self.function(*args, **kwargs)
+        return self.handler(self.function, args, kwargs)
 
 
 class _Extremum(Intercepted):
@@ -386,7 +397,7 @@ def _of_one_type(items: Collection) -> tuple[list, bool]:
 def _asked(function, args, kwargs):
     """hasattr(x, name), getattr(x, name, default) as of x's value; in libraries recorded as written of x."""
     file = sys._getframe(2).f_code.co_filename
-    if len(args) < 2 or type(args[0]) is not Recorded or is_inside(file) or is_of_scipy(file):
+    if len(args) < 2 or is_inside(file) or is_of_scipy(file):
         return function(*args, **kwargs)
     x, *rest = args
     has = _HASATTR(x._value, rest[0])
@@ -397,7 +408,7 @@ def _asked(function, args, kwargs):
 
 def _is_subclass(function, args, kwargs):
     """issubclass(type(x), float)"""
-    if args and args[0] is Recorded:
+    if not is_own(sys._getframe(2).f_code.co_filename):
         check_type_not_asked(sys._getframe(2))
     return function(*args, **kwargs)
 
@@ -417,7 +428,7 @@ def _protocols_look(function, args, kwargs):
 def intercept_questions() -> None:
     """Have questions about a recorded value answered as of the value that it stands for."""
     asked = {"hasattr": _asked, "getattr": _asked, "issubclass": _is_subclass}
-    replace(vars(builtins), **{k: Intercepted(vars(builtins)[k], f) for k, f in asked.items()})
+    replace(vars(builtins), **{k: _Question(vars(builtins)[k], f) for k, f in asked.items()})
     extrema = {f.__name__: _Extremum(f, _extremum) for f in (min, max)}
     INTERCEPTED.update((id(v.function), v) for v in extrema.values())
     replace(vars(builtins), **extrema)

@@ -98,8 +98,9 @@ def compared(f: Callable, objects: Iterable) -> set[int]:
             todo += [content(cell, "") for cell in (v.__closure__ or () if file else ())]
         elif not source_lines.is_foreign(file):
             todo += [*(v.__defaults__ or ()), *(v.__kwdefaults__ or {}).values()]
-            for code_reads, value, called in _values(v):
-                tests = tests or _tests_identity(code_reads, v.__globals__)
+            all_reads = _reads_of(v.__code__)
+            tests = tests or any(_tests_identity(code_reads, v.__globals__) for code_reads in all_reads)
+            for value, called in _values(v, all_reads):
                 value = plain(value)
                 if id(value) not in INTERCEPTED:
                     todo.append(value)
@@ -108,21 +109,27 @@ def compared(f: Callable, objects: Iterable) -> set[int]:
     return taken if tests else set()
 
 
-def _values(f: types.FunctionType) -> Iterator[tuple[Reads, Any, bool]]:
-    """(what the code reads, a value it takes from outside, whether it only calls that)."""
-    codes = [f.__code__]
-    free = {n: content(c, "") for n, c in zip(f.__code__.co_freevars, f.__closure__ or ())}
+def _reads_of(code: types.CodeType) -> list[Reads]:
+    """What the code reads, and the code of functions in it."""
+    codes = [code]
     for code in codes:
-        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        code_reads = reads(code)
-        yield code_reads, None, True
+        codes += [c for c in code.co_consts if type(c) is types.CodeType]
+    return [reads(code) for code in codes]
+
+
+def _values(f: types.FunctionType, all_reads: Iterable[Reads]) -> Iterator[tuple[Any, bool]]:
+    """(a value that code takes from outside, whether it only calls that), except what it calls of np."""
+    free = {n: content(c, "") for n, c in zip(f.__code__.co_freevars, f.__closure__ or ())}
+    for code_reads in all_reads:
         for names, held in ((code_reads.globals, f.__globals__), (code_reads.free, free)):
             for name, uses in names.items():
                 value = held.get(name, vars(builtins).get(name))
-                yield from ((code_reads, _at_end(value, chain), called) for chain, called in uses)
+                for chain, called in uses:
+                    if not (called and value is np):
+                        yield _at_end(value, chain), called
         if any(name.split(".")[0] == "numpy" for name in code_reads.imports):
             for m in (np, np.linalg, np.fft):
-                yield from ((code_reads, vars(m).get(name), False) for name in code_reads.names)
+                yield from ((vars(m).get(name), False) for name in code_reads.names)
 
 
 def _at_end(value: Any, chain: Iterable[str]) -> Any:

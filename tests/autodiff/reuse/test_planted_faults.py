@@ -14,7 +14,7 @@ from gpt2.autodiff.record import bytecode, interception, record
 from gpt2.autodiff.record.bytecode import CodeMap
 from gpt2.autodiff.record.recorder import Recorder
 from gpt2.autodiff.record.value import Recorded
-from gpt2.autodiff.reuse import conditions, guard, kinds, named, world
+from gpt2.autodiff.reuse import conditions, guard, kinds, named, things, world
 from tests.support.worlds.objects import Float64Of
 from tests.support.worlds.random_worlds import Stale, check_acting, check_world
 
@@ -22,7 +22,7 @@ World = world.World
 
 
 def taken_as_it_is(monkeypatch, kind):
-    monkeypatch.setitem(world._VISITS, kind, lambda w, v: None)
+    monkeypatch.setitem(things._VISITS, kind, lambda w, v: None)
 
 
 def listed(monkeypatch, *objects):
@@ -50,7 +50,7 @@ def equal_ranges(monkeypatch):
 
 
 def sets_without_order(monkeypatch):
-    monkeypatch.setitem(world._VISITS, set, lambda w, v: w.fact("items", v, tuple(v)))
+    monkeypatch.setitem(things._VISITS, set, lambda w, v: w.fact("items", v, tuple(v)))
     exact = guard.same_items
 
     def lax(same, items, then):
@@ -104,7 +104,7 @@ def default_dicts_as_dicts(monkeypatch):
         w._dict(v)
         w.reach(v.default_factory)
 
-    monkeypatch.setitem(world._VISITS, collections.defaultdict, visit)
+    monkeypatch.setitem(things._VISITS, collections.defaultdict, visit)
 
 
 def without_patterns(monkeypatch):
@@ -229,7 +229,7 @@ FAULTS = {
         "equal_settings",
     ),
     "classes of NumPy's numbers": (
-        lambda m: m.setitem(world._VISITS, Float64Of, lambda w, v: None),
+        lambda m: m.setitem(things._VISITS, Float64Of, lambda w, v: None),
         "numpy_number_subclass",
     ),
     "attributes that functions of ours were given": (
