@@ -241,6 +241,60 @@ def scipy(options):
     return "ops with a derivative", before, with_rule(), ""
 
 
+def random(options):
+    """Without it a function that draws is recorded at each call, or draws the same numbers for ever."""
+    x = np.ones(8)
+
+    def gradient():
+        def loss(x, rng):
+            return np.sum(np.tanh(x + rng.normal(size=8)))
+
+        loss.__code__ = loss.__code__.replace()  # another code object, so that no program is known
+        return ad.grad(loss)
+
+    rng = np.random.default_rng(0)
+    calls = (lambda: gradient()(x, rng)), partial(gradient(), x, rng)
+    return "gradient of a loss that draws, recorded again and found", *over_time(calls, options), "s"
+
+
+def enzyme(options):
+    """Into the caller's buffer, as training adds up the gradients of several batches."""
+    x, dx = np.ones(1 << 16), np.zeros(1 << 16)
+    f = lambda x: np.sum(np.tanh(x))  # noqa: E731
+    g = ad.grad(f)
+
+    def added():
+        np.add(dx, g(x), out=dx)
+
+    calls = added, lambda: ad.autodiff(f, ad.Duplicated(x, dx))
+    return "a gradient of 65,536 numbers added to others", *over_time(calls, options), "s"
+
+
+def interop(options):
+    """A function of PyTorch's within one of NumPy's."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return None, None, None, ""
+    found = []
+    for f in (lambda x: torch.sin(torch.as_tensor(x)).numpy(), ad.from_torch(torch.sin)):
+        try:
+            found.append(f"{ad.grad(lambda x, f=f: np.sum(f(x)))(np.zeros(1))[0]:.1f}")
+        except Exception:
+            found.append("an error")
+    return "slope of PyTorch's sine at 0", *found, ""
+
+
+def compat(options):
+    """Names of autograd's, of which HIPS autograd's users import some."""
+    modules = "numpy", "numpy.linalg", "numpy.fft", "extend", "differential_operators", "test_util", "tracer"
+    names = sum(
+        len([n for n in dir(importlib.import_module(f"gpt2.autodiff.compat.autograd.{m}")) if n[0] != "_"])
+        for m in modules
+    )
+    return "names that programs for HIPS autograd may import", 0, names, ""
+
+
 def with_rule():
     """The number of ops that have a derivative."""
     return sum(bool(op.partials or op.transpose or op.jvp) for op in OPS.values())
@@ -266,10 +320,10 @@ ROOMS = {
     "check": ("compares derivatives, and names the mistake", check),
     "sparse": ("columns that never meet share a pass", sparse),
     "scipy": ("SciPy's functions with derivatives", scipy),
-    "random": ("random draws as inputs, and derivatives by their parameters", None),
-    "enzyme": ("Enzyme's way to call a gradient", None),
-    "interop": ("PyTorch's and JAX's functions, and functions for them", None),
-    "compat": ("the names of HIPS autograd", None),
+    "random": ("random draws as inputs, and derivatives by their parameters", random),
+    "enzyme": ("Enzyme's way to call a gradient", enzyme),
+    "interop": ("PyTorch's and JAX's functions, and functions for them", interop),
+    "compat": ("the names of HIPS autograd", compat),
 }
 
 
