@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import linecache
 import re
@@ -232,11 +233,18 @@ def _with_backend(graph: Graph, backend: str) -> Program:
 
 def load_source(source: str, env: dict, name: str) -> Callable:
     """Execute emitted source so that tracebacks and debuggers can show its lines."""
+    with contextlib.suppress(IndexError):
+        while True:
+            linecache.cache.pop(_ended.pop(), None)
     filename = f"<autodiff {name} {next(_serial)}>"
     exec(compile(source, filename, "exec"), env)
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    weakref.finalize(env[name].__code__, linecache.cache.pop, filename, None).atexit = False
+    # not taken out at once: Python 3.11's linecache.checkcache cannot bear it, and a collection may be then
+    weakref.finalize(env[name].__code__, _ended.append, filename).atexit = False
     return env[name]
+
+
+_ended: list[str] = []  # files of programs that are no more
 
 
 def with_globals(function: Callable | None, names: dict[str, int], values: Sequence) -> Callable:
