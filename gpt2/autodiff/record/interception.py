@@ -130,7 +130,7 @@ class Namespace:
         self.namespace: Any = namespace
         self.stand_ins = stand_ins
         self.own = {name: namespace[name] for name in stand_ins}
-        self.now = operator.itemgetter(*stand_ins, "__name__")  # gives a tuple, also of one
+        self.now = operator.itemgetter(*stand_ins)
 
     def exchange(self, these: dict, those: dict) -> None:
         """Replace these values by those."""
@@ -139,9 +139,9 @@ class Namespace:
                 if self.namespace.get(name) is these[name]:
                     self.namespace[name] = value
             return
-        try:  # of hundreds all at once
-            untouched = all(map(operator.is_, self.now(self.namespace), these.values()))
-        except KeyError:  # a name was deleted
+        try:  # of hundreds all at once: tuples compare what is identical without asking it
+            untouched = self.now(self.namespace) == tuple(these.values())
+        except Exception:  # a name was deleted, or has a value that cannot be compared
             untouched = False
         if not untouched:
             those = {k: v for k, v in those.items() if self.namespace.get(k) is these[k]}
