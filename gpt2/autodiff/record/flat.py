@@ -48,7 +48,7 @@ class Flat:
         self.index = 0
         x = self.base
         value = value.copy() if type(value) is Flat else value
-        check_apart(x, value)
+        check_apart(x, value, unless_same=key is ... or type(key) is slice and key == slice(None))
         plain, concrete = plain_key(key), plain_key(value)
         note_conversion(x.dtype, value, scalars=isinstance(plain, int | np.integer))
         if not np.size(concrete):

@@ -69,7 +69,14 @@ def test_a_write(case):
 
 
 @pytest.mark.parametrize(
-    "case", ["y.flat[:] = y[::-1]", "y[y > -9] = y[::-1]", "y[y > 0] = y[::-1][:3]", "np.place(y, y > 0, y)"]
+    "case",
+    [
+        "y.flat[:] = y[::-1]",
+        "y[y > -9] = y[::-1]",
+        "y[y > 0] = y[::-1][:3]",
+        "np.place(y, y > 0, y)",
+        "y.flat[::2] = y",
+    ],
 )
 def test_a_write_that_reads_what_it_has_written_is_refused(case):
     names = {"np": np}
