@@ -348,6 +348,17 @@ def test_after_its_numbers_were_used():
     np.testing.assert_allclose(ad.grad(f)(X), [1.0, 0.0, 0.0], rtol=1e-12)
 
 
+def test_written_to_another_once_it_is_plain_again():
+    def f(x):
+        y, z = np.empty(3), np.zeros((2, 3))
+        y[:] = x
+        y.fill(0.5)
+        z[0], z.flat[3:] = y, y
+        return np.sum(z) * x[0]
+
+    np.testing.assert_allclose(ad.grad(f)(X), [3.0, 0.0, 0.0], rtol=1e-12)
+
+
 def test_refused_by_name():
     inner = np.zeros(3)
 

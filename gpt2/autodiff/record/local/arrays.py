@@ -133,7 +133,7 @@ class Local(np.ndarray, metaclass=_LocalType):
         if _loses_derivative(value):
             _Flat(self)[:] = value
         else:  # NumPy copies what overlaps where it would not in flat[:]
-            self.plain.flat = unwrapped(_read(value))
+            self.plain.flat = _read(value)
 
     def fill(self, value: Any) -> None:
         if np.ndim(value):
@@ -205,7 +205,7 @@ class _Flat:
 
     def __setitem__(self, key, value):
         if not _loses_derivative(value):
-            self.array.plain.flat[key] = unwrapped(_read(value))
+            self.array.plain.flat[key] = _read(value)
         elif (recorded := PROMOTION["promoted"](self.array)) is None:
             raise written_to_plain(here(), name=variable_name(self.array))
         else:
@@ -280,7 +280,10 @@ def _loses_derivative(value: Any) -> bool:
 
 
 def _read(value: Any) -> Any:
-    """A recorded number as the number that it is: NumPy converts it otherwise than an array."""
+    """A recorded number as the number that it is, which NumPy converts otherwise than an array; of a Promoted
+    the recorded value, and the array of a Local.
+    """
+    value = unwrapped(value)
     if not _is_recorded(value) or value.is_array:
         return value
     number = np.asarray(value)[()]
