@@ -78,7 +78,7 @@ def _reads_its_own(x: np.ndarray | float, out: np.ndarray) -> bool:
 
 
 def negated(x: np.ndarray, *, out: np.ndarray) -> np.ndarray:
-    """np.negative(x, out=out), at the same bits, for an out with gaps in memory: NumPy 2.4.6 reads wrong
+    """np.negative(x, out=out), at the same bits, for an out with gaps in memory: before 2.5 NumPy reads wrong
     elements of x there, where x has strides of 16 bytes, or of 64 if its elements have 8.
     """
     return np.subtract(0, x, out=out) if out.dtype.kind == "u" else np.multiply(x, -1, out=out)
