@@ -183,7 +183,9 @@ class _Lowering:
         if all(n == 1 or s for n, s in zip(x.shape[-axes:], strides[-axes:])):
             return x
         if x.op in VIEWS and x.op != "broadcast":
-            return with_args(x, (self.filled(x.args[0], x.args[0].ndim),))
+            view = with_args(x, (self.filled(x.args[0], x.args[0].ndim),))
+            copied = self.of_view(view, view.args)
+            return view if copied is None else copied
         return apply("copy", x)
 
     def of_view(self, n: Node, args: tuple) -> Node | None:
