@@ -298,12 +298,12 @@ def variable_name(value: Any) -> str | None:
     frame = user_frame()
     for names in (frame.f_locals, frame.f_globals):
         for name, held in names.items():
-            if (
-                held is value
-                or hasattr(type(held), "__autodiff_leaf__")
-                and held.__autodiff_leaf__() is value
-            ):
+            if held is value:
                 return name
+            kind = type(held)
+            if type(kind) is not type and hasattr(kind, "__autodiff_leaf__"):  # a class of local/arrays.py
+                if held.__autodiff_leaf__() is value:
+                    return name
     return None
 
 
