@@ -124,7 +124,15 @@ def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
     for part in parts[1:]:
         totals.append(ufunc(totals[-1], part))
     result = np.stack(totals, axis) if totals else x.copy()
-    return result if out is None else copied(out, result)
+    if out is None:  # in memory like x, as NumPy's: what a view of it shares depends on that
+        return result if result.flags.c_contiguous and x.flags.c_contiguous else _laid_like(x, result)
+    return copied(out, result)
+
+
+def _laid_like(x, result):
+    """The result with the axes in memory in the order of x's."""
+    order = sorted(range(x.ndim), key=lambda k: -abs(x.strides[k]))
+    return np.transpose(np.transpose(result, order).copy(), np.argsort(order).tolist())
 
 
 def _reduceat(ufunc, x, indices, axis=0, dtype=None, out=None):

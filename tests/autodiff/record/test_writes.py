@@ -32,7 +32,7 @@ I np.putmask(y, y > 1, np.nan) | I np.putmask(y, y > 1, 2.5) | I np.putmask(y, y
 F np.putmask(y, y > 1, [5, 6]) | F np.putmask(y, y > 1, 1j) | F y[0] = 1j | F y[y > 0] = 1j
 M z = y.astype(int); np.fill_diagonal(z, np.nan); r = z | M z = y.astype(int); np.fill_diagonal(z, 2.7); r = z
 I y.fill(np.nan) | I y[0] = np.nan | I y[y > 1] = np.nan | B y[0] = 300 | B y[0] = 300.0
-B y[:] = [300.0, 1, 2]
+B y[:] = [300.0, 1, 2] | M z = np.fmax.accumulate(y.T, 0); v = z.reshape(-1); v += 1; r = [z, v]
 B y[:] = np.array([300.0, 1, 2]) | I np.copyto(y, 2.5) | I np.copyto(y, 2.5, casting="unsafe")
 I np.copyto(y, np.nan, casting="unsafe") | I np.copyto(y, np.array([1.5] * 3), casting="unsafe")
 I np.copyto(y, np.array([1.5] * 3)) | I np.copyto(y, 5, where=[True, False, True])
