@@ -177,7 +177,7 @@ class _Lowering:
 
     def filled(self, x: Node, axes: int) -> Node:
         """An operand of a product, with memory for each element along its last axes, as np.full and np.tile
-        make it: of repeated elements NumPy adds up the products without BLAS.
+        make it: NumPy does not use BLAS for operands with zero strides.
         """
         strides = self.layout(x).strides
         if all(n == 1 or s for n, s in zip(x.shape[-axes:], strides[-axes:])):

@@ -239,12 +239,12 @@ def load_source(source: str, env: dict, name: str) -> Callable:
     filename = f"<autodiff {name} {next(_serial)}>"
     exec(compile(source, filename, "exec"), env)
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    # not taken out at once: Python 3.11's linecache.checkcache cannot bear it, and a collection may be then
+    # not taken out at once: Python 3.11's linecache.checkcache fails if an entry goes while it iterates
     weakref.finalize(env[name].__code__, _ended.append, filename).atexit = False
     return env[name]
 
 
-_ended: list[str] = []  # files of programs that are no more
+_ended: list[str] = []  # files of collected programs
 
 
 def with_globals(function: Callable | None, names: dict[str, int], values: Sequence) -> Callable:

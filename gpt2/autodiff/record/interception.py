@@ -46,6 +46,7 @@ _SEQUENCES: dict[Callable, tuple] = {  # arguments that are sequences of arrays,
     np.select: (0, "condlist", 1, "choicelist"),
     np.choose: (1, "choices"),
 }
+_CONVERTING = (np.put, np.insert, np.place, np.putmask)  # what is third to the dtype of the first
 _HASATTR = hasattr  # Python's own, also while the name is replaced
 _NESTED = (np.piecewise, np.trim_zeros)  # lists of another meaning
 # They make arrays of plain numbers, which the recorded function may then write to (local/). Not those that
@@ -139,9 +140,9 @@ class Namespace:
                 if self.namespace.get(name) is these[name]:
                     self.namespace[name] = value
             return
-        try:  # of hundreds all at once: tuples compare what is identical without asking it
-            untouched = self.now(self.namespace) == tuple(these.values())
-        except Exception:  # a name was deleted, or has a value that cannot be compared
+        try:  # of hundreds all at once
+            untouched = all(map(operator.is_, self.now(self.namespace), these.values()))
+        except KeyError:  # a name was deleted
             untouched = False
         if not untouched:
             those = {k: v for k, v in those.items() if self.namespace.get(k) is these[k]}
@@ -317,8 +318,11 @@ def _from_iter(function, args, kwargs):
 
 def _pad(function, args, kwargs):
     """np.pad(a, 1, constant_values=x), where NumPy asks the array alone"""
-    if args and type(args[0]) is not Recorded and recorded_in(list(kwargs.values())):
-        rec, array = current(), np.array(unwrapped(args[0]))
+    if "array" in kwargs:
+        args, kwargs = (kwargs["array"],), {k: v for k, v in kwargs.items() if k != "array"}
+    first = unwrapped(args[0]) if args else None
+    if not recorded_in(first) and recorded_in(list(kwargs.values())):
+        rec, array = current(), np.array(first)
         args = (Recorded(rec, as_node(rec, array), array), *args[1:])
     return _lists(function, args, kwargs)
 
@@ -327,6 +331,8 @@ def _lists(function, args, kwargs):
     """np.sum([a, b])"""
     if any(type(v) is Recorded for v in args):
         return function(*args, **kwargs)
+    if function in _CONVERTING and len(args) > 2 and hasattr(args[0], "dtype"):
+        note_conversion(args[0].dtype, args[2], scalars=False)
     positions = _SEQUENCES.get(function, ())
     joined = [_joined(v, i in positions) for i, v in enumerate(args)]
     return function(*joined, **{k: _joined(v, k in positions) for k, v in kwargs.items()})

@@ -125,8 +125,9 @@ def _values(f: types.FunctionType, all_reads: Iterable[Reads]) -> Iterator[tuple
             for name, uses in names.items():
                 value = held.get(name, vars(builtins).get(name))
                 for chain, called in uses:
-                    if not (called and value is np):
-                        yield _at_end(value, chain), called
+                    end = _at_end(value, chain)
+                    if not (called and id(end) in INTERCEPTED):
+                        yield end, called
         if any(name.split(".")[0] == "numpy" for name in code_reads.imports):
             for m in (np, np.linalg, np.fft):
                 yield from ((vars(m).get(name), False) for name in code_reads.names)

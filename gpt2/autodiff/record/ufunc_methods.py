@@ -124,14 +124,13 @@ def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
     for part in parts[1:]:
         totals.append(ufunc(totals[-1], part))
     result = np.stack(totals, axis) if totals else x.copy()
-    if out is None:  # in memory like x, as NumPy's: what a view of it shares depends on that
-        return result if result.flags.c_contiguous and x.flags.c_contiguous else _laid_like(x, result)
-    return copied(out, result)
-
-
-def _laid_like(x, result):
-    """The result with the axes in memory in the order of x's."""
-    order = sorted(range(x.ndim), key=lambda k: -abs(x.strides[k]))
+    if out is not None:
+        return copied(out, result)
+    if x.flags.c_contiguous or not totals:
+        return result
+    # in memory as NumPy's: what a view of the result shares depends on that
+    strides = ufunc.accumulate(x.value, axis).strides
+    order = sorted(range(x.ndim), key=lambda k: -abs(strides[k]))
     return np.transpose(np.transpose(result, order).copy(), np.argsort(order).tolist())
 
 

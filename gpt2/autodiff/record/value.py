@@ -444,8 +444,8 @@ def _as_array(value: Any) -> Any:
 
 
 def check_apart(x: Recorded, value: Any, unless_same: bool = True) -> None:
-    """Raise if what is written lies in the same memory: NumPy reads elements that it has written already, but
-    where each is written over itself (`unless_same`).
+    """Raise if what is written lies in the same memory: NumPy reads elements that it has written already,
+    except where each element is written over itself (`unless_same`).
     """
     same = unless_same and type(value) is Recorded and _same_view(x, value)
     if type(value) is Recorded and value.is_array and value.shape and not same:
@@ -459,7 +459,7 @@ def check_apart(x: Recorded, value: Any, unless_same: bool = True) -> None:
 
 def note_conversion(dtype: np.dtype, value: Any, scalars: bool = True) -> None:
     """Check what becomes an integer by Python's int, which refuses nan and, into int8, 300. NumPy converts
-    Python's numbers so, and what stands in lists; its own numbers (`scalars`) where the index is basic.
+    Python's numbers so, and numbers in lists; its own numbers only for a basic index (`scalars`).
     """
     if dtype.kind not in "iu":
         return

@@ -44,10 +44,11 @@ def spread(function: Callable, out: np.ndarray, *args: np.ndarray | float) -> No
     if count < 2 or not all(_reads_its_own(x, out) for x in args):
         function(*args, out=out)
         return
-    axis = next((a for a, n in enumerate(out.shape) if n >= count), int(np.argmax(out.shape)))
+    outermost = sorted(range(out.ndim), key=lambda a: -out.strides[a])  # in memory
+    axis = next((a for a in outermost if out.shape[a] >= count), int(np.argmax(out.shape)))
     length = out.shape[axis]
     size = -(-length // count)
-    if size == 1 and axis == out.ndim - 1:  # a column each: slow, and np.negative may be wrong (`negated`)
+    if size == 1 and out.strides[axis] == out.itemsize:  # columns: slow, and of np.negative wrong (`negated`)
         function(*args, out=out)
         return
     before = (slice(None),) * axis
@@ -78,8 +79,8 @@ def _reads_its_own(x: np.ndarray | float, out: np.ndarray) -> bool:
 
 
 def negated(x: np.ndarray, *, out: np.ndarray) -> np.ndarray:
-    """np.negative(x, out=out), at the same bits, for an out with gaps in memory: before 2.5 NumPy reads wrong
-    elements of x there, where x has strides of 16 bytes, or of 64 if its elements have 8.
+    """np.negative(x, out=out), at the same bits, for an out with gaps in memory: NumPy 2.4.6 reads wrong
+    elements of x there (2.5.5 does not), where x has strides of 16 bytes, or of 64 if its elements have 8.
     """
     return np.subtract(0, x, out=out) if out.dtype.kind == "u" else np.multiply(x, -1, out=out)
 

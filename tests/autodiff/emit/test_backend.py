@@ -388,6 +388,16 @@ def test_work_that_is_spread_is_the_work_as_a_whole(shape, monkeypatch):
             assert len(calls) > 1 and sum(calls) == x.size
 
 
+def test_columns_are_negated_as_a_whole(monkeypatch):
+    """NumPy 2.4.6 negates one column of eight wrong."""
+    monkeypatch.setattr(kernels, "PIECE", 6)
+    a = np.arange(128.0).reshape(16, 8)
+    for x in (a, a.T, a.reshape(16, 8, 1), a[:6].reshape(2, 3, 8)):
+        out = np.empty(x.shape[::-1]).T if x is a.T else np.empty(x.shape)
+        kernels.spread(np.negative, out, x)
+        np.testing.assert_array_equal(out, -1.0 * x)
+
+
 def test_work_over_its_own_memory_is_spread_where_no_piece_reads_another(monkeypatch):
     monkeypatch.setattr(kernels, "PIECE", 2)
     x = np.arange(16.0).reshape(4, 4)

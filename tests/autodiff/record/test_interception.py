@@ -51,6 +51,8 @@ CALLS = {
     "where": lambda a: np.where(np.array([True, False]), [a[0], a[1]], [a[2], 1.0]),
     "interp": lambda a: np.interp([0.5, 1.5], [0.0, 1.0, 2.0], [a[0], a[1], a[2]]),
     "pad": lambda a: np.pad([a[0], a[1]], 1),
+    "pad_by": lambda a: np.pad([a[0], 1.0], 1, constant_values=a[1]),
+    "pad_plain": lambda a: np.pad(array=np.ones(3), pad_width=1, constant_values=a[1]),
     "solve": lambda a: np.linalg.solve([[a[0], 1.0], [a[1], a[2]]], [1.0, a[3]]),
     "fft": lambda a: np.fft.fft([a[0], a[1], a[2]]),
     "emath": lambda a: np.emath.sqrt([a[0], a[1]]),

@@ -33,6 +33,9 @@ F np.putmask(y, y > 1, [5, 6]) | F np.putmask(y, y > 1, 1j) | F y[0] = 1j | F y[
 M z = y.astype(int); np.fill_diagonal(z, np.nan); r = z | M z = y.astype(int); np.fill_diagonal(z, 2.7); r = z
 I y.fill(np.nan) | I y[0] = np.nan | I y[y > 1] = np.nan | B y[0] = 300 | B y[0] = 300.0
 B y[:] = [300.0, 1, 2] | M z = np.fmax.accumulate(y.T, 0); v = z.reshape(-1); v += 1; r = [z, v]
+M z = np.fmax.accumulate(np.broadcast_to(y[0], (2, 3)), 0); v = z.reshape(-1); v += 1; r = [z, v]
+F np.copyto(y, y[None] * 2) | F np.copyto(y, [[1, 2, 3, y[0]]]) | F np.place(y, y > 2, [1, y[0]])
+F np.put(y, [0, 1], [y[3], 1.0]) | F r = np.insert(y, y.astype(int)[0], 9)
 B y[:] = np.array([300.0, 1, 2]) | I np.copyto(y, 2.5) | I np.copyto(y, 2.5, casting="unsafe")
 I np.copyto(y, np.nan, casting="unsafe") | I np.copyto(y, np.array([1.5] * 3), casting="unsafe")
 I np.copyto(y, np.array([1.5] * 3)) | I np.copyto(y, 5, where=[True, False, True])
@@ -93,6 +96,7 @@ SINGLE(2) SINGLE(np.nan) t[[0]] = x
 2.0 np.nan t[[0]] = x | 2.0 np.nan t[t > 0] = [x, x] | 2.0 np.nan t = np.array(x, np.int8)
 2.0 np.nan t = np.asarray([x, 1], dtype=int) | 2.0 np.nan t = np.insert(t, 1, x)
 2.0 np.nan t = np.pad(t, 1, constant_values=x)
+2.0 np.nan np.put(t, [0, 1], [x, 1.0]) | 2.0 np.nan t = np.insert(t, 1, [x, 1.0])
 2.0 np.nan np.put(t, 0, x) | SINGLE(2) SINGLE(np.nan) np.put(t, 0, x) | 2.0 np.nan np.place(t, t > 0, x)
 np.ones(3,int) np.full(3,90) t[:] = np.sum(x)
 np.ones(3,int) np.full(3,90) t[[1]] = np.sum(x)

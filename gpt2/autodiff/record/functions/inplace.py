@@ -42,6 +42,8 @@ def copyto(dst, src, casting="same_kind", where=True) -> None:
     write = tried(dst, np.copyto, src, casting, where)
     source: Any = in_array(src)
     source = source if hasattr(source, "dtype") else np.asarray(source)
+    if source.ndim > dst.ndim:  # of length 1
+        source = source.reshape(source.shape[source.ndim - dst.ndim :])
     if where is not True:
         write(np.where(where, source.astype(dst.dtype), dst))
     else:
@@ -52,6 +54,7 @@ def copyto(dst, src, casting="same_kind", where=True) -> None:
 def put(a: RecordedLike, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
     a = target(a, np.put)
     note_conversion(a.dtype, v, scalars=False)
+    v = in_array(v)
     write = tried(a, np.put, ind, v, mode)
     if a.size and not np.size(v):  # as in NumPy, nothing is written
         return
@@ -73,6 +76,7 @@ def _put(a: Recorded, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -
 def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
     arr = target(arr, np.place)
     note_conversion(arr.dtype, vals, scalars=False)
+    vals = in_array(vals)
     if type(vals) is Recorded and vals.is_array and vals.value.flags.c_contiguous:  # NumPy copies others
         check_apart(arr, vals, unless_same=False)
     write = tried(arr, np.place, mask, vals)

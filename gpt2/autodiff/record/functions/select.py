@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import located
 from ...graph import Node
 from ...ops import apply, build, table
+from .. import source_lines
 from ..dispatch import Operand, RecordedLike, handled, handles, operand, operands, raw, refuse
 from ..value import Recorded, copied
 from .reduce import axes_of
@@ -40,15 +42,16 @@ def choose(a: RecordedLike, choices: Any, out: Recorded | None = None, mode: str
     result = np.take_along_axis(
         np.broadcast_to(choices, (choices.shape[0], *shape)), np.broadcast_to(index, shape)[None], 0
     )[0]
-    return _stored(result, out)
+    return _stored(result, out, "np.choose")
 
 
-def _stored(result: Recorded, out: Recorded | None) -> Recorded:
+def _stored(result: Recorded, out: Recorded | None, name: str) -> Recorded:
     """The result, written to `out` if there is one, which must have its shape."""
     if out is None:
         return result
     if out.shape != result.shape:
-        raise ValueError(f"out= has the shape {out.shape}, and the result {result.shape}")
+        error = ValueError(f"out= has the shape {out.shape}, and the result {result.shape}")
+        raise located(error, name, source_lines.here())
     return copied(out, result)
 
 
@@ -64,7 +67,7 @@ def _in_range(index, n: int, mode: str):
 @raw(np.take)
 def take(a, indices, axis=None, out=None, mode="raise") -> Recorded:
     if type(a) is not Recorded and type(indices) is not Recorded and out is not None:
-        return _stored(np.take(a, indices, axis, mode=mode), out)
+        return _stored(np.take(a, indices, axis, mode=mode), out, "np.take")
     if axis is None:
         a, axis = np.reshape(a, -1), 0
     axis = axis_of(axis, np.ndim(a))
@@ -81,7 +84,7 @@ def take(a, indices, axis=None, out=None, mode="raise") -> Recorded:
         result = a[key]
         if result._root is not None or not np.asarray(result.value).flags.c_contiguous:
             result = result.copy()
-    return _stored(result, out)
+    return _stored(result, out, "np.take")
 
 
 def look_up(table: Operand, indices: Operand, axis: int) -> Node:
@@ -105,7 +108,7 @@ def compress(condition, a, axis=None, out=None) -> Recorded:
     if axis is None:
         a, axis = np.reshape(a, -1), 0
     result = np.take(a, np.flatnonzero(condition), axis)
-    return _stored(result, out)
+    return _stored(result, out, "np.compress")
 
 
 # functions that read values: the positions are plain integers, and the recorder notes the read

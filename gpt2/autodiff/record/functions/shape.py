@@ -209,6 +209,7 @@ def delete(arr: Node, obj: Any, axis: int | None = None) -> Node:
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Recorded:
     """np.insert. The values take the dtype of the array first."""
     note_conversion(np.asarray(plain_key(arr)).dtype, values, scalars=False)
+    obj = plain_shape(obj) if type(obj) is Recorded else obj
     return handled(np.insert, (arr, obj, values, axis), {}, _inserted)
 
 

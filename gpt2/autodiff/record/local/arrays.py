@@ -280,9 +280,7 @@ def _loses_derivative(value: Any) -> bool:
 
 
 def _read(value: Any) -> Any:
-    """A recorded number as the number that it is, which NumPy converts otherwise than an array; of a Promoted
-    the recorded value, and the array of a Local.
-    """
+    """What to assign. A recorded number becomes a plain one: NumPy converts numbers otherwise than arrays."""
     value = unwrapped(value)
     if not _is_recorded(value) or value.is_array:
         return value
