@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from gpt2 import autodiff as ad
+from gpt2.autodiff.emit import program
 from gpt2.autodiff.record import bytecode, source_lines
 from gpt2.autodiff.reuse import world
 
@@ -102,6 +103,7 @@ def resident() -> float:
 def left_behind() -> dict[str, int]:
     """Counts of everything that requests could leave behind."""
     gc.collect()
+    program.forget_collected()
     remembered = (bytecode.reads.known, bytecode.catches.known, source_lines._sites, world.OWN_CODE)
     return {
         "sources": sum(name.startswith("<autodiff ") for name in linecache.cache),

@@ -233,18 +233,23 @@ def _with_backend(graph: Graph, backend: str) -> Program:
 
 def load_source(source: str, env: dict, name: str) -> Callable:
     """Execute emitted source so that tracebacks and debuggers can show its lines."""
-    with contextlib.suppress(IndexError):
-        while True:
-            linecache.cache.pop(_ended.pop(), None)
+    forget_collected()
     filename = f"<autodiff {name} {next(_serial)}>"
     exec(compile(source, filename, "exec"), env)
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     # not taken out at once: Python 3.11's linecache.checkcache fails if an entry goes while it iterates
-    weakref.finalize(env[name].__code__, _ended.append, filename).atexit = False
+    weakref.finalize(env[name].__code__, _collected.append, filename).atexit = False
     return env[name]
 
 
-_ended: list[str] = []  # files of collected programs
+_collected: list[str] = []  # files of programs that are no more, which linecache still has
+
+
+def forget_collected() -> None:
+    """Take the sources of collected programs out of linecache."""
+    with contextlib.suppress(IndexError):
+        while True:
+            linecache.cache.pop(_collected.pop(), None)
 
 
 def with_globals(function: Callable | None, names: dict[str, int], values: Sequence) -> Callable:
