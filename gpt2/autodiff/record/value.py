@@ -205,6 +205,8 @@ class Recorded(Stored, metaclass=RecordedType):
         if view is None:
             key = _static_slices(unwrapped(key))
             view = None if _has_recorded(key) else _place(self, key)
+        if type(value) not in SCALARS and (view is None or not view.shape) and np.ndim(plain_key(value)):
+            _check_element(self.value, plain_key(key), plain_key(value))
         if view is None:
             return _assign_advanced(self, key, value)
         if isinstance(value, Recorded):
@@ -441,6 +443,12 @@ def _whole(function, ufunc, x: Recorded) -> int:
 def _as_array(value: Any) -> Any:
     """A number as an array, of which NumPy takes the real part where it refuses a complex number."""
     return np.asarray(value) if type(value) in NUMBER_TYPES else value
+
+
+def _check_element(x: np.ndarray, key: Any, value: Any) -> None:
+    """Raise what this NumPy raises, if it does, for an array that is written to one element: x[0] = a."""
+    if not isinstance(x[key], np.ndarray):
+        np.zeros(1, x.dtype)[0] = np.zeros_like(value)
 
 
 def check_apart(x: Recorded, value: Any, unless_same: bool = True) -> None:

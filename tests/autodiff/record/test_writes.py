@@ -34,6 +34,11 @@ M z = y.astype(int); np.fill_diagonal(z, np.nan); r = z | M z = y.astype(int); n
 I y.fill(np.nan) | I y[0] = np.nan | I y[y > 1] = np.nan | B y[0] = 300 | B y[0] = 300.0
 B y[:] = [300.0, 1, 2] | M z = np.fmax.accumulate(y.T, 0); v = z.reshape(-1); v += 1; r = [z, v]
 M z = np.fmax.accumulate(np.broadcast_to(y[0], (2, 3)), 0); v = z.reshape(-1); v += 1; r = [z, v]
+F y[0] = y[:1] | F y[0] = [2.0] | M y[0, 1] = y[:1, :1] | F y[0, ...] = y[:1] | F y[[0]] = y[:1]
+F y.flat[0] = y[:1]
+I z = np.zeros(3, int); z[0] = y[:1]; r = z | F z = np.zeros(3); z[0] = y[:1]; r = z
+F y[np.array(0)] = y[:1]
+F y[0] = y[1:2].reshape(()) | F y[:1] = y[None, 1:2] | F y.fill(y[:1])
 F np.copyto(y, y[None] * 2) | F np.copyto(y, [[1, 2, 3, y[0]]]) | F np.place(y, y > 2, [1, y[0]])
 F np.put(y, [0, 1], [y[3], 1.0]) | F r = np.insert(y, y.astype(int)[0], 9)
 B y[:] = np.array([300.0, 1, 2]) | I np.copyto(y, 2.5) | I np.copyto(y, 2.5, casting="unsafe")

@@ -282,10 +282,10 @@ def _loses_derivative(value: Any) -> bool:
 def _read(value: Any) -> Any:
     """What to assign. A recorded number becomes a plain one: NumPy converts numbers otherwise than arrays."""
     value = unwrapped(value)
-    if not _is_recorded(value) or value.is_array:
+    if not _is_recorded(value):
         return value
-    number = np.asarray(value)[()]
-    return number.item() if value.weak else number
+    array = np.asarray(value)
+    return array if value.is_array else array.item() if value.weak else array[()]
 
 
 def is_local(x: Any) -> bool:
