@@ -118,16 +118,13 @@ def _reads_of(code: types.CodeType) -> list[Reads]:
 
 
 def _values(f: types.FunctionType, all_reads: Iterable[Reads]) -> Iterator[tuple[Any, bool]]:
-    """(a value that code takes from outside, whether it only calls that), except what it calls of np."""
+    """(a value that the code takes from outside, whether it only calls that)."""
     free = {n: content(c, "") for n, c in zip(f.__code__.co_freevars, f.__closure__ or ())}
     for code_reads in all_reads:
         for names, held in ((code_reads.globals, f.__globals__), (code_reads.free, free)):
             for name, uses in names.items():
                 value = held.get(name, vars(builtins).get(name))
-                for chain, called in uses:
-                    end = _at_end(value, chain)
-                    if not (called and id(end) in INTERCEPTED):
-                        yield end, called
+                yield from ((_at_end(value, chain), called) for chain, called in uses)
         if any(name.split(".")[0] == "numpy" for name in code_reads.imports):
             for m in (np, np.linalg, np.fft):
                 yield from ((vars(m).get(name), False) for name in code_reads.names)
