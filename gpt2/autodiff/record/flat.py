@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .memory import writes
-from .value import PROTOCOLS, Recorded, check_apart, note_conversion, plain_key
+from .value import PROTOCOLS, Recorded, check_apart, check_element, note_conversion, plain_key
 
 
 class Flat:
@@ -53,8 +53,8 @@ class Flat:
         note_conversion(x.dtype, value, scalars=isinstance(plain, int | np.integer))
         if not np.size(concrete):
             return
-        if np.ndim(concrete) and not isinstance(x.value.flat[plain], np.ndarray):
-            np.zeros(1, x.dtype).flat[0] = np.zeros_like(concrete)  # what this NumPy raises, if it does
+        if np.ndim(concrete):
+            check_element(x.value.flat, plain, concrete)
         whole = x.reshape(-1).copy()
         shape = whole[key].shape
         value = np.resize(value, shape) if shape else np.ravel(value)[0] if np.ndim(value) else value

@@ -206,7 +206,7 @@ class Recorded(Stored, metaclass=RecordedType):
             key = _static_slices(unwrapped(key))
             view = None if _has_recorded(key) else _place(self, key)
         if type(value) not in SCALARS and (view is None or not view.shape) and np.ndim(plain_key(value)):
-            _check_element(self.value, plain_key(key), plain_key(value))
+            check_element(self.value, plain_key(key), plain_key(value))
         if view is None:
             return _assign_advanced(self, key, value)
         if isinstance(value, Recorded):
@@ -445,10 +445,13 @@ def _as_array(value: Any) -> Any:
     return np.asarray(value) if type(value) in NUMBER_TYPES else value
 
 
-def _check_element(x: np.ndarray, key: Any, value: Any) -> None:
+def check_element(x: Any, key: Any, value: Any) -> None:
     """Raise what this NumPy raises, if it does, for an array that is written to one element: x[0] = a."""
     if not isinstance(x[key], np.ndarray):
-        np.zeros(1, x.dtype)[0] = np.zeros_like(value)
+        try:
+            np.zeros(1)[0] = np.zeros_like(value, float)
+        except (TypeError, ValueError) as error:
+            raise errors.located(error, "assignment", source_lines.here()) from None
 
 
 def check_apart(x: Recorded, value: Any, unless_same: bool = True) -> None:
