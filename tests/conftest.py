@@ -137,6 +137,14 @@ def one_thread_afterwards():
         threads.set_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def subnormal_numbers_afterwards():
+    """A test that leaves the processor flushing subnormal numbers to zero fails: those after it would."""
+    yield
+    kept = np.ldexp([1.0], -1060) * 1.0 != 0.0
+    assert kept.all(), "subnormal numbers are flushed to zero from here on, as torch.set_flush_denormal does"
+
+
 @pytest.fixture(scope="session")
 def shakespeare():
     """The text of tinyshakespeare; tests that need the real corpus are skipped where it is not to be had."""
