@@ -11,50 +11,42 @@ Memory is the process's peak, pages of mapped files included.
 
 import math
 import tempfile
-from functools import partial
 from pathlib import Path
-from statistics import median
 
-from bench.harness import contenders, program, ratios
+from bench.harness import contenders, contest, program
 from bench.harness.contenders import KEEP_MEMORY, Contender
+from bench.harness.engine import Trainer
 from bench.harness.sizes import BETAS, CLIP, EPS, LR, Size, batches
-from bench.harness.turns import Contest
 from bench.harness.worker import training
 from gpt2 import AdamW
 from gpt2.autodiff import set_threads
 from gpt2.commands.convert import write
-from gpt2.errors import UserError, counted
 from gpt2.model import GPT2, GPT2Config
 from gpt2.model.tuning import Tuning
 from gpt2.weights import pretrained
 
+MODULE = "bench.finetune"
 B, T = 1, 256
 TOLERANCE = 1e-4  # of the first loss, relative: float32 sums in different orders
 RANK = 8
 MODELS = ("gpt2", "gpt2-medium", "gpt2-xl")
 
 
-class Ours:
-    """A step of this engine."""
-
-    def __init__(self, folder, threads, train, targets, backward="whole"):
-        set_threads(threads)
-        weights = pretrained.find(folder)
-        tuning = Tuning(train, lora_targets=targets)
-        self.model = GPT2(weights.config, backward, seed=None, train=tuning)
-        weights.into(self.model)
-        self.optimizer = AdamW(self.model, lr=LR, betas=BETAS, eps=EPS)
-
-    def step(self, tokens, targets):
-        loss = self.model.loss_and_grads(tokens, targets)
-        self.optimizer.step(clip=CLIP)
-        return loss
+def ours(variant, folder, threads, targets):
+    """The trainer of this engine: all weights, or adapters, with the derived or the manual backward."""
+    set_threads(threads)
+    weights = pretrained.find(folder)
+    tuning = Tuning("all" if variant == "full" else f"lora:{RANK}", lora_targets=targets)
+    backward = None if variant == "lora-manual" else "whole"
+    model = GPT2(weights.config, backward, seed=None, train=tuning)
+    weights.into(model)
+    return Trainer(model, AdamW(model, lr=LR, betas=BETAS, eps=EPS))
 
 
 class Peft:
     """A step of peft's adapters on transformers' GPT2LMHeadModel."""
 
-    def __init__(self, folder, threads, targets, compiled=False):
+    def __init__(self, variant, folder, threads, targets):
         import torch
         from peft import LoraConfig, get_peft_model
         from transformers import GPT2LMHeadModel
@@ -73,7 +65,7 @@ class Peft:
         model = get_peft_model(base, settings).train()
         self.params = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.params, lr=LR, betas=BETAS, eps=EPS, fused=True)
-        self.model = torch.compile(model) if compiled else model
+        self.model = torch.compile(model) if variant == "peft-compile" else model
 
     def step(self, tokens, targets):
         torch = self.torch
@@ -88,74 +80,16 @@ class Peft:
 
 PEERS = ("peft", "peft-compile")
 CONTENDERS = {
-    **{name: Contender(name, "bench.finetune", name) for name in ("full", "lora", "lora-manual")},
-    **{name: Contender(name, "bench.finetune", name, "peft", KEEP_MEMORY) for name in PEERS},
+    **{name: Contender(name, MODULE, name) for name in ("full", "lora", "lora-manual")},
+    **{name: Contender(name, MODULE, name, "peft", KEEP_MEMORY) for name in PEERS},
 }
+COMPARED = dict.fromkeys(("lora", "lora-manual"), ("full", *PEERS))
 
 
 def work(module, variant, threads, folder, targets):
     """The Work of a contender's process."""
-    if variant in PEERS:
-        trainer = Peft(folder, threads, targets, compiled=variant == "peft-compile")
-    else:
-        train = "all" if variant == "full" else f"lora:{RANK}"
-        trainer = Ours(folder, threads, train, targets, None if variant == "lora-manual" else "whole")
+    trainer = (Peft if variant in PEERS else ours)(variant, folder, threads, targets)
     return training(trainer, batches(Size("", pretrained.find_config(folder), B, T)))
-
-
-# ---- The contest -----------------------------------------------------------------------------------------
-
-
-def set_up(player, folder, targets):
-    """Run two steps. The first one's loss is compared."""
-    player.ask(do="work", make="bench.finetune:work", folder=folder, targets=targets)
-    answer = player.ask(do="turn", steps=2)
-    program.note(f"{player.name}: ready, {1e3 * answer['times']['step'][-1]:.0f} ms for its second step")
-    return {"loss": answer["losses"][0], "peak": player.ask(do="peak")["bytes"]}
-
-
-def measure(names, folder, threads, targets, rounds, steps):
-    """One table as a dict: each contender's median step of each round, first loss and peak bytes."""
-    players = {name: CONTENDERS[name] for name in names}
-    with Contest(players, threads, partial(set_up, folder=folder, targets=targets)) as contest:
-        contest.play(rounds, math.inf, block=steps, long_s=math.inf)
-        results = {
-            name: {
-                "seconds": ratios.of_rounds(contest.samples[name]["step"]),
-                "loss": contest.facts[name]["loss"],
-                "bytes": contest.peak(name),
-            }
-            for name in names
-            if name in contest.samples
-        }
-    check(results)
-    return {"contenders": results, "absent": contest.absent, "load": contest.load}
-
-
-def check(results):
-    """Raise UserError unless all contenders have the same first loss."""
-    first = next(iter(results.values()), {}).get("loss")
-    for name, facts in results.items():
-        if not abs(facts["loss"] - first) <= TOLERANCE * abs(first):
-            raise UserError(f"{name} begins with a loss of {facts['loss']}, others with {first}")
-
-
-def as_text(result):
-    timed = result["contenders"]
-    threads = counted(result["threads"], "thread")
-    lines = [f"{result['model']}, B{B} T{T}, lora:{RANK} on {result['targets']}, {threads}"]
-    peers = {name: median(timed[name]["seconds"]) for name in timed if name in PEERS}
-    fastest = min(peers, key=peers.get, default=None)
-    for name, facts in timed.items():
-        seconds = facts["seconds"]
-        held = f"{1e3 * median(seconds):9.0f} ms   {facts['bytes'] / 2**30:6.2f} GiB at most"
-        by = [
-            f"{median([a / b for a, b in zip(seconds, timed[other]['seconds'])]):.2f} of {other}"
-            for other in ("full", fastest)
-            if other in timed and other != name and name.startswith("lora")
-        ]
-        lines.append(f"  {name:<14}{held}   {', '.join(by)}".rstrip())
-    return "\n".join([*lines, *contenders.absences(result["absent"]), program.load_line(result["load"])])
 
 
 def make_weights(model, folder):
@@ -166,7 +100,7 @@ def make_weights(model, folder):
 
 
 def main(argv):
-    parser = program.parser("bench.finetune", "Time a step of adapters beside the full step and beside peft.")
+    parser = program.parser(MODULE, "Time a step of adapters beside the full step and beside peft.")
     program.names(parser, "--models", "gpt2,gpt2-medium", f"of {', '.join(MODELS)}")
     program.names(parser, "--contenders", ",".join(CONTENDERS), "contenders")
     program.names(parser, "--targets", "c_attn", "matrices with an adapter")
@@ -175,15 +109,20 @@ def main(argv):
     program.text(parser, "--weights", "FOLDER", "", "folder to keep the weights in (default: none)")
     options = parser.parse_args(argv)
     names = contenders.find(options.contenders, (), CONTENDERS)
+    players = {name: CONTENDERS[name] for name in names}
     models = contenders.find(options.models, (), MODELS, "--models")
     report = program.Report(options, "finetune")
+    turns = dict(warm=2, block=options.steps, long_s=math.inf)
     with tempfile.TemporaryDirectory() as temporary:
         for model in models:
             folder = make_weights(model, Path(options.weights or temporary, model))
             for threads in program.thread_counts(options.threads):
-                result = {"model": model, "threads": threads, "targets": options.targets}
-                result |= measure(names, folder, threads, options.targets, options.rounds, options.steps)
-                report.add(result, as_text(result))
+                settings = dict(folder=folder, targets=options.targets, tolerance=TOLERANCE, **turns)
+                settings["agree"] = lambda first: first["losses"][0]
+                result = contest.measured(MODULE, players, threads, options.rounds, **settings)
+                title = f"{model}, B{B} T{T}, lora:{RANK} on {options.targets}"
+                text = contest.as_text(title, result, players, COMPARED)
+                report.add({"model": model, "targets": options.targets, **result}, text)
     report.write()
     return 0
 

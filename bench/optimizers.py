@@ -8,13 +8,9 @@ medians over the rounds, with their quartiles. Iterations of Muon cost what its 
 batch, so the ratio falls as a batch grows.
 """
 
-import math
-from functools import partial
-
-from bench.harness import contenders, program, ratios, sizes
+from bench.harness import contest, program, sizes
 from bench.harness.contenders import Contender
-from bench.harness.engine import adamw
-from bench.harness.turns import Contest
+from bench.harness.engine import Trainer, adamw
 from bench.harness.worker import training
 from gpt2.autodiff import set_threads
 from gpt2.model import GPT2
@@ -25,58 +21,12 @@ SIZES = "4x128-B12T64,6x384-B12T256,124M-B4T64"
 CONTENDERS = {name: Contender(name, MODULE, name) for name in ("adamw", "muon")}
 
 
-class Trainer:
-    """A model and its optimizer."""
-
-    def __init__(self, name, config):
-        self.model = GPT2(config, "whole", seed=0)
-        self.optimizer = adamw(self.model) if name == "adamw" else Muon(self.model)
-
-    def step(self, tokens, targets):
-        loss = self.model.loss_and_grads(tokens, targets)
-        self.optimizer.step(clip=1.0)
-        return loss
-
-
 def work(_, name, threads, size):
     """The Work of a contender's process."""
     set_threads(threads)
     size = sizes.find(size)
-    return training(Trainer(name, size.config), sizes.batches(size))
-
-
-def set_up(player, size):
-    """Two steps, in which everything is compiled."""
-    player.ask(do="work", make=f"{MODULE}:work", size=size)
-    player.ask(do="turn", steps=2)
-    return {"peak": player.ask(do="peak")["bytes"]}
-
-
-def measure(size, threads, rounds):
-    """One table as a dict: each optimizer's seconds of each round and peak bytes."""
-    with Contest(CONTENDERS, threads, partial(set_up, size=size)) as contest:
-        contest.play(rounds, math.inf, turn_s=0.5, block=2)
-        results = {
-            name: {"rounds": contest.samples[name]["step"], "bytes": contest.peak(name)}
-            for name in contest.samples
-        }
-    facts = {"size": size, "threads": threads, "contenders": results}
-    return {**facts, "absent": contest.absent, "load": contest.load}
-
-
-def as_text(result):
-    """A row an optimizer: time of a step and its ratio to AdamW's, peak of memory and its ratio."""
-    timed, rows = result["contenders"], []
-    for name, facts in timed.items():
-        milliseconds = f"{ratios.times(facts['rounds'])['median']:.1f} ms"
-        cells = [milliseconds, "", f"{facts['bytes'] / 2**20:.0f} MiB", ""]
-        if name != "adamw" and "adamw" in timed:
-            cells[1] = ratios.shown(ratios.ratio(facts["rounds"], timed["adamw"]["rounds"]))
-            cells[3] = f"{facts['bytes'] / timed['adamw']['bytes']:.2f}"
-        rows.append([name, *cells])
-    lines = [f"{result['size']}, {result['threads']} threads"]
-    lines.append(ratios.table(["", "step", "ratio", "peak", "ratio"], rows))
-    return "\n".join([*lines, *contenders.absences(result["absent"]), program.load_line(result["load"])])
+    model = GPT2(size.config, "whole", seed=0)
+    return training(Trainer(model, adamw(model) if name == "adamw" else Muon(model)), sizes.batches(size))
 
 
 def main(argv):
@@ -87,8 +37,10 @@ def main(argv):
     report = program.Report(options, "optimizers")
     for size in sizes.find_all(options.sizes):
         for threads in program.thread_counts(options.threads):
-            result = measure(size.name, threads, options.rounds)
-            report.add(result, as_text(result))
+            turns = dict(warm=2, turn_s=0.5, block=2)  # all is compiled in the first two steps
+            result = contest.measured(MODULE, CONTENDERS, threads, options.rounds, size=size.name, **turns)
+            text = contest.as_text(size.name, result, CONTENDERS, {"muon": ["adamw"]})
+            report.add({"size": size.name, **result}, text)
     report.write()
     return 0
 

@@ -9,33 +9,28 @@ returns lists. A step is one at 4x128 by `whole`, where half of the targets are 
 Contenders take turns in processes of their own; ratios are medians over the rounds, with their quartiles.
 """
 
-import math
 import tempfile
-import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from bench.harness import contenders, program, ratios
+from bench.harness import contest, program, sizes
 from bench.harness.contenders import Contender
-from bench.harness.sizes import Size, batches
-from bench.harness.turns import Contest
-from bench.harness.worker import Work, training
-from gpt2 import AdamW
+from bench.harness.engine import Trainer, adamw
+from bench.harness.worker import Work, seconds_of, training
 from gpt2.autodiff import set_threads
 from gpt2.data import corpora, stdlib, tinyshakespeare, tokenizer
-from gpt2.errors import UserError
-from gpt2.model import GPT2, GPT2Config
+from gpt2.model import GPT2
 
 MODULE = "bench.texts"
-# name -> (title, what it is compared with)
-TASKS = {
-    "tiktoken": ("tiktoken, texts in memory", None),
-    "gpt2": ("gpt2, from files to token files", "tiktoken"),
-    "all": ("step, all targets count", None),
-    "half": ("step, half of them -1", "all"),
+TITLES = {
+    "tiktoken": "tiktoken, texts in memory",
+    "gpt2": "gpt2, from files to token files",
+    "all": "step, all targets count",
+    "half": "step, half of them -1",
 }
+CONTENDERS = {name: Contender(title, MODULE, name) for name, title in TITLES.items()}
+COMPARED = {"gpt2": ["tiktoken"], "half": ["all"]}
 
 
 def write_texts(folder, files, size):
@@ -51,90 +46,36 @@ def write_texts(folder, files, size):
 def work(_, name, threads, folder):
     """The Work of a contender's process."""
     if name in ("all", "half"):
-        return _steps(name, threads)
+        return steps(name, threads)
     words = tokenizer.gpt2()
     texts = [path.read_text() for path in sorted(Path(folder).iterdir())] if name == "tiktoken" else None
+    count = 0
 
     def once():
+        nonlocal count
         if texts:
-            return sum(map(len, words.encoding.encode_ordinary_batch(texts, num_threads=threads)))
+            count = sum(map(len, words.encoding.encode_ordinary_batch(texts, num_threads=threads)))
+            return
         with tempfile.TemporaryDirectory() as place:
             parts = corpora.prepare(folder, words, place).read()
-            return sum(np.count_nonzero(part != words.end_of_text) for part in parts)
+            count = int(sum(np.count_nonzero(part != words.end_of_text) for part in parts))
 
-    def turn(steps):
-        times = []
-        for _ in range(steps):
-            begin = time.perf_counter()
-            count = once()
-            times.append(time.perf_counter() - begin)
-        return {"times": {"step": times}, "tokens": int(count)}
-
-    return Work(turn)
+    return Work(lambda n: {"times": {"step": [seconds_of(once) for _ in range(n)]}, "tokens": count})
 
 
-class Trainer:
+def steps(name, threads):
     """Steps of training in which the first half of every sequence does not count, or all of it does."""
-
-    def __init__(self, name, config):
-        self.model, self.skipped = GPT2(config, "whole", seed=0), name == "half"
-        self.optimizer = AdamW(self.model)
-
-    def step(self, tokens, targets):
-        if self.skipped:
-            targets = targets.copy()
-            targets[:, : targets.shape[1] // 2] = -1
-        loss = self.model.loss_and_grads(tokens, targets)
-        self.optimizer.step()
-        return loss
-
-
-def _steps(name, threads):
     set_threads(threads)
-    config = GPT2Config.preset("shakespeare-char-cpu")
-    return training(Trainer(name, config), batches(Size("4x128", config, 12, 64)))
+    size = sizes.find("4x128-B12T64")
+    model = GPT2(size.config, "whole", seed=0)
 
+    def batches():
+        for tokens, targets in sizes.batches(size):
+            if name == "half":
+                targets[:, : size.T // 2] = -1
+            yield tokens, targets
 
-# ---- The contest -----------------------------------------------------------------------------------------
-
-
-def set_up(player, folder):
-    """Do everything once; the number of tokens is compared."""
-    player.ask(do="work", make=f"{MODULE}:work", folder=folder)
-    program.note(f"{player.name}: ready")
-    return {"tokens": player.ask(do="turn", steps=1).get("tokens")}
-
-
-def measure(folder, threads, rounds):
-    """One table as a dict: each contender's seconds of each round, number of tokens and peak bytes."""
-    players = {name: Contender(title, MODULE, name) for name, (title, _) in TASKS.items()}
-    with Contest(players, threads, partial(set_up, folder=str(folder))) as contest:
-        contest.play(rounds, math.inf, turn_s=1.0)
-        results = {
-            name: {
-                "rounds": contest.samples[name]["step"],
-                "tokens": contest.facts[name]["tokens"],
-                "bytes": contest.peak(name),
-            }
-            for name in contest.samples
-        }
-    if len(found := {facts["tokens"] for facts in results.values() if facts["tokens"]}) > 1:
-        raise UserError(f"not the same tokens: {sorted(found)}")
-    return {"threads": threads, "contenders": results, "absent": contest.absent, "load": contest.load}
-
-
-def as_text(result):
-    """A row a contender: median time, its ratio with quartiles, peak memory of its process."""
-    timed, rows = result["contenders"], []
-    for name, facts in timed.items():
-        title, other = TASKS[name]
-        by = ratios.shown(ratios.ratio(facts["rounds"], timed[other]["rounds"])) if other in timed else ""
-        milliseconds = f"{ratios.times(facts['rounds'])['median']:.1f} ms"
-        rows.append([title, milliseconds, by, f"{facts['bytes'] / 1e6:.0f} MB"])
-    tokens = max((facts["tokens"] or 0 for facts in timed.values()), default=0)
-    title = f"{tokens:,} tokens; {result['threads']} threads"
-    lines = [title, ratios.table(["", "median", "ratio", "peak"], rows)]
-    return "\n".join([*lines, *contenders.absences(result["absent"]), program.load_line(result["load"])])
+    return training(Trainer(model, adamw(model)), batches())
 
 
 def main(argv):
@@ -147,8 +88,10 @@ def main(argv):
     with tempfile.TemporaryDirectory() as folder:
         write_texts(folder, options.files, options.megabytes * 10**6)
         for threads in program.thread_counts(options.threads):
-            result = measure(folder, threads, options.rounds)
-            report.add(result, as_text(result))
+            settings = dict(agree=lambda first: first.get("tokens"), turn_s=1.0, folder=folder)
+            result = contest.measured(MODULE, CONTENDERS, threads, options.rounds, **settings)
+            title = f"{options.megabytes} MB of text in {options.files} files"
+            report.add(result, contest.as_text(title, result, CONTENDERS, COMPARED))
     report.write()
     return 0
 

@@ -37,6 +37,18 @@ class Training:
         self.team.close()
 
 
+class Trainer:
+    """A model and its optimizer, without a team."""
+
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def step(self, tokens, targets):
+        loss = self.model.loss_and_grads(tokens, targets)
+        self.optimizer.step(clip=CLIP)
+        return loss
+
+
 def adamw(model):
     return AdamW(model, lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
 

@@ -11,15 +11,17 @@ Python numbers that NumPy wraps temporarily (`x + 1`) are not counted.
 """
 
 import ctypes
+import functools
 import sys
-from contextlib import contextmanager
 
+from numpy._core import _multiarray_umath
+
+_VOID, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 # PYFUNCTYPE, not CFUNCTYPE: NumPy calls these with the interpreter lock held, and its own functions need it.
-_MALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_CALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-_REALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_MALLOC = ctypes.PYFUNCTYPE(_VOID, _VOID, _SIZE)
+_CALLOC = ctypes.PYFUNCTYPE(_VOID, _VOID, _SIZE, _SIZE)
+_REALLOC = ctypes.PYFUNCTYPE(_VOID, _VOID, _VOID, _SIZE)
 _SET, _DEFAULT = 304, 306  # places in NumPy's table of C functions, part of its stable ABI since 1.22
-_CAPSULE = b"mem_handler"
 _NUMBER = 16  # bytes of one number at most, a complex128
 
 
@@ -29,87 +31,57 @@ class _Handler(ctypes.Structure):
     _fields_ = [
         ("name", ctypes.c_char * 127),
         ("version", ctypes.c_uint8),
-        ("ctx", ctypes.c_void_p),
+        ("ctx", _VOID),
         ("malloc", _MALLOC),
         ("calloc", _CALLOC),
         ("realloc", _REALLOC),
-        ("free", ctypes.c_void_p),
+        ("free", _VOID),
     ]
 
 
-class _Counter:
-    """The hook. One per process and never freed, as arrays allocated under it refer to it."""
-
-    def __init__(self):
-        self.arrays = self.nbytes = 0
-        table = _api_table()
-        self.set = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET])
-        own = ctypes.cast(table[_DEFAULT], ctypes.POINTER(ctypes.py_object))[0]
-        default = ctypes.cast(_pointer(own, _CAPSULE), ctypes.POINTER(_Handler))[0]
-        self.malloc, self.calloc, self.realloc = default.malloc, default.calloc, default.realloc
-        self.handler = _Handler(
-            b"counting",
-            1,
-            default.ctx,
-            _MALLOC(self._malloc),
-            _CALLOC(self._calloc),
-            _REALLOC(self._realloc),
-            default.free,
-        )
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        self.capsule = new(ctypes.addressof(self.handler), _CAPSULE, None)
-
-    def _count(self, nbytes):
-        if nbytes > _NUMBER:
-            self.arrays += 1
-            self.nbytes += nbytes
-
-    def _malloc(self, ctx, size):
-        self._count(size)
-        return self.malloc(ctx, size)
-
-    def _calloc(self, ctx, count, size):
-        self._count(count * size)
-        return self.calloc(ctx, count, size)
-
-    def _realloc(self, ctx, pointer, size):
-        self._count(size)
-        return self.realloc(ctx, pointer, size)
-
-    @contextmanager
-    def counting(self):
-        self.arrays = self.nbytes = 0
-        before = self.set(self.capsule)
-        try:
-            yield self
-        finally:
-            self.set(before)
-
-
-def _pointer(capsule, name):
+def _pointer(capsule, name, kind):
+    """What the capsule holds, as a pointer to this kind."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return get(capsule, name)
+    get.restype, get.argtypes = _VOID, [ctypes.py_object, ctypes.c_char_p]
+    return ctypes.cast(get(capsule, name), ctypes.POINTER(kind))
 
 
-def _api_table():
-    from numpy._core import _multiarray_umath
+@functools.cache  # never freed, as arrays allocated under the hook refer to it
+def _hook():
+    """(what sets a handler, the counting handler, the sizes that it has counted, what must stay alive)"""
+    sizes, table = [], _pointer(_multiarray_umath._ARRAY_API, None, _VOID)
+    own = ctypes.cast(table[_DEFAULT], ctypes.POINTER(ctypes.py_object))[0]
+    default = _pointer(own, b"mem_handler", _Handler)[0]
 
-    return ctypes.cast(_pointer(_multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    def counting(allocate, kind):
+        def call(ctx, *arguments):
+            # of malloc a size, of calloc two factors, of realloc a pointer and a size
+            size = arguments[0] * arguments[1] if kind is _CALLOC else arguments[-1]
+            if size > _NUMBER:
+                sizes.append(size)
+            return allocate(ctx, *arguments)
 
+        return kind(call)
 
-_counter: _Counter | None = None
+    kinds = {"malloc": _MALLOC, "calloc": _CALLOC, "realloc": _REALLOC}
+    calls = [counting(getattr(default, name), kind) for name, kind in kinds.items()]
+    handler = _Handler(b"counting", 1, default.ctx, *calls, default.free)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [_VOID, ctypes.c_char_p, _VOID]
+    capsule = new(ctypes.addressof(handler), b"mem_handler", None)
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET]), capsule, sizes, handler
 
 
 def counted(f):
     """(arrays, bytes) that NumPy allocates during f(); (None, None) without CPython, which has the hook."""
-    global _counter
     if sys.implementation.name != "cpython":
         f()
         return None, None
-    if _counter is None:
-        _counter = _Counter()
-    with _counter.counting() as counter:
+    set_handler, capsule, sizes, _ = _hook()
+    sizes.clear()
+    before = set_handler(capsule)
+    try:
         f()
-        return counter.arrays, counter.nbytes
+    finally:
+        set_handler(before)
+    return len(sizes), sum(sizes)

@@ -38,19 +38,6 @@ def manual(x):
     return -3.0 * embedding_slope(np.sum(e)) * e
 
 
-def preallocated(n):
-    """The manual gradient in preallocated storage."""
-    e = np.empty(n)
-
-    def gradient(x):
-        np.add(x, 1.0, out=e)
-        np.multiply(e, -3.0, out=e)
-        np.exp(e, out=e)
-        return np.multiply(e, -3.0 * embedding_slope(float(e.sum())), out=e)
-
-    return gradient
-
-
 @ad.custom_vjp
 def density_with_rule(x):
     return density(x)
@@ -64,20 +51,30 @@ def _density_forward(x):
 density_with_rule.defvjp(_density_forward, lambda e, drho: (-3.0 * drho * e,))
 
 
-def energy_with_rule(x):
-    return embedding(density_with_rule(x))
+def gradients(n):
+    """Title -> gradient(x), by hand and derived."""
+    e, dx = np.empty(n), np.zeros(n)
 
+    def preallocated(x):
+        np.add(x, 1.0, out=e)
+        np.multiply(e, -3.0, out=e)
+        np.exp(e, out=e)
+        return np.multiply(e, -3.0 * embedding_slope(float(e.sum())), out=e)
 
-def shadow(n):
-    """The derived gradient in Enzyme's convention: added into a buffer that is zeroed before."""
-    dx = np.zeros(n)
-
-    def gradient(x):
+    def shadow(x):
+        """In Enzyme's convention: added into a buffer that is zeroed before."""
         dx[:] = 0.0
         ad.autodiff(energy, ad.Duplicated(x, dx))
         return dx
 
-    return gradient
+    return {
+        "gradient by hand": manual,
+        "by hand, preallocated": preallocated,
+        "derived": ad.grad(energy),
+        "derived, into a buffer": partial(ad.grad(energy), out=np.zeros(n)),
+        "derived, preallocated shadow": shadow,
+        "derived, own rule for the sum": ad.grad(lambda x: embedding(density_with_rule(x))),
+    }
 
 
 # ---- The study ---------------------------------------------------------------------------------------------
@@ -87,37 +84,18 @@ def run(options):
     result = Result()
     sizes = SIZES[:1] if options.quick else SIZES
     for n in sizes:
-        functions = contenders(result, n)
-        times = interleave(functions, options.seconds / len(sizes) / 2)
-        report(result, n, functions, times)
-    return result
-
-
-def gradients(n):
-    """Title -> gradient(x), by hand and derived."""
-    return {
-        "gradient by hand": manual,
-        "by hand, preallocated": preallocated(n),
-        "derived": ad.grad(energy),
-        "derived, into a buffer": partial(ad.grad(energy), out=np.zeros(n)),
-        "derived, preallocated shadow": shadow(n),
-        "derived, own rule for the sum": ad.grad(energy_with_rule),
-    }
-
-
-def contenders(result, n):
-    """Title -> function without arguments: the energy, and gradients, which are checked."""
-    x = np.random.default_rng(n).random(n)
-    functions = {"function": partial(energy, x), "function, compiled": partial(ad.compile(energy), x)}
-    functions |= {title: partial(gradient, x) for title, gradient in gradients(n).items()}
-    peers = gradients_of_peers(result).items()
-    functions |= {title: make(partial(energy, np=np), x) for title, (np, make) in peers}
-    expected = manual(x)
-    for title, f in functions.items():
-        if not title.startswith("function"):
+        x = np.random.default_rng(n).random(n)
+        gradient_of = {title: partial(gradient, x) for title, gradient in gradients(n).items()}
+        for title, (xp, make) in gradients_of_peers(result).items():
+            gradient_of[title] = make(partial(energy, np=xp), x)
+        expected = manual(x)
+        for title, f in gradient_of.items():
             error = np.max(np.abs(np.asarray(f()) - expected)) / np.max(np.abs(expected))
             assert error < TOLERANCE, f"{title}: the gradient is off by {error}"
-    return functions
+        primal = {"function": partial(energy, x), "function, compiled": partial(ad.compile(energy), x)}
+        functions = primal | gradient_of
+        report(result, n, functions, interleave(functions, options.seconds / len(sizes) / 2))
+    return result
 
 
 def report(result, n, functions, times):

@@ -4,7 +4,6 @@ The package enzyme-ad bundles clang, LLVM and Enzyme. It compiles and differenti
 jitted JAX functions.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,9 +37,9 @@ def run(options):
 
     jax.config.update("jax_platforms", "cpu")
     sizes = Sizes(B=2, T=8, C=24, OC=96, NH=3, V=97, max_t=8) if options.quick else SIZES_SHOWN
-    for split in [Whole(), Halves()][: options.threads]:
-        layers(result, sizes, options.seconds * LAYER_SHARE, split)
-        model(result, options, split)
+    with threads(1):
+        layers(result, sizes, options.seconds * LAYER_SHARE)
+        model(result, options)
     return result
 
 
@@ -190,124 +189,52 @@ def by_enzyme(kernel, compiled):
     return gradient
 
 
-# ---- One thread, or two ------------------------------------------------------------------------------------
+def on_device(gradient, arrays):
+    """A function that computes the gradient of these arrays, which lie where JAX has its own."""
+    import jax
 
-
-class Whole:
-    """Runs C++ functions on one thread, as they are."""
-
-    threads, text, restricted = 1, "one thread", RESTRICTED
-
-    def part(self, sizes):
-        """The sizes of a call."""
-        return sizes
-
-    def call(self, gradient, arrays, cut, cut_results, mean=False):
-        """A function that computes `gradient` of the arrays."""
-        import jax
-
-        arrays = [jax.device_put(x) for x in arrays]
-        return lambda: jax.block_until_ready(gradient(*arrays))
-
-
-class Halves:
-    """Runs C++ functions on two threads, each with half of the sequences; shared results are summed."""
-
-    threads, text, restricted = 2, "two threads", {"restrict": RESTRICTED["restrict"]}
-
-    def __init__(self):
-        self.pool = ThreadPoolExecutor(2)
-
-    def part(self, sizes):
-        return replace(sizes, B=sizes.B // 2)
-
-    def call(self, gradient, arrays, cut, cut_results, mean=False):
-        """A function that computes `gradient` of both halves in parallel and combines their results.
-
-        cut, cut_results   for each argument and each result, whether it is split between the halves. Results
-                           that are not are summed, or averaged with `mean`
-        """
-        import jax
-
-        parts = [np.split(np.ravel(x), 2) if is_cut else (x, x) for x, is_cut in zip(arrays, cut)]
-        halves = [[jax.device_put(np.asarray(x, np.float32)) for x in half] for half in zip(*parts)]
-
-        def one(half):
-            return jax.block_until_ready(gradient(*half))
-
-        sizes = [x.size for x in one(halves[0])]
-        sums = [None if is_cut else np.empty(n, np.float32) for n, is_cut in zip(sizes, cut_results)]
-
-        def add(which, by_half):
-            for total, a, b in zip(sums, *by_half):
-                if total is not None:
-                    ours = slice(which * len(total) // 2, (which + 1) * len(total) // 2)
-                    np.add(np.ravel(a)[ours], np.ravel(b)[ours], out=total[ours])
-                    if mean:
-                        total[ours] *= 0.5
-
-        def call():
-            by_half = list(self.pool.map(one, halves))
-            list(self.pool.map(add, (0, 1), (by_half, by_half)))
-            return [Cut(pair) if total is None else total for total, pair in zip(sums, zip(*by_half))]
-
-        return call
-
-
-class Cut(tuple):
-    """A result in two halves, which are joined only when results are compared."""
-
-    def __array__(self, dtype=None, copy=None):
-        return np.concatenate(self)
+    arrays = [jax.device_put(np.ravel(x).astype(np.float32)) for x in arrays]
+    return lambda: jax.block_until_ready(gradient(*arrays))
 
 
 # ---- Layers ------------------------------------------------------------------------------------------------
 
 
-def layers(result, sizes, seconds, split):
+def layers(result, sizes, seconds):
     """Table of forward and backward of every layer, in C++ and here, by hand and derived."""
     table = result.table(
-        f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, {split.text}",
-        "layer | C++, by hand [s] | C++, Enzyme [s] | Enzyme / by hand [x]",
-        *(["the same without restrict [x]"] if "no restrict" in split.restricted else []),
+        f"Layers, forward and backward, B={sizes.B}, T={sizes.T}, one thread",
+        "layer | C++, by hand [s] | C++, Enzyme [s] | Enzyme / by hand [x] | the same without restrict [x]",
         "here, by hand [s] | here, derived [s] | derived / by hand [x]",
     )
     ratios = {"Enzyme / by hand, C++": [], "derived / by hand, here": []}
     for name in LAYERS:
-        with threads(split.threads):
-            times = layer_times(name, sizes, seconds / len(LAYERS), split)
-        enzyme = [times[key, "Enzyme"].over(times[key, "hand"]) for key in split.restricted]
+        times = layer_times(name, sizes, seconds / len(LAYERS))
+        enzyme = [times[key, "Enzyme"].over(times[key, "hand"]) for key in RESTRICTED]
         ours = times["here", "derived"].over(times["here", "manual"])
         cpp = times["restrict", "hand"], times["restrict", "Enzyme"], *enzyme
         table.add(name, *cpp, times["here", "manual"], times["here", "derived"], ours)
         for values, ratio in zip(ratios.values(), (enzyme[0], ours)):
-            values.append(ratio)
-    if split.threads > 1:
-        return
-    means = {title: geometric_mean([r.median for r in values]) for title, values in ratios.items()}
-    parts = ", ".join(f"{mean:.2f} ({title})" for title, mean in means.items())
+            values.append(ratio.median)
+    parts = ", ".join(f"{geometric_mean(values):.2f} ({title})" for title, values in ratios.items())
     result.note(f"Geometric means over the layers: {parts}.")
 
 
-def layer_times(name, sizes, seconds, split):
+def layer_times(name, sizes, seconds):
     """Sample for each of (restrict | no restrict, hand | Enzyme) and ("here", manual | derived).
 
     Gradients are compared first.
     """
-    whole, part = kernels(sizes)[name], kernels(split.part(sizes))[name]
-    cut = [True, *(whole.inputs[x] != part.inputs[x] for x in part.inputs)]
-    cut_results = [True, *(whole.inputs[x] != part.inputs[x] for x in part.differentiable)]
     case = at(sizes)[name]
     case = replace(case, shapes=((sizes.B, sizes.T, sizes.OC),)) if name == "gelu" else case
     ours = layer_players(case, LAYERS[name])
     written = ours["written"]
-    arrays = [np.ravel(x).astype(np.float32) for x in (written.dout, *written.inputs)]
     calls = {("here", kind): ours[kind].both for kind in ("manual", "derived")}
-    for key, restrict in split.restricted.items():
-        compiled = Compiled(restrict)
+    for key, restrict in RESTRICTED.items():
         for kind, make in (("hand", by_hand), ("Enzyme", by_enzyme)):
-            call = split.call(make(part, compiled), arrays, cut, cut_results)
-            check_results(f"{name}, {split.text}, {key}, {kind}", call(), written.results())
+            gradient = make(kernels(sizes)[name], Compiled(restrict))
+            call = on_device(gradient, (written.dout, *written.inputs))
+            check_results(f"{name}, {key}, {kind}", call(), written.results())
             calls[key, kind] = call
     return interleave(calls, seconds)
 
@@ -315,37 +242,30 @@ def layer_times(name, sizes, seconds, split):
 # ---- The stacked model -------------------------------------------------------------------------------------
 
 
-def model_size(options):
-    tiny = Size("2x24", GPT2Config(vocab_size=97, block_size=8, n_layer=2, n_head=3, n_embd=24), 2, 8)
-    return tiny if options.quick else replace(SIZES["4x128-B12T64"], B=4, name="4x128-B4T64")
-
-
-def model(result, options, split):
+def model(result, options):
     """Table of the loss with all gradients: C++ by hand and by Enzyme, and this project's three backwards."""
-    size = model_size(options)
+    tiny = Size("2x24", GPT2Config(vocab_size=97, block_size=8, n_layer=2, n_head=3, n_embd=24), 2, 8)
+    size = tiny if options.quick else replace(SIZES["4x128-B12T64"], B=4, name="4x128-B4T64")
     players = model_players(size)
     tokens, targets = next(batches(size))
     first = players["manual"]
     expected = np.array([first.loss_and_grads(tokens, targets)]), first.flat_grads
-    arrays = [np.ravel(x).astype(np.float32) for x in (first.flat_params, tokens, targets)]
-    rows = {}  # title -> (function, title of the one by hand)
-    for key, restrict in split.restricted.items():
-        title = f"C++, {key}, " if len(split.restricted) > 1 else "C++, "
-        for kind, gradient in model_gradients(split.part(size), Compiled(restrict)).items():
-            call = split.call(gradient, arrays, (False, True, True), (False, False), mean=True)
-            check_results(f"model, {split.text}, {key}, {kind}", call(), expected)
-            rows[title + kind] = call, f"{title}hand"
+    calls, bases = {}, {}  # by title; the title of the one by hand
+    for key, restrict in RESTRICTED.items():
+        for kind, gradient in model_gradients(size, Compiled(restrict)).items():
+            title = f"C++, {key}, {kind}"
+            calls[title] = on_device(gradient, (first.flat_params, tokens, targets))
+            check_results(title, calls[title](), expected)
+            bases[title] = f"C++, {key}, hand"
     for spec, player in players.items():
-        rows[f"here, {spec}"] = partial(player.loss_and_grads, tokens, targets), "here, manual"
-    with threads(split.threads):
-        times = interleave(
-            {title: call for title, (call, _) in rows.items()}, options.seconds * LAYER_SHARE / 2
-        )
+        calls[f"here, {spec}"] = partial(player.loss_and_grads, tokens, targets)
+        bases[f"here, {spec}"] = "here, manual"
+    times = interleave(calls, options.seconds * LAYER_SHARE / 2)
     table = result.table(
-        f"The stacked model, {size.name}, loss and all gradients, {split.text}",
+        f"The stacked model, {size.name}, loss and all gradients, one thread",
         "backward | time [s] | relative to by hand [x]",
     )
-    for title, (_, base) in rows.items():
+    for title, base in bases.items():
         table.add(title, times[title], times[title].over(times[base]))
 
 
@@ -381,12 +301,11 @@ STUDY = Study(
     "GPT-2's layers as loops in C++ in the manner of llm.c, written for this study (bench/studies/gpt2.cpp), "
     "each with a backward by hand and with the one that Enzyme derives (pip install enzyme-ad), beside the "
     "same two of this project, which hands products to BLAS. Times are of forward and backward together, in "
-    "turns, in one process. On two threads the C++ has each compute half of the sequences and adds up the "
-    "gradients of what they share: Enzyme in that package crashes on OpenMP's loops. matmul has the form "
-    "that was fastest under Enzyme: without its eight rows at once it takes half as long "
-    "again, and neither -O3 nor more checks of overlap at run time change much. "
-    "Results and gradients are compared with the layers as written first. Compiled with "
+    "turns, in one process. All run on one thread: Enzyme in that package crashes on OpenMP's loops. matmul "
+    "has the form that was fastest under Enzyme: without its eight rows at once it takes half as long again, "
+    "and neither -O3 nor more checks of overlap at run time change much. Results and gradients are compared "
+    "with the layers as written first. Compiled with "
     f"{' '.join(FLAGS)} for the level of vector instructions that the processor has.",
     run,
-    seconds=360,
+    seconds=180,
 )

@@ -1,13 +1,17 @@
 """A report as Markdown: for each study its question, notes, method, and collapsed tables.
 
-`python -m docs.studies` draws pictures of these tables for docs/studies.md.
+Numbers have three digits and a suitable unit. `python -m docs.studies` draws pictures of these tables for
+docs/studies.md.
 """
 
 import html
+import math
 
 from bench.harness import ratios
+from bench.harness.program import machine_line
 from bench.studies import load
-from bench.studies.numbers import cell_text, conditions, counts_text, load_text
+from bench.studies.study import BYTES, COUNT, RATIO, SECONDS, Sample
+from gpt2.errors import counted
 
 
 def markdown(report):
@@ -56,3 +60,83 @@ def table_text(table):
     head, *rows = ratios.aligned([head, *rows])
     rule = ["-" * len(head[0]), *("-" * (len(cell) - 1) + ":" for cell in head[1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+
+
+# ---- Numbers ----------------------------------------------------------------------------------------------
+
+_SCALES = {
+    SECONDS: ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
+    BYTES: ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
+}
+
+
+def cell_text(cell, unit):
+    """A cell of a table: a number with its unit, a Sample as median and [quartiles], - for None."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, Sample):
+        return sample_text(cell, unit)
+    if isinstance(cell, (str, bool)):
+        return str(cell)
+    scale, name = scale_of(cell, unit)
+    return f"{number(cell if scale == 1.0 else cell / scale)} {name}".rstrip()
+
+
+def sample_text(sample, unit):
+    """12.3 ms [12.1 12.8]: all three in the unit of the median."""
+    scale, name = scale_of(sample.median, unit)
+    low, high = number(sample.q1 / scale), number(sample.q3 / scale)
+    middle = f"{number(sample.median / scale)} {name}".rstrip()
+    return f"{middle} [{low} {high}]"
+
+
+def scale_of(value, unit):
+    """(divisor, unit): the unit in which the value is shown."""
+    if unit in (RATIO, COUNT):
+        return 1.0, ""
+    if unit not in _SCALES:
+        return 1.0, unit
+    for scale, name in _SCALES[unit]:
+        if abs(value) >= scale:
+            return scale, name
+    return _SCALES[unit][0] if value == 0 and unit == SECONDS else _SCALES[unit][-1]
+
+
+def number(x):
+    """Three significant digits; an int in full."""
+    if isinstance(x, int):
+        return f"{x:,}"
+    if x == 0 or not math.isfinite(x):
+        return f"{x:g}"
+    x = float(f"{x:.3g}")  # before its digits are counted: 0.9996 is 1.00
+    if 1e-3 <= abs(x) < 1e6:
+        return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
+    return f"{x:.2e}"
+
+
+def counts_text(table):
+    """How many samples the cells of a table are medians of; "" for a table without samples."""
+    counts = sorted({cell.n for row in table.rows for cell in row if isinstance(cell, Sample)})
+    if not counts:
+        return ""
+    n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Medians and [quartiles] of {n} samples."
+
+
+def load_text(result):
+    """How long the study took, and the load of other programs."""
+    if result.load.get("others") is None:
+        return "The load of others is not known on this system."
+    return f"It took {result.seconds:.0f} s, in which others used {result.load['others']:.0%} of the machine."
+
+
+def conditions(report):
+    """Sentences about the machine and the run."""
+    lines = [machine_line(report.machine).replace("; float32", "") + "."]
+    if "date" in report.options:
+        lines.append(f"Measured on {report.options['date']}.")
+    threads = report.options.get("threads")
+    lines.append(f"At most {counted(threads, 'thread')}.")
+    if report.options.get("quick"):
+        lines.append("A quick run at small sizes, to check that everything works: its numbers mean nothing.")
+    return lines

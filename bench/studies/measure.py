@@ -9,7 +9,6 @@ drifts and only times measured side by side can be compared.
 """
 
 import gc
-import statistics
 import tracemalloc
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,19 +53,6 @@ class Sample:
     def q3(self):
         return ratios.spread(self.values)["q3"]
 
-    @property
-    def mean(self):
-        return statistics.fmean(self.values)
-
-    @property
-    def variance(self):
-        """The sample variance (divisor n - 1); 0 for a single value."""
-        return statistics.variance(self.values) if self.n > 1 else 0.0
-
-    @property
-    def std(self):
-        return self.variance**0.5
-
     def over(self, other):
         """The Sample of ratios to another sample of the same interleaved run, round by round."""
         return Sample([a / b for a, b in zip(self.values, other.values, strict=True)])
@@ -96,7 +82,7 @@ def interleave(functions, seconds=2.0, rounds=ROUNDS, turn_s=TURN_S):
     functions   name -> function without arguments. Its very first call is not counted, but kept as `first`
     seconds, rounds   limits, as of bench.harness.turns.orders
     turn_s      a turn is one call, or the mean of as many as fill this time. A turn of several begins with an
-                uncounted call, as the other functions have used the caches
+                uncounted call, as the other functions have used the caches; so does each call with 0
     """
     first = {name: seconds_of(f) for name, f in functions.items()}
     calls = {name: _calls(f, turn_s) for name, f in functions.items()}
@@ -107,7 +93,7 @@ def interleave(functions, seconds=2.0, rounds=ROUNDS, turn_s=TURN_S):
     try:
         for order in orders(functions, rounds, seconds):
             for name in order:
-                if calls[name] > 1:
+                if calls[name] > 1 or turn_s == 0:
                     functions[name]()
                 values[name].append(seconds_of(functions[name], calls[name]))
     finally:

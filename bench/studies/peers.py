@@ -1,27 +1,30 @@
 """Gradients of a function of one argument by the installed peers, in float64."""
 
+import importlib
 from functools import partial
 
+TITLES = {"autograd": "HIPS autograd", "jax": "JAX, jit", "torch": "PyTorch"}
 
-def gradients(result):
-    """Title -> (module with NumPy's names, make).
+
+def gradients(result, packages=tuple(TITLES)):
+    """Title -> (module with NumPy's names, make), of those of these packages that are installed.
 
     make(f, x) returns a function that computes the gradient at x. Missing packages are noted in the Result.
     """
     found = {}
-    if (autograd := result.peer("autograd")) is not None:
-        import autograd.numpy
-
-        found["HIPS autograd"] = autograd.numpy, lambda f, x: partial(autograd.grad(f), x)
-    if (jax := result.peer("jax")) is not None:
-        jax.config.update("jax_enable_x64", True)
-        found["JAX, jit"] = jax.numpy, partial(_jitted, jax)
-    if (torch := result.peer("torch")) is not None:
-        found["PyTorch"] = torch, partial(_eager, torch)
+    for package in packages:
+        if (peer := result.peer(package)) is not None:
+            names = peer if package == "torch" else importlib.import_module(f"{package}.numpy")
+            found[TITLES[package]] = names, partial(MAKE[package], peer)
     return found
 
 
+def _autograd(autograd, f, x):
+    return partial(autograd.grad(f), x)
+
+
 def _jitted(jax, f, x):
+    jax.config.update("jax_enable_x64", True)
     gradient, x = jax.jit(jax.grad(f)), jax.numpy.asarray(x)
     return lambda: gradient(x).block_until_ready()
 
@@ -35,3 +38,6 @@ def _eager(torch, f, x):
         return leaf.grad
 
     return gradient
+
+
+MAKE = {"autograd": _autograd, "jax": _jitted, "torch": _eager}

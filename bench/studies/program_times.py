@@ -12,8 +12,8 @@ from bench.harness.turns import Contest
 from bench.harness.worker import Work, seconds_of
 from bench.programs import CONTENDERS, NAMES
 from bench.programs.inputs import flat, inputs
+from bench.studies.markdown import number
 from bench.studies.measure import Sample
-from bench.studies.numbers import number
 from bench.studies.study import Result, Study
 
 TOLERANCE = 1e-8  # of derivatives, relative to the largest: sums in different orders, over hundreds of steps

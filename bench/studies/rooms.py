@@ -9,8 +9,8 @@ from statistics import geometric_mean
 import numpy as np
 
 from bench.harness.cases import cases
+from bench.studies.markdown import cell_text
 from bench.studies.measure import Sample, interleave, threads
-from bench.studies.numbers import cell_text
 from bench.studies.optimise_first import Gradient, Subject
 from bench.studies.programs import programs
 from bench.studies.study import Result, Study

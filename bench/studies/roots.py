@@ -8,6 +8,7 @@ Zhanlav           x - tau f / f', tau = 1 + L/2 + L^2/2 - M/6       Newton steps
                   L = f f'' / f'^2, M = f^2 f''' / f'^3             here to the third derivative
 """
 
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from functools import partial
 
 import numpy as np
 
+from bench.studies.markdown import number
 from bench.studies.measure import interleave, memory
-from bench.studies.numbers import number
 from bench.studies.study import Result, Study
 from gpt2 import autodiff as ad
 
@@ -113,25 +114,26 @@ EQUATIONS = (
 )
 
 
-def derived(f):
-    """d of f: each d[k] is one compiled program, so that the derivatives share common subexpressions."""
-    return _chain(f, ad.grad, partial(ad.compile, pure=True))
-
-
 def by_hand(equation):
+    """d of the equation, a function for each derivative."""
     chain = equation.formula(math), *equation.by_hand
-    return [_joined(chain[: k + 1]) for k in range(4)]
+    return [together(chain[: k + 1]) for k in range(4)]
 
 
-def _chain(f, grad, wrap):
+def compiled(f):
+    """One program, in which the derivatives share common subexpressions."""
+    return ad.compile(f, pure=True)
+
+
+def derived(f, grad=ad.grad, wrap=compiled):
     """d of f by repeated `grad`; wrap(function) makes each d[k] of a function that returns all it has to."""
     chain = [f]
     for _ in range(3):
         chain.append(grad(chain[-1]))
-    return [wrap(_joined(chain[: k + 1])) for k in range(4)]
+    return [wrap(together(chain[: k + 1])) for k in range(4)]
 
 
-def _joined(functions):
+def together(functions):
     functions = tuple(functions)
     return lambda x: tuple([f(x) for f in functions])
 
@@ -182,41 +184,33 @@ def run(options):
 
 def contenders(result, equation):
     """Title -> d, where d[k](x) is f and its first k derivatives."""
-    derivatives_by_title = {"by hand": by_hand(equation), "derived": derived(equation.formula(np))}
+    found = {"by hand": by_hand(equation), "derived": derived(equation.formula(np))}
     if (autograd := result.peer("autograd")) is not None:
-        import autograd.numpy as anp
-
-        derivatives_by_title["HIPS autograd"] = _chain(equation.formula(anp), autograd.grad, _as_floats)
+        f = equation.formula(importlib.import_module("autograd.numpy"))
+        found["HIPS autograd"] = derived(f, autograd.grad, as_floats)
     if (jax := result.peer("jax")) is not None:
         jax.config.update("jax_enable_x64", True)
-        derivatives_by_title["JAX, jit"] = _chain(
-            equation.formula(jax.numpy), jax.grad, lambda f: _as_floats(jax.jit(f))
-        )
+        found["JAX, jit"] = derived(equation.formula(jax.numpy), jax.grad, lambda f: as_floats(jax.jit(f)))
     if (torch := result.peer("torch")) is not None:
-        derivatives_by_title["PyTorch"] = [
-            _torch_derivatives(torch, equation.formula(torch), k) for k in range(4)
-        ]
-    return derivatives_by_title
+        f = equation.formula(torch)
+        found["PyTorch"] = [partial(torch_derivatives, torch, f, k) for k in range(4)]
+    return found
 
 
-def _as_floats(f):
+def as_floats(f):
     """f with its results as Python floats, as those of the other contenders are."""
     return lambda x: tuple([float(v) for v in f(x)])
 
 
-def _torch_derivatives(torch, f, most):
-    def derivatives(x):
-        x = torch.tensor(x, dtype=torch.float64, requires_grad=True)
-        values = [f(x)]
-        for k in range(most):
-            if not values[-1].requires_grad:  # the last derivative is constant
-                values.append(torch.zeros(()))
-                continue
-            (d,) = torch.autograd.grad(values[-1], x, create_graph=k + 1 < most)
-            values.append(d)
-        return tuple([float(v) for v in values])
-
-    return derivatives
+def torch_derivatives(torch, f, most, x):
+    x = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    values = [f(x)]
+    for k in range(most):
+        if not values[-1].requires_grad:  # the last derivative is constant
+            values.append(torch.zeros(()))
+            continue
+        values += torch.autograd.grad(values[-1], x, create_graph=k + 1 < most)
+    return tuple([float(v) for v in values])
 
 
 def order_table(result, equation, d):

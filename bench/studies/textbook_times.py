@@ -1,56 +1,45 @@
 """Study: programs as they stand in textbooks, beside the same rewritten for JAX and HIPS autograd."""
 
-import importlib
 from functools import partial
 
 import numpy as np
 
 from bench.studies.measure import interleave
+from bench.studies.peers import gradients
 from bench.studies.study import Result, Study
 from bench.studies.textbook import PROGRAMS
 from gpt2 import autodiff as ad
 
 TOLERANCE = 1e-10  # of derivatives, relative to the largest: sums in another order
-OWN, JAX, HIPS = "derived", "JAX, jit", "HIPS autograd"
+OWN = "derived"
 
 
 def run(options):
     result = Result()
-    jax, autograd = result.peer("jax"), result.peer("autograd")
-    shown = [OWN] + [JAX] * (jax is not None) + [HIPS] * (autograd is not None)
-    ratios = result.table("Time of a later call", "program", *(f"{p} [s]" for p in shown))
-    firsts = result.table("Time of the first call", "program", *(f"{p} [s]" for p in shown))
-    faster = {p: 0 for p in shown[1:]}
+    peers = gradients(result, ("jax", "autograd"))
+    tables = [
+        result.table(title, "program", *(f"{player} [s]" for player in (OWN, *peers)))
+        for title in ("Time of a later call", "Time of the first call")
+    ]
+    slower = dict.fromkeys(peers, 0)
     names = list(PROGRAMS)[: 2 if options.quick else None]
     for name in names:
         program, rewritten, (x, *rest) = PROGRAMS[name]
-        gradients = {OWN: partial(ad.grad(program), x, *rest)}
-        if jax is not None:
-            jax.config.update("jax_enable_x64", True)
-            gradients[JAX] = of_jax(jax, rewritten, x, rest)
-        if autograd is not None:
-            gradients[HIPS] = partial(
-                autograd.grad(rewritten, 1), importlib.import_module("autograd.numpy"), x, *rest
-            )
-        times = interleave(gradients, options.seconds / len(names) / 2)
-        own = gradients[OWN]()
-        for player, gradient in gradients.items():
-            error = np.max(np.abs(gradient() - own)) / np.max(np.abs(own))
+        calls = {OWN: partial(ad.grad(program), x, *rest)}
+        for peer, (xp, make) in peers.items():
+            calls[peer] = make(lambda x, xp=xp, f=rewritten, rest=rest: f(xp, x, *rest), x)
+        times = interleave(calls, options.seconds / len(names) / 2)
+        own = calls[OWN]()
+        for player, call in calls.items():
+            error = np.max(np.abs(call() - own)) / np.max(np.abs(own))
             assert error < TOLERANCE, f"{name}, {player}: derivatives are off by {error:.1e}"
-        ratios.add(name, *(times[p] for p in shown))
-        firsts.add(name, *(times[p].first for p in shown))
-        for p in faster:
-            faster[p] += times[p].median > times[OWN].median
-    for p, n in faster.items():
-        result.note(f"A later call of {p} takes longer than the derived program's in {n} of {len(names)}.")
+        tables[0].add(name, *times.values())
+        tables[1].add(name, *(sample.first for sample in times.values()))
+        for peer in peers:
+            slower[peer] += times[peer].median > times[OWN].median
+    for peer, n in slower.items():
+        result.note(f"A later call of {peer} takes longer than the derived program's in {n} of {len(names)}.")
     return result
-
-
-def of_jax(jax, rewritten, x, rest):
-    """The jitted gradient at x, which returns when the result is there."""
-    gradient = jax.jit(jax.grad(lambda x: rewritten(jax.numpy, x, *rest)))
-    x = jax.numpy.asarray(x)
-    return lambda: gradient(x).block_until_ready()
 
 
 STUDY = Study(

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import finetune, layers, step
+from bench import layers, step
 from bench.harness import contenders, engine, machine, peak, processors, program, rates, ratios, sizes, turns
 from bench.harness.cases import cases, find_batch
 from bench.harness.sizes import step_flops
@@ -418,23 +418,9 @@ time.sleep(60)"""
 def test_generation_from_end_to_end():
     pytest.importorskip("transformers")
     result = result_of("bench.generate", "--model tiny --tokens 4")
-    assert set(result["seconds"]) == {"gpt2", "transformers", "copy"} and not result["absent"]
-    assert all(len(times) == 3 for times in result["seconds"].values())
-    assert result["same_tokens"]
-
-
-def test_finetuning_contenders_must_agree_in_the_first_loss():
-    rows = {
-        "full": {"loss": 4.0, "seconds": [2.0, 4.0], "bytes": 2**30},
-        "lora": {"loss": 4.00001, "seconds": [1.0, 1.0], "bytes": 2**29},
-    }
-    finetune.check(rows)
-    result = {"model": "gpt2", "threads": 2, "targets": "c_attn", "contenders": rows, "absent": {}}
-    text = finetune.as_text({**result, "load": None})
-    assert "lora:8 on c_attn, 2 threads" in text and "0.38 of full" in text and "0.50 GiB" in text
-    for wrong in (4.1, math.nan):
-        with pytest.raises(UserError, match="lora begins with a loss of"):
-            finetune.check({**rows, "lora": {**rows["lora"], "loss": wrong}})
+    assert set(result["contenders"]) == {"gpt2", "transformers", "copy"} and not result["absent"]
+    assert all(len(facts["rounds"]) == 3 for facts in result["contenders"].values())
+    assert not result["differing"] and len(result["contenders"]["gpt2"]["first"]) == 5
 
 
 @pytest.mark.parametrize(
