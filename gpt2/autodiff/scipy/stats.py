@@ -22,11 +22,22 @@ _LOG_2PI = math.log(2.0 * math.pi)
 __getattr__, __dir__ = names_of(_scipy)
 
 
+# Laws that are another one: its name, and its arguments from (x, *shapes, loc, scale)
+SAME = {
+    "chi2": ("gamma", lambda x, df, loc, scale: (x, 0.5 * df, loc, 2.0 * scale)),
+    "rayleigh": ("weibull_min", lambda x, loc, scale: (x, 2.0, loc, math.sqrt(2.0) * scale)),
+    "bernoulli": ("binom", lambda k, p, loc: (k, 1.0, p, loc)),
+    "geom": ("nbinom", lambda k, p, loc: (k - 1.0, 1.0, p, loc)),
+}
+
+
 def _rule(name: str, method: str) -> Callable:
     """A method of a distribution, which is an op for recorded values (rules/distributions.py)."""
-    law, theirs = LAWS[name], getattr(getattr(_scipy, name), method)
-    defaults = {"loc": 0.0} if law.discrete else {"loc": 0.0, "scale": 1.0}
-    names = ["k" if law.discrete else "x", *law.shapes, *defaults]
+    theirs = getattr(getattr(_scipy, name), method)
+    law, arguments_of = SAME.get(name, (name, lambda *values: values))
+    shapes = getattr(_scipy, name).shapes
+    defaults = {"loc": 0.0} if LAWS[law].discrete else {"loc": 0.0, "scale": 1.0}
+    names = ["k" if LAWS[law].discrete else "x", *(shapes.split(", ") if shapes else ()), *defaults]
 
     @functools.wraps(theirs)
     def rule(*args, **kwargs):
@@ -37,13 +48,14 @@ def _rule(name: str, method: str) -> Callable:
             raise TypeError(f"scipy.stats.{name}.{method} takes {', '.join(names)}, each once")
         values = (arguments[n] for n in names)
         values = (np.asarray(v) if isinstance(v, (list, tuple)) else v for v in values)
-        return apply_op("distribution", *values, law=name, method=method)
+        return apply_op("distribution", *arguments_of(*values), law=law, method=method)
 
     return rule
 
 
 TAILS = ("cdf", "logcdf", "sf", "logsf")
-for _name, _law in LAWS.items():
+for _name in (*LAWS, *SAME):
+    _law = LAWS[SAME.get(_name, (_name,))[0]]
     _methods = [f"log{_law.density}", _law.density]
     _methods += TAILS if not _law.discrete or _name == "poisson" else ()
     _rules = {method: _rule(_name, method) for method in _methods}

@@ -121,28 +121,18 @@ def evaluate(*args: Any, law: str, method: str) -> np.ndarray:
     args = [np.asarray(a, np.float64) for a in args]
     with np.errstate(all="ignore"):
         if method in QUOTIENTS:
-            z, *shapes = args
-            return np.asarray(standard(of, method, z, shapes), dtype)[()]
-        z, shapes, scale = standardized(of, args)
+            return np.asarray(standard(of, method, args[0], args[1:]), dtype)[()]
+        z, *shapes = args[: 1 + len(of.shapes)]
+        loc, scale = args[1 + len(of.shapes)], None if of.discrete else args[-1]
+        z = z if loc.ndim == 0 and loc == 0 else z - loc
         valid = of.theirs._argcheck(*shapes) & ~np.isnan(z)
-        if scale is not None:
+        if scale is None or scale.ndim == 0 and scale == 1:
+            out = within(of, method, z, shapes)
+        else:
             valid = valid & (scale > 0)
-        out = within(of, method, z, shapes)
-        if scale is not None and method == "pdf":
-            out = out / scale
-        elif scale is not None and method == "logpdf":
-            out = out - np.log(scale)
+            out = within(of, method, z / scale, shapes)
+            out = out / scale if method == "pdf" else out - np.log(scale) if method == "logpdf" else out
         return np.asarray(out if np.all(valid) else np.where(valid, out, NAN), dtype)[()]
-
-
-def standardized(of: Law, args: Sequence) -> tuple:
-    """z, the shapes, and the scale or None for 1."""
-    x, *shapes, loc = args[:-1] if not of.discrete else args
-    z = x if loc.ndim == 0 and loc == 0 else x - loc
-    scale = args[-1]
-    if of.discrete or scale.ndim == 0 and scale == 1:
-        return z, shapes, None
-    return z / scale, shapes, scale
 
 
 def within(of: Law, method: str, z: np.ndarray, shapes: list) -> np.ndarray:
@@ -279,10 +269,9 @@ def partials(out: Node, *args: Node) -> tuple:
     if method in QUOTIENTS:
         return quotient_partials(of, method, out, *args)
     x, *shapes = args[: 1 + len(of.shapes)]
-    loc, scale = args[1 + len(of.shapes)], None if of.discrete else args[-1]
-    z = x if is_number(loc, 0.0) else x - loc
-    from_0 = z
-    if not (scale is None or is_number(scale, 1.0)):
+    loc, scale = args[1 + len(of.shapes)], None if of.discrete or is_number(args[-1], 1.0) else args[-1]
+    z = from_0 = x if is_number(loc, 0.0) else x - loc
+    if scale is not None:
         # at an edge at 0 the scale does not move z: dz / dscale is 0 there, also times infinity
         z, from_0 = z / scale, z / apply("stop_gradient", scale)
     if "cdf" in method or "sf" in method:
@@ -305,14 +294,6 @@ class Standardized:
             steps = [lambda: self.checked(constant(0.0, self.z))]
             return (*steps, *shaped, *steps)
         return self.by_x, *shaped, lambda: -self.by_x(), self.by_scale
-
-    def filled(self) -> Node:
-        """z, replaced by a point of the support where it lies outside, so that formulas do not warn."""
-        low, high = support(self.of, self.shapes)
-        bounded = isinstance(high, Node) or high < INF
-        inner = low if self.of.discrete else 0.5 * (low + high) if bounded else low + 1.0
-        z = where(self.z < low, inner, self.z) if low > -INF else self.z
-        return where(z > high, inner, z) if bounded else z
 
     def inside(self, d: Node) -> Node:
         """d where there is a density, and nan where the parameters are not valid."""
@@ -342,7 +323,7 @@ class Standardized:
         return d
 
     def per_scale(self, d: Node) -> Node:
-        return d if self.scale is None or is_number(self.scale, 1.0) else d / self.scale
+        return d if self.scale is None else d / self.scale
 
 
 class Density(Standardized):
@@ -352,7 +333,13 @@ class Density(Standardized):
         self, of: Law, z: Node, shapes: list, scale: Node | None, density: Node | None, from_0: Node
     ):
         super().__init__(of, z, shapes, scale)
-        self.density, self.inner, self.from_0 = density, self.filled(), from_0
+        self.density, self.from_0 = density, from_0
+        low, high = support(of, shapes)
+        bounded = isinstance(high, Node) or high < INF
+        # A point of the support for those outside, so that formulas do not warn
+        inner = low if of.discrete else 0.5 * (low + high) if bounded else low + 1.0
+        z = where(z < low, inner, z) if low > -INF else z
+        self.inner = where(z > high, inner, z) if bounded else z
 
     def weighed(self, rule: Callable, ends: Sequence[End] = ()) -> Node:
         """A derivative of the logarithm as one of the density, if it is that: away from these ends."""
@@ -457,7 +444,7 @@ class Tail(Standardized):
             d = zero_times(self.density_at(z), z)
         else:
             d = self.z_times_density()
-        if not (self.logarithm or self.scale is None or is_number(self.scale, 1.0)):
+        if self.scale is not None and not self.logarithm:
             d = d * self.scale
         factor = of.cdf_by_shape[k](z, *self.shapes)
         slope = zero_times(d, factor)
@@ -590,9 +577,9 @@ def choose(x: Any, n: int) -> Any:
     return rising(x - (n - 1.0), n) / math.factorial(n)
 
 
-def of_exponential(n: int, e: int, rate: float = 1.0) -> float:
-    """The coefficient of u**n in (rate u)**e / e! exp(-rate u), times the rate."""
-    return rate ** (n + 1) * (-1.0) ** (n - e) / math.factorial(n - e) / math.factorial(e)
+def of_exponential(n: int, e: int) -> float:
+    """The coefficient of u**n in u**e / e! exp(-u)."""
+    return (-1.0) ** (n - e) / math.factorial(n - e) / math.factorial(e)
 
 
 def symmetric(hazard: Callable) -> dict[str, Callable]:
@@ -625,24 +612,13 @@ law(
 law("logistic", lambda z: -tanh(0.5 * z), lambda z: 1.0 - z * tanh(0.5 * z), **symmetric(sp.expit))
 
 
-def _cauchy_by_z(z):
-    _, small = inverse_if_large(z)
-    return -2.0 * small / (1.0 + square(small))
-
-
-def _cauchy_by_scale(z):
-    large, small = inverse_if_large(z)
-    slope = (1.0 - square(small)) / (1.0 + square(small))
-    return where(large, -slope, slope)
-
-
 def _cauchy_hazard(z):
     far = z > 1e8
     filled = np.where(far, 0.0, z)
     return np.where(far, 1.0 / z, 1.0 / ((1.0 + filled * filled) * np.arctan2(1.0, filled)))
 
 
-law("cauchy", _cauchy_by_z, _cauchy_by_scale, **symmetric(_cauchy_hazard))
+law("cauchy", lambda z: _t_by_z(z, 1.0), lambda z: _t_by_scale(z, 1.0), **symmetric(_cauchy_hazard))
 
 
 def _gumbel_log_sf(z):
@@ -788,18 +764,6 @@ law(
     hazard=gamma_hazard,
     reversed_hazard=lambda z, a: gamma_reversed(z, a) / z,
 )
-law(
-    "chi2 df",
-    lambda z, df: over(0.5 * df - 1.0, z) - 0.5,
-    lambda z, df: 0.5 * (df - z),
-    by_shape=(lambda z, df: 0.5 * ((log_of(z) - LOG_2) - psi(0.5 * df)),),
-    low=0.0,
-    ends=(End(0.0, lambda df: 0.5 * df - 1.0, (0,), lambda n, e, df: of_exponential(n, e, 0.5)),),
-    far_cdf=lambda z, df: log_lower_gamma(0.5 * df, 0.5 * z),
-    far_sf=lambda z, df: log_upper_gamma(0.5 * df, 0.5 * z),
-    hazard=lambda z, df: 0.5 * gamma_hazard(0.5 * z, 0.5 * df),
-    reversed_hazard=lambda z, df: gamma_reversed(0.5 * z, 0.5 * df) / z,
-)
 
 
 def _invgamma_log(z, a):
@@ -870,13 +834,9 @@ def _f_by_m(z, n, m):
     return where(rounding, slope - apply("stop_gradient", slope), slope)
 
 
-def _f_far(z, n, m):
-    x = np.where(np.isinf(z), 1.0, n * z / (n * z + m))
-    return log_lower_beta(0.5 * n, 0.5 * m, x, m / (n * z + m))
-
-
-def _f_far_sf(z, n, m):
-    return log_lower_beta(0.5 * m, 0.5 * n, m / (n * z + m), n * z / (n * z + m))
+def _f_ratios(z, n, m):
+    """The argument of the incomplete beta function, and 1 minus it."""
+    return n * z / (n * z + m), m / (n * z + m)
 
 
 def _f_log(z, n, m):
@@ -896,8 +856,8 @@ law(
     by_shape=(_f_by_n, _f_by_m),
     low=0.0,
     ends=(End(0.0, lambda n, m: 0.5 * n - 1.0, (0,), lambda j, e, n, m: _f_coefficient(j, e, m)),),
-    far_cdf=_f_far,
-    far_sf=_f_far_sf,
+    far_cdf=lambda z, n, m: log_lower_beta(0.5 * n, 0.5 * m, *_f_ratios(z, n, m)),
+    far_sf=lambda z, n, m: log_lower_beta(0.5 * m, 0.5 * n, *reversed(_f_ratios(z, n, m))),
     logpdf=_f_log,
 )
 law(
@@ -937,15 +897,6 @@ law(
     hazard=lambda z, c: np.where(np.isnan(z), z, c * z ** (c - 1.0)),
     reversed_hazard=lambda z, c: c / z * by_expm1(z**c),
 )
-law(
-    "rayleigh",
-    lambda z: over(1.0, z) - z,
-    lambda z: 2.0 - square(z),
-    low=0.0,
-    ends=(End(0.0, lambda: 1.0, (), lambda n, e: _weibull_coefficient(n, e) / 2.0 ** ((n + 1) / 2)),),
-    hazard=lambda z: z,
-    reversed_hazard=lambda z: 2.0 / z * by_expm1(0.5 * z * z),
-)
 
 
 # Discrete laws: a number of events that is no integer has probability 0, and the derivative by it is 0
@@ -966,27 +917,14 @@ def _whole(n: Node) -> Node:
     return where(n >= 0.0, floor(n), NAN) >= n
 
 
-def _binom_ends(count: Callable) -> tuple[End, End]:
-    """Of p**k (1 - p)**(n - k) n! / k! / (n - k)!, where count(*shapes) is n."""
-
-    def coefficient(n, e, *shapes):
-        whole = count(*shapes)
-        return choose(whole, e) * choose(whole - e, n - e) * (-1.0) ** (n - e)
-
-    return (
-        End(0.0, lambda k, *shapes: k + 0.0 * shapes[-1], (), coefficient),
-        End(1.0, lambda k, *shapes: count(*shapes) - k, (), coefficient, -1.0),
-    )
+def _binom_coefficient(m, e, n, p):
+    """Of p**m in p**e (1 - p)**(n - e) n! / e! / (n - e)!."""
+    return choose(n, e) * choose(n - e, m - e) * (-1.0) ** (m - e)
 
 
-def _nbinom_end(first: float, size: Callable) -> tuple[End]:
-    """Of q**e (1 - q)**n n (n + 1) ... (n + e - 1) / e!, where e is k - first and size(*shapes) is n."""
-
-    def coefficient(m, e, *shapes):
-        n = size(*shapes)
-        return rising(n, e) / math.factorial(e) * choose(n, m - e) * (-1.0) ** (m - e)
-
-    return (End(1.0, lambda k, *shapes: k - first + 0.0 * shapes[-1], (), coefficient, -1.0),)
+def _nbinom_coefficient(m, e, n, p):
+    """Of q**m in q**e (1 - q)**n n (n + 1) ... (n + e - 1) / e!."""
+    return rising(n, e) / math.factorial(e) * choose(n, m - e) * (-1.0) ** (m - e)
 
 
 law(
@@ -1000,33 +938,21 @@ law(
     far_sf=lambda k, mu: log_lower_gamma(np.floor(k) + 1.0, mu),
 )
 law(
-    "bernoulli p",
-    by_shape=(lambda k, p: counted(k, p) - counted(1.0 - k, 1.0 - p),),
-    low=0.0,
-    high=1.0,
-    valid=(_probability,),
-    ends=_binom_ends(lambda p: 1.0 + 0.0 * p),
-)
-law(
     "binom n p",
     by_shape=(None, lambda k, n, p: counted(k, p) - counted(n - k, 1.0 - p)),
     low=0.0,
     valid=(_whole, _probability),
-    ends=_binom_ends(lambda n, p: n),
+    ends=(
+        End(0.0, lambda k, n, p: k + 0.0 * p, (), _binom_coefficient),
+        End(1.0, lambda k, n, p: n - k, (), _binom_coefficient, -1.0),
+    ),
 )
 law(
     "nbinom n p",
     by_shape=(lambda k, n, p: psi_rise(n, k) + log(p), lambda k, n, p: n / p - counted(k, 1.0 - p)),
     low=0.0,
     valid=(positive, _probability_not_0),
-    ends=_nbinom_end(0.0, lambda n, p: n),
-)
-law(
-    "geom p",
-    by_shape=(lambda k, p: 1.0 / p - counted(k - 1.0, 1.0 - p),),
-    low=1.0,
-    valid=(_probability_not_0,),
-    ends=_nbinom_end(1.0, lambda p: 1.0 + 0.0 * p),
+    ends=(End(1.0, lambda k, n, p: k + 0.0 * p, (), _nbinom_coefficient, -1.0),),
 )
 
 
