@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import warnings
 from builtins import type as class_of
@@ -19,7 +20,7 @@ from ...tree import flatten, tree_map, unflatten
 from . import objects
 from .rules import ruled
 from .tracer import *  # noqa: F403  autograd.core and autograd.extend have its names
-from .tracer import Primitive, isbox, primitive, subval
+from .tracer import Primitive, isbox, primitive, refusing, subval
 
 primitive_with_deprecation_warnings = primitive
 primitive_vjps: dict = {}  # empty: rules of NumPy's functions cannot be removed
@@ -42,7 +43,11 @@ def floating(x: Any) -> Any:
         return {k: floating(v) for k, v in x.items()}
     if x is None or isinstance(x, str):
         raise TypeError(f"derivatives are not taken with respect to {class_of(x).__name__}: {x!r}")
-    objects.refuse(x)
+    if objects.is_object(x) or objects.is_box(x):
+        raise NotImplementedError(
+            f"derivatives with respect to a {class_of(x).__name__}, a registered class: grad, value_and_grad "
+            "and make_vjp have them, one at a time and of first order"
+        )
     return x
 
 
@@ -57,7 +62,11 @@ def answer(g: Any, like: Any) -> Any:
     leaves, other = flatten(_counted(g))
     if len(leaves) != len(like_leaves):
         raise TypeError(f"a value with {len(like_leaves)} arrays was given a derivative with {len(leaves)}")
-    return unflatten(tree, [_like(v, x) for v, x in zip(leaves, like_leaves)])
+    for k, (v, shape) in enumerate(zip(leaves, map(np.shape, like_leaves))):
+        if np.shape(v) != shape:
+            one = np.size(v) == 1 == math.prod(shape)
+            leaves[k] = np.reshape(v, shape) if one else np.broadcast_to(v, shape) * 1.0
+    return unflatten(tree, leaves)
 
 
 def _counted(g: Any) -> Any:
@@ -67,13 +76,6 @@ def _counted(g: Any) -> Any:
     if class_of(g) in (list, tuple):
         return class_of(g)([_counted(v) for v in g])
     return {k: _counted(v) for k, v in g.items()} if class_of(g) is dict else g
-
-
-def _like(v: Any, x: Any) -> Any:
-    shape = np.shape(x)
-    if np.shape(v) == shape:
-        return v
-    return np.reshape(v, shape) if np.size(v) == 1 and np.size(x) == 1 else np.broadcast_to(v, shape) * 1.0
 
 
 def zeros_like(x: Any) -> Any:
@@ -350,8 +352,7 @@ def vspace(value: Any) -> VSpace:
 
 
 class SparseObject:
-    def __init__(self, vs: Any, mut_add: Any):
-        raise NotImplementedError(
-            "autograd.extend.SparseObject: gradients are arrays here. Return a full one; the compiler "
-            "turns np.zeros(...) with a part written into it to a write in place"
-        )
+    __init__ = refusing(
+        "extend.SparseObject: gradients are arrays here. Return a full one; the compiler turns np.zeros(...) "
+        "with a part written into it to a write in place"
+    )

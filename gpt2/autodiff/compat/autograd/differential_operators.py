@@ -149,14 +149,11 @@ def jacobian(fun: Callable, x: Any) -> Any:
 @unary_to_nary
 def hessian(fun: Callable, x: Any) -> Any:
     """The Jacobian of the Jacobian."""
-    if "hessian" not in fun.derived:
-        first = jacobians.jacobian(fun)
 
-        def inner(x, *others):
-            return first(x, *others)
+    def twice(f):
+        return jacobians.jacobian(_compiled_later(jacobians.jacobian(f)))
 
-        fun.derived["hessian"] = jacobians.jacobian(_compiled_later(inner))
-    return fun.derived["hessian"](floating(x), *fun.recorded_others())
+    return _at(x, fun, "hessian", twice, _any)
 
 
 @unary_to_nary

@@ -17,7 +17,7 @@ import numpy as np
 from ...tree import public as tree
 from .builtins import type as type_of
 from .core import defvjp, make_vjp, vspace
-from .tracer import primitive
+from .tracer import primitive, refusing
 
 for _name in ("flatten", "optimizers", "fixed_points", "tracers"):
     sys.modules[f"{__name__}.{_name}"] = globals()[_name] = sys.modules[__name__]
@@ -72,56 +72,51 @@ def unflatten_optimizer(optimize: Callable) -> Callable:
     return of_tree
 
 
-def _steps(grad: Callable, x: Any, callback: Callable | None, num_iters: int, move: Callable) -> Any:
-    """x after so many steps x = move(x, i, gradient)."""
-    for i in range(num_iters):
+def _gradients(grad: Callable, callback: Callable | None) -> Callable:
+    """grad(x, i), of which the callback is told."""
+
+    def gradient(x, i):
         g = grad(x, i)
         if callback:
             callback(x, i, g)
-        x = move(x, i, g)
-    return x
+        return g
+
+    return gradient
 
 
 @unflatten_optimizer
 def sgd(grad, x, callback=None, num_iters=200, step_size=0.1, mass=0.9) -> Any:
     """Gradient descent with momentum."""
-    velocity = np.zeros(len(x))
-
-    def move(x, i, g):
-        nonlocal velocity
-        velocity = mass * velocity - (1.0 - mass) * g
-        return x + step_size * velocity
-
-    return _steps(grad, x, callback, num_iters, move)
+    gradient, velocity = _gradients(grad, callback), np.zeros(len(x))
+    for i in range(num_iters):
+        velocity = mass * velocity - (1.0 - mass) * gradient(x, i)
+        x = x + step_size * velocity
+    return x
 
 
 @unflatten_optimizer
 def rmsprop(grad, x, callback=None, num_iters=100, step_size=0.1, gamma=0.9, eps=10**-8) -> Any:
     """Steps divided by the root of a running mean of squares. Tieleman and Hinton 2012."""
-    mean_square = np.ones(len(x))
-
-    def move(x, i, g):
-        nonlocal mean_square
+    gradient, mean_square = _gradients(grad, callback), np.ones(len(x))
+    for i in range(num_iters):
+        g = gradient(x, i)
         mean_square = mean_square * gamma + g**2 * (1 - gamma)
-        return x - step_size * g / (np.sqrt(mean_square) + eps)
-
-    return _steps(grad, x, callback, num_iters, move)
+        x = x - step_size * g / (np.sqrt(mean_square) + eps)
+    return x
 
 
 @unflatten_optimizer
 def adam(grad, x, callback=None, num_iters=100, step_size=0.001, b1=0.9, b2=0.999, eps=10**-8) -> Any:
     """Running means of gradients and their squares, both without their bias to zero. Kingma and Ba 2015."""
-    m, v = np.zeros(len(x)), np.zeros(len(x))
-
-    def move(x, i, g):
-        nonlocal m, v
+    gradient, m, v = _gradients(grad, callback), np.zeros(len(x)), np.zeros(len(x))
+    for i in range(num_iters):
+        g = gradient(x, i)
         m = (1 - b1) * g + b1 * m
         v = (1 - b2) * (g**2) + b2 * v
         m_hat = m / (1 - b1 ** (i + 1))
         v_hat = v / (1 - b2 ** (i + 1))
-        return x - step_size * m_hat / (np.sqrt(v_hat) + eps)
-
-    return _steps(grad, x, callback, num_iters, move)
+        x = x - step_size * m_hat / (np.sqrt(v_hat) + eps)
+    return x
 
 
 # ---- Fixed points ----------------------------------------------------------------------------------------
@@ -155,12 +150,7 @@ defvjp(fixed_point, None, _fixed_point_vjp, None)
 # ---- Graphs ----------------------------------------------------------------------------------------------
 
 
-def const_graph(fun: Callable, *args: Any, **kwargs: Any) -> Callable:
-    """functools.partial."""
-    return functools.partial(fun, *args, **kwargs)
-
-
-def full_graph(fun: Callable, *args: Any, **kwargs: Any) -> Any:
-    raise NotImplementedError(
-        "autograd.misc.tracers.full_graph: ad.stages(f, *args) shows the graph that this compiler records"
-    )
+const_graph = functools.partial
+full_graph = refusing(
+    "misc.tracers.full_graph: ad.stages(f, *args) shows the graph that this compiler records"
+)

@@ -64,8 +64,8 @@ class Primitive:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if any(map(objects.is_box, args)):
-            return objects.answered(self, args, kwargs)
+        for box in filter(objects.is_box, args):
+            return box._tape.result(self, args, kwargs)
         if any(map(isbox, flatten(kwargs)[0])):
             raise TypeError(
                 f"{self.__name__}: a primitive takes values that are differentiated by position, and here "
@@ -78,10 +78,29 @@ class Primitive:
 
     def _with_rule(self, argnums: list[int], args: tuple, kwargs: dict) -> Callable:
         """A function of the recorded arguments alone, with a rule; the others are bound."""
-        whole = functools.partial(_put, args, argnums)
+
+        def whole(xs):
+            return subvals(args, zip(argnums, xs))
 
         def fun(*xs):
             return self.fun(*whole(xs), **kwargs)
+
+        def moving(xs):
+            """Which of them have a derivative, as they have real or complex numbers."""
+            kinds = [[np.result_type(value_of(leaf)).kind for leaf in flatten(x)[0]] for x in xs]
+            return [k for k, of_leaves in enumerate(kinds) if {"f", "c"} & {*of_leaves}]
+
+        def vjp_rule(dout, ans, *xs):
+            numbers = moving(xs)
+            grads = self.vjp([argnums[k] for k in numbers], ans, whole(xs), kwargs)(dout)  # type: ignore[misc]
+            by_place = dict(zip(numbers, grads))
+            return tuple([_shaped(by_place.get(k), x) for k, x in enumerate(xs)])
+
+        def jvp_rule(primals, tangents):
+            ans = self(*whole(primals), **kwargs)
+            numbers = moving(primals)
+            places, moved = [argnums[k] for k in numbers], [tangents[k] for k in numbers]
+            return ans, self.jvp(places, moved, ans, whole(primals), kwargs)  # type: ignore[misc]
 
         fun.__name__ = fun.__qualname__ = self.__name__
         if self.vjp is None and self.jvp is None:
@@ -91,32 +110,11 @@ class Primitive:
             )
         custom: Any = custom_jvp(fun) if self.vjp is None else custom_vjp(fun)
         if self.vjp is not None:
-            custom.defvjp(functools.partial(self._vjp_rule, argnums, whole, kwargs))
+            custom.defvjp(vjp_rule)
         if self.jvp is not None:
-            custom.defjvp(functools.partial(self._jvp_rule, argnums, whole, kwargs))
+            custom.defjvp(jvp_rule)
         custom.recording_rule = self._recording_rule
         return custom
-
-    def _vjp_rule(self, argnums: list[int], whole: Callable, options: dict, dout, ans, *xs) -> Any:
-        moving = [k for k, x in enumerate(xs) if _moves(x)]
-        grads = self.vjp([argnums[k] for k in moving], ans, whole(xs), options)(dout)  # type: ignore[misc]
-        by_place = dict(zip(moving, grads))
-        return tuple(_shaped(by_place.get(k), x) for k, x in enumerate(xs))
-
-    def _jvp_rule(self, argnums: list[int], whole: Callable, options: dict, primals, tangents) -> Any:
-        ans = self(*whole(primals), **options)
-        moving = [k for k, x in enumerate(primals) if _moves(x)]
-        numbers, moved = [argnums[k] for k in moving], [tangents[k] for k in moving]
-        return ans, self.jvp(numbers, moved, ans, whole(primals), options)  # type: ignore[misc]
-
-
-def _put(args: tuple, argnums: list[int], xs: tuple) -> tuple:
-    return subvals(args, zip(argnums, xs))
-
-
-def _moves(x: Any) -> bool:
-    """Whether an argument has a derivative: whether it has any real or complex numbers."""
-    return any(np.result_type(value_of(leaf)).kind in "fc" for leaf in flatten(x)[0])
 
 
 def _shaped(d: Any, x: Any) -> Any:
@@ -144,11 +142,23 @@ def notrace_primitive(f_raw: Callable) -> Callable:
     return plainly
 
 
-def register_notrace(trace_type: Any, primitive_fun: Any) -> None:
-    raise NotImplementedError(
-        "autograd.tracer.register_notrace: this compiler has one kind of recording. A function without "
-        "derivative is notrace_primitive(f), or takes ad.stop_gradient(x)"
-    )
+def refusing(why: str) -> Any:
+    """A function in place of one of autograd's that has no counterpart; `why` begins with its name."""
+
+    def refuse(*args, **kwargs):
+        raise NotImplementedError(f"autograd.{why}")
+
+    return refuse
+
+
+register_notrace = refusing(
+    "tracer.register_notrace: this compiler has one kind of recording. A function without derivative is "
+    "notrace_primitive(f), or takes ad.stop_gradient(x)"
+)
+new_box = refusing(
+    "tracer.new_box: recorded values are made by the compiler alone. A function with a rule of its own is a "
+    "primitive"
+)
 
 
 # ---- Boxes and nodes -------------------------------------------------------------------------------------
@@ -173,23 +183,10 @@ class Box(metaclass=_BoxType):
         objects.enter(objects.BOXES, "autograd.tracer.Box.register", value_type, cls)
 
 
-def new_box(value: Any, trace: Any, node: Any) -> Any:
-    raise NotImplementedError(
-        "autograd.tracer.new_box: recorded values are made by the compiler alone. A function with a rule of "
-        "its own is a primitive"
-    )
-
-
 class Node:
     """Base class of the nodes that `trace` creates, one for each operation."""
 
-    def __init__(
-        self, value: Any, fun: Any, args: Any, kwargs: Any, parent_argnums: Any, parents: Any
-    ) -> None:
-        raise NotImplementedError("autograd.tracer.Node is to be derived from")
-
-    def initialize_root(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError("autograd.tracer.Node is to be derived from")
+    __init__ = initialize_root = refusing("tracer.Node is to be derived from")
 
     @classmethod
     def new_root(cls, *args: Any, **kwargs: Any) -> Any:

@@ -15,12 +15,27 @@ from ...same import same_items
 from .tracer import subvals
 
 roots: list = []  # what every function here depends on besides: primitives that rules.py makes
-_open = threading.local()
+
+
+class _Open(threading.local):
+    """How many operators of these modules are running in a thread."""
+
+    operators = 0
+
+
+class _Calls(threading.local):
+    """The calls of a Unary that are running in a thread: (args, kwargs, which are recorded besides)."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple] = []
+
+
+_open = _Open()
 
 
 def running() -> bool:
     """Whether an operator of these modules is running in this thread."""
-    return getattr(_open, "units", 0) > 0
+    return _open.operators > 0
 
 
 class Unary:
@@ -41,94 +56,83 @@ class Unary:
         self.derived: dict = {}
         self.records_others: bool | None = None  # None: they have been the same so far
         self._last: tuple | None = None
-        self._running: Any = threading.local()
+        self._calls: Any = _Calls()
         self.__name__ = self.__qualname__ = get_name(fun)
         self.__doc__ = get_doc(fun)
 
-    def _calls(self) -> list:
-        if not hasattr(self._running, "calls"):
-            self._running.calls = []
-        return self._running.calls
-
-    def _reuse_roots(self) -> tuple:
-        """The values that a recording depends on: the function, and the other arguments, unless recorded."""
-        calls = self._calls()
-        if not calls:
-            return (self.fun, *roots)
-        settings, values = self._plain_others(*calls[-1])
-        return (self.fun, *roots, *settings, *values)
-
-    def _plain_others(self, args: tuple, kwargs: dict, recorded: tuple) -> tuple[tuple, list]:
+    def _plain_others(self) -> tuple[tuple, list]:
         """(how many arguments a call has, which are recorded and which named; those that are not recorded)"""
+        args, kwargs, recorded = self._calls.stack[-1]
         chosen = {*self._chosen(len(args)), *recorded}
         rest = [x for i, x in enumerate(args) if i not in chosen]
         return (len(args), recorded, tuple(kwargs)), [*rest, *kwargs.values()]
+
+    def _reuse_roots(self) -> tuple:
+        """The values that a recording depends on: the function, and the other arguments, unless recorded."""
+        settings, values = self._plain_others() if self._calls.stack else ((), [])
+        return (self.fun, *roots, *settings, *values)
+
+    def _same_code(self) -> tuple | None:
+        """(settings, function, other arguments): equal ones give equal recordings."""
+        if not self._calls.stack or type(self.argnum) is list:
+            return None
+        settings, values = self._plain_others()
+        return (self.argnum, *settings), self.fun, values
 
     def _chosen(self, n: int) -> list[int]:
         chosen = (self.argnum,) if isinstance(self.argnum, int) else self.argnum
         return [i + n if i < 0 else i for i in chosen]
 
-    def _same_code(self) -> tuple | None:
-        """(settings, function, other arguments): equal ones give equal recordings."""
-        calls = self._calls()
-        if not calls or type(self.argnum) is list:
-            return None
-        settings, values = self._plain_others(*calls[-1])
-        return (self.argnum, *settings), self.fun, values
-
     def __call__(self, x: Any, *others: Any) -> Any:
-        args, kwargs, recorded = self._calls()[-1]
+        args, kwargs, recorded = self._calls.stack[-1]
         chosen = [(self.argnum, x)] if isinstance(self.argnum, int) else zip(self.argnum, x)
         return self.fun(*subvals(subvals(args, zip(recorded, others)), chosen), **kwargs)
 
     def recorded_others(self) -> list:
-        """The other arguments that are recorded for the rest of this call."""
-        calls = self._calls()
-        args, kwargs, _ = calls[-1]
-        recorded = self._recorded_argnums(args)
-        calls[-1] = args, kwargs, recorded
-        return [args[i] for i in recorded]
+        """The other arguments that are recorded for the rest of this call: if they change, real or complex
+        numbers and arrays of them, as a batch of data is.
+        """
+        args, kwargs, _ = self._calls.stack[-1]
+        if self.records_others is False:
+            return []
+        chosen = self._chosen(len(args))
+        numbers = [i for i, x in enumerate(args) if i not in chosen and _is_real_or_complex(x)]
+        if self.records_others is None:
+            now = tuple(args[i] for i in numbers)
+            if self._last is None or same_items(now, self._last):
+                numbers = []
+            else:
+                self.records_others = True
+            self._last = now
+        self._calls.stack[-1] = args, kwargs, tuple(numbers)
+        return [args[i] for i in numbers]
 
     def within(self, args: tuple, kwargs: dict, run: Callable, *rest: Any, **options: Any) -> Any:
         """run(self, the arguments selected by argnum, ...), with the others bound for the call."""
         x = args[self.argnum] if isinstance(self.argnum, int) else tuple(args[i] for i in self.argnum)
-        calls = self._calls()
+        calls = self._calls.stack
         calls.append((args, kwargs, ()))
-        _open.units = getattr(_open, "units", 0) + 1
+        _open.operators += 1
         try:
             return run(self, x, *rest, **options)
         except Exception:
             if not calls[-1][2]:
                 raise
         finally:
-            _open.units -= 1
+            _open.operators -= 1
             calls.pop()
         self.records_others = False  # try with plain ones; an error of the function itself is raised again
         return self.within(args, kwargs, run, *rest, **options)
 
-    def _recorded_argnums(self, args: tuple) -> tuple[int, ...]:
-        """The positions of the other arguments that are recorded."""
-        if self.records_others is False:
-            return ()
-        chosen = self._chosen(len(args))
-        recorded = tuple(i for i, x in enumerate(args) if i not in chosen and _may_change(x))
-        if self.records_others is None:
-            now = tuple(args[i] for i in recorded)
-            if self._last is not None and not same_items(now, self._last):
-                self.records_others = True
-            self._last = now
-        return recorded if self.records_others else ()
-
     def bound(self) -> Unary:
         """The same function with the other arguments of this call bound for good."""
         unary = Unary(self.fun, self.argnum)
-        args, kwargs, _ = self._calls()[-1]
-        unary._running = types.SimpleNamespace(calls=[(args, kwargs, ())])  # in all threads
+        args, kwargs, _ = self._calls.stack[-1]
+        unary._calls = types.SimpleNamespace(stack=[(args, kwargs, ())])  # in all threads
         return unary
 
 
-def _may_change(x: Any) -> bool:
-    """Whether an argument is a real or complex number or an array of them, as a batch of data is."""
+def _is_real_or_complex(x: Any) -> bool:
     return type(x) in (float, complex) or type(x) is np.ndarray and x.dtype.kind in "fc"
 
 
@@ -143,10 +147,11 @@ def unary_to_nary(unary_operator: Callable) -> Callable:
             )
         unary = Unary(fun, argnum)
 
+        @wrap_nary_f(fun, unary_operator, argnum)
         def nary_f(*args, **kwargs):
             return unary.within(args, kwargs, unary_operator, *nary_op_args, **nary_op_kwargs)
 
-        return wrap_nary_f(fun, unary_operator, argnum)(nary_f)
+        return nary_f
 
     return nary_operator
 
