@@ -105,7 +105,13 @@ def _item(node: Node, i: int) -> Node:
 # ---- outlined calls ----------------------------------------------------------------------------------------
 
 
-def outlined(body: Graph, args: Sequence[Node], cuts: Sequence = (), of: Graph | None = None) -> Node:
+def outlined(
+    body: Graph,
+    args: Sequence[Node],
+    cuts: Sequence = (),
+    of: Graph | None = None,
+    loc: tuple | None = None,
+) -> Node:
     """An outlined call (derive/outlined.py). `cuts`: of each argument the part given, or None: all."""
     shape, dtype = result_types(body)
     known = tuple(cuts)
@@ -113,7 +119,7 @@ def outlined(body: Graph, args: Sequence[Node], cuts: Sequence = (), of: Graph |
         known = ()
     elif len(known) < len(args):
         known += (None,) * (len(args) - len(known))
-    made = Node("outlined", tuple(args), {"body": body, "of": of, "cuts": known}, shape, dtype)
+    made = Node("outlined", tuple(args), {"body": body, "of": of, "cuts": known}, shape, dtype, loc=loc)
     made._frozen = (("body", id(body)), ("cuts", known), ("of", None if of is None else id(of)))
     return made
 
