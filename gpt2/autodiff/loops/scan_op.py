@@ -24,7 +24,7 @@ checkpoints have the shape (ceil(n / every), *carry.shape).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -169,30 +169,24 @@ def _jvp(tangents, out, *args, body: Graph, n: int, carries: int, slices: int, e
 class Tangents:
     """The tangents of a loop's body, and of the loop's arguments; by position.
 
-    marks     of the inputs of the body, as inputs
+    marks     of the inputs of the body, as inputs. A carry has one if its initial value does, or after a step
     results   of its outputs: of the carries among the marks, then of what else has one
     given     of the arguments of the loop
     """
 
     def __init__(self, body: Graph, tangents: Sequence[Node | None], args: Sequence[Node], carries: int):
-        moving = _active_inputs(body, [t is not None for t in tangents], carries)
+        def moved(active: Sequence[bool]) -> list[bool]:
+            marks = {i: m for i, m, has in zip(body.inputs, inputs_like(body.inputs), active) if has}
+            return [t is not None for t in pushforward(body.outputs[:carries], marks)]
+
+        active = [t is not None and is_float(i) for i, t in zip(body.inputs, tangents)]
+        moving = [k for k, has in enumerate(flags_of_all_steps(active, carries, moved)) if has]
         fresh = inputs_like(body.inputs, "d")
         self.marks = {k: fresh[k] for k in moving}
         of_body = pushforward(body.outputs, {body.inputs[k]: m for k, m in self.marks.items()})
         self.results = {k: or_zeros(of_body[k], body.outputs[k]) for k in moving if k < carries}
         self.results |= {k: d for k, d in enumerate(of_body) if k >= carries and d is not None}
         self.given = {k: or_zeros(tangents[k], args[k]) for k in moving}
-
-
-def _active_inputs(body: Graph, has_tangent: Iterable[bool], carries: int) -> list[int]:
-    """The inputs of the body with a tangent. A carry has one if its initial value does, or after a step."""
-
-    def moved(active: Sequence[bool]) -> list[bool]:
-        marks = {i: m for i, m, has in zip(body.inputs, inputs_like(body.inputs), active) if has}
-        return [t is not None for t in pushforward(body.outputs[:carries], marks)]
-
-    active = [has and is_float(i) for i, has in zip(body.inputs, has_tangent)]
-    return [k for k, has in enumerate(flags_of_all_steps(active, carries, moved)) if has]
 
 
 # --- reverse mode: segments from the last to the first, each recomputed from its checkpoint ------
@@ -211,29 +205,19 @@ def _vjp(g, out, *args, wanted, body: Graph, n: int, carries: int, slices: int, 
     sums += [zeros_like(consts[i]) for i in back.read_consts]
     if every == 1:
         final = items(out)[:carries]
-        sums, dx = every_carry_kept(back, sums, (checkpoints, final, rows, kept), consts, n)
-        return _by_argument(back, args, sums, dx)
-    whole, left = divmod(n, every)
-    parts = []
-    for first, count, steps in ((whole, 1, left), (0, whole, every)):  # the last segment may be shorter
-        if count and steps:
-            cut = [[_cut(x, first, first + count) for x in arrays] for arrays in (checkpoints, kept)]
-            steps_of = [_cut(x, first * every, first * every + count * steps) for x in rows]
-            sums, dxs = back.segments(sums, cut[0], steps_of, cut[1], consts, count, steps)
-            parts.append([reshape(flip(d), (count * steps, *x.shape)) for d, x in zip(dxs, back.dx_like)])
-    dx = [concatenate(f[::-1], 0) if len(f) > 1 else f[0] for f in zip(*parts)]
-    return _by_argument(back, args, sums, dx)
-
-
-def _by_argument(back: Backward, args: Sequence, sums: Sequence[Node], dxs: Sequence[Node]) -> tuple:
-    """A gradient for each argument of a scan, or None."""
-    result: list[Node | None] = [None] * len(args)
-    first = back.carries, back.carries + back.slices
-    for k, d in zip((*back.float_carry, *(first[1] + i for i in back.read_consts)), sums):
-        result[k] = d
-    for k, d in zip(back.float_xs, dxs):
-        result[first[0] + k] = d
-    return tuple(result)
+        sums, dxs = every_carry_kept(back, sums, (checkpoints, final, rows, kept), consts, n)
+    else:
+        whole, left = divmod(n, every)
+        parts = []
+        for first, count, steps in ((whole, 1, left), (0, whole, every)):  # the last segment may be shorter
+            if count and steps:
+                cut = [[_cut(x, first, first + count) for x in arrays] for arrays in (checkpoints, kept)]
+                steps_of = [_cut(x, first * every, first * every + count * steps) for x in rows]
+                sums, dxs = back.segments(sums, cut[0], steps_of, cut[1], consts, count, steps)
+                parts.append([reshape(flip(d), (count * steps, *d.shape[2:])) for d in dxs])
+        dxs = [concatenate(f[::-1], 0) if len(f) > 1 else f[0] for f in zip(*parts)]
+    by_argument = dict(zip(back.places, [*sums, *dxs]))
+    return tuple(map(by_argument.get, range(len(args))))
 
 
 def _cut(x: Node | None, start: int, stop: int) -> Node | None:
@@ -251,6 +235,7 @@ class Backward:
 
     step     (dcarry, dconsts | carry, x, dy | consts) -> (dcarry, dconsts | dx), for while_loop
     segment  (dcarry, dconsts | first carry, k of x, k of dy | consts) -> (dcarry, dconsts | k of dx)
+    places   of dcarry, dconsts and dx among the arguments of the loop
 
     Only differentiated values appear: floating-point carries, and the wanted among xs and consts.
     """
@@ -258,7 +243,6 @@ class Backward:
     def __init__(self, body: Graph, carries: int, slices: int, has_dy: Sequence, wanted: Sequence[bool]):
         carry, xs, consts = _split(body.inputs, carries, slices)
         self.body, self.carries, self.slices = body, carries, slices
-        self.again = Graph(body.inputs, body.outputs[:carries], body.name)  # for the carries alone
         self.float_carry = [i for i, c in enumerate(carry) if is_float(c)]
         ys = [y for y, has in zip(body.outputs[carries:], has_dy) if has]
         self.n_dys = len(ys)
@@ -269,17 +253,17 @@ class Backward:
         gradients = dict.fromkeys(body.inputs) | dict(zip(wrt, backprop(list(zip(seeded, cts)), wrt)))
         self.float_xs = [i for i, x in enumerate(xs) if gradients[x] is not None]
         self.read_consts = [i for i, w in enumerate(consts) if gradients[w] is not None]
-        self.dx_like = [xs[i] for i in self.float_xs]
-        self.cts, self.gradients = cts, gradients
+        self.places = [*self.float_carry, *(carries + slices + i for i in self.read_consts)]
+        self.places += [carries + i for i in self.float_xs]
+        self.cts = cts
+        self.dcarry = [or_zeros(gradients[carry[i]], carry[i]) for i in self.float_carry]
+        self.dconsts = [gradients[consts[i]] for i in self.read_consts]
+        self.dxs = [gradients[xs[i]] for i in self.float_xs]
         sums = inputs_like([consts[i] for i in self.read_consts], "d")
         n = len(self.float_carry)
         self.step = Graph(
             [*cts[:n], *sums, *carry, *xs, *cts[n:], *consts],
-            [
-                *(or_zeros(gradients[carry[i]], carry[i]) for i in self.float_carry),
-                *(s + gradients[consts[i]] for s, i in zip(sums, self.read_consts)),
-                *(gradients[xs[i]] for i in self.float_xs),
-            ],
+            [*self.dcarry, *(s + d for s, d in zip(sums, self.dconsts)), *self.dxs],
             body.name + "_back",
         )
 
@@ -296,21 +280,19 @@ class Backward:
         """(dcarry and dconsts, dx) of `whole` segments of `every` steps."""
         slices = [*checkpoints, *(reshape(x, (whole, every, *x.shape[1:])) for x in rows)]
         slices = [flip(x) for x in (*slices, *kept) if x is not None]
-        segment = self.segment(every, tuple(k is not None for k in kept))
+        segment = self.segment(every, [k is not None for k in kept])
         results = scan_node(segment, sums, slices, consts, whole, default_every(whole))
         return results[: len(sums)], results[len(sums) : len(sums) + len(self.float_xs)]
 
     def segment(self, k: int, has_kept: Sequence[bool]) -> Graph:
         """The graph of k steps back. `has_kept`: which carries get the gradient of their checkpoint too."""
-        n_sums = len(self.float_carry) + len(self.read_consts)
-        step_inputs = inputs_like(self.step.inputs)
-        for fresh, old in zip(step_inputs, self.step.inputs):
-            fresh.name = old.name
-        sums = step_inputs[:n_sums]
-        carry, xs, rest = _split(step_inputs[n_sums:], self.carries, self.slices)
+        inputs, n_sums = inputs_like(self.step.inputs), len(self.float_carry) + len(self.read_consts)
+        sums = inputs[:n_sums]
+        carry, xs, rest = _split(inputs[n_sums:], self.carries, self.slices)
         dys, consts = rest[: self.n_dys], rest[self.n_dys :]
-        xs, dys = [rows_of(x, k) for x in xs], [rows_of(d, k) for d in dys]
-        results = scan_node(self.again, carry, xs, consts, k, every=1)
+        xs, dys = ([input_node((k, *x.shape), x.dtype, x.name) for x in part] for part in (xs, dys))
+        again = Graph(self.body.inputs, self.body.outputs[: self.carries], self.body.name)
+        results = scan_node(again, carry, xs, consts, k, every=1)
         arrays = results[self.carries :], results[: self.carries], [*xs, *dys], [None] * len(self.float_carry)
         dsums, dxs = every_carry_kept(self, sums, arrays, consts, k)
         kept, dsums = _with_kept(dsums, has_kept)
@@ -337,105 +319,72 @@ def every_carry_kept(
     sums     the gradients of the final carry, and what those of consts are added to
     arrays   checkpoints; the final carry; xs and the gradients of ys; gradients of checkpoints, or None
     """
-    step = ScanStep(back, n, arrays[3])
-    stacked = step.stacked(*arrays)
+    checkpoints, final, rows, kept = arrays
+    step, slices, stored = _step_back(back, n, [k is not None for k in kept])
+    ends = [reshape(f, (1, *f.shape)) for f in final]
+    if n > 1:
+        ends = [concatenate([take_slice(c, 0, 1, n), f], 0) for c, f in zip(checkpoints, ends)]
+    every = [*checkpoints, *ends, *rows, *(k for k in kept if k is not None)]
+    stacked = {x: flip(a) for x, a in zip(slices, every, strict=True)}
     m = len(back.float_carry)
-    start = [*sums[:m], *(sums[m + k] for k in step.now)]
-    results = scan_node(step.graph, start, [stacked[x] for x in step.taken], consts, n, default_every(n))
-    stacked.update(zip(step.rows, results[len(start) :]))
-    added = iter(results[m : len(start)])
-    totals = [s + x.added(stacked) if x.values else next(added) for s, x in zip(sums[m:], step.late)]
-    return [*results[:m], *totals], [flip(d) for d in results[len(start) : len(start) + len(back.float_xs)]]
+    start = [*sums[:m], *(s for s, values in zip(sums[m:], stored) if not values)]
+    taken = step.inputs[len(start) : len(step.inputs) - len(consts)]
+    results = scan_node(step, start, [stacked[x] for x in taken], consts, n, default_every(n))
+    added, by_step = iter(results[m : len(start)]), results[len(start) :]
+    stacked.update(zip(step.outputs[len(start) :], by_step))
+    totals = [
+        s + _sum_over_steps([stacked[v] for v in values]) if values else next(added)
+        for s, values in zip(sums[m:], stored)
+    ]
+    return [*results[:m], *totals], [flip(d) for d in by_step[: len(back.float_xs)]]
 
 
-class ScanStep:
-    """One step back, which reads the carry before and after it.
+def _step_back(back: Backward, n: int, has_kept: Sequence[bool]) -> tuple[Graph, list, list[list[Node]]]:
+    """(the graph of one step back, which reads the carry before and after it; the inputs that are one step's
+    slice of an array; for each const that is read the values that are stored for its gradient).
 
-    graph   (dcarry, sums of consts' gradients in the loop | taken | consts) -> (dcarry, sums | rows), where
-            rows are the gradients of xs, and values for the sums after the loop
-    taken   the inputs that are one step's slice of an array
-    late    the gradient of each const that is read; `now` has the indices of those that are summed in the
-            loop
+    graph   (dcarry, sums of consts' gradients in the loop | slices that it reads | consts)
+            -> (dcarry, sums | gradients of xs, and what is stored and in no array yet)
     """
-
-    def __init__(self, back: Backward, n: int, kept: Sequence[Node | None]):
-        self.n = n
-        carry, xs, consts = _split(back.body.inputs, back.carries, back.slices)
-        dcarry = [or_zeros(back.gradients[carry[i]], carry[i]) for i in back.float_carry]
-        more, dcarry = _with_kept(dcarry, [k is not None for k in kept])
-        dxs = [back.gradients[xs[i]] for i in back.float_xs]
-        parts = [back.gradients[consts[i]] for i in back.read_consts]
-        final = back.body.outputs[: back.carries]
-        self.after = inputs_like(final)
-        dcarry, dxs, parts = self.afterwards(final, dcarry, dxs, parts)
-        self.late = [Late(x, n) for x in parts]
-        self.now = [k for k, late in enumerate(self.late) if not late.values]
-        self.slices = [*carry, *self.after, *xs, *back.cts[len(dcarry) :], *more]
-        self.rows = self.rows_of_step(dxs)
-        self.taken, self.graph = self.one_step(back, dcarry, consts)
-
-    def afterwards(self, final: Sequence[Node], *groups: list[Node]) -> list[list[Node]]:
-        """These groups of values, with a step's results read from the next carry, if those are small."""
-        room = self.n * sum(o.nbytes for o in final) <= KEEP_ALL_BYTES
-        read = {o: x for o, x in zip(final, self.after) if room and o.op not in ("input", "const")}
-        values = iter(remade([v for group in groups for v in group], read))
-        return [[next(values) for _ in group] for group in groups]
-
-    def rows_of_step(self, dxs: list[Node]) -> list[Node]:
-        """The rows of a step: gradients of xs, and values for later sums that are in no array yet."""
-        known = {*self.slices, *dxs}
-        return [*dxs, *(v for v in self.added_later() if v not in known)]
-
-    def added_later(self) -> list[Node]:
-        return list(dict.fromkeys(v for late in self.late for v in late.values))
-
-    def one_step(self, back: Backward, dcarry: list[Node], consts: Sequence[Node]) -> tuple[list, Graph]:
-        """(the `slices` that a step reads, its graph)."""
-        running = inputs_like([self.late[k].part for k in self.now], "d")
-        head = [*dcarry, *(s + self.late[k].part for s, k in zip(running, self.now))]
-        read = set(Graph([], [*head, *self.rows, *self.added_later()]).nodes)
-        taken = [x for x in self.slices if x in read]
-        inputs = [*back.cts[: len(dcarry)], *running, *taken, *consts]
-        return taken, Graph(inputs, [*head, *self.rows], back.step.name)
-
-    def stacked(
-        self, checkpoints: Sequence[Node], final: Sequence[Node], rows: Sequence[Node], kept: Sequence
-    ) -> dict[Node, Node]:
-        """The array of each of `slices`, from the last step to the first."""
-        ends = [reshape(f, (1, *f.shape)) for f in final]
-        if self.n > 1:
-            ends = [concatenate([take_slice(c, 0, 1, self.n), f], 0) for c, f in zip(checkpoints, ends)]
-        arrays = [*checkpoints, *ends, *rows, *(k for k in kept if k is not None)]
-        return {x: flip(a) for x, a in zip(self.slices, arrays, strict=True)}
+    carry, xs, consts = _split(back.body.inputs, back.carries, back.slices)
+    more, dcarry = _with_kept(back.dcarry, has_kept)
+    dxs, dconsts, final = back.dxs, back.dconsts, back.body.outputs[: back.carries]
+    m, after = len(dcarry), inputs_like(final)
+    if n * sum(o.nbytes for o in final) <= KEEP_ALL_BYTES:
+        # A step's results are read from the next carry
+        known = {o: x for o, x in zip(final, after) if o.op not in ("input", "const")}
+        values = remade([*dcarry, *dxs, *dconsts], known)
+        dcarry, dxs, dconsts = values[:m], values[m : m + len(dxs)], values[m + len(dxs) :]
+    stored = [_stored(d, n) for d in dconsts]
+    slices = [*carry, *after, *xs, *back.cts[m:], *more]
+    later = dict.fromkeys(chain.from_iterable(stored))
+    rows = [*dxs, *(v for v in later if v not in {*slices, *dxs})]
+    terms = [d for d, values in zip(dconsts, stored) if not values]
+    running = inputs_like(terms, "d")
+    head = [*dcarry, *(s + d for s, d in zip(running, terms))]
+    read = set(Graph([], [*head, *rows, *later]).nodes)
+    inputs = [*back.cts[:m], *running, *(x for x in slices if x in read), *consts]
+    return Graph(inputs, [*head, *rows], back.step.name), slices, stored
 
 
-class Late:
-    """A gradient that is a sum over n steps, computed after the loop.
-
-    part     the term of one step
-    values   what a step stores: two factors of a matrix product, or the part; nothing if that is too large
+def _stored(term: Node, n: int) -> list[Node]:
+    """What each of n steps stores of a sum after the loop: two factors of a matrix product, or the term;
+    nothing if that is too large.
     """
-
-    def __init__(self, part: Node, n: int):
-        self.part, self.values = part, _factors(part)
-        if not self.values or n * sum(v.nbytes for v in self.values) > KEEP_ALL_BYTES:
-            self.values = [part] if n * part.nbytes <= KEEP_ALL_BYTES else []
-
-    def added(self, stacked: dict[Node, Node]) -> Node:
-        """The sum; `stacked` has the values of all steps in one array each."""
-        arrays = [stacked[v] for v in self.values]
-        if len(arrays) == 1:
-            return sum_(arrays[0], (0,))
-        a, b = (reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])) for x in arrays)
-        return swap_last(a) @ b
+    if term.op == "matmul" and term.ndim == 2 and term.args[0].op == "transpose":
+        a, b = term.args[0].args[0], term.args[1]
+        alike = a.ndim == b.ndim == 2 and a.dtype == b.dtype == term.dtype
+        if alike and n * (a.nbytes + b.nbytes) <= KEEP_ALL_BYTES:
+            return [a, b]
+    return [term] if n * term.nbytes <= KEEP_ALL_BYTES else []
 
 
-def _factors(x: Node) -> list[Node]:
-    """[a, b] of one dtype if x is a.T @ b; else []."""
-    if x.op != "matmul" or x.ndim != 2 or x.args[0].op != "transpose":
-        return []
-    a, b = x.args[0].args[0], x.args[1]
-    return [a, b] if a.ndim == b.ndim == 2 and a.dtype == b.dtype == x.dtype else []
+def _sum_over_steps(arrays: Sequence[Node]) -> Node:
+    """The sum of what all steps stored."""
+    if len(arrays) == 1:
+        return sum_(arrays[0], (0,))
+    a, b = (reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])) for x in arrays)
+    return swap_last(a) @ b
 
 
 def _batch(b, *args, body: Graph, n: int, carries: int, slices: int, every: int):
@@ -479,11 +428,6 @@ def flags_of_all_steps(flags: Sequence[bool], carries: int, results_of: Callable
 def _influence(flags, of_graph, body: Graph, n: int, carries: int, **attrs) -> list[bool]:
     flags = flags_of_all_steps(flags, carries, lambda flags: of_graph(body, flags))
     return [*flags[:carries], *of_graph(body, flags)[carries:], *flags[:carries]]
-
-
-def rows_of(x: Node, k: int) -> Node:
-    """An input that holds k of x."""
-    return input_node((k, *x.shape), x.dtype, x.name)
 
 
 row(

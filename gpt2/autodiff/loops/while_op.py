@@ -190,10 +190,8 @@ def _vjp(g, out, *args, wanted, test: Graph, body: Graph, carries: int, keep: in
         reads=tuple(back.read_consts),
     )
     grads = items(apply("while_loop_back", *args, *results_of_loop[carries:], *cts, **attrs))
-    result: list[Node | None] = [None] * len(args)
-    for k, d in zip((*back.float_carry, *(carries + i for i in back.read_consts)), grads):
-        result[k] = d
-    return tuple(result)
+    by_argument = dict(zip(back.places, grads))
+    return tuple(map(by_argument.get, range(len(args))))
 
 
 def _back_infer(*args, body: Graph, step: Graph, **attrs):
