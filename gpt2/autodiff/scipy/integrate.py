@@ -77,20 +77,17 @@ class Flow:
         """dy/dt of recorded values."""
         return inline(self.graph, [y, t, *consts])[0]
 
-    def solved(self, y0: Any, ts: Any, consts: Sequence) -> Any:
-        y0, ts, *held = (np.asarray(v) for v in (y0, ts, *consts))
-        program, t_type = program_of(self.graph), self.graph.inputs[1].dtype.type
-
-        def slope(y, t):
-            return program(np.asarray(y, y0.dtype), t_type(t), *held)[0]
-
-        return self.solver(slope, y0, ts)
-
 
 @custom_vjp
 def _trajectory(flow: Flow, y0: Any, ts: Any, *consts: Any) -> Any:
     """The states at ts, the first of which is y0."""
-    return flow.solved(y0, ts, consts)
+    y0, ts, *held = (np.asarray(v) for v in (y0, ts, *consts))
+    program, t_type = program_of(flow.graph), flow.graph.inputs[1].dtype.type
+
+    def slope(y, t):
+        return program(np.asarray(y, y0.dtype), t_type(t), *held)[0]
+
+    return flow.solver(slope, y0, ts)
 
 
 @_trajectory.defvjp
@@ -100,17 +97,12 @@ def _trajectory_vjp(dout: Any, out: Any, flow: Flow, y0: Any, ts: Any, *consts: 
     others 2018.
     """
     n = np.shape(y0)[0]
-    moves = [np.asarray(value_of(c)).dtype.kind == "f" for c in consts]
-    sizes = [np.size(c) if has else 0 for c, has in zip(consts, moves)]
+    sizes = [np.size(c) if np.asarray(value_of(c)).dtype.kind == "f" else 0 for c in consts]
 
     def backwards(z, t, *consts):
         y, a = z[:n], z[n : 2 * n]
-
-        def slope(y, *moving):
-            return flow.slope(y, t, *_filled(consts, moves, moving))
-
-        dy, pull = vjp(slope, y, *(c for c, has in zip(consts, moves) if has))
-        return np.concatenate([dy, *(np.ravel(d) for d in pull(-a))])
+        dy, pull = vjp(lambda y, *consts: flow.slope(y, t, *consts), y, *consts)
+        return np.concatenate([dy, *(np.ravel(d) for d in pull(-a) if d is not None)])
 
     z0 = np.zeros(2 * n + sum(sizes))
     back, _ = _flow("the adjoint equation", backwards, z0, 0.0, consts, flow.between)
@@ -137,17 +129,13 @@ def _trajectory_jvp(primals: tuple, tangents: tuple) -> tuple:
     """State and tangent are solved as one system."""
     (flow, y0, ts, *consts), (_, dy0, dts, *dconsts) = primals, tangents
     n, m = np.shape(y0)[0], len(consts)
-    moves = [np.asarray(value_of(c)).dtype.kind == "f" for c in consts]
-    along = [d for d, has in zip(dconsts, moves) if has]
+    along = [d for d in dconsts if d is not None]
 
     def both(z, t, *all_consts):
-        consts, along = all_consts[:m], all_consts[m:]
-
-        def slope(y, *moving):
-            return flow.slope(y, t, *_filled(consts, moves, moving))
-
-        moving = [c for c, has in zip(consts, moves) if has]
-        return np.concatenate(jvp(slope, (z[:n], *moving), (z[n:], *along)))
+        values, rest = all_consts[:m], iter(all_consts[m:])
+        moved = [None if d is None else next(rest) for d in dconsts]
+        pair = jvp(lambda y, *consts: flow.slope(y, t, *consts), (z[:n], *values), (z[n:], *moved))
+        return np.concatenate(pair)
 
     pair, _ = _flow("the tangent equation", both, np.zeros(2 * n), 0.0, [*consts, *along], flow.between)
     start = dy0 - flow.slope(y0, ts[0], *consts) * dts[0]
@@ -156,11 +144,6 @@ def _trajectory_jvp(primals: tuple, tangents: tuple) -> tuple:
     rows = out[1:], ts[1:], dts[1:]
     _, moved = scan(lambda _, x: (0.0, flow.slope(x[0], x[1], *consts) * x[2]), 0.0, rows)
     return out, np.concatenate([np.reshape(dy0, (1, n)), states[1:, n:] + moved])
-
-
-def _filled(consts: Sequence, moves: Sequence[bool], moving: Sequence) -> list:
-    values = iter(moving)
-    return [next(values) if has else c for c, has in zip(consts, moves)]
 
 
 def _flow(
@@ -253,18 +236,20 @@ class Stepped(NamedTuple):
     """How steps are taken: the method's coefficients, the tolerances, the ends of the interval."""
 
     method: Any
-    rtol: Any
-    atol: Any
-    first_step: float | None
-    max_step: float
     start: float
     end: float
+    rtol: Any = 1e-3
+    atol: Any = 1e-6
+    first_step: float | None = None
+    max_step: float = np.inf
 
     @property
     def sign(self) -> float:
         return 1.0 if self.end >= self.start else -1.0
 
-    def size(self, x: Any, scale: Any) -> Any:
+    def size(self, x: Any, state: Any) -> Any:
+        """The mean size of x relative to the tolerances for a state of these sizes."""
+        scale = self.atol + state * np.maximum(self.rtol, 100 * np.finfo(float).eps)
         return np.sqrt(np.mean((x / scale) ** 2))
 
     def first(self, f: Callable, y: Any, slope: Any) -> Any:
@@ -272,12 +257,12 @@ class Stepped(NamedTuple):
         whole = abs(self.end - self.start)
         if self.first_step is not None:
             return self.first_step
-        scale = self.atol + np.abs(y) * self.rtol
-        d0, d1 = self.size(y, scale), self.size(slope, scale)
+        size = np.abs(y)
+        d0, d1 = self.size(y, size), self.size(slope, size)
         slow = (d0 < 1e-5) | (d1 < 1e-5)
         h0 = np.minimum(np.where(slow, 1e-6, 0.01 * d0 / np.where(slow, 1.0, d1)), whole)
         moved = f(self.start + h0 * self.sign, y + h0 * self.sign * slope)
-        d2 = self.size(moved - slope, scale) / h0
+        d2 = self.size(moved - slope, size) / h0
         steepest = np.maximum(d1, d2)
         flat = steepest <= 1e-15
         power = 1.0 / (self.method.error_estimator_order + 1)
@@ -299,8 +284,7 @@ class Stepped(NamedTuple):
         new = y + h * _sum(m.B, k)
         k.append(f(ahead, new))
         error = stop_gradient(h * _sum(m.E, k))
-        scale = self.atol + stop_gradient(np.maximum(np.abs(y), np.abs(new))) * self.rtol
-        off = self.size(error, scale)
+        off = self.size(error, stop_gradient(np.maximum(np.abs(y), np.abs(new))))
         good = off < 1.0
         power = -1.0 / (m.error_estimator_order + 1)
         factor = SAFETY * np.where(off > 0.0, off, 1.0) ** power
@@ -351,11 +335,13 @@ def _arrived_vjp(dout: Any, out: Any, ys: Any, failed: Any, *static: Any) -> tup
     return dout, *(None,) * (1 + len(static))
 
 
-def _by_steps(how: Stepped, f: Callable, y0: Any, t_eval: Any) -> Any:
-    """The states at t_eval, row by row."""
+def _discretely(name: str, fun: Callable, how: Stepped, y0: Any, ts: Any, args: tuple) -> Any:
+    """The states at ts, row by row, from the steps of the solver."""
+
+    def f(t, y):
+        return _vector(name, fun(t, y, *args), np.shape(y))
+
     slope = f(how.start, y0)
-    h = stop_gradient(how.first(f, y0, slope))
-    nothing = y0 * 0.0
     state = dict(
         t=how.start,
         y=y0,
@@ -363,13 +349,13 @@ def _by_steps(how: Stepped, f: Callable, y0: Any, t_eval: Any) -> Any:
         start=how.start,
         y_start=y0,
         length=0.0,
-        bends=np.stack([nothing] * how.method.P.shape[1]),
-        h=h,
+        bends=np.stack([y0 * 0.0] * how.method.P.shape[1]),
+        h=stop_gradient(how.first(f, y0, slope)),
         again=np.array(False),
         failed=np.array(False),
     )
-    final, ys = scan(lambda s, t: how.until(f, s, t), state, t_eval)
-    return _arrived(ys, final["failed"], "scipy.integrate.solve_ivp", str(how.end), here())
+    final, ys = scan(lambda s, t: how.until(f, s, t), state, ts)
+    return _arrived(ys, final["failed"], name, str(how.end), here())
 
 
 def solve_ivp(
@@ -412,45 +398,34 @@ def solve_ivp(
         )
     derivative = derivative or ("discrete" if method in STEPPED else "adjoint")
     start, end = map(float, t_span)
-    ts = t_eval if type(t_eval) is Recorded else np.asarray(t_eval, float)
-    if type(t_eval) is not Recorded:
-        _check_times(name, ts, start, end)
-    y0, args = _state(name, y0), tuple(args or ())
-    if derivative == "discrete":
-        ys = _discretely(name, fun, start, end, y0, method, ts, args, options)
-    elif derivative == "adjoint":
-        ys = _adjointly(name, fun, start, end, y0, method, ts, args, options)
-    else:
+    ts = t_eval if type(t_eval) is Recorded else _checked_times(name, np.asarray(t_eval, float), start, end)
+    y0 = _state(name, y0)
+    if derivative == "adjoint":
+        ys = _adjointly(name, fun, start, end, y0, method, ts, tuple(rest), options)
+    elif derivative != "discrete":
         raise ValueError(f"{name}: derivative is {derivative!r}, expected 'discrete' or 'adjoint'")
+    elif method not in STEPPED:
+        raise unsupported_option(
+            name, f"with method={method!r} and derivative='discrete' (there is 'adjoint')"
+        )
+    elif unknown := set(options) - set(Stepped._field_defaults):
+        raise unsupported_option(name, f"with {', '.join(sorted(unknown))}=")
+    elif type(ts) is Recorded:
+        raise unsupported_option(name, "by t_eval with derivative='discrete' (there is 'adjoint')")
+    else:
+        how = Stepped(STEPPED[method], start, end, **options)
+        ys = _discretely(name, fun, how, y0, ts, tuple(rest))
     return Result(t=ts, y=np.transpose(ys), sol=None, t_events=None, y_events=None, status=0, success=True)
 
 
-def _check_times(name: str, ts: np.ndarray, start: float, end: float) -> None:
+def _checked_times(name: str, ts: np.ndarray, start: float, end: float) -> np.ndarray:
     if ts.ndim != 1 or not ts.size:
         raise ValueError(f"{name}: t_eval has shape {ts.shape}, expected a vector of times")
     if np.any(ts < min(start, end)) or np.any(ts > max(start, end)):
         raise ValueError(f"{name}: t_eval lies not within t_span")
     if np.any(np.diff(ts) * (1.0 if end >= start else -1.0) <= 0):
         raise ValueError(f"{name}: t_eval is not sorted from the start of t_span to its end")
-
-
-def _discretely(name, fun, start, end, y0, method, ts, args, options) -> Any:
-    if method not in STEPPED:
-        raise unsupported_option(
-            name, f"with method={method!r} and derivative='discrete' (there is 'adjoint')"
-        )
-    known = {"rtol": 1e-3, "atol": 1e-6, "first_step": None, "max_step": np.inf}
-    if unknown := set(options) - set(known):
-        raise unsupported_option(name, f"with {', '.join(sorted(unknown))}=")
-    if type(ts) is Recorded:
-        raise unsupported_option(name, "by t_eval with derivative='discrete' (there is 'adjoint')")
-    known.update(options)
-    known["rtol"] = np.maximum(known["rtol"], 100 * np.finfo(float).eps)
-
-    def f(t, y):
-        return _vector(name, fun(t, y, *args), np.shape(y))
-
-    return _by_steps(Stepped(STEPPED[method], **known, start=start, end=end), f, y0, ts)
+    return ts
 
 
 def _adjointly(name, fun, start, end, y0, method, ts, args, options) -> Any:
@@ -469,10 +444,7 @@ def _adjointly(name, fun, start, end, y0, method, ts, args, options) -> Any:
     def solver(slope, y0, ts):
         return between(slope, y0, ts, end)
 
-    def right_hand_side(y, t, *args):
-        return fun(t, y, *args)
-
-    flow, consts = _flow(name, right_hand_side, y0, start, args, solver, between)
+    flow, consts = _flow(name, lambda y, t, *args: fun(t, y, *args), y0, start, args, solver, between)
     ahead = type(ts) is Recorded or ts[0] != start
     ts = np.concatenate([[start], ts]) if ahead else ts
     ys = _trajectory(flow, y0, ts, *consts)
