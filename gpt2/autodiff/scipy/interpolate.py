@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,16 +51,6 @@ def _across(factor: Any, ndim: int) -> Any:
     return np.reshape(factor, (*np.shape(factor), *(1,) * ndim))
 
 
-def _read(x: Any, first: float, last: float, extrapolate: Any, read: Callable, ndim: int) -> Any:
-    """read(x) inside of the interval, and outside as `extrapolate` says."""
-    if extrapolate == "periodic":
-        return read(first + (x - first) % (last - first))
-    if extrapolate:
-        return read(x)
-    inside = (x >= first) & (x <= last)
-    return np.where(_across(inside, ndim), read(np.where(inside, x, first)), np.nan)
-
-
 def nan_slopes(y: Any, points: Sequence, ndim: int) -> Any:
     """y, with derivatives by the points that are nan where y is nan.
 
@@ -97,18 +87,18 @@ class Piecewise:
     def __call__(self, x: Any, nu: int = 0, extrapolate: Any = None) -> Any:
         c = self.derivative(nu).c if nu else self.c
         ndim, x = np.ndim(c) - 2, _times(x)
-
-        def read(x):
-            i = _interval(x, self.x)
-            d = _across(x - self.x[i], ndim)
-            y = c[0][i]
-            for j in range(1, np.shape(c)[0]):
-                y = y * d + c[j][i]
-            return y
-
         beyond = self.extrapolate if extrapolate is None else extrapolate
-        y = _read(x, float(self.x[0]), float(self.x[-1]), beyond, read, ndim)
-        y = np.where(_across(np.isnan(x), ndim), np.nan, y) if np.shape(c)[0] == 1 else y
+        first, last = float(self.x[0]), float(self.x[-1])
+        outside = np.isnan(x) if beyond else ~((x >= first) & (x <= last))
+        at = first + (x - first) % (last - first) if beyond == "periodic" else x
+        at = at if beyond else np.where(outside, first, x)
+        i = _interval(at, self.x)
+        d = _across(at - self.x[i], ndim)
+        y = c[0][i]
+        for j in range(1, np.shape(c)[0]):
+            y = y * d + c[j][i]
+        if not beyond or np.shape(c)[0] == 1:  # a constant does not pass a point that is nan on
+            y = np.where(_across(outside, ndim), np.nan, y)
         return _along(nan_slopes(y, [x], ndim), np.ndim(x), self.axis)
 
     def derivative(self, nu: int = 1) -> Piecewise:
@@ -365,22 +355,16 @@ class interp1d(_Curve, _scipy.interp1d):  # noqa: N801  SciPy's name
 
     def __init__(self, x: Any, y: Any, kind: Any = "linear", axis: Any = -1, *args: Any, **options: Any):
         super().__init__(x, y, kind, axis, *args, **options)
-        self._given = (np.array(x, float), np.array(y), kind, axis, *args), options
-        self._made = np.array(self.x), np.array(self.y), self.fill_value, self.bounds_error
+        self._made = np.array(self.x), np.array(self.y), kind, self.axis
 
     def _ours(self) -> Interpolant:
-        x, y, *beyond = self._made
-        as_made = np.array_equal(self.x, x) and np.array_equal(self.y, y, equal_nan=True)
-        now = self.fill_value, self.bounds_error
-        if not as_made or not all(map(_unchanged, now, beyond)):
+        x, y, *how = self._made
+        if not (np.array_equal(self.x, x) and np.array_equal(self.y, y, equal_nan=True)):
             raise unsupported_option("scipy.interpolate.interp1d", "changed after it was made")
-        args, options = self._given
-        return Interpolant(*args, **options)
+        return Interpolant(x, y, *how, True, self.bounds_error, self.fill_value, True)
 
     def _reuse_roots(self) -> tuple:
-        args, options = self._given
-        now = self.x, self.y, self.fill_value, self.bounds_error
-        return (*args, *options, *options.values(), *now)
+        return (*self._made, self.x, self.y, self.fill_value, self.bounds_error)
 
 
 class Interpolant:
@@ -408,6 +392,7 @@ class Interpolant:
             raise ValueError("Cannot extrapolate and raise at the same time.")
         self.fill = None if beyond else fill_value if isinstance(fill_value, tuple) else (fill_value,) * 2
         self.strict = not beyond if bounds_error is None else bounds_error
+        self.spline = None
         if isinstance(kind, int) or kind in ORDERS:
             self.spline = make_interp_spline(x, y, ORDERS.get(kind, kind))
         elif kind not in ("linear", "nearest", "nearest-up", "previous", "next"):
@@ -424,8 +409,7 @@ class Interpolant:
                 f"interp1d: a value lies beyond {self.x[0]} to {self.x[-1]}, where the curve is given"
             )
         ndim = np.ndim(self.y) - 1
-        inside = x if self.fill is None else _clipped(x, self.x[0], self.x[-1])
-        y = self.inner(inside, ndim)
+        y = self._inside(x if self.fill is None else _clipped(x, self.x[0], self.x[-1]), ndim)
         if self.fill is not None:
             below, above = self.fill
             inner = np.where(_across(x > self.x[-1], ndim), above, y)
@@ -434,22 +418,18 @@ class Interpolant:
             y = nan_slopes(y, [x], ndim)
         return _along(y, np.ndim(x), self.axis)
 
-    def inner(self, x: Any, ndim: int) -> Any:
-        n, kind = len(self.x), self.kind
-        if hasattr(self, "spline"):
+    def _inside(self, x: Any, ndim: int) -> Any:
+        kind, knots = self.kind, self.x
+        if self.spline is not None:
             return self.spline(x)
         if kind == "linear":
-            i = np.clip(np.searchsorted(self.x, x), 1, n - 1)
-            slope = (self.y[i] - self.y[i - 1]) / _across(self.x[i] - self.x[i - 1], ndim)
-            return slope * _across(x - self.x[i - 1], ndim) + self.y[i - 1]
-        if kind in ("nearest", "nearest-up"):
-            middle = self.x[1:] / 2.0 + self.x[:-1] / 2.0
-            i = np.searchsorted(middle, x, side="left" if kind == "nearest" else "right")
-        elif kind == "previous":
-            i = np.searchsorted(self.x, x, side="right") - 1
-        else:
-            i = np.searchsorted(self.x, x, side="left")
-        return self.y[np.clip(i, 0, n - 1)]
+            i = np.clip(np.searchsorted(knots, x), 1, len(knots) - 1)
+            slope = (self.y[i] - self.y[i - 1]) / _across(knots[i] - knots[i - 1], ndim)
+            return slope * _across(x - knots[i - 1], ndim) + self.y[i - 1]
+        if kind.startswith("nearest"):
+            knots = knots[1:] / 2.0 + knots[:-1] / 2.0
+        i = np.searchsorted(knots, x, side="left" if kind in ("nearest", "next") else "right")
+        return self.y[np.clip(i - (kind == "previous"), 0, len(self.x) - 1)]
 
 
 # ---- Grids -----------------------------------------------------------------------------------------------
@@ -504,32 +484,20 @@ class Grid:
                 raise ValueError(f"One of the requested xi is out of bounds in dimension {k}")
             outside = outside | (column < p[0]) | (column > p[-1])
         ndim = np.ndim(self.values) - len(self.points)
-        read = self.nearest if method == "nearest" else self.linear
-        y = read(columns, ndim)
+        intervals = [_interval(column, p) for column, p in zip(columns, self.points)]
+        shares = [(c - p[i]) / (p[i + 1] - p[i]) for i, c, p in zip(intervals, columns, self.points)]
+        if method == "nearest":
+            y = self.values[tuple([np.where(part <= 0.5, i, i + 1) for i, part in zip(intervals, shares)])]
+        else:
+            y = 0.0
+            for corner in itertools.product((0, 1), repeat=len(columns)):
+                weight = math.prod([part if side else 1.0 - part for side, part in zip(corner, shares)])
+                index = tuple([i + side for side, i in zip(corner, intervals)])
+                y = y + _across(weight, ndim) * self.values[index]
         if not (self.strict or self.fill is None):
             y = np.where(_across(outside, ndim), self.fill, y)
         missing = sum(np.isnan(column) for column in columns) > 0
         return nan_slopes(np.where(_across(missing, ndim), np.nan, y), columns, ndim)
-
-    def _beside(self, columns: Sequence) -> list[tuple]:
-        """Along each axis: the interval of a point, and its relative position there."""
-        at = [_interval(column, p) for column, p in zip(columns, self.points)]
-        return [(i, (c - p[i]) / (p[i + 1] - p[i])) for i, c, p in zip(at, columns, self.points)]
-
-    def linear(self, columns: Sequence, ndim: int) -> Any:
-        beside = self._beside(columns)
-        y: Any = 0.0
-        for corner in itertools.product((0, 1), repeat=len(columns)):
-            weight: Any = 1.0
-            for side, (_, part) in zip(corner, beside):
-                weight = weight * (part if side else 1.0 - part)
-            index = tuple(i + side for side, (i, _) in zip(corner, beside))
-            y = y + _across(weight, ndim) * self.values[index]
-        return y
-
-    def nearest(self, columns: Sequence, ndim: int) -> Any:
-        index = tuple(np.where(part <= 0.5, i, i + 1) for i, part in self._beside(columns))
-        return self.values[index]
 
 
 def _coordinates(xi: Any, n: int) -> Any:
@@ -553,10 +521,3 @@ def interpn(points, values, xi, method="linear", bounds_error=True, fill_value=n
     if method == "splinef2d":
         raise unsupported_option("scipy.interpolate.interpn", "with method='splinef2d'")
     return RegularGridInterpolator(points, values, method, bounds_error, fill_value)(xi)
-
-
-def _unchanged(now: Any, before: Any) -> bool:
-    """Whether a setting is the same object, or an array of the same values, as its stand-in is."""
-    if now is before or not isinstance(before, np.ndarray):
-        return now is before
-    return np.array_equal(np.asarray(now), before, equal_nan=True)
