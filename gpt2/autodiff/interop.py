@@ -168,16 +168,6 @@ def to_torch(f: Callable) -> Callable:
     """
     import torch
 
-    derived = _torch_function(torch, f)
-
-    @functools.wraps(f)
-    def of_tensors(*args):
-        return derived.apply(*args)
-
-    return of_tensors
-
-
-def _torch_function(torch: types.ModuleType, f: Callable) -> Any:
     class Derived(torch.autograd.Function):  # type: ignore[name-defined]
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
@@ -205,7 +195,11 @@ def _torch_function(torch: types.ModuleType, f: Callable) -> Any:
                 for g, wanted in zip(grads, ctx.needs_input_grad)
             )
 
-    return Derived
+    @functools.wraps(f)
+    def of_tensors(*args):
+        return Derived.apply(*args)
+
+    return of_tensors
 
 
 def _torch_once_more(f: Callable, ctx: Any, douts: Sequence) -> tuple:
@@ -273,14 +267,13 @@ def to_jax(f: Callable) -> Callable:
     import jax
 
     def types_of(tree):
-        return jax.tree.map(lambda x: _jax_type(jax, x), tree)
-
-    def like(tree, wanted):
-        return jax.tree.map(lambda x, t: np.asarray(x, t.dtype), tree, wanted)
+        dtype_of = jax.dtypes.canonicalize_dtype
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(_dtype_of(x))), tree)
 
     def run(function, wanted, *args):
         def on_arrays(*args):
-            return like(function(*jax.tree.map(np.asarray, args)), wanted)
+            results = function(*jax.tree.map(np.asarray, args))
+            return jax.tree.map(lambda x, t: np.asarray(x, t.dtype), results, wanted)
 
         return jax.pure_callback(on_arrays, wanted, *args, vmap_method="sequential")
 
@@ -314,7 +307,3 @@ def to_jax(f: Callable) -> Callable:
 
 def _dtype_of(x: Any) -> Any:
     return x.dtype if hasattr(x, "dtype") else np.result_type(x)
-
-
-def _jax_type(jax: types.ModuleType, x: Any) -> Any:
-    return jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.canonicalize_dtype(_dtype_of(x)))

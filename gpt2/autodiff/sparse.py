@@ -52,7 +52,7 @@ def sparse_jacobian(f: Callable, pattern: Any, argnum: int = 0, *, check: bool =
     seeds[colour, np.arange(colour.size)] = 1.0
     if check:
         seeds[-1] = np.random.default_rng(0).uniform(0.5, 1.5, colour.size)
-    compute = compile(_columns if across else _rows)
+    compute = compile(_products)
 
     def derived(*args: Any, **kwargs: Any) -> Any:
         if not -len(args) <= argnum < len(args):
@@ -65,7 +65,7 @@ def sparse_jacobian(f: Callable, pattern: Any, argnum: int = 0, *, check: bool =
                 f"{NAME}: the pattern has {shape[1]} columns, and argument {argnum} has {x.size} elements"
             )
         args = tuple(x if k == argnum % len(args) else a for k, a in enumerate(args))
-        products = compute(f, args, kwargs, argnum, seeds.astype(x.dtype), shape[0])
+        products = compute(f, args, kwargs, argnum, seeds.astype(x.dtype), shape[0], across)
         values = products[colour[own], other]
         if check:
             _compare(values, seeds[-1], products[-1], own, other, name)
@@ -95,41 +95,26 @@ def colours(own: np.ndarray, other: np.ndarray, n: int) -> np.ndarray:
     return colour
 
 
-def _columns(f, args, kwargs, argnum, seeds, m):
-    of_one, x = _flat(f, args, kwargs, argnum)
-
-    def along(tangent):
-        out, moved = jvp(of_one, (x,), (tangent,))
-        return _sized(out, moved, m)
-
-    return vmap(along)(seeds)
-
-
-def _rows(f, args, kwargs, argnum, seeds, m):
-    out, pullback = vjp(*_flat(f, args, kwargs, argnum))
-    _sized(out, out, m)
-    return vmap(lambda row: pullback(row.astype(out.dtype))[0])(seeds)
-
-
-def _flat(f, args, kwargs, argnum):
-    """f as a function from one argument, flat, to the flat result; and the flat argument."""
+def _products(f, args, kwargs, argnum, seeds, m, across):
+    """The Jacobian times each seed, or each seed times the Jacobian."""
     x = args[argnum]
 
     def of_one(flat):
+        """The flat result, of the one argument, flat."""
         all_args = list(args)
         all_args[argnum] = flat.reshape(x.shape)
-        return np.ravel(f(*all_args, **kwargs))
+        out = np.ravel(f(*all_args, **kwargs))
+        if out.size != m or out.dtype.kind != "f":
+            raise AutodiffError(
+                f"{NAME}: the pattern has {m} rows, and the result is {out.size} elements of {out.dtype}"
+                + ("" if out.dtype.kind == "f" else "; expected real floating numbers")
+            )
+        return out
 
-    return of_one, np.ravel(x)
-
-
-def _sized(out, value, m):
-    if out.size != m or out.dtype.kind != "f":
-        raise AutodiffError(
-            f"{NAME}: the pattern has {m} rows, and the result is {out.size} elements of {out.dtype}"
-            + ("" if out.dtype.kind == "f" else "; expected real floating numbers")
-        )
-    return value
+    if across:
+        return vmap(lambda tangent: jvp(of_one, (np.ravel(x),), (tangent,))[1])(seeds)
+    out, pullback = vjp(of_one, np.ravel(x))
+    return vmap(lambda row: pullback(row.astype(out.dtype))[0])(seeds)
 
 
 def _entries(pattern):

@@ -72,27 +72,18 @@ class CustomVJP:
     inlined = True
 
     def __init__(self, make: Callable[[], tuple[Graph, Graph]], forwards: CustomJVP | None = None):
-        self._make = make
-        self._graphs: tuple[Graph, Graph] | None = None
+        # (forward, backward), recorded on first use: forward may call the function whose rule it is. No
+        # cached_property: that of Python 3.11 has one lock for all instances, and the user's rule runs here
+        self.graphs = functools.cache(make)
         self.forwards = forwards  # a separate rule for forward mode, if there is one
-
-    @property
-    def graphs(self) -> tuple[Graph, Graph]:
-        """(forward, backward), recorded on first use: forward may call the function whose rule it is.
-
-        No cached_property: that of Python 3.11 has one lock for all instances, and the user's rule runs here.
-        """
-        if self._graphs is None:
-            self._graphs = self._make()
-        return self._graphs
 
     def batched(self, b: Any) -> CustomVJP:
         """The rule for all examples: both graphs, of which everything differs from example to example."""
         forwards = None if self.forwards is None else self.forwards.batched(b)
-        return CustomVJP(lambda: tuple(all_batched(b, g) for g in self.graphs), forwards)
+        return CustomVJP(lambda: tuple(all_batched(b, g) for g in self.graphs()), forwards)
 
     def pull(self, graph: Graph, cts: Sequence, args: Sequence[Node], wanted: Sequence[bool]) -> list:
-        forward, backward = self.graphs
+        forward, backward = self.graphs()
         residuals = subgraph.splice(forward, args)[len(graph.outputs) :]
         cts = [or_zeros(c, o) for o, c in zip(graph.outputs, cts) if is_float(o)]
         grads = iter(subgraph.splice(backward, [*residuals, *cts]))
@@ -101,7 +92,7 @@ class CustomVJP:
     def push(self, graph: Graph, tangents: Sequence[Node | None], args: Sequence[Node]) -> list:
         if self.forwards is not None:
             return self.forwards.push(graph, tangents, args)
-        forward, backward = self.graphs
+        forward, backward = self.graphs()
         residuals = subgraph.splice(forward, args)[len(graph.outputs) :]
         floats = [o for o in graph.outputs if is_float(o)]
         marks = subgraph.inputs_like(floats)  # cotangents: the backward is linear in them
@@ -167,18 +158,6 @@ def transposed(
     return [None if d is None else next(values) for d in grads]
 
 
-def _types(*args, graph: Graph, rule):
-    return subgraph.result_types(graph)
-
-
-def _vjp(g, out, *args, wanted, graph: Graph, rule):
-    return rule.pull(graph, [None if d is None else applied(d) for d in g], args, wanted)
-
-
-def _jvp(tangents, out, *args, graph: Graph, rule):
-    return tuple(rule.push(graph, tangents, args))
-
-
 def _batch(b, *args, graph: Graph, rule):
     """A call for all examples, under the same rule for all of them."""
     inner = all_batched(b, graph)
@@ -202,10 +181,12 @@ def evaluate_call(*values: np.ndarray, graph: Graph, rule: Any) -> tuple[np.ndar
 row(
     "call",
     "structural",
-    infer=_types,
+    infer=lambda *args, graph, rule: subgraph.result_types(graph),
     evaluate=evaluate_call,
-    vjp_rule=_vjp,
-    jvp_rule=_jvp,
+    vjp_rule=lambda g, out, *args, wanted, graph, rule: rule.pull(
+        graph, [None if d is None else applied(d) for d in g], args, wanted
+    ),
+    jvp_rule=lambda tangents, out, *args, graph, rule: tuple(rule.push(graph, tangents, args)),
     leads=Leads(_batch),
     influence=lambda flags, of_graph, graph, rule: of_graph(graph, flags),
     cost=1000.0,
@@ -221,11 +202,6 @@ def host_graph(function: Callable, inputs: Sequence[Node], like: Sequence) -> Gr
     types = dict(shapes=tuple(x.shape for x in like), dtypes=tuple(str(x.dtype) for x in like))
     results = subgraph.items(apply("host", *inputs, function=function, **types))
     return Graph(inputs, results, function.__name__)
-
-
-def _host(*values, function, shapes, dtypes):
-    """Copies of the results: they may be arguments, or memory that the next call writes to."""
-    return tuple([np.array(x) for x in function(*values)])
 
 
 def _host_batch(b, *args, function, shapes, dtypes):
@@ -253,7 +229,8 @@ def _no_rule(first, out, *args, function, **attrs):
 row(
     "host",
     "structural",
-    evaluate=_host,
+    # copies of the results: they may be arguments, or memory that the next call writes to
+    evaluate=lambda *values, function, shapes, dtypes: tuple([np.array(x) for x in function(*values)]),
     cost=1000.0,
     vjp_rule=_no_rule,
     jvp_rule=_no_rule,

@@ -214,11 +214,17 @@ def _traced(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
 def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     """f as a `host` op: called on plain arrays and numbers when the program runs."""
     kinds = [type(x) if not isinstance(x, np.ndarray) else None for x in leaves]
-    examples, out_tree = flatten(_called_with_numbers(f, leaves, kinds, tree))
+
+    def called(values):
+        """The result, flat, with Python numbers in the same places as now."""
+        plain = [np.array(v) if k is None else k(np.asarray(v)[()]) for v, k in zip(values, kinds)]
+        return flatten(f(*unflatten(tree, plain)))
+
+    examples, out_tree = called(leaves)
     arrays = [np.asarray(x) for x in examples]
 
     def function(*values):
-        results, result_tree = flatten(_called_with_numbers(f, values, kinds, tree))
+        results, result_tree = called(values)
         if result_tree != out_tree or any(np.shape(x) != a.shape for x, a in zip(results, arrays)):
             raise AutodiffError(
                 f"{name}: its result has another structure or other shapes than when it was recorded"
@@ -228,12 +234,6 @@ def _called(f: Callable, leaves, tree: Tree, name: str) -> _Traced:
     function.__name__ = name
     inputs = [input_node(np.shape(x), np.asarray(x).dtype) for x in leaves]
     return _Traced(host_graph(function, inputs, arrays), out_tree, examples)
-
-
-def _called_with_numbers(f, values, kinds, tree: Tree):
-    """f called with Python numbers in the same places as before."""
-    plain = [np.array(v) if k is None else k(np.asarray(v)[()]) for v, k in zip(values, kinds)]
-    return f(*unflatten(tree, plain))
 
 
 class custom_vjp(_Custom):
@@ -265,19 +265,12 @@ class custom_vjp(_Custom):
 
     def __init__(self, f: Callable):
         super().__init__(f)
-        self.forward: Callable | None = None
-        self.backward: Callable | None = None
+        self.backward: Callable | None = None  # of a pair
         self.forwards: custom_jvp | None = None
 
     def defvjp(self, first: Callable, second: Callable | None = None) -> Callable:
         """Set the rule: one function of (dout, out, *args), or a forward and a backward."""
-        self.user_rule = first
-        if second is None:
-            self.forward = None
-            self.backward = functools.partial(_from_all, self.name, first)
-        else:
-            self.forward = first
-            self.backward = functools.partial(_as_rule, self.name, second, "residuals, dout")
+        self.user_rule, self.backward = first, second
         return first
 
     def defjvp(self, rule: Callable) -> Callable:
@@ -292,50 +285,48 @@ class custom_vjp(_Custom):
 
         if self.forwards is None:
             rule = CustomVJP(make)
-            return rule, lambda: rule.graphs
+            return rule, rule.graphs
         forwards, record_forwards = self.forwards.rule(primal, concrete, tree, keywords)
         rule = CustomVJP(make, forwards)
-        return rule, lambda: (rule.graphs, record_forwards())
+        return rule, lambda: (rule.graphs(), record_forwards())
 
     def graphs(
         self, primal: _Traced, concrete: Sequence, tree: Tree, keywords: dict, rule: CustomVJP
     ) -> tuple[Graph, Graph]:
-        outputs, pull = primal.graph.outputs, self.backward
-        if self.forward is None:  # the result and the arguments are kept
-            pull = functools.partial(pull, **keywords)
-            inputs = primal.graph.inputs
+        outputs, inputs = primal.graph.outputs, primal.graph.inputs
+        if self.backward is None:  # the result and the arguments are kept
             if any(n.op == "host" for n in primal.graph.nodes):
                 # The derivative of the rule needs this rule for it
                 outputs = call(primal.graph, rule, inputs)
             forward = Graph(inputs, [*outputs, *outputs, *inputs], f"{self.name}_forward")
             residuals = Tree.of(primal.tree, tree)
-            residual_examples = [*primal.examples, *concrete]
+            kept = [*primal.examples, *concrete]
         else:
-            start = functools.partial(self.forward, **keywords)
+            start = functools.partial(self.user_rule, **keywords)  # type: ignore[arg-type]
             traced = _traced(start, concrete, tree, f"{self.name}_forward")
             if traced.tree.kind is not tuple or len(traced.tree.children) != 2:
                 raise AutodiffError(
                     f"{self.name}: the forward of a custom_vjp has to return (out, residuals)"
                 )
-            forward, residual_examples = traced.graph, traced.examples[len(outputs) :]
+            forward, kept = traced.graph, traced.examples[len(outputs) :]
             residuals = traced.tree.children[1]
         moves = [o.dtype.kind in "fc" for o in outputs]
         cts = [np.ones(o.shape, o.dtype) for o, has in zip(outputs, moves) if has]
 
         def backward(*flat):
-            cotangents = iter(flat[len(residual_examples) :])
+            cotangents = iter(flat[len(kept) :])
             dout = unflatten(primal.tree, [next(cotangents) if has else None for has in moves])
-            grads = pull(unflatten(residuals, flat[: len(residual_examples)]), dout)
+            values = unflatten(residuals, flat[: len(kept)])
+            if self.backward is not None:
+                grads = _as_rule(self.name, self.backward, "residuals, dout", values, dout)
+            else:
+                out, args = values
+                grads = _as_rule(self.name, self.user_rule, "dout, out, *args", dout, out, *args, **keywords)
             return _gradients_in_order(self.name, grads, concrete, tree)
 
-        flat = [*residual_examples, *cts]
+        flat = [*kept, *cts]
         back = _traced(backward, flat, flatten(tuple(flat))[1], f"{self.name}_backward")
         return forward, _matching(self.name, back, concrete)
-
-
-def _from_all(name, rule, out_and_args, dout, **keywords):
-    out, args = out_and_args
-    return _as_rule(name, rule, "dout, out, *args", dout, out, *args, **keywords)
 
 
 def _as_rule(name, rule, expected, *args, **keywords):
