@@ -1,7 +1,10 @@
-"""Refuses changes of containers among the arguments: f gets copies, so they would be lost."""
+"""Refuses what a recorded function must not do with containers and other objects: change those among its
+arguments, which are copies, so that the change would be lost; return one with a recorded value inside.
+"""
 
 from __future__ import annotations
 
+import gc
 import operator
 import types
 from collections import defaultdict
@@ -11,6 +14,10 @@ from typing import Any
 from ..errors import WriteError
 from ..tree import Tree, flatten
 from .bytecode import instructions_of
+from .local.arrays import Promoted
+from .recorder import Recorder
+from .source_lines import error_here
+from .value import Recorded
 
 _CHANGES = frozenset(
     "append extend insert remove pop clear sort reverse update setdefault popitem add discard".split()
@@ -85,3 +92,44 @@ def _drop_defaults(x: Any, tree: Tree) -> None:
         return
     for part, child in zip(parts, tree.children):
         _drop_defaults(part, child)
+
+
+LIMIT = 1000  # objects that are looked at
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+_PLAIN = (*_ATOMS, type, types.ModuleType, types.BuiltinFunctionType, types.FrameType, types.TracebackType)
+
+
+def check_results(rec: Recorder, tree: Tree) -> None:
+    """Raise where a result other than an array, a number or a container holds a value of this recording."""
+    for x in tree.statics():
+        if isinstance(x, _PLAIN):
+            continue
+        if hasattr(type(x), "__next__"):  # isinstance(x, Iterator) would run Python code
+            raise error_here(
+                f"{rec.name} returns a {type(x).__name__}, whose values would be computed after the "
+                "recording has ended. Return a list of them"
+            )
+        if holds(x, rec):
+            raise error_here(
+                f"{rec.name} returns a {type(x).__name__} with a recorded value inside, which would be of no "
+                "use outside. Return arrays and numbers, in tuples, lists and dicts where there are several"
+            )
+
+
+def holds(x: object, rec: Recorder | None = None, kinds: str = "biufc") -> bool:
+    """Whether an object holds a value of this recording, or of any, with a dtype of these kinds."""
+    seen: dict[int, object] = {}
+    todo = [x]
+    while todo and len(seen) < LIMIT:
+        x = todo.pop()
+        x = x.recorded if type(x) is Promoted else x
+        if type(x) is Recorded:
+            if (rec is None or x._rec is rec) and x.dtype.kind in kinds:
+                return True
+        elif not isinstance(x, _PLAIN) and id(x) not in seen:
+            seen[id(x)] = x
+            if isinstance(x, types.FunctionType):  # without its global variables
+                todo += [x.__defaults__, x.__kwdefaults__, x.__closure__]
+            else:
+                todo += gc.get_referents(x)
+    return False

@@ -315,7 +315,8 @@ def _nodes_by(handler: Callable, rec: Recorder, args: Sequence, kwargs: dict, fu
     """The nodes that a handler makes of a call."""
     before, recorder.local.building = recorder.local.building, rec
     try:
-        return handler(*_nodes(rec, args), **{k: _nodes(rec, v) for k, v in kwargs.items()})
+        options = {k: _nodes(rec, v) for k, v in kwargs.items() if v is not np._NoValue}
+        return handler(*_nodes(rec, args), **options)
     except NotImplementedError as error:
         if isinstance(error, AutodiffError):
             raise

@@ -23,7 +23,7 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -38,12 +38,11 @@ from ..ops.table import check_arguments
 from ..tree import Tree, flatten, is_dynamic, unflatten
 from ..undo import undoing
 from . import interception, recorder, source_lines
-from .containers import check_unchanged, with_tuples
+from .containers import check_results, check_unchanged, with_tuples
 from .dispatch import bind
 from .draws import Draw, Draws, exchanging, with_drawings_in
 from .local.arrays import MARK, Promoted
 from .recorder import NUMBERS, Read, Recorder, check_kind, native
-from .results import check_results
 from .source_lines import here, observer
 from .type_tests import check_type_tests, compared
 from .unevaluated import Unknown, depends_on
@@ -66,7 +65,7 @@ class Recording:
     unstable: list[str]
     results: Any
     contents: list[np.ndarray]
-    draws: list[tuple[int, Draw]] = field(default_factory=list)
+    draws: list[tuple[int, Draw]]
 
     @property
     def value_dependent(self) -> bool:
@@ -125,8 +124,8 @@ def record(
     rec = Recorder(name if name.isidentifier() else "f", dry)
     rec.draws, rec.leaves = draws, leaves
     copies_tree = in_tree if draws is None else with_drawings_in(in_tree)
-    for i, (x, text) in enumerate(zip(leaves, input_names(f, in_tree))):
-        rec.arguments.append(_argument(rec, i, x, text))
+    named = zip(leaves, input_names(f, in_tree))
+    rec.arguments = [_argument(rec, i, x, name) for i, (x, name) in enumerate(named)]
     inputs = [x.node for x in rec.arguments]
     undo = functools.partial(_end, rec, recorder.state())
     with undoing(undo), undoing(undo):
@@ -134,7 +133,7 @@ def record(
         interception.begin(rec, recorder.local.spared or ())
         copies = with_tuples(unflatten(copies_tree, rec.arguments), (tuple(args), kwargs or {}))
         check_type_tests(f, *copies)
-        out_leaves, out_tree = flatten(_call(rec, f, copies), _is_result)
+        out_leaves, out_tree = flatten(_call(rec, f, copies), lambda x: type(x) is Recorded or is_dynamic(x))
         if rec.unanswered is not None:
             raise rec.unanswered
         check_unchanged(f, rec.name, copies, copies_tree, rec.arguments)
@@ -148,9 +147,8 @@ def record(
     draws_made = _numbered_draws(rec, len(inputs) + len(captures))
     captures += [(draw.node, draw.value) for _, draw in draws_made]
     lifted = list(rec.lifted.values())
-    graph = Graph([*inputs, *(n for n, _ in captures), *(n for n, _ in lifted)], outputs, rec.name)
     recording = Recording(
-        graph,
+        Graph([*inputs, *(n for n, _ in captures + lifted)], outputs, rec.name),
         in_tree,
         out_tree,
         captures,
@@ -197,55 +195,44 @@ def _call(rec: Recorder, f, arguments):
             raise
         if MARK in str(error):
             raise errors.array_lost((*_raised_at(error), "")) from error
-        _blame_scipy(rec, error)
-        if isinstance(error, AttributeError) and type(getattr(error, "obj", None)) is Recorded:
-            raise errors.no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
-        if isinstance(error, TypeError):
-            _blame_recorded(rec, error)
-            _blame_containers(args, error)
+        if isinstance(error, SystemError) and rec.refused is not None:  # from a function that C called
+            raise rec.refused from None
+        if isinstance(error, (TypeError, AttributeError)):
+            _blame_library(rec, error)
+        names = {type(x).__name__ for x in args if type(x) in (list, tuple)}
+        if (
+            isinstance(error, TypeError) and names
+        ):  # an operator may have met a list that was meant as an array
+            if re.search(f"'(?:{'|'.join(names)})'|sequence by", str(error)):
+                raise errors.ConversionError(
+                    f"{error}; an argument is a {names.pop()}, which the function gets as such: "
+                    "pass np.array(...)",
+                    (*_raised_at(error), ""),
+                ) from error
         raise
 
 
-def _blame_containers(args: tuple, error: TypeError) -> None:
-    """Raise ConversionError if an operator failed on a list or tuple that was meant as an array."""
-    names = {type(x).__name__ for x in args if type(x) in (list, tuple)}
-    about = f"'(?:{'|'.join(names)})'|sequence by"
-    if names and re.search(about, str(error)):
-        raise errors.ConversionError(
-            f"{error}; an argument is a {names.pop()}, which the function gets as such: pass np.array(...)",
-            (*_raised_at(error), ""),
-        ) from error
-
-
-def _blame_scipy(rec: Recorder, error: Exception) -> None:
-    """Raise if SciPy failed on a recorded value: its code in C takes none."""
-    if isinstance(error, SystemError) and rec.refused is not None:  # from a function that C called
-        raise rec.refused from None
-    if isinstance(error, (TypeError, AttributeError)):
-        frames = [*traceback.walk_tb(error.__traceback__)]
-        entered = source_lines.call_of_scipy(reversed(frames))
-        if entered is not None and _holds_recorded(entered[0]):
-            raise errors.lost_in_scipy(*entered[1:]) from error
-
-
-def _blame_recorded(rec: Recorder, error: TypeError) -> None:
-    """Raise if Python or its standard library failed on a recorded value."""
-    traces, trace = [], error.__traceback__
-    while trace is not None:
-        traces.append(trace)
-        trace = trace.tb_next
-    users = [t for t in traces if not source_lines.is_foreign(t.tb_frame.f_code.co_filename)]
-    inner = traces[-1].tb_frame
-    in_library = source_lines.is_standard(inner.f_code.co_filename) and _holds_recorded(inner)
+def _blame_library(rec: Recorder, error: TypeError | AttributeError) -> None:
+    """Raise if SciPy, whose code in C takes none, Python or its library failed on a recorded value."""
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    in_scipy = source_lines.call_of_scipy(reversed(frames))
+    if in_scipy is not None and _holds_recorded(in_scipy[0]):
+        raise errors.lost_in_scipy(*in_scipy[1:]) from error
+    if isinstance(error, AttributeError):
+        if type(error.obj) is Recorded:
+            raise errors.no_attribute(type(error.obj.value), error.name, _raised_at(error)) from error
+        return
+    files = [frame.f_code.co_filename for frame, _ in frames]
+    in_library = source_lines.is_standard(files[-1]) and _holds_recorded(frames[-1][0])
+    users = [k for k, file in enumerate(files) if not source_lines.is_foreign(file)]
     if not users or not ("Recorded" in str(error) or in_library):
         return
-    last = users[-1]
-    code, library = last.tb_frame.f_code, traces[traces.index(last) + 1 :]
-    callee = rec.name
-    if library and source_lines.is_standard(library[0].tb_frame.f_code.co_filename):
-        entered = library[0].tb_frame
+    last, callee = users[-1], rec.name
+    if source_lines.is_standard("".join(files[last + 1 : last + 2])):
+        entered = frames[last + 1][0]
         callee = f"{entered.f_globals.get('__name__')}.{entered.f_code.co_name}"
-    raise errors.not_accepted(error, callee, (code.co_filename, last.tb_lineno, code.co_name)) from error
+    frame, line = frames[last]
+    raise errors.not_accepted(error, callee, (files[last], line, frame.f_code.co_name)) from error
 
 
 def _holds_recorded(frame: FrameType) -> bool:
@@ -254,14 +241,8 @@ def _holds_recorded(frame: FrameType) -> bool:
 
 def _raised_at(error: Exception) -> tuple:
     """The user's file and line that raised."""
-    trace: Any = error.__traceback__
-    place: tuple = ()
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not place or not source_lines.is_inside(file):
-            place = file, trace.tb_lineno
-        trace = trace.tb_next
-    return place
+    places = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
+    return next((p for p in reversed(places) if not source_lines.is_inside(p[0])), places[0])
 
 
 def _argument(rec: Recorder, position: int, x, text: str) -> Recorded:
@@ -286,10 +267,6 @@ def _argument(rec: Recorder, position: int, x, text: str) -> Recorded:
 def _concrete(x):
     """A result with its concrete value; a plain array as a copy, as it may be a captured one."""
     return x.value if type(x) is Recorded else np.array(x) if isinstance(x, np.ndarray) else x
-
-
-def _is_result(x) -> bool:
-    return type(x) is Recorded or is_dynamic(x)
 
 
 def note_reads_outside(inner: Recording, leaves: Sequence) -> None:

@@ -24,10 +24,10 @@ from ..atoms import ATOMS
 from ..errors import type_unknown
 from . import source_lines
 from .bytecode import Reads, instructions_of, reads
+from .containers import holds
 from .draws import around, content
 from .interception import INTERCEPTED, plain
 from .local.arrays import is_local
-from .results import holds
 from .value import Recorded
 
 _STOOD_FOR = (float, complex, bool, np.generic, np.ndarray)  # the types that a recorded value stands for

@@ -22,7 +22,7 @@ from .memory import writes
 from .recorder import Recorder, innermost, label, scalar_const, variable_name, weak_dtype
 from .ufunc_methods import call_method
 from .unwatched import unwatched
-from .value import OPERANDS, PROTOCOLS, Recorded, as_node, copied, node_in, value_of
+from .value import OPERANDS, PROTOCOLS, Recorded, as_node, copied, in_array, node_in, value_of
 
 if TYPE_CHECKING:
     from .source_lines import Site
@@ -72,11 +72,8 @@ def operate(ufunc: np.ufunc, function: Callable, *inputs: Any) -> Any:
 def _accepted_inputs(inputs: Sequence) -> Sequence | None:
     """The inputs with lists as arrays; None if one of them handles the operation itself."""
     inputs = all_unwrapped(inputs)
-    if OPERANDS.issuperset(map(type, inputs)):
-        return inputs
-    if any(map(_lists_recorded, inputs)):
-        inputs = tuple(map(_as_array, inputs))
-    return inputs if all(type(x) in OPERANDS or _leaves_operation(x) for x in inputs) else None
+    accepted = all(type(x) in OPERANDS or _leaves_operation(x) for x in inputs)
+    return tuple(map(in_array, inputs)) if accepted else None
 
 
 def _node(
@@ -107,26 +104,6 @@ def _computed(ufunc, function, values, options, site):
         return ufunc(*values).item()
     except (ValueError, TypeError, IndexError) as error:
         raise _explained(error, ufunc, values, site) from error
-
-
-def _lists_recorded(x) -> bool:
-    """Whether x is a list with recorded values in it, as in `x + [a, b]`."""
-    if type(x) in (list, tuple):
-        return any(type(v) is Recorded or _lists_recorded(v) for v in x)
-    return False
-
-
-def _as_array(x):
-    """A list of recorded values as one value; anything else as it is."""
-    x = unwrapped(x)
-    return np.array(x, like=_first(x)) if _lists_recorded(x) else x
-
-
-def _first(x):
-    """The first recorded value in nested lists."""
-    while type(x) is not Recorded:
-        x = next(v for v in x if type(v) is Recorded or _lists_recorded(v))
-    return x
 
 
 def _leaves_operation(x) -> bool:
@@ -174,7 +151,7 @@ def describe(ufunc: np.ufunc, values: Sequence) -> str:
 def op_and_operands(
     rec: Recorder, ufunc: np.ufunc, inputs: Sequence, values: Sequence, is_operator: bool = False
 ) -> tuple[str, list[Node]]:
-    name = TABLE.get(ufunc, NO_ENTRY).op or op_of(ufunc)
+    name = op_of(ufunc)
     if name is None:
         raise unsupported(full_name(ufunc), source_lines.here())
     args = operands(rec, inputs, values, name)
@@ -221,13 +198,6 @@ _OWN_KINDS = ("ldexp", "float_power")  # in which a Python number does not take 
 
 
 def _mixed_operands(rec, inputs, values, name) -> list[Node]:
-    inputs = [
-        np.asarray(x) if isinstance(x, (list, tuple)) and not any(map(_is_recorded, x)) else x for x in inputs
-    ]
-    pairs = zip(values, inputs)
-    values = [
-        np.asarray(v) if isinstance(v, (list, tuple)) and type(x) is not Recorded else v for v, x in pairs
-    ]
     strong = [v.dtype for v in values if isinstance(v, (np.ndarray, np.generic))]
     common = np.result_type(*strong) if strong else None
     others = common if common is not None else np.result_type(*map(type, values))
@@ -256,10 +226,6 @@ def _beside_numpy_scalars(nodes: list[Node], inputs) -> list[Node]:
     return nodes
 
 
-def _is_recorded(x) -> bool:
-    return type(x) is Recorded
-
-
 def _is_numpy_scalar(x) -> bool:
     return type(x) is not Recorded and isinstance(x, np.generic)
 
@@ -272,25 +238,14 @@ def _two_results(ufunc, inputs):
         return operate(np.floor_divide, np.floor_divide, *inputs), operate(
             np.remainder, np.remainder, *inputs
         )
-    if ufunc is np.modf:
-        return _modf(*inputs)
-    if ufunc is np.frexp:
-        return _frexp(*inputs)
-    raise unsupported(full_name(ufunc), source_lines.here())
-
-
-def _modf(x: Recorded):
-    """Both parts with the sign of x; the fraction of an infinity is 0."""
-    dtype = np.modf.resolve_dtypes((x.dtype, None, None))[-1]
+    if ufunc not in (np.modf, np.frexp):
+        raise unsupported(full_name(ufunc), source_lines.here())
+    (x,) = inputs
+    dtype = ufunc.resolve_dtypes((x.dtype, None, None))[1]
     x = x if x.dtype == dtype else x.astype(dtype)
-    finite = np.where(np.isinf(x), np.copysign(x.dtype.type(0), x), x)
-    return np.fmod(finite, x.dtype.type(1)), operate(np.trunc, np.trunc, x)
-
-
-def _frexp(x: Recorded):
-    """The exponent is a whole number, the mantissa x times a power of 2."""
-    dtype = np.frexp.resolve_dtypes((x.dtype, None, None))[1]
-    x = x if x.dtype == dtype else x.astype(dtype)
+    if ufunc is np.modf:  # both parts have the sign of x, and the fraction of an infinity is 0
+        finite = np.where(np.isinf(x), np.copysign(x.dtype.type(0), x), x)
+        return np.fmod(finite, x.dtype.type(1)), operate(np.trunc, np.trunc, x)
     exponent = handled(lambda v: np.frexp(v)[1], (x,), {}, lambda x: apply("frexp_exponent", x))
     return np.ldexp(x, -exponent), exponent
 
@@ -301,55 +256,63 @@ def in_place(ufunc: np.ufunc, function: Callable, x: Recorded, other: Any) -> An
     if not isinstance(x._value, np.ndarray):
         return operate(ufunc, function, x, other)
     if type(other) in OPERANDS:
-        values, node, site = _node_in_place(ufunc, x, other)
-        try:
-            writes.write(x, node, lambda array: ufunc(*values, out=array))
-        except (ValueError, TypeError, IndexError) as error:
-            raise _explained(error, ufunc, values, site) from error
-        return x
-    if not _leaves_operation(other):
-        return NotImplemented
-    return _general(ufunc, (x, other), (x,), True, {}, function)
-
-
-@unwatched
-def _node_in_place(ufunc: np.ufunc, x: Recorded, other: Any) -> tuple[list, Node, Site]:
-    """(concrete values, node of the new content of x, site)."""
-    rec, site = innermost([v for v in (x, other) if type(v) is Recorded]), source_lines.site()
-    values = [x.value, value_of(other)]
-    rec.check_computed()
-    try:
-        node = _fitted(ufunc, rec, _typed_node(rec, ufunc, (x, other), values, None, True), x, site)
-    except (ValueError, TypeError, IndexError) as error:
-        raise _explained(error, ufunc, values, site) from error
-    label(node, site)
-    return values, node, site
+        return _called(ufunc, (x, other), x, True, {}, True)
+    return _general(ufunc, (x, other), (x,), True, {}, True) if _leaves_operation(other) else NotImplemented
 
 
 # out=, where=, dtype=
-def _general(ufunc, inputs, outs, where, kwargs, function=None):
-    site = source_lines.site()
-    inputs = tuple(map(_as_array, inputs))
+def _general(ufunc, inputs, outs, where, kwargs, is_operator=False):
+    inputs = tuple(map(in_array, all_unwrapped(inputs)))
     if outs is not None and type(outs[0]) is not Recorded:
-        raise written_to_plain(site.loc, f"{full_name(ufunc)}(..., out=)", variable_name(outs[0]))
+        what = f"{full_name(ufunc)}(..., out=)"
+        raise written_to_plain(source_lines.here(), what, variable_name(outs[0]))
     if ufunc.nout != 1:
         return _two_results_out(ufunc, inputs, outs, where, kwargs)
     if any(kwargs.get(k) is not None for k in ("signature", "sig", "axes", "axis", "keepdims")):
-        raise unsupported(f"{full_name(ufunc)}(signature=, axes=)", site.loc, "is not recorded")
-    rec = innermost([x for x in (*inputs, where, *(outs or ())) if type(x) is Recorded])
-    values = [value_of(x) for x in inputs]
-    mask = value_of(where)
+        raise unsupported(f"{full_name(ufunc)}(signature=, axes=)", source_lines.here(), "is not recorded")
+    return _called(ufunc, inputs, outs and outs[0], where, kwargs, is_operator)
+
+
+def _called(
+    ufunc: np.ufunc, inputs: Sequence, out: Recorded | None, where: Any, kwargs: dict, is_operator: bool
+) -> Recorded:
+    """The result of a ufunc with one result, written into `out` if there is one."""
+    known = OPERANDS.issuperset(map(type, (*inputs, where)))
+    make = _node_of_call_unwatched if known else _node_of_call
+    rec, site, values, mask, node = make(ufunc, inputs, out, where, kwargs.get("dtype"), is_operator)
     try:
-        node = _typed_node(rec, ufunc, inputs, values, kwargs.get("dtype"), function is not None)
-        if outs is not None:
-            return _into(ufunc, rec, node, values, outs[0], where, mask, kwargs, site)
+        if out is not None:
+            options = kwargs if mask is True else {**kwargs, "where": mask}
+            writes.write(out, node, lambda array: ufunc(*values, out=array, **options))
+            return out
         value = ufunc(*values, **kwargs)
     except (ValueError, TypeError, IndexError) as error:
         raise _explained(error, ufunc, values, site) from error
     if mask is not True:  # what NumPy leaves undefined is 0
-        node = build.where(as_node(rec, where if type(where) is Recorded else np.asarray(mask)), node, 0)
         value = np.where(mask, value, np.zeros((), value.dtype))
     return Recorded(rec, typed(node, value, site, ufunc), value)
+
+
+def _node_of_call(ufunc, inputs, out, where, dtype, is_operator) -> tuple[Recorder, Site, list, Any, Node]:
+    """(recorder, site, concrete values, concrete mask, node of the result or of the new content of out)."""
+    rec = innermost([x for x in (*inputs, where, out) if type(x) is Recorded])
+    site, values, mask = source_lines.site(), [value_of(x) for x in inputs], value_of(where)
+    rec.check_computed()
+    try:
+        node = _typed_node(rec, ufunc, inputs, values, dtype, is_operator)
+        node = node if out is None else _fitted(ufunc, rec, node, out, site)
+    except (ValueError, TypeError, IndexError) as error:
+        raise _explained(error, ufunc, values, site) from error
+    if mask is not True:
+        chosen = as_node(rec, where if type(where) is Recorded else np.asarray(mask))
+        chosen = chosen if out is None else build.broadcast(chosen, out.shape)
+        node = build.where(chosen, node, 0 if out is None else out.node)
+    if out is not None:
+        label(node, site)
+    return rec, site, values, mask, node
+
+
+_node_of_call_unwatched = unwatched(_node_of_call)
 
 
 def _fitted(ufunc, rec, node, target, site) -> Node:
@@ -366,17 +329,6 @@ def _fitted(ufunc, rec, node, target, site) -> Node:
             f"shape {np.broadcast_shapes(node.shape, target.shape)}"
         )
     return build.broadcast(build.cast(node, target.dtype), target.shape)
-
-
-def _into(ufunc, rec, node, values, target, where, mask, kwargs, site) -> Recorded:
-    node = _fitted(ufunc, rec, node, target, site)
-    if mask is not True:
-        chosen = as_node(rec, where if type(where) is Recorded else np.asarray(mask))
-        node = build.where(build.broadcast(chosen, target.shape), node, target.node)
-    label(node, site)
-    options = kwargs if mask is True else {**kwargs, "where": mask}
-    writes.write(target, node, lambda array: ufunc(*values, out=array, **options))
-    return target
 
 
 def _typed_node(rec, ufunc, inputs, values, dtype, is_operator) -> Node:
@@ -409,19 +361,16 @@ def _two_results_out(ufunc, inputs, outs, where, kwargs):
 @handles(np.matmul)
 def matmul(a: Node, b: Node) -> Node:
     """numpy.matmul of nodes: vectors become matrices and back."""
+    dtype = np.result_type(a.dtype, b.dtype)
+    a, b = build.cast(a, dtype), build.cast(b, dtype)
     if a.ndim > 1 and b.ndim > 1:
-        return _same_type(a, b, lambda a, b: apply("matmul", a, b))
+        return apply("matmul", a, b)
     rows = a if a.ndim > 1 else build.reshape(a, (1, a.shape[0]))
     columns = b if b.ndim > 1 else build.reshape(b, (b.shape[0], 1))
-    out = _same_type(rows, columns, lambda a, b: apply("matmul", a, b))
+    out = apply("matmul", rows, columns)
     rows = out.shape[-2:-1] if a.ndim > 1 else ()
     shape = (*out.shape[: out.ndim - 2], *rows, *(out.shape[-1:] if b.ndim > 1 else ()))
     return build.reshape(out, shape)
-
-
-def _same_type(a, b, make):
-    dtype = np.result_type(a.dtype, b.dtype)
-    return make(build.cast(a, dtype), build.cast(b, dtype))
 
 
 @handles(np._core.umath.clip)  # what np.clip and the method call

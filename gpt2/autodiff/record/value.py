@@ -41,12 +41,6 @@ PROTOCOLS: dict = {}
 FORWARDING = "forward_to_recorded"  # the name of the methods in local/promoted.py
 
 
-def _of_type(name: str) -> Any:
-    """The property of that name, which the node has as well."""
-
-    return property(lambda self: getattr(self._node, name))
-
-
 class Recorded(Stored, metaclass=RecordedType):
     """A recorded value."""
 
@@ -101,11 +95,12 @@ class Recorded(Stored, metaclass=RecordedType):
         return x
 
     # attributes
-    shape, dtype, ndim, size, nbytes = map(_of_type, ("shape", "dtype", "ndim", "size", "nbytes"))
-
-    @property
-    def itemsize(self) -> int:
-        return self._node.dtype.itemsize
+    shape: Any = property(lambda self: self._node.shape)
+    dtype: Any = property(lambda self: self._node.dtype)
+    ndim: Any = property(lambda self: self._node.ndim)
+    size: Any = property(lambda self: self._node.size)
+    nbytes: Any = property(lambda self: self._node.nbytes)
+    itemsize: Any = property(lambda self: self._node.dtype.itemsize)
 
     @property
     def strides(self) -> tuple[int, ...]:
