@@ -90,14 +90,14 @@ def located(error: Exception, what: str, loc: tuple | None) -> Exception:
 
 def not_accepted(error: TypeError, what: str, loc: tuple) -> Exception:
     """The error for a TypeError of a function or operator that does not accept recorded values."""
-    instead = f"Write {_OF_NUMPY[what]}" if what in _OF_NUMPY else _STANDS_FOR
+    instead = (
+        "A Recorded stands for an array or a number while gpt2.autodiff records the function. What takes "
+        "none needs a rule, with @ad.custom_vjp; ad.from_torch(f) and ad.from_jax(f) give one to functions "
+        "of theirs"
+    )
+    if what in _OF_NUMPY:
+        instead = f"Write {_OF_NUMPY[what]}"
     return located(TypeError(f"{error}. {instead}"), what, loc)
-
-
-_STANDS_FOR = (
-    "A Recorded stands for an array or a number while gpt2.autodiff records the function. What takes none "
-    "needs a rule, with @ad.custom_vjp; ad.from_torch(f) and ad.from_jax(f) give one to functions of theirs"
-)
 
 
 _FROM_ELSEWHERE = {
@@ -187,10 +187,24 @@ _OF_NUMPY = {
 }
 
 
+_KEEPING = {
+    "float": "x itself keeps it, and x.item() of an array",
+    "int": "math.trunc(x) is the same number, and has the derivative zero",
+    "complex": "a + 1j * b keeps it",
+}
+
+
 def number_lost(function: str, loc: tuple | None) -> ConversionError:
-    """The error for float(x) passed to a function that loses its derivative, such as math.sin."""
-    if function in _INSTEAD:
-        return number_computed_with(function, loc)
+    """The error for a function that loses the derivative, such as math.sin, or a float(x) that does more than
+    decide.
+    """
+    if function in _KEEPING:
+        return ConversionError(
+            f"{function}() takes a plain number out of a recorded value, which may only decide (if, while, "
+            "range, an index, a format), and is used otherwise here: its derivative would be lost. "
+            f"{_KEEPING[function]}; {function}(ad.stop_gradient(x)) is a constant",
+            loc,
+        )
     instead = "Use a NumPy function"
     module, _, name = function.rpartition(".")
     if function in _OF_NUMPY:
@@ -200,23 +214,6 @@ def number_lost(function: str, loc: tuple | None) -> ConversionError:
     return ConversionError(
         f"{function}() would take a plain number out of a recorded value, and its derivative would be lost. "
         f"{instead} instead, x.astype(...) to convert, or ad.stop_gradient(x) if a constant is meant",
-        loc,
-    )
-
-
-_INSTEAD = {
-    "float": "x itself keeps it, and x.item() of an array",
-    "int": "math.trunc(x) is the same number, and has the derivative zero",
-    "complex": "a + 1j * b keeps it",
-}
-
-
-def number_computed_with(function: str, loc: tuple | None) -> ConversionError:
-    """The error for float(x), int(x) and complex(a, b) whose result does more than decide."""
-    return ConversionError(
-        f"{function}() takes a plain number out of a recorded value, which may only decide (if, while, "
-        "range, an index, a format), and is used otherwise here: its derivative would be lost. "
-        f"{_INSTEAD[function]}; {function}(ad.stop_gradient(x)) is a constant",
         loc,
     )
 

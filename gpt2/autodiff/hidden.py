@@ -57,21 +57,14 @@ class Tape:
             return HiddenArray(self, self._count - 1, value)
         raise TypeError(f"a hidden value became a {type(value).__name__}")
 
-    def computed(self, function: Callable, args: tuple) -> Hidden | HiddenArray:
-        """function(*args), a hidden value, as some of the arguments are hidden."""
-        return self._noted(function, args, self._hidden)
-
-    def decided(self, function: Callable, args: tuple) -> Any:
-        """The decision function(*args), which other values must not change."""
-        return self._noted(function, args, None)
-
-    def _noted(self, function: Callable, args: tuple, wrap: Callable | None) -> Any:
+    def noted(self, function: Callable, args: tuple, decides: bool) -> Any:
+        """function(*args): a hidden value, or a decision, which other values must not change."""
         places = tuple([(a.index, None) if type(a) in _HIDDEN else (None, a) for a in args])
         text = f"{function!r} {[text_of(a) if i is None else i for i, a in places]}"
         if text not in self._known:
             value = function(*[a.now if type(a) in _HIDDEN else a for a in args])
-            self._known[text] = value if wrap is None else wrap(value)
-            self.steps.append((function, places, value if wrap is None else None))
+            self._known[text] = value if decides else self._hidden(value)
+            self.steps.append((function, places, value if decides else None))
         return self._known[text]
 
     def key(self, x: Hidden | HiddenArray) -> str:
@@ -91,69 +84,52 @@ class Tape:
                     return None
         except (ArithmeticError, TypeError):  # such as a number that became complex
             return None
-        return constants if self._are_as_equal(constants) else None
-
-    def _are_as_equal(self, values: Sequence) -> bool:
-        """Whether the same of these values are equal to each other, and none to another constant."""
-        texts = {i: text_of(values[i]) for i in self._first}
+        # The same of the values must be equal to each other, and none to another constant
+        texts = {i: text_of(constants[i]) for i in self._first}
         different = {texts[i] for i in self._keyed.values()}
         if len(different) != len(self._keyed) or not different.isdisjoint(self.literals):
-            return False
-        return all(texts[i] == texts[first] for i, first in self._first.items())
+            return None
+        return constants if all(texts[i] == texts[k] for i, k in self._first.items()) else None
 
 
-class Hidden:
-    """A float that is not known while a program is compiled. `now` is the one of this recording."""
+class _Constant:
+    """What is not known while a program is compiled. `now` is its value in this recording."""
 
     __slots__ = ("tape", "index", "now")
     __hash__ = None  # type: ignore[assignment]
     __array_ufunc__ = None
 
-    def __init__(self, tape: Tape, index: int, now: float):
+    def __init__(self, tape: Tape, index: int, now: Any):
         self.tape, self.index, self.now = tape, index, now
 
-    @property
-    def __class__(self):
-        return float  # for isinstance. type(x) is Hidden
-
     def __array__(self, *args, **kwargs):
-        raise TypeError("a hidden number is used as an array")
+        raise TypeError("a hidden constant is used as an array")
 
     def __str__(self):
-        raise TypeError("a hidden number is used as a text")
+        raise TypeError("a hidden constant is used as a text")
 
     def __format__(self, spec):
-        raise TypeError("a hidden number is used as a text")
+        return str(self)
 
     def __repr__(self):
         return self.tape.key(self)
 
 
-class HiddenArray:
-    """An array that is not known while a program is compiled. `now` is the one of this recording."""
+class Hidden(_Constant):
+    """A float."""
 
-    __slots__ = ("tape", "index", "now")
+    __slots__ = ()
+    __class__ = property(lambda self: float)  # type: ignore  # for isinstance. type(x) is Hidden
+
+
+class HiddenArray(_Constant):
+    __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
-    __array_ufunc__ = None
-    __array__ = Hidden.__array__
-    __str__ = Hidden.__str__
-
-    def __init__(self, tape: Tape, index: int, now: np.ndarray):
-        self.tape, self.index, self.now = tape, index, now
+    shape = property(lambda self: self.now.shape)
+    dtype = property(lambda self: self.now.dtype)
 
     def __eq__(self, other):
         raise TypeError("a hidden array is compared")
-
-    def __repr__(self):
-        return self.tape.key(self)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.now.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.now.dtype
 
 
 _HIDDEN = (Hidden, HiddenArray)
@@ -200,18 +176,17 @@ _add_operators()
 
 def computed(function: Callable, *args: Any) -> Any:
     """function(*args), hidden if one of the arguments is."""
-    tape = _tape_of(args)
-    return function(*args) if tape is None else tape.computed(function, args)
+    return _noted(function, args, decides=False)
 
 
 def decided(function: Callable, *args: Any) -> Any:
     """function(*args), which decides what the compiler does."""
-    tape = _tape_of(args)
-    return function(*args) if tape is None else tape.decided(function, args)
+    return _noted(function, args, decides=True)
 
 
-def _tape_of(args: tuple) -> Tape | None:
-    return next((a.tape for a in args if type(a) in _HIDDEN), None)
+def _noted(function: Callable, args: tuple, decides: bool) -> Any:
+    tape = next((a.tape for a in args if type(a) in _HIDDEN), None)
+    return function(*args) if tape is None else tape.noted(function, args, decides)
 
 
 def known(value: Any) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import sys
 from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections.abc import Callable, Sequence
@@ -32,7 +33,8 @@ from . import recorder, source_lines
 from .interception import plain
 from .local.arrays import is_local, unwrapped, written_to
 from .recorder import NUMBERS, Recorder, current, innermost, local
-from .unwatched import unwatched
+from .unevaluated import stand_in
+from .unwatched import call_unwatched, unwatched
 from .value import PROTOCOLS, Recorded, as_node, node_in
 
 if TYPE_CHECKING:
@@ -163,12 +165,16 @@ def handled(function: Callable, args: Sequence, kwargs: dict, handler: Callable 
     """The result of one of NumPy's functions. `handler` makes its nodes from those of the arguments."""
     args, kwargs, out = _without_out(function, args, kwargs)
     if out is not None and function in _ADDING and kwargs.get("dtype") is None and len(args) in (1, 2):
-        kwargs = {**kwargs, "dtype": _dtype_of_sum(args[0], out)}
+        x = args[0] if hasattr(args[0], "dtype") else np.asarray(args[0])
+        kwargs = {**kwargs, "dtype": np.result_type(out.dtype, x.dtype)}  # in which NumPy adds up
 
     def compute(values, options, site):
         try:
-            if out is not None:
-                _check_out(function, values, options, np.copy(out.value))
+            position = _position_of_out(function) if out is not None else None
+            if position is not None and position < len(values):  # for errors of the shape or dtype of `out`
+                function(*values[:position], np.copy(out.value), *values[position + 1 :], **options)
+            elif out is not None:
+                function(*values, **options, out=np.copy(out.value))
             return function(*values, **options)
         except (ValueError, TypeError, IndexError, AttributeError) as error:
             if isinstance(error, AutodiffError):
@@ -189,11 +195,6 @@ def handled(function: Callable, args: Sequence, kwargs: dict, handler: Callable 
 
 
 _ADDING = (np.sum, np.prod, np.cumsum, np.cumprod)
-
-
-def _dtype_of_sum(x: Any, out: Recorded) -> np.dtype:
-    """The dtype that NumPy adds up in, where the sum goes into an array."""
-    return np.result_type(out.dtype, x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype)
 
 
 def bind(
@@ -218,18 +219,18 @@ def bind(
     values, options, rec, site, known = _values_of_call(args, kwargs, out, recorded)
     entry = TABLE.get(function, NO_ENTRY)
     known = known and (entry.quiet or isinstance(function, np.ufunc))
-    value = guess = rec.guess(function, values, options) if rec.dry else None
+    value = guess = stand_in(function, values, options) if rec.dry else None
     if guess is None:
-        unwatched_too = known and entry.moves and options.keys() <= _LAYOUT_OPTIONS
-        value = (_run_unwatched if unwatched_too else _run)(compute, values, options, site)
-    add = _add_nodes if known else _add_nodes_watched
-    result = add(rec, make, values, value, recorded, site, function, views)
+        moves = known and entry.moves and options.keys() <= {"axis", "axes", "order", "shape"}
+        value = (call_unwatched if moves else operator.call)(compute, values, options, site)
+
+    def result() -> Any:
+        return _wrap(rec, make(rec, values, value, site), value, recorded, site, function, views)
+
+    x = call_unwatched(result) if known else result()
     if guess is not None:
-        rec.guessed.add(result.node)
-    return result
-
-
-_LAYOUT_OPTIONS = frozenset(("axis", "axes", "order", "shape"))
+        rec.guessed.add(x.node)
+    return x
 
 
 @unwatched
@@ -237,38 +238,13 @@ def _values_of_call(args: Sequence, kwargs: dict, out: Recorded | None, recorded
     """(values, keyword values, recorder, site, whether none is the user's object)."""
     values = _values(args, recorded)
     options = {k: _values(v, recorded) for k, v in kwargs.items()} if kwargs else {}
-    if not recorded:  # only `like=` or `out=` is recorded
-        rec = innermost((out,)) if out is not None else _like_recording()
-    else:
-        rec = innermost(recorded)
+    rec = innermost(recorded or (out,)) if recorded or out is not None else current()
+    if rec is None:
+        raise source_lines.error_here("like= names a recorded value whose recording has ended")
     site = source_lines.site()
     if rec.dry:
         rec.check_computed()
     return values, options, rec, site, is_plain(values) and all(map(is_plain, options.values()))
-
-
-def _run(compute: Callable, values: Sequence, options: dict, site: Site) -> Any:
-    return compute(values, options, site)
-
-
-_run_unwatched = unwatched(_run)
-
-
-def _add_nodes_watched(
-    rec: Recorder,
-    make: Callable,
-    values: Sequence,
-    value: Any,
-    recorded: list[Recorded],
-    site: Site,
-    function: Callable,
-    views: bool,
-) -> Any:
-    """The result of a call, with its nodes in the graph."""
-    return _wrap(rec, make(rec, values, value, site), value, recorded, site, function, views)
-
-
-_add_nodes = unwatched(_add_nodes_watched)  # of arguments that are not the user's objects
 
 
 def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict, Recorded | None]:
@@ -287,15 +263,6 @@ def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict
         what = f"{full_name(function)}(..., out=)"
         raise written_to_plain(source_lines.here(), what, recorder.variable_name(out))
     return args, kwargs, out
-
-
-def _check_out(function: Callable, values: Sequence, options: dict, out: np.ndarray) -> None:
-    """Raise NumPy's errors for an `out` of another shape or dtype."""
-    position = _position_of_out(function)
-    if position is not None and position < len(values):
-        function(*values[:position], out, *values[position + 1 :], **options)
-    else:
-        function(*values, **options, out=out)
 
 
 @functools.cache
@@ -329,22 +296,6 @@ def _nodes_by(handler: Callable, rec: Recorder, args: Sequence, kwargs: dict, fu
         raise unsupported(full_name(function), site.loc, "called like this is not recorded") from error
     finally:
         recorder.local.building = before
-
-
-def _like_recording() -> Recorder:
-    rec = current()
-    if rec is None:
-        raise source_lines.error_here("like= names a recorded value whose recording has ended")
-    return rec
-
-
-def _without_handler(function, value, recorded, site):
-    """The value of a function without a handler; an error if it has a derivative."""
-    if _carries_derivative(value) and any(x.dtype.kind in "fc" for x in recorded):
-        raise unsupported(full_name(function), site.loc)
-    for x in recorded:
-        x._read(np.array(x.value), "array")
-    return value
 
 
 def _carries_derivative(value) -> bool:
@@ -403,7 +354,11 @@ def _nodes(rec: Recorder, x):
 def _wrap(rec: Recorder, nodes, value, recorded, site, function, views):
     """Recorded values of the nodes and the concrete values. Node None: a value without derivative."""
     if nodes is None:
-        return _without_handler(function, value, recorded, site)
+        if _carries_derivative(value) and any(x.dtype.kind in "fc" for x in recorded):
+            raise unsupported(full_name(function), site.loc)
+        for x in recorded:
+            x._read(np.array(x.value), "array")
+        return value
     if not isinstance(nodes, Node):
         parts = [_wrap(rec, m, v, recorded, site, function, views) for m, v in zip(nodes, value, strict=True)]
         kind = type(value)

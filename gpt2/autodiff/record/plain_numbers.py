@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..tracebacks import observers
 from .bytecode import JUMPS, CodeMap, instructions_of, is_loaded_to_call
-from .source_lines import is_inside, is_observer, is_standard
+from .source_lines import is_inside, is_standard
 
 _OF_MATH = tuple(getattr(math, name) for name in "isnan isinf isfinite isclose".split())
 _SIZED = (np.zeros, np.ones, np.empty, np.eye, np.isnan, np.isfinite, np.isclose, np.allclose)
@@ -38,7 +39,7 @@ def consumer(name: str) -> str | None:
     """
     frame = sys._getframe(1)
     while is_inside(frame.f_code.co_filename):
-        if is_observer(frame.f_code):
+        if id(frame.f_code) in observers:
             return name
         frame = frame.f_back
     if is_standard(frame.f_code.co_filename):

@@ -6,6 +6,7 @@ among its operands, and operands of the outer ones are lifted: they become input
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import sys
@@ -13,7 +14,7 @@ import threading
 import warnings
 from builtins import getattr, hasattr  # noqa: A004  Python's own, also while the names are replaced
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -128,12 +129,6 @@ class Recorder:
         if self.dry and error_is_caught():
             raise unevaluated.Unknown
 
-    def guess(self, function: Callable, values: Sequence, options: Mapping) -> Any:
-        """In a dry run, a stand-in for function(*values, **options); None if it must be computed."""
-        if isinstance(function, np.ufunc):
-            return unevaluated.stand_in(function, values)
-        return unevaluated.reduced(function, values, options)
-
     def skips_write(self, target: np.ndarray, node: Node) -> bool:
         """Whether this is a dry run that does not write the node's value into the target."""
         if not self.dry or target.size < unevaluated.LARGE or target.dtype.kind not in "fc":
@@ -150,7 +145,11 @@ class Recorder:
         todo = [node]
         while todo:
             n = todo.pop()
-            if n in seen or n in constants or not _is_smooth(n):
+            if n in seen or n in constants or n.op == "const":
+                continue
+            if type(n.dtype) is not tuple and n.dtype.kind not in "fc":
+                continue
+            if n.op != "input" and OPS[n.op].kind == "nondiff":
                 continue
             if n.op == "input" and (n not in outer or outer[n]._rec.has_derivative(outer[n].node)):
                 return True
@@ -202,7 +201,10 @@ class Recorder:
                     name = c.node.name or "without a name"
                     self.unstable.append(f"it writes to an array from outside ({name})")
                 if changed or private and c.node.shape != ():
-                    _make_constant(c.node, c.content if changed else c.array)
+                    # The graph does not exist yet, so this edits the node
+                    value: Any = c.content if changed else c.array
+                    c.node.op, c.node._key = "const", None
+                    c.node.attrs = {"value": value if value.ndim else value.item()}
                 else:
                     captures.append((c.node, c.array))
         return captures
@@ -234,13 +236,6 @@ def _count_extra_refs() -> int:
 _EXTRA_REFS = _count_extra_refs()
 
 
-def _make_constant(node: Node, value: np.ndarray) -> None:
-    """Turn an input into a constant; the graph does not exist yet, so this edits the node."""
-    node.op = "const"
-    node.attrs = {"value": value if value.ndim else value.item()}
-    node._key = None
-
-
 # Methods by which a subclass of ndarray may compute in another way
 _MEANINGS = "__array_ufunc__ __array_function__ __add__ __mul__ __matmul__ __pow__ __truediv__".split()
 
@@ -254,12 +249,6 @@ def computes_as_ndarray(array: np.ndarray) -> bool:
 def native(dtype: np.dtype) -> np.dtype:
     """The dtype in this machine's byte order."""
     return dtype if dtype.isnative else np.dtype(dtype.type)
-
-
-def _is_smooth(n: Node) -> bool:
-    if n.op == "const" or type(n.dtype) is not tuple and n.dtype.kind not in "fc":
-        return False
-    return n.op == "input" or OPS[n.op].kind != "nondiff"
 
 
 def check_numbers(dtype: np.dtype) -> None:
@@ -370,30 +359,20 @@ def outermost() -> Recorder | None:
 def scalar_const(value: complex, dtype: np.dtype) -> Node:
     """A Python scalar as a constant of the dtype it takes beside arrays of `dtype`."""
     target = weak_dtype(dtype, type(value))
-    if target.kind in "iu" and type(value) is int and not _fits(value, target):
-        if not -(2**63) <= value < 2**63:  # only comparisons come here: NumPy raises for other operations
-            return const(math.copysign(math.inf, value), np.dtype(np.float64))
-        target = np.dtype(np.int64)
+    if target.kind in "iu" and type(value) is int:
+        if not np.iinfo(target).min <= value <= np.iinfo(target).max:
+            if not -(2**63) <= value < 2**63:  # only comparisons come here: NumPy raises for other operations
+                return const(math.copysign(math.inf, value), np.dtype(np.float64))
+            target = np.dtype(np.int64)
     if target.kind == "f" and type(value) is not float:
         value = float(value)
     return const(value, target)
 
 
-def _fits(value: int, dtype: np.dtype) -> bool:
-    info = np.iinfo(dtype)
-    return info.min <= value <= info.max
-
-
-_weak: dict[tuple, np.dtype] = {}
-
-
+@functools.cache
 def weak_dtype(dtype: np.dtype, kind: type) -> np.dtype:
     """The dtype of NumPy 2 where an array of `dtype` meets a Python scalar of this type (NEP 50)."""
-    key = (dtype, kind)
-    promoted = _weak.get(key)
-    if promoted is None:
-        promoted = _weak[key] = np.result_type(dtype, kind(0))
-    return promoted
+    return np.result_type(dtype, kind(0))
 
 
 def label(node: Node, site: Site) -> None:

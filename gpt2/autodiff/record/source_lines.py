@@ -62,7 +62,6 @@ def is_inside(file: str) -> bool:
 
 
 def is_of_scipy(file: str) -> bool:
-    """Whether it is a file of SciPy."""
     return _SITE + "scipy" + os.sep in file
 
 
@@ -76,28 +75,20 @@ def is_of_compiled(file: str) -> bool:
 
 
 def is_of_numpy(file: str) -> bool:
-    """Whether it is a file of NumPy."""
     return file.startswith(_NUMPY)
 
 
 def is_own(file: str) -> bool:
-    """Whether it is a file of this package."""
     return file.startswith(_OWN)
 
 
 def is_standard(file: str) -> bool:
-    """Whether it is a file of Python's standard library."""
     return file.startswith(_STANDARD) and _SITE not in file
 
 
 def is_foreign(file: str) -> bool:
     """Whether it is a file of this package, NumPy, or the standard library."""
     return is_inside(file) or is_standard(file)
-
-
-def is_observer(code: CodeType) -> bool:
-    """Whether it is the code of such a frame."""
-    return id(code) in observers
 
 
 def observer(function: Callable) -> Callable:
@@ -125,7 +116,8 @@ def site() -> Site:
     known: dict[int, Site] = _sites.get(id(frame.f_code)) or _sites.note(frame.f_code, {})
     known_site = known.get(frame.f_lasti)
     if known_site is None:
-        known_site = known[frame.f_lasti] = _find(frame)
+        code, name = frame.f_code, _name_of_result(frame.f_code, frame.f_lasti)
+        known_site = known[frame.f_lasti] = Site((code.co_filename, frame.f_lineno, code.co_name), name)
     return known_site
 
 
@@ -177,11 +169,6 @@ def _name_in_scipy(frame) -> str | None:
         kind = type(frame.f_locals["self"]).__name__
         name = kind if name in ("__init__", "__call__") else f"{kind}.{name}"
     return f"{public}.{name}"
-
-
-def _find(frame: FrameType) -> Site:
-    code = frame.f_code
-    return Site((code.co_filename, frame.f_lineno, code.co_name), _name_of_result(code, frame.f_lasti))
 
 
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")

@@ -21,7 +21,7 @@ from .local.arrays import all_unwrapped, is_local, unwrapped, written_to
 from .memory import writes
 from .recorder import Recorder, innermost, label, scalar_const, variable_name, weak_dtype
 from .ufunc_methods import call_method
-from .unwatched import unwatched
+from .unwatched import call_unwatched
 from .value import OPERANDS, PROTOCOLS, Recorded, as_node, copied, in_array, node_in, value_of
 
 if TYPE_CHECKING:
@@ -278,8 +278,9 @@ def _called(
 ) -> Recorded:
     """The result of a ufunc with one result, written into `out` if there is one."""
     known = OPERANDS.issuperset(map(type, (*inputs, where)))
-    make = _node_of_call_unwatched if known else _node_of_call
-    rec, site, values, mask, node = make(ufunc, inputs, out, where, kwargs.get("dtype"), is_operator)
+    call = call_unwatched if known else operator.call
+    dtype = kwargs.get("dtype")
+    rec, site, values, mask, node = call(_node_of_call, ufunc, inputs, out, where, dtype, is_operator)
     try:
         if out is not None:
             options = kwargs if mask is True else {**kwargs, "where": mask}
@@ -310,9 +311,6 @@ def _node_of_call(ufunc, inputs, out, where, dtype, is_operator) -> tuple[Record
     if out is not None:
         label(node, site)
     return rec, site, values, mask, node
-
-
-_node_of_call_unwatched = unwatched(_node_of_call)
 
 
 def _fitted(ufunc, rec, node, target, site) -> Node:

@@ -39,14 +39,16 @@ def depends_on(node: Node, guessed: set[Node]) -> bool:
     return False
 
 
-def stand_in(ufunc: np.ufunc, values: Sequence) -> np.ndarray | None:
-    """Zeros like ufunc(*values); None if it must be computed: small, not real or complex, or an error."""
+def stand_in(function: Callable, values: Sequence, options: Mapping) -> np.ndarray | None:
+    """Zeros like function(*values); None if it must be computed: small, not real or complex, or an error."""
+    if not isinstance(function, np.ufunc):
+        return _reduced(function, values, options)
     arrays = [v for v in values if isinstance(v, np.ndarray)]
-    if ufunc is np.matmul:
+    if function is np.matmul:
         return _product(*values) if len(arrays) == 2 else None
-    if ufunc.signature is not None or ufunc.nout != 1 or not any(a.size >= LARGE for a in arrays):
+    if function.signature is not None or function.nout != 1 or not any(a.size >= LARGE for a in arrays):
         return None
-    return _elementwise(ufunc, values)
+    return _elementwise(function, values)
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
@@ -83,7 +85,7 @@ def zeros_like(like: np.ndarray, dtype: np.dtype | None = None) -> np.ndarray:
     return _zeros(tuple(np.array(like.shape)[order]), dtype or like.dtype).transpose(np.argsort(order))
 
 
-def reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
+def _reduced(function: Callable, values: Sequence, options: Mapping) -> Any:
     """A stand-in for the reduction of a large stand-in; None if it must be computed."""
     if function not in REDUCTIONS or len(values) > 2 or not options.keys() <= {"axis", "keepdims", "dtype"}:
         return None

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable)
 PAYS = sys.version_info < (3, 12)
@@ -52,3 +52,8 @@ def unwatched(function: F) -> F:
             put(hook)
 
     return alone  # type: ignore[return-value]
+
+
+@unwatched
+def call_unwatched(function: Callable, *args: Any) -> Any:
+    return function(*args)

@@ -30,7 +30,7 @@ from .memory.view_chains import chain_between, same_chain, shortened
 from .memory.writes import Stored
 from .plain_numbers import consumer
 from .recorder import Recorder, escaped, innermost, native, scalar_const
-from .unwatched import unwatched
+from .unwatched import call_unwatched
 from .value_type import Digits, RecordedType
 
 # What needs the class below: the handlers of NumPy's two protocols, "ufunc" and "function", entered by
@@ -39,6 +39,21 @@ PROTOCOLS: dict = {}
 
 
 FORWARDING = "forward_to_recorded"  # the name of the methods in local/promoted.py
+
+
+def _part(name: str) -> Any:
+    """The property x.real or x.imag."""
+
+    def get(self):
+        return _function(getattr(np, name), self)
+
+    def set_(self, value):
+        if name == "imag" and self.dtype.kind != "c":
+            raise TypeError("array does not have imaginary part to set")
+        # As an array: of that NumPy takes the real part, where it refuses a complex number
+        get(self)[...] = np.asarray(value) if type(value) in NUMBER_TYPES else value
+
+    return property(get, set_)
 
 
 class Recorded(Stored, metaclass=RecordedType):
@@ -113,31 +128,9 @@ class Recorded(Stored, metaclass=RecordedType):
             self._rec.note_query()
         return np.asarray(self.value).flags
 
-    @property
-    def T(self) -> Recorded:
-        return _function(np.transpose, self)
-
-    @property
-    def mT(self) -> Recorded:
-        return _function(np.matrix_transpose, self)
-
-    @property
-    def real(self) -> Recorded:
-        return _function(np.real, self)
-
-    @real.setter
-    def real(self, value: Any) -> None:
-        _function(np.real, self)[...] = _as_array(value)
-
-    @property
-    def imag(self) -> Recorded:
-        return _function(np.imag, self)
-
-    @imag.setter
-    def imag(self, value: Any) -> None:
-        if self.dtype.kind != "c":
-            raise TypeError("array does not have imaginary part to set")
-        _function(np.imag, self)[...] = _as_array(value)
+    T: Any = property(lambda self: _function(np.transpose, self))
+    mT: Any = property(lambda self: _function(np.matrix_transpose, self))
+    real, imag = _part("real"), _part("imag")
 
     @property
     def flat(self) -> Any:
@@ -188,13 +181,12 @@ class Recorded(Stored, metaclass=RecordedType):
 
     # indexing
     def __getitem__(self, key):
-        item = _plain_item(self, key)
-        return _item(self, unwrapped(key)) if item is None else item
+        return call_unwatched(_item, self, key) if is_plain(key) else _item(self, unwrapped(key))
 
     def __setitem__(self, key, value):
         if not isinstance(self._value, np.ndarray):
             raise TypeError(f"'{type(self._value).__name__}' object does not support item assignment")
-        view = _plain_place(self, key)
+        view = call_unwatched(_place, self, key) if is_plain(key) else None
         if type(value) not in OPERANDS:
             value = unwrapped(value)
         if view is None:
@@ -253,18 +245,19 @@ class Recorded(Stored, metaclass=RecordedType):
 
     def _number(self):
         """The concrete value, if its derivative is not lost."""
-        if self.dtype.kind in "fc":
-            use = consumer(self._rec.name)
-            if use is None or not self._rec.has_derivative(self.node):
-                return self.value
-            if use == "assignment":
-                raise self._rec.refuse(errors.written_to_plain(source_lines.here()))
-            scipy = source_lines.call_of_scipy()
-            if scipy is not None:
-                raise self._rec.refuse(errors.lost_in_scipy(*scipy[1:]))
-            error = errors.number_lost(use, source_lines.outside())
-            raise self._rec.refuse(error)
+        use = consumer(self._rec.name) if self.dtype.kind in "fc" else None
+        if use is not None and self._rec.has_derivative(self.node):
+            raise self._loss(use, errors.number_lost(use, source_lines.outside()))
         return self.value
+
+    def _loss(self, use: str | None, error: Exception) -> Exception:
+        """The error where something takes a plain value whose derivative would be lost."""
+        scipy = source_lines.call_of_scipy()
+        if scipy is not None:
+            error = errors.lost_in_scipy(*scipy[1:])
+        elif use == "assignment":
+            error = errors.written_to_plain(source_lines.here())
+        return self._rec.refuse(error)
 
     def item(self, *index: Any) -> Any:
         """A Python number: one that is still recorded if it is real or complex."""
@@ -293,12 +286,7 @@ class Recorded(Stored, metaclass=RecordedType):
             value = np.array(self.value, dtype)
             self._read(value.copy(), "array")
             return value
-        scipy = source_lines.call_of_scipy()
-        if scipy is not None:
-            raise self._rec.refuse(errors.lost_in_scipy(*scipy[1:]))
-        if consumer(self._rec.name) == "assignment":
-            raise self._rec.refuse(errors.written_to_plain(source_lines.here()))
-        raise self._rec.refuse(errors.array_lost(source_lines.here()))
+        raise self._loss(consumer(self._rec.name), errors.array_lost(source_lines.here()))
 
     def __repr__(self):
         name = f"{self._node.name}: " if self._node.name else ""
@@ -364,12 +352,9 @@ class Recorded(Stored, metaclass=RecordedType):
         return _function(np.reshape, self, shape, order=order, **kw)
 
     def transpose(self, *axes: Any) -> Recorded:
-        axes = (
-            axes[0]
-            if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list, np.ndarray)))
-            else axes or None
-        )
-        return _function(np.transpose, self, axes)
+        if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list, np.ndarray))):
+            return _function(np.transpose, self, axes[0])
+        return _function(np.transpose, self, axes or None)
 
     def conjugate(self) -> Recorded:
         if self.dtype.kind != "c":
@@ -433,11 +418,6 @@ def _whole(function, ufunc, x: Recorded) -> int:
     result = function(x.value)
     ufunc(x)._read(float(result), "float")
     return result
-
-
-def _as_array(value: Any) -> Any:
-    """A number as an array, of which NumPy takes the real part where it refuses a complex number."""
-    return np.asarray(value) if type(value) in NUMBER_TYPES else value
 
 
 def check_element(x: Any, key: Any, value: Any) -> None:
@@ -519,8 +499,11 @@ def as_node(rec: Recorder, x: Any, dtype: np.dtype | None = None) -> Node:
     if isinstance(x, (list, tuple)):
         if _has_recorded(x):
             return node_in(rec, _function(np.array, x))
-        if _has_node(x):
-            return _stacked([as_node(rec, v, dtype) for v in x])
+        if _has_node(x):  # along a new first axis, as np.array makes it
+            parts = [as_node(rec, v, dtype) for v in x]
+            common = np.result_type(*(p.dtype for p in parts))
+            rows = [build.reshape(build.cast(p, common), (1, *p.shape)) for p in parts]
+            return build.concatenate(rows, 0) if len(rows) > 1 else rows[0]
     x = np.asarray(x)
     recorder.check_numbers(x.dtype)
     return table.const(x)
@@ -528,13 +511,6 @@ def as_node(rec: Recorder, x: Any, dtype: np.dtype | None = None) -> Node:
 
 def _has_node(x) -> bool:
     return isinstance(x, Node) or type(x) in (tuple, list) and any(map(_has_node, x))
-
-
-def _stacked(parts: list[Node]) -> Node:
-    """A list of values along a new first axis, as np.array makes it."""
-    dtype = np.result_type(*(p.dtype for p in parts))
-    rows = [build.reshape(build.cast(p, dtype), (1, *p.shape)) for p in parts]
-    return build.concatenate(rows, 0) if len(rows) > 1 else rows[0]
 
 
 def _has_recorded(key) -> bool:
@@ -576,15 +552,10 @@ def plain_key(key: Any) -> Any:
     return value_of(key)
 
 
-def _gather(rec: Recorder, x: Node, items) -> Node:
-    spec, arrays = advanced(items, x.shape, lambda k: index_arrays(rec, k))
-    return table.apply("gather", x, *arrays, spec=spec)
-
-
 def index_arrays(rec: Recorder, k: Any) -> list[Node]:
     """The index arrays of one entry of the index."""
     if isinstance(k, (list, tuple)):
-        k = np.asarray(k) if not _has_recorded(k) else _function(np.array, k)
+        k = in_array(k)
         if k.size == 0:
             k = np.asarray(k, np.intp)
     if type(k) is int:
@@ -619,7 +590,8 @@ def _item(self: Recorded, key: Any) -> Recorded:
         node = build.reshape(build.slice_(x, slices), shape)
     else:
         x = node_in(rec, self)
-        node = _gather(rec, x, items)
+        spec, arrays = advanced(items, x.shape, lambda k: index_arrays(rec, k))
+        node = table.apply("gather", x, *arrays, spec=spec)
     if node is not x:
         recorder.label(node, site)
     if isinstance(result, np.ndarray) and rec is self._rec and np.may_share_memory(result, value):
@@ -651,18 +623,6 @@ def _place(self: Recorded, key: Any) -> Recorded | None:
     return _item(self, parts if any([k is Ellipsis for k in parts]) else (*parts, Ellipsis))
 
 
-@unwatched
-def _plain_item(x: Recorded, key: Any) -> Recorded | None:
-    """x[key] where the key is plain, else None."""
-    return _item(x, key) if is_plain(key) else None
-
-
-@unwatched
-def _plain_place(x: Recorded, key: Any) -> Recorded | None:
-    """The view x[key] where the key is plain and the result is a view, else None."""
-    return _place(x, key) if is_plain(key) else None
-
-
 def _same_view(a: Recorded, b: Recorded) -> bool:
     """Whether both name the same elements of the same memory, in the same order."""
     return a.root is b.root and a.shape == b.shape and same_chain(a._chain, b._chain)
@@ -670,7 +630,8 @@ def _same_view(a: Recorded, b: Recorded) -> bool:
 
 def store(target: Recorded, value: Any) -> None:
     """Assign to all of a recorded array: target[...] = value."""
-    concrete, node = (_assigned_unwatched if type(value) in OPERANDS else _assigned)(target, value)
+    call = call_unwatched if type(value) in OPERANDS else operator.call
+    concrete, node = call(_assigned, target, value)
     writes.write(target, node, lambda array: array.__setitem__(Ellipsis, concrete))
 
 
@@ -684,24 +645,12 @@ def _assigned(target: Recorded, value: Any) -> tuple[Any, Node]:
     if getattr(value, "dtype", None) is not None and value.dtype.kind == "O":
         value = np.asarray(value)
     concrete = value_of(value)
-    _check_fits(np.shape(concrete), target.shape)
-    return concrete, writes.assigned(as_node(rec, value, target.dtype), target.shape, target.dtype)
-
-
-_assigned_unwatched = unwatched(_assigned)
-
-
-def _check_fits(shape: tuple, target: tuple) -> None:
-    """Raise unless a value of this shape can be assigned. NumPy drops leading axes of length 1."""
-    if shape in (target, ()):
-        return
-    extra = max(len(shape) - len(target), 0)
-    if shape[:extra] == (1,) * extra and all(
-        n in (1, m) for n, m in zip(reversed(shape[extra:]), reversed(target))
-    ):
-        return
-    error = ValueError(f"could not broadcast input array from shape {shape} into shape {target}")
-    raise errors.located(error, "assignment", source_lines.here())
+    shape, goal = np.shape(concrete), target.shape
+    leading = shape[: max(len(shape) - len(goal), 0)]  # NumPy drops axes of length 1
+    if any(n != 1 for n in leading) or any(n not in (1, m) for n, m in zip(shape[::-1], goal[::-1])):
+        error = ValueError(f"could not broadcast input array from shape {shape} into shape {goal}")
+        raise errors.located(error, "assignment", source_lines.here())
+    return concrete, writes.assigned(as_node(rec, value, target.dtype), goal, target.dtype)
 
 
 def check_level(target: Recorded, value: Recorded) -> None:
@@ -736,24 +685,21 @@ def _assign_advanced(x: Recorded, key, value) -> None:
 
 
 # methods that are NumPy functions of the same arguments
-def _add_methods() -> None:
-    def method(function):
-        def call(self, *args, **kwargs):
-            return _function(function, self, *args, **kwargs)
+def _add_method(name: str) -> None:
+    function = getattr(np, name)
 
-        return call
+    def method(self, *args, **kwargs):
+        return _function(function, self, *args, **kwargs)
 
-    names = (
-        "sum prod mean std var max min argmax argmin all any cumsum cumprod take repeat ravel squeeze "
-        "swapaxes trace diagonal argsort argpartition searchsorted nonzero round choose dot"
-    ).split()
-    for name in names:
-        function = method(getattr(np, name))
-        function.__name__ = name
-        setattr(Recorded, name, function)
+    method.__name__ = name
+    setattr(Recorded, name, method)
 
 
-_add_methods()
+for _name in (
+    "sum prod mean std var max min argmax argmin all any cumsum cumprod take repeat ravel squeeze swapaxes "
+    "trace diagonal argsort argpartition searchsorted nonzero round choose dot"
+).split():
+    _add_method(_name)
 
 
 def copied(target: Any, value: Any) -> Recorded:

@@ -14,7 +14,6 @@ from ..dispatch import Operand, handled, handles, operand, quiet, raw
 from ..value import Recorded
 from .shape import along, axis_of, expand_dims, item_at, moveaxis, normalize_axis_tuple, take
 
-NONE = np._NoValue
 Axes = int | Sequence[int] | None
 
 
@@ -28,16 +27,12 @@ def axes_of(axis: Axes, ndim: int) -> tuple[int, ...]:
 
 
 def reduce_op(op: str, x: Node, axis: Axes, keepdims: Any) -> Node:
-    return apply(op, x, axes=axes_of(axis, x.ndim), keepdims=_flag(keepdims))
-
-
-def _flag(keepdims) -> bool:
-    return False if keepdims is NONE else bool(keepdims)
+    return apply(op, x, axes=axes_of(axis, x.ndim), keepdims=bool(keepdims))
 
 
 def masked(x: Node, where: Any, neutral: Any) -> Node:
     """x where the mask holds, and the neutral number elsewhere."""
-    if where is True or where is NONE:
+    if where is True:
         return x
     shape = np.broadcast_shapes(x.shape, np.shape(where))
     return build.where(build.broadcast(operand(where), shape), build.broadcast(x, shape), neutral)
@@ -47,7 +42,7 @@ def plain_sum(x: Node, axis: Axes, keepdims: Any = False) -> Node:
     axes = axes_of(axis, x.ndim)
     if not axes and x.dtype.kind in "fc":
         return apply("add", x, build.const(0.0, x.dtype))  # NumPy starts at 0.0, so that -0.0 becomes 0.0
-    return apply("sum", x, axes=axes, keepdims=_flag(keepdims))
+    return apply("sum", x, axes=axes, keepdims=bool(keepdims))
 
 
 def _in_dtype(a: Operand, dtype) -> Node:
@@ -56,7 +51,7 @@ def _in_dtype(a: Operand, dtype) -> Node:
 
 def _with(x: Node, op: str, initial) -> Node:
     """The result of a reduction combined with the initial value, which NumPy converts to its dtype."""
-    if initial is NONE or initial is None:
+    if initial is None:
         return x
     if type(initial) is Recorded and x.dtype.kind in "iu" and initial.dtype.kind in "fc":
         initial._rec.unstable.append("it reduces integers from a number, which NumPy may refuse")
@@ -64,7 +59,7 @@ def _with(x: Node, op: str, initial) -> Node:
 
 
 def _total(reduced, ufunc: str, neutral: int):
-    def handler(a, axis=None, dtype=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+    def handler(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
         return _with(reduced(masked(_in_dtype(a, dtype), where, neutral), axis, keepdims), ufunc, initial)
 
     return handler
@@ -75,7 +70,7 @@ handles(np.prod)(_total(partial(reduce_op, "prod"), "multiply", 1))
 
 
 def _extremum(op: str, ufunc: str, worst):
-    def handler(a, axis=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+    def handler(a, axis=None, out=None, keepdims=False, initial=None, where=True):
         a = masked(operand(a), where, worst(a.dtype))
         if not count_of(a, axis):  # the initial value; without one NumPy has raised its error
             whole = plain_sum(build.zeros(a.shape, a.dtype), axis, keepdims)
@@ -98,8 +93,8 @@ min_ = handles(np.min, np.amin)(_extremum("min", "minimum", highest))
 
 
 def _truth(op: str, neutral: bool):
-    def handler(a, axis=None, out=None, keepdims=NONE, *, where=NONE):
-        a = _in_dtype(a, None if where is NONE else bool)
+    def handler(a, axis=None, out=None, keepdims=False, *, where=True):
+        a = _in_dtype(a, None if where is True else bool)
         return reduce_op(op, masked(a, where, neutral), axis, keepdims)
 
     return handler
@@ -110,14 +105,14 @@ handles(np.all)(_truth("all", True))
 
 
 def _position(op: str):
-    def handler(a, axis=None, out=None, *, keepdims=NONE):
+    def handler(a, axis=None, out=None, *, keepdims=False):
         a = operand(a)
         if axis is None or a.ndim == 0:
             position = apply(op, build.reshape(a, (a.size,)), axis=0)
-            return build.reshape(position, (1,) * a.ndim) if _flag(keepdims) else position
+            return build.reshape(position, (1,) * a.ndim) if keepdims else position
         axis = axis_of(axis, a.ndim)
         position = apply(op, a, axis=axis)
-        return expand_dims(position, axis) if _flag(keepdims) else position
+        return expand_dims(position, axis) if keepdims else position
 
     return handler
 
@@ -131,31 +126,25 @@ def count_of(x: Node, axis: Axes) -> int:
     return int(np.prod([x.shape[i] for i in axes_of(axis, x.ndim)]))
 
 
-def mean_dtype(dtype: Any, wanted: Any) -> tuple[np.dtype, np.dtype]:
-    """(dtype of the sum, dtype of the mean)."""
-    if wanted is not None:
-        return np.dtype(wanted), np.dtype(wanted)
-    if dtype == np.float16:
-        return np.dtype(np.float32), dtype
-    return (dtype, dtype) if dtype.kind in "fc" else (np.dtype(np.float64),) * 2
-
-
 def sum_in(x: Node, axis: Axes, dtype: np.dtype, keepdims: Any, where: Any) -> Node:
     """np.sum(x, axis, dtype, keepdims=keepdims, where=where)."""
     return build.cast(plain_sum(masked(build.cast(x, dtype), where, 0), axis, keepdims), dtype)
 
 
 @handles(np.mean)
-def mean(a: Operand, axis: Axes = None, dtype=None, out=None, keepdims=NONE, *, where=NONE) -> Node:
+def mean(a: Operand, axis: Axes = None, dtype=None, out=None, keepdims=False, *, where=True) -> Node:
     a = operand(a)
-    inner, outer = mean_dtype(a.dtype, dtype)
+    integers = a.dtype.kind not in "fc"
+    inner = outer = np.dtype(dtype or (float if integers else a.dtype))
+    if dtype is None and a.dtype == np.float16:
+        inner = np.dtype(np.float32)
     total = sum_in(a, axis, inner, keepdims, where)
     return build.cast(divided(total, counted(a, axis, keepdims, where), a.size), outer)
 
 
 def counted(a: Node, axis: Axes, keepdims: Any, where: Any) -> float | Node:
     """The number of elements of a mean: a float, or with a mask a node."""
-    if where is True or where is NONE:
+    if where is True:
         return float(count_of(a, axis))
     return plain_sum(build.cast(build.broadcast(operand(where), a.shape), bool), axis, keepdims)
 
@@ -179,13 +168,13 @@ def _wide(x: Node) -> Node:
 
 @handles(np.var)
 def var(
-    a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, mean=NONE, correction=NONE
+    a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None
 ) -> Node:
     a = operand(a)
-    ddof = ddof if correction is NONE else correction
+    ddof = ddof if correction is None else correction
     if dtype is None and a.dtype.kind in "biu":
         dtype = float
-    if mean is NONE:
+    if mean is None:
         total = sum_in(a, axis, np.dtype(dtype or a.dtype), True, where)
         centre = divided(total, counted(a, axis, True, where), a.size)
     else:
@@ -208,24 +197,21 @@ def _sizes(d: Node, kind: str) -> Node:
 
 
 @handles(np.std)
-def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, **options) -> Node:
+def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, **options) -> Node:
     a = operand(a)
     spread = var(a, axis, dtype, None, ddof, keepdims, **options)
     root = build.cast(build.sqrt(spread), spread.dtype)
-    if options.get("mean", NONE) is not NONE:
+    if options.get("mean") is not None:
         return root
-    return _deviation(root, counted(a, axis, keepdims, options.get("where", NONE)))
-
-
-def _deviation(root: Node, count: float | Node) -> Node:
-    """The deviation. That of one element has no derivative: it is zero for any value, no root at 0."""
+    # That of one element has no derivative: it is zero for any value, no root at 0
+    count = counted(a, axis, keepdims, options.get("where", True))
     if isinstance(count, float):
         return apply("stop_gradient", root) if count == 1.0 else root
     return build.where(count > 1, root, apply("stop_gradient", root))
 
 
 @handles(np.average)
-def average(a, axis=None, weights=None, returned=False, *, keepdims=NONE) -> Node | tuple[Node, Node]:
+def average(a, axis=None, weights=None, returned=False, *, keepdims=False) -> Node | tuple[Node, Node]:
     a = operand(a)
     if weights is None:
         out = mean(a, axis, keepdims=keepdims)
@@ -283,21 +269,6 @@ def argpartition(a, kth, axis=-1, kind="introselect", order=None) -> Node:
     return apply("argpartition", a, kth=tuple(kth) if np.ndim(kth) else int(kth), axis=axis)
 
 
-def flat_axes(x: Node, axis: Axes, keepdims: Any) -> tuple[Node, tuple]:
-    """x with the reduced axes as one, the last; and the shape of the result."""
-    axes = axes_of(axis, x.ndim)
-    rest = [i for i in range(x.ndim) if i not in axes]
-    size = int(np.prod([x.shape[i] for i in axes]))
-    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if _flag(keepdims) or i not in axes)
-    x = build.transpose(x, (*rest, *axes))
-    return build.reshape(x, (*x.shape[: len(rest)], size)), shape
-
-
-def _nan_anywhere(x: Node) -> Node | None:
-    """Whether there is a nan among sorted data, where it comes last; None for types without one."""
-    return apply("isnan", item_at(x, x.ndim - 1, x.shape[-1] - 1)) if x.dtype.kind in "fc" else None
-
-
 _WITHOUT_INTERPOLATION = ("inverted_cdf", "closest_observation", "lower", "higher", "nearest")
 
 
@@ -309,68 +280,64 @@ def _between(below: Node, above: Node, weight: Node) -> Node:
     return near + (above - below) * step
 
 
-def _for_quantiles(a: Operand, q, axis: Axes, keepdims, method: str, weak: bool):
-    """(a sorted along its last axis, the shape of the result, the quantiles, the dtype of the weights). The
-    last is None without interpolation, for a Python number (`weak`) its dtype beside a, else that of q.
-    """
+def _quantile(
+    a: Operand, q: Any, axis: Axes, keepdims: bool, method: str, weak: bool, skips_nan: bool, between=_between
+) -> Node:
+    """A quantile along the axes. `weak`: q is a Python number, which takes its dtype beside a."""
     if isinstance(q, Node):
         raise NotImplementedError("with a recorded q is not recorded")
-    x, shape = flat_axes(operand(a), axis, keepdims)
-    q = np.asarray(q)
-    discrete = method in _WITHOUT_INTERPOLATION or method == "linear" and q.dtype.kind not in "fc"
+    x, q = operand(a), np.asarray(q)
+    axes = axes_of(axis, x.ndim)
+    rest = [i for i in range(x.ndim) if i not in axes]
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
+    x = build.transpose(x, (*rest, *axes))  # the reduced axes become one, the last
+    x = sort(build.reshape(x, (*x.shape[: len(rest)], int(np.prod(x.shape[len(rest) :])))))
     dtype = np.result_type(x.dtype, 0.0) if weak else np.result_type(q.dtype, 0.0)
-    return sort(x), q.shape + shape, q.ravel(), None if discrete else dtype
-
-
-def _quantile(a, q, axis, keepdims, method, weak=False) -> Node:
-    x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method, weak)
-    # Every method gives a position between two neighbours; the quantile of 0, 1, 2, ... is that position
-    last, n = x.ndim - 1, x.shape[-1]
-    at = q * (n - 1) if method == "linear" else np.quantile(np.arange(float(n)), q, method=method)
-    low = np.floor(at).astype(np.intp)
-    out = take(x, low, last)
-    if dtype is not None:
-        above = take(x, np.minimum(low + 1, n - 1), last)
-        out = _between(out, above, table.const((at - low).astype(dtype)))
-    nan = _nan_anywhere(x)
-    out = out if nan is None else build.where(expand_dims(nan, -1), np.nan, out)
-    return build.reshape(moveaxis(out, -1, 0), shape)
-
-
-def _nanquantile(a, q, axis, keepdims, method, weak=False, between=_between) -> Node:
-    """Like _quantile, but the number of elements, and so the positions, differ from slice to slice."""
-    x, shape, q, dtype = _for_quantiles(a, q, axis, keepdims, method, weak)
-    last, n = x.ndim - 1, x.shape[-1]
-    if n == 0:
+    last, n, shape = x.ndim - 1, x.shape[-1], q.shape + shape
+    if not skips_nan:
+        # Every method gives a position between two neighbours; the quantile of 0, 1, 2, ... is that position
+        at = q.ravel() * (n - 1)
+        if method != "linear":
+            at = np.quantile(np.arange(float(n)), q.ravel(), method=method)
+        low = np.floor(at).astype(np.intp)
+        below, above = take(x, low, last), take(x, np.minimum(low + 1, n - 1), last)
+        weight = table.const((at - low).astype(dtype))
+    elif n == 0:
         return build.full(shape, np.nan, np.result_type(x.dtype, 0.0))
-    present = plain_sum(build.cast(_present(x), np.intp), last, True)
-    at = apply("gather", table.const(_quantile_positions(n, q, method)), present, spec=(("array", 0),))
-    at = build.reshape(at, (*x.shape[:-1], q.size))  # from (..., 1, quantiles)
-    low = build.cast(apply("floor", at), np.intp)
-    out = apply("take_along", x, low, axis=last)
-    if dtype is not None:
+    else:  # the number of elements, and so the positions, differ from slice to slice
+        present = plain_sum(build.cast(_present(x), np.intp), last, True)
+        positions = table.const(_quantile_positions(n, q.ravel(), method))
+        at = apply("gather", positions, present, spec=(("array", 0),))
+        at = build.reshape(at, (*x.shape[:-1], q.size))  # from (..., 1, quantiles)
+        low = build.cast(apply("floor", at), np.intp)
         high = apply("minimum", low + 1, apply("maximum", build.broadcast(present, low.shape) - 1, 0))
-        above = apply("take_along", x, high, axis=last)
-        out = between(out, above, build.cast(at - build.cast(low, at.dtype), dtype))
+        below, above = (apply("take_along", x, k, axis=last) for k in (low, high))
+        weight = build.cast(at - build.cast(low, at.dtype), dtype)
+    discrete = method in _WITHOUT_INTERPOLATION or method == "linear" and q.dtype.kind not in "fc"
+    out = below if discrete else between(below, above, weight)
+    if not skips_nan and x.dtype.kind in "fc":  # a nan comes last among sorted data
+        nan = apply("isnan", item_at(x, last, n - 1))
+        out = build.where(expand_dims(nan, -1), np.nan, out)
     return build.reshape(moveaxis(out, -1, 0), shape)
 
 
-def _order_statistic(compute, percent: bool):
+def _order_statistic(percent: bool, skips_nan: bool):
     def handler(
         a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None
     ):
         if weights is not None or percent and isinstance(q, Node):
             raise NotImplementedError("with a recorded q or with weights is not recorded")
         weak = type(q) in (int, float)
-        return compute(a, np.true_divide(q, 100) if percent else q, axis, keepdims, method, weak)
+        q = np.true_divide(q, 100) if percent else q
+        return _quantile(a, q, axis, keepdims, method, weak, skips_nan)
 
     return handler
 
 
-handles(np.quantile)(_order_statistic(_quantile, percent=False))
-handles(np.percentile)(_order_statistic(_quantile, percent=True))
-handles(np.nanquantile)(_order_statistic(_nanquantile, percent=False))
-handles(np.nanpercentile)(_order_statistic(_nanquantile, percent=True))
+handles(np.quantile)(_order_statistic(percent=False, skips_nan=False))
+handles(np.percentile)(_order_statistic(percent=True, skips_nan=False))
+handles(np.nanquantile)(_order_statistic(percent=False, skips_nan=True))
+handles(np.nanpercentile)(_order_statistic(percent=True, skips_nan=True))
 
 
 def _quantile_positions(n: int, q: np.ndarray, method) -> np.ndarray:
@@ -388,19 +355,18 @@ _MOST_POSITIONS = 2000
 
 
 @raw(np.nanmedian)
-def nanmedian(a, axis=None, out=None, overwrite_input=False, keepdims=NONE) -> Recorded:
+def nanmedian(a, axis=None, out=None, overwrite_input=False, keepdims=False) -> Recorded:
     if a.dtype.kind not in "fc":  # no nan, and bools have no quantiles
-        return np.median(a, axis, out, keepdims=_flag(keepdims))
+        return np.median(a, axis, out, keepdims=bool(keepdims))
     return handled(np.nanmedian, (a, axis, out), {"keepdims": keepdims}, _nanmedian)
 
 
-def _nanmedian(a: Node, axis: Axes, out: None, keepdims: Any) -> Node:
-    return _nanquantile(a, 0.5, axis, keepdims, "linear", weak=True, between=_middle)
+def _nanmedian(a: Node, axis: Axes, out: None, keepdims: bool = False) -> Node:
+    def middle(below, above, weight):
+        """One of them or their mean, which exists for infinities too."""
+        return build.where(build.equal(weight, 0.0), below, (below + above) * 0.5)
 
-
-def _middle(below: Node, above: Node, weight: Node) -> Node:
-    """One of them or their mean, which exists for infinities too."""
-    return build.where(build.equal(weight, 0.0), below, (below + above) * 0.5)
+    return _quantile(a, 0.5, axis, keepdims, "linear", weak=True, skips_nan=True, between=middle)
 
 
 # reductions that skip nan
@@ -415,33 +381,25 @@ def _present(x: Node) -> Node:
 
 
 def _and(where, x: Node) -> Node:
-    if where is NONE or where is True:
+    if where is True:
         return _present(x)
     return apply("logical_and", operand(where), _present(x))
 
 
-def _of_present(function):
-    """The statistic of the elements that are not nan, by `where`."""
-
-    def handler(a, *args, where=NONE, **options):
-        a = operand(a)
-        return function(_zero_for_nan(a), *args, where=_and(where, a), **options)
-
-    return handler
-
-
-handles(np.nanmean)(_of_present(mean))
+@handles(np.nanmean)
+def _nanmean(a, *args, where=True, **options) -> Node:
+    a = operand(a)
+    return mean(_zero_for_nan(a), *args, where=_and(where, a), **options)
 
 
 def _nan_spread(function):
     """Spread of the elements that are not nan; nan where there are no more than ddof, unlike without nan."""
 
-    def handler(a, axis=None, dtype=None, out=None, ddof=0, keepdims=NONE, *, where=NONE, **options):
+    def handler(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, **options):
         a = operand(a)
         there = _and(where, a)
         spread = function(_zero_for_nan(a), axis, dtype, None, ddof, keepdims, where=there, **options)
-        free = options.get("correction", NONE)
-        free = ddof if free is NONE else free
+        free = options.get("correction", ddof)
         if a.dtype.kind not in "fc" or free <= 1:  # else 0 / 0
             return spread
         enough = apply("greater", counted(a, axis, keepdims, there), free)
@@ -455,10 +413,10 @@ handles(np.nanstd)(_nan_spread(std))
 
 
 def _nan_extremum(extremum, worst):
-    def handler(a, axis=None, out=None, keepdims=NONE, initial=NONE, where=NONE):
+    def handler(a, axis=None, out=None, keepdims=False, initial=None, where=True):
         a = operand(a)
         best = extremum(_zero_for_nan(a, worst(a.dtype)), axis, None, keepdims, initial, where)
-        if a.dtype.kind not in "fc" or initial is not NONE:
+        if a.dtype.kind not in "fc" or initial is not None:
             return best
         some = reduce_op("any", _and(where, a), axis, keepdims)
         return build.where(some, best, np.nan)
