@@ -3,7 +3,7 @@
 from . import functions, ufuncs  # noqa: F401  they enter what answers NumPy's protocols
 from .dispatch import recorded_functions
 from .functions.as_written import intercept_polynomials
-from .functions.vectorized import intercept_vectorize
+from .functions.piecewise import intercept_vectorize
 from .interception import intercept, intercept_questions
 from .local import promoted  # noqa: F401  it enters what a write does
 

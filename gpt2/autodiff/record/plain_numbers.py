@@ -48,18 +48,11 @@ def consumer(name: str) -> str | None:
     ins, before = instructions[k], instructions[:k]
     if ins.opname.startswith("STORE_"):
         return "assignment"
-    if ins.opname.startswith(("CALL", "PRECALL")):
-        return _consumer_of_call(frame, *_callee(ins, before, frame))
     if ins.opname == "BINARY_OP" and ins.argrepr.startswith("%") and _starts_as(ins, before, str, frame):
         return None
-    return UNKNOWN_FUNCTION
-
-
-UNKNOWN_FUNCTION = "a function that cannot be seen"
-
-
-def _consumer_of_call(frame: FrameType, names: tuple[str, ...], called: Any) -> str | None:
-    """The same for a call in the user's code by these names."""
+    if not ins.opname.startswith(("CALL", "PRECALL")):
+        return UNKNOWN_FUNCTION
+    names, called = _callee(ins, before, frame)
     if _is_one(called, _ALLOWED):
         return None
     kind = _CONVERSIONS.get(names[-1]) if names else None
@@ -70,9 +63,12 @@ def _consumer_of_call(frame: FrameType, names: tuple[str, ...], called: Any) -> 
     return ".".join(names) or UNKNOWN_FUNCTION
 
 
+UNKNOWN_FUNCTION = "a function that cannot be seen"
+
+
 def _is_one(called: Any, functions: tuple) -> bool:
     """Whether it is one of these functions, or its replacement while something is recorded."""
-    plain = getattr(called, "function", None) if called is not None else None
+    plain = getattr(called, "function", called)
     return any(called is f or plain is f for f in functions)
 
 
@@ -128,16 +124,26 @@ class _Lost(Exception):
     """The number does more than decide."""
 
 
-# (how many values an instruction pops, how many it pushes), by what becomes of a number among those popped
-_ENDS = {
-    **dict.fromkeys("COMPARE_OP CONTAINS_OP IS_OP FORMAT_WITH_SPEC".split(), (2, 1)),
-    **dict.fromkeys("UNARY_NOT TO_BOOL FORMAT_SIMPLE CONVERT_VALUE".split(), (1, 1)),
-    "POP_TOP": (1, 0),
+# How many values an instruction pops, how many it pushes, and what becomes of a number among those popped
+_EFFECTS = {
+    **dict.fromkeys("COMPARE_OP CONTAINS_OP IS_OP FORMAT_WITH_SPEC".split(), (2, 1, "ends")),
+    **dict.fromkeys("UNARY_NOT TO_BOOL FORMAT_SIMPLE CONVERT_VALUE".split(), (1, 1, "ends")),
+    **dict.fromkeys("UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT".split(), (1, 1, "passes")),
+    **dict.fromkeys("LIST_EXTEND SET_UPDATE DICT_UPDATE LIST_APPEND SET_ADD".split(), (1, 0, "loses")),
+    "POP_TOP": (1, 0, "ends"),
+    "STORE_ATTR": (2, 0, "loses"),
 }
-_PASSES = dict.fromkeys("UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT".split(), (1, 1))
-_KEYS = {"BINARY_SUBSCR": (2, 1), "STORE_SUBSCR": (3, 0), "DELETE_SUBSCR": (2, 0)}
-_SLICES = {"BINARY_SLICE": (3, 1), "STORE_SLICE": (4, 0)}
-_LOSES = {**dict.fromkeys("LIST_EXTEND SET_UPDATE DICT_UPDATE".split(), (1, 0)), "STORE_ATTR": (2, 0)}
+# What becomes of a number among the values that it joins
+_BUILDS = dict.fromkeys(("BUILD_TUPLE", "BUILD_SLICE"), "passes") | {"BUILD_STRING": "ends"}
+_BUILDS |= dict.fromkeys(("BUILD_LIST", "BUILD_SET"), "loses")
+# How many values it pops, how many it pushes, and how many of those popped are the index
+_INDEXING = {
+    "BINARY_SUBSCR": (2, 1, 1),
+    "STORE_SUBSCR": (3, 0, 1),
+    "DELETE_SUBSCR": (2, 0, 1),
+    "BINARY_SLICE": (3, 1, 2),
+    "STORE_SLICE": (4, 0, 2),
+}
 _NOTHING = frozenset(
     "RESUME NOP CACHE PRECALL KW_NAMES EXTENDED_ARG MAKE_CELL COPY_FREE_VARS NOT_TAKEN JUMP_FORWARD "
     "JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split()
@@ -200,7 +206,12 @@ class _Flow:
         if op in ("STORE_FAST", "STORE_DEREF", "DELETE_FAST"):
             return self.stored(ins, state)
         if op in ("COPY", "SWAP"):
-            return _stack_moved(ins, state)
+            n = ins.arg
+            slots = [*held, *[False] * (n - len(held))]
+            if op == "COPY":
+                return state.after(0, slots[n - 1])
+            slots[0], slots[n - 1] = slots[n - 1], slots[0]
+            return state.after(len(slots), *slots)
         if op == "RETURN_VALUE":
             self.returns |= any(held[:1])
             return state.after(1)
@@ -242,11 +253,12 @@ class _Flow:
     def effect(self, ins, state: _State) -> tuple[int, int, str]:
         """(values popped, values pushed, what becomes of a number among those popped)."""
         op, n = ins.opname, ins.arg or 0
-        for table, fate in ((_ENDS, "ends"), (_PASSES, "passes"), (_LOSES, "loses")):
-            if op in table:
-                return *table[op], fate
-        if op in _KEYS or op in _SLICES:
-            return self.indexed(op, state)
+        if op in _EFFECTS:
+            return _EFFECTS[op]
+        if op in _INDEXING:  # a float may be looked up, but not be a new key of a dict
+            pops, pushes, keys = _INDEXING[op]
+            loses = any(state.stack[keys:pops]) or op == "STORE_SUBSCR" and self.kind != "int"
+            return pops, pushes, "loses" if loses else "ends"
         if op.startswith("POP_JUMP") or op.endswith("_OR_POP"):
             return 1, 0, "ends"
         if op == "BINARY_OP":
@@ -254,43 +266,27 @@ class _Flow:
         if op in ("CALL", "CALL_KW"):
             pops = n + 2 + (op == "CALL_KW")
             return pops, 1, self.called(ins, state, n)
-        if op in ("BUILD_TUPLE", "BUILD_SLICE"):
-            return n, 1, "passes"
+        if op in _BUILDS:
+            return n, 1, _BUILDS[op]
         if op == "UNPACK_SEQUENCE":
             return 1, n, "passes"
-        return self.rare_effect(op, n, ins, state)
-
-    def rare_effect(self, op: str, n: int, ins, state: _State) -> tuple[int, int, str]:
-        if op in ("BUILD_STRING", "FORMAT_VALUE"):
-            return (n if op == "BUILD_STRING" else 1 + bool(n & 4)), 1, "ends"
+        if op == "FORMAT_VALUE":
+            return 1 + bool(n & 4), 1, "ends"
         if op == "LOAD_ATTR":
             return 1, 1 + is_loaded_to_call(ins), "loses"
-        if op in ("BUILD_LIST", "BUILD_SET", "LIST_APPEND", "SET_ADD"):
-            return (n, 1, "loses") if op.startswith("BUILD") else (1, 0, "loses")
         if op == "CALL_INTRINSIC_1":
             return 1, 1, "passes" if "POSITIVE" in ins.argrepr else "loses"
         if any(state.stack):  # its effect on the stack is not known
             raise _Lost
         return 0, 0, "loses"
 
-    def indexed(self, op: str, state: _State) -> tuple[int, int, str]:
-        """x[n], where the number is the index: a float may be looked up, but not be a new key of a dict."""
-        pops, pushes = _KEYS.get(op) or _SLICES[op]
-        keys = 2 if op in _SLICES else 1
-        if any(state.stack[keys:pops]) or op == "STORE_SUBSCR" and self.kind != "int":
-            return pops, pushes, "loses"
-        return pops, pushes, "ends"
-
     def computed(self, ins, state: _State) -> tuple[int, int, str]:
         """a + b: what is computed from the number is followed like the number."""
         right, left = (*state.stack, False, False)[:2]
         if ins.argrepr.startswith("["):
             return 2, 1, "loses" if left else "ends"
-        if (
-            ins.argrepr[0] == "%"
-            and not left
-            and _starts_as(ins, self.instructions[: state.k], str, self.frame)
-        ):
+        before = self.instructions[: state.k]
+        if ins.argrepr[0] == "%" and not left and _starts_as(ins, before, str, self.frame):
             return 2, 1, "ends"
         # `a += n` may change an array that has other names
         return 2, 1, "loses" if right and ins.argrepr.endswith("=") else "passes"
@@ -309,16 +305,6 @@ class _Flow:
         # statement
         shows = any(b.argval == "@pytest_ar" and b.positions == ins.positions for b in before[-16:])
         return "ends" if shows or _is_method(ins, before) else "loses"
-
-
-def _stack_moved(ins, state: _State) -> _State:
-    """After COPY or SWAP."""
-    n = ins.arg
-    held = list((*state.stack, *[False] * n)[: max(n, len(state.stack))])
-    if ins.opname == "COPY":
-        return state.after(0, held[n - 1])
-    held[0], held[n - 1] = held[n - 1], held[0]
-    return state.after(len(held), *held)
 
 
 # instructions
@@ -346,20 +332,14 @@ def _beginning(call, before) -> list[dis.Instruction]:
     return [ins for ins in before if _begins_with(call, ins) and ins.opname != "KW_NAMES"]
 
 
-def _parts(call, before) -> list[dis.Instruction]:
-    """The instructions that load the callee; none if it is not a name."""
-    parts = _beginning(call, before)
-    return [] if any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts) else parts
-
-
-_OF_VARIABLES = ("LOAD_FAST", "LOAD_DEREF")
-
-
 def _callee(call, before, frame: FrameType, variables: bool = True) -> tuple[tuple[str, ...], Any]:
     """The callee of a call: names, and the object if known, without `variables` not for local names."""
-    parts = _parts(call, before)
+    parts = _beginning(call, before)
+    if any(not ins.opname.startswith(("LOAD_", "PUSH_NULL")) for ins in parts):
+        return (), None
     names = tuple(dict.fromkeys(ins.argval for ins in parts if ins.opname.startswith("LOAD_")))
-    if not names or not variables and any(ins.opname.startswith(_OF_VARIABLES) for ins in parts):
+    is_variable = any(ins.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) for ins in parts)
+    if not names or is_variable and not variables:
         return names, None
     callee = _value(frame, names[0])
     for name in names[1:]:

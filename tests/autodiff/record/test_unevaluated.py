@@ -81,7 +81,7 @@ def test_sums_over_what_was_not_computed_are_not_computed(function):
     options = [{}, {"axis": -1}, {"axis": (0, 2)}, {"axis": 1, "keepdims": True}, {"dtype": np.float64}]
     for axes, chosen in itertools.product(order, options):
         real = np.ones((32, 48, 64), np.float32).transpose(axes)
-        stand_in = unevaluated.stand_in(np.exp, (real,))
+        stand_in = unevaluated.stand_in(np.exp, (real,), {})
         found, expected = (
             unevaluated.reduced(function, (stand_in,), _fitting(function, chosen)),
             function(real, **_fitting(function, chosen)),
@@ -230,7 +230,7 @@ def test_stand_ins_have_the_layout_of_results(seed, everything):
         (np.exp, (operand(),)),
         (np.matmul, (np.ones((3, 2, 4)), np.ones((4, 5), np.float32))),
     ]:
-        want, got = ufunc(*values), unevaluated.stand_in(ufunc, values)
+        want, got = ufunc(*values), unevaluated.stand_in(ufunc, values, {})
         if want.dtype.kind not in "fc":
             assert got is None
         elif got is None:

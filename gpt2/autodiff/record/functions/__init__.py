@@ -3,8 +3,6 @@
 from . import (  # noqa: F401
     as_written,
     create,
-    fft,
-    histograms,
     inplace,
     linalg,
     piecewise,

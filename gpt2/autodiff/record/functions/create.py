@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -22,15 +23,11 @@ def constant(value: int, function: Callable) -> Callable:
     """A handler for a function that fills an array with one number. `function` gives shape and dtype."""
 
     def handler(*args, **kwargs):
-        array = function(*(_bare(a) for a in args), **kwargs)
+        plain = [np.empty(a.shape, a.dtype) if isinstance(a, Node) else a for a in args]
+        array = function(*plain, **kwargs)
         return build.full(array.shape, value, array.dtype)
 
     return handler
-
-
-def _bare(x):
-    """An uninitialised array of the type of a node."""
-    return np.empty(x.shape, x.dtype) if hasattr(x, "attrs") else x
 
 
 handles(np.zeros_like, np.empty_like)(constant(0, np.empty_like))
@@ -53,23 +50,13 @@ def empty(*args: Any, **kwargs: Any) -> Recorded:
 @handles(np.full)
 def full(shape, fill_value, dtype=None, order="C", *, device=None) -> Node:
     value = operand(fill_value)
-    return build.broadcast(build.cast(value, dtype or value.dtype), _shape(shape))
+    shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    return build.broadcast(build.cast(value, dtype or value.dtype), shape)
 
 
-def _shape(shape) -> tuple:
-    return (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-
-
-def _plain(function):
-    """A handler for arrays of plain values, which are recorded so that they can be written to."""
-
-    def handler(*args, **kwargs):
-        if any(type(a) is Recorded for a in (*args, *kwargs.values())):
-            args = [_number(a) for a in args]
-            kwargs = {k: _number(v) for k, v in kwargs.items()}
-        return as_recorded(function(*args, **kwargs))
-
-    return handler
+def _plain(function: Callable, *args: Any, **kwargs: Any) -> Recorded:
+    """An array of plain values, which is recorded so that it can be written to."""
+    return as_recorded(function(*map(_number, args), **{k: _number(v) for k, v in kwargs.items()}))
 
 
 def _number(x):
@@ -85,7 +72,7 @@ def as_recorded(value: RecordedLike) -> Recorded:
 
 
 for _function in (np.eye, np.identity, np.tri):
-    raw(_function)(_plain(_function))
+    raw(_function)(functools.partial(_plain, _function))
 
 
 @raw(np.arange)

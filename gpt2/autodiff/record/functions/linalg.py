@@ -1,12 +1,12 @@
-"""Handlers for numpy.linalg: solving, decompositions, norms."""
+"""Handlers for numpy.linalg: solving, decompositions, norms; and for the transforms of numpy.fft."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ...graph import Node
 from ...ops import apply, build
@@ -17,6 +17,7 @@ from ..value import Recorded, value_of
 from .as_written import Written
 from .products import pair
 from .reduce import plain_sum
+from .shape import axis_of
 
 Order: TypeAlias = "int | float | str | None"  # which norm
 
@@ -33,9 +34,7 @@ handles(np.linalg.slogdet)(lambda a: items(apply("slogdet", floating(a))))
 
 @handles(np.linalg.solve)
 def solve(a: Operand, b: Operand) -> Node:
-    a, b = floating(a), floating(b)
-    dtype = np.result_type(a.dtype, b.dtype)
-    a, b = build.cast(a, dtype), build.cast(b, dtype)
+    a, b = pair(floating(a), floating(b))
     if b.ndim == 1:
         out = apply("solve", a, build.reshape(b, (b.size, 1)))
         return build.reshape(out, out.shape[:-1])
@@ -54,25 +53,24 @@ def tensorsolve(a: Operand, b: Operand, axes: Sequence[int] | None = None) -> No
 @raw(np.linalg.lstsq)
 def lstsq(a: RecordedLike, b: RecordedLike, rcond: RecordedLike | None = None) -> tuple:
     """Least squares by the pseudoinverse, the same solution. Rank and the number of residuals are plain."""
-    plain = [value_of(x) for x in (a, b)]
-    _, residuals, rank, _ = np.linalg.lstsq(*plain, rcond)  # type: ignore[call-overload]
-    x, residuals, values = handled(_lstsq, (a, b, rcond, residuals.shape), {}, lstsq_nodes)
+    x, residuals, rank, values = np.linalg.lstsq(value_of(a), value_of(b), rcond)  # type: ignore[arg-type]
+    numbers = (x, residuals, values)
+    x, residuals, values = handled(_lstsq, (a, b, rcond, numbers), {}, _lstsq_nodes)
     return x, residuals, rank, values
 
 
-def _lstsq(a, b, rcond, residual_shape):
-    x, residuals, _, values = np.linalg.lstsq(a, b, rcond)
-    return x, residuals, values
+def _lstsq(a, b, rcond, numbers):
+    return numbers
 
 
-def lstsq_nodes(a: Operand, b: Operand, rcond: Operand, residual_shape: tuple[int, ...]) -> tuple[Node, ...]:
+def _lstsq_nodes(a: Operand, b: Operand, rcond: Operand, numbers: tuple) -> tuple[Node, ...]:
     a, b = pair(floating(a), floating(b))
     if rcond is None:
         rcond = np.finfo(a.dtype).eps * max(a.shape)
     x = matmul(apply("pinv", a, rcond=float(rcond)), b)
     left_over = build.zeros((0,), build.real(x).dtype)
-    if residual_shape != (0,):
-        left_over = build.reshape(plain_sum(squares(b - matmul(a, x)), 0), residual_shape)
+    if numbers[1].shape != (0,):
+        left_over = build.reshape(plain_sum(squares(b - matmul(a, x)), 0), numbers[1].shape)
     return x, left_over, svd(a, compute_uv=False)
 
 
@@ -111,23 +109,17 @@ def eigh(a: Operand, UPLO: str = "L") -> Any:
 
 @raw(np.linalg.eig)
 def eig(a: Recorded) -> tuple:
-    values, vectors = handled(_eig, (a, str(np.linalg.eig(a.value)[0].dtype)), {}, eig_nodes)
-    return _EigResult(values, vectors)
+    """NumPy returns reals if all eigenvalues happen to be real; the recording keeps that dtype."""
+    result = np.linalg.eig(a.value)
+    dtype = str(result[0].dtype)
+    parts = tuple(x.astype(dtype) for x in result)
+    values, vectors = handled(
+        lambda a: parts, (a,), {}, lambda a: items(apply("eig", floating(a), dtype=dtype))
+    )
+    return type(result)(values, vectors)
 
 
 raw(np.linalg.eigvals)(lambda a: eig(a)[0])
-
-
-_EigResult = type(np.linalg.eig(np.eye(1)))
-
-
-def _eig(a, dtype):
-    return tuple(x.astype(dtype) for x in np.linalg.eig(a))
-
-
-def eig_nodes(a: Operand, dtype: DTypeLike) -> tuple[Node, ...]:
-    """NumPy returns reals if all eigenvalues happen to be real; the recording keeps that dtype."""
-    return items(apply("eig", floating(a), dtype=dtype))
 
 
 handles(np.linalg.eigvalsh)(lambda a, UPLO="L": eigh(a, UPLO)[0])
@@ -173,3 +165,19 @@ def cond(x: RecordedLike, p: Order = None) -> Recorded:
         big, small = values[..., 0], values[..., -1]
         return small / big if p == -2 else big / small
     return np.linalg.norm(x, p, (-2, -1)) * np.linalg.norm(np.linalg.inv(x), p, (-2, -1))
+
+
+# numpy.fft: along one axis; NumPy composes the others of these
+def _transform(kind: str, x: Node, n: int | None = None, axis: int = -1, norm: str | None = None, out=None):
+    axis = axis_of(-1 if axis is None else axis, x.ndim)
+    if n is None:
+        n = x.shape[axis] if kind != "irfft" else 2 * (x.shape[axis] - 1)
+    if x.dtype.kind not in "fc":
+        x = build.cast(x, float)
+    if kind == "rfft" and x.dtype.kind == "c":
+        x = build.real(x)
+    return apply("fft", x, kind=kind, n=int(n), axis=axis, norm=norm or "backward")
+
+
+for _kind in ("fft", "ifft", "rfft", "irfft"):
+    handles(getattr(np.fft, _kind))(functools.partial(_transform, _kind))

@@ -1,13 +1,15 @@
-"""np.piecewise: each function is applied to the part of an array where its condition holds.
+"""np.piecewise and np.vectorize, which call a function of the user's.
 
-A function is recorded on its part. If it works element by element, it is then applied to the whole array and
-selected by np.where, so that the program does not depend on which elements a part has; where the condition
-does not hold, it gets an element of the part, at which it can be computed. Any other function
-(v - v.mean()) gets the part, and the recording holds only for this part.
+np.piecewise applies each function to the part of an array where its condition holds. A function is recorded
+on its part. If it works element by element, it is then applied to the whole array and selected by np.where,
+so that the program does not depend on which elements a part has; where the condition does not hold, it gets
+an element of the part, at which it can be computed. Any other function (v - v.mean()) gets the part, and the
+recording holds only for this part. np.vectorize calls its function for each element, with recorded numbers.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +18,12 @@ import numpy as np
 from ...graph import Graph, Node, remade
 from ...ops import apply, build, input_node
 from ...ops.table import is_elementwise
-from .. import record
+from .. import record, source_lines
 from ..dispatch import RecordedLike, raw
-from ..value import Recorded, value_of
+from ..interception import INTERCEPTED, OfClass, replace
+from ..local.arrays import adopted, unwrapped
+from ..recorder import current
+from ..value import PROTOCOLS, Recorded, value_of
 
 
 @raw(np.piecewise)
@@ -30,7 +35,7 @@ def piecewise(x: RecordedLike, condlist: Sequence, funclist: Sequence, *args: An
     for condition, function in zip(conditions, functions):
         if not callable(function):
             out[condition] = function
-        elif _is_anywhere(condition):
+        elif np.any(value_of(condition)) or np.any(condition):  # if not, NumPy does not call it: that is read
             out = _with_part(x, condition, lambda v, f=function: f(v, *args, **kw), out)
     return out
 
@@ -44,28 +49,16 @@ def _pairs(x, conditions, functions: list) -> tuple[list, list]:
     conditions = [c if type(c) is Recorded else np.asarray(c, bool) for c in conditions]
     conditions = [c if c.dtype.kind == "b" else c != 0 for c in conditions]
     if len(functions) == len(conditions) + 1:
-        any_holds = conditions[0]
-        for condition in conditions[1:]:
-            any_holds = np.logical_or(any_holds, condition)
-        conditions.append(np.logical_not(any_holds))
+        conditions.append(np.logical_not(functools.reduce(np.logical_or, conditions)))
     if len(functions) != len(conditions):
         n = len(conditions)
         raise ValueError(f"with {n} condition(s), either {n} or {n + 1} functions are expected")
     return conditions, functions
 
 
-def _is_anywhere(condition) -> bool:
-    """Whether the condition holds somewhere; if not, NumPy does not call the function, which is noted."""
-    return bool(np.any(_concrete(condition))) or bool(np.any(condition))
-
-
-def _concrete(x):
-    return np.asarray(value_of(x))
-
-
 def _with_part(x, condition, function: Callable, out):
     """out with the function's results where the condition holds."""
-    part = _concrete(x)[_concrete(condition)]
+    part = np.asarray(value_of(x))[np.asarray(value_of(condition))]
     trial = record.record(function, (part.copy(),))
     if _is_elementwise(trial):
         inside = condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
@@ -87,14 +80,13 @@ def _is_elementwise(trial: record.Recording) -> bool:
     if not trial.out_tree.is_leaf or trial.reads or trial.unstable or trial.written:
         return False
     part = trial.graph.inputs[0]
-    return all(n is part or _keeps_positions(n, part.shape) for n in trial.graph.nodes)
-
-
-def _keeps_positions(n: Node, whole: tuple) -> bool:
-    if n.op in ("input", "const"):
-        return n.shape == ()
-    spread = n.op == "broadcast" and n.args[0].shape == ()
-    return (spread or is_elementwise(n.op)) and n.shape in ((), whole)
+    for n in trial.graph.nodes:
+        is_number = n.op in ("input", "const") and n.shape == ()
+        spread = n.op == "broadcast" and n.args[0].shape == ()
+        keeps = (spread or is_elementwise(n.op)) and n.shape in ((), part.shape)
+        if not (n is part or is_number or keeps):
+            return False
+    return True
 
 
 def _widened(graph: Graph, shape: tuple) -> Graph:
@@ -114,3 +106,45 @@ def _widened(graph: Graph, shape: tuple) -> Graph:
         return new
 
     return Graph([wide, *graph.inputs[1:]], remade(graph.outputs[:1], {part: wide}, widened), graph.name)
+
+
+# np.vectorize
+_call = np.vectorize._vectorize_call
+_ARRAY = np.array  # its name is replaced while something is recorded
+
+
+def _vectorize_call(self: np.vectorize, func: Callable, args: Sequence) -> Any:
+    """np.vectorize._vectorize_call: `func` has the arguments left that are not excluded."""
+    of_library = source_lines.is_of_compiled(source_lines.user_frame().f_code.co_filename)
+    if current() is None or of_library or self.signature is not None or not args:
+        return _call(self, func, args)
+    as_array = INTERCEPTED[id(_ARRAY)].call_always
+    arrays = [x if type(x) is Recorded else as_array(x, copy=None) for x in map(unwrapped, args)]
+    shape = np.broadcast_shapes(*[x.shape for x in arrays])
+    if 0 in shape:
+        return _call(self, func, [value_of(x) for x in arrays])
+    columns = [np.broadcast_to(x, shape).reshape(-1) for x in arrays]
+    rows = zip(*[x.tolist() for x in columns])
+    results = []
+    if self.otypes is None:  # NumPy calls the function once more, for the types
+        first = func(*[x[0] for x in columns])
+        results += [first] if self.cache and next(rows) else []
+        types = [np.asarray(value_of(v)).dtype for v in (first if isinstance(first, tuple) else (first,))]
+    else:
+        types = list(map(np.dtype, self.otypes))
+    results += [func(*row) for row in rows]
+    if len(types) == 1:
+        return _joined(results, types[0], shape)
+    return tuple([_joined(part, dtype, shape) for part, dtype in zip(zip(*results), types, strict=True)])
+
+
+def _joined(numbers: Sequence, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
+    numbers = [unwrapped(v) for v in numbers]
+    if any(type(v) is Recorded for v in numbers):
+        return PROTOCOLS["function"](_ARRAY, (numbers,), {}).astype(dtype).reshape(shape)
+    return adopted(np.array(numbers, dtype).reshape(shape))
+
+
+def intercept_vectorize() -> None:
+    """Have np.vectorize loop over recorded numbers while something is recorded."""
+    replace(OfClass(np.vectorize), _vectorize_call=_vectorize_call)

@@ -1,7 +1,9 @@
-"""Handlers for selection and lookup: where, clip, select, take, masks; for real, imag, round, nan_to_num."""
+"""Handlers for selection, lookup and counting: where, take, masks, histograms; for real, imag, round."""
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from ...ops import apply, build, table
 from .. import source_lines
 from ..dispatch import Operand, RecordedLike, handled, handles, operand, operands, raw, refuse
 from ..value import Recorded, copied
+from .as_written import Written, replaces
 from .reduce import axes_of
 from .shape import axis_of
 
@@ -114,13 +117,7 @@ def compress(condition, a, axis=None, out=None) -> Recorded:
 # functions that read values: the positions are plain integers, and the recorder notes the read
 @raw(np.nonzero)
 def nonzero(a: RecordedLike) -> tuple[np.ndarray, ...]:
-    return np.nonzero(_read_nonzero(a))
-
-
-def _read_nonzero(a: Recorded) -> np.ndarray:
-    """Which elements are not zero, as a plain array."""
-    a = a if a.dtype.kind == "b" else a != 0
-    return np.asarray(a)
+    return np.nonzero(np.asarray(a if a.dtype.kind == "b" else a != 0))
 
 
 @handles(np.count_nonzero)
@@ -133,9 +130,7 @@ def unique(
     ar, return_index=False, return_inverse=False, return_counts=False, axis=None, **kwargs
 ) -> Recorded | tuple:
     """The sorted different values, taken from their first positions, which are read."""
-    value = ar.value
-    ar._read(np.array(value), "array")
-    parts = np.unique(value, True, return_inverse, return_counts, axis, **kwargs)  # type: ignore[call-overload]
+    parts = np.unique(_plain(ar), True, return_inverse, return_counts, axis, **kwargs)  # type: ignore[call-overload]
     results = [np.take(ar, parts[1], axis)]
     results += [parts[1]] * bool(return_index) + list(parts[2:])
     return results[0] if len(results) == 1 else tuple(results)
@@ -251,3 +246,44 @@ refuse(
     "writes a file, which would happen only when the function is recorded",
     *(np.save, np.savez, np.savez_compressed, np.savetxt),
 )
+
+
+# counting: the values are read, as others make other programs
+@raw(np.bincount)
+def bincount(x, /, weights=None, minlength=0) -> Recorded | np.ndarray:
+    x, minlength = _plain(x), operator.index(minlength)
+    if type(weights) is not Recorded:
+        return np.bincount(x, weights, minlength)
+    return handled(np.bincount, (x, weights, minlength), {}, _bincount)
+
+
+def _plain(x) -> np.ndarray:
+    return x._read(np.array(x.value), "array") if type(x) is Recorded else np.asarray(x)
+
+
+def _bincount(x: np.ndarray, weights: Operand, minlength: int) -> Node:
+    weights = build.cast(operand(weights), float)
+    sums = build.zeros((max(minlength, int(x.max()) + 1 if x.size else 0),), weights.dtype)
+    if not x.size:
+        return sums
+    return apply("scatter_add", sums, weights, table.const(x.astype(np.intp)), spec=(("array", 0),))
+
+
+@replaces(sys.modules["numpy.lib._histograms_impl"]._search_sorted_inclusive)
+def _search_sorted_inclusive(a: Any, v: Any) -> Any:
+    """NumPy's own calls the method of an array, which takes no recorded edges."""
+    return np.concatenate((np.searchsorted(a, v[:-1], "left"), np.searchsorted(a, v[-1:], "right")))
+
+
+_histogram = Written(np.histogram)
+
+
+@raw(np.histogram)
+def histogram(a, bins=10, range=None, density=None, weights=None) -> tuple[Any, Any]:
+    """As NumPy wrote it. Where the edges do not depend on `a`, it is read as it is: the program holds for
+    the same values, and not only for the same rounded bins.
+    """
+    sources = (bins,) if np.ndim(bins) else (a,) if range is None else range
+    if not any(type(x) is Recorded for x in sources):
+        a = _plain(a)
+    return _histogram(a, bins, range, density, weights)

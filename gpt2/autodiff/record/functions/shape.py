@@ -54,14 +54,10 @@ def reshape(a: Node, /, shape: Any = None, order: str = "C", *, copy: bool | Non
         whole = np.empty(a.shape).reshape(shape).shape if not known else shape
         shape = tuple(a.size // known if n == -1 else n for n in whole)
     if order == "F":
-        return reverse_axes(build.reshape(reverse_axes(a), shape[::-1]))
+        return transpose(build.reshape(transpose(a), shape[::-1]))
     if order == "A":
         raise NotImplementedError("order='A' depends on the array's layout in memory")
     return build.reshape(a, shape)
-
-
-def reverse_axes(x: Node) -> Node:
-    return build.transpose(x, tuple(reversed(range(x.ndim))))
 
 
 @handles(np.ravel)
@@ -141,17 +137,13 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
 
 # joining
-def same_dtype(arrays: Sequence, dtype: Any = None) -> list[Node]:
+def _parts_of(arrays: Sequence | Node, dtype: Any) -> list[Node]:
+    """The arrays to be joined, in one dtype. They may come as one array along its first axis."""
+    if isinstance(arrays, Node):
+        arrays = [item_at(arrays, 0, i) for i in range(arrays.shape[0])]
     nodes = [operand(x) for x in arrays]
     dtype = dtype or np.result_type(*(x.dtype for x in nodes))
     return [build.cast(x, dtype) for x in nodes]
-
-
-def parts_of(arrays: Sequence) -> list:
-    """The arrays to be joined, where they may come as one array along its first axis."""
-    if isinstance(arrays, Node):
-        return [item_at(arrays, 0, i) for i in range(arrays.shape[0])]
-    return list(arrays)
 
 
 def item_at(x: Node, axis: int, i: int) -> Node:
@@ -161,7 +153,7 @@ def item_at(x: Node, axis: int, i: int) -> Node:
 
 @handles(np.concatenate, np.concat)
 def concatenate(arrays, /, axis=0, out=None, *, dtype=None, casting="same_kind") -> Node:
-    nodes = same_dtype(parts_of(arrays), dtype)
+    nodes = _parts_of(arrays, dtype)
     if axis is None:
         nodes, axis = [build.reshape(x, (x.size,)) for x in nodes], 0
     return nodes[0] if len(nodes) == 1 else build.concatenate(nodes, axis_of(axis, nodes[0].ndim))
@@ -169,7 +161,7 @@ def concatenate(arrays, /, axis=0, out=None, *, dtype=None, casting="same_kind")
 
 @handles(np.stack)
 def stack(arrays: Sequence, axis: int = 0, out=None, *, dtype=None, casting: str = "same_kind") -> Node:
-    nodes = same_dtype(parts_of(arrays), dtype)
+    nodes = _parts_of(arrays, dtype)
     axis = axis_of(axis, nodes[0].ndim + 1)
     return concatenate([expand_dims(x, axis) for x in nodes], axis)
 
@@ -184,19 +176,14 @@ def take(x: Node, indices: Any, axis: int) -> Node:
 @handles(np.repeat)
 def repeat(a: Node, repeats: Any, axis: int | None = None) -> Node:
     a, axis = along(a, axis)
-    repeats = _static(repeats)
+    if isinstance(repeats, Node):
+        raise NotImplementedError("with counts that are recorded values is not recorded")
     if np.size(repeats) == 1:  # broadcast, whose derivative is a sum
         k = int(np.reshape(repeats, ()))
         lead, n, tail = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
         wide = build.broadcast(build.reshape(a, (*lead, n, 1, *tail)), (*lead, n, k, *tail))
         return build.reshape(wide, (*lead, n * k, *tail))
     return take(a, np.repeat(np.arange(a.shape[axis]), repeats), axis)
-
-
-def _static(x):
-    if isinstance(x, Node):
-        raise NotImplementedError("with counts that are recorded values is not recorded")
-    return np.asarray(x)
 
 
 @handles(np.delete)
@@ -257,21 +244,13 @@ def diagflat(v: Node, k: int = 0) -> Node:
 # questions about types and memory
 
 
-def type_question(function: Callable) -> None:
-    """Enter a handler for a function of types alone: it gets empty arrays of those types."""
-
-    def handler(*args, **kwargs):
-        return function(*(_like(a) for a in args), **kwargs)
-
-    raw(function)(handler)
-
-
 def _like(x):
+    """A plain value of the same type."""
     return (type(x.value)(0) if x.weak else np.empty(x.shape, x.dtype)) if type(x) is Recorded else x
 
 
-for _function in (np.result_type, np.can_cast):
-    type_question(_function)
+raw(np.result_type)(lambda *args: np.result_type(*map(_like, args)))
+raw(np.can_cast)(lambda x, *args, **kwargs: np.can_cast(_like(x), *args, **kwargs))
 
 
 @raw(np.min_scalar_type)
