@@ -21,8 +21,8 @@ def same(a: Any, b: Any) -> bool:
     t = type(a)
     if t is not type(b):
         return False
-    if t is float:
-        return _same_float(a, b)
+    if t is float:  # the sign of a zero included; or both nan
+        return a == b and math.copysign(1.0, a) == math.copysign(1.0, b) or a != a and b != b
     if t is complex:
         return same(a.real, b.real) and same(a.imag, b.imag)
     if t in (range, slice):  # range(0, 5, 2) == range(0, 6, 2)
@@ -36,11 +36,6 @@ def same(a: Any, b: Any) -> bool:
     if t in NUMPY_SCALARS:
         return same(a.dtype, b.dtype) and a.tobytes() == b.tobytes()
     return isinstance(a, np.dtype) and a == b and a.metadata is None and b.metadata is None
-
-
-def _same_float(a: float, b: float) -> bool:
-    """Whether they are equal, the sign of a zero included; or both nan."""
-    return a == b and math.copysign(1.0, a) == math.copysign(1.0, b) or a != a and b != b
 
 
 def same_items(items: Sequence, then: tuple) -> bool:

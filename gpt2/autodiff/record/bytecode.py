@@ -148,6 +148,11 @@ class Reads:
     def fail(self, why: str) -> None:
         self.trouble = self.trouble or why
 
+    def read_attribute(self, name: str) -> None:
+        self.names.add(name)
+        if name in OPAQUE_ATTRIBUTES:
+            self.fail(f"it uses .{name}")
+
 
 _NAMES = {"LOAD_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM", "LOAD_SUPER_ATTR"}
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
@@ -179,7 +184,6 @@ KNOWN = _NEUTRAL | _NAMES | _GLOBAL | _FREE | _PATTERNS | {"IMPORT_NAME", "IS_OP
 
 @cached_by_code
 def reads(code: CodeType) -> Reads:
-    """The analysis of one code object."""
     result = Reads()
     own_names = set()  # what a class body inside the function has defined: LOAD_NAME finds it first
     instructions = instructions_of(code)
@@ -192,9 +196,7 @@ def reads(code: CodeType) -> Reads:
         result.formats |= _formats(instructions, i)
         result.errstates += op in _GLOBAL | {"LOAD_ATTR"} and name == "errstate"
         if op in _NAMES:
-            result.names.add(name)
-            if name in OPAQUE_ATTRIBUTES:
-                result.fail(f"it uses .{name}")
+            result.read_attribute(name)
     result.tries = _caught_ranges(code, instructions)
     if code.co_name == "__exit__" and not returns_nothing(code):
         result.fail(CATCHES)
@@ -305,11 +307,9 @@ def _by_name(result: Reads, instructions, i: int) -> None:
     """getattr(x, "rate"), with or without a default: the name counts as read."""
     name = _second_argument(instructions, i)
     if name is None or name.opname != "LOAD_CONST" or type(name.argval) is not str:
-        return result.fail(f"it calls {instructions[i].argval}() with a name that is not a constant")
-    result.names.add(name.argval)
-    if name.argval in OPAQUE_ATTRIBUTES:
-        result.fail(f"it uses .{name.argval}")
-    return None
+        result.fail(f"it calls {instructions[i].argval}() with a name that is not a constant")
+    else:
+        result.read_attribute(name.argval)
 
 
 _LEAVE = ("LOAD_", "PUSH_NULL", "PRECALL", "EXTENDED_ARG")  # what is on the stack
@@ -352,7 +352,7 @@ def _caught_ranges(code: CodeType, instructions: list) -> list[tuple[int, int]]:
     """The ranges of code whose exceptions a handler may catch, also one further out."""
     entries = dis.Bytecode(code).exception_entries
     places = {ins.offset: i for i, ins in enumerate(instructions)}
-    ending = {e.target for e in entries if _may_catch(instructions[places[e.target] :])}
+    ending = {e.target for e in entries if _leaves_handler(instructions[places[e.target] :])}
 
     def ends(entry) -> bool:
         while entry is not None and entry.target not in ending:  # it raises again, to what is around it
@@ -362,19 +362,18 @@ def _caught_ranges(code: CodeType, instructions: list) -> list[tuple[int, int]]:
     return [(e.start, e.end) for e in entries if ends(e)]
 
 
-def _may_catch(handler: list) -> bool:
-    """Whether a handler may catch an exception; its instructions, and all that follow."""
-    is_one = handler[0].opname == "PUSH_EXC_INFO" and handler[1].opname != "WITH_EXCEPT_START"
-    return is_one and _leaves_handler(handler[1:])
-
-
 def catches_at(code: CodeType, lasti: int) -> bool:
     """Whether the function may catch an exception that is raised at this instruction."""
     return any(start <= lasti < end for start, end in reads(code).tries)
 
 
-def _leaves_handler(rest) -> bool:
-    """Whether this handler can be left without raising again: `except:`, or a return in `finally`."""
+def _leaves_handler(handler: list) -> bool:
+    """Whether these instructions, and all that follow, are a handler that can be left without raising again:
+    `except:`, or a return in `finally`.
+    """
+    first, *rest = handler
+    if first.opname != "PUSH_EXC_INFO" or rest[0].opname == "WITH_EXCEPT_START":
+        return False
     for before, ins, after in zip(rest, rest[1:], rest[2:]):
         if ins.opname == "POP_EXCEPT":
             if after.opname != "RERAISE":

@@ -267,7 +267,6 @@ def _without_out(function, args: Sequence, kwargs: dict) -> tuple[Sequence, dict
 
 @functools.cache
 def _position_of_out(function: Callable) -> int | None:
-    """The position of the parameter `out`."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # written in C, without a signature
@@ -279,7 +278,6 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _nodes_by(handler: Callable, rec: Recorder, args: Sequence, kwargs: dict, function, site) -> Any:
-    """The nodes that a handler makes of a call."""
     before, recorder.local.building = recorder.local.building, rec
     try:
         options = {k: _nodes(rec, v) for k, v in kwargs.items() if v is not np._NoValue}

@@ -74,7 +74,6 @@ class Draws:
         return Recorded(run, draw.node, value, owned=False)
 
     def rewind(self) -> None:
-        """Restore the initial state of the generators."""
         for g, state in self.states.values():
             g.bit_generator.state = state
 
@@ -159,13 +158,13 @@ _exchanged: dict[tuple, tuple] = {}  # (id of the holder, name) -> (users, holde
 
 def with_drawings(f: Callable, draws: Draws, run: Callable, other: Callable, spared: Collection[int]) -> Any:
     """run(draws), with objects of Drawing for the generators that f leads to, and `other` stand-ins."""
-    with exchanging(f, draws, lambda held: _generator_and_drawing(held) or other(held), spared):
+
+    def stand_in(held):
+        g = plain_generator(held)
+        return (g, _drawing(g)) if type(g) is np.random.Generator else other(held)
+
+    with exchanging(f, draws, stand_in, spared):
         return run(draws)
-
-
-def _generator_and_drawing(held: Any) -> tuple | None:
-    g = plain_generator(held)
-    return (g, _drawing(g)) if type(g) is np.random.Generator else None
 
 
 @contextmanager

@@ -131,22 +131,12 @@ class Namespace:
         self.namespace: Any = namespace
         self.stand_ins = stand_ins
         self.own = {name: namespace[name] for name in stand_ins}
-        self.now = operator.itemgetter(*stand_ins)
 
     def exchange(self, these: dict, those: dict) -> None:
         """Replace these values by those."""
-        if len(these) < 4:
-            for name, value in those.items():
-                if self.namespace.get(name) is these[name]:
-                    self.namespace[name] = value
-            return
-        try:  # of hundreds all at once
-            untouched = all(map(operator.is_, self.now(self.namespace), these.values()))
-        except KeyError:  # a name was deleted
-            untouched = False
-        if not untouched:
-            those = {k: v for k, v in those.items() if self.namespace.get(k) is these[k]}
-        self.namespace.update(those)
+        for name, value in those.items():
+            if self.namespace.get(name) is these[name]:
+                self.namespace[name] = value
 
     def restore(self, spared: Collection[int]) -> None:
         """Take back the replacement of NumPy's functions with these ids."""

@@ -184,7 +184,6 @@ class _Flow:
         return RETURNS if self.returns else DECIDES
 
     def following(self, state: _State) -> Iterator[_State]:
-        """The states after the instruction."""
         ins = self.instructions[state.k]
         after = self.after(ins, state)
         if ins.opname in _ENDINGS:
@@ -197,7 +196,6 @@ class _Flow:
         yield after
 
     def after(self, ins: dis.Instruction, state: _State) -> _State:
-        """The state after the instruction, where it does not jump."""
         op, held = ins.opname, state.stack
         if op in _NOTHING:
             return state.after(0)
@@ -241,7 +239,6 @@ class _Flow:
         return after._replace(names=state.names | {name})
 
     def check_inner(self, name: str) -> None:
-        """Check the inner functions that read this variable."""
         if name in self.code.co_freevars:
             raise _Lost
         for inner in self.code.co_consts:
@@ -292,7 +289,6 @@ class _Flow:
         return 2, 1, "loses" if right and ins.argrepr.endswith("=") else "passes"
 
     def called(self, ins, state: _State, n: int) -> str:
-        """What becomes of an argument of a call."""
         if not any(state.stack[:n]):
             return "loses"
         before = self.instructions[: state.k]

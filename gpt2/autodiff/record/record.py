@@ -69,7 +69,6 @@ class Recording:
 
     @property
     def value_dependent(self) -> bool:
-        """Whether f looked at a value."""
         return bool(self.reads)
 
     @property
@@ -83,7 +82,6 @@ class Recording:
 
     @property
     def outside(self) -> list:
-        """The captured arrays and the lifted values."""
         return [array for _, array in self.captures] + [x for _, x in self.lifted]
 
 
@@ -173,7 +171,6 @@ def _end(rec: Recorder, before: tuple) -> None:
 
 
 def _numbered_draws(rec: Recorder, start: int) -> list[tuple[int, Draw]]:
-    """The draws of a recording, numbered from `start`."""
     draws = [] if rec.draws is None else rec.draws.calls
     nodes = {draw.node for draw in draws}
     if nodes and any(depends_on(r.node, nodes) for r in rec.reads):
@@ -246,7 +243,6 @@ def _raised_at(error: Exception) -> tuple:
 
 
 def _argument(rec: Recorder, position: int, x, text: str) -> Recorded:
-    """The recorded value for one flat argument."""
     value = value_of(x)
     dtype = getattr(value, "dtype", None) or np.asarray(value).dtype
     if dtype.kind not in NUMBERS:

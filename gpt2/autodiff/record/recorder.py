@@ -104,7 +104,6 @@ class Recorder:
         self.note(Read(node, value, kind, here()))
 
     def note(self, read: Read) -> None:
-        """Note that a value was looked at."""
         if self.guessed and unevaluated.depends_on(read.node, self.guessed):
             raise unevaluated.Unknown
         self.reads.append(read)
@@ -247,7 +246,6 @@ def computes_as_ndarray(array: np.ndarray) -> bool:
 
 
 def native(dtype: np.dtype) -> np.dtype:
-    """The dtype in this machine's byte order."""
     return dtype if dtype.isnative else np.dtype(dtype.type)
 
 
@@ -274,7 +272,6 @@ def check_kind(array: np.ndarray, subject: str) -> None:
 
 
 def is_frozen(array: np.ndarray) -> bool:
-    """Whether this memory is read-only."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return False
@@ -346,7 +343,6 @@ def current() -> Recorder | None:
 
 
 def running() -> Sequence[Recorder]:
-    """The recorders of this thread, from the outermost on."""
     return local.stack
 
 

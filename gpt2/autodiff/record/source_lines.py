@@ -127,7 +127,6 @@ def here() -> tuple[str, int, str]:
 
 
 def error_here(message: str) -> AutodiffError:
-    """An AutodiffError of the user's statement that runs now."""
     return AutodiffError(message, here())
 
 

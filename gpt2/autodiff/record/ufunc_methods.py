@@ -46,19 +46,18 @@ def call_method(ufunc: np.ufunc, method: str, inputs: Sequence, kwargs: dict) ->
 
 
 def _without_none(**kwargs) -> dict:
-    return {k: v for k, v in kwargs.items() if v is not None and v is not np._NoValue}
+    return {k: v for k, v in kwargs.items() if v is not None}
 
 
-def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
+def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=None, where=True):
     out = out[0] if isinstance(out, tuple) else out
+    initial = None if initial is np._NoValue else initial
     axis = () if x.ndim == 0 and axis in (0, -1) else axis  # of a number NumPy accepts 0 and -1
     function = REDUCTIONS.get(ufunc.__name__)
-    if function is not None and _is_function(function, dtype, initial):
-        options = _without_none(out=out, initial=initial)
-        if where is not True:
-            options["where"] = where
-        if dtype is not None:
-            options["dtype"] = dtype
+    takes_all = function in (np.sum, np.prod)
+    takes_these = dtype is None and (function in (np.max, np.min) or initial is None)
+    if takes_all or function is not None and takes_these:
+        options = _without_none(out=out, initial=initial, dtype=dtype, where=None if where is True else where)
         return dispatch.call_function(function, (x,), dict(axis=axis, keepdims=bool(keepdims), **options))
     if where is not True:
         raise unsupported(
@@ -76,8 +75,8 @@ def _reduce(ufunc, x, axis=0, dtype=None, out=None, keepdims=False, initial=np._
 def _reduced_by_slices(ufunc, x, axes, initial):
     """One call of the ufunc for each slice along the axes; None without slices and initial value."""
     rest = [n for k, n in enumerate(x.shape) if k not in axes]
-    parts = _slices(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest))
-    if initial is np._NoValue or initial is None:
+    parts = list(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest))
+    if initial is None:
         if not parts:
             return None
         total, parts = parts[0], parts[1:]
@@ -91,13 +90,6 @@ def _reduced_by_slices(ufunc, x, axes, initial):
     return total
 
 
-def _is_function(function, dtype, initial) -> bool:
-    """Whether NumPy's function is the reduction with these options too."""
-    if function in (np.sum, np.prod):
-        return True
-    return dtype is None and (function in (np.max, np.min) or initial is np._NoValue or initial is None)
-
-
 def _in_loop_dtype(method, x, *args, shape=None, **options):
     """x in the dtype that a ufunc's reduce or accumulate computes in."""
     one = np.ones((1,) * x.ndim if shape is None else shape, x.dtype)
@@ -109,17 +101,13 @@ def _in_loop_dtype(method, x, *args, shape=None, **options):
     return x if dtype == x.dtype else x.astype(dtype)
 
 
-def _slices(x) -> list:
-    return [x[i] for i in range(len(x))]
-
-
 def _accumulate(ufunc, x, axis=0, dtype=None, out=None):
     out = out[0] if isinstance(out, tuple) else out
     function = ACCUMULATIONS.get(ufunc.__name__)
     if function is not None:
         return dispatch.call_function(function, (x,), dict(axis=axis, **_without_none(dtype=dtype, out=out)))
     x = _in_loop_dtype(ufunc.accumulate, x, axis=axis, dtype=dtype)
-    parts = _slices(np.moveaxis(x, axis, 0))
+    parts = list(np.moveaxis(x, axis, 0))
     totals = parts[:1]
     for part in parts[1:]:
         totals.append(ufunc(totals[-1], part))

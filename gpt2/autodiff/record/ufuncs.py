@@ -231,7 +231,6 @@ def _is_numpy_scalar(x) -> bool:
 
 
 def _two_results(ufunc, inputs):
-    """A ufunc with two results."""
     if ufunc.nout == 1:
         return operate(ufunc, ufunc, *inputs)
     if ufunc is np.divmod:
@@ -414,32 +413,25 @@ def _named(table: str) -> Iterator[tuple[str, np.ufunc, Callable]]:
 
 
 def _add_operators() -> None:
-    def binary(ufunc, op, mirrored):
-        def forward(self, other):
+    def binary(ufunc, op, mirrored, compute=operate):
+        def method(self, other):
             if type(other) not in OPERANDS and _has_precedence(other, self, mirrored):
                 return NotImplemented
-            return operate(ufunc, op, self, other)
+            return compute(ufunc, op, self, other)
 
-        def reflected(self, other):
-            return operate(ufunc, op, other, self)
+        return method
 
-        def augmented(self, other):
-            if type(other) not in OPERANDS and _has_precedence(other, self, mirrored):
-                return NotImplemented
-            return in_place(ufunc, op, self, other)
-
-        return forward, reflected, augmented
-
-    def one(ufunc, op):
-        return lambda self: operate(ufunc, op, self)
+    def reflected(ufunc, op):
+        return lambda self, other: operate(ufunc, op, other, self)
 
     for name, ufunc, op in _named(BINARY):
-        for kind, method in zip(("", "r", "i"), binary(ufunc, op, f"__r{name}__")):
-            setattr(Recorded, f"__{kind}{name}__", method)
+        setattr(Recorded, f"__{name}__", binary(ufunc, op, f"__r{name}__"))
+        setattr(Recorded, f"__i{name}__", binary(ufunc, op, f"__r{name}__", in_place))
+        setattr(Recorded, f"__r{name}__", reflected(ufunc, op))
     for name, ufunc, op in _named(COMPARISONS):
-        setattr(Recorded, f"__{name}__", binary(ufunc, op, f"__{MIRRORED.get(name, name)}__")[0])
+        setattr(Recorded, f"__{name}__", binary(ufunc, op, f"__{MIRRORED.get(name, name)}__"))
     for name, ufunc, op in _named(UNARY):
-        setattr(Recorded, f"__{name}__", one(ufunc, op))
+        setattr(Recorded, f"__{name}__", lambda self, ufunc=ufunc, op=op: operate(ufunc, op, self))
     Recorded.__divmod__ = lambda self, other: (self // other, self % other)
     Recorded.__rdivmod__ = lambda self, other: (other // self, other % self)
 

@@ -42,7 +42,6 @@ FORWARDING = "forward_to_recorded"  # the name of the methods in local/promoted.
 
 
 def _part(name: str) -> Any:
-    """The property x.real or x.imag."""
 
     def get(self):
         return _function(getattr(np, name), self)
@@ -553,7 +552,6 @@ def plain_key(key: Any) -> Any:
 
 
 def index_arrays(rec: Recorder, k: Any) -> list[Node]:
-    """The index arrays of one entry of the index."""
     if isinstance(k, (list, tuple)):
         k = in_array(k)
         if k.size == 0:
@@ -568,7 +566,6 @@ def index_arrays(rec: Recorder, k: Any) -> list[Node]:
 
 
 def _item(self: Recorded, key: Any) -> Recorded:
-    """self[key]"""
     if type(key) is int and type(self._value) is np.ndarray and self.shape and self.dtype.kind != "V":
         return _row(self, key)
     rec = innermost(recorded_in(key) + [self]) if _has_recorded(key) else innermost((self,))

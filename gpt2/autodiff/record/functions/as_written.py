@@ -11,6 +11,7 @@ The code of a clone is NumPy's, so that errors and nodes get the user's line (so
 from __future__ import annotations
 
 import builtins
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType, ModuleType
@@ -28,7 +29,6 @@ from ..value import Recorded, value_of
 
 
 def as_written(*functions: Callable) -> None:
-    """Have these functions of NumPy run as NumPy wrote them."""
     for function in functions:
         raw(function)(Written(function))
 
@@ -115,7 +115,6 @@ def _replacement(value: Any) -> Any:
 
 
 def cloned(function: FunctionType) -> FunctionType:
-    """The function with other globals."""
     own = function.__globals__
     names = _globals.setdefault(id(own), _Globals(own))
     clone = FunctionType(
@@ -135,33 +134,23 @@ def replaces(function: Any) -> Callable[[Any], Any]:
     return enter
 
 
-def _keep_filled(function: Callable) -> None:
-    """Clones get a recorded array from this function if they work with recorded values."""
+def _filled(function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """np.zeros and the like: a recorded array for clones that work with recorded values."""
+    like = _recorded_in(sys._getframe(1))
+    return function(*args, **kwargs) if like is None else call_function(function, args, kwargs)
 
-    def filled(*args, **kwargs):
-        like = _recorded_in(sys._getframe(1))
-        return function(*args, **kwargs) if like is None else call_function(function, args, kwargs)
 
-    replaces(function)(filled)
+def _converted(function: Callable, a: Any, *args: Any, **kwargs: Any) -> Any:
+    """np.asarray and the like: recorded values for clones, also of lists."""
+    if not args and not kwargs and (type(a) is np.ndarray or type(a) is Recorded and a.is_array):
+        return a
+    return INTERCEPTED[id(function)].call_always(a, *args, **kwargs)
 
 
 for _function in (np.zeros, np.empty, np.ones, np.zeros_like, np.empty_like, np.ones_like):
-    _keep_filled(_function)
-
-
-def _keep_converted(function: Callable) -> None:
-    """Clones get recorded values from asarray and the like, also of lists."""
-
-    def converted(a, *args, **kwargs):
-        if not args and not kwargs and (type(a) is np.ndarray or type(a) is Recorded and a.is_array):
-            return a
-        return INTERCEPTED[id(function)].call_always(a, *args, **kwargs)
-
-    replaces(function)(converted)
-
-
+    replaces(_function)(functools.partial(_filled, _function))
 for _function in (np.asarray, np.asanyarray):
-    _keep_converted(_function)
+    replaces(_function)(functools.partial(_converted, _function))
 
 
 @replaces(np.array)
@@ -184,12 +173,6 @@ def _recorded_in(frame: FrameType) -> Recorded | None:
             if type(v) is Recorded:
                 return v
     return None
-
-
-@replaces(np.broadcast)
-def broadcast(*args: Any) -> np.broadcast:
-    """Used by array_equiv to check shapes."""
-    return np.broadcast(*map(value_of, args))
 
 
 @replaces(np._core._multiarray_umath._array_converter)
@@ -222,6 +205,7 @@ class _ArrayConverter:
 
 
 replaces(sys.modules["numpy._core.shape_base"]._concatenate)(np.concatenate)  # without protocols, in block
+replaces(np.broadcast)(lambda *args: np.broadcast(*map(value_of, args)))  # for the shapes of array_equiv
 
 
 @replaces(sys.modules["numpy.linalg._linalg"]._makearray)

@@ -15,15 +15,12 @@ from ..recorder import variable_name
 from ..value import Recorded, as_node, check_apart, check_level, in_array, note_conversion, plain_key
 
 
-def target(x: RecordedLike, function: Callable) -> Recorded:
-    """The argument that is written to; it has to be a recorded one."""
-    if type(x) is not Recorded:
-        raise written_to_plain(source_lines.here(), full_name(function), variable_name(x))
-    return x
-
-
-def tried(a: Recorded, function: Callable, *args: Any) -> Callable[[Any], None]:
+def tried(a: RecordedLike, function: Callable, *args: Any) -> Callable[[Any], None]:
     """function(array, *args) on a copy, for NumPy's errors. Returns write(new), which sets a's content."""
+    if type(a) is not Recorded:
+        raise written_to_plain(source_lines.here(), full_name(function), variable_name(a))
+    if function is not np.copyto:
+        note_conversion(a.dtype, args[1], scalars=False)
     plain = [plain_key(x) for x in args]
     function(np.array(a.value) if a.is_array else a.value, *plain)
 
@@ -38,7 +35,6 @@ def tried(a: Recorded, function: Callable, *args: Any) -> Callable[[Any], None]:
 
 @raw(np.copyto)
 def copyto(dst, src, casting="same_kind", where=True) -> None:
-    dst = target(dst, np.copyto)
     write = tried(dst, np.copyto, src, casting, where)
     source: Any = in_array(src)
     source = source if hasattr(source, "dtype") else np.asarray(source)
@@ -51,11 +47,9 @@ def copyto(dst, src, casting="same_kind", where=True) -> None:
 
 
 @raw(np.put)
-def put(a: RecordedLike, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
-    a = target(a, np.put)
-    note_conversion(a.dtype, v, scalars=False)
-    v = in_array(v)
+def put(a: Recorded, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -> None:
     write = tried(a, np.put, ind, v, mode)
+    v = in_array(v)
     if a.size and not np.size(v):  # as in NumPy, nothing is written
         return
     write(_put(a, ind, v, mode))
@@ -73,22 +67,18 @@ def _put(a: Recorded, ind: RecordedLike, v: RecordedLike, mode: str = "raise") -
 
 
 @raw(np.place)
-def place(arr: RecordedLike, mask: RecordedLike, vals: RecordedLike) -> None:
-    arr = target(arr, np.place)
-    note_conversion(arr.dtype, vals, scalars=False)
+def place(arr: Recorded, mask: RecordedLike, vals: RecordedLike) -> None:
+    write = tried(arr, np.place, mask, vals)
     vals = in_array(vals)
     if type(vals) is Recorded and vals.is_array and vals.value.flags.c_contiguous:  # NumPy copies others
         check_apart(arr, vals, unless_same=False)
-    write = tried(arr, np.place, mask, vals)
     positions = np.flatnonzero(mask)
     if len(positions):
         write(_put(arr, positions, vals))
 
 
 @raw(np.putmask)
-def putmask(a: RecordedLike, mask: RecordedLike, values: RecordedLike) -> None:
-    a = target(a, np.putmask)
-    note_conversion(a.dtype, values, scalars=False)
+def putmask(a: Recorded, mask: RecordedLike, values: RecordedLike) -> None:
     write = tried(a, np.putmask, mask, values)
     if np.size(values):
         values = np.resize(values, a.shape) if np.shape(values) != a.shape else values

@@ -90,7 +90,6 @@ def _is_elementwise(trial: record.Recording) -> bool:
 
 
 def _widened(graph: Graph, shape: tuple) -> Graph:
-    """The graph for a first input of this shape."""
     part = graph.inputs[0]
     wide = input_node(shape, part.dtype, part.name)
 

@@ -215,12 +215,8 @@ class _Flat:
         return getattr(unwrapped(self.array).flat, name)
 
 
-def _forwarded(name: str) -> Callable:
-    return lambda self, *args: getattr(unwrapped(self.array).flat, name)(*args)
-
-
 for _name in "__getitem__ __iter__ __next__ __len__ __array__ __eq__ __ne__".split():
-    setattr(_Flat, _name, _forwarded(_name))
+    setattr(_Flat, _name, lambda self, *args, name=_name: self.__getattr__(name)(*args))
 
 
 class Promoted(Local):

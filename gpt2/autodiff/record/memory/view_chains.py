@@ -72,24 +72,17 @@ def _combined(a: Node, b: Node) -> list[Node] | None:
         perm = a.attrs["perm"]
         first = _sliced(source, tuple([index[perm.index(axis)] for axis in range(len(perm))]), b)
         return [first, _step(b, first, op="transpose", perm=perm)]
-    if a.op == "reshape":
-        first = _before_reshape(source, a, b)
-        return None if first is None else [first, _step(b, first, op="reshape", shape=b.shape)]
-    return None
-
-
-def _before_reshape(source: Node, a: Node, b: Node) -> Node | None:
-    """The slice `b` of a reshape `a` that only adds and drops axes of length 1, done before it."""
-    axes = [k for k, m in enumerate(source.shape) if m != 1]
-    if [m for m in a.shape if m != 1] != [source.shape[k] for k in axes]:
+    # The slice of a reshape is done before it, if that only adds and drops axes of length 1
+    taken, axes = ranges(index, a.shape), [k for k, m in enumerate(source.shape) if m != 1]
+    if a.op != "reshape" or [m for m in a.shape if m != 1] != [source.shape[k] for k in axes]:
         return None
-    taken = ranges(b.attrs["index"], a.shape)
     if any(m == 1 and len(r) != 1 for r, m in zip(taken, a.shape)):
         return None
-    index = [(0, 1, 1)] * len(source.shape)
+    inner = [(0, 1, 1)] * len(source.shape)
     for k, s in zip(axes, [s for s, m in zip(as_index(taken), a.shape) if m != 1]):
-        index[k] = s
-    return _sliced(source, tuple(index), b)
+        inner[k] = s
+    first = _sliced(source, tuple(inner), b)
+    return [first, _step(b, first, op="reshape", shape=b.shape)]
 
 
 def _sliced(source: Node, index: tuple, like: Node) -> Node:

@@ -143,27 +143,30 @@ def _undo(step: Node, whole: Node, new: Node) -> Node:
 
 def refresh(x: Stored) -> None:
     """Bring a view up to date with its root."""
-    root = x._root
-    if x._memory != root._memory:
-        x._value = _moved(x._value, root._lows[x._memory], root)
+    root, old = x._root, x._value
+    if x._memory != root._memory:  # the root was copied: the view is the same part of the new memory
+        offset = old.__array_interface__["data"][0] - root._lows[x._memory]
+        x._value = np.ndarray(old.shape, old.dtype, root._buffer, offset, old.strides)
         x._memory = root._memory
     x._node = follow(root._node, x._chain)
     x._version = root._version
-
-
-def _moved(value: np.ndarray, low: int, root) -> np.ndarray:
-    """The part of the root's new memory that `value` was of the old, which began at address `low`."""
-    offset = value.__array_interface__["data"][0] - low
-    return np.ndarray(value.shape, value.dtype, root._buffer, offset, value.strides)
 
 
 def make_private(root: Stored) -> None:
     """Copy the root's memory, unless it is private."""
     if root._owned:
         return
-    old = root._value
-    if root._argument is not None:
-        _mark_written(root)
+    old, rec = root._value, root._rec
+    if root._argument is not None and root._argument not in rec.written:
+        for other in rec.arguments:
+            is_other = other is not root and isinstance(other._value, np.ndarray)
+            if is_other and np.may_share_memory(other._value, old):
+                raise WriteError(
+                    f"{rec.name} writes to its argument {root._node.name!r}, which shares memory with its "
+                    f"argument {other._node.name!r}. Pass a copy of one of them",
+                    here(),
+                )
+        rec.written.append(root._argument)
     low, high = byte_bounds(old)
     buffer = np.empty(high - low, np.uint8)
     new = np.ndarray(old.shape, old.dtype, buffer, old.__array_interface__["data"][0] - low, old.strides)
@@ -173,24 +176,6 @@ def make_private(root: Stored) -> None:
     root._memory += 1
     root._version += 1  # so that views look
     root._owned = True
-
-
-def _mark_written(root) -> None:
-    rec = root._rec
-    if root._argument in rec.written:
-        return
-    for other in rec.arguments:
-        if (
-            other is not root
-            and isinstance(other._value, np.ndarray)
-            and np.may_share_memory(other._value, root._value)
-        ):
-            raise WriteError(
-                f"{rec.name} writes to its argument {root._node.name!r}, which shares memory with its "
-                f"argument {other._node.name!r}. Pass a copy of one of them",
-                here(),
-            )
-    rec.written.append(root._argument)
 
 
 def write(x: Stored, new: Node, store: Callable[[np.ndarray], object]) -> None:
