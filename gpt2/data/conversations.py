@@ -56,7 +56,6 @@ class Template:
         return [*found, (other, False)] if other else found
 
     def opening(self, role: str = ANSWERS) -> str:
-        """The text before the content of a message."""
         return self.before.replace("{role}", role)
 
     def prompt(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]]) -> np.ndarray:
@@ -202,7 +201,6 @@ class ExampleEpochs(Epochs):
         self.examples, self.pieces, self.shifts = examples, len(self.rows), 1
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Batch number k, wherever the loader stands; it may reach into the next epoch."""
         numbers = range(self.begin + k * self.B, self.begin + (k + 1) * self.B)
         rows = [self.rows[self._place(*divmod(n, self.pieces))[1]] for n in numbers]
         return self.examples.batch(rows, self.T)

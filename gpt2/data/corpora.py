@@ -13,16 +13,17 @@ Command: python -m gpt2.data CORPUS [--tokenizer NAME] writes the files and says
 import hashlib
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from gpt2.data import conversations, huggingface, shards, sources, stdlib, stored, textfile, tinyshakespeare
+from gpt2.data import conversations, huggingface, shards, sources, stdlib, stored, tinyshakespeare
 from gpt2.data import tokenizer as tokenizers
-from gpt2.data.conversations import Examples, Template
+from gpt2.data.conversations import Template
 from gpt2.data.documents import Documents, arrays_of
+from gpt2.data.shards import Prepared
 from gpt2.data.tokens import read_tokens, write_token_stream
 from gpt2.errors import UserError, os_errors, reason, suggestion
 from gpt2.storage import files, runs
@@ -37,42 +38,6 @@ INDICES = ("train.npz", "val.npz")  # of conversations
 LOCK = ".tokens.lock"
 RECORD = "made.json"  # checksums of the text and of the files, to detect damage
 VALIDATION_SHARE = 0.1  # of the text, from its end, unless the corpus defines a split
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A corpus ready to train on.
-
-    corpus       its name
-    train, val   the paths of the two token files; several for shards
-    tokenizer    the gpt2.data.tokenizer.Tokenizer that encoded them
-    notes        why `auto` fell back to another choice, one line each
-    elsewhere    whether another program made the token files
-    raw          whether they have no header, as nanoGPT's
-    options      of the run that trains on it: val_data and template, as resolved
-    indices      of conversations: the two index files, else None
-    files        [name, SHA-256] of each text, if there are several
-    """
-
-    corpus: str
-    train: Any
-    val: Any
-    tokenizer: tokenizers.Tokenizer
-    notes: list = field(default_factory=list)
-    elsewhere: bool = False
-    raw: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
-    indices: tuple[Path, Path] | None = None
-    files: list = field(default_factory=list)
-
-    def read(self, pack: bool = False) -> tuple[Any, Any]:
-        """The tokens of both parts, (count,) integers; or Examples, which `pack` may join in a row."""
-        parts = read_tokens(self.train, self.raw), read_tokens(self.val, self.raw)
-        if self.indices is None:
-            return parts
-        fill = self.tokenizer.start
-        train, val = (Examples.read(part, index, pack, fill) for part, index in zip(parts, self.indices))
-        return train, val
 
 
 def prepare(
@@ -95,27 +60,26 @@ def prepare(
     Intact files from an earlier call with the same text and tokenizer are reused. `folder` is where they lie,
     by default one in the cache folder. Raises UserError if text or vocabulary is missing.
     """
-    given = None
-    if not isinstance(tokenizer, tokenizers.Tokenizer) and not tokenizers.is_name(tokenizer):
-        if os.path.exists(tokenizer):
-            tokenizer = huggingface.alone(tokenizer)
-    if isinstance(tokenizer, tokenizers.Tokenizer):
-        given = tokenizer
-    else:
+    if isinstance(tokenizer, str | Path) and not tokenizers.is_name(tokenizer) and os.path.exists(tokenizer):
+        tokenizer = huggingface.alone(tokenizer)
+    given = isinstance(tokenizer, tokenizers.Tokenizer)
+    if not given:
         tokenizers.check_name(tokenizer)
-    if (found := shards.find(str(corpus), val_data)) is not None:
-        return _token_files(found, tokenizer)
+    if (found := shards.find(str(corpus), val_data, tokenizer)) is not None:
+        return found
     notes: list[str] = []
     name, text = text_of(str(corpus), notes)
-    if tokenizer == "auto":
-        tokenizer = _choose_tokenizer(name, notes)
+    if tokenizer == "auto":  # always bytes for the fallback corpus
+        instead = "using the byte tokenizer instead of GPT-2's"
+        has_gpt2 = name != "stdlib" and _is_at_hand(tokenizers.gpt2, notes, instead)
+        tokenizer = "gpt2" if has_gpt2 else "byte"
     val_name, val = text_of(val_data, notes, "--val-data") if val_data else ("", None)
     job = _Job(text, val, val_fraction, Template(template) if text.paths else None)
     hint = ""
     if folder is None:
         files.sweep_below(cache_folder() / "tokens")  # large, and perhaps of a text that is not used again
         stem = Path(name).stem if name.endswith(".txt") else Path(name).name
-        used = str(tokenizer) if given is None else f"{given.name}{_digest(given)[:8]}"
+        used = f"{tokenizer.name}{_digest(tokenizer)[:8]}" if given else str(tokenizer)
         # cut, as names of files have at most 255 bytes; the digest tells texts apart
         folder = cache_folder() / "tokens" / f"{stem[:40]}-{used.replace(':', '')}-{job.digest[:16]}"
         hint = "; set GPT2_CACHE_DIR to a folder that can be written"
@@ -142,8 +106,7 @@ def prepare(
 
 @dataclass
 class _Job:
-    """What is to be encoded: a text, the one to validate on or the fraction of it, and the template of its
-    conversations, or None."""
+    """What to encode: a text, another to validate on or a fraction of it, the template of conversations."""
 
     text: Documents
     val: Documents | None
@@ -169,7 +132,8 @@ def _earlier_files(folder: Path, job: _Job, tokenizer: Any) -> tokenizers.Tokeni
     paths = [folder / name for name in job.names]
     try:
         saved = stored.load(paths[-1])
-        matches = saved.name == tokenizer or _is_same(saved, tokenizer)
+        given = isinstance(tokenizer, tokenizers.Tokenizer)
+        matches = _digest(saved) == _digest(tokenizer) if given else saved.name == tokenizer
         if matches and json.loads((folder / RECORD).read_bytes()) == _record(job.digest, paths):
             return saved
     except (UserError, OSError, ValueError, RecursionError):
@@ -192,19 +156,15 @@ def _check_replaced(folder):
             ) from None
 
 
-def _is_same(saved, tokenizer):
-    return isinstance(tokenizer, tokenizers.Tokenizer) and _digest(saved) == _digest(tokenizer)
-
-
 def _write_files(folder: Path, job: _Job, tokenizer: Any) -> tokenizers.Tokenizer:
     """Write the token files of a job to `folder`, with the tokenizer, which is returned."""
     paths = [folder / name for name in job.names]
     used = _tokenizer_of(job, tokenizer)
-    if job.template is not None:
-        _write_examples(folder, job, used)
-    else:
-        for path, arrays in zip((folder / FILES[0], folder / FILES[1]), _encode(job, used)):
+    if job.template is None:
+        for path, arrays in zip(paths, _encode(job, used)):
             write_token_stream(path, arrays, used.vocab_size)
+    else:
+        _write_examples(folder, job, used)
     used.save(paths[-1])
     write_atomically(folder / RECORD, json.dumps(_record(job.digest, paths)).encode())
     return used
@@ -239,7 +199,7 @@ def text_of(corpus: str, notes: list[str], flag: str = "--data") -> tuple[str, D
 def _reader(path):
     """A function that returns the pieces of a file at each call."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # a pipe is read once
-        text = textfile.read(path)
+        text = "".join(sources.pieces(path))
         return lambda: _parts_of(text)
     return partial(sources.documents, path)
 
@@ -255,41 +215,25 @@ def _lines(path):
 
 def choose(notes: list[str]) -> str:
     """The corpus for `auto`: tinyshakespeare, or stdlib with a note that says why."""
+    instead = "training on the source of Python's standard library instead of tinyshakespeare"
+    return "tinyshakespeare" if _is_at_hand(tinyshakespeare.read, notes, instead) else "stdlib"
+
+
+def _is_at_hand(read, notes, instead):
+    """Whether `read` works; else a note says why, and what is used instead."""
     try:
-        tinyshakespeare.read()
-        return "tinyshakespeare"
+        read()
     except UserError as error:
-        notes.append(
-            f"{_reason(error)}; training on the source of Python's standard library "
-            "instead of tinyshakespeare"
-        )
-        return "stdlib"
+        notes.append(f"{reason(error).split(';')[0]}; {instead}")  # without the advice that follows
+        return False
+    return True
 
 
 def _parts_of(text):
-    size = textfile.CHUNK
-    return (text[start : start + size] for start in range(0, len(text), size))
-
-
-def _choose_tokenizer(name, notes):
-    """GPT-2's tokenizer if its vocabulary is available, else bytes; always bytes for the fallback corpus."""
-    if name == "stdlib":
-        return "byte"
-    try:
-        tokenizers.gpt2()
-        return "gpt2"
-    except UserError as error:
-        notes.append(f"{_reason(error)}; using the byte tokenizer instead of GPT-2's")
-        return "byte"
-
-
-def _reason(error):
-    """The error's message without the advice that follows it."""
-    return reason(error).split(";")[0]
+    return (text[start : start + sources.CHUNK] for start in range(0, len(text), sources.CHUNK))
 
 
 def _digest(tokenizer):
-    """A digest that identifies a Tokenizer."""
     return hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
 
 
@@ -349,15 +293,3 @@ def _write_examples(folder, job, used):
 
         write_token_stream(folder / name, arrays(), used.vocab_size)
         conversations.write_index(folder / index, lengths, counts)
-
-
-def _token_files(found, tokenizer):
-    """Token files from elsewhere: with the tokenizer beside them, or GPT-2's if no other is given."""
-    given = tokenizer if isinstance(tokenizer, tokenizers.Tokenizer) else None
-    own = found.words.name if found.words else "gpt2"
-    if given is None and tokenizer not in ("auto", own):
-        raise UserError(f"--tokenizer {tokenizer}: {found.train[0]} is already encoded, with {own}")
-    words = given or found.words or tokenizers.gpt2()
-    train, val = (paths[0] if len(paths) == 1 else paths for paths in (found.train, found.val))
-    options = {"val_data": found.val_name, "template": ""}
-    return Prepared(found.name, train, val, words, elsewhere=True, raw=found.raw, options=options)

@@ -109,15 +109,8 @@ def with_progress(
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     if not is_terminal and total and total >= LONG:
         print(f"{label}: {total:,} characters", file=sys.stderr, flush=True)
-    with tqdm(
-        desc=label,
-        total=total,
-        unit="B",
-        unit_scale=True,
-        delay=DELAY,
-        leave=False,
-        disable=not is_terminal,
-    ) as bar:
+    units = {"total": total, "unit": "B", "unit_scale": True}
+    with tqdm(desc=label, delay=DELAY, leave=False, disable=not is_terminal, **units) as bar:
         for piece in pieces:
             yield piece
             bar.update(len(piece or ""))

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,11 @@ def _checksums(tokens):
     if isinstance(tokens, Examples):
         crc, files = _checksums(tokens.tokens)
         return zlib.crc32(tokens.counts.tobytes(), zlib.crc32(tokens.lengths.tobytes(), crc)), files
-    files = [[Path(getattr(part, "filename", "") or "").name, _crc32(part)] for part in parts_of(tokens)]
+    files = []
+    for part in parts_of(tokens):
+        crc = reduce(lambda crc, block: zlib.crc32(block.data, crc), blocks(part), 0)
+        files.append([Path(getattr(part, "filename", "") or "").name, crc])
     return (files[0][1], []) if len(files) == 1 else (zlib.crc32(repr(files).encode()), files)
-
-
-def _crc32(part):
-    crc = 0
-    for block in blocks(part):
-        crc = zlib.crc32(block.data, crc)
-    return crc
 
 
 def vocabulary(tokenizer: Tokenizer) -> int:

@@ -46,13 +46,12 @@ def read(where: str | Path) -> Tokenizer | None:
     path = Path(where)
     folder = path if path.is_dir() else path.parent if path.name == VOCAB else None
     if folder is not None:
-        path = next(
-            (folder / name for name in (ALL_IN_ONE, VOCAB, WORDPIECES) if (folder / name).exists()), None
-        )
+        known = (folder / name for name in (ALL_IN_ONE, VOCAB, WORDPIECES, *OTHERS))
+        path = next((file for file in known if file.exists()), None)
         if path is None:
-            if other := next((folder / name for name in OTHERS if (folder / name).exists()), None):
-                raise UserError(f"{other}: this kind of tokenizer cannot be read; {ADVICE}")
             return None
+        if path.name in OTHERS:
+            raise UserError(f"{path}: this kind of tokenizer cannot be read; {ADVICE}")
     content = json_object(path) if path.name not in (VOCAB, WORDPIECES) else {}
     if str(content.get("format", "")).startswith("gpt2 tokenizer"):
         return stored.load(path)
@@ -78,9 +77,7 @@ def _read(path, content, folder):
     settings = _optional(folder, SETTINGS)
     name = _class(folder, settings, path)
     if path.name == ALL_IN_ONE or folder is None:
-        settings = {
-            key: value for key, value in settings.items() if key not in ("add_bos_token", "add_eos_token")
-        }
+        settings = {k: v for k, v in settings.items() if k not in ("add_bos_token", "add_eos_token")}
     settings, added = _special_tokens(folder, settings, content, name)
     if name == "GPT2Tokenizer":
         fields = _gpt2(path, content, settings)
@@ -120,7 +117,6 @@ def _class(folder, settings, path):
 
 
 def _gpt2(path, content, settings):
-    """What GPT2Tokenizer makes of these files."""
     if path.name == VOCAB:
         vocab, lines = json_object(path), _lines(path.with_name(MERGES))
         merges = [line.split(" ") for line in lines if not line.startswith("#version")]
@@ -132,24 +128,14 @@ def _gpt2(path, content, settings):
 
 
 def _bert(path, content, settings):
-    """What BertTokenizer makes of these files."""
     vocab = content["model"]["vocab"] if content else {t.rstrip(): i for i, t in enumerate(_lines(path))}
     model = {"type": "WordPiece", "unk_token": _text(settings["unk_token"]), "vocab": vocab}
     model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
-    changes = {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
-        "strip_accents": settings.get("strip_accents"),
-        "lowercase": settings.get("do_lower_case", True),
-    }
-    return _built(
-        model,
-        changes,
-        {"type": "BertPreTokenizer"},
-        {},
-        {"type": "WordPiece", "prefix": "##", "cleanup": True},
-    )
+    changes = {"type": "BertNormalizer", "clean_text": True, "strip_accents": settings.get("strip_accents")}
+    changes["handle_chinese_chars"] = settings.get("tokenize_chinese_chars", True)
+    changes["lowercase"] = settings.get("do_lower_case", True)
+    decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    return _built(model, changes, {"type": "BertPreTokenizer"}, {}, decoder)
 
 
 def _built(model, changes, cuts, content, decoder):
@@ -168,11 +154,16 @@ def _special_tokens(folder, settings, content, name):
         settings["extra_special_tokens"] = settings.pop("additional_special_tokens", None) or []
     if "added_tokens_decoder" in settings:
         return settings, {int(i): _token(token) for i, token in settings["added_tokens_decoder"].items()}
+
+    def special_token(token):  # as all are in this file
+        return {**token, "special": True} if isinstance(token, dict) else token
+
     for key, value in _optional(folder, ROLES).items():
         if key in ("additional_special_tokens", "extra_special_tokens"):
-            settings["extra_special_tokens"] = [*settings["extra_special_tokens"], *map(_special, value)]
+            more = map(special_token, value)
+            settings["extra_special_tokens"] = [*settings["extra_special_tokens"], *more]
         else:
-            settings[key] = _special(value)
+            settings[key] = special_token(value)
     padding = content.get("padding") or {}
     if "pad_token" in padding:
         settings.setdefault("pad_token", padding["pad_token"])
@@ -213,11 +204,6 @@ def _token(token, special=False):
     return {"content": given["content"], **flags, "normalized": normalized, "special": special}
 
 
-def _special(token):
-    """A token of special_tokens_map.json, where all are special."""
-    return {**token, "special": True} if isinstance(token, dict) else token
-
-
 def _text(token):
     return token if isinstance(token, str) else token["content"]
 
@@ -233,14 +219,12 @@ def _add_template(fields, settings, roles, name):
     else:
         return
     ids = {token["content"]: token["id"] for token in fields["added_tokens"]}
-    text = [{"Sequence": {"id": "A", "type_id": 0}}]
-    before, after = (
-        [{"SpecialToken": {"id": t, "type_id": 0}}] if t is not None else [] for t in (first, last)
-    )
+    special = [[{"SpecialToken": {"id": t, "type_id": 0}}] if t is not None else [] for t in (first, last)]
+    single = [*special[0], {"Sequence": {"id": "A", "type_id": 0}}, *special[1]]
     fields["post_processor"] = {
         "type": "TemplateProcessing",
-        "single": [*before, *text, *after],
-        "pair": [*before, *text, *after, {"Sequence": {"id": "B", "type_id": 1}}],
+        "single": single,
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in {first, last} - {None}},
     }
 

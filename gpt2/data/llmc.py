@@ -28,51 +28,39 @@ class LlmcLoader(Loader):
 
     def __init__(self, tokens: Any, B: int, T: int, seed: int = SHUFFLE_SEED) -> None:
         self.parts = parts_of(tokens)
-        self._orders = _Orders([_samples(part, B, T) for part in self.parts])
-        self.samples = sum(self._orders.samples)
+        self._counts = [_samples(part, B, T) for part in self.parts]
+        self.samples = sum(self._counts)
+        self._restart()
         super().__init__(tokens, B, T, seed)
 
+    def _restart(self):
+        self._orders = _orders(self._counts)
+        self._first, self._file, self._order = 0, 0, ()  # the first batch of a file, the file, its samples
+
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Batch number k, wherever the loader stands."""
-        which, sample = self._orders[k]
-        part = self.parts[which]
+        if k < self._first:  # one draw follows from the other, so going back means to start again
+            self._restart()
+        while k >= self._first + len(self._order):
+            self._first += len(self._order)
+            self._file, self._order = next(self._orders)
+        part = self.parts[self._file]
         if k % max(1, RELEASE // self.B) == 0:
             release(part)
-        return _sample(part, self.B, self.T, sample)
+        return _sample(part, self.B, self.T, self._order[k - self._first])
 
     def state(self) -> dict[str, int]:
         return {"position": self.position}
 
 
-class _Orders:
-    """The file and the sample of each batch; samples: of each file.
-
-    The order of the files is drawn at the begin of an epoch, that of a file's samples when it is reached.
-    The generator continues from one draw to the next, so going back means to start again.
-    """
-
-    def __init__(self, samples: Sequence[int]) -> None:
-        self.samples = list(samples)
-        self._restart()
-
-    def _restart(self):
-        # NumPy's legacy generator is the Mersenne Twister, seeded as in llm.c, and frozen (NEP 19)
-        self.twister = np.random.RandomState(SHUFFLE_SEED)
-        self.files = list(range(len(self.samples)))
-        self.at = len(self.files)  # in `files`: at the end of an epoch
-        self.first, self.order = 0, array("i")  # the first batch of the file, and its samples
-
-    def __getitem__(self, k):
-        if k < self.first:
-            self._restart()
-        while k >= self.first + len(self.order):
-            self.first += len(self.order)
-            self.at += 1
-            if self.at >= len(self.files):
-                self.files = [self.files[i] for i in permutation(len(self.files), self.twister)]
-                self.at = 0
-            self.order = permutation(self.samples[self.files[self.at]], self.twister)
-        return self.files[self.at], self.order[k - self.first]
+def _orders(counts):
+    """(a file, the order of its samples), one file after the other, for ever; counts: of samples."""
+    # NumPy's legacy generator is the Mersenne Twister, seeded as in llm.c, and frozen (NEP 19)
+    twister = np.random.RandomState(SHUFFLE_SEED)
+    files = list(range(len(counts)))
+    while True:
+        files = [files[i] for i in permutation(len(files), twister)]
+        for file in files:
+            yield file, permutation(counts[file], twister)
 
 
 def permutation(count: int, twister: np.random.RandomState) -> Sequence[int]:
@@ -89,10 +77,7 @@ def permutation(count: int, twister: np.random.RandomState) -> Sequence[int]:
 
 
 def validation(tokens: Any, B: int, T: int, batches: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The first `batches` samples in the order of files, repeated if there are fewer: inputs, targets.
-
-    With batches=0 all of `tokens`, as gpt2.data.tokens.evenly cuts it: llm.c has no such setting.
-    """
+    """The first `batches` samples in the order of files, repeated if there are fewer; 0: all of `tokens`."""
     if not batches:
         yield from evenly(tokens, B, T)
         return

@@ -11,18 +11,23 @@
 A document is read in pieces: str, with None between two documents.
 """
 
+import codecs
 import glob
 import gzip
 import json
 import os
+import shlex
 import zlib
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from gpt2.data import textfile
 from gpt2.errors import UserError, option_error, os_errors, reason, suggestion
 from gpt2.hints import install
+
+CHUNK = 1 << 18  # bytes of a text that are read at once
 
 KINDS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")  # those that are taken from a folder
 
@@ -70,7 +75,34 @@ def documents(path: Path) -> Iterator[str | None]:
                 yield None
             yield field_of(fields, "text")
     else:
-        yield from textfile.pieces(path, opened)
+        yield from pieces(path)
+
+
+def pieces(path: str | Path) -> Iterator[str]:
+    """The UTF-8 text of a file in parts, without a byte-order mark, line ends as they are.
+
+    Raises UserError for a file that is missing, empty, or not text.
+    """
+    path, decoder = Path(path), codecs.getincrementaldecoder("utf-8")()
+    size, blank = 0, True
+    for content in chain(contents(path, CHUNK), [b""]):  # which flushes the decoder
+        if (zero := content.find(0)) >= 0:
+            place = f"a zero byte at {size + zero}"
+            raise UserError(f"--data {path}: a binary file ({place}), expected UTF-8 text")
+        pending = len(decoder.getstate()[0])  # the beginning of a character
+        try:
+            text = decoder.decode(content, final=not content)
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"--data {path}: not UTF-8 text (byte {size - pending + error.start} is "
+                f"0x{error.object[error.start]:02x}); convert it, for example: "
+                f"iconv -f latin1 -t utf8 {shlex.quote(str(path))} > utf8.txt"
+            ) from None
+        yield text if size else text.removeprefix("\ufeff")
+        size += len(content)
+        blank = blank and not content.strip()
+    if blank:
+        raise UserError(f"--data {path}: the file is empty ({size} bytes), expected text")
 
 
 def is_jsonl(path: Path) -> bool:
@@ -86,37 +118,35 @@ class JsonLine(dict):
 def lines(path: Path) -> Iterator[JsonLine]:
     """The objects of a .jsonl file, without blank lines."""
     count = 0
-    with opened(path) as file:
-        for number, content in enumerate(readable(path, file), 1):
-            if not content.strip():
-                continue
-            place = f"--data {path}:{number}"
-            try:
-                fields = json.loads(content.strip())
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{place}: this line is not JSON ({reason(error)})") from None
-            if not isinstance(fields, dict):
-                raise UserError(f"{place}: expected an object, {{...}}, and this line is {kind_of(fields)}")
-            fields = JsonLine(fields)
-            fields.place = place
-            count += 1
-            yield fields
+    for number, content in enumerate(contents(path), 1):
+        if not content.strip():
+            continue
+        place = f"--data {path}:{number}"
+        try:
+            fields = json.loads(content.strip())
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{place}: this line is not JSON ({reason(error)})") from None
+        if not isinstance(fields, dict):
+            raise UserError(f"{place}: expected an object, {{...}}, and this line is {kind_of(fields)}")
+        fields = JsonLine(fields)
+        fields.place = place
+        count += 1
+        yield fields
     if not count:
         raise UserError(f"--data {path}: the file is empty, expected a JSON object a line")
 
 
-def opened(path: Path) -> BinaryIO:
-    """The file, or what is compressed in it."""
-    return gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb")  # type: ignore
-
-
-def readable(path: Path, file: Any) -> Iterator[bytes]:
-    """The lines of an open file."""
+def contents(path: Path, size: int = 0) -> Iterator[bytes]:
+    """The lines of a file, or parts of `size` bytes, decompressed."""
     try:
-        with os_errors(f"--data {path}"):
-            yield from file
+        with gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb") as file:
+            yield from iter(partial(file.read, size), b"") if size else file
     except (EOFError, zlib.error) as error:
         raise UserError(f"--data {path}: damaged or cut short ({reason(error)})") from None
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
+        if os.path.isdir(path):  # Windows says that a folder may not be read
+            raise UserError(f"--data {path}: this is a folder, expected a text file") from None
+        raise UserError(f"--data {path}: {reason(error)}") from None
 
 
 def field_of(fields: JsonLine, name: str) -> str:
@@ -130,7 +160,6 @@ def field_of(fields: JsonLine, name: str) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """What JSON calls a value."""
     kinds = {str: "a text", bool: "a truth value", dict: "an object", list: "a list", type(None): "null"}
     return kinds.get(type(value), "a number")
 

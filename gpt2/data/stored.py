@@ -5,16 +5,9 @@ import json
 import re
 from pathlib import Path
 
-from gpt2.data.tokenizer import (
-    ANY_CHARACTER,
-    END_OF_TEXT,
-    FORMAT,
-    FORMAT_OF_FILES,
-    GPT2_PIECES,
-    Tokenizer,
-)
+from gpt2.data.tokenizer import ANY_CHARACTER, END_OF_TEXT, FORMAT, FORMAT_OF_FILES, GPT2_PIECES, Tokenizer
 from gpt2.data.tokenizer_json import from_state
-from gpt2.errors import UserError, os_errors
+from gpt2.errors import UserError, os_errors, reason
 
 
 def load(path: str | Path) -> Tokenizer:
@@ -35,8 +28,7 @@ def from_json(path: str | Path, content: bytes) -> Tokenizer:
     except UserError:  # which is a ValueError
         raise
     except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: not a tokenizer written by this program ({reason})") from None
+        raise UserError(f"{path}: not a tokenizer written by this program ({reason(error)})") from None
 
 
 def _from_fields(fields):

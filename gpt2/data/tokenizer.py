@@ -29,9 +29,8 @@ from gpt2.storage.files import write_atomically
 
 VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 VOCAB_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
-TOKENS_SHA256 = (
-    "50fa6e3913609e5a8339bb9d9b90931b8272ced6502789605af2b4e9576fea4d"  # of GPT-2's, one after the other
-)
+# Of GPT-2's tokens, one after the other
+TOKENS_SHA256 = "50fa6e3913609e5a8339bb9d9b90931b8272ced6502789605af2b4e9576fea4d"
 END_OF_TEXT = "<|endoftext|>"
 RELEASED_VOCABULARY = 50257  # of GPT-2
 
@@ -44,15 +43,11 @@ ANY_CHARACTER = r"(?s:.)"
 SAFE_CUT = re.compile(r"(?<=\S)(?=[\t-\r ])|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
 
 
-def _spelling():
-    """byte -> character, as GPT-2's files spell them, in the order of the first 256 ranks: printable ones as
-    themselves, then the others, and the blank, from U+0100 on."""
-    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
-    others = [b for b in range(256) if b not in printable]
-    return {**{b: chr(b) for b in printable}, **{b: chr(256 + i) for i, b in enumerate(others)}}
-
-
-SPELLING = _spelling()
+# byte -> character, as GPT-2's files spell them, in the order of the first 256 ranks: printable ones as
+# themselves, then the others, and the blank, from U+0100 on
+_PRINTABLE = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
+_OTHERS = [b for b in range(256) if b not in _PRINTABLE]
+SPELLING = {**{b: chr(b) for b in _PRINTABLE}, **{b: chr(256 + i) for i, b in enumerate(_OTHERS)}}
 BYTES = {character: byte for byte, character in SPELLING.items()}
 LARGEST_VOCABULARY = 1 << 20  # that is trained here; llm.c's token files would hold 1 << 32
 FORMAT = "gpt2 tokenizer 1"
@@ -175,32 +170,19 @@ class Tokenizer:
         return self.decode_bytes(tokens).decode("utf-8", errors="replace")
 
     def stream(self, tokens: Iterable[int]) -> Iterator[str]:
-        """Text as tokens arrive: a character is yielded once its last byte is there.
-
-        Special tokens give no text.
-        """
+        """Text as tokens arrive, "" for special ones: a character is there once its last byte is."""
         decoder = self.decoder()
         for token in tokens:
             yield "" if token in self.silent else decoder.feed(token)
         yield decoder.close()
 
     def decoder(self) -> "TextDecoder":
-        """A TextDecoder of one sequence of tokens."""
         return TextDecoder(self)
 
     def to_json(self) -> str:
-        """Everything that `from_json` needs, as a str."""
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "name": self.name,
-                "pattern": self.pattern,
-                "special": self.special,
-                "ranks": ranks,
-                **({"size": self.size} if self.size else {}),
-            }
-        )
+        state = {"format": FORMAT, "name": self.name, "pattern": self.pattern, "special": self.special}
+        return json.dumps({**state, "ranks": ranks, **({"size": self.size} if self.size else {})})
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to `path`, atomically."""
@@ -215,11 +197,9 @@ class TextDecoder:
         self.utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token: int) -> str:
-        """The text that is certain with this token."""
         return self.utf8.decode(self.words.decode_bytes([token]))
 
     def close(self) -> str:
-        """The rest."""
         return self.utf8.decode(b"", final=True)
 
 
@@ -294,7 +274,6 @@ def make(name: str, text: str | Iterable[str]) -> Tokenizer:
 
 
 def byte() -> Tokenizer:
-    """256 ranks: rank b is the byte b."""
     return Tokenizer("byte", ANY_CHARACTER, [bytes([b]) for b in range(256)])
 
 
@@ -322,7 +301,6 @@ def gpt2() -> Tokenizer:
 
 
 def of_gpt2(ranks: list[bytes]) -> Tokenizer:
-    """GPT-2's own Tokenizer, from its ranks."""
     return Tokenizer("gpt2", GPT2_PIECES, ranks, {END_OF_TEXT: len(ranks)})
 
 
@@ -336,7 +314,6 @@ def name_of(ranks: Iterable[bytes]) -> str:
 
 
 def _vocab_file():
-    """Path of vocab.bpe, checked."""
     tiktoken_cache = os.environ.get("TIKTOKEN_CACHE_DIR")
     if tiktoken_cache:
         path = Path(tiktoken_cache) / hashlib.sha1(VOCAB_URL.encode()).hexdigest()

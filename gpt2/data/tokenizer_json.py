@@ -112,7 +112,6 @@ class FileTokenizer(Tokenizer):
         return new
 
     def to_json(self) -> str:
-        """Everything that `from_json` needs, as a str."""
         state = {"format": FORMAT_OF_FILES, "roles": self.roles, "clean": self.clean, "size": self.size}
         return json.dumps({**state, "tokenizer": self.fields})
 
@@ -128,37 +127,29 @@ class BytePairTokenizer(FileTokenizer):
         )
         self.pieces = {i: _bytes(token) for token, i in self.ids.items()}
         ordered = sorted(ranks.values()) == [*range(len(ranks))] and max(map(ranks.get, SPELLED)) == 255
-        like_gpt2 = (
-            self.pattern in PATTERNS[:2]
-            and not self.blank
-            and self.special in ({}, {END_OF_TEXT: len(ranks)})
-        )
-        if ordered and like_gpt2 and len(self.ids) == len(ranks) + len(self.special):
+        cut_like_gpt2 = self.pattern in PATTERNS[:2] and not self.blank
+        special_last = self.special in ({}, {END_OF_TEXT: len(ranks)})
+        whole = len(self.ids) == len(ranks) + len(self.special)
+        if ordered and cut_like_gpt2 and special_last and whole:
             self.ranks = sorted(ranks, key=ranks.get)
             self.name = name_of(self.ranks)
-        later = [token["content"] for token in self.fields["added_tokens"] if token["normalized"]]
-        self.cuts = [_any_of(set(self.special) - set(later)), _any_of(later)]
+        later = {token["content"] for token in self.fields["added_tokens"] if token["normalized"]}
+        self.cuts = [_any_of(tokens) for tokens in (self.special.keys() - later, later) if any(tokens)]
 
     def _encode(self, text):
-        """Cut added tokens out of a text: those that are not normalized come first, everywhere."""
-        segments = [text]
-        for cut in self.cuts:
-            if cut is not None:  # re.split returns the separators too, at odd places
-                segments = [
-                    part for s in segments for part in ([s] if isinstance(s, int) else self._split(cut, s))
-                ]
-        ids = [np.array([s], np.uint32) if isinstance(s, int) else self._ordinary(s) for s in segments]
-        return ids[0] if len(ids) == 1 else np.concatenate([np.array([], np.uint32), *ids])
+        return np.concatenate([np.array([], np.uint32), *self._parts(text, self.cuts)])
 
-    def _split(self, cut, text):
-        for i, part in enumerate(cut.split(text)):
-            if part:
-                yield self.special[part] if i % 2 else part
-
-    def _ordinary(self, text):
-        if self.blank and text and not text.startswith(" "):
-            text = " " + text
-        return self.encoding.encode_to_numpy(text, disallowed_special=())
+    def _parts(self, text, cuts):
+        """The ids of a text in arrays. Added tokens are cut out: first those not normalized, everywhere."""
+        if not cuts:
+            blank = " " if self.blank and text and not text.startswith(" ") else ""
+            yield self.encoding.encode_to_numpy(blank + text, disallowed_special=())
+            return
+        for i, part in enumerate(cuts[0].split(text)):  # which gives the separators too, at odd places
+            if i % 2:
+                yield np.array([self.special[part]], np.uint32)
+            elif part:
+                yield from self._parts(part, cuts[1:])
 
     def encode_stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         if any(WORD_END.search(token) for token in self.special):  # a cut might divide a token
@@ -376,10 +367,8 @@ def kind(part: Mapping[str, Any] | None) -> str:
     """The type of a part of tokenizer.json, including those of its parts."""
     if part is None:
         return "nothing"
-    inside = next(
-        (part[name] for name in ("pretokenizers", "normalizers", "processors", "decoders") if name in part),
-        (),
-    )
+    names = ("pretokenizers", "normalizers", "processors", "decoders")
+    inside = next((part[name] for name in names if name in part), ())
     return part["type"] + (f" of {', '.join(map(kind, inside))}" if inside else "")
 
 
@@ -397,6 +386,6 @@ def _bytes(token):
 
 
 def _any_of(tokens):
-    """A pattern of the leftmost and longest of these texts, as one group; None if there are none."""
+    """A pattern of the leftmost and longest of these texts, as one group."""
     longest_first = sorted(filter(None, tokens), key=len, reverse=True)
-    return re.compile(f"({'|'.join(map(re.escape, longest_first))})") if longest_first else None
+    return re.compile(f"({'|'.join(map(re.escape, longest_first))})")

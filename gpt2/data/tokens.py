@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt2.errors import OptionError, UserError, option_error, os_errors
+from gpt2.errors import OptionError, UserError, counted, option_error, os_errors
 from gpt2.hints import typed
 from gpt2.storage.files import replacing
 
@@ -42,13 +42,18 @@ def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray], vocab_siz
 
     vocab_size   ids are below it; above 65,536 they are stored as uint32
     """
-    path, dtype = Path(path), "<u2" if vocab_size <= 1 << 16 else "<u4"
+    path, bits = Path(path), 16 if vocab_size <= 1 << 16 else 32
+    dtype = f"<u{bits // 8}"
     header = np.zeros(HEADER_INTS, dtype="<i4")
     count = 0
     with os_errors(f"cannot write {path}"), replacing(path) as file:
         file.write(header.tobytes())  # replaced below
         for tokens in arrays:
-            _check_range(path, tokens, 8 * np.dtype(dtype).itemsize)
+            if tokens.size and not (0 <= int(tokens.min()) and int(tokens.max()) < 1 << bits):
+                raise UserError(
+                    f"{path}: token ids run from {tokens.min()} to {tokens.max()}, a token file of "
+                    f"uint{bits} holds 0..{(1 << bits) - 1}"
+                )
             file.write(tokens.astype(dtype).tobytes())
             count += tokens.size
             if count > MOST:
@@ -56,18 +61,6 @@ def write_token_stream(path: str | Path, arrays: Iterable[np.ndarray], vocab_siz
         header[:3] = *FORMATS[dtype], count
         file.seek(0)
         file.write(header.tobytes())
-
-
-def _hint():
-    return typed("`gpt2 data` makes token files of a text")
-
-
-def _check_range(path, tokens, bits):
-    if tokens.size and not (0 <= int(tokens.min()) and int(tokens.max()) < 1 << bits):
-        raise UserError(
-            f"{path}: token ids run from {tokens.min()} to {tokens.max()}, a token file of uint{bits} holds "
-            f"0..{(1 << bits) - 1}"
-        )
 
 
 def read_tokens(path: str | Path | Sequence[Path], raw: bool = False) -> Any:
@@ -91,15 +84,15 @@ def _mapped(path, raw):
         if size == 0 or size % 2:
             raise UserError(f"{path}: {size} bytes, expected tokens of 2 bytes each, without a header")
         return np.memmap(path, dtype="<u2", mode="r")
+    hint = typed("`gpt2 data` makes token files of a text")
     if header.size < HEADER_BYTES:
-        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}; {_hint()}")
+        raise UserError(f"{path}: {size} bytes, a token file has a header of {HEADER_BYTES}; {hint}")
     magic, version, count = (int(n) for n in header.view("<i4")[:3])
-    found = [(dtype, expected) for dtype, (first, expected) in FORMATS.items() if first == magic]
-    if not found:
-        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}; {_hint()}")
-    ((dtype, expected),) = found
-    if version != expected:
-        raise UserError(f"{path}: version {version} of the token file format, expected {expected}")
+    dtype = next((dtype for dtype, (first, _) in FORMATS.items() if first == magic), None)
+    if dtype is None:
+        raise UserError(f"{path}: the file begins with {magic}, a token file begins with {MAGIC}; {hint}")
+    if version != FORMATS[dtype][1]:
+        raise UserError(f"{path}: version {version} of the token file format, expected {FORMATS[dtype][1]}")
     width = np.dtype(dtype).itemsize
     if count < 0 or size != HEADER_BYTES + width * count:
         raise UserError(
@@ -166,7 +159,6 @@ def release(part: np.ndarray) -> None:
 
 
 def largest(tokens: Any) -> int:
-    """The largest token id."""
     return max(int(block.max()) for part in parts_of(tokens) for block in blocks(part))
 
 
@@ -233,17 +225,14 @@ class Epochs(Loader):
         self._drawn = None  # (seed, epoch, group) of the cached shift and order
 
     def batch(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Batch number k, wherever the loader stands; it may reach into the next epoch."""
         numbers = range(self.begin + k * self.B, self.begin + (k + 1) * self.B)
         places = [self._place(*divmod(n, self.pieces)) for n in numbers]
         return take(self.tokens, [shift + self.T * place for shift, place in places], self.T)
 
     def state(self) -> dict[str, int]:
-        """Where the loader stands, as plain numbers for a checkpoint."""
         return {**super().state(), "sequences": self.begin + self.position * self.B}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state()` was taken; without "sequences", at its position."""
         super().load_state(state)
         batches = self.position * self.B
         sequences = int(state.get("sequences", batches))
@@ -282,16 +271,9 @@ def order_of(count: int, group: int, draw: np.random.Generator) -> tuple[int, np
 
 def too_short(part: str, tokens: np.ndarray, T: int) -> OptionError:
     """The error for fewer tokens than one sequence of T needs."""
-
-    has = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
-
-    def text(block_size: str) -> str:
-        return (
-            f"the {part} has {has}, a sequence of {block_size} {T} needs {T + 1}; "
-            "use a longer text or a smaller --block-size"
-        )
-
-    return OptionError(text("block_size"), text("--block-size"))
+    has = f"the {part} has {counted(len(tokens), 'token')}, a sequence of"
+    needs = f"{T} needs {T + 1}; use a longer text or a smaller --block-size"
+    return OptionError(f"{has} block_size {needs}", f"{has} --block-size {needs}")
 
 
 def take(tokens: np.ndarray, starts: ArrayLike, T: int) -> tuple[np.ndarray, np.ndarray]:

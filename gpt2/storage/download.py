@@ -35,23 +35,17 @@ def cache_folder() -> Path:
     """
     if os.environ.get("GPT2_CACHE_DIR"):
         return Path(os.environ["GPT2_CACHE_DIR"])
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = _home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
-    return base / "gpt2"
-
-
-def _home():
+    name = {"win32": "LOCALAPPDATA", "darwin": ""}.get(sys.platform, "XDG_CACHE_HOME")
+    if os.environ.get(name):
+        return Path(os.environ[name]) / "gpt2"
     try:
-        return Path.home()
+        home = Path.home()
     except RuntimeError:
         raise UserError(
             "this user has no home folder to keep token files in; set GPT2_CACHE_DIR to a folder that can be "
             "written"
         ) from None
+    return home / {"win32": "AppData/Local", "darwin": "Library/Caches"}.get(sys.platform, ".cache") / "gpt2"
 
 
 def data_folders() -> list[Path]:
@@ -63,7 +57,6 @@ def data_folders() -> list[Path]:
 
 
 def sha256_of(path: str | Path) -> str:
-    """Hexadecimal SHA-256 of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

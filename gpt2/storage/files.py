@@ -27,21 +27,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpt2.errors import UserError, os_errors
-from gpt2.storage.lock import lock_file, locked
+from gpt2.storage.lock import lock_file, locked, remove
 
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 TEMPORARY = re.compile(r"\.gpt2-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")  # machine, and a random number
 IDLE = 86400.0  # seconds without a write after which a temporary file of another machine is a leftover
 
 
-def _new_mode():
-    """The mode of new files of this process. umask can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
-NEW_MODE = _new_mode()  # read once, before there are threads that create files
+_umask = os.umask(0o077)  # can only be read by setting it: once, before there are threads that create files
+os.umask(_umask)
+NEW_MODE = 0o666 & ~_umask  # of new files of this process
 
 
 def made_folder(path: str | Path) -> Path:
@@ -89,10 +84,16 @@ def replacing_together(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
                 os.fsync(file.fileno())
             if os.name != "posix":
                 stack.close()  # Windows renames no open file; elsewhere they stay locked until renamed
-            _rename(staged, paths)
+            mark = _mark(paths[0])
+            if len(paths) > 1:
+                _rename_marked(staged, paths, mark)
+            else:
+                os.replace(staged[0], paths[0])
+                remove(mark)
+            _sync_folder(folder)
     finally:
         for temporary in staged:
-            _remove(temporary)  # still there only if something failed
+            remove(temporary)  # still there only if something failed
 
 
 def _temporary(folder, staged, stack):
@@ -106,16 +107,6 @@ def _temporary(folder, staged, stack):
         if lock_file(file) and path.exists():
             return file
         staged.pop()  # swept by another process before it was locked
-
-
-def _rename(staged, paths):
-    """Rename the temporary files to `paths`; several under a marker beside the first."""
-    if len(paths) > 1:
-        _rename_marked(staged, paths, _mark(paths[0]))
-    else:
-        os.replace(staged[0], paths[0])
-        _remove(_mark(paths[0]))
-    _sync_folder(paths[0].parent)
 
 
 def _rename_marked(staged, paths, mark):
@@ -134,7 +125,7 @@ def _rename_marked(staged, paths, mark):
             renamed = 0
         finally:
             if not renamed:
-                _remove(mark)
+                remove(mark)
 
 
 def _mark(path):
@@ -164,10 +155,7 @@ def write_together(contents: Mapping[Path, bytes | Iterable[bytes]]) -> None:
 
 
 def write_atomically(path: str | Path, content: bytes | Iterable[bytes]) -> None:
-    """Write bytes, or an iterable of them, to `path`, atomically.
-
-    Raises UserError on failure; an older file is then unchanged.
-    """
+    """Write bytes, or an iterable of them, to `path`, atomically. Raises UserError as `write_together`."""
     write_together({Path(path): content})
 
 
@@ -181,7 +169,6 @@ def sweep(folder: str | Path) -> None:
 
 
 def sweep_below(folder: str | Path) -> None:
-    """Sweep each folder in `folder`."""
     for path in Path(folder).glob("*"):
         sweep(path)
 
@@ -222,20 +209,9 @@ def mode_of(path: str | Path) -> int:
 
 def _sync_folder(folder):
     """Sync the rename to the disk. Windows has no such call and needs none."""
-    if os.name != "posix":
-        return
-    try:
+    with suppress(OSError):  # some network file systems refuse; the rename itself has been done
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-    except OSError:
-        pass  # some network file systems refuse; the rename itself has been done
-
-
-def _remove(path):
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass  # a folder that cannot be written to; the error that led here says so

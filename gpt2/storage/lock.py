@@ -38,11 +38,9 @@ class Lock:
         self.path = Path(folder) / NAME
         self._file = self._take()
         holder = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-        try:
+        with suppress(OSError):  # a full disk; the lock works without text
             self._file.truncate(0)
             self._file.write(holder.encode())
-        except OSError:
-            pass  # a full disk; the lock works without text
 
     def release(self) -> None:
         """Release the lock and remove its file. Idempotent."""
@@ -53,10 +51,10 @@ class Lock:
         # the folder, and tries again. Windows cannot remove an open file, so there the order is reversed, and
         # removing fails if another program has the file open by then.
         if sys.platform != "win32":
-            _remove(self.path)
+            remove(self.path)
         file.close()
         if sys.platform == "win32":
-            _remove(self.path)
+            remove(self.path)
 
     def __enter__(self):
         return self
@@ -88,11 +86,9 @@ class Lock:
                     f"{self.path.parent} is in use by {holder}; two runs in one folder would "
                     "overwrite each other. Wait for it to end, or give another folder with --out"
                 )
-            try:
+            with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
                     return file
-            except FileNotFoundError:
-                pass
             file.close()  # the previous holder removed the file after it was opened here
 
 
@@ -109,7 +105,7 @@ def turn(path: str | Path) -> Iterator[None]:
         try:
             yield
         finally:
-            _remove(Path(path))
+            remove(Path(path))
 
 
 def locked(path: str | Path, opener: Callable[[str, int], int] | None = None) -> IO:
@@ -124,6 +120,12 @@ def locked(path: str | Path, opener: Callable[[str, int], int] | None = None) ->
                 return file
         file.close()
         time.sleep(POLL)
+
+
+def remove(path: Path) -> None:
+    """Remove a file if that can be done: a leftover is harmless."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def lock_file(file: IO) -> bool:
@@ -144,10 +146,3 @@ def lock_file(file: IO) -> bool:
     except OSError as error:
         return error.errno in WITHOUT
     return True
-
-
-def _remove(path):
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass  # a leftover file is harmless

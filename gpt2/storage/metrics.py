@@ -41,28 +41,19 @@ def read(folder: str | Path) -> Metrics:
     points: dict[str, list] = {}
     whole = content.split(b"\n")[:-1]  # what follows the last line break is incomplete
     for number, line in enumerate(whole, 1):
-        for name, step, value in _points(path, number, line):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+            step = float(fields.pop("step"))
+            numbers = {k: float(v) for k, v in fields.items() if type(v) in (int, float)}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            text = f"line {number} was not written by train.py; is it another file?"
+            raise UserError(f"{path}: {text}") from None
+        for name, value in numbers.items():
             points.setdefault(name, []).append((step, value))
     values = {name: tuple(np.array(pairs, np.float64).T) for name, pairs in points.items()}
     return Metrics(str(folder), values)
-
-
-def _points(path, number, line):
-    """(name, step, value) of every number in a line."""
-    if not line.strip():
-        return
-    try:
-        fields = json.loads(line)
-        step = float(fields.pop("step"))
-        numbers = {
-            name: float(value)
-            for name, value in fields.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        raise UserError(f"{path}: line {number} was not written by train.py; is it another file?") from None
-    for name, value in numbers.items():
-        yield name, step, value
 
 
 def without_lag(numbers: np.ndarray, span: float) -> np.ndarray:

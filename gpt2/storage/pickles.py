@@ -66,7 +66,6 @@ class StoredTensor(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The type of its numbers: F32, BF16, ..."""
         return KINDS[self.storage.name][0]
 
     def array(self) -> np.ndarray:
@@ -111,7 +110,6 @@ def load(path: str | Path) -> Any:
 
 
 def _of_zip(path, file):
-    """The objects in a zip file of torch.save."""
     with zipfile.ZipFile(file) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
         if packed := [name for name, entry in entries.items() if entry.compress_type != zipfile.ZIP_STORED]:
@@ -182,16 +180,11 @@ def _tensor(storage, offset, shape, strides, *flags):
     return StoredTensor(storage, offset, tuple(shape), tuple(strides))
 
 
-def _parameter(tensor, *flags):
-    """torch._utils._rebuild_parameter."""
-    return tensor
-
-
 NAMES = {
     ("collections", "OrderedDict"): KnownName(Ordered),
     ("torch._utils", "_rebuild_tensor"): KnownName(_tensor),
     ("torch._utils", "_rebuild_tensor_v2"): KnownName(_tensor),
-    ("torch._utils", "_rebuild_parameter"): KnownName(_parameter),
+    ("torch._utils", "_rebuild_parameter"): KnownName(lambda tensor, *flags: tensor),
     **{("torch", name): name for name in KINDS},
 }
 
@@ -221,7 +214,6 @@ class Reader(pickle.Unpickler):
         return self.load()
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name stands for. Raises UserError unless it is one of NAMES."""
         if (module, name) not in NAMES:
             raise UserError(
                 f"{self.path}: names {module}.{name}, and a name in a pickle may run anything; only tensors, "

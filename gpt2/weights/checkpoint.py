@@ -72,7 +72,10 @@ def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray],
         with open(path, "rb") as file:
             header, state = checkpoint_header(path, file)
         content = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    digest = hashlib.sha256(_without_digest(path, header))
+    expected = header.metadata["sha256"].encode()
+    if len(expected) != 64 or header.raw.count(expected) != 1:
+        raise UserError(f"{path}: the checksum in the header is malformed, the file is damaged")
+    digest = hashlib.sha256(header.raw.replace(expected, NO_DIGEST.encode()))
     arrays = {}
     for name, entry in header.entries.items():
         if entry.dtype not in DTYPES:
@@ -81,7 +84,7 @@ def load(path: str | Path, mapped: bool = False) -> tuple[dict[str, np.ndarray],
         arrays[name] = view if mapped else view.copy()
         for chunk in _chunks(arrays[name]):
             digest.update(chunk)
-    if digest.hexdigest() != header.metadata["sha256"]:
+    if digest.hexdigest().encode() != expected:
         raise UserError(f"{path}: the checksum does not match, the file is damaged; use another checkpoint")
     return arrays, state
 
@@ -116,10 +119,7 @@ def load_tokenizer(path: str | Path, state: Mapping[str, Any]) -> Tokenizer | No
 
 
 def model_arrays(model: GPT2, trained: bool = False) -> dict[str, np.ndarray]:
-    """The tensors of a GPT2 under their names in a checkpoint, as views: "params.wte", ...
-
-    trained   only the trained ones
-    """
+    """The tensors of a GPT2, or its trained ones, as views, by their names in a checkpoint: "params.wte"."""
     tensors = unflatten(model.flat_params, model.description) if trained else model.params
     return {f"params.{name}": array for name, array in tensors.items()}
 
@@ -129,13 +129,10 @@ def model_state(model: GPT2, base: Mapping[str, Any] | None = None) -> dict[str,
 
     base   the note about the frozen base weights, for a checkpoint with only the trained ones
     """
-    rest = {} if base is None else {"base": dict(base)}
-    return {"model": _fields(model.config), **model.description.state(), **rest}
-
-
-def _fields(config):
-    """The sizes of a GPT2Config, and those settings that are not as released."""
-    return {name: value for name, value in asdict(config).items() if name in SIZES or name in config.settings}
+    config, rest = model.config, {} if base is None else {"base": dict(base)}
+    # the sizes, and those settings that are not as released
+    fields = {k: v for k, v in asdict(config).items() if k in SIZES or k in config.settings}
+    return {"model": fields, **model.description.state(), **rest}
 
 
 def description_of(
@@ -199,7 +196,6 @@ def not_finite(params: Mapping[str, np.ndarray]) -> str:
 
 
 def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Copy arrays[prefix + name] into views[name] for every name, in place."""
     for name, view in views.items():
         view[...] = arrays[prefix + name]
 
@@ -218,14 +214,6 @@ def _header(arrays, state):
         kinds[name] = code, array.shape
     raw = header_bytes(metadata, kinds)
     return raw, raw.index(NO_DIGEST.encode())
-
-
-def _without_digest(path, header):
-    """The raw header with zeros for the checksum."""
-    raw, digest = header.raw, header.metadata["sha256"].encode()
-    if len(digest) != 64 or raw.count(digest) != 1:
-        raise UserError(f"{path}: the checksum in the header is malformed, the file is damaged")
-    return raw.replace(digest, NO_DIGEST.encode())
 
 
 def _chunks(array):

@@ -58,10 +58,7 @@ def folder(
 
 
 def unsure(name: str, path: Path) -> str:
-    """Why it is not known whether a repository has a tokenizer, or "": its cache may be filled in part.
-
-    path   its folder in the cache
-    """
+    """Why it is not known whether a repository, cached in `path`, has a tokenizer; or ""."""
     hub = _package(name, name)
     beside = [(path / file).exists() for file in TOKENIZERS]
     known = [

@@ -12,23 +12,25 @@ written with zeros, and with "bias": false, which transformers ignores.
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpt2.data.huggingface import ALL_IN_ONE, MERGES, VOCAB, json_object
 from gpt2.data.huggingface import FILES as TOKENIZER_FILES
-from gpt2.data.huggingface import json_object
-from gpt2.data.tokenizer import Tokenizer
+from gpt2.data.huggingface import SETTINGS as TOKENIZER_SETTINGS
+from gpt2.data.tokenizer import END_OF_TEXT, Tokenizer
+from gpt2.data.tokenizer_json import FileTokenizer, of_characters, parts, spell
 from gpt2.errors import UserError, reason
 from gpt2.model.config import GPT2Config, parameter_table
 from gpt2.storage import pickles
 from gpt2.storage.files import made_folder, write_together
 from gpt2.storage.pickles import StoredTensor
 from gpt2.storage.safetensors import header_bytes, read_header
-from gpt2.weights import huggingface_tokenizer
 from gpt2.weights.bfloat16 import to_float32
 
 CONFIG = "config.json"
@@ -98,7 +100,10 @@ def read_config(folder: str | Path, dtype: str = "float32") -> GPT2Config:
     sizes = {name: _size(path, fields, names) for name, names in SIZES.items()}
     settings = {name: fields[name] for name in SETTINGS if name in fields}
     tensors = _stored(folder)
-    settings |= {"tie_word_embeddings": _is_tied(path, fields, tensors), "bias": _has_biases(fields, tensors)}
+    # There are biases, unless config.json says that there are none, and they are missing or zero
+    biases = [t for name, t in tensors.items() if name.endswith(".bias") and not name.startswith(OTHER_HEADS)]
+    settings["bias"] = fields.get("bias") is not False or any(np.any(tensor.array()) for tensor in biases)
+    settings["tie_word_embeddings"] = _is_tied(path, fields, tensors)
     try:
         return GPT2Config(**sizes, dtype=dtype, **settings)
     except UserError as error:
@@ -139,14 +144,10 @@ def _is_tied(path, fields, tensors):
             f"{path}: tie_word_embeddings is False, and the weights have no {HEAD}; transformers would draw "
             "one at random"
         )
-    both = HEAD in tensors and EMBEDDING in tensors
-    return tied and not (both and not _same(tensors[HEAD].array(), tensors[EMBEDDING].array()))
-
-
-def _has_biases(fields, tensors):
-    """Whether there are biases: unless config.json says that there are none, and they are missing or zero."""
-    named = [t for name, t in tensors.items() if name.endswith(".bias") and not name.startswith(OTHER_HEADS)]
-    return fields.get("bias") is not False or any(np.any(tensor.array()) for tensor in named)
+    if not tied or HEAD not in tensors or EMBEDDING not in tensors:
+        return tied
+    head, wte = tensors[HEAD].array(), tensors[EMBEDDING].array()
+    return head.shape == wte.shape and np.array_equal(head.astype(wte.dtype, copy=False), wte)
 
 
 def read_views(folder: str | Path, config: GPT2Config) -> Iterator[tuple[str, Any]]:
@@ -180,20 +181,15 @@ def views_of(
             f"{where}: {len(unknown)} tensors do not belong to a {blocks}, the first is {unknown[0]}"
         )
 
-    def read(name, shape, transposed):
-        tensor = tensors[name]
-        transposed = transposed and not linear
-        expected = shape[::-1] if transposed else shape
-        if tensor.shape != expected:
-            raise UserError(f"{where}: {tensor.name} has shape {tensor.shape}, expected {expected}")
-        return tensor.array().T if transposed else tensor.array()
-
     for name, theirs, transposed in names:
-        if "{l}" in theirs:
-            parts = [read(theirs.format(l=l), shapes[name][1:], transposed) for l in range(config.n_layer)]
-            yield name, parts
-        else:
-            yield name, read(theirs, shapes[name], transposed)
+        in_blocks, transposed = "{l}" in theirs, transposed and not linear
+        shape, parts = shapes[name][in_blocks:], []
+        for l in range(config.n_layer) if in_blocks else [...]:
+            tensor = tensors[theirs.format(l=l)]
+            if tensor.shape != (expected := shape[::-1] if transposed else shape):
+                raise UserError(f"{where}: {tensor.name} has shape {tensor.shape}, expected {expected}")
+            parts.append(tensor.array().T if transposed else tensor.array())
+        yield name, parts if in_blocks else parts[0]
 
 
 def write(
@@ -209,20 +205,22 @@ def write(
     Returns the paths written. Raises UserError where the folder holds files of another model that would stay.
     """
     end = None if tokenizer is None else tokenizer.end_of_text
-    tokenizer_files = (
-        {} if tokenizer is None else huggingface_tokenizer.contents(tokenizer, config.block_size)
-    )
-    targets = _targets(params, config)
-    tensors = {
-        name if name == HEAD else PREFIX + name: array.T if transposed else array
-        for name, (array, transposed) in targets
-    }
+    shapes, tensors = dict(parameter_table(replace(config, bias=True))), {}
+    for name, theirs, transposed in NAMES:
+        if name not in shapes:
+            continue
+        # biases that the model does not have are zeros
+        array = params[name] if name in params else np.zeros(shapes[name], np.float32)
+        for l in range(config.n_layer) if "{l}" in theirs else [...]:
+            full = theirs if theirs == HEAD else PREFIX + theirs.format(l=l)
+            tensors[full] = array[l].T if transposed else array[l]
     text = json.dumps(_config(config, end), indent=2) + "\n"
     contents: dict[str, bytes | Iterator[bytes]] = {WEIGHTS: tensor_parts(tensors), CONFIG: text.encode()}
     if end is not None:  # where a text begins and ends; the other choices are the caller's
         ids = {f"{name}_token_id": end for name in ("bos", "eos", "pad")}
         contents[GENERATION] = (json.dumps(ids, indent=2) + "\n").encode()
-    contents |= tokenizer_files
+    if tokenizer is not None:
+        contents |= tokenizer_contents(tokenizer, config.block_size)
     replace_model(folder, contents)
     return sorted(Path(folder) / name for name in contents)
 
@@ -244,7 +242,6 @@ def replace_model(folder: str | Path, contents: Mapping[str, bytes | Iterator[by
 
 
 def _config(config, end_of_text):
-    """The content of config.json."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -263,27 +260,6 @@ def _config(config, end_of_text):
         "dtype": "float32",
         "torch_dtype": "float32",  # the name since version 5, and the one before
     }
-
-
-def _targets(params, config):
-    """(transformers' name, (our array, whether it is transposed there)) of every tensor, block by block.
-
-    Biases that the model does not have are zeros.
-    """
-    shapes = dict(parameter_table(replace(config, bias=True)))
-    for name, theirs, transposed in NAMES:
-        if name not in shapes:
-            continue
-        array = params[name] if name in params else np.zeros(shapes[name], np.float32)
-        if "{l}" in theirs:
-            for l in range(config.n_layer):
-                yield theirs.format(l=l), (array[l], transposed)
-        else:
-            yield theirs, (array, transposed)
-
-
-def _same(a, b):
-    return a.shape == b.shape and np.array_equal(a.astype(b.dtype, copy=False), b)
 
 
 # ---- Files of tensors ------------------------------------------------------------------------------------
@@ -344,7 +320,6 @@ class Tensor:
 
     @classmethod
     def of_torch(cls, path: Path, name: str, tensor: StoredTensor) -> "Tensor":
-        """A tensor in a file of torch.save."""
         return cls(path, name, tensor.kind, tensor.shape, tensor.array)
 
     def array(self) -> np.ndarray:
@@ -360,12 +335,7 @@ class Tensor:
         return to_float32(stored) if self.kind == "BF16" else stored
 
 
-def _mapped(content, entry):
-    return lambda: content[entry.begin : entry.end].view(TYPES[entry.dtype]).reshape(entry.shape)
-
-
 def tensors_of(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file by name."""
     if path.suffix == ".bin" and path.exists():
         tensors = pickles.load(path)
         pairs = tensors.items() if isinstance(tensors, dict) else [("it", tensors)]
@@ -385,8 +355,12 @@ def tensors_of(path: Path) -> dict[str, Tensor]:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: an impossible file name, too
         raise UserError(f"{path}: no safetensors file, or damaged ({reason(error)})") from None
+
+    def stored(entry):
+        return content[entry.begin : entry.end].view(TYPES[entry.dtype]).reshape(entry.shape)
+
     return {
-        name: Tensor(path, name, entry.dtype, entry.shape, _mapped(content, entry))
+        name: Tensor(path, name, entry.dtype, entry.shape, partial(stored, entry))
         for name, entry in header.entries.items()
     }
 
@@ -397,3 +371,48 @@ def tensor_parts(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     yield header_bytes({"format": "pt"}, {name: ("F32", array.shape) for name, array in tensors.items()})
     for array in tensors.values():
         yield np.ascontiguousarray(array, "<f4").tobytes()
+
+
+# ---- Tokenizers ------------------------------------------------------------------------------------------
+
+
+def tokenizer_contents(tokenizer: Tokenizer, longest: int) -> dict[str, bytes]:
+    """The files of a tokenizer by name. longest: the context of the model, in tokens."""
+    settings: dict[str, Any] = {"model_max_length": longest}
+    if isinstance(tokenizer, FileTokenizer):
+        texts = {ALL_IN_ONE: json.dumps(tokenizer.fields, ensure_ascii=False)}
+        clean = {"clean_up_tokenization_spaces": tokenizer.clean}
+        settings |= {"tokenizer_class": "PreTrainedTokenizerFast", **clean, **tokenizer.roles}
+    elif tokenizer.name == "char":
+        texts = {ALL_IN_ONE: json.dumps(of_characters(tokenizer.ranks), ensure_ascii=False)}
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    else:
+        ids = {spell(token): i for i, token in enumerate(tokenizer.ranks)}
+        lines = ["#version: 0.2", *(f"{spell(a)} {spell(b)}" for a, b in merges(tokenizer))]
+        texts = {
+            VOCAB: json.dumps({**ids, **tokenizer.special}, ensure_ascii=False),
+            MERGES: "\n".join(lines) + "\n",
+        }
+        # without these, transformers adds an end of text, with an id that the model does not have
+        end = None if tokenizer.end_of_text is None else END_OF_TEXT
+        special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), end)
+        settings |= {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, **special}
+    texts[TOKENIZER_SETTINGS] = json.dumps(settings, indent=2) + "\n"
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def merges(tokenizer: Tokenizer) -> Iterator[Sequence[bytes]]:
+    """Pairs of bytes in the order of merging.
+
+    tiktoken joins whichever two neighbours spell a token, so a tokenizer trained here gets all pairs that do.
+    GPT-2's own list has one pair a token, and is reproduced exactly.
+    """
+    rank = {token: i for i, token in enumerate(tokenizer.ranks)}
+    for token, r in rank.items():
+        if len(token) == 1:
+            continue
+        if tokenizer.name == "gpt2":
+            yield parts(token, rank)
+        else:
+            splits = [(token[:i], token[i:]) for i in range(1, len(token))]
+            yield from (pair for pair in splits if all(rank.get(part, r) < r for part in pair))

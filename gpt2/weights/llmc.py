@@ -16,19 +16,19 @@ Files are not trusted: the header is compared with the size of the file before a
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from gpt2.data.tokenizer import END_OF_TEXT, Tokenizer
+from gpt2.data.tokenizer import ANY_CHARACTER, END_OF_TEXT, GPT2_PIECES, Tokenizer, name_of
 from gpt2.errors import UserError, os_errors
 from gpt2.model.config import GPT2Config, parameter_table
 from gpt2.storage.files import write_atomically, write_together
 from gpt2.weights import bfloat16
-from gpt2.weights.huggingface_tokenizer import from_ranks
 
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
@@ -46,10 +46,7 @@ def padded(vocab_size: int) -> int:
 # ---- Checkpoints ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Header:
-    """The header of a checkpoint."""
-
+class Header(NamedTuple):
     config: GPT2Config
     padded_vocab_size: int  # Vp
     stored: str  # float32 or bfloat16
@@ -57,9 +54,8 @@ class Header:
 
 def read_header(path: str | Path, dtype: str = "float32") -> Header:
     """The Header of a checkpoint, with `dtype` in its config. Raises UserError for any other file."""
-    path = Path(path)
-    with _opened(path) as (file, size):
-        version, maxT, V, L, NH, C, Vp = _header(path, file, size, CHECKPOINT, "checkpoint", 7)
+    with _opened(path, CHECKPOINT, "checkpoint", 7) as (_, size, numbers):
+        version, maxT, V, L, NH, C, Vp = numbers
     if version not in VERSIONS:
         raise UserError(
             f"{path}: version {version} of llm.c's checkpoints, expected 3 (float32) or 5 "
@@ -82,7 +78,6 @@ def read_header(path: str | Path, dtype: str = "float32") -> Header:
 
 
 def read_config(path: str | Path, dtype: str = "float32") -> GPT2Config:
-    """The GPT2Config of a checkpoint."""
     return read_header(path, dtype).config
 
 
@@ -120,24 +115,16 @@ def write(
     if tokenizer is None and beside.exists():
         raise UserError(f"{beside}: belongs to other weights; remove it, or write these under another name")
     version = next(version for version, name in VERSIONS.items() if name == stored)
-    header = [
-        CHECKPOINT,
-        version,
-        config.block_size,
-        config.vocab_size,
-        config.n_layer,
-        config.n_head,
-        config.n_embd,
-        padded(config.vocab_size),
-    ]
-    tokenizer_file = {} if tokenizer is None else {beside: _token_parts(beside, tokenizer)}
-    contents = {path: _parts(header, _tensor_parts(params, config, stored)), **tokenizer_file}
+    sizes = config.block_size, config.vocab_size, config.n_layer, config.n_head, config.n_embd
+    header = [CHECKPOINT, version, *sizes, padded(config.vocab_size)]
+    contents = {path: _parts(header, _tensor_parts(params, config, stored))}
+    if tokenizer is not None:
+        contents[beside] = _token_parts(beside, tokenizer)
     write_together(contents)
     return list(contents)
 
 
 def tokenizer_beside(path: str | Path) -> Path:
-    """The path of a checkpoint's tokenizer."""
     path = Path(path)
     return path.with_name(f"{path.stem}_tokenizer.bin")
 
@@ -173,10 +160,8 @@ class State:
 
 def read_state(path: str | Path, config: GPT2Config) -> State:
     """The State in a file, for a model of this config, which the file does not contain."""
-    path = Path(path)
     V, C = config.vocab_size, config.n_embd
-    with _opened(path) as (file, size):
-        version, B, T = _header(path, file, size, STATE, "debug state", 3)
+    with _opened(path, STATE, "debug state", 3) as (file, size, (version, B, T)):
         if version != 2:
             raise UserError(f"{path}: version {version} of llm.c's debug states, expected 2")
         if B < 1 or T < 1 or T > config.block_size:
@@ -230,10 +215,7 @@ def write_state(path: str | Path, state: State, config: GPT2Config) -> None:
 
 
 def read_tokenizer(path: str | Path) -> Tokenizer:
-    """The Tokenizer in a file."""
-    path = Path(path)
-    with _opened(path) as (file, size):
-        version, count, end = _header(path, file, size, TOKENIZER, "tokenizer", 3)
+    with _opened(path, TOKENIZER, "tokenizer", 3) as (file, size, (version, count, end)):
         if version not in (1, 2):
             raise UserError(f"{path}: version {version} of llm.c's tokenizers, expected 1 or 2")
         content = file.read(size - HEADER_BYTES)
@@ -259,13 +241,27 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
     return from_ranks(path, tokens, special)
 
 
+def from_ranks(path: str | Path, ranks: Sequence[bytes], special: Mapping[str, int]) -> Tokenizer:
+    """A Tokenizer from tokens (bytes, in the order of their ids), read from the file `path` of llm.c."""
+    if sorted(ranks[:256]) != [bytes([b]) for b in range(256)]:
+        raise UserError(
+            f"{path}: the first 256 tokens are not the 256 bytes, expected a vocabulary like GPT-2's"
+        )
+    if special not in ({}, {END_OF_TEXT: len(ranks)}):
+        raise UserError(f"{path}: {END_OF_TEXT} is token {special[END_OF_TEXT]}, expected the last one")
+    if len(set(ranks)) != len(ranks) or b"" in ranks:
+        raise UserError(f"{path}: a token is empty or repeated")
+    if len(ranks) == 256 and not special and ranks == [bytes([b]) for b in range(256)]:
+        return Tokenizer("byte", ANY_CHARACTER, ranks)
+    return Tokenizer(name_of(ranks), GPT2_PIECES, ranks, special)
+
+
 def write_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
     """Write the tokens of a Tokenizer, atomically. Raises UserError for a token of more than 255 bytes."""
     write_atomically(path, _token_parts(path, tokenizer))
 
 
 def _token_parts(path, tokenizer):
-    """The bytes of a tokenizer's file."""
     tokens = [*tokenizer.ranks, *(text.encode() for text in tokenizer.special)]
     longest = max(map(len, tokens))
     if longest > 255:
@@ -278,20 +274,17 @@ def _token_parts(path, tokenizer):
 
 
 @contextmanager
-def _opened(path):
-    """(file, its size in bytes); OSError becomes UserError."""
+def _opened(path, magic, kind, count):
+    """(file behind its header, its size in bytes, the first `count` numbers after the magic one)."""
     with os_errors(path), open(path, "rb") as file:
-        yield file, os.fstat(file.fileno()).st_size
-
-
-def _header(path, file, size, magic, kind, count):
-    """The first `count` numbers after the magic number."""
-    if size < HEADER_BYTES:
-        raise UserError(f"{path}: {size} bytes, llm.c's {kind} files begin with a header of {HEADER_BYTES}")
-    header = np.frombuffer(file.read(HEADER_BYTES), "<i4")
-    if header[0] != magic:
-        raise UserError(f"{path}: begins with {header[0]}, llm.c's {kind} files begin with {magic}")
-    return [int(n) for n in header[1 : 1 + count]]
+        size = os.fstat(file.fileno()).st_size
+        if size < HEADER_BYTES:
+            text = f"llm.c's {kind} files begin with a header of {HEADER_BYTES}"
+            raise UserError(f"{path}: {size} bytes, {text}")
+        header = np.frombuffer(file.read(HEADER_BYTES), "<i4")
+        if header[0] != magic:
+            raise UserError(f"{path}: begins with {header[0]}, llm.c's {kind} files begin with {magic}")
+        yield file, size, [int(n) for n in header[1 : 1 + count]]
 
 
 def _parts(header, body):

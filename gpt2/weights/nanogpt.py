@@ -42,7 +42,6 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path, content: Mapping[str, Any], dtype: str = "float32") -> GPT2Config:
-    """The GPT2Config of a checkpoint."""
     sizes = dict(content["model_args"])
     if missing := [name for name in SIZES if name not in sizes]:
         raise UserError(f"{path}: model_args lacks {missing[0]}")

@@ -92,48 +92,35 @@ class Adapter:
 
     def views(self, base: Mapping[str, Any]) -> dict[str, Any]:
         """The tensors of the model, given those of the base."""
-        lora, L = self.tuning.lora, self.config.n_layer
+        lora, blocks = self.tuning.lora, range(self.config.n_layer)
         tensors = dict(base)
         if not self.config.tie_word_embeddings:
             tensors.setdefault("lmheadw", base["wte"])
         for (name, l), array in self.arrays.items():
-            if "_lora_" in name:
-                continue
-            if l is not ...:
+            if l is ...:
+                tensors[name] = array
+            elif "_lora_" not in name:
                 tensors[name] = [*tensors[name]]
                 tensors[name][l] = array
-            else:
-                tensors[name] = array
         start = RESIDUALS.get(lora.fields.get("init_lora_weights"))
-        for place in lora.modules:
-            weight = place if place in EMBEDDINGS else "wte" if place == "head" else f"{place}w"
-            for l in range(L) if place in MODULES else [...]:
-                if start is not None and (module := lora.at(place, l)) is not None:
-                    tensors[weight] = [*tensors[weight]]
-                    tensors[weight][l] = start(np.asarray(tensors[weight][l], np.float32), *module)
-            roles = ["a", "b", *["magnitude"] * lora.dora, *["bias"] * lora.bias]
-            for name in (f"{place}_lora_{role}" for role in roles):
-                if place not in MODULES:
-                    tensors[name] = self.arrays[name, ...]
-                    continue
-                shapes = np.array([array.shape for (other, _), array in self.arrays.items() if other == name])
-                shape = tuple(shapes.max(0))
-                tensors[name] = [_padded(self.arrays.get((name, l)), shape) for l in range(L)]
-                if name.endswith("magnitude"):  # an adapter of zeros changes nothing
-                    none = [l for l in range(L) if (name, l) not in self.arrays]
-                    for l in none:
-                        tensors[name][l] = lengths(np.asarray(tensors[weight][l], np.float64))
-        if lora.tokens:
-            tensors["wte_lora_rows"] = self.arrays["wte_lora_rows", ...]
+        for place in filter(MODULES.__contains__, lora.modules):
+            weights = tensors[f"{place}w"]
+            if start is not None:
+                modules = [lora.at(place, l) for l in blocks]
+                weights = [start(np.asarray(w, np.float32), *m) if m else w for w, m in zip(weights, modules)]
+                tensors[f"{place}w"] = weights
+            for role in ["a", "b", *["magnitude"] * lora.dora, *["bias"] * lora.bias]:
+                name = f"{place}_lora_{role}"
+                known = {l: array for (other, l), array in self.arrays.items() if other == name}
+                shape = tuple(np.array([array.shape for array in known.values()]).max(0))
+                tensors[name] = [np.zeros(shape, np.float32) for _ in blocks]
+                for l in blocks:
+                    if l in known:  # perhaps of a lower rank than others
+                        tensors[name][l] = np.zeros(shape, known[l].dtype)
+                        tensors[name][l][tuple(map(slice, known[l].shape))] = known[l]
+                    elif role == "magnitude":  # an adapter of zeros changes nothing
+                        tensors[name][l] = lengths(np.asarray(weights[l], np.float64))
         return tensors
-
-
-def _padded(array, shape):
-    """The array with zeros up to this shape; zeros alone if it is None."""
-    out = np.zeros(shape, np.float32 if array is None else array.dtype)
-    if array is not None:
-        out[tuple(map(slice, array.shape))] = array
-    return out
 
 
 # What is left of a weight (OC, C) float32 beside adapters that start as a part of it: of this rank, counted
@@ -164,12 +151,10 @@ CONVERT = (
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether this is a folder of peft."""
     return os.path.exists(folder / CONFIG)  # False for an impossible name
 
 
 def base_of(folder: Path) -> tuple[str, str]:
-    """(base_model_name_or_path, revision) of an adapter."""
     path = folder / CONFIG
     fields = json_object(path)
     texts = [fields.get(name) or "" for name in ("base_model_name_or_path", "revision")]
@@ -200,11 +185,8 @@ def _checked(path):
         if not good:
             raise UserError(f"{path}: {name} is {fields.get(name)!r}, {text}")
 
-    def number(value, least=0.0):
-        return isinstance(value, int | float) and not isinstance(value, bool) and least < value < 1e6
-
-    def texts(value):
-        return isinstance(value, list) and all(isinstance(text, str) for text in value)
+    def number(value):
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e6
 
     expect("peft_type", "only LORA can be read", fields.get("peft_type") == "LORA")
     start = fields.get("init_lora_weights", True)
@@ -226,7 +208,9 @@ def _checked(path):
     expect(
         "bias", "expected none, all or lora_only", fields.get("bias", "none") in ("none", "all", "lora_only")
     )
-    expect("modules_to_save", "expected names of modules", texts(fields.get("modules_to_save") or []))
+    saved = fields.get("modules_to_save") or []
+    good = isinstance(saved, list) and all(isinstance(name, str) for name in saved)
+    expect("modules_to_save", "expected names of modules", good)
     tokens = _tokens(fields)
     good = isinstance(tokens, list) and all(type(id) is int and 0 <= id < 1 << 31 for id in tokens)
     expect("trainable_token_indices", "expected ids, or those of wte", good)
@@ -343,15 +327,10 @@ class _Reading:
     def _module(self, place, l, shapes):
         """(rank, scale) of the adapter of a place in block l, or None."""
         fields, full = self.fields, PLACES[place].format(l=l)
-        roles = {
-            name.partition("_lora_")[2]
-            for name, at in self.arrays
-            if at == l and name.startswith(f"{place}_lora_")
-        }
-        roles -= {"rows"}
+        names = [name.split("_lora_") for name, at in self.arrays if at == l and "_lora_" in name]
+        roles = {role for owner, role in names if owner == place} - {"rows"}
         if not roles:
             return None
-        embedding = place in EMBEDDINGS
         expected = {"a", "b"} | ({"magnitude"} if fields.get("use_dora") else set())
         expected |= {"bias"} if fields.get("lora_bias") else set()
         for role in sorted(roles ^ expected):
@@ -366,18 +345,18 @@ class _Reading:
             )
             for name, default in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha"))
         )
-        start = fields.get("init_lora_weights")
+        start, text = fields.get("init_lora_weights"), ""
         if start == "olora" and place != "attproj":  # which it does not transpose
             text = "which peft's own forward cannot compute; start from pissa"
         elif start in RESIDUALS and place not in MODULES:
             text = f"which cannot be read; {CONVERT}"
-        else:
-            text = ""
         if text:
             raise UserError(
                 f"{self.path.with_name(CONFIG)}: init_lora_weights is {start!r} for {full}, {text}"
             )
-        OC, C = shapes[place if embedding else _weight(place, shapes)][:: -1 if embedding else 1]
+        head = "lmheadw" if "lmheadw" in shapes else "wte"
+        weight = head if place == "head" else place if place in EMBEDDINGS else f"{place}w"
+        OC, C = shapes[weight][:: -1 if place in EMBEDDINGS else 1]
         shape = {"a": (rank, C), "b": (OC, rank), "bias": (OC,), "magnitude": (OC,)}
         for role in sorted(expected):
             array = self.arrays[f"{place}_lora_{role}", l]
@@ -408,13 +387,6 @@ class _Reading:
 EMBEDDED = {("wte", ...), ("lmheadw", ...)}  # the matrix with a row a token, at its two places
 
 
-def _weight(place, names):
-    """The tensor beside which the adapter of a place stands."""
-    if place == "head":
-        return "lmheadw" if "lmheadw" in names else "wte"
-    return place if place in EMBEDDINGS else f"{place}w"
-
-
 def _saves(module, names):
     """Whether modules_to_save has a module, or one that holds it; peft compares the ends of names."""
     parts = module.split(".")
@@ -441,10 +413,7 @@ def parsed(name: str) -> tuple[tuple[str, Any] | None, bool]:
 
 
 def write(folder: str | Path, model: GPT2, base: str | None = None) -> list[Path]:
-    """Write the adapters of a model for peft, and what is trained with them; returns the paths.
-
-    base   the folder or name of the base model for transformers; by default that of the adapters' file or run
-    """
+    """Write the adapters of a model for peft, and what is trained beside them."""
     lora = model.description.lora
     if lora is None:
         raise UserError(f"{folder}: the model has no adapters to save")
@@ -459,12 +428,10 @@ def write(folder: str | Path, model: GPT2, base: str | None = None) -> list[Path
 def contents(model: GPT2) -> Iterator[tuple[str, np.ndarray]]:
     """(peft's name, array) of the adapters of a model, and of what is trained with them."""
     lora, params = model.description.lora, model.params
-    for place in PLACES:
-        embedding = place in EMBEDDINGS
-        roles = {} if place not in lora.modules else dict(ROLES)
-        for theirs, role in roles.items():
-            name = f"{place}_lora_{role}"
-            if name not in params or theirs.startswith("lora_embedding") != (embedding and role in "ab"):
+    for place in filter(lora.modules.__contains__, PLACES):
+        for theirs, role in ROLES.items():
+            name, of_embedding = f"{place}_lora_{role}", place in EMBEDDINGS and role in "ab"
+            if name not in params or theirs.startswith("lora_embedding") != of_embedding:
                 continue
             for l in range(model.config.n_layer) if place in MODULES else [...]:
                 if (module := lora.at(place, l)) is None:

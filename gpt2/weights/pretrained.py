@@ -93,7 +93,6 @@ class Pretrained:
         return {"name": self.name, "path": str(self.path.absolute()), "sha256": self.sha256()}
 
     def sha256(self) -> str:
-        """The SHA-256 of the files, one after the other."""
         digest = hashlib.sha256()
         for path in self.files():
             with open(path, "rb") as file:
@@ -102,10 +101,8 @@ class Pretrained:
 
     def views(self) -> Iterable[tuple[str, Any]]:
         """(name, tensor) of each tensor, as read-only views: an array, or a list of arrays, one a block."""
-        if self.kind == "huggingface":
-            return huggingface.read_views(self.path, self.config)
-        if self.kind == "llm.c":
-            return llmc.read_views(self.path, self.config)
+        if self.kind in ("huggingface", "llm.c"):
+            return (huggingface if self.kind == "huggingface" else llmc).read_views(self.path, self.config)
         if self.kind == "nanogpt":
             return nanogpt.read_views(self.path, nanogpt.load(self.path), self.config)
         base = {} if self.base is None else dict(self.base.views())
@@ -117,7 +114,14 @@ class Pretrained:
         tensors = {
             name.removeprefix("params."): a for name, a in arrays.items() if name.startswith("params.")
         }
-        return (tensors if self.base is None else _completed(stored, base, tensors)).items()
+        for name, tensor in tensors.items():  # of trained ones perhaps only those of some blocks
+            if stored.trained.frozen_blocks(name) and self.base is not None:
+                parts = [*base[name]]
+                for l, array in zip(stored.trained[name], tensor, strict=True):
+                    parts[l] = array
+                tensor = parts
+            base[name] = tensor
+        return base.items()
 
     def moments(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
         """(steps, first and second moments by tensor) of AdamW in a nanoGPT checkpoint, or None."""
@@ -126,15 +130,11 @@ class Pretrained:
         return nanogpt.moments(self.path, nanogpt.load(self.path), self.config)
 
     def into(self, model: GPT2) -> None:
-        """Load these weights into a model of this description, or with adapters beside it.
-
-        Frozen tensors are not copied if the file has the model's dtype: they are mapped from it.
-        """
+        """Load these weights into a model of this description, or with adapters; frozen ones stay mapped."""
         take(model, self.views())
         checkpoint.check_finite(self.path, model.params)
 
     def model(self, backward: str | None = None) -> GPT2:
-        """A GPT2 with these weights."""
         self.check()
         model = GPT2(self.config, backward=backward, seed=None, **self.description.options)
         self.into(model)
@@ -157,9 +157,13 @@ class Pretrained:
             raise UserError(self.unsure)
         words = tokenizer.gpt2() if self.words is None and V == RELEASED_VOCABULARY else self.words
         if words is None:
+            lacking = {
+                "nanogpt": "; put the meta.pkl of its data beside them",
+                "huggingface": "; put its tokenizer.json into the folder",
+            }
             raise UserError(
                 f"{self.path}: no tokenizer belongs to these weights, and a vocabulary of {V} "
-                "tokens is not GPT-2's" + LACKING.get(self.kind, "")
+                f"tokens is not GPT-2's{lacking.get(self.kind, '')}"
             )
         if isinstance(words, FileTokenizer):
             words = words.sized(V)
@@ -169,24 +173,6 @@ class Pretrained:
                 "belong together"
             )
         return words
-
-
-LACKING = {
-    "nanogpt": "; put the meta.pkl of its data beside them",
-    "huggingface": "; put its tokenizer.json into the folder",
-}
-
-
-def _completed(d, base, trained):
-    """The tensors of the base, with the trained ones, which may be only those of some blocks."""
-    tensors = dict(base)
-    for name, tensor in trained.items():
-        tensors[name] = tensor
-        if d.trained.frozen_blocks(name):
-            tensors[name] = [*base[name]]
-            for l, array in zip(d.trained[name], tensor, strict=True):
-                tensors[name][l] = array
-    return tensors
 
 
 def find(
@@ -211,7 +197,9 @@ def find(
 
 def _find(name, dtype, given):
     if name in RELEASED:
-        weights = _folder(name, _released(name), dtype, given)
+        # OpenAI's four do not change: files in the cache are not requested again
+        path = _at_hand(name) or hub.folder(name, f"openai-community/{name}", cached=True)
+        weights = _folder(name, path, dtype, given)
         if weights.words is not None and weights.words.name == "gpt2":
             # by this name, as in llm.c, a text that spells <|endoftext|> is ordinary text
             weights = replace(weights, words=tokenizer.of_gpt2(weights.words.ranks))
@@ -299,11 +287,11 @@ def load(
     return model, tokenizer_
 
 
-def reading_lines(folder: Path, path: Path, chosen: bool) -> list[str]:
-    """Lines that say which run and step are read, and the alternatives.
+MOST_NAMED = 8  # runs that are listed
 
-    chosen   whether the user named the run; if not, it is the one that was saved last
-    """
+
+def reading_lines(folder: Path, path: Path, chosen: bool) -> list[str]:
+    """Lines that say which run, perhaps not chosen, and which step are read, and the alternatives."""
     other = folder / (runs.LAST if path.name == runs.BEST else runs.BEST)
     flag = "last" if other.name == runs.LAST else "best"
     also = f" (--checkpoint {flag}: {other.name}{_step_text(other)})" if other.exists() else ""
@@ -316,9 +304,6 @@ def reading_lines(folder: Path, path: Path, chosen: bool) -> list[str]:
     return lines
 
 
-MOST_NAMED = 8  # runs that are listed
-
-
 def _step_text(path):
     """ ", step 40" for a checkpoint with a step, else ""."""
     try:
@@ -329,7 +314,6 @@ def _step_text(path):
 
 
 def _folder(name, path, dtype, given):
-    """A folder of a run, of peft or of transformers."""
     if (path / runs.SETTINGS).exists():
         best = path / runs.BEST
         return _checkpoint(name, best if best.exists() else path / runs.LAST, dtype, given)
@@ -420,11 +404,6 @@ def _words_beside(path, config):
 
 
 # ---- The hub ---------------------------------------------------------------------------------------------
-
-
-def _released(name):
-    """The folder of one of OpenAI's four, which do not change: files in the cache are not requested again."""
-    return _at_hand(name) or hub.folder(name, f"openai-community/{name}", cached=True)
 
 
 def _on_hub(name, weights=True):

@@ -32,7 +32,11 @@ def write(
         return llmc.write(destination, model.params, model.config, dtype, words)
     if destination.suffix == ".safetensors":
         return _to_checkpoint(destination, model, tokenizer)
-    return _to_huggingface(destination, model, tokenizer)
+    if (destination / runs.SETTINGS).exists():
+        raise UserError(f"{destination}: a run of train.py is in this folder; give another one")
+    if model.description.lora is not None:
+        return peft.write(destination, model)
+    return huggingface.write(destination, model.params, model.config, tokenizer)
 
 
 def check_kind(destination: Path, d: Description) -> None:
@@ -72,11 +76,3 @@ def _to_checkpoint(path, model, tokenizer):
     arrays, tokenizer_state = checkpoint.tokenizer_contents(tokenizer)
     checkpoint.save(path, {**checkpoint.model_arrays(model), **arrays}, {**state, **tokenizer_state})
     return [path]
-
-
-def _to_huggingface(folder, model, tokenizer):
-    if (folder / runs.SETTINGS).exists():
-        raise UserError(f"{folder}: a run of train.py is in this folder; give another one")
-    if model.description.lora is not None:
-        return peft.write(folder, model)
-    return huggingface.write(folder, model.params, model.config, tokenizer)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from gpt2.data import corpora, documents, stdlib, textfile, tinyshakespeare, tokens
+from gpt2.data import corpora, documents, sources, stdlib, tinyshakespeare, tokens
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokens import read_tokens, write_token_stream, write_tokens
 from gpt2.errors import UserError
@@ -160,7 +160,7 @@ def test_file_that_is_not_text_is_an_error(tmp_path, content, message):
     path = tmp_path / "input"
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        textfile.read(path)
+        "".join(sources.pieces(path))
 
 
 def test_link_that_leads_to_itself_is_an_error(tmp_path):
@@ -186,7 +186,7 @@ def test_unknown_name_is_an_error(name, message):
 def test_byte_order_mark_is_dropped(tmp_path):
     path = tmp_path / "windows.txt"
     path.write_bytes(b"\xef\xbb\xbfabc\r\n")
-    assert textfile.read(path) == "abc\r\n"
+    assert "".join(sources.pieces(path)) == "abc\r\n"
 
 
 def test_existing_token_files_are_used_directly(tmp_path, gpt2_tokenizer):
@@ -297,7 +297,7 @@ def test_progress_of_tokenizing(prose, tmp_path, monkeypatch, capsys):
     corpora.prepare(str(prose[0]), "byte", tmp_path / "short")
     assert capsys.readouterr().err == ""  # nothing for a short text
     monkeypatch.setattr(documents, "LONG", 1000)
-    monkeypatch.setattr(textfile, "CHUNK", 1000)
+    monkeypatch.setattr(sources, "CHUNK", 1000)
     corpora.prepare(str(prose[0]), "byte", tmp_path / "log")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tokenizing ") and line.endswith("prose.txt: 16,609 characters")

@@ -12,7 +12,7 @@ from gpt2.data import corpora, huggingface, stored, tokenizer
 from gpt2.data.tokenizer_json import BYTE_LEVEL, BytePairTokenizer, LibraryTokenizer
 from gpt2.data.tokens import read_tokens
 from gpt2.errors import UserError
-from gpt2.weights import huggingface_tokenizer
+from gpt2.weights import huggingface as model_files
 from tests.support.slow import rest_slow, sampled
 
 try:
@@ -65,7 +65,7 @@ def test_saved_and_written_back_it_is_the_same(tmp_path, name):
     theirs, ours = both(tmp_path / "made", name)
     ours.save(tmp_path / "run.json")
     (tmp_path / "back").mkdir()
-    for file, content in huggingface_tokenizer.contents(ours, 64).items():
+    for file, content in model_files.tokenizer_contents(ours, 64).items():
         (tmp_path / "back" / file).write_bytes(content)
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     for words in (stored.load(tmp_path / "run.json"), huggingface.read(tmp_path / "back")):
@@ -112,7 +112,7 @@ def test_a_text_in_parts_has_the_same_tokens(tmp_path, name):
 def write_json(folder, **changes):
     """A tokenizer.json of 262 tokens and an end of text; returns the Tokenizer that it is made of."""
     words = tokenizer.bpe("a cat, a hat, a bat. " * 20, 262)
-    contents = huggingface_tokenizer.contents(words, 64)
+    contents = model_files.tokenizer_contents(words, 64)
     merges = contents["merges.txt"].decode().splitlines()[1:]
     model = {"type": "BPE", "vocab": json.loads(contents["vocab.json"]), "merges": merges}
     fields = {"model": model, "added_tokens": [], "pre_tokenizer": BYTE_LEVEL, "decoder": BYTE_LEVEL}
@@ -202,7 +202,7 @@ def test_other_files_are_refused_by_name(tmp_path, files, message):
 
 
 def test_tokenizer_json_comes_before_the_old_files_and_a_word_that_is_special_is_cut_out(tmp_path):
-    for name, content in huggingface_tokenizer.contents(tokenizer.bpe("on, in " * 20, 258), 64).items():
+    for name, content in model_files.tokenizer_contents(tokenizer.bpe("on, in " * 20, 258), 64).items():
         (tmp_path / name).write_bytes(content)
     words = write_json(tmp_path)  # later, into the same folder
     assert huggingface.read(tmp_path).ranks == words.ranks
@@ -214,7 +214,7 @@ def test_tokenizer_json_comes_before_the_old_files_and_a_word_that_is_special_is
 
 
 def test_released_vocabulary_has_words_that_are_names_of_fields(gpt2_tokenizer, tmp_path):
-    for name, content in huggingface_tokenizer.contents(gpt2_tokenizer, 1024).items():
+    for name, content in model_files.tokenizer_contents(gpt2_tokenizer, 1024).items():
         (tmp_path / name).write_bytes(content)
     words = huggingface.read(tmp_path)
     assert words.ranks == gpt2_tokenizer.ranks and words.name == "gpt2"

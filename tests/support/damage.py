@@ -29,7 +29,7 @@ import numpy as np
 
 from gpt2.commands.convert import state_of
 from gpt2.data import huggingface as tokenizer_files
-from gpt2.data import stored, textfile, tokenizer
+from gpt2.data import sources, stored, tokenizer
 from gpt2.data.tokenizer_json import BYTE_LEVEL
 from gpt2.data.tokens import Loader, read_tokens, write_tokens
 from gpt2.errors import UserError
@@ -38,7 +38,7 @@ from gpt2.model.adapters import lora
 from gpt2.storage import metrics, runs
 from gpt2.train.flags import read_toml, table, to_toml
 from gpt2.train.settings import Settings
-from gpt2.weights import checkpoint, huggingface, huggingface_tokenizer, llmc, peft, pretrained
+from gpt2.weights import checkpoint, huggingface, llmc, peft, pretrained
 
 CONFIG = GPT2Config(vocab_size=257, block_size=8, n_layer=2, n_head=2, n_embd=4)
 
@@ -133,7 +133,7 @@ def use_settings(folder):
 
 
 def use_text(folder):
-    text = textfile.read(folder / "a.txt")
+    text = "".join(sources.pieces(folder / "a.txt"))
     tokenizer.byte().encode(text), tokenizer.char(text).encode(text)
 
 
@@ -182,14 +182,14 @@ def all_in_one(folder):
 
 def write_all_in_one(folder, words):
     """A tokenizer.json of these words."""
-    ids = {huggingface_tokenizer.spell(token): i for i, token in enumerate(words.ranks)}
-    merges = list(huggingface_tokenizer.merges(words))
+    ids = {huggingface.spell(token): i for i, token in enumerate(words.ranks)}
+    merges = list(huggingface.merges(words))
     special = [{"content": text, "id": i, "special": True} for text, i in words.special.items()]
     content = {
         "model": {
             "type": "BPE",
             "vocab": ids,
-            "merges": [[*map(huggingface_tokenizer.spell, p)] for p in merges],
+            "merges": [[*map(huggingface.spell, p)] for p in merges],
         },
         "added_tokens": special,
         "pre_tokenizer": BYTE_LEVEL,

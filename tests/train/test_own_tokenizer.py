@@ -14,7 +14,7 @@ from gpt2.data.tokens import read_tokens
 from gpt2.model import GPT2, GPT2Config
 from gpt2.storage import runs
 from gpt2.train import program
-from gpt2.weights import huggingface_tokenizer
+from gpt2.weights import huggingface as model_files
 from tests.data.test_huggingface import END, write_json, write_settings
 from tests.support.small_run import flags
 
@@ -79,13 +79,11 @@ def test_a_vocabulary_above_65536_is_trained_sampled_and_converted(text, tmp_pat
     end = "<|end|>"
     gpt2.save(GPT2(GPT2Config(70_001, 8, 1, 2, 16), seed=0), tmp_path / "base")
     words = tokenizer.bpe(TEXT, 262)
-    vocab = {huggingface_tokenizer.spell(token): i for i, token in enumerate(words.ranks)}
+    vocab = {model_files.spell(token): i for i, token in enumerate(words.ranks)}
     vocab |= {f"<{i}>": i for i in range(262, 70_000)} | {end: 70_000}
     write_json(tmp_path / "base")
     fields = json.loads((tmp_path / "base" / "tokenizer.json").read_text())
-    merges = list(
-        map(list, ([*map(huggingface_tokenizer.spell, p)] for p in huggingface_tokenizer.merges(words)))
-    )
+    merges = list(map(list, ([*map(model_files.spell, p)] for p in model_files.merges(words))))
     fields |= {"model": {"type": "BPE", "vocab": vocab, "merges": merges}}
     fields["added_tokens"] = [{"content": end, "id": 0, "special": True}]
     (tmp_path / "base" / "tokenizer.json").write_text(json.dumps(fields))

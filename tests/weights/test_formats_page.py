@@ -9,7 +9,7 @@ import pytest
 from gpt2.data import tokenizer
 from gpt2.model import GPT2, GPT2Config
 from gpt2.train.settings import PRESETS
-from gpt2.weights import huggingface, huggingface_tokenizer, llmc
+from gpt2.weights import huggingface, llmc
 from tests.support import pages
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age. " * 80
@@ -41,7 +41,7 @@ def test_every_command_works(tmp_path, monkeypatch, capsys, gpt2_tokenizer, quic
     monkeypatch.chdir(tmp_path)
     Path("my.txt").write_text(TEXT, encoding="utf-8")
     Path("my-tokenizer").mkdir()
-    for name, content in huggingface_tokenizer.contents(tokenizer.bpe(TEXT, 260), 64).items():
+    for name, content in huggingface.tokenizer_contents(tokenizer.bpe(TEXT, 260), 64).items():
         Path("my-tokenizer", name).write_bytes(content)
     # the files of llm.c that commands name
     llmc.write("gpt2_124M.bin", model.params, config)

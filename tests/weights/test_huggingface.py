@@ -18,7 +18,7 @@ from gpt2.data import huggingface as tokenizer_files
 from gpt2.data import tokenizer
 from gpt2.errors import UserError
 from gpt2.model import GPT2, GPT2Config
-from gpt2.weights import bfloat16, checkpoint, huggingface, huggingface_tokenizer, llmc, pretrained
+from gpt2.weights import bfloat16, checkpoint, huggingface, llmc, pretrained
 from tests.support.peaks import peak_of
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
@@ -26,7 +26,7 @@ safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 def write_words(folder, words, longest):
     """Write only the files of a tokenizer."""
-    for name, content in huggingface_tokenizer.contents(words, longest).items():
+    for name, content in huggingface.tokenizer_contents(words, longest).items():
         (folder / name).write_bytes(content)
 
 
@@ -331,7 +331,7 @@ def test_char_tokenizer_is_written_for_transformers(tmp_path):
 
 def test_spelling_of_bytes_is_one_to_one():
     assert len(tokenizer.BYTES) == 256
-    assert huggingface_tokenizer.spell(b" \n\x00a\xff") == "ĠĊĀaÿ"
+    assert huggingface.spell(b" \n\x00a\xff") == "ĠĊĀaÿ"
 
 
 def test_convert_there_and_back(tmp_path, capsys):

@@ -6,7 +6,7 @@ batch   many examples at once (ad.vmap): a value that differs from example to ex
             batch(b, *args, **attrs) -> node, or for a tuple node a list of nodes, all with that axis
 
         b.flags says for each argument whether it has the axis, and b.out is the node of one example. An op
-        without a rule is done by a loop over the examples (transforms/batch.py): slower, and always right.
+        without a rule is done by a loop over the examples (transforms/vmap.py): slower, and always right.
 
 rows    row by row, in blocks that stay in cache (rowwise.py): rows(n, N, p), where the first p axes of n make
         up its N rows, gives for each argument ROW or WHOLE, or None where n does not work row by row

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -83,11 +82,6 @@ def float_leaves(name: str, call: Arguments, f: Callable, k: int, strict: bool =
     return Wrt(chosen, kinds, tree.only(i in wanted for i in numbers))
 
 
-def _holds_numbers(x: Any) -> bool:
-    """Whether an object has attributes that could be differentiated by."""
-    return any(isinstance(v, float | np.ndarray) for v in getattr(x, "__dict__", {}).values())
-
-
 def _without_numbers(tree: Tree) -> tuple[str, str]:
     """(description of an argument without leaves, hint what to do), for the error."""
     statics = tree.statics()
@@ -98,7 +92,8 @@ def _without_numbers(tree: Tree) -> tuple[str, str]:
         got = kind if alone else f"a {tree.kind.__name__} with {kind}"
         return got, ". Pass NumPy's, ad.as_numpy(x); of a tensor with a gradient ad.as_numpy(x.detach())"
     whole = next((v for v in statics if type(v) in (int, bool)), None)
-    if alone and whole is None and _holds_numbers(tree.value):
+    attributes = getattr(tree.value, "__dict__", {}) if alone else {}
+    if whole is None and any(isinstance(v, float | np.ndarray) for v in attributes.values()):
         name = type(tree.value).__name__
         hint = f"decorate the class {name} with @ad.tree.register"
         return f"a {name}", f". To differentiate by its attributes, {hint}"

@@ -51,7 +51,6 @@ def recorded_for_all(recorded: Callable[[], Recording], *functions: Callable) ->
 
 
 def holds_for_all(rec: Recording) -> bool:
-    """Whether all runs would give this graph."""
     return not rec.value_dependent and not rec.unstable
 
 
@@ -66,18 +65,6 @@ def with_numpy_ints(leaves: Iterable) -> list:
     return [np.asarray(x)[()] if isinstance(x, int) and type(x) is not Recorded else x for x in leaves]
 
 
-def on_leaves(f: Callable, tree: Tree) -> Callable:
-    """f as a function of the flat leaves of its (args, kwargs), whose results are NumPy's."""
-
-    def one(leaves):
-        args, kwargs = unflatten(tree, leaves)
-        out, out_tree = flatten(f(*args, **kwargs), changes)
-        return unflatten(out_tree, with_numpy_ints(out))
-
-    one.__name__ = getattr(f, "__name__", "f")
-    return one
-
-
 def recorded_for_slices(
     name: str, f: Callable, leaves: Sequence, tree: Tree, mapped: Sequence[bool], n: int
 ) -> tuple[Recording | None, Tree, list]:
@@ -86,13 +73,21 @@ def recorded_for_slices(
     Returns (recording, structure of the results, []); or, if that does not hold for all slices, (None,
     structure of the results, the leaves of all results, stacked).
     """
-    one = on_leaves(f, tree)
+
+    def one(leaves):
+        args, kwargs = unflatten(tree, leaves)
+        out, out_tree = flatten(f(*args, **kwargs), changes)
+        return unflatten(out_tree, with_numpy_ints(out))
+
+    def first_slice(x):
+        return x[0] if len(x) else np.zeros(x.shape[1:], x.dtype)[()]
 
     def at(k: int) -> tuple[list, Tree]:
         slices = [x[k] if has else x for x, has in zip(leaves, mapped)]
         return flatten(one([x.copy() if hasattr(x, "copy") else x for x in slices]))
 
-    example = [_first_slice(value_of(x)) if has else value_of(x) for x, has in zip(leaves, mapped)]
+    one.__name__ = getattr(f, "__name__", "f")
+    example = [first_slice(value_of(x)) if has else value_of(x) for x, has in zip(leaves, mapped)]
     if n == 0:  # the shapes are those for zeros
         first, rec = None, record(one, (example,))
     else:
@@ -105,10 +100,6 @@ def recorded_for_slices(
         text = getattr(f, "__name__", None) or type(f).__name__
         raise error_here(f"{name}: {text} gives results of other shapes for other examples")
     return None, out_tree, [np.stack(parts) for parts in zip(*(x for x, _ in rows))]
-
-
-def _first_slice(x: Any) -> Any:
-    return x[0] if len(x) else np.zeros(x.shape[1:], x.dtype)[()]
 
 
 def common_length(name: str, arrays: Sequence, *lengths: int) -> int:

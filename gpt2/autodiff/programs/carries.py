@@ -41,10 +41,7 @@ def step_on_leaves(name: str, f: Callable, tree: Tree, words: tuple[str, str] = 
 def recorded_step(
     name: str, step: Callable, carry: list, tree: Tree, slices: list, words: tuple[str, str] = BODY
 ) -> Recording:
-    """The recording of one step. `carry` is cast to the dtypes that the step returns.
-
-    step   step(carry leaves, slices) -> (carry leaves, anything)
-    """
+    """The recording of step(carry leaves, slices) -> (carry leaves, ...); `carry` is cast to their dtypes."""
     body, argument = words
     for _ in range(3):
         # A Python float takes the dtype of the arrays it meets, as in a loop. An int may change.
@@ -68,7 +65,6 @@ def recorded_step(
 
 
 def _widened(name: str, turned: str, x: Any, before: np.dtype, after: np.dtype) -> Any:
-    """The carry in the dtype that a step returns."""
     number = isinstance(value_of(x), (int, float))
     if not np.can_cast(before, after, "same_kind" if number else "safe"):
         raise error_here(f"{name}: {turned} of dtype {before} into {after}. Start from that dtype")

@@ -47,10 +47,18 @@ from ..reuse.watch import relied_on, watch
 from ..switches import overrides
 from ..tracebacks import hide_frames
 from ..tree import Tree
-from .compiled import Compiled
 from .families import Key, SharedProgram, memory_of, shared_programs, structure
-from .fast_path import entry_for
-from .wiring import Arguments, Transform, Wiring, check_overlap, output_buffers, result_kind, result_leaves
+from .fast_path import Compiled, entry_for
+from .wiring import (
+    Arguments,
+    Transform,
+    Wiring,
+    check_overlap,
+    output_buffers,
+    parameters_of,
+    result_kind,
+    result_leaves,
+)
 
 CALLS_BETWEEN_WATCHES = 63  # of a function that cannot be guarded
 FIRST = "this was its first call, and most functions of its kind are called once"
@@ -84,7 +92,7 @@ class Derived:
         self.same_code: tuple[tuple, SameCode] | None = None
         # Is its first call neither watched nor compiled?
         self.waits = getattr(f, "compiles_when_called_again", False)
-        self.takes_out = transform.takes_out and not _has_parameter(f, "out")
+        self.takes_out = transform.takes_out and "out" not in parameters_of(f)
 
     def __reduce__(self):
         return Derived, (self.f, self.transform, self.pure)
@@ -146,7 +154,6 @@ class Derived:
         return None
 
     def call_inlined(self, call: Arguments, out: Any) -> Any:
-        """A call inside a function that is itself being recorded."""
         if out is not None:
             raise AutodiffError(
                 f"{self.transform.name}: out= writes into plain arrays, which a function that is "
@@ -239,27 +246,40 @@ class Derived:
             raise
         check_overlap(self.name, rec.written, call.leaves, [array for _, array in rec.captures])
         tests_identity = guard.tests_identity or self.tests_identity
-        tests_identity |= self.pure and code_tests_identity(self.f)
+        code = getattr(self.f, "__code__", None) if self.pure else None
+        if code is not None:  # compares by `is` what is not a global name?
+            tests_identity |= () in reads(code).identity_tests
         if tests_identity and repeats_array(call.leaves, guard.arrays_read):
             raise AutodiffError(
                 f"{self.name}: an array is passed twice, or passed and read from outside, and the function "
                 "compares by `is`: a recording takes it for two arrays. Pass a copy"
             )
         scalar = all(type(x) is float for x in call.leaves) and not rec.captures
-        path, why = None, guard.trouble or self._trouble(rec, call)
+        path, why = None, guard.trouble or self._trouble(rec, call, code)
         if why is None and rec.value_dependent:
-            path, why = self._path(rec, key, scalar)
+            if self.n_recordings[key] > MOST:
+                why = "it looks at recorded values, which are different at almost every call"
+            elif (path := path_of(rec, scalar)) is None:
+                why = "it looks at results of arithmetic on recorded values, as `if x * x > 2` does"
         self.why = why  # to be shown: another thread may record at the same time
         if why is not None:
             rec = with_constants_as_inputs(rec)
-        new = "it reads other values, or takes another path"
-        new = new if key in self.cache else "new types of arguments"
+        new = (
+            "it reads other values, or takes another path" if key in self.cache else "new types of arguments"
+        )
         pipeline.recorded(rec.graph, time.perf_counter() - begin, why or new)
         return rec, guard, path, scalar, why
 
     def watched(self, call: Arguments, key: tuple, args: tuple, kwargs: dict) -> tuple[Recording, Guard]:
         """A recording, and the guard of what it read."""
-        guard = self.unwatched_guard()
+        guard = None
+        if self.pure:
+            guard = trust()
+        elif self.waits:
+            self.waits, guard = False, Guard(FIRST, never)
+        elif self.calls_before_next_watch:  # nothing has changed most likely, and recording is always right
+            self.calls_before_next_watch -= 1
+            guard = Guard(self.why_unwatched, never)
         if guard is not None:
             rec, _ = self.drawing(args, kwargs, None)
             mutable = self.pure and holds_mutable(rec.out_tree)
@@ -275,22 +295,8 @@ class Derived:
         self.calls_before_next_watch = CALLS_BETWEEN_WATCHES if self.why_unwatched else 0
         return rec, guard
 
-    def unwatched_guard(self) -> Guard | None:
-        """The guard of the next recording if it is not watched."""
-        if self.pure:
-            return trust()
-        if self.waits:
-            self.waits = False
-            return Guard(FIRST, never)
-        if self.calls_before_next_watch:  # nothing has changed most likely, and recording is always right
-            self.calls_before_next_watch -= 1
-            return Guard(self.why_unwatched, never)
-        return None
-
     def drawing(self, args: tuple, kwargs: dict, roots: Sequence | None) -> tuple[Recording, Any]:
-        """(a recording, its World if there are `roots` to watch). Random numbers are inputs of it, unless the
-        function does with one what cannot be recorded: then it is recorded again with plain numbers.
-        """
+        """(a recording, its World if there are `roots`). Random numbers are inputs; plain if that fails."""
         function = self.transform.function(self.f)
 
         def recorded(draws: Draws | None) -> tuple[Recording, Any]:
@@ -317,29 +323,12 @@ class Derived:
         self.plain_draws = True
         return result
 
-    def _trouble(self, rec: Recording, call: Arguments) -> str | None:
+    def _trouble(self, rec: Recording, call: Arguments, code: types.CodeType | None) -> str | None:
         if rec.unstable:
             return rec.unstable[0]
         if any(x.dtype.metadata is not None for x in call.leaves if isinstance(x, np.ndarray)):
             return "an argument has a dtype with metadata"
-        if self.pure:
-            code = getattr(self.f, "__code__", None)
-            return CATCHES if code is not None and catches(code) else None
-        return None
-
-    def _path(self, rec: Recording, key, scalar: bool) -> tuple[Path | None, str | None]:
-        """(the path of a recording that read values, None), or (None, why there is none)."""
-        if self.n_recordings[key] > MOST:
-            return None, "it looks at recorded values, which are different at almost every call"
-        path = path_of(rec, scalar)
-        why = "it looks at results of arithmetic on recorded values, as `if x * x > 2` does"
-        return path, None if path else why
-
-
-def code_tests_identity(f: Callable) -> bool:
-    """Whether the code of f itself compares by `is` with what is not a global name."""
-    code = getattr(f, "__code__", None)
-    return code is not None and () in reads(code).identity_tests
+        return CATCHES if code is not None and catches(code) else None
 
 
 def holds_mutable(tree: Tree) -> bool:
@@ -417,7 +406,6 @@ class DerivedFunction(functools.partial):
 
 
 def derived_function(f: Callable, transform: Transform, pure: bool = False) -> DerivedFunction:
-    """The derived function of (f, transform)."""
     state = Derived(f, transform, pure)
 
     def call(*args, **kwargs):  # of_user, without another call
@@ -483,10 +471,3 @@ def _with(states: dict, key: tuple, state: Derived | None) -> dict:
 def name_of(f: Callable) -> str:
     name = getattr(f, "__name__", None) or type(f).__name__
     return name if name.isidentifier() else "f"
-
-
-def _has_parameter(f, name: str) -> bool:
-    try:
-        return name in inspect.signature(f).parameters
-    except (TypeError, ValueError):
-        return False

@@ -88,22 +88,11 @@ class SharedPrograms:
 
     def find(self, graph: Graph, key: Key, make: Callable[[Graph], SharedProgram]) -> SharedProgram | None:
         """The program of an equal graph, or that of the graph's family, which `make` may compile now."""
-        return self._by_graph.find(key) or self._in_family(graph, key, make)
-
-    def add(self, key: Key, shared: SharedProgram) -> None:
-        self._by_graph.add(key, shared, shared.nbytes)
-
-    def seen(self, key: Key) -> bool:
-        """Whether this was called with the key before."""
-        known = self._seen.find(key.hash, False)
-        self._seen.add(key.hash, True)
-        return known
-
-    def _in_family(
-        self, graph: Graph, key: Key, make: Callable[[Graph], SharedProgram]
-    ) -> SharedProgram | None:
+        shared = self._by_graph.find(key)
+        if shared is not None or len(graph.nodes) > LONGEST:
+            return shared
         nodes = [n for n in graph.nodes if n.op == "const" and _may_differ(n.value, n.dtype)]
-        if not nodes or len(graph.nodes) > LONGEST:
+        if not nodes:
             return None
         (rows, *rest), *others = key.parts
         constants = set(nodes)
@@ -121,6 +110,14 @@ class SharedPrograms:
                 self._families.add(key, family, BYTES_PER_OP + sum(p.nbytes for p in family.programs))
         return shared
 
+    def add(self, key: Key, shared: SharedProgram) -> None:
+        self._by_graph.add(key, shared, shared.nbytes)
+
+    def seen(self, key: Key) -> bool:
+        known = self._seen.find(key.hash, False)
+        self._seen.add(key.hash, True)
+        return known
+
 
 class ProgramFamily:
     """The programs of recordings that differ only in these constants; `first`: texts of the first."""
@@ -131,7 +128,6 @@ class ProgramFamily:
         self.attempts = 0
 
     def find(self, values: Sequence) -> SharedProgram | None:
-        """The program for a recording with these values."""
         for p in self.programs:
             program = p.program_for(values)
             if program is not None:
@@ -143,9 +139,15 @@ class ProgramFamily:
     ) -> SharedProgram | None:
         """The same, compiled with hidden inputs; None if that fails, or is not worth while."""
         values = [n.value for n in nodes]
-        hiding = self._hiding(values)
-        if hiding is None:
+        texts = list(map(text_of, values))
+        known = {i for p in self.programs for i, of in enumerate(p.places) if of is not None}
+        differ = [i for i, (a, b) in enumerate(zip(self.first, texts)) if a != b or i in known]
+        if self.attempts == MOST or not differ or any(texts[i].lstrip("-") in SPECIAL for i in differ):
             return None
+        self.attempts += 1
+        groups = list(dict.fromkeys((self.first[i], texts[i]) for i in differ))  # equal ones are one value
+        places = {i: groups.index((self.first[i], texts[i])) for i in differ}
+        hiding = Exchangeable([places.get(i) for i in range(len(values))], values)
         try:
             with compiling(hiding.tape):
                 hiding.wiring, hiding.program, hiding.nbytes, _ = make(hiding.graph(graph, nodes))
@@ -157,18 +159,6 @@ class ProgramFamily:
         self.attempts = 0
         self.programs = (hiding, *self.programs)[:MOST]
         return SharedProgram(hiding.wiring, program, hiding.nbytes, True)
-
-    def _hiding(self, values: Sequence) -> Exchangeable | None:
-        """The program to compile for these values; None if that is not worth an attempt."""
-        texts = list(map(text_of, values))
-        known = {i for p in self.programs for i, of in enumerate(p.places) if of is not None}
-        differ = [i for i, (a, b) in enumerate(zip(self.first, texts)) if a != b or i in known]
-        if self.attempts == MOST or not differ or any(texts[i].lstrip("-") in SPECIAL for i in differ):
-            return None
-        self.attempts += 1
-        groups = list(dict.fromkeys((self.first[i], texts[i]) for i in differ))  # equal ones are one value
-        places = dict((i, groups.index((self.first[i], texts[i]))) for i in differ)
-        return Exchangeable([places.get(i) for i in range(len(values))], values)
 
 
 class Exchangeable:
@@ -216,7 +206,6 @@ def memory_of(program: Any) -> int:
 
 
 def _memory_of(graph: Graph) -> int:
-    """The same for a graph, with the graphs in it."""
     inner = {id(v): v for n in graph.nodes for v in n.attrs.values() if isinstance(v, Graph)}
     own = sum(BYTES_PER_OP + (n.nbytes if n.op == "const" else 0) for n in graph.nodes)
     own += sum(o.nbytes for o in graph.outputs)  # results are recycled

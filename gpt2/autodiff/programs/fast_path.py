@@ -1,4 +1,4 @@
-"""Fast entries: functions generated for the argument types of the last call.
+"""Compiled programs, and fast entries to them: functions generated for the argument types of the last call.
 
     def entry(args, kwargs):
         if len(args) != 1 or kwargs: return slow(args, kwargs)
@@ -16,25 +16,71 @@ microseconds, this less than half of one.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..emit.scalar import FLOAT_ERRORS, ScalarProgram
+from ..graph import Node
 from ..record import interception
-from ..reuse.guard import GONE
+from ..record.draws import redraw
+from ..reuse.guard import GONE, Guard
 from ..reuse.guard import compiled as code_of
 from ..reuse.watch import watches_running
 from ..same import same_items
 from ..switches import overrides
 from ..tree import ContainerKind, Tree, flatten, unflatten
-from .compiled import Compiled
-from .wiring import ARRAY, SCALAR, Arguments, Transform, check_apart, check_overlap, leaf_key, matched_buffers
+from .wiring import (
+    ARRAY,
+    SCALAR,
+    Arguments,
+    Transform,
+    Wiring,
+    check_apart,
+    check_overlap,
+    leaf_key,
+    matched_buffers,
+)
 
 _UNSET = object()
 commas = ", ".join
 DEEPEST = 64  # nested containers: Python's parser allows 200
+
+
+@dataclass
+class Compiled:
+    """A program for one combination of argument types."""
+
+    wiring: Wiring
+    program: Any
+    outside: list
+    guard: Guard
+    # condition(leaves, outside): whether it may be used for these arguments
+    conditions: list[Callable[[Sequence, Sequence], bool]] = field(default_factory=list)
+    draws: list = field(default_factory=list)  # as in a Recording
+    inputs: Sequence[Node] = ()  # of the recorded graph
+    entries: dict = field(default_factory=dict)  # structure and types of `out` -> fast entry
+
+    def accepts(self, call: Arguments) -> bool:
+        return all(condition(call.leaves, self.outside) for condition in self.conditions)
+
+    def drawn(self, leaves: list) -> list:
+        """The operands from outside, with fresh random numbers."""
+        if not self.draws:
+            return self.outside
+        n = len(self.inputs) - len(self.outside)  # the leaves of f: a call of ad.jvp has tangents besides
+        operands = [*leaves[:n], *self.outside]
+        redraw(self.draws, self.inputs, operands)
+        return operands[n:]
+
+    def let_draws_go(self) -> None:
+        """Let the numbers go that were drawn while recording, as each later call draws its own."""
+        n = len(self.inputs) - len(self.outside)
+        for k, draw in self.draws:
+            self.outside[k - n] = np.broadcast_to(np.zeros((), draw.node.dtype), draw.node.shape)
+            draw.value = None
 
 
 class _Text:
@@ -74,10 +120,13 @@ def entry_for(
     key = tree, tuple(map(leaf_key, leaves))
     if key not in compiled.entries:
         try:
-            text = _written(_Text(name, transform), compiled, call, out)
-            compiled.entries[key] = _load(text, slow)
+            t = _written(_Text(name, transform), compiled, call, out)
         except _TooSpecial:
             compiled.entries[key] = slow
+            return slow
+        env = {**t.env, "slow": slow, "overrides": overrides}
+        exec(code_of("def entry(args, kwargs):\n" + "\n".join(t.lines) + "\n", "<autodiff entry>"), env)
+        compiled.entries[key] = env["entry"]
     return compiled.entries[key]
 
 
@@ -92,7 +141,17 @@ def _written(t: _Text, compiled: Compiled, call: Arguments, out: Any) -> _Text:
     else:
         t.unless("kwargs")
     buffers = "None" if out is None else _buffers(t, compiled.wiring, out)
-    _guard(t, compiled.guard)
+    # the slow path notes for a function that is recorded or watched what it depends on
+    guard, busy = compiled.guard, "recordings or watches or overrides()"
+    t.env.update(recordings=interception.running, watches=watches_running)
+    if guard.text is None:
+        t.unless(f"{busy} or not {t.value(guard.holds)}()")
+    else:
+        t.env.update(
+            {name: value for name, value in guard.names.items() if name != "__builtins__"}, gone=GONE
+        )
+        test = f"        if {busy} or not ({guard.text}): return slow(args, kwargs)"
+        t.lines += ["    try:", test, "    except gone:", "        return slow(args, kwargs)"]
     for condition in compiled.conditions:
         t.unless(f"not {t.value(condition)}(({commas(t.leaves)},), {t.value(compiled.outside)})")
     if compiled.wiring.written:
@@ -102,28 +161,6 @@ def _written(t: _Text, compiled: Compiled, call: Arguments, out: Any) -> _Text:
         )
     _call(t, compiled, buffers)
     return t
-
-
-def _guard(t: _Text, guard) -> None:
-    # the slow path notes for a function that is recorded or watched what it depends on
-    t.env.update(recordings=interception.running, watches=watches_running)
-    if guard.text is None:
-        t.unless(f"recordings or watches or overrides() or not {t.value(guard.holds)}()")
-        return
-    t.env.update({name: value for name, value in guard.names.items() if name != "__builtins__"}, gone=GONE)
-    t.lines += [
-        "    try:",
-        f"        if recordings or watches or overrides() or not ({guard.text}): return slow(args, kwargs)",
-        "    except gone:",
-        "        return slow(args, kwargs)",
-    ]
-
-
-def _load(t: _Text, slow: Callable) -> Callable:
-    env = {**t.env, "slow": slow, "overrides": overrides}
-    source = "def entry(args, kwargs):\n" + "\n".join(t.lines) + "\n"
-    exec(code_of(source, "<autodiff entry>"), env)
-    return env["entry"]
 
 
 def _container(t: _Text, tree: Tree, name: str, leaves, extra: int = 0) -> None:
@@ -164,36 +201,28 @@ def _order(t: _Text, keys, name: str, extra: int) -> None:
 
 
 def _check(t: _Text, tree: Tree, name: str, leaves) -> None:
-    if tree.is_leaf:
-        _leaf(t, name, next(leaves))
-        t.leaves.append(name)
-    elif tree.is_static:
-        _static(t, name, tree.value)
-    else:
-        _container(t, tree, name, leaves)
-
-
-def _static(t: _Text, name: str, value) -> None:
-    if type(value) in (int, str, bytes):
-        t.unless(f"type({name}) is not {type(value).__name__} or {name} != {t.value(value)}")
-    else:
-        t.unless(f"{name} is not {t.value(value)}")
-
-
-def _leaf(t: _Text, name: str, x) -> None:
+    x = next(leaves) if tree.is_leaf else tree.value
     kind = type(x)
-    if kind is np.ndarray:
-        flags = "not {}.flags.c_contiguous" if x.flags.c_contiguous else f"{{}}.strides != {x.strides}"
-        t.unless(
-            f"type({name}) is not ndarray or {name}.shape != {x.shape} or {name}.dtype is not "
-            f"{t.value(x.dtype)} or {flags.format(name)}"
-        )
-    elif kind in (float, complex):
-        t.unless(f"type({name}) is not {kind.__name__}")
-    elif isinstance(x, np.generic) and kind.__module__ == "numpy":
-        t.unless(f"type({name}) is not {t.value(kind)}")
+    if tree.is_leaf:
+        t.leaves.append(name)
+        if kind is np.ndarray:
+            strided = f"not {name}.flags.c_contiguous"
+            if not x.flags.c_contiguous:
+                strided = f"{name}.strides != {x.strides}"
+            unlike = f"{name}.shape != {x.shape} or {name}.dtype is not {t.value(x.dtype)} or {strided}"
+            t.unless(f"type({name}) is not ndarray or {unlike}")
+        elif kind in (float, complex):
+            t.unless(f"type({name}) is not {kind.__name__}")
+        elif isinstance(x, np.generic) and kind.__module__ == "numpy":
+            t.unless(f"type({name}) is not {t.value(kind)}")
+        else:
+            raise _TooSpecial
+    elif not tree.is_static:
+        _container(t, tree, name, leaves)
+    elif kind in (int, str, bytes):
+        t.unless(f"type({name}) is not {kind.__name__} or {name} != {t.value(x)}")
     else:
-        raise _TooSpecial
+        t.unless(f"{name} is not {t.value(x)}")
 
 
 def _buffers(t: _Text, wiring, out) -> str:
@@ -255,7 +284,6 @@ def _call(t: _Text, compiled, buffers: str) -> None:
 
 
 def _updates(t: _Text, wiring, text: str) -> None:
-    """The caller's arrays that are written to."""
     t.env.update(copyto=np.copyto, add=np.add)
     for u in wiring.updates:
         x, value = t.leaves[u.leaf], text.format(u.index)
@@ -263,7 +291,6 @@ def _updates(t: _Text, wiring, text: str) -> None:
 
 
 def _result(t: _Text, wiring, text) -> str:
-    """The expression that builds the result."""
     outs = iter(wiring.outs)
 
     def build(tree: Tree) -> str:

@@ -29,7 +29,7 @@ from ..ops.table import VIEWS
 from ..pipeline import Pipeline
 from ..record.record import Recording, input_names, record_pure
 from ..reuse.cache import drop_oldest
-from ..reuse.conditions import MOST, Path, path_of_pure
+from ..reuse.conditions import MOST, path_of_pure
 from ..reuse.kinds import cannot_change
 from ..switches import Options
 from ..tree import flatten, unflatten
@@ -91,15 +91,8 @@ Buffers = Sequence[np.ndarray | None] | None  # of out=
 SIGNATURES = 256  # that programs are cached for; the oldest go first
 
 
-class _Entry:
-    """The programs of one recording, for arguments on `path`; `captured`: the arrays from outside."""
-
-    path: Path
-    captured: list[np.ndarray]
-
-
 class _Entries:
-    """Entries by signature; those of one signature differ in their paths."""
+    """The programs of each recording, by signature; those of one signature differ in their paths."""
 
     def __init__(self, f: Callable, options: Options | None = None, name: str | None = None):
         self.f, self.options, self.name = f, options, name
@@ -110,24 +103,21 @@ class _Entries:
 
     def entry(self, args: Sequence, static: dict):
         """The entry for a call, recorded where there is none, and the call's arrays."""
-        key = signature(args, static)
-        arrays = _arrays(args)
-        for e in self._known(key):
-            if e.path.taken(arrays, e.captured):
-                return e, arrays
-        e = self.build(args, static)
-        self.entries[key] = [e, *self._known(key)][:MOST]
-        while len(self.entries) > SIGNATURES:
-            drop_oldest(self.entries)
-        return e, arrays
-
-    def _known(self, key: tuple) -> list:
+        key, arrays = signature(args, static), _arrays(args)
         try:
-            return self.entries.get(key, [])
+            known = self.entries.get(key, ())
         except TypeError as error:  # a list, or a tuple of arrays
             raise AutodiffError(
                 f"{self.name or name_of(self.f)}: {error}; arguments are arrays and values that can be hashed"
             ) from None
+        for e in known:
+            if e.path.taken(arrays, e.captured):
+                return e, arrays
+        e = self.build(args, static)
+        self.entries[key] = [e, *self.entries.get(key, ())][:MOST]
+        while len(self.entries) > SIGNATURES:
+            drop_oldest(self.entries)
+        return e, arrays
 
     def build(self, args: Sequence, static: dict, on_stage: Callable | None = None):
         """A new entry. With on_stage, called after each stage, programs are made now, else when needed."""
@@ -139,8 +129,8 @@ class _Entries:
         pipeline.recorded(rec.graph, time.perf_counter() - begin, why)
         e = self.entry_of(rec, args, pipeline)
         e.path, e.captured = path_of_pure(rec), [a for _, a in rec.captures]
-        if on_stage is not None:
-            e.make_all()
+        if on_stage is not None and isinstance(e, _PairEntry):
+            e.forward, e.backward, e.joint  # noqa: B018
         return e
 
     def entry_of(self, rec: Recording, args: Sequence, pipeline: Pipeline):
@@ -164,7 +154,11 @@ class _Summing:
             return self.program(*arrays, out=out)
         which = tuple(k for k, b in enumerate(out) if b is not None)
         if which not in self.sums:
-            graph = self.pipeline.prepared(_plus_inputs(self.graph, which))
+            sums = {k: self.graph.outputs[k] for k in which}
+            sums = {k: input_node(o.shape, o.dtype, f"sum{k}") for k, o in sums.items()}
+            outputs = [apply("add", sums[k], o) if k in sums else o for k, o in enumerate(self.graph.outputs)]
+            graph = Graph((*self.graph.inputs, *sums.values()), outputs, self.graph.name)
+            graph = self.pipeline.prepared(graph)
             self.sums[which] = self.pipeline.emitted(graph, f"{self.name}_add", share_inputs=True)
         return self.sums[which](*arrays, *(out[k] for k in which), out=out)
 
@@ -179,21 +173,11 @@ class _Summing:
         check_apart(self.name, out)
 
 
-def _plus_inputs(graph: Graph, which: tuple[int, ...]) -> Graph:
-    """The graph with, for each of these outputs, an input that it is added to."""
-    sums = {k: input_node(graph.outputs[k].shape, graph.outputs[k].dtype, f"sum{k}") for k in which}
-    outputs = [apply("add", sums[k], o) if k in sums else o for k, o in enumerate(graph.outputs)]
-    return Graph((*graph.inputs, *sums.values()), outputs, graph.name)
-
-
-class _FixedEntry(_Entry):
+class _FixedEntry:
     def __init__(self, rec: Recording, pipeline: Pipeline):
         graph = pipeline.prepared(pipeline.opened(rec.graph), "simplified")
         self.program = _Summing(graph, pipeline, rec.graph.name)
         self.tree = rec.out_tree
-
-    def make_all(self) -> None:
-        """There is one program, and it is made."""
 
     def buffers(self, out: Sequence[np.ndarray | None]) -> tuple:
         """Buffers by array, from those for the parts of a tuple of results: None for arrays in containers."""
@@ -247,7 +231,7 @@ class Fixed(_Entries):
         return _FixedEntry(rec, pipeline)
 
 
-class _PairEntry(_Entry):
+class _PairEntry:
     """Forward, backward and `joint` program; `slots`: of each argument the index of its gradient."""
 
     def __init__(
@@ -275,10 +259,6 @@ class _PairEntry(_Entry):
         if not self.saves_memory:  # else what the backward computes again, it is to compute again here too
             graph = self.pipeline.prepared(graph, "joined")
         return _Summing(graph, self.pipeline, name, half="both in one", lend=True)
-
-    def make_all(self) -> None:
-        """Make the three programs now."""
-        self.forward, self.backward, self.joint  # noqa: B018
 
 
 def _joined(forward: Graph, backward: Graph) -> Graph:
@@ -393,7 +373,6 @@ class FixedPair(_Entries):
         return text or f"{e.forward.source}\n\n{e.backward.program.source}"
 
     def forward(self, *args: Any, out: np.ndarray | None = None, **static: Any) -> tuple[Any, Saved]:
-        """(f's first result, what its backward needs)."""
         e, arrays = self.entry(args, static)
         buffers = None if out is None else (out, *[None] * (len(e.graphs[0].outputs) - 1))
         out, *kept = e.forward(*arrays, *e.captured, out=buffers)
@@ -410,7 +389,6 @@ class FixedPair(_Entries):
     def both(
         self, dout: np.ndarray, *args: Any, out: Buffers = None, add: bool = False, **static: Any
     ) -> tuple[Any, tuple]:
-        """(f's first result, the gradients), by one program."""
         e, arrays = self.entry(args, static)
         flat = _filled(out, e.slots)
         value, *grads = e.joint(*arrays, *e.captured, dout, out=flat and (None, *flat), add=add)
@@ -418,7 +396,6 @@ class FixedPair(_Entries):
 
 
 def _filled(out, slots: list):
-    """Buffers by argument as buffers by gradient."""
     if out is None:
         return None
     if len(out) != len(slots):

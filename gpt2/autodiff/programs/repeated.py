@@ -66,7 +66,6 @@ def repeated(f: Callable) -> Callable:
 
 
 def _recorded(f: Callable, args: Sequence, kwargs: dict) -> Recording | None:
-    """One recording for all calls, or None."""
     rec = record(f, args, kwargs, dry=True)
     if rec.captures or rec.lifted or rec.written or rec.reads or rec.unstable or rec.draws:
         return None
@@ -75,14 +74,10 @@ def _recorded(f: Callable, args: Sequence, kwargs: dict) -> Recording | None:
         return None
     arrays = [*results, *(x.value for x in flatten((args, kwargs))[0])]
     for k, result in enumerate(results):
-        if any(np.may_share_memory(result, other) for other in arrays[k + 1 :]) or not _is_dense(result):
+        dense = zeros_like(result).strides == result.strides  # in some order of its axes
+        if not dense or any(np.may_share_memory(result, other) for other in arrays[k + 1 :]):
             return None
     return rec
-
-
-def _is_dense(result: np.ndarray) -> bool:
-    """Whether the array is contiguous, in some order of its axes."""
-    return zeros_like(result).strides == result.strides
 
 
 def _call(rec: Recorder, known: Recording, leaves: Sequence[Recorded]) -> Any:

@@ -63,7 +63,6 @@ class Wiring:
         return [*(leaves[i] for i in self.feed), *self.outside]
 
     def result(self, outputs: Sequence) -> Any:
-        """The result of f, from the graph's outputs."""
         return rebuilt(self.tree, [outputs[o.index] for o in self.outs], [o.kind for o in self.outs])
 
     def types_only(self) -> Wiring:
@@ -151,11 +150,9 @@ class Transform:
         return (type(self),)
 
     def function(self, f: Callable) -> Callable:
-        """The function that is recorded."""
         return f
 
     def split(self, call: Arguments) -> tuple[tuple, dict]:
-        """The part of the call that f is called with."""
         return call.args, call.kwargs
 
     def check(self, call: Arguments, f: Callable) -> None:
@@ -173,7 +170,6 @@ class Transform:
     def execute(
         self, program: Callable, wiring: Wiring, leaves: Sequence, outside: Sequence, out: Any
     ) -> Any:
-        """The result, from a program."""
         results = program(*(leaves[i] for i in wiring.feed), *outside, out=out)
         return finish(wiring, leaves, results)
 
@@ -201,7 +197,6 @@ def interpreted(graph: Graph, operands: Sequence, out: Sequence | None = None) -
 
 
 def finish(wiring: Wiring, leaves: Sequence, results: Sequence) -> Any:
-    """Write the updates, and build the result."""
     for u in wiring.updates:
         x = leaves[u.leaf]
         if u.added:
@@ -222,7 +217,6 @@ def as_kind(value: Any, kind: str) -> Any:
 
 
 def rebuilt(tree: Tree, leaves: Sequence, kinds: Iterable[str]) -> Any:
-    """A value of this structure, from leaves as they come from a program."""
     return unflatten(tree, list(map(as_kind, leaves, kinds)))
 
 
@@ -306,12 +300,17 @@ def matched_buffers(name: str, wiring: Wiring, out: Any) -> Iterator[tuple[Out, 
             yield wiring.outs[leaf.index], buffer, path
 
 
+def parameters_of(f: Callable) -> list[str]:
+    """The names of f's parameters, as far as they are known."""
+    try:
+        return list(inspect.signature(f).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
 def argument_text(f: Callable, k: int, path: Sequence = ()) -> str:
     """The argument as the user would name it: `params['w']`."""
-    try:
-        names = list(inspect.signature(f).parameters)
-    except (TypeError, ValueError):
-        names = []
+    names = parameters_of(f)
     text = names[k] if k < len(names) else f"argument {k}"
     return text + "".join(f"[{p!r}]" for p in path)
 

@@ -39,7 +39,6 @@ class Store:
             return entry[0]
 
     def add(self, key: Hashable, value: Any, nbytes: int = 0) -> None:
-        """Keep a value that takes so many bytes."""
         with self._lock:
             _, before = self._values.pop(key, (None, 0))
             self._values[key] = value, nbytes
@@ -77,7 +76,6 @@ class Cache:
         return None
 
     def add(self, key: Hashable, guard: Guard, entry: Any, nbytes: int = 0) -> None:
-        """Keep an entry that takes so many bytes."""
         entries = ((guard, entry, nbytes), *self._entries.find(key, ()))[: self.variants]
         self._entries.add(key, entries, sum(nbytes for *_, nbytes in entries))
 

@@ -27,9 +27,8 @@ from ..pipeline import Pipeline
 from ..record.record import Recording
 from ..same import same, same_array
 
-MOST = (
-    12  # recordings for one combination of types: a function that takes another path each time gains nothing
-)
+# Recordings for one combination of types: a function that takes another path each time gains nothing
+MOST = 12
 
 
 @dataclass
@@ -68,15 +67,15 @@ ALWAYS = Path(lambda: evaluate_graph, [], 0)  # of a function that reads no valu
 
 def path_of(rec: Recording, scalar: bool) -> Path | None:
     """The path of a recording, or None if it cannot be checked exactly."""
-    if not _is_exact(rec):
+    if any(r.kind == "text" for r in rec.reads) or not without_rounding([r.node for r in rec.reads]):
         return None
     graph, expected = _graph_of_reads(rec)
-    return Path(lambda: _program_of(graph, scalar), expected, rec.in_tree.size)
 
+    def make() -> Callable:
+        program = Pipeline(graph.name).program(graph, scalar=scalar, title="simplified")
+        return program.__call__ if type(program) is ScalarProgram else program
 
-def _program_of(graph: Graph, scalar: bool) -> Callable:
-    program = Pipeline(graph.name).program(graph, scalar=scalar, title="simplified")
-    return program.__call__ if type(program) is ScalarProgram else program
+    return Path(make, expected, rec.in_tree.size)
 
 
 def path_of_pure(rec: Recording) -> Path:
@@ -89,10 +88,6 @@ def path_of_pure(rec: Recording) -> Path:
         return path
     graph, expected = _graph_of_reads(rec)
     return Path(lambda: lambda *operands: evaluate_graph(graph, operands), expected, rec.in_tree.size)
-
-
-def _is_exact(rec: Recording) -> bool:
-    return not any(r.kind == "text" for r in rec.reads) and without_rounding([r.node for r in rec.reads])
 
 
 def _graph_of_reads(rec: Recording) -> tuple[Graph, list]:

@@ -79,7 +79,10 @@ _TEMPLATES = {
     "array": "{a}.strides == {c} and same_array({a}, {b})",
 }
 _ORDER = {kind: i for i, kind in enumerate(_TEMPLATES)}
-_NAMES = {("entry", 1), ("absent", 1), ("attribute", 1), ("answer", 1)}  # parts that are names in the text
+# Parts that are names -> how the text has them
+_NAMES = {("entry", 1): repr, ("absent", 1): repr, ("attribute", 1): str, ("answer", 1): str}
+# An equal value could stand in for one of these: `SCALE = 0.1` run again makes another object
+_MAY_BE_EQUAL = (*COMPARED, tuple, frozenset, slice, np.generic, np.dtype)
 
 SHORT = 16  # facts
 # Raised by a test if a name is gone, a cell was emptied, or another thread changes a dict
@@ -88,7 +91,7 @@ GONE = (KeyError, ValueError, AttributeError, RuntimeError)
 
 def make_guard(facts: Iterable[tuple]) -> Guard:
     """All facts as one function: by identity, then by equality of what cannot change (floats, names)."""
-    env = dict(
+    env: dict[str, Any] = dict(
         same=interchangeable,
         same_items=functools.partial(same_items, interchangeable),
         settings_of_texts=settings_of_texts,
@@ -99,21 +102,7 @@ def make_guard(facts: Iterable[tuple]) -> Guard:
         plain=plain,
         gone=GONE,
     )
-    facts = sorted(facts, key=lambda fact: _ORDER[fact[0]])
-    tests = _tests(facts, env)
-    source = "def holds():\n    try:\n"
-    for i in range(0, len(tests), 100):
-        source += f"        if not ({' and '.join(tests[i : i + 100])}):\n            return False\n"
-    source += "        return True\n    except gone:\n        return False\n"
-    exec(compiled(source, "<autodiff guard>"), env)
-    holds = env.pop("holds")
-    text = " and ".join(tests) or "True" if len(tests) <= SHORT else None
-    return Guard(None, holds, len(tests), text, env, facts)
-
-
-def _tests(facts: list[tuple], env: dict[str, Any]) -> list[str]:
-    """A test of each fact, as text. Its names are put into `env`."""
-    known: dict[int, str] = {}
+    known: dict[int, str] = {}  # id of a part -> its name
 
     def ref(part) -> str:
         if part is None or type(part) is bool:
@@ -124,32 +113,34 @@ def _tests(facts: list[tuple], env: dict[str, Any]) -> list[str]:
         return known[id(part)]
 
     def test(kind, *parts) -> str:
-        texts = [_written(kind, p) if (kind, k) in _NAMES else ref(p) for k, p in enumerate(parts)]
+        texts = [_NAMES.get((kind, k), ref)(p) for k, p in enumerate(parts)]
         text = _TEMPLATES[kind].format(**dict(zip("abcde", texts)))
-        if kind in ("cell", "entry") and _may_be_equal(parts[-1]):
-            current = text.rsplit(" is ", 1)[0]
+        if kind not in ("cell", "entry"):
+            return text
+        current = text.rsplit(" is ", 1)[0]
+        if isinstance(parts[-1], _MAY_BE_EQUAL):
             return f"({text} or same({current}, {ref(parts[-1])}))"
-        if kind in ("cell", "entry") and (type(parts[-1]) is np.ndarray or id(parts[-1]) in INTERCEPTED):
+        if type(parts[-1]) is np.ndarray or id(parts[-1]) in INTERCEPTED:
             # the test may run while something is recorded
-            return f"({text} or plain({text.rsplit(' is ', 1)[0]}) is {ref(parts[-1])})"
+            return f"({text} or plain({current}) is {ref(parts[-1])})"
         return text
 
-    return [test(*fact) for fact in facts]
+    facts = sorted(facts, key=lambda fact: _ORDER[fact[0]])
+    tests = [test(*fact) for fact in facts]
+    source = "def holds():\n    try:\n"
+    for i in range(0, len(tests), 100):
+        source += f"        if not ({' and '.join(tests[i : i + 100])}):\n            return False\n"
+    source += "        return True\n    except gone:\n        return False\n"
+    exec(compiled(source, "<autodiff guard>"), env)
+    holds = env.pop("holds")
+    text = " and ".join(tests) or "True" if len(tests) <= SHORT else None
+    return Guard(None, holds, len(tests), text, env, facts)
 
 
 @functools.lru_cache(256)
 def compiled(source: str, name: str) -> CodeType:
     """Compile a test or fast entry, whose text is the same for all functions of one code."""
     return compile(source, name, "exec")
-
-
-def _written(kind: str, name: str) -> str:
-    return name if kind in ("attribute", "answer") else repr(name)
-
-
-def _may_be_equal(value) -> bool:
-    """Whether an equal value could stand in for this one: `SCALE = 0.1` run again makes another object."""
-    return isinstance(value, (*COMPARED, tuple, frozenset, slice, np.generic, np.dtype))
 
 
 def same_items(same: Callable, items: Collection, then: tuple) -> bool:
@@ -180,7 +171,6 @@ def same_attributes(same: Callable, now: dict, names: tuple, values: tuple, abse
 
 
 def is_unset(v: Any, slot: Any) -> bool:
-    """Whether the slot has no value."""
     try:
         slot.__get__(v)
     except AttributeError:

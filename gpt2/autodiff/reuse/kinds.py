@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 import operator
+import os
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -22,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from ..atoms import ATOMS
-from ..record.bytecode import BY_NAME, returns_nothing
+from ..record import source_lines
+from ..record.bytecode import BY_NAME
 from ..record.dispatch import recorded_functions
-from ..record.source_lines import is_inside
 
 _PURE_BUILTINS = (
     "abs all any ascii bin callable chr divmod format hash hex isinstance issubclass iter len max min next "
@@ -87,12 +88,8 @@ def is_exception(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == "builtins"
 
 
-def _entries(module, names=None) -> list:
-    return [v for n, v in vars(module).items() if (names is None or n in names) and not n.startswith("__")]
-
-
-def _listed() -> list:
-    return [*_of_python(), *_of_numpy()]
+def _entries(module) -> list:
+    return [v for name, v in vars(module).items() if not name.startswith("__")]
 
 
 def _of_python() -> list:
@@ -125,19 +122,14 @@ NAMING = {name: getattr(builtins, name) for name in BY_NAME}
 class Listed:
     """A set of objects by identity."""
 
-    def __init__(self):
-        self._objects: dict[int, object] = {}
-
-    def add(self, objects: Iterable) -> None:
-        self._objects.update((id(x), x) for x in objects)
+    def __init__(self, objects: Iterable):
+        self._objects = {id(x): x for x in objects}
 
     def __contains__(self, x) -> bool:
         return id(x) in self._objects
 
 
-LISTED = Listed()
-LISTED.add(_listed())
-LISTED.add(recorded_functions())
+LISTED = Listed([*_of_python(), *_of_numpy(), *recorded_functions()])
 
 
 def cannot_change(v: Any) -> bool:
@@ -175,7 +167,6 @@ _C_MEMBERS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.Cla
 
 
 def is_of_a_module(function: Callable) -> bool:
-    """Whether it is a function, not a method, written in C."""
     return function.__self__ is None or type(function.__self__) is types.ModuleType
 
 
@@ -198,7 +189,7 @@ def looked_into(c: type) -> list[type]:
 def is_numpy_class(c: type) -> bool:
     """Whether the class is NumPy's: which attributes its methods read is not analysed."""
     own = [f for v in c.__dict__.values() for f in functions_of(v)]
-    return any(is_inside(f.__code__.co_filename) for f in own)
+    return any(is_inside(f.__code__) for f in own)
 
 
 def has_other_attributes(c: type) -> bool:
@@ -206,11 +197,6 @@ def has_other_attributes(c: type) -> bool:
     names = c.__dict__.get("__dict__")
     plain = names is None or type(names) is types.GetSetDescriptorType
     return "__getattribute__" in c.__dict__ or not plain
-
-
-def lets_through(exit: Any) -> bool:
-    """Whether this __exit__ lets exceptions through."""
-    return type(exit) is types.FunctionType and returns_nothing(exit.__code__)
 
 
 def is_written_in_python(c: type) -> bool:
@@ -232,3 +218,65 @@ def name_of(v: Any) -> str:
 
 def location_of(code: CodeType) -> str:
     return f"{code.co_name}, {code.co_filename}:{code.co_firstlineno}"
+
+
+# --- frames and code: whether they belong to this package, NumPy, a library, a class that Python wrote
+
+PACKAGE = __package__.rpartition(".")[0]
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS_AND_NUMPY = ("numpy.", PACKAGE + ".")  # modules whose data classes Python writes methods for
+
+
+def is_inside(code: types.CodeType) -> bool:
+    return source_lines.is_inside(code.co_filename)
+
+
+def is_own(code: types.CodeType) -> bool:
+    return code.co_filename.startswith(_OWN)
+
+
+def is_ours(c: type) -> bool:
+    """Whether it is a class of this package, not only by the name of its module."""
+    module = sys.modules.get(c.__module__) if type(c.__module__) is str else None
+    ours = module is not None and f"{c.__module__}.".startswith(PACKAGE + ".")
+    return ours and vars(module).get(c.__name__) is c
+
+
+def is_method_of(code: types.CodeType, c: type) -> bool:
+    entries = [k.__dict__.get(code.co_name) for k in c.__mro__]
+    return any(f.__code__ is code for v in entries for f in functions_of(v))
+
+
+def is_of_a_data_class(code: types.CodeType) -> bool:
+    """Whether it is a method that `dataclass` wrote: it compares classes by `is`, or a default made anew."""
+    return code.co_qualname.startswith("__create_fn__.<locals>.")
+
+
+def is_in_module_inside(frame: types.FrameType) -> bool:
+    """Whether the globals are those of a module of this package or of NumPy."""
+    name = frame.f_globals.get("__name__", "")
+    if not (type(name) is str and name.startswith(_OURS_AND_NUMPY)):
+        return False
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    own = getattr(module, "__dict__", None) is frame.f_globals
+    return own and file is not None and source_lines.is_inside(file)
+
+
+def is_of_named_tuples(frame: types.FrameType) -> bool:
+    """Whether it is a named tuple's generated __new__, whose globals have no built-in names."""
+    names = frame.f_globals
+    return names.get("_tuple_new") is tuple.__new__ and names.get("__builtins__") == {}
+
+
+def has_defaults(frame: types.FrameType) -> bool:
+    """Whether a named tuple's __new__ has defaults, or that is not known."""
+    classes = getattr(frame.f_locals.get("_cls"), "__mro__", ())
+    functions = [f for k in classes for f in functions_of(k.__dict__.get("__new__"))]
+    return not any(f.__code__ is frame.f_code and not f.__defaults__ for f in functions)
+
+
+def has_a_function(frame: types.FrameType) -> bool:
+    """Whether an enumeration's property calls a function, and reads no computed names (3.12)."""
+    variables = frame.f_locals
+    return variables.get("instance") is not None and getattr(variables.get("self"), "fget", None) is not None

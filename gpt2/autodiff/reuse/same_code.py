@@ -22,8 +22,8 @@ import numpy as np
 from ..record import recorder
 from ..same import COMPARED, interchangeable
 from .cache import Cache, Store
-from .frames import is_own
 from .guard import Guard, make_guard
+from .kinds import is_own
 from .watch import is_watching
 
 SIZE, VARIANTS = 64, 2
@@ -48,7 +48,6 @@ class SameCode(NamedTuple):
 
 
 def same_code_of(f: Callable) -> SameCode | None:
-    """The SameCode of f, or None if its recording cannot be shared."""
     if recorder.current() is not None or is_watching():
         return None  # a recording or a watch must see f run
     key: list = []
@@ -110,28 +109,16 @@ def _may_be_kept(v: Any, room: list, depth: int = 0) -> bool:
 _BUILTINS = same_code_of.__builtins__
 
 
-class _Attempts:
-    """When to try to share a recording of one piece of code: at its second call; then less and less often."""
-
-    def __init__(self):
-        self.wait, self.next = 1, 1
-
-    def now(self) -> bool:
-        self.wait -= 1
-        return self.wait < 0
-
-    def missed(self) -> None:
-        self.next = min(2 * self.next, LONGEST)
-        self.wait = self.next
-
-
 class SharedRecordings:
-    """A cache of recordings by what their functions have in common."""
+    """A cache of recordings by what their functions have in common.
+
+    Sharing a recording of one piece of code is tried at its second call; after that less and less often.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records = Cache(SIZE, MOST_BYTES, VARIANTS)  # of (held, record)
-        self._attempts = Store(4 * SIZE, 1)  # key -> _Attempts
+        self._attempts = Store(4 * SIZE, 1)  # key -> (calls before the next attempt, those before the last)
 
     def find(self, key: Hashable, same_code: SameCode, accept: Callable[[Any], bool]) -> Any:
         def fits(entry: tuple) -> bool:
@@ -148,24 +135,21 @@ class SharedRecordings:
     def is_time(self, key: Hashable) -> bool:
         """Whether to watch the function this time, so that its recording can be shared."""
         with self._lock:
-            return self._attempts_of(key).now()
+            wait, before = self._attempts.find(key, (1, 1))
+            self._attempts.add(key, (wait - 1, before))
+            return wait <= 0
 
     def add(self, key: Hashable, same_code: SameCode, guard: Guard, record: Any, nbytes: int = 0) -> None:
         """Keep a recording of so many bytes. If its guard cannot be kept, the next attempt comes late."""
         with self._lock:
-            attempts = self._attempts_of(key)
-            attempts.missed()
-            if guard.trouble is not None or guard.facts is None or _nbytes(guard.facts) > BYTES:
-                attempts.wait = LONGEST
+            wait = min(2 * self._attempts.find(key, (1, 1))[1], LONGEST)
+            kept = guard.trouble is None and guard.facts is not None and _nbytes(guard.facts) <= BYTES
+            self._attempts.add(key, (wait if kept else LONGEST, wait))
+            if not kept:
                 return
             own = [fact for fact in guard.facts if not any(fact[1] is w for w in same_code.wrappers)]
             own_guard = guard if len(own) == len(guard.facts) else make_guard(own)
             self._records.add(key, own_guard, (same_code.held, record), nbytes + _nbytes(guard.facts))
-
-    def _attempts_of(self, key: Hashable) -> _Attempts:
-        attempts = self._attempts.find(key) or _Attempts()
-        self._attempts.add(key, attempts)
-        return attempts
 
 
 def _nbytes(facts: list) -> int:

@@ -1,6 +1,6 @@
 """The things that a recording can reach: numbers, containers, objects, classes, and the facts noted of them.
 
-Of an object only the attributes count whose names occur in code that ran (named.py). What is of no known kind
+Of an object only the attributes count whose names occur in code that ran. What is of no known kind
 (kinds.py) is trouble: the function is recorded at each call then.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ from ..record.recorder import Recorder
 from ..record.ufuncs import op_of
 from ..record.value import Recorded
 from . import kinds
-from .frames import is_inside, is_ours, is_own
 from .guard import settings_of_texts
-from .named import ArrayNames, ClassNames, FunctionNames, InstanceNames, ModuleNames, Names
+from .kinds import is_inside, is_ours, is_own
 
+MISSING = object()
+_NAMES_OF_CODE = ("__name__", "__qualname__", "__module__")  # of functions
 BYTES_LIMIT = 1 << 28  # of arrays, each of which is copied
 
 _DISPATCHER = type(np.sum)
@@ -35,6 +37,94 @@ _NUMPY_ATTRIBUTES = frozenset(
 )
 # Facts of which one thing may have several
 _SEVERAL = ("entry", "absent", "attribute", "answer", "slot", "no slot")
+
+
+class Names:
+    """A holder of attributes: an object, a class, a module, a function. Code can only read attributes whose
+    names it has, so nothing else is followed or compared.
+
+    initial   the attributes when the holder was first met. Those whose names come up later are unchanged:
+              code that changes one has its name
+    """
+
+    def __init__(self, holder: Any, initial: Any):
+        self.holder = holder
+        self.initial = dict(initial)
+
+    def reach(self, reach: Callable, name: str) -> None:
+        """Call reach(value) with what this name has here, as some code reads it."""
+        if name in self.initial:
+            reach(self.initial[name])
+
+    def note(self, names: set[str], fact: Callable) -> None:
+        """Call fact(kind, *parts) for each fact that the guard needs: of these names, which code has."""
+        present = tuple(n for n in self.initial if n in names)
+        absent = frozenset(names.difference(present))
+        fact("attributes", self.holder, present, tuple(plain(self.initial[n]) for n in present), absent)
+
+
+class ModuleNames(Names):
+    def reach(self, reach: Callable, name: str) -> None:
+        if name in self.initial:
+            reach(self.initial[name], called=name == "__getattr__")
+
+
+class ArrayNames(Names):
+    """The names of an array, looked up only where some code has them; its bytes are always compared."""
+
+    def note(self, names: set[str], fact: Callable) -> None:
+        if "base" in names:
+            fact("attribute", self.holder, "base", self.initial["base"])
+        if "flags" in names:
+            fact("answer", self.holder, "flags.num", self.initial["flags.num"])
+
+
+class FunctionNames(Names):
+    def note(self, names: set[str], fact: Callable) -> None:
+        if self.initial:
+            super().note(names, fact)
+        else:
+            fact("bare", self.holder)
+        for name in _NAMES_OF_CODE:
+            if name in names:
+                fact("attribute", self.holder, name, getattr(self.holder, name))
+
+
+class ClassNames(Names):
+    def note(self, names: set[str], fact: Callable) -> None:
+        c = self.holder
+        fact("class", c, tuple(self.initial), tuple(self.initial.values()), c.__mro__)
+        for name in ("__name__", "__qualname__"):  # the text of an instance has them
+            fact("attribute", c, name, getattr(c, name))
+
+
+class InstanceNames(Names):
+    def __init__(self, v: Any, t: type):
+        super().__init__(v, getattr(v, "__dict__", ()))
+        self.has_dict = bool(t.__dictoffset__)
+        self.slots = {}
+        for c in t.__mro__:
+            for name, member in c.__dict__.items():
+                if type(member) is types.MemberDescriptorType and name not in self.slots:
+                    try:
+                        self.slots[name] = member, member.__get__(v)
+                    except AttributeError:
+                        self.slots[name] = member, MISSING
+
+    def reach(self, reach: Callable, name: str) -> None:
+        super().reach(reach, name)
+        value = self.slots.get(name, (None, MISSING))[1]
+        if value is not MISSING:
+            reach(value)
+
+    def note(self, names: set[str], fact: Callable) -> None:
+        if self.has_dict:
+            super().note(names, fact)
+        for name, (member, value) in self.slots.items():
+            if name in names and value is MISSING:
+                fact("no slot", self.holder, member)
+            elif name in names:
+                fact("slot", self.holder, member, value)
 
 
 class Things:
@@ -65,7 +155,6 @@ class Things:
         self.facts.setdefault(key, (kind, *parts))
 
     def _formats(self) -> None:
-        """Note that a value is formatted."""
         self.fact("texts", kinds.TEXTS, settings_of_texts())
 
     def walk(self) -> None:
@@ -138,7 +227,7 @@ class Things:
         self._signature(f)
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
-        self._opened(FunctionNames(f))
+        self._opened(FunctionNames(f, f.__dict__))
         if is_own(code):  # wrappers of the user's functions
             state = getattr(f, "__derived__", None)
             for v in [state] if state is not None else [c.cell_contents for c in f.__closure__ or ()]:
@@ -152,7 +241,7 @@ class Things:
         if type(made_up) is types.FunctionType:
             self.refused[id(made_up.__code__)] = f"it uses a name of {m.__name__} that is not there"
         self.fact("type", m, types.ModuleType)
-        self._opened(ModuleNames(m))
+        self._opened(ModuleNames(m, {k: plain(v) for k, v in m.__dict__.items()}))
 
     def _array(self, a) -> None:
         if a.dtype.hasobject:
@@ -162,7 +251,7 @@ class Things:
             return self.fail(f"it reads arrays of more than {BYTES_LIMIT >> 20} MiB")
         self._dtype(a.dtype)
         self.fact("array", a, a.copy(order="K"), a.strides)
-        self._opened(ArrayNames(a))
+        self._opened(ArrayNames(a, {"base": a.base, "flags.num": a.flags.num}))
         return None
 
     def _dtype(self, d) -> None:
@@ -226,7 +315,7 @@ class Things:
                 return self.fail(f"it uses {kinds.name_of(k)}")
         for k in classes:
             self.fact("type", k, type(k))
-            self._opened(ClassNames(k))
+            self._opened(ClassNames(k, k.__dict__))
             exit = k.__dict__.get("__exit__")
             if exit is not None:
                 self._exits.append(exit)
@@ -291,5 +380,4 @@ _VISITS = {
 
 
 _HELD = (np.ndarray, dict, list, set)
-_FORMATTERS = kinds.Listed()
-_FORMATTERS.add(kinds.TEXTS)
+_FORMATTERS = kinds.Listed(kinds.TEXTS)

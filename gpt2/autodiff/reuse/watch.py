@@ -71,7 +71,8 @@ def watch(run: Callable[[], Any], *roots: Any) -> tuple[Any, World]:
             worlds.append(world)
             watches_running.add(world)
             if not depth:
-                _suspend(other)
+                if hasattr(other, "disable"):  # cProfile before Python 3.12: there can be one profiler alone
+                    other.disable()
                 sys.setprofile(_observe)
             return run()
 
@@ -92,7 +93,6 @@ def relied_on(guard: Guard) -> None:
 
 
 def is_watching() -> bool:
-    """Whether a function is being watched in this thread."""
     return bool(_local.worlds)
 
 
@@ -108,12 +108,6 @@ def _observe(frame, event: str, arg) -> None:
     elif event == "c_call" and id(frame.f_code) not in OWN_CODE:
         for world in _local.worlds:
             world.calls(frame.f_code, arg)
-
-
-def _suspend(other) -> None:
-    """Pause a profiler that is running: there can be only one."""
-    if hasattr(other, "disable"):  # cProfile before Python 3.12
-        other.disable()
 
 
 def _resume(other) -> None:

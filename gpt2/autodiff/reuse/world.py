@@ -23,13 +23,14 @@ import numpy as np
 
 from ..atoms import ATOMS
 from ..record import source_lines
-from ..record.bytecode import CATCHES, CodeMap, catches_at, reads
+from ..record.bytecode import CATCHES, CodeMap, catches_at, reads, returns_nothing
 from ..record.interception import INTERCEPTED, Intercepted, plain
 from ..record.local.arrays import Promoted, is_local
 from ..record.type_tests import type_test_error
 from ..record.value import Recorded
 from . import kinds
-from .frames import (
+from .guard import Guard, make_guard, never
+from .kinds import (
     PACKAGE,
     has_a_function,
     has_defaults,
@@ -40,9 +41,7 @@ from .frames import (
     is_of_named_tuples,
     is_ours,
 )
-from .guard import Guard, make_guard, never
-from .named import MISSING, ClassNames
-from .things import Things
+from .things import MISSING, ClassNames, Things
 
 LIMIT = 20_000  # facts; a larger world is cheaper to record again than to check
 
@@ -108,7 +107,8 @@ class World(Things):
             if self._tries and type(holder) is ClassNames:  # a call that failed before anything ran
                 for f in [f for v in holder.initial.values() for f in kinds.functions_of(v)]:
                     self._signature(f)
-        if self._enters and not all(map(kinds.lets_through, self._exits)):
+        plain_exits = [type(e) is types.FunctionType and returns_nothing(e.__code__) for e in self._exits]
+        if self._enters and not all(plain_exits):  # one may catch an exception
             self.fail(CATCHES)
         if len(self.facts) > LIMIT:
             self.fail(f"more than {LIMIT} values can be reached from it")
@@ -118,13 +118,15 @@ class World(Things):
         self._guards[id(guard)] = guard
 
     def runs(self, frame: types.FrameType) -> None:
-        """Note a Python function that begins to run."""
         code = frame.f_code
         if id(code) not in self._read:
             self._read[id(code)] = code
             self._note_tests(frame)
-        if id(code) in self._types:
-            self._note_type_tests(frame)
+        if id(code) in self._types:  # that of a recorded value, perhaps
+            variables = dict(frame.f_locals)
+            if code.co_name.startswith("<") and frame.f_back is not None:  # [... for x in xs]
+                variables.update(frame.f_back.f_locals)
+            self.error = self.error or type_test_error(code, variables, frame.f_globals)
         if self.trouble is not None:
             return
         if code is _ENUM_GETTER and not has_a_function(frame):
@@ -146,13 +148,6 @@ class World(Things):
         self.tests_identity |= any(not path or isinstance(v, np.ndarray) for path, v in paths)
         if code_reads.types:
             self._types.add(id(code))
-
-    def _note_type_tests(self, frame) -> None:
-        """Note if code tests the type of a recorded value."""
-        variables = dict(frame.f_locals)
-        if frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # [... for x in xs]
-            variables.update(frame.f_back.f_locals)
-        self.error = self.error or type_test_error(frame.f_code, variables, frame.f_globals)
 
     def _runs(self, frame) -> None:
         code = frame.f_code
@@ -285,10 +280,8 @@ class World(Things):
             self.fail(f"it compares by `is` what may have an equal ({kinds.location_of(code)})")
         for name, uses in code_reads.globals.items():
             value = namespace.get(name, MISSING)
-            if value is not MISSING:
-                self.fact("entry", namespace, name, value)
-            else:
-                self.fact("absent", namespace, name)
+            self._entry(namespace, name, value)
+            if value is MISSING:
                 value = builtin.get(name, MISSING)
                 self._entry(builtin, name, value)
             if value is not MISSING and plain(value) is not kinds.NAMING.get(name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain, product
+from itertools import chain
 
 import numpy as np
 
@@ -28,9 +28,9 @@ from ..programs.wiring import (
     result_outs,
 )
 from ..record.record import Recording
-from .batch import batched
 from .gradient import gradient_of
 from .unit_vectors import unit_vectors
+from .vmap import batched
 
 MOST = 1 << 24  # elements of a value: larger ones are made slice by slice, in a loop
 
@@ -61,8 +61,10 @@ class Jacobian(Transform):
                     f"{' at ' + str(path) if path else ''}, which has no derivative"
                 )
         blocks = jacobian_blocks(graph, wrt.leaves, [o.index for o in outs], self.by)
-        pairs = product(outs, zip(wrt.leaves, wrt.kinds))
-        kinds = [_block_kind(graph.outputs[o.index], o.kind, graph.inputs[i], k) for o, (i, k) in pairs]
+        kinds = []
+        for o, i, kind in [(o, i, kind) for o in outs for i, kind in zip(wrt.leaves, wrt.kinds)]:
+            has_axes = graph.outputs[o.index].shape or graph.inputs[i].shape
+            kinds.append(ARRAY if has_axes else NUMBER if o.kind == kind == NUMBER else SCALAR)
         tree = rec.out_tree.mapped(lambda: wrt.tree, lambda static: static)
         joint = Graph(graph.inputs, [*chain(*blocks)], graph.name + "_jacobian")
         return Wiring(joint, *operands_of(rec, call), tree, list(map(Out, range(len(kinds)), kinds)))
@@ -83,34 +85,21 @@ class Hessian(Jacobian):
         return super().wiring(gradient_of(self.name, rec, call, differentiated(self, call, f)), call, f)
 
 
-def _block_kind(out, out_kind: str, x, x_kind: str) -> str:
-    if out.shape or x.shape:
-        return ARRAY
-    return NUMBER if out_kind == x_kind == NUMBER else SCALAR
-
-
 def jacobian_blocks(graph: Graph, wrt: Sequence, outs: Sequence[int], by: str | None = None) -> list[list]:
     """The partial derivatives for each output and input, of shape output.shape + input.shape."""
     xs, ys = [graph.inputs[i] for i in wrt], [graph.outputs[i] for i in outs]
-    if (by or _cheaper(xs, ys)) == "columns":
+    # a row for a real argument would keep only the real part of what a complex result has
+    mixed = any(x.dtype.kind == "f" for x in xs) and any(y.dtype.kind == "c" for y in ys)
+    fewer = "columns" if mixed or sum(x.size for x in xs) < sum(y.size for y in ys) else "rows"
+    if (by or fewer) == "columns":
         columns = [_by_columns(x, ys) for x in xs]
         return [[column[r] for column in columns] for r in range(len(ys))]
-    if _mixes(xs, ys):
+    if mixed:
         raise AutodiffError(
             "jacrev: a result is complex and an argument real, so a row would hold the real part alone. Use "
             "ad.jacfwd or ad.jacobian"
         )
     return [_by_rows(y, xs) for y in ys]
-
-
-def _cheaper(xs: Sequence[Node], ys: Sequence[Node]) -> str:
-    """ "rows" or "columns": whichever are fewer and possible."""
-    return "columns" if _mixes(xs, ys) or sum(x.size for x in xs) < sum(y.size for y in ys) else "rows"
-
-
-def _mixes(xs: Sequence[Node], ys: Sequence[Node]) -> bool:
-    # a row for a real argument would keep only the real part of what a complex result has
-    return any(x.dtype.kind == "f" for x in xs) and any(y.dtype.kind == "c" for y in ys)
 
 
 def _by_rows(y: Node, xs) -> list[Node]:

@@ -40,7 +40,8 @@ def unit_vectors(results: Sequence[Node], unit: Node, n: int) -> tuple[list[Node
     for old in nodes:
         if old not in moving:
             new[old] = old
-            walk.visit_fixed(old)
+            if _has_pole(old) or any(a in walk.poles for a in old.args):
+                walk.poles.add(old)
             continue
         args = tuple([new[a] for a in old.args])
         node = old if all(map(is_, args, old.args)) else with_args(old, args)
@@ -60,10 +61,6 @@ class _Walk:
         self.full: set[Node] = set()  # nodes without zeros of the unit vector
         self.poles: set[Node] = set()  # nodes that may be infinite
         self.stacked: dict[Node, Node] = {}
-
-    def visit_fixed(self, node: Node) -> None:
-        if _has_pole(node) or any(a in self.poles for a in node.args):
-            self.poles.add(node)
 
     def visit(self, node: Node, moved: list[Node]) -> Node:
         """The node, or one that keeps its zeros. moved: its arguments that depend on the unit vector."""
@@ -97,7 +94,12 @@ class _Walk:
             node = kept
         self.origin[node] = zero
         if moved in self.scale and moved.shape == node.shape and moved.dtype == factor.dtype == node.dtype:
-            s = self.scale[node] = _scaled(op, self.scale[moved], moved, factor)
+            s = self.scale[moved]
+            if s is None and op == "multiply":
+                s = broadcast(factor, moved.shape)
+            else:
+                s = apply(op, _ones_or(s, moved), factor)
+            self.scale[node] = s
             self.stacked[node] = where(_identity(self.n, node.shape), s, 0.0)
         return node
 
@@ -134,13 +136,6 @@ def _has_pole(n: Node) -> bool:
 def _identity(n: int, shape: tuple[int, ...]) -> Node:
     each = const(np.arange(n))
     return equal(reshape(each, shape), reshape(each, (n, *(1,) * len(shape))))
-
-
-def _scaled(op: str, s: Node | None, unit: Node, factor: Node) -> Node:
-    """s * factor or s / factor, where s is None for ones."""
-    if s is None and op == "multiply":
-        return broadcast(factor, unit.shape)
-    return apply(op, _ones_or(s, unit), factor)
 
 
 def _ones_or(s: Node | None, like: Node) -> Node:

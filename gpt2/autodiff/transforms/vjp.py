@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,12 +65,10 @@ class Pair:
     saved: list[tuple[str, int]]
 
     def exchanged(self, values: Sequence) -> Pair:
-        """Both programs with these values in place of the hidden ones."""
         return Pair(self.forward.exchanged(values), self.backward.exchanged(values), self.saved)
 
     @property
     def source(self) -> str:
-        """The NumPy source of both."""
         return f"{self.forward.source}\n\n{self.backward.source}"
 
 
@@ -157,41 +156,34 @@ class Pullback:
     """
 
     def __init__(self, wiring: VjpWiring, saved: list, program: Any):
-        self._wiring = wiring
-        self._saved = saved
-        self._program = program
+        self._wiring, self._saved, self.program = wiring, saved, program
 
     def __deepcopy__(self, memo: dict) -> Pullback:
-        return Pullback(self._wiring, copy.deepcopy(self._saved, memo), self._program)
+        return Pullback(self._wiring, copy.deepcopy(self._saved, memo), self.program)
 
     @property
     def source(self) -> str:
         """The NumPy source that runs."""
-        return self._program.source
-
-    @property
-    def program(self) -> Any:
-        """The program that runs."""
-        return self._program
+        return self.program.source
 
     def __call__(self, dout: Any, out: Any = None) -> tuple:
         wiring = self._wiring
         cts = matched_cotangents(wiring, dout)
         operands = [*self._saved, *cts]
-        inside = type(self._program) is Interpreted and recorder.current() is not None
+        inside = type(self.program) is Interpreted and recorder.current() is not None
         if inside or any(type(x) is Recorded for x in operands):
             if out is not None:
                 raise AutodiffError(
                     "pullback: out= writes into plain arrays; inside a function that is being "
                     "differentiated use the result"
                 )
-            results = inline(self._program.graph, operands)
+            results = inline(self.program.graph, operands)
         else:
             chosen = None
             if out is not None:
-                expected = Wiring(self._program.graph, [], [], wiring.back_tree, wiring.back_outs)
+                expected = Wiring(self.program.graph, [], [], wiring.back_tree, wiring.back_outs)
                 chosen = output_buffers("pullback", expected, out)
-            results = self._program(*operands, out=chosen)
+            results = self.program(*operands, out=chosen)
         outs = wiring.back_outs
         return rebuilt(wiring.back_tree, [results[o.index] for o in outs], [o.kind for o in outs])
 
@@ -200,35 +192,32 @@ def matched_cotangents(wiring: VjpWiring, dout: Any) -> list:
     """The cotangents as the backward takes them, one for each floating-point result."""
 
     def fail(path, expected, got):
-        raise AutodiffError(
-            f"pullback: the cotangent{path} is {_described(got)}, expected {expected}, like the result"
-        )
+        raise AutodiffError(f"pullback: the cotangent{path} is {_described(got)}, expected {expected}")
+
+    def unlike(path, expected, got):
+        fail(path, f"{expected}, like the result", got)
 
     cotangents: list = [None] * wiring.tree.size
-    for leaf, d, path in matched(numbered(wiring.tree), dout, fail):
+    for leaf, d, path in matched(numbered(wiring.tree), dout, unlike):
         if isinstance(leaf, Leaf):
-            cotangents[leaf.index] = _cotangent(wiring.cotangents[leaf.index], d, path)
+            cotangents[leaf.index] = _cotangent(wiring.cotangents[leaf.index], d, partial(fail, path))
     return [ct for ct, node in zip(cotangents, wiring.cotangents) if node is not None]
 
 
-def _cotangent(node: Node | None, d: Any, path: str) -> Any:
+def _cotangent(node: Node | None, d: Any, fail: Callable) -> Any:
     """The cotangent of one result in its dtype; None for a result without a derivative."""
-
-    def fail(expected):
-        raise AutodiffError(f"pullback: the cotangent{path} is {_described(d)}, expected {expected}")
-
     if node is None:
         if d is not None and _dtype(d).kind in "fc" and np.any(getattr(d, "value", d)):
-            fail("None: that result has no derivative")
+            fail("None: that result has no derivative", d)
         return None
     if d is None:
         return np.zeros(node.shape, node.dtype)
     if isinstance(d, (tuple, list, dict)) or np.shape(getattr(d, "value", d)) != node.shape:
-        fail(f"of shape {node.shape}, that of the result")
+        fail(f"of shape {node.shape}, that of the result", d)
     if type(d) is Recorded:
         return d.astype(node.dtype)
     if _dtype(d).kind == "c" and node.dtype.kind != "c":
-        fail(f"real, as the result is {node.dtype}")
+        fail(f"real, as the result is {node.dtype}", d)
     return np.asarray(d, node.dtype)
 
 

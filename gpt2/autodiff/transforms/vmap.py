@@ -1,22 +1,27 @@
-"""ad.vmap: a function of one example as a function of many, without a loop."""
+"""ad.vmap: a function of one example as a function of many, without a loop. `batched` makes its graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import AutodiffError
+from ..graph import Graph, Node
+from ..loops.map_op import map_node
+from ..ops import OPS, apply, input_node
+from ..ops.leads import Batch, NoRule, broadcasting
+from ..ops.subgraph import inputs_like, items
+from ..ops.table import is_elementwise
 from ..programs.bodies import body_graph, operands_of_body, recorded_for_slices
 from ..programs.compile import Compile
 from ..programs.derived import derived_function
 from ..programs.wiring import argument_text
-from ..record.record import Recording, inline
+from ..record.record import inline
 from ..record.source_lines import error_here
 from ..record.value import Recorded, value_of
 from ..tree import Tree, flatten, is_container, unflatten
-from .batch import batched
 
 
 def vmap(f: Callable, in_axes: Any = 0, out_axes: Any = 0, *, pure: bool = False) -> Callable:
@@ -70,39 +75,26 @@ def _is_axis(x) -> bool:
 
 def _mapped(f: Callable, args: tuple, kwargs: dict, in_axes: Any, out_axes: Any) -> Any:
     leaves, tree = flatten((args, kwargs))
-    axes = _axes_of_arguments(f, tree, in_axes, len(args))
+    per_argument = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
+    if len(per_argument) != len(args):
+        raise error_here(
+            f"vmap: in_axes has {len(per_argument)} entries, but {_name(f)} was called with {len(args)} "
+            f"positional argument{'s' if len(args) != 1 else ''}"
+        )
+    axes = _axes_of(tree, (per_argument, 0), "in_axes")  # None: the same for all examples
     names = [_argument(f, path) for path in tree.paths()]
     n = _examples(f, leaves, axes, names)
-    moved = [x if a is None else _first(x, a) for x, a in zip(leaves, axes)]
-
-    rec, out_tree, stacked = recorded_for_slices("vmap", f, moved, tree, [a is not None for a in axes], n)
-    batched_results, has = (stacked, [True] * len(stacked)) if rec is None else _at_once(rec, moved, axes, n)
-    wanted = _axes_of(out_tree, out_axes, "out_axes")
-    paths = out_tree.paths()
-    rows = zip(batched_results, has, wanted, paths, strict=True)
-    results = [_with_axis_at(f, x, h, a, n, p) for x, h, a, p in rows]
-    return unflatten(out_tree, results)
-
-
-def _axes_of_arguments(f: Callable, tree: Tree, in_axes: Any, n: int) -> list[int | None]:
-    """For each leaf of n positional and any keyword arguments the axis of the examples; None: it has none."""
-    per_argument = in_axes if isinstance(in_axes, tuple) else (in_axes,) * n
-    if len(per_argument) != n:
-        raise error_here(
-            f"vmap: in_axes has {len(per_argument)} entries, but {_name(f)} was called with {n} "
-            f"positional argument{'s' if n != 1 else ''}"
-        )
-    return _axes_of(tree, (tuple(per_argument), 0), "in_axes")
-
-
-def _at_once(rec: Recording, moved: list, axes: list, n: int) -> tuple[list, list[bool]]:
-    """The results of all examples from one graph, and which of them differ from example to example."""
-    outside = len(rec.graph.inputs) - len(axes)
-    flags = [*(a is not None for a in axes), *[False] * outside]
-    graph, has = batched(body_graph(rec), flags, n)
-    values = zip(operands_of_body(body_graph(rec), moved, rec), graph.inputs, strict=True)
-    operands = [x if hasattr(x, "dtype") else np.asarray(x, i.dtype) for x, i in values]
-    return inline(graph, operands), has
+    moved = [x if not a else np.moveaxis(x, a, 0) for x, a in zip(leaves, axes)]
+    flags = [a is not None for a in axes]
+    rec, out_tree, results = recorded_for_slices("vmap", f, moved, tree, flags, n)
+    differs = [True] * len(results)
+    if rec is not None:
+        one = body_graph(rec)
+        graph, differs = batched(one, flags + [False] * (len(one.inputs) - len(axes)), n)
+        values = zip(operands_of_body(one, moved, rec), graph.inputs, strict=True)
+        results = inline(graph, [x if hasattr(x, "dtype") else np.asarray(x, i.dtype) for x, i in values])
+    rows = zip(results, differs, _axes_of(out_tree, out_axes, "out_axes"), out_tree.paths(), strict=True)
+    return unflatten(out_tree, [_with_axis_at(f, x, h, a, n, path) for x, h, a, path in rows])
 
 
 def _name(f) -> str:
@@ -114,11 +106,6 @@ def _argument(f: Callable, path: tuple) -> str:
     if group == 0:
         return argument_text(f, key, rest)
     return key + "".join(f"[{p!r}]" for p in rest)
-
-
-def _first(x, axis: int):
-    """x with that axis first."""
-    return x if axis == 0 else np.moveaxis(x, axis, 0)
 
 
 def _examples(f: Callable, leaves, axes, names) -> int:
@@ -193,3 +180,75 @@ def _with_axis_at(f: Callable, x, has: bool, axis: int | None, n: int, path: tup
             "the examples"
         )
     return np.moveaxis(x, 0, axis)
+
+
+# --- graphs
+
+
+def batched(
+    graph: Graph, flags: Sequence[bool], n: int, known: Mapping[Node, Node] | None = None
+) -> tuple[Graph, list]:
+    """(the graph for n examples, a flag for each output), by the rule of each op's row (ops/leads.py).
+
+    flags   which inputs, and outputs, differ from example to example: they get one more axis, the first
+    known   nodes that are batched already
+
+    An op without a rule becomes a `map` over the examples: a loop, slower, and right for every op.
+    """
+    new: dict[Node, Node | list[Node]] = dict(known or {})  # a list: the items of a tuple node
+    differs: dict[Node, bool] = dict.fromkeys(new, True)
+    inputs = []
+    for x, has in zip(graph.inputs, flags, strict=True):
+        new[x] = input_node((n, *x.shape), x.dtype, x.name) if has else x
+        differs[x] = has
+        inputs.append(new[x])
+    for node in graph.nodes:
+        if node in new:
+            continue
+        differs[node] = any(differs[a] for a in node.args)
+        if not differs[node]:
+            new[node] = node
+            continue
+        new[node] = _one(node, new, [differs[a] for a in node.args], n)
+    outputs = [new[o] for o in graph.outputs]
+    return Graph(inputs, outputs, f"{graph.name}_vmap"), [differs[o] for o in graph.outputs]
+
+
+def _one(node: Node, new: dict, flags: list[bool], n: int) -> Node | list[Node]:
+    if node.op == "item":
+        whole = new[node.args[0]]
+        return whole[node.attrs["i"]] if isinstance(whole, list) else apply("item", whole, i=node.attrs["i"])
+    args = [new[a] for a in node.args]
+    rule = OPS[node.op].leads.batch or (broadcasting if is_elementwise(node.op) else None)
+    b = Batch(n, flags, node, lambda graph, flags: batched(graph, flags, n))
+    try:
+        result = _looped(node, args, flags, n) if rule is None else rule(b, *args, **node.attrs)
+    except NoRule:
+        result = _looped(node, args, flags, n)
+    except Exception as error:
+        error.add_note(f"raised by the batch rule of {node.op}, for {node!r} with flags {list(flags)}")
+        raise
+    if isinstance(result, Node):
+        result.name, result.loc, result.derived = node.name, node.loc, node.derived
+        _check(node, result, n)
+    return result
+
+
+def _looped(node: Node, args: list[Node], flags: list[bool], n: int) -> Node | list[Node]:
+    """The op example by example."""
+    inner = inputs_like(node.args)
+    one = apply(node.op, *inner, **node.attrs)
+    outputs = items(one) if isinstance(one.dtype, tuple) else [one]
+    order = sorted(range(len(args)), key=lambda k: not flags[k])  # those with the axis first
+    body = Graph([inner[k] for k in order], outputs, node.op)
+    stacked = map_node(body, [args[k] for k in order], n, sum(flags))
+    return stacked if isinstance(one.dtype, tuple) else stacked[0]
+
+
+def _check(node: Node, result: Node, n: int) -> None:
+    if isinstance(node.dtype, tuple):
+        expected = tuple((n, *s) for s in node.shape)
+    else:
+        expected = (n, *node.shape)
+    if result.shape != expected or result.dtype != node.dtype:
+        raise AssertionError(f"the batch rule of {node.op} gave {result!r}, expected {expected} {node.dtype}")

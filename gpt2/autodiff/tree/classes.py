@@ -58,11 +58,6 @@ class ContainerKind:
         return hash(self.type)
 
 
-def class_kind(t: type) -> ContainerKind:
-    """The kind of instances that are determined by their attributes."""
-    return ContainerKind(t, functools.partial(_instance, t), _attribute_values, (), (t,), attributes=True)
-
-
 def _instance(t: type, items: dict) -> Any:
     if t is types.SimpleNamespace:
         return types.SimpleNamespace(**items)
@@ -74,12 +69,6 @@ def _instance(t: type, items: dict) -> Any:
 
 def _attribute_values(x: Any, keys: Sequence[str]) -> list:
     return [object.__getattribute__(x, name) for name in keys]
-
-
-def _registered_kind(t: type, flatten: Callable, unflatten: Callable, aux: Any) -> ContainerKind:
-    """The kind of instances of a class registered with `flatten` and `unflatten`."""
-    build = functools.partial(_unflattened, unflatten, aux)
-    return ContainerKind(t, build, functools.partial(_children, flatten), (unflatten, aux), (t, aux))
 
 
 def _unflattened(unflatten: Callable, aux: Any, children: Iterable) -> Any:
@@ -177,7 +166,8 @@ def opened(x: Any) -> Opened | None:
             )
         children, aux = pair
         children = tuple(children)
-        kind = _registered_kind(t, flatten, unflatten, aux)
+        build, take = functools.partial(_unflattened, unflatten, aux), functools.partial(_children, flatten)
+        kind = ContainerKind(t, build, take, (unflatten, aux), (t, aux))
         return Opened(kind, tuple(range(len(children))), children, named=False)
     declared = _fields_of(t)
     if declared is None:
@@ -186,7 +176,8 @@ def opened(x: Any) -> Opened | None:
     state = _state(x, t)
     names = tuple(n for n in state if everything or n in fields)
     derived = () if everything else tuple((n, v) for n, v in state.items() if n not in fields)
-    return Opened(class_kind(t), names, tuple(state[n] for n in names), settings, derived)
+    kind = ContainerKind(t, functools.partial(_instance, t), _attribute_values, (), (t,), attributes=True)
+    return Opened(kind, names, tuple(state[n] for n in names), settings, derived)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -196,15 +187,12 @@ def _fields_of(t: type) -> tuple[frozenset, frozenset, bool] | None:
         return frozenset(), frozenset(), True
     if not _is_plain(t):
         return None
-    if dataclasses.is_dataclass(t):
-        declared = dataclasses.fields(t)
-        settings = frozenset(f.name for f in declared if f.metadata.get("static"))
-        return frozenset(f.name for f in declared), settings, False
-    described = t.__dict__.get("__attrs_attrs__")
-    if isinstance(described, tuple):
-        settings = frozenset(a.name for a in described if a.metadata.get("static"))
-        return frozenset(a.name for a in described), settings, False
-    return None
+    attrs = t.__dict__.get("__attrs_attrs__")
+    declared = dataclasses.fields(t) if dataclasses.is_dataclass(t) else attrs
+    if not isinstance(declared, tuple):
+        return None
+    settings = frozenset(f.name for f in declared if f.metadata.get("static"))
+    return frozenset(f.name for f in declared), settings, False
 
 
 def _is_plain(t: type) -> bool:
@@ -235,11 +223,6 @@ def _state(x: Any, t: type) -> dict:
                 except AttributeError:  # not set
                     continue
     state.update(getattr(x, "__dict__", ()))
-    cached = [n for n in state if isinstance(_class_entry(t, n), functools.cached_property)]
-    for name in cached:
-        del state[name]
-    return state
-
-
-def _class_entry(t: type, name: str) -> Any:
-    return next((c.__dict__[name] for c in t.__mro__ if name in c.__dict__), None)
+    entries = [next((c.__dict__[name] for c in t.__mro__ if name in c.__dict__), None) for name in state]
+    cached = [isinstance(entry, functools.cached_property) for entry in entries]
+    return {name: v for (name, v), is_cached in zip(state.items(), cached) if not is_cached}

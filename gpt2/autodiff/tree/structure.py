@@ -49,7 +49,6 @@ class Tree:
 
     @classmethod
     def of(cls, *children: Tree) -> Tree:
-        """A tuple of these."""
         return cls(tuple, None, children, sum([c.size for c in children]))
 
     @classmethod
@@ -58,7 +57,6 @@ class Tree:
 
     @property
     def type(self) -> type | None:
-        """The type of a container."""
         return self.kind.type if isinstance(self.kind, ContainerKind) else self.kind
 
     @property
@@ -122,7 +120,6 @@ class Tree:
         return [v for item, child in zip(self.items_of(x), self.children) for v in child.leaves_of(item)]
 
     def statics(self) -> list:
-        """The static values."""
         return [self.value] if self.is_static else [v for child in self.children for v in child.statics()]
 
     def objects(self) -> list:
@@ -202,7 +199,6 @@ def _kind(x):
 
 
 def _attributes(x) -> list:
-    """Names and values of an object's attributes."""
     state = object.__getstate__(x)
     parts = state if isinstance(state, tuple) else (state,)
     attributes = [v for part in parts if part for item in part.items() for v in item]
@@ -223,7 +219,6 @@ def flatten(x: Any, is_leaf: Callable[[Any], bool] = is_dynamic) -> tuple[list, 
 
 
 def unflatten(tree: Tree, leaves: Sequence) -> Any:
-    """The inverse of flatten, with other leaves."""
     if len(leaves) != tree.size:
         raise ValueError(f"unflatten: {len(leaves)} leaves, expected {tree.size}")
     return _build(tree, iter(leaves))
@@ -273,7 +268,6 @@ def _flatten_opened(x: Any, part: Opened, leaves: list, is_leaf: Callable[[Any],
 
 
 def is_container(x: Any) -> bool:
-    """Whether x is a container."""
     return isinstance(x, (tuple, list, dict)) or opened(x) is not None
 
 

@@ -143,7 +143,7 @@ def interrupted(make, at, only=None):
 
 @pytest.fixture(autouse=True)
 def watched_at_once(monkeypatch):
-    monkeypatch.setattr(same_code._Attempts, "now", lambda self: True)
+    monkeypatch.setattr(same_code.SharedRecordings, "is_time", lambda self, key: True)
 
 
 MAKERS = [plain, drawing, with_a_rule, scanned]

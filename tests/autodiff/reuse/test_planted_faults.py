@@ -14,7 +14,7 @@ from gpt2.autodiff.record import bytecode, interception, record
 from gpt2.autodiff.record.bytecode import CodeMap
 from gpt2.autodiff.record.recorder import Recorder
 from gpt2.autodiff.record.value import Recorded
-from gpt2.autodiff.reuse import conditions, guard, kinds, named, things, world
+from gpt2.autodiff.reuse import conditions, guard, kinds, things, world
 from tests.support.worlds.objects import Float64Of
 from tests.support.worlds.random_worlds import Stale, check_acting, check_world
 
@@ -65,7 +65,7 @@ def the_dict_of_then(monkeypatch):
     class Box:
         pass
 
-    note = named.Names.note
+    note = things.Names.note
 
     def noted(self, names, fact):
         box = Box()
@@ -75,7 +75,7 @@ def the_dict_of_then(monkeypatch):
         self.holder = holder
         fact.__self__.kept = [*getattr(fact.__self__, "kept", []), box]  # by the World
 
-    monkeypatch.setattr(named.Names, "note", noted)
+    monkeypatch.setattr(things.Names, "note", noted)
 
 
 def unseen_code(monkeypatch):
@@ -197,10 +197,10 @@ FAULTS = {
     "order of sets": (sets_without_order, "a_set"),
     "a replaced __dict__": (the_dict_of_then, "instance"),
     "attributes of functions": (
-        lambda m: m.setattr(named.FunctionNames, "note", lambda self, names, fact: None),
+        lambda m: m.setattr(things.FunctionNames, "note", lambda self, names, fact: None),
         "function",
     ),
-    "names of functions": (lambda m: m.setattr(named, "_note_names", lambda *a: None), "function"),
+    "names of functions": (lambda m: m.setattr(things, "_NAMES_OF_CODE", ()), "function"),
     "texts of functions": (opaque_names, "function_s_texts"),
     "names of NumPy": (lambda m: without_module(m, np.__dict__), "names_of_numpy"),
     "built-in names": (lambda m: without_module(m, __builtins__), "built_in_names"),
@@ -209,7 +209,7 @@ FAULTS = {
     "caches": (lambda m: taken_as_it_is(m, functools._lru_cache_wrapper), "cached_function"),
     "__str__ and others": (unseen_code, "special_methods"),
     "members of enumerations": (
-        lambda m: m.setattr(named.InstanceNames, "note", lambda self, names, fact: None),
+        lambda m: m.setattr(things.InstanceNames, "note", lambda self, names, fact: None),
         "enumeration",
     ),
     "metaclasses": (

@@ -11,7 +11,7 @@ from gpt2.autodiff.ops import OPS, apply, input_node
 from gpt2.autodiff.ops.build import item
 from gpt2.autodiff.ops.interpret import evaluate_graph
 from gpt2.autodiff.ops.table import Leads
-from gpt2.autodiff.transforms.batch import batched
+from gpt2.autodiff.transforms.vmap import batched
 from tests.autodiff.ops.test_rules import cases, draw
 from tests.support.calls.op_samples import samples_of
 
