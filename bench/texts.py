@@ -19,7 +19,7 @@ from bench.harness.contenders import Contender
 from bench.harness.engine import Trainer, adamw
 from bench.harness.worker import Work, seconds_of, training
 from gpt2.autodiff import set_threads
-from gpt2.data import corpora, stdlib, tinyshakespeare, tokenizer
+from gpt2.data import corpora, named, tokenizer
 from gpt2.model import GPT2
 
 MODULE = "bench.texts"
@@ -35,7 +35,7 @@ COMPARED = {"gpt2": ["tiktoken"], "half": ["all"]}
 
 def write_texts(folder, files, size):
     """Write `files` texts of `size` bytes in all; each begins elsewhere in the source."""
-    source = (stdlib.read() + tinyshakespeare.read()).encode("ascii", "replace")
+    source = (named.stdlib() + named.tinyshakespeare()).encode("ascii", "replace")
     each = size // files
     for k in range(files):
         begin = k * 7_919_993 % (len(source) - 1)

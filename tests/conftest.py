@@ -148,11 +148,11 @@ def subnormal_numbers_afterwards():
 @pytest.fixture(scope="session")
 def shakespeare():
     """The text of tinyshakespeare; tests that need the real corpus are skipped where it is not to be had."""
-    from gpt2.data import tinyshakespeare
+    from gpt2.data import named
     from gpt2.errors import UserError
 
     try:
-        return tinyshakespeare.read()
+        return named.tinyshakespeare()
     except UserError as error:
         pytest.skip(f"needs tinyshakespeare: {error}")
 

@@ -19,7 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from gpt2.data import conversations, huggingface, shards, sources, stdlib, stored, tinyshakespeare
+from gpt2.data import conversations, huggingface, named, shards, sources, stored
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.conversations import Template
 from gpt2.data.documents import Documents, arrays_of
@@ -32,7 +32,7 @@ from gpt2.storage.files import made_folder, write_atomically
 from gpt2.storage.lock import turn
 
 # Name -> its text
-NAMED = {"tinyshakespeare": lambda: tinyshakespeare.read(), "stdlib": lambda: stdlib.read()}
+NAMED = {"tinyshakespeare": lambda: named.tinyshakespeare(), "stdlib": lambda: named.stdlib()}
 FILES = ("train.bin", "val.bin", "tokenizer.json")
 INDICES = ("train.npz", "val.npz")  # of conversations
 LOCK = ".tokens.lock"
@@ -157,14 +157,24 @@ def _check_replaced(folder):
 
 
 def _write_files(folder: Path, job: _Job, tokenizer: Any) -> tokenizers.Tokenizer:
-    """Write the token files of a job to `folder`, with the tokenizer, which is returned."""
+    """Write the files of a job to `folder`, with the tokenizer, which is returned."""
     paths = [folder / name for name in job.names]
     used = _tokenizer_of(job, tokenizer)
     if job.template is None:
         for path, arrays in zip(paths, _encode(job, used)):
             write_token_stream(path, arrays, used.vocab_size)
-    else:
-        _write_examples(folder, job, used)
+    for name, index, examples in zip(FILES, INDICES, _examples(job)) if job.template else ():
+        lengths, counts = [], []
+
+        def arrays_of_examples(examples=examples, lengths=lengths, counts=counts):
+            for messages in examples:
+                tokens, counted = conversations.tokens_of(messages, job.template, used)
+                lengths.append(len(tokens))
+                counts.append(counted)
+                yield tokens
+
+        write_token_stream(folder / name, arrays_of_examples(), used.vocab_size)
+        conversations.write_index(folder / index, lengths, counts)
     used.save(paths[-1])
     write_atomically(folder / RECORD, json.dumps(_record(job.digest, paths)).encode())
     return used
@@ -216,7 +226,7 @@ def _lines(path):
 def choose(notes: list[str]) -> str:
     """The corpus for `auto`: tinyshakespeare, or stdlib with a note that says why."""
     instead = "training on the source of Python's standard library instead of tinyshakespeare"
-    return "tinyshakespeare" if _is_at_hand(tinyshakespeare.read, notes, instead) else "stdlib"
+    return "tinyshakespeare" if _is_at_hand(named.tinyshakespeare, notes, instead) else "stdlib"
 
 
 def _is_at_hand(read, notes, instead):
@@ -259,7 +269,7 @@ def _encode(job, used):
     """The training tokens and the validation tokens of a job, both as consecutive arrays."""
     text, val = job.text, job.val
     if text.name == "tinyshakespeare" and used.name == "gpt2" and used.end_of_text is not None and not val:
-        parts = tinyshakespeare.split_for_gpt2("".join(text.pieces()), used)
+        parts = named.split_for_gpt2("".join(text.pieces()), used)
         return [[part] for part in parts]
     train, rest = text.halves(text.length if val else text.cut(job.fraction), "tokenizing")
     if val is not None:
@@ -277,19 +287,3 @@ def _examples(job):
         cut = min(max(1, round(count * (1 - job.fraction))), count - 1)
         train, val = islice(train, cut), islice(val, cut, None)
     return map(conversations.messages_of, train), map(conversations.messages_of, val)
-
-
-def _write_examples(folder, job, used):
-    """Write the token files and the index files of a job of conversations."""
-    for name, index, examples in zip(FILES, INDICES, _examples(job)):
-        lengths, counts = [], []
-
-        def arrays(examples=examples, lengths=lengths, counts=counts):
-            for messages in examples:
-                tokens, counted = conversations.tokens_of(messages, job.template, used)
-                lengths.append(len(tokens))
-                counts.append(counted)
-                yield tokens
-
-        write_token_stream(folder / name, arrays(), used.vocab_size)
-        conversations.write_index(folder / index, lengths, counts)

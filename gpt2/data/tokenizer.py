@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,9 +39,8 @@ RELEASED_VOCABULARY = 50257  # of GPT-2
 GPT2_PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 ANY_CHARACTER = r"(?s:.)"
 # Where a text may be cut without a change to its tokens: a piece of GPT2_PIECES ends there whatever
-# comes before and after. Only classes on which regex engines agree are used; re's \S leaves out
-# U+001C to U+001F too.
-SAFE_CUT = re.compile(r"(?<=\S)(?=[\t-\r ])|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
+# comes before and after. Only classes on which this engine and tiktoken's agree. (?r): the last one first
+SAFE_CUT = regex.compile(r"(?r)(?<=\S)(?=[\t-\r ])|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
 
 
 # byte -> character, as GPT-2's files spell them, in the order of the first 256 ranks: printable ones as
@@ -50,6 +50,7 @@ _OTHERS = [b for b in range(256) if b not in _PRINTABLE]
 SPELLING = {**{b: chr(b) for b in _PRINTABLE}, **{b: chr(256 + i) for i, b in enumerate(_OTHERS)}}
 BYTES = {character: byte for byte, character in SPELLING.items()}
 LARGEST_VOCABULARY = 1 << 20  # that is trained here; llm.c's token files would hold 1 << 32
+UNKNOWN = (1 << 32) - 1  # no token id
 FORMAT = "gpt2 tokenizer 1"
 FORMAT_OF_FILES = "gpt2 tokenizer 2"  # of tokenizer_json.py
 
@@ -82,7 +83,7 @@ class Tokenizer:
             special_tokens=self.special,
             mergeable_ranks={token: i for i, token in enumerate(self.ranks)},
         )
-        self._lookup = _lookup(name, self.ranks)
+        self._table = _table(name, self.ranks)
 
     @property
     def vocab_size(self) -> int:
@@ -110,7 +111,7 @@ class Tokenizer:
     @property
     def by_character(self) -> bool:
         """Whether a text may be cut anywhere without a change to its tokens."""
-        return self._lookup is not None
+        return self._table is not None
 
     def encode(self, text: str, add_special_tokens: bool = False) -> np.ndarray:
         """Token ids of `text`, uint32 array. Text that spells a special token is ordinary text here, unless
@@ -131,28 +132,24 @@ class Tokenizer:
         return np.concatenate([self.before, ids, self.after]).astype(np.uint32) if add_special_tokens else ids
 
     def _encode(self, text):
-        if self._lookup is None:
+        if self._table is None:
             return self.encoding.encode_to_numpy(text, disallowed_special=())
-        known, ids = self._lookup
-        symbols = _symbols(self.name, text)
-        if self.name != "char":
-            return ids[symbols]
-        at = np.minimum(np.searchsorted(known, symbols), len(known) - 1)
-        if (known[at] != symbols).any():
+        ids = self._table[_symbols(self.name, text)]
+        if (ids == UNKNOWN).any():
             unknown = sorted(set(text) - {token.decode() for token in self.ranks})
             raise UserError(
                 f"tokenizer char: {len(unknown)} characters of the text are not in its "
                 f"vocabulary of {self.vocab_size}, the first is {unknown[0]!r}; use text of "
                 "the corpus' characters, or train with --tokenizer byte"
             )
-        return ids[at]
+        return ids
 
     def encode_stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Token ids of a text that arrives in parts: arrays that together are those of the whole text.
 
         Text after the last safe cut waits for the next part, so memory is that of the parts.
         """
-        for text in texts if self._lookup is not None else cut_safely(texts):
+        for text in texts if self.by_character else cut_safely(texts):
             yield self.encode(text)
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
@@ -210,37 +207,32 @@ def _symbols(name, text):
     return np.frombuffer(text.encode(), np.uint8)
 
 
-def _lookup(name, ranks):
-    """For `char`, or if every rank is a single byte: sorted symbols, and their token ids. Else None.
+def _table(name, ranks):
+    """For `char`, or if every rank is a single byte: symbol -> token id, or UNKNOWN. Else None.
 
-    A lookup is ten times as fast as tiktoken, which panics on a character without a rank.
+    A table is ten times as fast as tiktoken, which panics on a character without a rank.
     """
     if name != "char" and not (len(ranks) == 256 and all(len(token) == 1 for token in ranks)):
         return None
-    symbols = np.array([_symbols(name, token.decode())[0] if name == "char" else token[0] for token in ranks])
-    order = np.argsort(symbols)
-    return symbols[order], order.astype(np.uint32)
+    symbols = [int(_symbols(name, token.decode())[0]) if name == "char" else token[0] for token in ranks]
+    table = np.full(sys.maxunicode + 1 if name == "char" else 256, UNKNOWN, np.uint32)
+    table[symbols] = np.arange(len(symbols))
+    return table
 
 
-def cut_safely(texts: Iterable[str], cut: re.Pattern[str] = SAFE_CUT) -> Iterator[str]:
-    """The same text in other parts, each of which ends where `cut` matches; text without any stays whole."""
+def cut_safely(texts: Iterable[str], cut: regex.Pattern[str] = SAFE_CUT) -> Iterator[str]:
+    """The same text in other parts, each of which ends where `cut` matches; text without any stays whole.
+
+    cut   matches nothing, behind a character; from the end of a text on
+    """
     pending: list[str] = []
     for text in texts:
-        last = _last_cut(text, cut)
+        last = match.start() if (match := cut.search(text)) else 0
         if last:
             yield "".join([*pending, text[:last]])
             pending = []
         pending.append(text[last:])
     yield "".join(pending)
-
-
-def _last_cut(text, cut):
-    """The last match of `cut` inside `text`, or 0. The end is searched first: it nearly always has one."""
-    for start in (max(0, len(text) - 200), 0):
-        cuts = [match.start() for match in cut.finditer(text, start)]
-        if cuts and cuts[-1]:
-            return cuts[-1]
-    return 0
 
 
 def is_name(name: str) -> bool:

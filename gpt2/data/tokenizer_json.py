@@ -19,6 +19,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import regex
 import tiktoken
 
 from gpt2.data.tokenizer import (
@@ -52,7 +53,7 @@ PATTERNS = (
 )
 MERGES_SHA256 = "04e3597d7996f292ca9b8b7285ca4d58a6ae171ac47d73fc7140ceb0c7a6bbc0"  # of GPT-2's, one a line
 SPELLED = [bytes([byte]) for byte in SPELLING]
-WORD_END = re.compile(r"(?<=[A-Za-z0-9])(?= )")
+WORD_END = regex.compile(r"(?r)(?<=[A-Za-z0-9])(?= )")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 # Of `char`: each character is a word. Both regex engines know this class, a line break included
 EACH_CHARACTER = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}

@@ -1,10 +1,5 @@
 """Downloads over https, with a time limit, a checksum and atomic writes.
 
-    fetch(url, path, sha256)     download to path, or raise UserError saying where to put the file by hand
-    find(name, sha256, folders)  the file in the first folder that has it
-    cache_folder()               where downloads and token files are kept
-    data_folders()               where data files are searched
-
 Environment: GPT2_CACHE_DIR moves the cache folder, GPT2_OFFLINE=1 forbids every download.
 """
 

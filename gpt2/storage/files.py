@@ -1,14 +1,9 @@
 """Atomic writes of one file, or of several that belong together.
 
-    write_atomically(path, content)    bytes, or an iterable of them
-    write_together({path: content})    several files of one folder, the one that names the set first
-    with replacing(path) as file:      one file, for a writer that seeks
-    check_whole(path)                  raises if the files of a set may not belong together
-
 Content goes to temporary files in the same folder, readable by their owner alone (mode 0600), is synced to
 the disk (fsync), and then renamed over the old files, whose modes it keeps. A process that is killed at any
 moment leaves the old file or the new one. For several files, either all are old or all are new, or a marker
-beside the first says that the renames were interrupted.
+beside the first says that the renames were interrupted, which `check_whole` reports.
 
 A process holds a lock on each temporary file that it writes. Those of a killed process are removed by the
 next one that writes to the folder.

@@ -1,7 +1,5 @@
 """Files of torch.save and of pickle, read without PyTorch and without running anything that they name.
 
-    load(path)    the dicts, lists, tuples, texts and numbers in a file; its tensors as StoredTensor
-
 A pickle is a program: it may name any function of any module and call it. Here a name must be one of those
 in NAMES, which torch.save writes for tensors, and each stands for a function of this file. Any other name is
 an error, and is not looked up.

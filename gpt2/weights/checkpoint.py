@@ -42,7 +42,15 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str,
     Raises UserError on failure; an older file at `path` is then unchanged.
     """
     path = Path(path)
-    header, digest_at = _header(arrays, state)
+    metadata = {"format": FORMAT, "sha256": NO_DIGEST, "state": json.dumps(state, allow_nan=False)}
+    kinds = {}
+    for name, array in arrays.items():
+        code = CODES.get(array.dtype.newbyteorder("<"))
+        if code is None:
+            known = ", ".join(map(str, CODES))
+            raise TypeError(f"checkpoint.save: {name} has dtype {array.dtype}, expected one of {known}")
+        kinds[name] = code, array.shape
+    header = header_bytes(metadata, kinds)
     try:
         with replacing(path) as file:
             file.write(header)
@@ -51,7 +59,7 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray], state: Mapping[str,
                 for chunk in _chunks(array):
                     digest.update(chunk)
                     file.write(chunk)
-            file.seek(digest_at)
+            file.seek(header.index(NO_DIGEST.encode()))
             file.write(digest.hexdigest().encode())
     except OSError as error:
         before = "; the previous checkpoint is intact" if path.exists() else ""
@@ -198,22 +206,6 @@ def not_finite(params: Mapping[str, np.ndarray]) -> str:
 def fill(views: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], prefix: str) -> None:
     for name, view in views.items():
         view[...] = arrays[prefix + name]
-
-
-def _header(arrays, state):
-    """The first bytes of a file, with zeros for the checksum, and the position of the checksum."""
-    metadata = {"format": FORMAT, "sha256": NO_DIGEST, "state": json.dumps(state, allow_nan=False)}
-    kinds = {}
-    for name, array in arrays.items():
-        code = CODES.get(array.dtype.newbyteorder("<"))
-        if code is None:
-            raise TypeError(
-                f"checkpoint.save: {name} has dtype {array.dtype}, "
-                f"expected one of {', '.join(map(str, CODES))}"
-            )
-        kinds[name] = code, array.shape
-    raw = header_bytes(metadata, kinds)
-    return raw, raw.index(NO_DIGEST.encode())
 
 
 def _chunks(array):

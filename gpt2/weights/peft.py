@@ -10,10 +10,6 @@ Tensors have the names of transformers' modules, behind base_model.model:
     transformer.h.{l}.attn.c_attn.base_layer.bias           what is trained beside an adapter
 
 `fan_in_fan_out` means that transformers stores the matrix beside them as (in, out).
-
-    write(folder, model, base)      base: for base_model_name_or_path
-    base_of(folder)                 the name of the base weights
-    read(folder, config)            an Adapter: its Tuning, and its tensors beside those of the base
 """
 
 import json
@@ -413,7 +409,7 @@ def parsed(name: str) -> tuple[tuple[str, Any] | None, bool]:
 
 
 def write(folder: str | Path, model: GPT2, base: str | None = None) -> list[Path]:
-    """Write the adapters of a model for peft, and what is trained beside them."""
+    """Write the adapters of a model for peft, and what is trained beside them. base: name of the base."""
     lora = model.description.lora
     if lora is None:
         raise UserError(f"{folder}: the model has no adapters to save")

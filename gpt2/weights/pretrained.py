@@ -8,10 +8,6 @@ path/to/file.bin                          llm.c's checkpoint
 path/to/ckpt.pt                           nanoGPT's checkpoint
 path/to/file.safetensors                  a checkpoint of a run
 path/to/adapter                           a folder of peft, with the base weights that it names
-
-weights = find("gpt2")      a Pretrained with its config; no weights are read yet
-model = weights.model()     the GPT2
-model, tokenizer = load(run="runs/mine")    or load(init="gpt2")
 """
 
 import hashlib
@@ -138,12 +134,12 @@ class Pretrained:
         self.check()
         model = GPT2(self.config, backward=backward, seed=None, **self.description.options)
         self.into(model)
-        model.use_tokenizer(self.tokenizer, None if self.base is None else self.base.peft_name())
+        origin, base = None, self.base
+        if base is not None:  # for peft's base_model_name_or_path
+            released = base.name in RELEASED
+            origin = f"openai-community/{base.name}" if released else str(base.path.absolute())
+        model.use_tokenizer(self.tokenizer, origin)
         return model
-
-    def peft_name(self) -> str:
-        """The name or path of these weights as peft's base_model_name_or_path."""
-        return f"openai-community/{self.name}" if self.name in RELEASED else str(self.path.absolute())
 
     def tokenizer(self) -> Tokenizer:
         """The Tokenizer of these weights: the one beside them, or GPT-2's if they have its vocabulary.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt2.commands import evaluate
-from gpt2.data import corpora, tinyshakespeare, tokenizer
+from gpt2.data import corpora, named, tokenizer
 from gpt2.data.tokens import write_tokens
 from gpt2.model import GPT2, GPT2Config
 
@@ -149,7 +149,7 @@ def test_invalid_arguments_are_one_line(run, monkeypatch, refusal, arguments, me
 
 
 def test_corpus_may_be_named(monkeypatch):
-    monkeypatch.setattr(tinyshakespeare, "read", lambda: "O Romeo")
+    monkeypatch.setattr(named, "tinyshakespeare", lambda: "O Romeo")
     words = tokenizer.byte()
     assert words.decode(evaluate.read_data("tinyshakespeare", words)) == "O Romeo"
     assert set(corpora.NAMED) == {"tinyshakespeare", "stdlib"}

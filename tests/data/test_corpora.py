@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from gpt2.data import corpora, documents, sources, stdlib, tinyshakespeare, tokens
+from gpt2.data import corpora, documents, named, sources, tokens
 from gpt2.data import tokenizer as tokenizers
 from gpt2.data.tokens import read_tokens, write_token_stream, write_tokens
 from gpt2.errors import UserError
@@ -52,7 +52,7 @@ def test_gpt2_tokens_of_shakespeare_match_llm_c(shakespeare, gpt2_tokenizer, tmp
 
 
 def test_shakespeare_for_a_vocabulary_of_gpt2_s_size_without_an_end_of_text(monkeypatch, tmp_path):
-    monkeypatch.setattr(tinyshakespeare, "read", lambda: "to be\n\nor not to be\n\n" * 20)
+    monkeypatch.setattr(named, "tinyshakespeare", lambda: "to be\n\nor not to be\n\n" * 20)
     words = tokenizers.Tokenizer("gpt2", tokenizers.GPT2_PIECES, [bytes([b]) for b in range(256)])
     prepared = corpora.prepare("tinyshakespeare", words, tmp_path)
     assert words.decode(read_tokens(prepared.train)).startswith("to be\n\nor not")
@@ -69,7 +69,7 @@ def test_damaged_corpus_is_an_error(monkeypatch, tmp_path):
     (tmp_path / "tinyshakespeare.txt").write_text("First Citizen: not quite all of it")
     monkeypatch.setenv("GPT2_DATA_DIR", str(tmp_path))
     with pytest.raises(UserError, match="tinyshakespeare.txt: SHA-256 is .* expected 86c4e6aa"):
-        tinyshakespeare.read()
+        named.tinyshakespeare()
 
 
 def test_unavailable_corpus_error_says_where_to_put_it(nothing_reachable):
@@ -202,9 +202,9 @@ def test_existing_token_files_are_used_directly(tmp_path, gpt2_tokenizer):
 
 
 def test_standard_library_text_is_long_and_deterministic():
-    text = stdlib.read()
-    assert 1_000_000 < len(text) <= stdlib.LONGEST
-    assert text == stdlib.read()
+    text = named.stdlib()
+    assert 1_000_000 < len(text) <= named.LONGEST
+    assert text == named.stdlib()
 
 
 @pytest.mark.parametrize("script", [["-m", "data"], ["-m", "gpt2.data"], ["data/textfile.py"]], ids=" ".join)

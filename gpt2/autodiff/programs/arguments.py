@@ -34,8 +34,8 @@ class Wrt:
     tree: Tree
 
 
-def differentiated(transform: Transform, call: Arguments, f: Callable, strict: bool = True) -> Wrt:
-    """The leaves of the arguments in argnums. Integers among them are None, or if strict an error."""
+def differentiated(transform: Transform, call: Arguments, f: Callable) -> Wrt:
+    """The leaves of the arguments in argnums. Integers among them are an error."""
     single = isinstance(transform.argnums, int)
     n = len(call.args)
     leaves, kinds, trees = [], [], []
@@ -47,7 +47,7 @@ def differentiated(transform: Transform, call: Arguments, f: Callable, strict: b
                 f"{n} positional argument{'s' if n != 1 else ''}{named}"
             )
         k %= n
-        wrt = float_leaves(transform.name, call, f, k, strict)
+        wrt = float_leaves(transform.name, call, f, k)
         leaves += wrt.leaves
         kinds += wrt.kinds
         trees.append(wrt.tree)

@@ -40,7 +40,7 @@ from ..record.type_tests import compared
 from ..record.value import Recorded
 from ..reuse.cache import Cache, Store
 from ..reuse.conditions import MOST, Path, path_of, repeats_array
-from ..reuse.guard import Guard, never, trust
+from ..reuse.guard import Guard, never
 from ..reuse.kinds import cannot_change
 from ..reuse.same_code import SameCode, same_code_of, shared_recordings
 from ..reuse.watch import relied_on, watch
@@ -49,16 +49,7 @@ from ..tracebacks import hide_frames
 from ..tree import Tree
 from .families import Key, SharedProgram, memory_of, shared_programs, structure
 from .fast_path import Compiled, entry_for
-from .wiring import (
-    Arguments,
-    Transform,
-    Wiring,
-    check_overlap,
-    output_buffers,
-    parameters_of,
-    result_kind,
-    result_leaves,
-)
+from .wiring import Arguments, Transform, Wiring, check_overlap, output_buffers, parameters_of, result_outs
 
 CALLS_BETWEEN_WATCHES = 63  # of a function that cannot be guarded
 FIRST = "this was its first call, and most functions of its kind are called once"
@@ -117,20 +108,18 @@ class Derived:
             return self.call_inlined(call, out)
         if compiled is not None:
             relied_on(compiled.guard)
-        outside = None if compiled is None else compiled.drawn(call.leaves)
-        if compiled is None:
+            outside = compiled.drawn(call.leaves)
+        else:
             compiled = self.from_same_code(call, key) or self.compiled(call, key)
-            if isinstance(compiled, Wiring):
-                self.last = compiled, None
-                call.check_written(self.name, compiled)
-                buffers = output_buffers(self.transform.name, compiled, out, call.leaves)
-                return self.transform.interpret(compiled, call.leaves, buffers)
-        self.last = compiled.wiring, compiled.program
-        call.check_written(self.name, compiled.wiring)
-        outside = compiled.outside if outside is None else outside  # recorded just now, with its draws
-        check_overlap(self.name, compiled.wiring.written, call.leaves, outside)
-        buffers = output_buffers(self.transform.name, compiled.wiring, out, call.leaves)
-        result = self.transform.execute(compiled.program, compiled.wiring, call.leaves, outside, buffers)
+            outside = compiled.outside  # recorded just now, with its draws
+        wiring, program = compiled.wiring, compiled.program
+        self.last = wiring, program
+        call.check_written(self.name, wiring)
+        buffers = output_buffers(self.transform.name, wiring, out, call.leaves)
+        if program is None:
+            return self.transform.interpret(wiring, call.leaves, buffers)
+        check_overlap(self.name, wiring.written, call.leaves, outside)
+        result = self.transform.execute(program, wiring, call.leaves, outside, buffers)
         if outside is compiled.outside:
             compiled.let_draws_go()
         if compiled.guard.trouble is None and not overrides() and not compiled.draws:
@@ -181,14 +170,14 @@ class Derived:
         rec = replace(rec, graph=pipeline.simplified(rec.graph, alike=self.transform.reverse and not scalar))
         return pipeline.differentiated(self.wiring, call, rec)
 
-    def compiled(self, call: Arguments, key: tuple) -> Compiled | Wiring:
-        """Records the call and compiles it; only a Wiring where compiling is not worth while."""
+    def compiled(self, call: Arguments, key: tuple) -> Compiled:
+        """Records the call and compiles it, without a program where that is not worth while."""
         same_code, self.same_code = self.same_code, None
         if same_code is not None and same_code[0][-1] != key:  # another thread's call
             same_code = None
         pipeline = Pipeline(self.name, key[-1])
         rec, guard, path, scalar, why = self.recorded(call, key, pipeline)
-        kinds = tuple(map(result_kind, result_leaves(rec)))
+        kinds = tuple(out.kind for out in result_outs(rec))
         mutable = holds_mutable(rec.out_tree)
         tree = without_objects(rec.out_tree) if mutable else rec.out_tree
         graph_key = Key(structure(rec.graph), tree, kinds, tuple(rec.written), self.transform.key(), key)
@@ -200,7 +189,7 @@ class Derived:
         shared = shared_programs.find(rec.graph, graph_key, make)
         if shared is None:
             if why is not None and not shared_programs.seen(graph_key):
-                return self.wiring(call, rec)
+                return Compiled(self.wiring(call, rec), None, [], Guard(why, never))
             shared = make(rec.graph)
             shared_programs.add(graph_key, shared)
         elif shared.exchanged and why is not None:
@@ -274,7 +263,7 @@ class Derived:
         """A recording, and the guard of what it read."""
         guard = None
         if self.pure:
-            guard = trust()
+            guard = Guard(None, lambda: True, text="True", names={})
         elif self.waits:
             self.waits, guard = False, Guard(FIRST, never)
         elif self.calls_before_next_watch:  # nothing has changed most likely, and recording is always right

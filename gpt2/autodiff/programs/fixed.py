@@ -1,12 +1,8 @@
 """Programs for fixed types: for functions called thousands of times with arrays of the same shapes.
 
-    Fixed(f)        f compiled as it stands
-    FixedPair(f)    f's first result and its pullback: a forward program that saves what a minimum cut says,
-                    and a backward program for it; or the two in one
-
-Both keep one entry for each combination of shapes, dtypes, layouts and static arguments. Unlike `ad.grad`
-they do not check what f reads besides its arguments: f must be a pure function of them. Branches on values of
-arguments (`if ids.max() >= V: raise`) are checked at each call by a small program.
+Fixed and FixedPair keep one entry for each combination of shapes, dtypes, layouts and static arguments.
+Unlike `ad.grad` they do not check what f reads besides its arguments: f must be a pure function of them.
+Branches on values of arguments (`if ids.max() >= V: raise`) are checked at each call by a small program.
 """
 
 from __future__ import annotations
@@ -94,6 +90,8 @@ SIGNATURES = 256  # that programs are cached for; the oldest go first
 class _Entries:
     """The programs of each recording, by signature; those of one signature differ in their paths."""
 
+    entry_type: Any
+
     def __init__(self, f: Callable, options: Options | None = None, name: str | None = None):
         self.f, self.options, self.name = f, options, name
         self.entries: dict[tuple, list] = {}
@@ -127,14 +125,11 @@ class _Entries:
         pipeline = Pipeline(rec.graph.name, self.options, on_stage)
         why = "new types of arguments, or another way through f"
         pipeline.recorded(rec.graph, time.perf_counter() - begin, why)
-        e = self.entry_of(rec, args, pipeline)
+        e = self.entry_type(self, rec, args, pipeline)
         e.path, e.captured = path_of_pure(rec), [a for _, a in rec.captures]
         if on_stage is not None and isinstance(e, _PairEntry):
             e.forward, e.backward, e.joint  # noqa: B018
         return e
-
-    def entry_of(self, rec: Recording, args: Sequence, pipeline: Pipeline):
-        raise NotImplementedError
 
 
 class _Summing:
@@ -174,7 +169,7 @@ class _Summing:
 
 
 class _FixedEntry:
-    def __init__(self, rec: Recording, pipeline: Pipeline):
+    def __init__(self, fixed: Fixed, rec: Recording, args: Sequence, pipeline: Pipeline):
         graph = pipeline.prepared(pipeline.opened(rec.graph), "simplified")
         self.program = _Summing(graph, pipeline, rec.graph.name)
         self.tree = rec.out_tree
@@ -221,27 +216,34 @@ class Fixed(_Entries):
         array([ 2.,  8., 18.])
     """
 
+    entry_type = _FixedEntry
+
     def __call__(self, *args: Any, out: Buffers = None, add: bool = False, **static: Any) -> Any:
         e, arrays = self.entry(args, static)
         if out is not None:
             out = e.buffers(out)
         return unflatten(e.tree, e.program(*arrays, *e.captured, out=out, add=add))
 
-    def entry_of(self, rec: Recording, args: Sequence, pipeline: Pipeline) -> _FixedEntry:
-        return _FixedEntry(rec, pipeline)
-
 
 class _PairEntry:
     """Forward, backward and `joint` program; `slots`: of each argument the index of its gradient."""
 
-    def __init__(
-        self, rec: Recording, wrt: Sequence[int], slots: list, pipeline: Pipeline, rate: float, ample: int
-    ):
-        self.name, self.pipeline, self.slots = rec.graph.name, pipeline, slots
+    def __init__(self, pair: FixedPair, rec: Recording, args: Sequence, pipeline: Pipeline):
+        self.name, self.pipeline = rec.graph.name, pipeline
+        wanted = [True] * len(args) if pair.wanted is None else pair.wanted
+        places, wrt = itertools.count(), []  # of arrays among the operands
+        self.slots: list[int | None] = [None] * len(args)
+        for i, (a, w) in enumerate(zip(args, wanted, strict=True)):
+            place = next(places) if type(a) is np.ndarray else None
+            if w and place is not None and a.dtype.kind in "fc":
+                self.slots[i] = len(wrt)
+                wrt.append(place)
+        if not wrt:
+            raise AutodiffError(f"{self.name}: no gradient is wanted, or can be had")
         graph = Graph(rec.graph.inputs, rec.graph.outputs[:1], rec.graph.name)
-        halves = pipeline.forward_backward(graph, wrt, (0,), rate=rate, ample=ample)
+        halves = pipeline.forward_backward(graph, wrt, (0,), rate=pair.rate, ample=pair.ample)
         self.graphs = halves.forward, halves.backward
-        self.saves_memory = rate > NS_PER_BYTE
+        self.saves_memory = pair.rate > NS_PER_BYTE
 
     @cached_property
     def forward(self):
@@ -311,8 +313,8 @@ class FixedPair(_Entries):
 
     dout has the shape and dtype of f's first result, each gradient those of its argument. `out` has a buffer
     or None for each argument; `add` adds to what the buffers hold. For forward, `out` is a buffer or None for
-    f's first result. saved is a tuple of arrays, of which those
-    that are arguments of f are these very arrays: they have to stay as they are until the backward has run.
+    f's first result. saved is a tuple of arrays, of which those that are arguments of f are these very
+    arrays: they have to stay as they are until the backward has run.
 
     Raises AutodiffError if f writes to its arguments, and whatever f raises while it is recorded.
 
@@ -336,18 +338,7 @@ class FixedPair(_Entries):
         super().__init__(f, options, name)
         self.rate, self.ample, self.wanted = rate, ample, wanted
 
-    def entry_of(self, rec: Recording, args: Sequence, pipeline: Pipeline) -> _PairEntry:
-        wanted = [True] * len(args) if self.wanted is None else self.wanted
-        places, wrt = itertools.count(), []  # of arrays among the operands
-        slots: list[int | None] = [None] * len(args)
-        for i, (a, w) in enumerate(zip(args, wanted, strict=True)):
-            place = next(places) if type(a) is np.ndarray else None
-            if w and place is not None and a.dtype.kind in "fc":
-                slots[i] = len(wrt)
-                wrt.append(place)
-        if not wrt:
-            raise AutodiffError(f"{self.name or name_of(self.f)}: no gradient is wanted, or can be had")
-        return _PairEntry(rec, wrt, slots, pipeline, self.rate, self.ample)
+    entry_type = _PairEntry
 
     def graphs(self, *args: Any, **static: Any) -> tuple[Graph, Graph]:
         """The graphs of the forward and the backward program for these arguments; see readable_source."""

@@ -26,8 +26,6 @@ from ..record.value import Recorded
 from ..tree import flatten, unflatten
 from .wiring import leaf_key, result_leaves
 
-_UNSEEN = object()
-
 
 def repeated(f: Callable) -> Callable:
     """f, a pure function of its arguments, recorded once for many calls with the same types.
@@ -57,9 +55,9 @@ def repeated(f: Callable) -> Callable:
             return f(*args, **kwargs)
         rec.check_computed()
         key = called, tree, tuple([leaf_key(x.value) for x in leaves])
-        known = rec.repeated.get(key, _UNSEEN)
-        if known is _UNSEEN:
-            known = rec.repeated[key] = _recorded(f, args, kwargs)
+        if key not in rec.repeated:
+            rec.repeated[key] = _recorded(f, args, kwargs)
+        known = rec.repeated[key]
         return f(*args, **kwargs) if known is None else _call(rec, known, leaves)
 
     return called

@@ -23,7 +23,6 @@ from ..record.ufuncs import op_of
 from ..record.value import Recorded
 from . import kinds
 from .guard import settings_of_texts
-from .kinds import is_inside, is_ours, is_own
 
 MISSING = object()
 _NAMES_OF_CODE = ("__name__", "__qualname__", "__module__")  # of functions
@@ -158,8 +157,21 @@ class Things:
         self.fact("texts", kinds.TEXTS, settings_of_texts())
 
     def walk(self) -> None:
+        """Visit what was reached, and what that reaches."""
         while self._todo and self.trouble is None:
-            self._visit(self._todo.pop())
+            v = self._todo.pop()
+            t = type(v)
+            visit = _VISITS.get(t)
+            if visit is not None:
+                visit(self, v)
+            elif issubclass(t, np.dtype) and not v.hasobject:
+                self._dtype(v)
+            elif issubclass(t, type):
+                self._class(v)
+            elif kinds.is_ours(t):
+                self._of_ours(v)
+            elif t.__module__ != "typing" and t not in (types.GenericAlias, types.UnionType):
+                self._instance(v, t)
 
     def _safely(self, act, *args) -> None:
         """act(*args); objects may raise when they are inspected, and this runs inside the user's function."""
@@ -188,7 +200,7 @@ class Things:
 
     def _needs_no_visit(self, v: Any) -> bool:
         """Whether a function that is only called is refused, or `calls` is told of it."""
-        if type(v) is types.FunctionType and is_inside(v.__code__) and not is_own(v.__code__):
+        if type(v) is types.FunctionType and kinds.is_inside(v.__code__) and not kinds.is_own(v.__code__):
             self.refused[id(v.__code__)] = f"it calls {kinds.name_of(v)}()"
         elif type(v) is _DISPATCHER and hasattr(v._implementation, "__code__"):
             self.refused[id(v._implementation.__code__)] = f"it calls {kinds.name_of(v)}()"
@@ -200,35 +212,19 @@ class Things:
             )
         return True
 
-    def _visit(self, v) -> None:
-        t = type(v)
-        visit = _VISITS.get(t)
-        if visit is not None:
-            visit(self, v)
-        elif issubclass(t, np.dtype) and not v.hasobject:
-            self._dtype(v)
-        elif issubclass(t, type):
-            self._class(v)
-        elif is_ours(t):
-            self._of_ours(v)
-        elif t.__module__ == "typing" or t in (types.GenericAlias, types.UnionType):
-            pass
-        else:
-            self._instance(v, t)
-
     def _signature(self, f) -> None:
         """Note what decides whether a call with given arguments is a TypeError."""
         self.fact("function", f, f.__code__, f.__defaults__, f.__kwdefaults__, f.__qualname__)
 
     def _function(self, f) -> None:
         code = f.__code__
-        if is_inside(code) and not is_own(code):
+        if kinds.is_inside(code) and not kinds.is_own(code):
             return self.fail(f"it uses {kinds.name_of(f)}")
         self._signature(f)
         self.reach(f.__defaults__)
         self.reach(f.__kwdefaults__)
         self._opened(FunctionNames(f, f.__dict__))
-        if is_own(code):  # wrappers of the user's functions
+        if kinds.is_own(code):  # wrappers of the user's functions
             state = getattr(f, "__derived__", None)
             for v in [state] if state is not None else [c.cell_contents for c in f.__closure__ or ()]:
                 self.reach(v)

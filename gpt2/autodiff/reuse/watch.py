@@ -1,8 +1,4 @@
-"""Watches a recording with sys.setprofile: a World (world.py) is told of every call.
-
-rec, world = watch(lambda: record(f, ...), f)
-guard = world.guard()
-"""
+"""Watches a recording with sys.setprofile: a World (world.py) is told of every call."""
 
 from __future__ import annotations
 

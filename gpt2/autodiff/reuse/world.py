@@ -30,17 +30,6 @@ from ..record.type_tests import type_test_error
 from ..record.value import Recorded
 from . import kinds
 from .guard import Guard, make_guard, never
-from .kinds import (
-    PACKAGE,
-    has_a_function,
-    has_defaults,
-    is_in_module_inside,
-    is_inside,
-    is_method_of,
-    is_of_a_data_class,
-    is_of_named_tuples,
-    is_ours,
-)
 from .things import MISSING, ClassNames, Things
 
 LIMIT = 20_000  # facts; a larger world is cheaper to record again than to check
@@ -114,44 +103,39 @@ class World(Things):
             self.fail(f"more than {LIMIT} values can be reached from it")
 
     def relies_on(self, guard: Guard) -> None:
-        """Note that a recording was used that holds while this guard does."""
         self._guards[id(guard)] = guard
 
     def runs(self, frame: types.FrameType) -> None:
-        code = frame.f_code
-        if id(code) not in self._read:
-            self._read[id(code)] = code
-            self._note_tests(frame)
-        if id(code) in self._types:  # that of a recorded value, perhaps
+        code, code_id = frame.f_code, id(frame.f_code)
+        if code_id not in self._read:
+            self._read[code_id] = code
+            libraries = (source_lines.is_inside, source_lines.is_standard, source_lines.is_of_scipy)
+            in_library = any(is_in(code.co_filename) for is_in in libraries)
+            if not (in_library or kinds.is_of_a_data_class(code) or self._serves_inside(frame)):
+                self._note_tests(code, frame.f_globals, frame.f_builtins)
+        if code_id in self._types:  # that of a recorded value, perhaps
             variables = dict(frame.f_locals)
             if code.co_name.startswith("<") and frame.f_back is not None:  # [... for x in xs]
                 variables.update(frame.f_back.f_locals)
             self.error = self.error or type_test_error(code, variables, frame.f_globals)
         if self.trouble is not None:
             return
-        if code is _ENUM_GETTER and not has_a_function(frame):
+        if code is _ENUM_GETTER and not kinds.has_a_function(frame):
             self.fail(reads(_ENUM_GETTER).trouble)
-        elif id(code) not in self._ran:
+        elif code_id not in self._ran:
             self._safely(self._runs, frame)
 
-    def _note_tests(self, frame) -> None:
+    def _note_tests(self, code: types.CodeType, *names: dict) -> None:
         """Note tests of identity and type in the user's code: a recorded value may answer wrongly."""
-        code = frame.f_code
-        libraries = (source_lines.is_inside, source_lines.is_standard, source_lines.is_of_scipy)
-        in_library = any(is_in(code.co_filename) for is_in in libraries)
-        if in_library or is_of_a_data_class(code) or self._serves_inside(frame):
-            return
         self._users.add(id(code))
-        code_reads = reads(code)
-        names = frame.f_globals, frame.f_builtins
-        paths = [(path, _value_of_path(path, *names)) for path in code_reads.identity_tests]
+        paths = [(path, _value_of_path(path, *names)) for path in reads(code).identity_tests]
         self.tests_identity |= any(not path or isinstance(v, np.ndarray) for path, v in paths)
-        if code_reads.types:
+        if reads(code).types:
             self._types.add(id(code))
 
     def _runs(self, frame) -> None:
         code = frame.f_code
-        if is_inside(code):
+        if kinds.is_inside(code):
             if id(code) not in OWN_CODE:
                 OWN_CODE.note(code, True)
             if frame.f_back is not None and id(frame.f_back.f_code) in self._ran:
@@ -176,14 +160,14 @@ class World(Things):
 
     def _serves_inside(self, frame) -> bool:
         """Whether it is the standard library's or SciPy's code, called from here, or an import."""
-        if is_in_module_inside(frame):
+        if kinds.is_in_module_inside(frame):
             return True
-        if is_of_named_tuples(frame):
-            if not has_defaults(frame):
+        if kinds.is_of_named_tuples(frame):
+            if not kinds.has_defaults(frame):
                 return True
             frame = frame.f_back
         standard = True
-        while frame is not None and not is_inside(frame.f_code):
+        while frame is not None and not kinds.is_inside(frame.f_code):
             file = frame.f_code.co_filename
             if file.startswith("<frozen importlib"):
                 return True
@@ -199,10 +183,10 @@ class World(Things):
         """
         arguments = list(frame.f_locals.values())
         if frame.f_code in _ABSTRACT:
-            return any(id(v) in self._seen and not is_ours(type(v)) for v in arguments)
-        if not arguments or id(arguments[0]) not in self._seen or is_ours(type(arguments[0])):
+            return any(id(v) in self._seen and not kinds.is_ours(type(v)) for v in arguments)
+        if not arguments or id(arguments[0]) not in self._seen or kinds.is_ours(type(arguments[0])):
             return False
-        return is_method_of(frame.f_code, type(arguments[0]))
+        return kinds.is_method_of(frame.f_code, type(arguments[0]))
 
     def _enters_ours(self, frame) -> None:
         """Note that the user's code calls a function of NumPy's, or of the compiler's."""
@@ -276,7 +260,7 @@ class World(Things):
     def _globals(self, code, namespace: dict, builtin: dict) -> None:
         code_reads = reads(code)
         tested = [_value_of_path(path, namespace, builtin) for path in code_reads.identity_tests]
-        if not all(map(_compares_by_identity, tested)) and not is_of_a_data_class(code):
+        if not all(map(_compares_by_identity, tested)) and not kinds.is_of_a_data_class(code):
             self.fail(f"it compares by `is` what may have an equal ({kinds.location_of(code)})")
         for name, uses in code_reads.globals.items():
             value = namespace.get(name, MISSING)
@@ -318,7 +302,7 @@ class World(Things):
                 if type(v) is not types.ModuleType:
                     called = False
                     break
-                if name not in v.__dict__ and v.__name__ == PACKAGE:
+                if name not in v.__dict__ and v.__name__ == kinds.PACKAGE:
                     getattr(v, name, None)  # our own names are loaded on first use
                 if name not in v.__dict__:
                     return self.fail(f"it uses {v.__name__}.{name}, which is not there")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import scipy.optimize as _scipy
 
+from .. import tree
 from ..errors import ConvergenceError
 from ..implicit.equations import root as implicit_root
 from ..record.source_lines import here
 from ..transforms.gradient import value_and_grad
-from ..tree import public as tree
 from .passing import Result, names_of, ours, unsupported_option
 
 __getattr__, __dir__ = names_of(_scipy)

@@ -29,7 +29,7 @@ class Grad(Transform):
     name, suffix = "grad", "grad"
     reverse = True
 
-    def __init__(self, argnums: int | Sequence[int], value: bool, has_aux: bool):
+    def __init__(self, argnums: int | Sequence[int], value: bool = False, has_aux: bool = False):
         self.argnums = checked_argnums(self.name if not value else "value_and_grad", argnums)
         self.value = value
         self.has_aux = has_aux
@@ -59,9 +59,6 @@ class ElementwiseGrad(Grad):
     """The gradient of the sum of all results."""
 
     name, suffix = "elementwise_grad", "elementwise_grad"
-
-    def __init__(self, argnums: int | Sequence[int]):
-        super().__init__(argnums, False, False)
 
     def function(self, f: Callable) -> Callable:
         def total(*args, **kwargs):

@@ -136,12 +136,7 @@ def _mapped(i: Node, unit: Node, results: list[Node], n: int) -> list[Node]:
     if all(m.size <= MOST for m in many.nodes if type(m.dtype) is not tuple):
         stacked = remade(many.outputs, {many.inputs[0]: const(np.arange(n))})
         return [r if has else broadcast(r, (n, *r.shape)) for r, has in zip(stacked, differs)]
-    return _in_a_map(i, results, n)
-
-
-def _in_a_map(i: Node, results: list[Node], n: int) -> list[Node]:
-    """The results for i = 0 .. n - 1, stacked, by a loop: batched they would be too large."""
-    inner = {i}
+    inner = {i}  # else by a loop
     outside: dict[Node, Node] = {}  # what the body reads from the graph around it -> the body's input
     for m in reachable(results):
         if any(a in inner for a in m.args):
@@ -150,8 +145,8 @@ def _in_a_map(i: Node, results: list[Node], n: int) -> list[Node]:
             outside |= {a: input_node(a.shape, a.dtype, a.name) for a in read if a not in outside}
     varying = [r for r in results if r in inner]
     body = Graph([i, *outside.values()], remade(varying, outside), "row")
-    stacked = iter(map_node(body, [const(np.arange(n)), *outside], n, 1) if varying else ())
-    return [next(stacked) if r in inner else broadcast(r, (n, *r.shape)) for r in results]
+    rows = iter(map_node(body, [const(np.arange(n)), *outside], n, 1) if varying else ())
+    return [next(rows) if r in inner else broadcast(r, (n, *r.shape)) for r in results]
 
 
 # --- the transforms -------------------------------------------------------------------------------------

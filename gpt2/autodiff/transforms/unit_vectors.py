@@ -1,7 +1,5 @@
 """What is computed with the unit vectors of a Jacobian, whose zeros stay zeros.
 
-    unit_vectors(results, unit, n) -> (results, {node: what it is for all n unit vectors, stacked})
-
 The batch of all unit vectors is the identity matrix, scaled where elementwise derivatives came before. A
 product of it with a matrix is that matrix with its rows scaled: of the n terms of each sum one is not 0.
 
@@ -30,8 +28,9 @@ _POLES = frozenset("divide reciprocal power float_power log log2 log10 log1p arc
 
 
 def unit_vectors(results: Sequence[Node], unit: Node, n: int) -> tuple[list[Node], dict[Node, Node]]:
-    """See the head of this file. results: outputs of a graph, which depend on the unit vector, an input of n
-    elements or computed from one.
+    """(results, {node: what it is for all n unit vectors, stacked}).
+
+    results   outputs of a graph, which depend on the unit vector, an input of n elements or computed from one
     """
     first_new, nodes = next_id(), reachable(results)
     moving = dependent(nodes, [unit, *(n for n in reachable([unit]) if n.op == "input")])

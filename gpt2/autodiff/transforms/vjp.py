@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from ..programs.wiring import (
     interpreted,
     operands_of,
     output_buffers,
-    rebuilt,
     result_outs,
 )
 from ..record import recorder
@@ -36,10 +35,6 @@ from ..switches import current_options
 from ..tracebacks import of_user
 from ..tree import Leaf, Tree, matched, numbered
 
-if TYPE_CHECKING:
-    from ..emit.program import Program
-    from ..emit.scalar import ScalarProgram
-
 
 @dataclass
 class VjpWiring(Wiring):
@@ -47,21 +42,20 @@ class VjpWiring(Wiring):
 
     # for each result a node of its type, or None: it has no derivative
     cotangents: list = field(default_factory=list)
-    back_tree: Tree | None = None
-    back_outs: list = field(default_factory=list)
+    back: Wiring | None = None  # of the gradients
 
     def split(self, pipeline: Pipeline, joint: Graph) -> Halves:
         """Forward and backward of the joint graph; the forward does not return its inputs."""
         n_inputs = len(joint.inputs) - sum(n is not None for n in self.cotangents)
-        return pipeline.split(joint, n_inputs, len(joint.outputs) - len(self.back_outs), hand_on_inputs=False)
+        return pipeline.split(joint, n_inputs, len(joint.outputs) - len(self.back.outs), hand_on_inputs=False)
 
 
 @dataclass
 class Pair:
     """The two programs of ad.vjp, and where the backward's operands come from."""
 
-    forward: Program | ScalarProgram
-    backward: Program | ScalarProgram
+    forward: Any  # a Program or ScalarProgram
+    backward: Any
     saved: list[tuple[str, int]]
 
     def exchanged(self, values: Sequence) -> Pair:
@@ -91,16 +85,16 @@ class Vjp(Transform):
         nodes = [results.outputs[o.index] for o in outs]
         moves = [n.dtype.kind in "fc" for n in nodes]
         joint = vjp_graph(results, wrt, [o.index for o, has in zip(outs, moves) if has])
-        return VjpWiring(
-            joint,
-            *operands_of(rec, call),
-            rec.out_tree,
-            outs,
-            # like the results: these themselves would keep the whole graph
-            cotangents=[input_node(n.shape, n.dtype) if has else None for n, has in zip(nodes, moves)],
-            back_tree=Tree.of(*(w.tree for w in wrt_of_args)),
-            back_outs=[Out(i, k) for i, k in enumerate(k for w in wrt_of_args for k in w.kinds)],
-        )
+
+        def like(n: Node) -> Node:  # which would keep the whole graph
+            return input_node(n.shape, n.dtype)
+
+        gradients = [like(results.inputs[i]) for i in wrt]
+        back_outs = [Out(i, kind) for i, kind in enumerate(kind for w in wrt_of_args for kind in w.kinds)]
+        tree = Tree.of(*(w.tree for w in wrt_of_args))
+        back = Wiring(Graph([], gradients, "pullback"), [], [], tree, back_outs)
+        cotangents = [like(n) if has else None for n, has in zip(nodes, moves)]
+        return VjpWiring(joint, *operands_of(rec, call), rec.out_tree, outs, cotangents=cotangents, back=back)
 
     def compile(self, wiring: VjpWiring, pipeline: Pipeline, scalar: bool) -> Pair:
         halves = wiring.split(pipeline, pipeline.prepared(wiring.graph))
@@ -168,8 +162,7 @@ class Pullback:
 
     def __call__(self, dout: Any, out: Any = None) -> tuple:
         wiring = self._wiring
-        cts = matched_cotangents(wiring, dout)
-        operands = [*self._saved, *cts]
+        operands = [*self._saved, *matched_cotangents(wiring, dout)]
         inside = type(self.program) is Interpreted and recorder.current() is not None
         if inside or any(type(x) is Recorded for x in operands):
             if out is not None:
@@ -179,13 +172,8 @@ class Pullback:
                 )
             results = inline(self.program.graph, operands)
         else:
-            chosen = None
-            if out is not None:
-                expected = Wiring(self.program.graph, [], [], wiring.back_tree, wiring.back_outs)
-                chosen = output_buffers("pullback", expected, out)
-            results = self.program(*operands, out=chosen)
-        outs = wiring.back_outs
-        return rebuilt(wiring.back_tree, [results[o.index] for o in outs], [o.kind for o in outs])
+            results = self.program(*operands, out=output_buffers("pullback", wiring.back, out))
+        return wiring.back.result(results)
 
 
 def matched_cotangents(wiring: VjpWiring, dout: Any) -> list:

@@ -16,7 +16,7 @@ from gpt2.autodiff.programs import derived, fixed
 from gpt2.autodiff.record.bytecode import cached_by_code
 from gpt2.autodiff.record.record import record
 from gpt2.autodiff.reuse.cache import Cache, Store
-from gpt2.autodiff.reuse.guard import trust
+from gpt2.autodiff.reuse.guard import Guard
 from tests.long.requests import check
 from tests.support.slow import rest_slow
 
@@ -71,7 +71,7 @@ def test_programs_of_one_function_are_bounded_by_bytes(monkeypatch):
     monkeypatch.setattr(Cache, "BYTES", 100)
     cache = Cache()
     for k in range(10):
-        cache.add(k, trust(), k, 30)
+        cache.add(k, Guard(None, lambda: True), k, 30)
     assert [k for k in range(10) if k in cache] == [7, 8, 9]
 
 

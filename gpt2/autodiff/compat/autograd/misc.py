@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...tree import public as tree
+from ... import tree
 from .builtins import type as type_of
 from .core import defvjp, make_vjp, vspace
 from .tracer import primitive, refusing
