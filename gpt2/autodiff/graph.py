@@ -18,8 +18,8 @@ import itertools
 import keyword
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from operator import is_
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -199,6 +199,21 @@ def reachable(outputs: Iterable[Node], inputs: Iterable[Node] = (), oldest: int 
             seen[n.id] = n
             stack += [a for a in n.args if a.id >= oldest and a.id not in seen]
     return [seen[i] for i in sorted(seen)]
+
+
+def postorder(
+    n: Node, done: Container[Node], arguments: Callable[[Node], Iterable[Node]] = attrgetter("args")
+) -> Iterator[Node]:
+    """n and what it is computed from, arguments first, without those in `done`, to which the caller adds
+    each."""
+    stack = [n]
+    while stack:
+        n = stack[-1]
+        missing = [a for a in arguments(n) if a not in done] if n not in done else []
+        if missing:
+            stack += reversed(missing)
+        elif stack.pop() not in done:
+            yield n
 
 
 def dependent(nodes: Iterable[Node], sources: Iterable[Node]) -> set[Node]:

@@ -7,6 +7,7 @@ it is known whether NumPy can reshape without copying, and whether two values ar
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
@@ -100,39 +101,22 @@ def reshape_view(x: Layout, shape: Sequence[int]) -> Layout | None:
 
 
 def _reshaped_strides(old, strides, new) -> tuple[int, ...] | None:
-    """Strides of the same memory under another shape: groups of evenly strided axes become new groups."""
-    axes = [(n, s) for n, s in zip(old, strides) if n != 1]
-    if any(n == 0 for n in old):
-        return None
-    new_strides: list[int] = []
-    i = j = 0
-    while j < len(new):
-        if new[j] == 1:
-            new_strides.append(0)
-            j += 1
-            continue
-        if i == len(axes):
+    """Strides of the same memory under another shape; None if a new axis is not evenly strided."""
+    runs: list[tuple[int, int]] = []  # (elements, stride) of axes that follow one another, innermost first
+    for n, s in zip(reversed(old), reversed(strides)):
+        if runs and s == math.prod(runs[-1]):
+            runs[-1] = n * runs[-1][0], runs[-1][1]
+        elif n != 1:
+            runs.append((n, s))
+    left, step, new_strides = 1, 0, []
+    for n in reversed(new):
+        if left == 1 and n != 1:
+            left, step = runs.pop(0)
+        if left % n:
             return None
-        have, want = axes[i][0], new[j]
-        first, last = i, j
-        while have != want:
-            if have < want:
-                i += 1
-                have *= axes[i][0]
-            else:
-                j += 1
-                want *= new[j]
-        for k in range(first, i):  # old axes of a group must follow one another in memory
-            if axes[k][1] != axes[k + 1][0] * axes[k + 1][1]:
-                return None
-        group = []
-        step = axes[i][1]
-        for k in range(j, last - 1, -1):
-            group.append(step)
-            step *= new[k]
-        new_strides.extend(reversed(group))
-        i, j = i + 1, j + 1
-    return tuple(new_strides)
+        new_strides.append(step)
+        left, step = left // n, n * step
+    return tuple(reversed(new_strides))
 
 
 def lower(graph: Graph, share_inputs: bool = False, exact: Container[int] = frozenset()) -> Graph:

@@ -13,14 +13,14 @@ two.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..graph import Graph, Node
+from ..graph import Graph, Node, postorder
 from ..ops.rowwise import ROW, row_axes
 from ..ops.table import VIEWS, facts, root, views_of
 from ..run.caches import in_cache
-from .layout import Layout, is_result_of_call, reshape_view
+from .layout import Layout, is_result_of_call, reshape_view, results_of
 
 SMALL = 8192  # elements: below, the overhead of a region is more than it saves
 IN_USE = 4  # values at once; more are rarely needed (lives.py)
@@ -70,51 +70,28 @@ def schedule(graph: Graph, results_early: bool = False) -> list[Region]:
     return merge(regions, where)
 
 
-def demanded(graph: Graph, results_early: bool = False) -> list[Node]:
+def demanded(graph: Graph, results_early: bool = False) -> Iterable[Node]:
     """The nodes in an order in which each cheap one comes just before the first that needs it."""
-    order: list[Node] = []
-    seen: set[Node] = set()
+    order: dict[Node, None] = {}
 
     def visit(n: Node) -> None:
-        stack = [(n, iter(n.args))]
-        if n in seen:
-            return
-        seen.add(n)
-        while stack:
-            top, args = stack[-1]
-            for a in args:
-                if a not in seen:
-                    seen.add(a)
-                    stack.append((a, iter(a.args)))
-                    break
-            else:
-                stack.pop()
-                order.append(top)
+        for m in postorder(n, order):
+            order[m] = None
 
     early = _early_nodes(graph, results_early)
-    results = _results_of_calls(graph)
+    results = results_of(graph)
     for n in early.get(None, ()):
         visit(n)
     for n in graph.nodes:
         if facts(n).scheduled_alone:
             visit(n)
-            for r in results.get(n, ()):  # available from then on
-                if r not in seen:
-                    seen.add(r)
-                    order.append(r)
+            for available in results.get(n, {}).values():  # from then on
+                order.update(dict.fromkeys(available))
             for d in early.get(n, ()):
                 visit(d)
     for n in graph.outputs:
         visit(n)
     return order
-
-
-def _results_of_calls(graph: Graph) -> dict[Node, list[Node]]:
-    results: dict[Node, list[Node]] = {}
-    for n in graph.nodes:
-        if is_result_of_call(n):
-            results.setdefault(n.args[0], []).append(n)
-    return results
 
 
 def _early_nodes(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:

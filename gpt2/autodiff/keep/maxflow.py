@@ -12,7 +12,6 @@ class Network:
     """A network with capacities. What flows along edge i may be sent back along i ^ 1, its twin."""
 
     def __init__(self, n: int):
-        self.n = n
         self.edges: list[list[int]] = [[] for _ in range(n)]  # of each node: edges that leave it
         self.target: list[int] = []
         self.capacity: list[int] = []
@@ -27,70 +26,43 @@ class Network:
 
     def cut(self, source: int, sink: int) -> set[int]:
         """The nodes on the source's side of the minimum cut; of several, of the one nearest the sink."""
-        while (level := self._levels(source, sink)) is not None:
-            self._saturate(source, sink, level)
-        return set(range(self.n)) - self._leading_to(sink)
+        while source in (distance := self._distances(sink)):
+            self._saturate(source, sink, distance)
+        return set(range(len(self.edges))) - distance.keys()
 
-    def _levels(self, source: int, sink: int) -> list[int] | None:
-        """Each node's distance from the source along edges with room; None if the sink is out of reach."""
-        level = [-1] * self.n
-        level[source] = 0
-        front = [source]
-        target, capacity, edges = self.target, self.capacity, self.edges
-        while front:
-            following = []
-            for v in front:
-                for e in edges[v]:
-                    w = target[e]
-                    if level[w] < 0 and capacity[e]:
-                        level[w] = level[v] + 1
-                        following.append(w)
-            if level[sink] >= 0:
-                return level
-            front = following
-        return None
-
-    def _saturate(self, source: int, sink: int, level: list[int]) -> None:
-        """Send flow along shortest paths until none is left."""
-        target, capacity, edges = self.target, self.capacity, self.edges
-        at = [0] * self.n  # the edge of each node to try next; those before it lead nowhere any more
-        path: list[int] = []
-        v = source
-        while True:
-            if v == sink:
-                sent = min([capacity[e] for e in path])
-                first = 0
-                for k in range(len(path) - 1, -1, -1):
-                    e = path[k]
-                    capacity[e] -= sent
-                    capacity[e ^ 1] += sent
-                    if not capacity[e]:
-                        first = k
-                v = target[path[first] ^ 1]
-                del path[first:]
-                continue
-            out, k, further = edges[v], at[v], level[v] + 1
-            end = len(out)
-            while k < end and not (capacity[e := out[k]] and level[target[e]] == further):
-                k += 1
-            at[v] = k
-            if k < end:
-                path.append(e)
-                v = target[e]
-            elif v == source:
-                return
-            else:
-                v = target[path.pop() ^ 1]
-                at[v] += 1
-
-    def _leading_to(self, sink: int) -> set[int]:
-        """The nodes from which there is still a way with room."""
-        seen, stack = {sink}, [sink]
-        while stack:
-            v = stack.pop()
+    def _distances(self, sink: int) -> dict[int, int]:
+        """The distance to the sink along edges with room, of each node from which there is a way."""
+        distance = {sink: 0}
+        front = [sink]
+        for v in front:  # which grows
             for e in self.edges[v]:
                 w = self.target[e]
-                if self.capacity[e ^ 1] and w not in seen:
-                    seen.add(w)
-                    stack.append(w)
-        return seen
+                if w not in distance and self.capacity[e ^ 1]:
+                    distance[w] = distance[v] + 1
+                    front.append(w)
+        return distance
+
+    def _saturate(self, source: int, sink: int, distance: dict[int, int]) -> None:
+        """Send flow along shortest paths until none is left."""
+        target, capacity, edges = self.target, self.capacity, self.edges
+        at = [0] * len(edges)  # the edge of each node to try next; those before it lead nowhere any more
+        while True:
+            path: list[int] = []
+            v = source
+            while v != sink:
+                out, k, nearer = edges[v], at[v], distance[v] - 1
+                while k < len(out) and not (capacity[out[k]] and distance.get(target[out[k]]) == nearer):
+                    k += 1
+                at[v] = k
+                if k < len(out):
+                    path.append(out[k])
+                    v = target[out[k]]
+                elif path:
+                    v = target[path.pop() ^ 1]
+                    at[v] += 1
+                else:
+                    return
+            sent = min([capacity[e] for e in path])
+            for e in path:
+                capacity[e] -= sent
+                capacity[e ^ 1] += sent

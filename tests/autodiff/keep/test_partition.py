@@ -69,19 +69,19 @@ def test_cut_of_a_long_chain():
 def cost_of_choice(problem, needed, recomputed, rate):
     """By the definition in partition.py; infinite if the choice is infeasible."""
     total = 0
-    seeds = {n.id for n in problem.seeds}
+    seeds = set(problem.seeds)
     for n in problem.values:
         args = problem._arguments(n)
-        if n.id in seeds and not needed[n.id]:
+        if n in seeds and not needed[n]:
             return math.inf
-        if recomputed[n.id]:
-            if not all(needed[a.id] for a in args):
+        if recomputed[n]:
+            if not all(needed[a] for a in args):
                 return math.inf
-            if n.id in problem.primal:
+            if n in problem.primal:
                 total += round(PRECISION * cost.nanoseconds(n))
         else:
-            total += problem._keep(n, rate) if needed[n.id] else 0
-            computed_twice = [a for a in args if recomputed[a.id] and a.id not in problem.primal]
+            total += problem._keep(n, rate) if needed[n] else 0
+            computed_twice = [a for a in args if recomputed[a] and a not in problem.primal]
             total += sum(round(PRECISION * cost.nanoseconds(a)) for a in computed_twice)
     return total
 
@@ -93,16 +93,14 @@ def test_solve_finds_the_cheapest_choice():
     joints = [simplify(vjp_graph(g, range(len(g.inputs)), [0])) for g in graphs]
     problems = [_Problem(joint, len(g.inputs), len(g.outputs)) for g, joint in zip(graphs, joints)]
     for problem in [*problems, _Problem(shared_factor_program(), 2, 1)]:
-        ids = [n.id for n in problem.values]
-        if not 2 <= len(ids) <= 6:
+        if not 2 <= len(problem.values) <= 6:
             continue
         for rate in (0.001, 0.03, 0.1, 0.18, 0.3, 3.0):
             kept = problem.solve(rate)
-            best = min(
-                cost_of_choice(problem, dict(zip(ids, a)), dict(zip(ids, b)), rate)
-                for a in itertools.product((0, 1), repeat=len(ids))
-                for b in itertools.product((0, 1), repeat=len(ids))
-            )
+            sets = [
+                dict(zip(problem.values, x)) for x in itertools.product((0, 1), repeat=len(problem.values))
+            ]
+            best = min(cost_of_choice(problem, a, b, rate) for a in sets for b in sets)
             assert cost_of_choice(problem, *choice(problem, kept), rate) == best
         tried += 1
     assert tried >= 10
@@ -129,13 +127,13 @@ def shared_factor_program():
 
 def choice(problem, kept):
     """Which values are needed and which recomputed, given the kept ones."""
-    needed = dict.fromkeys([n.id for n in problem.values], False)
+    needed = dict.fromkeys(problem.values, False)
     recomputed = dict(needed)
-    needed.update((n.id, True) for n in problem.seeds)
+    needed.update((n, True) for n in problem.seeds)
     for n in reversed(problem.values):
-        recomputed[n.id] = needed[n.id] and n.id not in kept
-        if recomputed[n.id]:
-            needed.update((a.id, True) for a in problem._arguments(n))
+        recomputed[n] = needed[n] and n not in kept
+        if recomputed[n]:
+            needed.update((a, True) for a in problem._arguments(n))
     return needed, recomputed
 
 
