@@ -132,13 +132,15 @@ class Emitter(Texts):
         elif kind is Kind.ALLOCATED:
             lines = [f"{self.names[n]} = {self.expression(n, self.operands(n), n.attrs)}"]
         else:
-            lines = list(Statement(self, n).lines())
+            lines = Statement(self, n).lines()
         self.body += with_source(lines, n)
 
     def blocks(self, r: Region) -> None:
         """The function of a region of row blocks, and the line that runs it."""
         rows = RowBlocks(self, r)
-        lines = self.block_lines(rows)
+        members = [n for n in r.members if n not in self.plan.folded]
+        statements = [(n, Statement(self, n, rows).lines()) for n in members]
+        lines = [line for n, own in statements for line in with_source(rows.spelled(own), n)]
         if not lines:  # nothing but copies of what is in place already
             return
         number = len(self.block_regions) + 1
@@ -154,19 +156,6 @@ class Emitter(Texts):
         for n in r.sums:
             self.body.append(f"np.add.reduce({self.partial(n)}, axis=0, out={self.whole(n)})")
         self.block_regions.append((rows.blocks, [(*key[1:], key[0]) for key in rows.scratch]))
-
-    def block_lines(self, rows: RowBlocks) -> list[str]:
-        """The body of a region's function."""
-        members = [n for n in rows.region.members if n not in self.plan.folded]
-        statements = [(n, Statement(self, n, rows).lines()) for n in members]
-        rows.name_reads()
-        body: list[str] = []
-        for n, lines in statements:
-            own: list[str] = []
-            for line in lines:
-                own += [*rows.definitions(), line]
-            body += with_source(own, n)
-        return body
 
     # ---- calls of functions within the program ----
 

@@ -12,6 +12,7 @@ different shapes.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Container
 
 from ..graph import Node, is_scalar_const, scalar_text
@@ -21,30 +22,6 @@ from .buffers import Kind
 from .expressions import rows_of
 from .regions import Region, blocks_of, flags_of, prefix
 from .texts import Texts
-
-
-class BlockRead:
-    """A block of rows of an array from outside its region.
-
-    One that is read more than once gets a name, in a line before the first that reads it: `noted` collects
-    the reads of the current line.
-    """
-
-    __slots__ = ("text", "noted", "count", "name")
-
-    def __init__(self, text: str, noted: list[BlockRead]):
-        self.text, self.noted = text, noted
-        self.count = 0
-        self.name: str | None = None
-
-    def __str__(self) -> str:
-        self.noted.append(self)
-        return self.name or self.text
-
-    def hint(self) -> str:
-        """A name that says which array it is a block of."""
-        array = re.match(r"\w+", self.text)
-        return f"{array[0].rstrip('_') if array else 'rows'}_block"
 
 
 class RowBlocks:
@@ -59,24 +36,25 @@ class RowBlocks:
         self.title = f"{' x '.join(map(str, axes))} rows in {len(self.blocks)} blocks"
         # (slot, shape of a row, dtype, in planes) -> the parameter: one for each shape a slot is used in
         self.scratch: dict[tuple, str] = {}
-        self.reads: dict[str, BlockRead] = {}
-        self.noted: list[BlockRead] = []
+        # The blocks that are read of arrays from outside, how often, and the names of those with a name
+        self.reads: Counter[str] = Counter()
+        self.read_names: dict[str, str] = {}
 
-    def name_reads(self) -> None:
-        """Name the blocks that are read more than once."""
-        for read in self.reads.values():
-            if read.count > 1:
-                read.name = self.texts.unique(read.hint())
+    def spelled(self, lines: list[str]) -> list[str]:
+        """The lines with the blocks that they read. One that is read more than once gets a name, which says
+        which array it is a block of, in a line before the first that reads it."""
+        spelled = []
+        for line in lines:
+            for text in re.findall("\0(.+?)\0", line):
+                if self.reads[text] > 1 and text not in self.read_names:
+                    array = re.match(r"\w*", text)[0].rstrip("_") or "rows"
+                    self.read_names[text] = self.texts.unique(f"{array}_block")
+                    spelled.append(f"{self.read_names[text]} = {text}")
+                line = line.replace(f"\0{text}\0", self.read_names.get(text, text))
+            spelled.append(line)
+        return spelled
 
-    def definitions(self) -> list[str]:
-        """Lines for the blocks with a name that are read for the first time."""
-        lines = [f"{read.name} = {read.text}" for read in dict.fromkeys(self.noted) if read.count > 1]
-        for read in self.noted:
-            read.count = 0  # it has its line now
-        self.noted.clear()
-        return lines
-
-    def operands(self, n: Node, unread: Container[int] = ()) -> list:
+    def operands(self, n: Node, unread: Container[int] = ()) -> list[str]:
         """The operands of an op, "" for those that are folded into it or not read."""
         flags = flags_of(n, self.region.N)
         assert flags is not None
@@ -85,12 +63,12 @@ class RowBlocks:
             for k, (a, flag) in enumerate(zip(n.args, flags))
         ]
 
-    def factors(self, multiply: Node) -> list:
+    def factors(self, multiply: Node) -> list[str]:
         """The two factors of a folded multiplication: a square has its argument twice."""
         return [f for _ in range(2 // len(multiply.args)) for f in self.operands(multiply)]
 
-    def operand(self, a: Node, flag: bool, user: Node) -> str | BlockRead:
-        """The text for an argument in a block of rows."""
+    def operand(self, a: Node, flag: bool, user: Node) -> str:
+        """The text for an argument in a block of rows; a block from outside has a \\0 at both ends."""
         e, x = self.texts, root(a)
         if is_scalar_const(a):
             return scalar_text(a)
@@ -101,9 +79,8 @@ class RowBlocks:
         if flag is not ROW:
             return e.invariant(a, user, self.region)
         text = f"{e.whole_rows(a, self.region)}[{self.index}]"
-        read = self.reads.setdefault(text, BlockRead(text, self.noted))
-        read.count += 1
-        return read
+        self.reads[text] += 1
+        return f"\0{text}\0"
 
     def target(self, n: Node) -> str:
         """Where the rows of n go."""
