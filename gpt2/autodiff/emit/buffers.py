@@ -18,8 +18,7 @@ from ..graph import Node, is_scalar_const
 from ..ops.table import facts, root
 from ..run.memory import rounded
 from .layout import is_result_of_call
-from .planes import in_planes
-from .regions import Region, blocks_of
+from .regions import Region
 from .schedule import Schedule, read_in_step
 from .windows import Places
 
@@ -108,14 +107,26 @@ def _kind_of(n: Node, r: Region, places: Places) -> Kind:
     if base is not n:
         return Kind.ARENA
     if r.N == 1:
-        if n not in r.sums and makes_number(n) and _is_read_as_number(n, places.schedule):
+        if n not in r.sums and _is_number(n, places.schedule):
             return Kind.NUMBER
-        return Kind.ARENA if _fills(n) else Kind.ALLOCATED
+        op = facts(n)
+        written = op.streams or op.changes_first or op.has_out or is_result_of_call(n)
+        return Kind.ARENA if written else Kind.ALLOCATED
     return Kind.ARENA if n in r.sums or places.schedule.outlives(n, r) else Kind.SCRATCH
 
 
-def _is_read_as_number(n: Node, schedule: Schedule) -> bool:
-    """Whether a number serves its readers as well as an array of shape (1, ..., 1)."""
+def _is_number(n: Node, schedule: Schedule) -> bool:
+    """Whether a ufunc of numbers, or a sum over all of an array, gives a single real number of their type,
+    which serves its readers as well as an array of shape (1, ..., 1)."""
+    summed = facts(n).reducer == "add"
+    if facts(n).ufunc is None and not summed:
+        return False
+    if n.size != 1 or n.dtype.kind != "f" or any(a.dtype != n.dtype for a in n.args):
+        return False
+    if summed:
+        return n.shape == ()
+    if any(a.size != 1 for a in n.args) or all(map(is_scalar_const, n.args)):
+        return False  # of constants alone: Python's rules for 1.0 / 0.0 are not NumPy's
     return n.shape == () or all(facts(u).streams and u not in schedule.folded for u, _ in schedule.reads(n))
 
 
@@ -132,12 +143,6 @@ def storage(places: Places, kind: Mapping[Node, Kind], steps: Steps, lend: bool)
     return spans
 
 
-def with_lent(kind: Mapping[Node, Kind], spans: Mapping[Node, Storage], places: Places) -> dict[Node, Kind]:
-    """The kinds, those of values in the memory of results too."""
-    lent = {n for n, k in kind.items() if k is Kind.ARENA and spans[places.base(n)].lender is not None}
-    return {n: Kind.LENT if n in lent else k for n, k in kind.items()}
-
-
 def _spans(values: Iterable[Node], start: Mapping, end: Mapping, places: Places) -> dict[Node, Storage]:
     """A span for each host of these values, as long as any that lives in it, by steps or positions."""
     spans: dict[Node, Storage] = {}
@@ -148,25 +153,6 @@ def _spans(values: Iterable[Node], start: Mapping, end: Mapping, places: Places)
         s.start = min(s.start, start[n])
         s.end = max([s.end, end[n], *[end[u] for u in places.schedule.readers(n)]])
     return spans
-
-
-def _fills(n: Node) -> bool:
-    """Whether its statement writes the result into memory that the program gives it."""
-    op = facts(n)
-    return op.streams or op.changes_first or op.has_out or is_result_of_call(n)
-
-
-def makes_number(n: Node) -> bool:
-    """Whether a ufunc of numbers, or a sum over all of an array, gives a single real number of their type."""
-    summed = facts(n).reducer == "add"
-    if facts(n).ufunc is None and not summed:
-        return False
-    if n.size != 1 or n.dtype.kind != "f" or any(a.dtype != n.dtype for a in n.args):
-        return False
-    if summed:
-        return n.shape == ()
-    recorded = any(not is_scalar_const(a) for a in n.args)  # Python's rules for 1.0 / 0.0 are not NumPy's
-    return recorded and all(a.size == 1 for a in n.args)
 
 
 def _share(r: Region, spans: dict[Node, Storage], places: Places, others: Sequence[Node] = ()) -> None:
@@ -211,13 +197,16 @@ def _lend(storage: dict[Node, Storage], written: Mapping[Node, list[Span]], step
     """
     taken = {o: Allocator(spans) for o, spans in written.items()}
     long = LONG * max(steps.end.values(), default=0)
-    types: dict[int, set] = {}
-    for base, s in storage.items():
-        types.setdefault(id(s), set()).add(base.dtype)
-    for s in sorted({id(s): s for s in storage.values()}.values(), key=lambda s: (-s.nbytes, s.start)):
-        if s.nbytes >= LEND_FROM and s.end - s.start >= long:
-            fits = [o for o in taken if o.nbytes >= s.nbytes and types[id(s)] == {o.dtype}]
-            _borrow(s, {o: taken[o] for o in fits})
+    for s in sorted(distinct(storage), key=lambda s: (-s.nbytes, s.start)):
+        if s.nbytes < LEND_FROM or s.end - s.start < long:
+            continue
+        rooms = []
+        for o, spans in taken.items():
+            if o.dtype == s.holds[0].dtype and (at := next(spans.rooms(s))) + s.nbytes <= o.nbytes:
+                rooms.append((spans.next_use(s, at), at, o))
+        if rooms:  # the one written soonest after the life of s: others can lend longer
+            _, s.offset, s.lender = min(rooms, key=lambda room: room[0])
+            taken[s.lender].take(s)
 
 
 def _begin_in_results(storage: dict[Node, Storage], places: Places, steps: Steps) -> None:
@@ -253,78 +242,20 @@ def written_spans(
     return taken
 
 
-def _borrow(s: Storage, lenders: dict[Node, Allocator]) -> None:
-    """Put s into a result with room, the one written soonest after the life of s: others can lend longer."""
-    best = None
-    for o, taken in lenders.items():
-        at = next(taken.rooms(s))
-        if at + s.nbytes <= o.nbytes:
-            back = taken.next_use(s, at)
-            if best is None or back < best[0]:
-                best = back, o, at
-    if best is not None:
-        _, s.lender, s.offset = best
-        lenders[s.lender].take(s)
+def distinct(spans: Mapping[Node, Storage]) -> list[Storage]:
+    """The spans, each once."""
+    return list({id(s): s for s in spans.values()}.values())
 
 
-def partials(regions: Iterable[Region], steps: Steps) -> dict[Node, Storage]:
-    """For each sum over blocks of rows, the memory of the blocks' sums."""
-    sums = [(n, r) for r in regions for n in r.sums]
-    return {n: Storage(n.nbytes * len(blocks_of(r)), steps.start[n], steps.end[n]) for n, r in sums}
-
-
-def memory_of_calls(
-    needs: Mapping[Node, int], results: Mapping[Node, Mapping[int, list[Node]]], steps: Steps
-) -> tuple[dict[Node, Storage], dict[tuple[Node, int], Storage]]:
-    """For each outlined call its working memory, and memory for each of its results that nothing reads.
-
-    needs     the bytes of working memory of each call
-    results   the nodes that are its results, by their number
-    """
-    start, end = steps
-    work = {n: Storage(nbytes, start[n], end[n]) for n, nbytes in needs.items()}
-    unread = {
-        (n, k): Storage(o.nbytes, start[n], end[n])
-        for n in work
-        for k, o in enumerate(n.attrs["body"].outputs)
-        if k not in results[n]
-    }
-    return work, unread
-
-
-def owned(spans: Mapping[Node, Storage]) -> list[Storage]:
-    """The spans in the arena itself, each once."""
-    return list({id(s): s for s in spans.values() if s.lender is None}.values())
-
-
-def lenders(spans: Mapping[Node, Storage], outputs: Iterable[Node], lend: bool) -> set[Node]:
-    """The results whose memory holds, or may hold, other values before."""
-    lenders = {s.lender for s in spans.values() if s.lender is not None}
-    return lenders.union(filter(lends, outputs) if lend else ())
-
-
-def slots(places: Places, kind: Mapping[Node, Kind]) -> tuple[dict[Node, int], set[Node]]:
-    """The slots of scratch values, by their number in the region; and which values lie plane by plane."""
-    numbers: dict[Node, int] = {}
-    planes: set[Node] = set()
-    for r in places.schedule.regions:
-        if r.N > 1:
-            of_region = _slots(r, places, kind)
-            numbers.update(of_region)
-            planes |= in_planes(r, of_region, places)
-    return numbers, planes
-
-
-def _slots(r: Region, places: Places, kind: Mapping[Node, Kind]) -> dict[Node, int]:
-    """The slots of a region: one for values of one size that are not needed at once."""
+def slots(r: Region, places: Places, kind: Mapping[Node, Kind]) -> dict[Node, int]:
+    """The slots of a region's scratch values: one for values of one size that are not needed at once."""
     order = places.schedule.order
-    scratch = [n for n in r.members if kind.get(n) is Kind.SCRATCH]
-    spans = _spans(scratch, order, order, places)
+    spans = _spans([n for n in r.members if kind.get(n) is Kind.SCRATCH], order, order, places)
     _share(r, spans, places)
     held: list[Storage] = []
     free: list[Storage] = []
     count = 0
-    for s in sorted({id(s): s for s in spans.values()}.values(), key=lambda s: s.start):
+    for s in sorted(distinct(spans), key=lambda s: s.start):
         ended = [t for t in held if t.end < s.start]
         free += sorted(ended, key=lambda t: (t.end, order[t.holds[0]]))
         held = [t for t in held if t.end >= s.start] + [s]

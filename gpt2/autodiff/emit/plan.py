@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from ..graph import Graph
+from ..graph import Graph, Node
 from . import buffers, lives
+from .buffers import Kind, Storage
 from .layout import lower, results_of
-from .regions import reach_rows, schedule
+from .planes import in_planes
+from .regions import blocks_of, reach_rows, schedule
 from .routine import Routine
 from .schedule import Schedule
 from .windows import Places
@@ -65,16 +67,36 @@ class Plan:
         self.steps = buffers.steps_of(self.regions)
         self.called = {n: routines(n.attrs["body"]) for n in self.graph.nodes if n.op == "outlined"}
         self.results = results_of(self.graph)
-        kind = buffers.kinds(self.places)
-        self.storage = buffers.storage(self.places, kind, self.steps, lend)
-        self.kind = buffers.with_lent(kind, self.storage, self.places)
-        self.partials = buffers.partials(self.regions, self.steps)
-        needs = {n: routine.needs.arena_bytes for n, routine in self.called.items()}
-        self.work, self.unread = buffers.memory_of_calls(needs, self.results, self.steps)
+        self.kind = buffers.kinds(self.places)
+        self.storage = buffers.storage(self.places, self.kind, self.steps, lend)
+        spans = buffers.distinct(self.storage)
+        for n, kind in self.kind.items():
+            if kind is Kind.ARENA and self.storage[self.places.base(n)].lender is not None:
+                self.kind[n] = Kind.LENT
+        start, end = self.steps
+        self.partials = {
+            n: Storage(n.nbytes * len(blocks_of(r)), start[n], end[n]) for r in self.regions for n in r.sums
+        }
+        self.work = {n: Storage(f.needs.arena_bytes, start[n], end[n]) for n, f in self.called.items()}
+        self.unread = {
+            (n, k): Storage(o.nbytes, start[n], end[n])
+            for n in self.called
+            for k, o in enumerate(n.attrs["body"].outputs)
+            if k not in self.results[n]
+        }
         others = (*self.partials.values(), *self.work.values(), *self.unread.values())
-        self.arena_bytes = buffers.offsets([*buffers.owned(self.storage), *others])
-        self.slots, self.planes = buffers.slots(self.places, self.kind)
-        self._lenders = buffers.lenders(self.storage, self.schedule.outputs, lend)
+        self.arena_bytes = buffers.offsets([*(s for s in spans if s.lender is None), *others])
+        self.slots: dict[Node, int] = {}
+        self.planes: set[Node] = set()
+        for r in self.regions:
+            if r.N > 1:
+                slots = buffers.slots(r, self.places, self.kind)
+                self.slots.update(slots)
+                self.planes |= in_planes(r, slots, self.places)
+        # Results whose memory holds, or may hold, other values before
+        self._lenders = {s.lender for s in spans}.union(
+            filter(buffers.lends, self.graph.outputs) if lend else ()
+        )
         self._overwrites: dict[tuple[int, int], bool] = {}
         self.region, self.folded = self.schedule.region, self.schedule.folded
         self.windows, self.layout = self.places.windows, self.places.layout

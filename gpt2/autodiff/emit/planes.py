@@ -24,51 +24,34 @@ SHORTEST_PLANE = 8  # elements of a plane in each row
 def in_planes(r: Region, slots: dict[Node, int], places: Places) -> set[Node]:
     """The values of a region that lie in planes. slots: of all values in the region's scratch."""
     held: dict[int, list[Node]] = {}
-    members = set(r.members)
-    elsewhere = {*places.windows, *map(places.base, places.windows), *places.schedule.folded}
     for n, slot in slots.items():
         held.setdefault(slot, []).append(n)
+    elsewhere = {*places.windows, *map(places.base, places.windows), *places.schedule.folded}
     planar: set[Node] = set()
     for values in held.values():
         rows = {(n.shape[row_axes(n.shape, r.N) :], n.dtype) for n in values}
-        if len(rows) == 1 and _is_short(*rows):
-            readers = {n: places.schedule.readers(n) for n in values}
-            if all(
-                n not in elsewhere and members.issuperset(readers[n]) and _takes_any_strides(n, r, readers[n])
-                for n in values
-            ):
-                planar.update(values)
+        if len(rows) == 1 and all(n not in elsewhere and _suits(n, r, places) for n in values):
+            planar.update(values)
     # it pays only where one is computed from values that are not planar, so column by column
     return planar if any(a not in planar for n in planar for a in n.args) else set()
 
 
-def _is_short(row: tuple) -> bool:
-    """Whether a row has more than one axis, and a short last one."""
-    shape, dtype = row
-    if len(shape) < 2 or not 2 <= shape[-1] <= short.FEW_COLUMNS or dtype.kind != "f":
+def _suits(n: Node, r: Region, places: Places) -> bool:
+    """Whether n has rows of several axes, the last of them short, and is computed and read at any strides."""
+    row = n.shape[row_axes(n.shape, r.N) :]
+    if len(row) < 2 or not 2 <= row[-1] <= short.FEW_COLUMNS or math.prod(row[:-1]) < SHORTEST_PLANE:
         return False
-    return math.prod(shape[:-1]) >= SHORTEST_PLANE
-
-
-def _takes_any_strides(n: Node, r: Region, readers: list[Node]) -> bool:
-    """Whether ops that take any strides make this value and read it, not through views."""
-    if not facts(n).any_strides or any(a.dtype != n.dtype for a in n.args):
+    if n.dtype.kind != "f" or not facts(n).any_strides or any(a.dtype != n.dtype for a in n.args):
         return False
-    for u in readers:
-        if any(root(a) is n and views_of(a) for a in u.args):
-            return False
-        if facts(u).reducer == "add":
-            if not _sums_columns(u, n, r):
-                return False
-        elif not facts(u).any_strides or u.dtype != n.dtype:
-            return False
-    return True
+    return all(u in r.members and _reads_at_any_strides(u, n, r) for u in places.schedule.readers(n))
 
 
-def _sums_columns(u: Node, n: Node, r: Region) -> bool:
-    """Whether u is a sum over the last axis, over the one before it, or over the rows alone."""
-    if u.dtype != n.dtype:
+def _reads_at_any_strides(u: Node, n: Node, r: Region) -> bool:
+    """Whether u reads n itself, no view of it, element by element or as a sum of columns."""
+    if u.dtype != n.dtype or any(root(a) is n and views_of(a) for a in u.args):
         return False
+    if facts(u).reducer != "add":
+        return facts(u).any_strides
     if u in r.sums:
         return len(u.attrs["axes"]) == row_axes(n.shape, r.N)
     last = n.ndim - 1

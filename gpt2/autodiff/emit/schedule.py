@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -75,7 +75,9 @@ class Schedule:
             return False
         if r.N > 1 and (x in r.sums or row_axes(x.shape, r.N) is None):
             return False
-        return self.is_done_with(x, n) and reads_in_step(n, x)
+        # ufuncs check for overlap, other code does not: n must read x in no other way
+        in_step = [root(a) for a in n.args].count(x) == read_in_step(n).count(x)
+        return in_step and self.is_done_with(x, n)
 
     def is_done_with(self, x: Node, n: Node) -> bool:
         """Whether nothing reads x after n, not in a later block of rows either."""
@@ -86,26 +88,13 @@ class Schedule:
 
 
 def read_in_step(n: Node) -> list[Node]:
-    """The values that n reads element by element, each where it writes."""
-    return [root(a) for a in _in_step(n)]
-
-
-def reads_in_step(n: Node, x: Node) -> bool:
-    """Whether n reads x only element by element; ufuncs check for overlap, other code does not."""
-    return sum(root(a) is x for a in n.args) == sum(root(a) is x for a in _in_step(n))
-
-
-def _in_step(n: Node) -> Iterator[Node]:
-    return (a for a in _overwritable(n) if a.shape == n.shape and all(v.op == "reshape" for v in views_of(a)))
-
-
-def _overwritable(n: Node) -> tuple[Node, ...]:
-    """Arguments whose memory n may take over while it reads them."""
+    """The values that n reads element by element, where it writes: it may be written over them."""
+    args = n.args if facts(n).streams else ()
     if facts(n).changes_first:
-        return n.args[:1]
-    if n.op == "where":  # two copies, first that of the values where the condition is false
-        return n.args[2:]
-    return n.args if facts(n).streams else ()
+        args = n.args[:1]
+    elif n.op == "where":  # two copies, first that of the values where the condition is false
+        args = n.args[2:]
+    return [root(a) for a in args if a.shape == n.shape and all(v.op == "reshape" for v in views_of(a))]
 
 
 def _reads_own_rows(u: Node, y: Node, r: Region) -> bool:

@@ -99,15 +99,29 @@ class Places:
     """The memory of each value.
 
     windows   the values that are computed in the memory of a later one
+
+    The search for them walks backwards, so that a chain of values (a product, transposed, put beside others,
+    returned) lands where it ends.
     """
 
     def __init__(self, schedule: Schedule):
         self.schedule = schedule
         self.windows: dict[Node, Window] = {}
         self._layouts: dict[Node, Layout] = {}
-        search = _Windows(self)
+        self._overwritten_by: dict[Node, Node] = {}  # value -> the op that writes over its memory
+        self._views: dict[Node, list[Node]] = defaultdict(list)  # root -> the views of it, in order
+        self._multiplied: set[tuple[Node, Node]] = set()  # the roots of the factors of each product
+        for n in schedule.graph.nodes:
+            if n.op in VIEWS:
+                self._views[root(n)].append(n)
+            elif n.op == "matmul":
+                a, b = map(root, n.args)
+                self._multiplied |= {(a, b), (b, a)}
         for n in reversed(schedule.graph.nodes):
-            search.visit(n)
+            self._visit(n)
+        self._writers: dict[Node, list[Node]] = {}  # the values in each memory, in the order of execution
+        for n in schedule.order:
+            self._writers.setdefault(self.base(n), []).append(n)
 
     def layout(self, n: Node) -> Layout:
         """Where the elements of a value that is an array lie, computed on demand: few are needed."""
@@ -135,86 +149,58 @@ class Places:
         steps = (step for n in writers if n in self.windows for step in self.windows[n].steps)
         return writers[0] if all(step[0] == "reshape" for step in steps) else None
 
-    @functools.cached_property
-    def _writers(self) -> dict[Node, list[Node]]:
-        """The values in each memory, in the order of execution."""
-        writers: dict[Node, list[Node]] = {}
-        for n in self.schedule.order:
-            writers.setdefault(self.base(n), []).append(n)
-        return writers
-
-
-class _Windows:
-    """The search for windows.
-
-    It walks backwards, so that a chain of values (a product, transposed, put beside others, returned) lands
-    where it ends.
-    """
-
-    def __init__(self, places: Places):
-        self.places, self.schedule, self.windows = places, places.schedule, places.windows
-        self.overwritten_by: dict[Node, Node] = {}  # value -> the op that writes over its memory
-        self.views: dict[Node, list[Node]] = defaultdict(list)  # root -> the views of it, in order
-        self.multiplied: set[tuple[Node, Node]] = set()  # the roots of the factors of each product
-        for n in self.schedule.graph.nodes:
-            if n.op in VIEWS:
-                self.views[root(n)].append(n)
-            elif n.op == "matmul":
-                a, b = map(root, n.args)
-                self.multiplied |= {(a, b), (b, a)}
-
-    def visit(self, n: Node) -> None:
+    def _visit(self, n: Node) -> None:
         """Place what n copies, or what it changes a copy of, where n's result goes."""
         if n.op == "copy":
-            if (n, root(n.args[0])) in self.multiplied:  # BLAS adds up a @ a.T in an order of its own
+            if (n, root(n.args[0])) in self._multiplied:  # BLAS adds up a @ a.T in an order of its own
                 return
-            self.place(n.args[0], n)
+            self._place(n.args[0], n)
         elif n.op == "assemble":  # the parts that fill the result, to which the others are then added
             first, often = fills(n), Counter(n.args)
             added = len(first) < len(n.args)
             for k, (x, index) in enumerate(zip(n.args, n.attrs["indices"])):
                 if k in first and often[x] == 1:
-                    self.place(x, n, index, changes=added)
+                    self._place(x, n, index, changes=added)
         elif n.op not in ("input", "item") and facts(n).changes_first:
-            self.place(n.args[0], n, changes=True)
+            self._place(n.args[0], n, changes=True)
 
-    def place(self, source: Node, n: Node, index: tuple | None = None, changes: bool = False) -> None:
+    def _place(self, source: Node, n: Node, index: tuple | None = None, changes: bool = False) -> None:
         """Place source's root in memory where source is n, or its part at an index, if it may lie there.
 
         changes   n then writes over that memory
         """
         r = root(source)
-        writer = n if changes else self.overwritten_by.get(n)
-        if not self.may_move(r, n) or (writer is not None and not self.may_overwrite(r, writer, n)):
+        writer = n if changes else self._overwritten_by.get(n)
+        if not self._may_move(r, n) or (writer is not None and not self._may_overwrite(r, writer, n)):
             return
-        window = self.windows.get(n) or Window(n, (), self.places.layout(n))
+        window = self.windows.get(n) or Window(n, (), self.layout(n))
         if index is not None:
             steps = (*window.steps, ("slice", index, n.shape))
             window = Window(window.base, steps, slice_view(window.layout, index))
         inner = inverse(window, views_of(source))
         if inner is not None and is_result_of_call(r) and not inner.layout.contiguous:
             return  # a routine writes its results as whole arrays
-        if inner is not None and self.keeps_views(r, inner):
+        if inner is not None and self._keeps_views(r, inner):
             self.windows[r] = inner
             if writer is not None:
-                self.overwritten_by[r] = writer
+                self._overwritten_by[r] = writer
 
-    def may_move(self, r: Node, n: Node) -> bool:
+    def _may_move(self, r: Node, n: Node) -> bool:
         """Whether r is computed, not placed yet, and of the dtype of the memory that n is in."""
         taken = r in self.windows or r in self.schedule.outputs or r.op in ("input", "const")
         if r.op == "item" and not is_result_of_call(r):
             return False
-        return not taken and r.dtype == self.places.base(n).dtype
+        return not taken and r.dtype == self.base(n).dtype
 
-    def may_overwrite(self, r: Node, writer: Node, n: Node) -> bool:
+    def _may_overwrite(self, r: Node, writer: Node, n: Node) -> bool:
         """Whether r may lie in memory that writer writes over, where n puts it."""
         readings = sum(root(a) is r for a in writer.args)  # of which n may be one
         return readings <= (writer is n) and self.schedule.is_done_with(r, writer)
 
-    def keeps_views(self, r: Node, window: Window) -> bool:
+    def _keeps_views(self, r: Node, window: Window) -> bool:
         """Whether all views of r are views of r in that memory too."""
         seen = {r: window.layout}
-        for n in self.views[r]:
+        for n in self._views[r]:
             layout = view(seen[n.args[0]], n)
             if layout is None:
                 return False
