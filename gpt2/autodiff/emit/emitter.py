@@ -29,9 +29,8 @@ from ..ops.table import root
 from ..run.memory import arena_views, each_row
 from .buffers import UNOWNED, Kind
 from .layout import is_result_of_call
-from .plan import Plan
+from .plan import Plan, Routine
 from .regions import Region
-from .routine import Routine
 from .row_blocks import RowBlocks
 from .statements import Statement, with_source
 from .texts import ArenaView, Texts

@@ -7,16 +7,27 @@ which memory it lives.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 
 from ..graph import Graph, Node
+from ..run.memory import Needs
 from . import buffers, lives
 from .buffers import Kind, Storage
 from .layout import lower, results_of
 from .planes import in_planes
 from .regions import blocks_of, reach_rows, schedule
-from .routine import Routine
 from .schedule import Schedule
 from .windows import Places
+
+
+@dataclass(eq=False)
+class Routine:
+    """A function that was emitted and loaded: function(*arguments, *results, memory)."""
+
+    name: str
+    source: str
+    function: Callable
+    needs: Needs
 
 
 class Plan:

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from .. import hidden
 from ..doors import beside
 from ..graph import Graph, Immutable, exchanged
 from ..ops import anomaly
 from ..ops.exactness import exact
 from ..run import kernels, recycled, threads
 from ..run.memory import Memory, Needs
-from ..switches import FAST, Options, followed
+from ..switches import DEFAULT, FAST, Options, followed
 from . import numexpr, tuned
 from .emitter import Emitter
-from .plan import Plan
-from .routine import Routine
+from .plan import Plan, Routine
 
 _serial = itertools.count(1)
 
@@ -55,11 +55,12 @@ class Program(Immutable):
     ):
         self._graph = graph
         self.name = name or graph.name
-        self._plan = _planned(graph, options, share_inputs=share_inputs, lend=lend)
-        routine = _loaded(self._plan, options, self.name)
+        self._plan, routine = _compiled(
+            graph, options or DEFAULT, self.name, share_inputs=share_inputs, lend=lend
+        )
         self._function, self._needs = routine.function, routine.needs
         self.source = "\n\n".join(r.source for r in dict.fromkeys([*self._plan.called.values(), routine]))
-        self._hidden = routine.hidden
+        self._hidden = hidden_in(routine.source, routine.function.__globals__)
         setup = routine.source[: routine.source.rindex(f"def {routine.name}(")]
         self._setup_reads_hidden = not self._hidden.keys().isdisjoint(re.findall(r"\w+", setup))
         self._values: Sequence | None = None
@@ -181,54 +182,48 @@ class Program(Immutable):
         return chosen
 
 
-def _planned(graph: Graph, options: Options | None, **settings: bool) -> Plan:
-    """The plan of a graph under these options; the settings are those of Plan."""
-    fast = options is not None and options.math == FAST
-    exact_ids = frozenset() if fast else exact(graph)
-    return Plan(graph, exact_ids, _fusing(options), partial(_routine, options=options), **settings)
-
-
-def _loaded(plan: Plan, options: Options | None, name: str) -> Routine:
-    """Emit a plan's program, and load it."""
+def _compiled(graph: Graph, options: Options, name: str, **settings: bool) -> tuple[Plan, Routine]:
+    """Plan, emit and load the program of a graph; the settings are those of Plan."""
+    fast, backend = options.math == FAST, options.elementwise
+    pick = partial(tuned.faster, compile=_with_backend) if backend == "tuned" else None
+    fusing = None if backend == "numpy" else partial(numexpr.fused_regions, pick=pick)
+    routines = partial(_routine, options=options)
+    plan = Plan(graph, frozenset() if fast else exact(graph), fusing, routines, **settings)
     emitter = Emitter(plan, name)
     source = emitter.source()
-    fast = options is not None and options.math == FAST
     matmul = kernels.matmul_in_any_order if fast else kernels.matmul
     env = {**emitter.env, "run_blocks": kernels.run_blocks, "matmul": matmul}
     function = load_source(source, env, emitter.function)
     calls = [(r.needs, at) for r, at in emitter.works]
     needs = Needs(env.get("setup"), plan.arena_bytes, emitter.block_regions, calls)
-    return Routine(emitter.function, source, function, needs)
+    return plan, Routine(emitter.function, source, function, needs)
 
 
-def _routine(body: Graph, options: Options | None) -> Routine:
+def _with_backend(graph: Graph, backend: str) -> Program:
+    return Program(graph, Options(elementwise=backend, math=FAST))
+
+
+def _routine(body: Graph, options: Options) -> Routine:
     """The function for the body of outlined calls, made once for all programs that call it."""
     known = body.kept.setdefault("routines", {})
     if options not in known:
-        routine = _loaded(_planned(body, options, results_early=True), options, body.name)
-        if routine.hidden:
+        _, routine = _compiled(body, options, body.name, results_early=True)
+        if hidden_in(routine.source, routine.function.__globals__):
             raise TypeError("a function called by the program has a hidden number")
         known[options] = routine
     return known[options]
+
+
+def hidden_in(source: str, env: dict) -> dict[str, int]:
+    """The hidden values of a program, by their names in its source."""
+    arrays = {name: v.index for name, v in env.items() if hidden.is_hidden(v)}
+    return {**hidden.named_in(source), **arrays} if hidden.active() is not None else {}
 
 
 def _owner(a: np.ndarray) -> np.ndarray | None:
     """The array that owns a's memory, if NumPy allocated it. np.may_share_memory takes far longer."""
     owner = a if a.base is None else a.base
     return owner if type(owner) is np.ndarray and owner.flags.owndata else None
-
-
-def _fusing(options: Options | None) -> Callable | None:
-    """The argument `fusing` of a Plan; None where NumPy computes everything."""
-    backend = "numpy" if options is None else options.elementwise
-    if backend == "numpy":
-        return None
-    pick = partial(tuned.faster, compile=_with_backend) if backend == "tuned" else None
-    return partial(numexpr.fused_regions, pick=pick)
-
-
-def _with_backend(graph: Graph, backend: str) -> Program:
-    return Program(graph, Options(elementwise=backend, math=FAST))
 
 
 def load_source(source: str, env: dict, name: str) -> Callable:

@@ -12,7 +12,9 @@ two.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -114,13 +116,10 @@ def _early_nodes(graph: Graph, results: bool) -> dict[Node | None, list[Node]]:
             last[n] = last[n.args[0]] if n.args else 0
             continue
         last[n] = max([last[a] for a in n.args], default=0)
-        if n in results_wanted:
-            early.setdefault(alone[last[n] - 1] if last[n] else None, []).append(n)
-            continue
         big = max([a.size for a in n.args if not isinstance(a.dtype, tuple)], default=0)
-        if big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big:
-            if facts(n).gathers or sums_rows(n) > 1:
-                early.setdefault(alone[last[n] - 1] if last[n] else None, []).append(n)
+        small = big >= SMALL and not isinstance(n.dtype, tuple) and n.size * 8 <= big
+        if n in results_wanted or small and (facts(n).gathers or sums_rows(n) > 1):
+            early.setdefault(alone[last[n] - 1] if last[n] else None, []).append(n)
     return early
 
 
@@ -129,7 +128,14 @@ def _assign(n: Node, regions: list[Region], where: dict[Node, Region]) -> None:
     sources = [r for a in n.args if (r := where.get(root(a))) is not None]
     rows = wanted_rows(n)
     find = _among_plain if rows == 1 else _among_rows
-    _join(n, find(n, regions, where, sources) or _open(regions, rows), where)
+    r = find(n, regions, where, sources)
+    if r is None:
+        r = Region(rows, index=len(regions))
+        regions.append(r)
+    r.members.append(n)
+    where[n] = r
+    if r.N > 1 and by_rows(n, r.N) is None:
+        r.sums.append(n)
 
 
 def _among_plain(n: Node, regions, where, sources: list[Region]) -> Region | None:
@@ -139,7 +145,7 @@ def _among_plain(n: Node, regions, where, sources: list[Region]) -> Region | Non
         if latest <= 0:
             return regions[0]
         r = regions[latest]
-        if r.N > 1 and _on_rows(n, r.N, r, where) is not None:
+        if r.N > 1 and _on_rows(n, r.N, r, where):
             return r  # row scalars and the like run where their arguments were made
     # plain statements run in order, so n may join the plain region that made its arguments
     after = latest + 1 if any([r.index == latest and r.N > 1 for r in sources]) else max(latest, 0)
@@ -150,15 +156,11 @@ def _among_rows(n: Node, regions, where, sources: list[Region]) -> Region | None
     """The region for a value of many rows, or None."""
     latest = max([r.index for r in sources], default=-1)
     for r in reversed(regions[max(latest, 0) :]):
-        if r.N > 1 and _fits(n, r, where) and _open_until(n, r, where):
+        if r.N > 1 and _fits(n, r, where) and all(source.index <= r.index for source in sources):
             return r
         if r.index == latest:
             break
     return None
-
-
-def _open_until(n: Node, r: Region, where) -> bool:
-    return all(where[root(a)].index <= r.index for a in n.args if root(a) in where)
 
 
 def wanted_rows(n: Node) -> int:
@@ -168,9 +170,10 @@ def wanted_rows(n: Node) -> int:
     N = sums_rows(n)
     if N > 1:
         return N
-    if n.op == "matmul" and n.ndim == 2:
+    if n.op == "matmul" and n.ndim == 2 or n.ndim == 0:
         return 1
-    return finest(n)
+    leading = itertools.accumulate(n.shape[: max(1, n.ndim - 1)], operator.mul)  # the last axis stays whole
+    return max([N for N in leading if N > 1 and by_rows(n, N) is not None], default=1)
 
 
 def _small(n: Node) -> bool:
@@ -182,10 +185,10 @@ def _small(n: Node) -> bool:
 
 def _fits(n: Node, r: Region, where) -> bool:
     """Whether n can run in r, on r's rows (or on fewer, wider ones, if the others can as well)."""
-    if _on_rows(n, r.N, r, where) is not None:
+    if _on_rows(n, r.N, r, where):
         return n.nbytes // r.N <= ROW_LIMIT or n.size // r.N <= max(m.size for m in r.members) // r.N
     N = wanted_rows(n)
-    if N < r.N and r.N % N == 0 and _on_rows(n, N, r, where) is not None and _all_fit(r, N, where):
+    if N < r.N and r.N % N == 0 and _on_rows(n, N, r, where) and _all_fit(r, N, where):
         r.N = N
         return True
     return False
@@ -193,38 +196,20 @@ def _fits(n: Node, r: Region, where) -> bool:
 
 def _all_fit(r: Region, N: int, where) -> bool:
     """Whether all members of a region could run on N rows, fewer and wider ones than it has."""
-    members = [m for m in r.members if m not in r.sums]
-    return all(m.nbytes // N <= ROW_LIMIT for m in members) and all(
-        _on_rows(m, N, r, where) is not None for m in r.members
-    )
+    narrow = all(m.nbytes // N <= ROW_LIMIT for m in r.members if m not in r.sums)
+    return narrow and all(_on_rows(m, N, r, where) for m in r.members)
 
 
-def fewer_rows(r: Region, where: dict[Node, Region]) -> list[int]:
-    """The other numbers of rows on which all members of a region could run, largest first."""
-    counts = set()
-    for n in r.members:
-        N = 1
-        for s in n.shape:
-            N *= s
-            if 1 < N < r.N and r.N % N == 0:
-                counts.add(N)
-    return [N for N in sorted(counts, reverse=True) if _all_fit(r, N, where)]
-
-
-def _on_rows(n: Node, N: int, r: Region, where) -> tuple[bool, ...] | None:
-    """Which arguments n reads by rows, with N rows; None if it cannot run in r so."""
+def _on_rows(n: Node, N: int, r: Region, where) -> bool:
+    """Whether n can run in r with N rows: what r computes it reads row by row."""
     flags = flags_of(n, N)
     if flags is None:
-        return None
-    for a, flag in zip(n.args, flags):
-        inside = where.get(root(a)) is r
-        if not inside:
-            continue
-        if flag is not ROW or root(a) in r.sums:
-            return None
-        if any(by_rows(v, N) != (ROW,) for v in views_of(a)):
-            return None
-    return flags
+        return False
+    inside = [(a, flag) for a, flag in zip(n.args, flags) if where.get(root(a)) is r]
+    return all(
+        flag is ROW and root(a) not in r.sums and all(by_rows(v, N) == (ROW,) for v in views_of(a))
+        for a, flag in inside
+    )
 
 
 def flags_of(n: Node, N: int) -> tuple[bool, ...] | None:
@@ -234,19 +219,6 @@ def flags_of(n: Node, N: int) -> tuple[bool, ...] | None:
         if p is not None and 0 < p <= facts(n).adds_axes(n):
             return (ROW,) * len(n.args)
     return by_rows(n, N)
-
-
-def _join(n: Node, r: Region, where) -> None:
-    r.members.append(n)
-    where[n] = r
-    if r.N > 1 and by_rows(n, r.N) is None:
-        r.sums.append(n)
-
-
-def _open(regions: list[Region], N: int) -> Region:
-    r = Region(N, index=len(regions))
-    regions.append(r)
-    return r
 
 
 def merge(regions: list[Region], where: dict[Node, Region]) -> list[Region]:
@@ -290,11 +262,8 @@ def blocks_of(r: Region) -> tuple[tuple[int, ...], ...]:
         return _cut(r.N, per_block, even=r.N * row >= BLOCK_BYTES // 2)
     axes = prefix(r)
     assert axes is not None
-    inner = _cut(axes[-1], per_block, even=False)
-    outer: list[tuple[int, ...]] = [()]
-    for s in axes[:-1]:
-        outer = [(*o, k) for o in outer for k in range(s)]
-    return tuple((*o, *b) for o in outer for b in inner)
+    outer = itertools.product(*map(range, axes[:-1]))
+    return tuple((*o, *b) for o in outer for b in _cut(axes[-1], per_block, even=False))
 
 
 def _cut(N: int, per_block: int, even: bool) -> tuple[tuple[int, int], ...]:
@@ -321,67 +290,38 @@ def sums_rows(n: Node) -> int:
     return math.prod(n.args[0].shape[:p]) if p else 0
 
 
-def finest(n: Node) -> int:
-    """The largest number of rows that `n` can be cut into, leaving the last axis whole; 1 if it cannot be."""
-    if n.ndim == 0:
-        return 1
-    N = 1
-    best = 1
-    for s in n.shape[: max(1, n.ndim - 1)]:
-        N *= s
-        if N > 1 and by_rows(n, N) is not None:
-            best = N
-    return best
-
-
 def reach_rows(r: Region, where: dict[Node, Region], layout: Callable[[Node], Layout]) -> None:
     """Decide how a block indexes its rows: along one axis, or nested; else there are plain statements.
 
     where, layout   where[n] is the region of an op, layout(n) where the elements of a value lie
     """
-    r.nested = r.N > 1 and not flat(r, where, layout)
-    if not r.nested or _reached(r, where):
+    if r.N == 1 or _reaches(r, where, layout):
         return
-    for N in fewer_rows(r, where):
+    counts = {N for n in r.members for N in itertools.accumulate(n.shape, operator.mul)}
+    fewer = [N for N in sorted(counts, reverse=True) if 1 < N < r.N and r.N % N == 0]
+    for N in [N for N in fewer if _all_fit(r, N, where)]:
         r.N = N
-        r.nested = not flat(r, where, layout)
-        if (not r.nested or _reached(r, where)) and len(blocks_of(r)) > 1:
+        if _reaches(r, where, layout) and len(blocks_of(r)) > 1:
             return
     # no single index reaches the rows, or too few at a time
     r.N, r.sums, r.nested = 1, [], False
 
 
-def _reached(r: Region, where: dict[Node, Region]) -> bool:
-    return one_prefix(r, where) and _is_long(r)
+def _reaches(r: Region, where: dict[Node, Region], layout: Callable[[Node], Layout]) -> bool:
+    """Whether a region's N rows can be indexed; sets whether that is nested.
 
-
-def _is_long(r: Region) -> bool:
-    """Whether a block of a nested region takes longer to compute than to call."""
-    axes = prefix(r)
-    return axes is not None and axes[-1] * widest_row(r) >= SHORTEST
-
-
-def ends(r: Region, where: dict[Node, Region]) -> list[Node]:
-    """The arrays that a region reads or writes by rows."""
-    arrays = []
+    They can be if each array that is read or written by rows has a view with its rows along one axis; or,
+    nested, if the same leading axes number the rows of all, and a block takes longer to compute than to call.
+    """
+    arrays = [n for n in r.members if n not in r.sums]
     for n in r.members:
-        if n not in r.sums:
-            arrays.append(n)
-        flags = flags_of(n, r.N)
-        arrays += [a for a, flag in zip(n.args, flags) if flag is ROW and where.get(root(a)) is not r]
-    return arrays
-
-
-def flat(r: Region, where: dict[Node, Region], layout: Callable[[Node], Layout]) -> bool:
-    """Whether each array that it reads or writes by rows has a view with its rows along one axis."""
-    for a in ends(r, where):
-        p = row_axes(a.shape, r.N)
-        if p != 1 and reshape_view(layout(a), (r.N, *a.shape[p:])) is None:
-            return False
-    return True
-
-
-def one_prefix(r: Region, where: dict[Node, Region]) -> bool:
-    """Whether the same leading axes number the rows of all those arrays, so that one index reaches them."""
+        pairs = zip(n.args, flags_of(n, r.N))
+        arrays += [a for a, flag in pairs if flag is ROW and where.get(root(a)) is not r]
+    leading = [(a, row_axes(a.shape, r.N)) for a in arrays]
+    r.nested = any(p != 1 and reshape_view(layout(a), (r.N, *a.shape[p:])) is None for a, p in leading)
+    if not r.nested:
+        return True
     axes = prefix(r)
-    return axes is not None and all(a.shape[: row_axes(a.shape, r.N)] == axes for a in ends(r, where))
+    if axes is None or any(a.shape[:p] != axes for a, p in leading):
+        return False
+    return axes[-1] * widest_row(r) >= SHORTEST

@@ -24,7 +24,7 @@ from collections.abc import Container, Sequence
 import numpy as np
 
 from ..doors import beside
-from ..graph import Graph, Immutable, Node, exchanged, is_scalar_const, source_name, source_names
+from ..graph import Graph, Immutable, Node, const_value, exchanged, is_scalar_const, source_name, source_names
 from ..hidden import Hidden, decided, known
 from ..ops import OPS
 from ..ops.interpret import evaluate_graph
@@ -43,8 +43,7 @@ from .expressions import (
     number_text,
     written,
 )
-from .program import load_source, with_globals
-from .routine import hidden_in
+from .program import hidden_in, load_source, with_globals
 
 # Ops without a Python operator. An argument that appears twice is a name or a number.
 _FORMS: Forms = {
@@ -97,7 +96,7 @@ def is_scalar(graph: Graph) -> bool:
 
 def _fits(n: Node) -> bool:
     if n.shape != () or n.dtype not in (np.float64, np.bool_):
-        return is_scalar_const(n) and isinstance(_number(n), (int, float))
+        return is_scalar_const(n) and isinstance(const_value(n), (int, float))
     if n.op in ("input", "const"):
         return n.dtype == np.float64 or n.op == "const"
     if n.op in _LOGIC:  # of floats: bools in NumPy, floats in Python
@@ -106,11 +105,6 @@ def _fits(n: Node) -> bool:
         return n.dtype == np.float64 and n.args[0].dtype in (np.float64, np.bool_)
     function = OPS[n.op].math
     return n.op == "power" or is_written(n.op, _FORMS) or function is not None and hasattr(math, function)
-
-
-def _number(n: Node):
-    v = n.value
-    return v.item() if isinstance(v, (np.ndarray, np.generic)) else v
 
 
 class _Writer:
@@ -180,15 +174,15 @@ class _Writer:
         """`x ** 3`; where Python would turn to complex numbers (a negative base), math.pow, which raises."""
         x = self.texts[base]
         if is_scalar_const(exponent):
-            k = _number(exponent)
+            k = const_value(exponent)
             if decided(_is_exact_integer, k):
                 return Text(f"{x.at(ATOM)} ** {int(known(k))}", POWER)
         return self.call_math("pow", x, self.texts[exponent])
 
     def literal(self, n: Node) -> Text:
         if n.dtype == np.bool_:
-            return Text(repr(bool(_number(n))))
-        value = _number(n)
+            return Text(repr(bool(const_value(n))))
+        value = const_value(n)
         if decided(math.isfinite, value):
             return number_text(repr(value if type(value) is Hidden else float(value)))
         self.imported.add("nan" if value != value else "inf")

@@ -58,7 +58,7 @@ class Texts:
         self.env: dict = {"np": np}
         self.setup: dict[str, str | ArenaView] = {}  # name -> a view of the arena, which is made once
         self.prelude: dict[str, str] = {}  # name -> a view of an argument or result of this call
-        self.full: dict = {}  # node (or node and rows) -> text for the whole array
+        self.full: dict = {}  # node, or the text of a view -> text for the whole array, or its name
         computed = [o for o in self.graph.outputs if o.op != "input"]
         self.output_index = {o: k for k, o in enumerate(computed)}
         self.result_names = [self.unique(_result_name(o)) for o in computed]
@@ -147,18 +147,12 @@ class Texts:
 
     def function_of(self, n: Node) -> str | None:
         """The function that computes n and takes out=, if there is one."""
-        if n.op == "fused":
-            return self.fused_name(n)
-        return f"np.{n.op}" if OPS[n.op].ufunc is not None else None
-
-    def fused_name(self, n: Node) -> str:
-        """The name of the function that computes a fusion."""
-        names = [self.names[root(a)] for a in n.args]
-        text, types = numexpr.expression(n, names)
+        if n.op != "fused":
+            return f"np.{n.op}" if OPS[n.op].ufunc is not None else None
+        text, types = numexpr.expression(n, [self.names[root(a)] for a in n.args])
         name = self.unique("fused")
         if not self.fused:
-            self.fused.append("from gpt2.autodiff.emit.numexpr import Fused")
-            self.fused.append("")
+            self.fused += ["from gpt2.autodiff.emit.numexpr import Fused", ""]
         self.fused.append(f"{name} = Fused({text!r}, {types})")
         return name
 
@@ -227,12 +221,8 @@ class Texts:
 
     def flat(self, o: Node) -> str:
         """The memory of a lending result, as a 1-d array."""
-        key = ("flat", o)
-        if key not in self.full:
-            owner = self.result_names[self.output_index[o]]
-            self.full[key] = self.unique(f"{owner}_memory")
-            self.prelude[self.full[key]] = f"{owner}.reshape(-1)"
-        return self.full[key]
+        owner = self.result_names[self.output_index[o]]
+        return self.named(f"{owner}_memory", f"{owner}.reshape(-1)", o)
 
     def whole_name(self, n: Node) -> str:
         """The user's name; with an underscore where the plain name is a block of rows."""
@@ -254,11 +244,16 @@ class Texts:
 
     def part(self, x: Node, index: tuple, like: Node) -> str:
         """The part of a whole array at an index, named as `like` is."""
-        key = x, index
-        if key not in self.full:
-            text = f"{self.whole(x)}[{index_text(index, x.shape)}]"
-            self.full[key] = self.define(self.unique(like.name or "part"), text, root(x))
-        return self.full[key]
+        text = f"{self.whole(x)}[{index_text(index, x.shape)}]"
+        return self.named(like.name or "part", text, root(x))
+
+    def named(self, name: str, expression: str, owner: Node) -> str:
+        """The name of a view of the owner's memory; its expression if that is allocated during the call."""
+        if self.plan.kind.get(owner) in UNOWNED:
+            return expression
+        if expression not in self.full:
+            self.full[expression] = self.define(self.unique(name), expression, owner)
+        return self.full[expression]
 
     def define(self, name: str, expression: str, owner: Node) -> str:
         """Name a view of the owner's memory: for each workspace once, or at the start of each call."""
@@ -278,13 +273,8 @@ class Texts:
         p = row_axes(n.shape, r.N)
         if r.nested or p == 1:
             return self.whole(n)
-        base, whole = root(n), self.whole(n)
-        expression = f"{whole}.reshape({(r.N, *n.shape[p:])})"
-        if self.plan.kind.get(base) in UNOWNED:
-            return expression
-        if expression not in self.full:
-            self.full[expression] = self.define(self.unique(whole.rstrip("_") + "_rows"), expression, base)
-        return self.full[expression]
+        whole = self.whole(n)
+        return self.named(whole.rstrip("_") + "_rows", f"{whole}.reshape({(r.N, *n.shape[p:])})", root(n))
 
     # ---- helpers and constants ----
 
@@ -318,14 +308,8 @@ class Texts:
         extra = a.ndim - (target.ndim - p)
         if extra <= 0:
             return self.whole(a)
-        key = (a, "tail", extra)
-        if key not in self.full:
-            text = self.whole(a)
-            expression = f"{text}.reshape({a.shape[extra:]})"
-            if self.plan.kind.get(root(a)) not in UNOWNED:  # those are allocated during the call
-                expression = self.define(self.unique(text.rstrip("_") + "_tail"), expression, root(a))
-            self.full[key] = expression
-        return self.full[key]
+        text = self.whole(a)
+        return self.named(text.rstrip("_") + "_tail", f"{text}.reshape({a.shape[extra:]})", root(a))
 
 
 def _result_name(o: Node) -> str:
