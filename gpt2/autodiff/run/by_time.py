@@ -46,9 +46,3 @@ class Trials:
             if len(times) == 1 or all(len(t) >= SAMPLES for t in times.values()):
                 self.chosen[key] = min(times, key=lambda way: min(times[way]))
                 self.open.pop(key, None)
-
-    def forget(self) -> None:
-        """Drop all times and choices."""
-        with self._lock:
-            self.open.clear()
-            self.chosen.clear()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from . import one_row, threads
-from .split_matmul import product
+from .split_matmul import matmul
 
 
 def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = False) -> None:
@@ -25,7 +25,7 @@ def run_blocks(body: Callable, blocks: tuple, scratch: tuple, alone: bool = Fals
         for k, block in todo:
             body(k, *block, *(full if block[-1] - block[-2] == size else last))
 
-    if alone or threads.count == 1 or len(blocks) == 1:
+    if alone or len(blocks) == 1:
         job(0)
     else:
         threads.run_on_threads(job)
@@ -64,10 +64,7 @@ def spread(function: Callable, out: np.ndarray, *args: np.ndarray | float) -> No
         for s in todo:
             function(*[part(x, s) for x in args], out=out[(*before, s)])
 
-    if threads.count == 1:
-        job(0)
-    else:
-        threads.run_on_threads(job)
+    threads.run_on_threads(job)
 
 
 def _reads_its_own(x: np.ndarray | float, out: np.ndarray) -> bool:
@@ -90,15 +87,10 @@ def copied(x: np.ndarray, out: np.ndarray) -> None:
     np.copyto(out, x)
 
 
-def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """np.matmul(a, b, out=out) for 2-D operands, shared out over the pool (split_matmul.py). Returns out."""
-    return product(a, b, out, threads.count, threads.run_on_threads)
-
-
 def matmul_in_any_order(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
     """`matmul` where sums may be added up in another order than BLAS does (one_row.py). Returns out."""
     if one_row.suits(a, b):
-        return one_row.product(a, b, out, threads.count, threads.run_on_threads)
+        return one_row.product(a, b, out)
     return matmul(a, b, out)
 
 
@@ -151,17 +143,13 @@ def share_among(
     last = axes == tuple(range(out.ndim - len(axes), out.ndim))
     if rows and last and out.flags.c_contiguous and not np.isnan(np.minimum.reduce(extreme, axis=None)):
         places = np.flatnonzero(chosen)
-        if len(places) == rows and _one_in_each_row(places, out.size // rows):
-            out.fill(0.0)
-            out.reshape(-1)[places] = g.reshape(-1)
-            return
+        if len(places) == rows:
+            beyond = places - np.arange(0, out.size, out.size // rows)  # the beginning of the k-th row
+            if beyond.min() >= 0 and beyond.max() < out.size // rows:
+                out.fill(0.0)
+                out.reshape(-1)[places] = g.reshape(-1)
+                return
     count = np.add.reduce(chosen, axis=axes, keepdims=True).astype(out.dtype)
     share = g / np.where(np.isnan(extreme), out.dtype.type(np.nan), count)
     out.fill(0.0)
     np.copyto(out, share, where=chosen)
-
-
-def _one_in_each_row(places: np.ndarray, length: int) -> bool:
-    """Whether the k-th of these places, which are in order, is in the k-th row of so many elements."""
-    beyond = places - np.arange(0, length * len(places), length)
-    return np.maximum.reduce(beyond.view(np.uint64)) < length  # what is negative is very large there

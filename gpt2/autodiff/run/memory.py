@@ -6,6 +6,8 @@ blocks: only one of them runs at a time.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -44,7 +46,7 @@ class Needs:
 
     def scratch_bytes(self) -> int:
         """Bytes of a thread's block, which serves all regions."""
-        own = max([_slot_offsets(r)[1] for r in self.regions], default=0)
+        own = max([sum(_sizes(r)[1].values()) for r in self.regions], default=0)
         return max([own, *{id(n): n.scratch_bytes() for n, _ in self.calls}.values()])
 
     def count_regions(self) -> int:
@@ -81,39 +83,26 @@ def aligned(nbytes: int) -> np.ndarray:
     return raw[start : start + nbytes]
 
 
-def _sizes(region) -> tuple[int, ...]:
-    """Lengths of the region's blocks: the common one, and that of the last if it is shorter."""
-    blocks, _ = region
-    return tuple(sorted({b[-1] - b[-2] for b in blocks}, reverse=True))
-
-
-def _slot_offsets(region) -> tuple[dict[int, int], int]:
-    """Where each slot starts in the scratch block, and the bytes of all of them."""
-    _, views = region
-    size = _sizes(region)[0]
+def _sizes(region) -> tuple[list[int], dict[int, int]]:
+    """The lengths of a region's blocks, the common one and that of a shorter last; the bytes of each slot."""
+    blocks, views = region
+    lengths = sorted({b[-1] - b[-2] for b in blocks}, reverse=True)
     widths: dict[int, int] = {}
     for row, dtype, _, slot in views:
-        nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
-        widths[slot] = max(widths.get(slot, 0), rounded(nbytes))
-    offsets, at = {}, 0
-    for slot, width in sorted(widths.items()):
-        offsets[slot], at = at, at + width
-    return offsets, at
+        widths[slot] = max(widths.get(slot, 0), rounded(lengths[0] * math.prod(row) * dtype.itemsize))
+    return lengths, dict(sorted(widths.items()))
 
 
 def _scratch_views(region, block: np.ndarray) -> tuple:
     """(common length, the views for it, the views for the shorter last block)."""
-    _, views = region
-    offsets, _ = _slot_offsets(region)
+    lengths, widths = _sizes(region)
+    offsets = dict(zip(widths, itertools.accumulate(widths.values(), initial=0)))
     sets = []
-    for size in _sizes(region):
-        one = []
-        for row, dtype, planes, slot in views:
-            nbytes = size * int(np.prod(row, dtype=np.int64)) * dtype.itemsize
-            flat = block[offsets[slot] : offsets[slot] + nbytes].view(dtype)
-            if planes:
-                one.append(np.moveaxis(flat.reshape(row[-1], size, *row[:-1]), 0, -1))
-            else:
-                one.append(flat.reshape(size, *row))
-        sets.append(tuple(one))
-    return (_sizes(region)[0], sets[0], sets[-1])
+    for length in lengths:
+        views = []
+        for row, dtype, planes, slot in region[1]:
+            shape = (row[-1], length, *row[:-1]) if planes else (length, *row)
+            view = np.ndarray(shape, dtype, block, offsets[slot])
+            views.append(np.moveaxis(view, 0, -1) if planes else view)
+        sets.append(tuple(views))
+    return (lengths[0], sets[0], sets[-1])

@@ -11,10 +11,9 @@ Whether other threads are worth waking depends on how much faster several cores 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
+from . import threads
 from .by_time import Trials
 
 PIECE = 1 << 21  # bytes of the matrix that a thread takes at a time
@@ -31,23 +30,24 @@ def suits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape[0] == 1 and b.strides[0] == b.itemsize and b.dtype.kind == "f" and a.dtype is b.dtype
 
 
-def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int, share: Callable) -> np.ndarray:
-    """a @ b into out, of a row (1, K) and a matrix (K, N); `share(job)` runs job(k) on each thread."""
-    if threads == 1 or b.nbytes < SHARE_FROM:
-        _run("alone", a, b, out, threads, share)
+def product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """a @ b into out, of a row (1, K) and a matrix (K, N)."""
+    n_threads = threads.count
+    if n_threads == 1 or b.nbytes < SHARE_FROM:
+        _run("alone", a, b, out, n_threads)
     else:
-        key = *b.shape, b.dtype.char, threads
-        trials.run(key, lambda way: _run(way, a, b, out, threads, share), lambda: WAYS)
+        key = *b.shape, b.dtype.char, n_threads
+        trials.run(key, lambda way: _run(way, a, b, out, n_threads), lambda: WAYS)
     return out
 
 
-def _run(way: str, a, b, out, threads: int, share) -> None:
+def _run(way: str, a, b, out, n_threads: int) -> None:
     columns, row, results = b.T, a[0], out[0]
     if way == "alone":
         np.vecdot(columns, row, out=results)
         return
     N = len(columns)
-    count = -(-b.nbytes // (PIECE * threads)) * threads  # as many for each thread
+    count = -(-b.nbytes // (PIECE * n_threads)) * n_threads  # as many for each thread
     step = -(-N // count)
     todo = iter(range(0, N, step))  # next() on it is atomic
 
@@ -55,4 +55,4 @@ def _run(way: str, a, b, out, threads: int, share) -> None:
         for i in todo:
             np.vecdot(columns[i : i + step], row, out=results[i : i + step])
 
-    share(job)
+    threads.run_on_threads(job)

@@ -124,13 +124,8 @@ def extreme_last(f: np.ufunc, x: np.ndarray, out: np.ndarray) -> None:
 
 
 def put_where(out: np.ndarray, value: np.ndarray | float, where: np.ndarray) -> None:
-    """np.copyto(out, value, where=where)"""
-    n = out.shape[-1]
-    if out.size < FEWEST * n:
-        np.copyto(out, value, where=where)
-        return
-    for k in range(n):
-        np.copyto(out[..., k], _column(value, k), where=_column(where, k))
+    """np.copyto(out, value, where=where), as `by_columns` computes a ufunc."""
+    by_columns(lambda value, where, out: np.copyto(out, value, where=where), value, where, out=out)
 
 
 def _column(a: np.ndarray | float, k: int) -> np.ndarray | float:

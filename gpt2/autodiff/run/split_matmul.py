@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
+from . import threads
 from .blas import blas_kernels
 from .by_time import Trials
 from .caches import in_cache
@@ -62,14 +62,14 @@ checked = Choices("products.json", None, _software)  # for each kind of product,
 _own = threading.local()
 
 
-def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int, share: Callable) -> np.ndarray:
-    """np.matmul(a, b, out=out) for 2-D operands on so many threads; `share(job)` runs job(k) on each."""
+def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """np.matmul(a, b, out=out) for 2-D operands, shared out over the pool. Returns out."""
     M, N = out.shape
-    work = M * N * a.shape[1]
-    if threads == 1 or work < SPLIT_FROM or _is_square_of_one(a, b):
+    work, n_threads = M * N * a.shape[1], threads.count
+    if n_threads == 1 or work < SPLIT_FROM or _is_square_of_one(a, b):
         return np.matmul(a, b, out=out)
-    key = (M, a.shape[1], N, _order(a), _order(b), out.dtype.char, threads)
-    trials.run(key, lambda way: _run(way, a, b, out, threads, share), lambda: _ways(key, a, b, out, threads))
+    key = (M, a.shape[1], N, _order(a), _order(b), out.dtype.char, n_threads)
+    trials.run(key, lambda way: _run(way, a, b, out, n_threads), lambda: _ways(key, a, b, out, n_threads))
     return out
 
 
@@ -83,22 +83,22 @@ def _order(a) -> str:
     return "T" if a.strides[0] < a.strides[1] else "C"
 
 
-def _ways(key: tuple, a, b, out, threads: int) -> list[str]:
+def _ways(key: tuple, a, b, out, n_threads: int) -> list[str]:
     """The ways to choose from; only one for a large product, which is not timed."""
     known = [way for way in (checked.get(key) or "").split(",") if way in WAYS]
     if known:
         return known
     M, N = out.shape
     work = M * N * a.shape[1]
-    by_rows = BY_ROWS if _evens_out(M, _count(work, threads)) else ("rows",)
+    by_rows = BY_ROWS if _evens_out(M, _count(work, n_threads)) else ("rows",)
     kinds = [by_rows, ("columns",)] if M > N else [("columns",), by_rows]
-    if _may_turn(b, out, threads):
+    if _may_turn(b, out, n_threads):
         kinds.append(("turned",))
     large = out.nbytes >= LARGE
     ways: list[str] = []
     for kind in kinds:
         if not (large and ways):
-            held = (way for way in kind if keeps_bits(way, a, b, out, threads))
+            held = (way for way in kind if keeps_bits(way, a, b, out, n_threads))
             ways += itertools.islice(held, 1)
     if not ways or not large and work < 4 * SPLIT_FROM:
         ways.append("whole")
@@ -106,23 +106,23 @@ def _ways(key: tuple, a, b, out, threads: int) -> list[str]:
     return ways
 
 
-def _run(way: str, a, b, out, threads: int, share) -> None:
+def _run(way: str, a, b, out, n_threads: int) -> None:
     if way == "whole":
         np.matmul(a, b, out=out)
         return
     M, N = out.shape
-    todo = iter(_pieces_of(way, M, N, _count(M * N * a.shape[1], threads)))
+    todo = iter(_pieces_of(way, M, N, _count(M * N * a.shape[1], n_threads)))
 
     def job(thread: int) -> None:
         for s in todo:
             _piece(way, s, a, b, out)
 
-    share(job)
+    threads.run_on_threads(job)
 
 
-def _count(work: int, threads: int) -> int:
+def _count(work: int, n_threads: int) -> int:
     """How many pieces: one a thread, or fewer where there is little to do."""
-    return min(threads, max(2, work // SPLIT_FROM))
+    return min(n_threads, max(2, work // SPLIT_FROM))
 
 
 def _pieces_of(way: str, M: int, N: int, count: int) -> list[slice]:
@@ -163,10 +163,10 @@ def _bytes_turned(rows: int, columns: int, dtype: np.dtype) -> int:
     return rows * (columns + APART) * dtype.itemsize
 
 
-def _may_turn(b: np.ndarray, out: np.ndarray, threads: int) -> bool:
+def _may_turn(b: np.ndarray, out: np.ndarray, n_threads: int) -> bool:
     """Whether the second operand is a transpose, and large beside the first, and the pieces find room."""
     M, N = out.shape
-    longest = max(s.stop - s.start for s in _pieces(N, _count(M * N * len(b), threads)))
+    longest = max(s.stop - s.start for s in _pieces(N, _count(M * N * len(b), n_threads)))
     fits = _bytes_turned(longest, M, out.dtype) <= MOST_TURNED
     return fits and _order(b) == "T" and M <= FEW and len(b) >= 2 * M
 
@@ -177,7 +177,7 @@ def _evens_out(rows: int, count: int) -> bool:
     return fine <= 0.95 * coarse
 
 
-def keeps_bits(way: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int) -> bool:
+def keeps_bits(way: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, n_threads: int) -> bool:
     """Whether a product cut in this way has the bits of the whole one, tried on random numbers.
 
     Random, as the numbers at hand may hide a difference: zeros add up to zero in any order.
@@ -185,7 +185,7 @@ def keeps_bits(way: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads:
     if way == "whole":
         return True
     (M, N), K = out.shape, a.shape[1]
-    pieces = _pieces_of(way, M, N, _count(M * N * K, threads))
+    pieces = _pieces_of(way, M, N, _count(M * N * K, n_threads))
     if way != "turned":  # which calls BLAS in another way: a part says nothing of the rest
         K = _fewer(K, M * N)
         if a.nbytes + b.nbytes + out.nbytes >= MUCH:

@@ -141,15 +141,7 @@ def run_on_threads(job: Callable[[int], None]) -> None:
         >>> sorted(sums)
         [0, 1, 4, 9]
     """
-    if count == 1 or not _pool_lock.acquire(blocking=False):
-        job(0)
-        return
-    try:
-        if _pool_pid != os.getpid():
-            _start(count)
-        _run_on(_pool[: count - 1], job)
-    finally:
-        _pool_lock.release()
+    _run(job)
 
 
 def run_apart(job: Callable[[int], None]) -> None:
@@ -163,36 +155,37 @@ def run_apart(job: Callable[[int], None]) -> None:
         >>> sorted(indices) == list(range(ad.get_threads()))
         True
     """
+    _run(job, apart=True)
+
+
+def _run(job: Callable[[int], None], apart: bool = False) -> None:
+    """job(0) here and job(w.index) on each of the workers; returns, or raises, when all have ended."""
     global count
     if count == 1 or not _pool_lock.acquire(blocking=False):
         job(0)
         return
-    n = count
+    n, started = count, []
     try:
         if _pool_pid != os.getpid():
             _start(n)
-        workers, count = _pool[: n - 1], 1
-        _run_on(workers, job)
+        workers = _pool[: n - 1]
+        for w in workers:
+            w.job, w.context, w.error = job, contextvars.copy_context(), None
+        if apart:
+            count = 1
+        try:
+            started.extend(map(_release, [w.go for w in workers]))
+            job(0)
+        finally:
+            _wait_for(workers[: len(started)])
+            errors = [w.error for w in workers if w.error is not None]
+            for w in workers:
+                w.error = None
+        if errors:
+            raise errors[0]
     finally:
         count = n
         _pool_lock.release()
-
-
-def _run_on(workers: list[_Worker], job: Callable[[int], None]) -> None:
-    """job(0) here and job(w.index) on each of the workers; returns, or raises, when all have ended."""
-    for w in workers:
-        w.job, w.context, w.error = job, contextvars.copy_context(), None
-    started: list[None] = []
-    try:
-        started.extend(map(_release, [w.go for w in workers]))
-        job(0)
-    finally:
-        _wait_for(workers[: len(started)])
-        errors = [w.error for w in workers if w.error is not None]
-        for w in workers:
-            w.error = None
-    if errors:
-        raise errors[0]
 
 
 def _wait_for(workers: Sequence[_Worker]) -> None:

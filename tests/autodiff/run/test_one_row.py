@@ -8,11 +8,9 @@ from gpt2.autodiff.run import by_time, kernels, one_row
 
 
 @pytest.fixture
-def two_threads():
-    one_row.trials.forget()
+def two_threads(monkeypatch):
+    monkeypatch.setattr(one_row, "trials", by_time.Trials())
     ad.set_threads(2)
-    yield
-    one_row.trials.forget()
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-13)])

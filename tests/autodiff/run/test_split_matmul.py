@@ -18,14 +18,13 @@ pytestmark = pytest.mark.numeric
 
 
 @pytest.fixture(autouse=True)
-def three_threads():
+def three_threads(monkeypatch):
     """Without earlier choices."""
     remembered.forget()
-    split_matmul.trials.forget()
+    monkeypatch.setattr(split_matmul, "trials", by_time.Trials())
     threads.set_threads(3)
     yield
     remembered.forget()
-    split_matmul.trials.forget()
 
 
 def operands(M, K, N, dtype, transposed=""):
@@ -48,7 +47,7 @@ def test_ways_that_pass_the_bit_check_have_the_bits_of_matmul(monkeypatch, shape
     for way in split_matmul.WAYS:
         out = np.full(want.shape, np.nan, dtype)
         if split_matmul.keeps_bits(way, a, b, out, 3):
-            split_matmul._run(way, a, b, out, 3, threads.run_on_threads)
+            split_matmul._run(way, a, b, out, 3)
             np.testing.assert_array_equal(out, want, err_msg=way)
 
 
@@ -120,7 +119,7 @@ def test_checks_are_remembered(tmp_path, monkeypatch):
     assert stored == {split_matmul.checked.machine(): {"200 300 400 C C f 3": [ways, remembered.today()]}}
 
     remembered.forget()
-    split_matmul.trials.forget()
+    split_matmul.trials = by_time.Trials()
     remembered.remember(tmp_path / "folder")
     monkeypatch.setattr(split_matmul, "keeps_bits", None)  # nothing is checked again
     kernels.matmul(a, b, out)
