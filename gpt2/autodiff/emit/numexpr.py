@@ -18,7 +18,6 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -111,16 +110,13 @@ class Fused:
         self.vml = load().use_vml
         self.free: list = []
 
-    def compile(self) -> Any:
-        # "none": no quotient by a number turned into a multiplication, which would round twice
-        options = dict(sanitize=False, optimization="none", truediv=True)
-        return load().NumExpr(self.spelling, self.signature, **options)
-
     def __call__(self, *arrays: np.ndarray, out: np.ndarray) -> np.ndarray:
         try:
             run = self.free.pop()  # atomic under the interpreter lock
         except IndexError:
-            run = self.compile()
+            # "none": no quotient by a number turned into a multiplication, which would round twice
+            options = dict(sanitize=False, optimization="none", truediv=True)
+            run = load().NumExpr(self.spelling, self.signature, **options)
         run(*arrays, *self.numbers, out=out, order="K", casting="equiv", ex_uses_vml=self.vml)
         self.free.append(run)
         return out
@@ -161,7 +157,12 @@ def fusions_of(members: list[Node], users: dict) -> list[Fusion]:
     taken: set[Node] = set()
     fusions = []
     for n in reversed(members):
-        if n in taken or not _is_spelled(n) or _folds(n, users):
+        if n in taken or not _is_spelled(n):
+            continue
+        # Not what multiplies only for a sum over the last axis: one call of NumPy (schedule.py)
+        last = (n.ndim - 1,)
+        summed = all(u.op == "sum" and u.attrs["axes"] == last for u in users[n])
+        if summed and n.op in ("multiply", "square"):
             continue
         fusion = _grow(n, inside, users)
         if fusion is not None:
@@ -223,16 +224,19 @@ def _is_spelled(n: Node) -> bool:
     return all(math.isfinite(a.value) for a in floats if is_scalar_const(a))
 
 
-def _folds(n: Node, users) -> bool:
-    """Whether n multiplies only for a sum over the last axis: one call of NumPy (plan.py)."""
-    last = (n.ndim - 1,)
-    return n.op in ("multiply", "square") and all(u.op == "sum" and u.attrs["axes"] == last for u in users[n])
+def fused_regions(graph: Graph, regions: list, pick: Callable | None = None) -> Graph:
+    """The graph with its fusions, all or those that pick(region, fusions, users) takes, as one node each.
 
-
-def fuse(graph: Graph, regions: list, chosen: list[Fusion]) -> Graph:
-    """The graph with these fusions as one node each; the regions' members are changed to its nodes."""
-    inner = {m for t in chosen for m in t.inner}
-    fusion = {t.root: t for t in chosen}
+    The regions' members are changed to its nodes.
+    """
+    users = graph.users()
+    fusion: dict[Node, Fusion] = {}
+    for r in regions:
+        fusions = fusions_of(r.members, users)
+        fusion.update((t.root, t) for t in (pick(r, fusions, users) if pick and fusions else fusions))
+    if not fusion:
+        return graph
+    inner = {m for t in fusion.values() for m in t.inner}
     new = {i: i for i in graph.inputs}
 
     def make(n: Node, args: tuple) -> Node:
@@ -248,16 +252,6 @@ def fuse(graph: Graph, regions: list, chosen: list[Fusion]) -> Graph:
         r.members = [new[m] for m in r.members if m not in inner]
         r.sums = [new[m] for m in r.sums]
     return Graph(graph.inputs, outputs, graph.name)
-
-
-def fused_regions(graph: Graph, regions: list, pick: Callable | None = None) -> Graph:
-    """The graph with its fusions given to numexpr: all, or those that pick(region, fusions, users) takes."""
-    users = graph.users()
-    chosen = []
-    for r in regions:
-        fusions = fusions_of(r.members, users)
-        chosen += pick(r, fusions, users) if pick and fusions else fusions
-    return fuse(graph, regions, chosen) if chosen else graph
 
 
 def expression(n: Node, names: list[str]) -> tuple[str, str]:

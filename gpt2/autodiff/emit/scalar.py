@@ -123,17 +123,13 @@ class _Writer:
             self.texts[n] = self.text(n)
         results = ", ".join(self.texts[o].text for o in self.graph.outputs)
         inputs = ", ".join(self.names[i] for i in self.graph.inputs)
-        head = self.imports()
+        functions = ", ".join(sorted(self.imported - {"np"}))
+        imports = [f"from math import {functions}\n"] if functions else []
+        if "np" in self.imported:
+            imports.append("import numpy as np\n")
+        head = "\n".join(imports) + "\n\n" if imports else ""
         body = "".join(f"    {line}\n" for line in (*self.lines, f"return {results}"))
         return f"{head}def {source_name(name, self.reserved)}({inputs}):\n{body}"
-
-    def imports(self) -> str:
-        """The import lines."""
-        functions = ", ".join(sorted(self.imported - {"np"}))
-        lines = [f"from math import {functions}\n"] if functions else []
-        if "np" in self.imported:
-            lines.append("import numpy as np\n")
-        return "\n".join(lines) + "\n\n" if lines else ""
 
     def text(self, n: Node) -> Text:
         """The text by which later lines read n."""
@@ -143,7 +139,9 @@ class _Writer:
             return self.literal(n)
         expression = self.expression(n)
         if len(self.users[n]) == 1 and n not in self.graph.outputs and len(expression.text) <= _LONGEST:
-            if not _repeats_arguments(self.users[n][0]):
+            (user,) = self.users[n]
+            repeats_arguments = user.op in _FORMS and _FORMS[user.op][1].count("{") > len(user.args)
+            if not repeats_arguments:
                 return expression
         self.lines.append(f"{self.names[n]} = {expression.text}")
         return Text(self.names[n])
@@ -161,14 +159,11 @@ class _Writer:
         if n.id in self.exact and n.op not in _ALIKE:
             self.imported.add("np")
             return self.call("bool" if n.dtype == np.bool_ else "float", self.call(f"np.{n.op}", *args))
-        return self.call_math(OPS[n.op].math, *args)
+        self.imported.add(OPS[n.op].math)
+        return self.call(OPS[n.op].math, *args)
 
     def call(self, function: str, *args: Text) -> Text:
         return Text(f"{function}({', '.join(a.text for a in args)})")
-
-    def call_math(self, function: str, *args: Text) -> Text:
-        self.imported.add(function)
-        return self.call(function, *args)
 
     def power(self, base: Node, exponent: Node) -> Text:
         """`x ** 3`; where Python would turn to complex numbers (a negative base), math.pow, which raises."""
@@ -177,7 +172,8 @@ class _Writer:
             k = const_value(exponent)
             if decided(_is_exact_integer, k):
                 return Text(f"{x.at(ATOM)} ** {int(known(k))}", POWER)
-        return self.call_math("pow", x, self.texts[exponent])
+        self.imported.add("pow")
+        return self.call("pow", x, self.texts[exponent])
 
     def literal(self, n: Node) -> Text:
         if n.dtype == np.bool_:
@@ -191,10 +187,6 @@ class _Writer:
 
 def _is_exact_integer(k: float) -> bool:
     return float(k).is_integer() and abs(k) < 2**53
-
-
-def _repeats_arguments(n: Node) -> bool:
-    return n.op in _FORMS and _FORMS[n.op][1].count("{") > len(n.args)
 
 
 class ScalarProgram(Immutable):

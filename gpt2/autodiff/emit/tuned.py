@@ -11,11 +11,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from ..graph import Graph, Node, is_scalar_const, remade
+from ..graph import Graph, Node, remade
 from ..ops import input_node
 from ..ops.table import VIEWS
 from ..run import threads
@@ -78,7 +77,8 @@ def measure(graph: Graph, compile: Callable) -> tuple[float, float]:
 
 
 def alone(members: list[Node], users: dict) -> Graph:
-    """A program of these nodes by themselves: what they read from outside are its inputs."""
+    """A program of these nodes by themselves, without their names: what they read from outside are its
+    inputs."""
     inside = set(members)
     inputs: dict[Node, Node] = {}
     waiting = list(members)
@@ -87,50 +87,26 @@ def alone(members: list[Node], users: dict) -> Graph:
             if a.op in VIEWS and a not in inside:
                 waiting.append(a)
             elif a not in inside and a not in inputs and a.op != "const":
-                inputs[a] = input_node(a.shape, a.dtype, a.name)
+                inputs[a] = input_node(a.shape, a.dtype)
 
     def read_outside(n: Node) -> bool:
         return not users[n] or any(read_outside(u) if u.op in VIEWS else u not in inside for u in users[n])
 
-    outputs = remade([m for m in members if read_outside(m)], inputs)
+    def without_name(n: Node, args: tuple) -> Node:
+        return Node(n.op, args, n.attrs, n.shape, n.dtype)
+
+    outputs = remade([m for m in members if read_outside(m)], inputs, without_name)
     return Graph(list(inputs.values()), outputs, "region")
 
 
 def key_of(graph: Graph) -> tuple:
-    """The key of a region in any process: readable items, then a digest of the description."""
+    """The key of a region in any process: readable items, then a digest of its text."""
     widest = max(graph.nodes, key=lambda n: n.size)
-    digest = hashlib.sha256(repr(description(graph)).encode()).hexdigest()[:24]
     ops = sum(n.op not in ("input", "const") for n in graph.nodes)
     return (
         f"{threads.get_threads()} threads,",
         f"{ops} ops on",
         "x".join(map(str, widest.shape)),
         widest.dtype.name,
-        digest,
+        hashlib.sha256(str(graph).encode()).hexdigest()[:24],
     )
-
-
-def description(graph: Graph) -> tuple:
-    """A graph without names and source lines, as plain values: the same in every process."""
-    number = {n: k for k, n in enumerate(graph.nodes)}
-
-    def attributes(n: Node):
-        return n.shape if n.op == "const" and not is_scalar_const(n) else plain_value(n.attrs)
-
-    nodes = [
-        (n.op, tuple(number[a] for a in n.args), attributes(n), n.shape, n.dtype.name) for n in graph.nodes
-    ]
-    return tuple(nodes), tuple(number[n] for n in graph.outputs)
-
-
-def plain_value(x: Any) -> Any:
-    """An attribute as a value whose text has all that affects the time."""
-    if isinstance(x, dict):
-        return tuple((k, plain_value(v)) for k, v in sorted(x.items()))
-    if isinstance(x, (list, tuple)):
-        return tuple(plain_value(v) for v in x)
-    if isinstance(x, Graph):
-        return description(x)
-    if isinstance(x, np.ndarray):
-        return x.shape, x.dtype.name
-    return f"{x.__module__}.{x.__qualname__}" if hasattr(x, "__qualname__") else x
