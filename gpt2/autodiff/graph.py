@@ -232,15 +232,16 @@ def rewrite(graph: Graph, rule: Callable[[Node, tuple], Node | None]) -> Graph:
     same object.
     """
 
-    def replaced(n: Node, args: tuple) -> Node:
-        new_node = rule(n, args)
-        if new_node is not None:
-            return new_node
-        return n if all(map(is_, args, n.args)) else with_args(n, args)
-
     new: dict[Node, Node] = {}
     for n in graph.nodes:
-        new[n] = n if n.op == "input" else replaced(n, tuple([new[a] for a in n.args]))
+        if n.op == "input":
+            new[n] = n
+            continue
+        args = tuple([new[a] for a in n.args])
+        replacement = rule(n, args)
+        if replacement is None:
+            replacement = n if all(map(is_, args, n.args)) else with_args(n, args)
+        new[n] = replacement
     return Graph(graph.inputs, [new[o] for o in graph.outputs], graph.name)
 
 
@@ -304,23 +305,29 @@ def node_names(graph: Graph) -> dict[Node, str]:
     """Unique readable names: the hint where there is one (numbered when taken), else t1, t2, ..."""
     names: dict[Node, str] = {}
     taken: set[str] = set()
-    counter = itertools.count(1)
-    tried: dict[str, int] = {}  # hint -> the number that was tried last: a loop gives thousands the same hint
+    tried: dict[str, int] = {}
+    unnamed = (f"t{k}" for k in itertools.count(1))
     for n in graph.nodes:
-        base = n.name
-        if base is None:
-            name = f"t{next(counter)}"
-            while name in taken:
-                name = f"t{next(counter)}"
+        if n.name is None:
+            names[n] = next(name for name in unnamed if name not in taken)
+            taken.add(names[n])
         else:
-            name, k = base, tried.get(base, 1)
-            while name in taken:
-                k += 1
-                name = f"{base}_{k}"
-            tried[base] = k
-        taken.add(name)
-        names[n] = name
+            names[n] = unused_name(n.name, taken, tried)
     return names
+
+
+def unused_name(hint: str, taken: set[str], tried: dict[str, int]) -> str:
+    """The hint, numbered if it is taken; it is taken then.
+
+    tried   hint -> the number that was tried last: a loop gives thousands of values the same hint
+    """
+    name, k = hint, tried.get(hint, 1)
+    while name in taken:
+        k += 1
+        name = f"{hint}_{k}"
+    tried[hint] = k
+    taken.add(name)
+    return name
 
 
 def source_names(graph: Graph, reserved: Container[str]) -> dict[Node, str]:
@@ -351,14 +358,11 @@ def graph_text(graph: Graph) -> str:
     Below it stand the graphs of its outlined calls (passes/alike.py), each once.
     """
     bodies = dict.fromkeys(n.attrs["body"] for n in graph.nodes if n.op == "outlined")
-    called = dict(zip(bodies, _numbered([b.name for b in bodies])))
-    bodies = (_one_text(body, name, called) for body, name in called.items())
-    return "\n\n".join([_one_text(graph, graph.name, called), *bodies])
-
-
-def _numbered(names: Sequence[str]) -> list[str]:
-    """The names, numbered if they repeat."""
-    return [f"{name}_{k}" if (k := names[: i + 1].count(name)) > 1 else name for i, name in enumerate(names)]
+    taken: set[str] = set()
+    tried: dict[str, int] = {}
+    called = {body: unused_name(body.name, taken, tried) for body in bodies}
+    texts = (_one_text(body, name, called) for body, name in called.items())
+    return "\n\n".join([_one_text(graph, graph.name, called), *texts])
 
 
 def _one_text(graph: Graph, name: str, called: dict[Graph, str]) -> str:

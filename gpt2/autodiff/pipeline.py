@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from . import hidden, switches
@@ -113,14 +114,16 @@ class Pipeline:
         """
         if not self.options.before:
             return flat(graph)
-        return self._stage("simplified", self._outlined if alike else self._simple, graph)
+
+        def make(graph: Graph) -> Graph:
+            if alike:
+                graph = flat(graph) if "alike" in self.options.off else outline(graph, self._simple)
+            return self._simple(graph)
+
+        return self._stage("simplified", make, graph)
 
     def _simple(self, graph: Graph) -> Graph:
         return simplify(graph, self.options)
-
-    def _outlined(self, graph: Graph) -> Graph:
-        graph = flat(graph) if "alike" in self.options.off else outline(graph, self._simple)
-        return self._simple(graph)
 
     def opened(self, graph: Graph) -> Graph:
         """The recorded graph with calls of repeated functions inlined."""
@@ -132,7 +135,7 @@ class Pipeline:
 
     def prepared(self, graph: Graph, title: str = "simplified again") -> Graph:
         """The graph to emit or split: calls with custom rules inlined, everything simplified."""
-        return self._stage(title, lambda: simplify(inline_calls(graph), self.options))
+        return self._stage(title, lambda: self._simple(inline_calls(graph)))
 
     def split(
         self, joint: Graph, n_inputs: int, n_outputs: int, hand_on_inputs: bool = True, **price: Any
@@ -151,10 +154,10 @@ class Pipeline:
         if not hand_on_inputs:
             origins, results = origins_of(saved, joint, forward, n_outputs)
             forward = Graph(forward.inputs, results, forward.name)
-        forward = simplify(forward, self.options)
+        forward = self._simple(forward)
         middle = time.perf_counter()
         self._report("forward", forward, middle - begin)
-        backward = simplify(backward, self.options)
+        backward = self._simple(backward)
         self._report("backward", backward, time.perf_counter() - middle)
         return Halves(forward, backward, origins)
 
@@ -190,13 +193,13 @@ class Pipeline:
     def program(
         self, graph: Graph, *, scalar: bool = False, title: str = "simplified again"
     ) -> Program | ScalarProgram:
-        """The last two stages for a graph that is not split: prepared, and emitted."""
-        return self.emitted(self._stage(title, self._prepared_whole, graph), scalar=scalar)
+        """The last two stages for a graph that is not split: prepared, and emitted. Gradients of equal parts
+        get all that they read as arguments."""
 
-    def _prepared_whole(self, graph: Graph) -> Graph:
-        """Prepared; gradients of equal parts get all that they read as arguments."""
-        graph = simplify(inline_calls(graph), self.options)
-        return paired(graph, lambda *joint: partition(*joint, rate=0.0), self._simple)
+        def prepared() -> Graph:
+            return paired(self._simple(inline_calls(graph)), partial(partition, rate=0.0), self._simple)
+
+        return self.emitted(self._stage(title, prepared), scalar=scalar)
 
     def forward_backward(self, graph: Graph, wrt: Sequence[int], cts: Sequence[int], **price: Any) -> Halves:
         """All stages of a recorded graph up to the graphs of its forward and its backward.

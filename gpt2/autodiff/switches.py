@@ -62,12 +62,9 @@ class Options:
             raise ValueError(
                 f"Options: no pass {unknown[0]!r} to switch off, expected one of {', '.join(PASSES)}"
             )
-        if self.math not in MATH:
-            raise ValueError(f"Options: math is {self.math!r}, expected one of {', '.join(MATH)}")
-        if self.elementwise not in BACKENDS:
-            raise ValueError(
-                f"Options: elementwise is {self.elementwise!r}, expected one of {', '.join(BACKENDS)}"
-            )
+        for name, value, known in (("math", self.math, MATH), ("elementwise", self.elementwise, BACKENDS)):
+            if value not in known:
+                raise ValueError(f"Options: {name} is {value!r}, expected one of {', '.join(known)}")
         if self.elementwise != "numpy" and importlib.util.find_spec("numexpr") is None:
             raise ImportError(NO_NUMEXPR)
 
@@ -158,14 +155,10 @@ def detect_anomaly() -> Iterator[None]:
 DEBUG_LEVELS = ("0", "1", "2", "3")
 
 
-def debug_level(text: str) -> int:
-    """The level given by GPT2_AD_DEBUG. Raises ValueError for an invalid text."""
-    if text not in DEBUG_LEVELS:
-        raise ValueError(f"GPT2_AD_DEBUG is {text!r}, expected one of {', '.join(DEBUG_LEVELS)}")
-    return int(text)
-
-
-DEBUG = debug_level(os.environ.get("GPT2_AD_DEBUG") or "0")  # read once
+_level = os.environ.get("GPT2_AD_DEBUG") or "0"
+if _level not in DEBUG_LEVELS:
+    raise ValueError(f"GPT2_AD_DEBUG is {_level!r}, expected one of {', '.join(DEBUG_LEVELS)}")
+DEBUG = int(_level)  # read once
 
 
 def log_stage(name: str, title: str, result: Any, seconds: float, remark: str = "") -> None:

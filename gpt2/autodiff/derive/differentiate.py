@@ -101,16 +101,12 @@ def active_nodes(outputs: Iterable[Node], wrt: Iterable[Node]) -> list[Node]:
     nodes = reachable(outputs, oldest=oldest) if active else []
     still = invariant_shifts(nodes, outputs)
     for n in nodes:
-        if carries_derivative(n) and n not in still and any(a in active for a in n.args):
+        if n in still or n.op in ("input", "const") or OPS[n.op].kind == "nondiff":
+            continue
+        dtypes = n.dtype if isinstance(n.dtype, tuple) else (n.dtype,)
+        if any(d.kind in "fc" for d in dtypes) and any(a in active for a in n.args):
             active.add(n)
     return [n for n in nodes if n in active]
-
-
-def carries_derivative(n: Node) -> bool:
-    if n.op in ("input", "const") or OPS[n.op].kind == "nondiff":
-        return False
-    dtypes = n.dtype if isinstance(n.dtype, tuple) else (n.dtype,)
-    return any(d.kind in "fc" for d in dtypes)
 
 
 def backprop(seeds: Sequence[tuple[Node, Node]], wrt: Sequence[Node]) -> list[Node | None]:

@@ -20,6 +20,7 @@ differentiated as usual.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ..graph import Node
 from ..ops import OPS
@@ -38,38 +39,28 @@ def invariant_shifts(nodes: Sequence[Node], outputs: Sequence[Node]) -> set[Node
     for n in nodes:
         for a in set(n.args):
             readers.setdefault(a, []).append(n)
-    return {m for m in extremes if not changes(m, readers, outputs)}
-
-
-def changes(m: Node, readers: dict[Node, list[Node]], outputs: Sequence[Node]) -> bool:
-    """Whether an output changes with m, or might."""
-    try:
-        effects = effects_of(m, readers)
-    except NotUnderstood:
-        return True
-    return any(o in effects for o in outputs)
+    still = set()
+    for m in extremes:
+        with suppress(NotUnderstood):
+            if effects_of(m, readers).keys().isdisjoint(outputs):
+                still.add(m)
+    return still
 
 
 def effects_of(m: Node, readers: dict[Node, list[Node]]) -> dict[Node, Effect]:
-    """The effect on each value that changes with m."""
+    """The effect on each value that changes with m. Raises NotUnderstood if an op has no rule for it."""
     effects = {m: Effect(ADD, 1.0, tuple(i if n > 1 else None for i, n in enumerate(m.shape)))}
     waiting = set(readers.get(m, ()))
     while waiting:
         n = min(waiting, key=lambda n: n.id)  # its arguments' effects are known
         waiting.discard(n)
-        effect = effect_on(n, [effects.get(a) for a in n.args])
-        if effect is not None:
+        op = OPS[n.op]
+        if op.kind == "nondiff" or not isinstance(n.dtype, tuple) and n.dtype.kind not in "fc":
+            continue  # piecewise constant: what it does for the value, it does not for the derivative
+        if op.shift is None:
+            raise NotUnderstood
+        effect = op.shift(n, *[effects.get(a) for a in n.args])
+        if effect is not None and effect.power != 0:
             effects[n] = effect
             waiting.update(readers.get(n, ()))
     return effects
-
-
-def effect_on(n: Node, given: list[Effect | None]) -> Effect | None:
-    """The effect on a node, from those on its arguments. None is unchanged."""
-    if OPS[n.op].kind == "nondiff" or not isinstance(n.dtype, tuple) and n.dtype.kind not in "fc":
-        return None  # piecewise constant: what it does for the value, it does not for the derivative
-    rule = OPS[n.op].shift
-    if rule is None:
-        raise NotUnderstood
-    effect = rule(n, *given)
-    return None if effect is None or effect.power == 0 else effect

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..graph import Node, float_text, is_scalar_const, scalar_text, source_name, source_names
+from ..graph import Node, float_text, is_scalar_const, scalar_text, source_name, source_names, unused_name
 from ..hidden import is_hidden
 from ..ops import OPS
 from ..ops.rowwise import row_axes
@@ -52,7 +52,7 @@ class Texts:
         self.plan, self.graph = plan, plan.graph
         self.function = source_name(name, RESERVED)
         self.names = source_names(self.graph, {*RESERVED, self.function})
-        self.taken = {*self.names.values(), self.function}
+        self.taken = {*RESERVED, *self.names.values(), self.function}
         self.tried: dict[str, int] = {}  # name -> the last number appended to it
         self.owned_names: dict[str, str] = {}
         self.env: dict = {"np": np}
@@ -160,13 +160,7 @@ class Texts:
 
     def unique(self, text: str) -> str:
         """The text as a name that is not taken, numbered if need be."""
-        base, k = text, self.tried.get(text, 1)
-        while text in self.taken or text in RESERVED:
-            k += 1
-            text = f"{base}_{k}"
-        self.tried[base] = k
-        self.taken.add(text)
-        return text
+        return unused_name(text, self.taken, self.tried)
 
     def own(self, text: str) -> str:
         """The name of a helper or constant of the emitter: the same one each time, and no variable's."""
